@@ -1,0 +1,36 @@
+"""How the commands start and how they fail: a mistake of the user's is one message, not a trace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from absl import app, flags, logging
+
+
+def main(command: Callable[[], None]) -> None:
+    """Parses the flags and runs `command`; `--verbosity=1` adds the trace of an error."""
+
+    def parse(args: list[str]) -> list[str]:
+        try:
+            return app.parse_flags_with_usage(args)
+        except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+            # ml_collections raises these for a config key it does not know, with the near ones.
+            message = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
+            raise SystemExit(f"error: in the flags: {message}") from None
+
+    def run(args: list[str]) -> None:
+        if len(args) > 1:
+            raise SystemExit(f"error: arguments not understood: {' '.join(args[1:])}")
+        # The libraries' own progress is of no use to a reader of ours; warnings still show.
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)
+        if logging.get_verbosity() > logging.INFO:
+            command()
+            return
+        try:
+            command()
+        except ValueError as error:
+            raise SystemExit(f"error: {error}") from None
+
+    app.run(run, argv=sys.argv, flags_parser=parse)

@@ -1,0 +1,217 @@
+"""Where text comes from: the embedded default, local files, or a tfds dataset.
+
+A corpus is a stream of documents (strings) and a fingerprint of its content, so that what is
+derived from it can be cached. Sources, as `config.data.source` writes them:
+
+- `pydoc`: the language reference that every CPython carries (`pydoc_data.topics`), prose only;
+- `tfds:NAME:SPLIT`, e.g. `tfds:wiki40b/en:train`: any prepared tfds text dataset, no TensorFlow;
+- anything else is a path or glob of `.txt` or `.jsonl` files, each also as `.gz` or `.xz`.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import hashlib
+import importlib
+import json
+import lzma
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+
+class Corpus(NamedTuple):
+    """A stream of documents; `fingerprint()` changes whenever their content may have."""
+
+    source: str
+    documents: Callable[[], Iterator[str]]
+    fingerprint: Callable[[], str]
+
+
+def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Corpus:
+    """The corpus that `source` names (see above).
+
+    Args:
+      feature: the key of the text in JSON lines and tfds examples.
+      data_dir: where tfds datasets lie; empty means tfds's own default.
+
+    Raises:
+      ValueError: for a source that is not there, or that has no such feature.
+    """
+    if source == "pydoc":
+        return Corpus(source, _pydoc_documents, _pydoc_fingerprint)
+    if source.startswith("tfds:"):
+        return _tfds_corpus(source, feature, data_dir)
+    return _file_corpus(source, feature)
+
+
+# --- the embedded default -------------------------------------------------------------------------
+
+
+def _pydoc_documents() -> Iterator[str]:
+    """One document a topic: paragraphs of prose, each once.
+
+    Some topics contain others whole; the smaller one comes first and keeps the text, so that a
+    held-out topic does not occur in training as well.
+    """
+    seen = set()
+    topics = importlib.import_module("pydoc_data.topics").topics
+    for _, text in sorted(topics.items(), key=lambda item: (len(item[1]), item[0])):
+        paragraphs = []
+        for block in re.split(r"\n\s*\n", text):
+            paragraph = " ".join(block.split())
+            if _is_prose(paragraph) and paragraph not in seen:
+                seen.add(paragraph)
+                paragraphs.append(paragraph)
+        if paragraphs:
+            yield "\n".join(paragraphs)
+
+
+def _is_prose(paragraph: str) -> bool:
+    """Sentences, not code, grammar productions, tables or headings."""
+    letters = sum(c.isalpha() or c.isspace() for c in paragraph)
+    return (
+        len(paragraph.split()) >= 6
+        and letters >= 0.8 * len(paragraph)
+        and not paragraph.startswith((">>>", "def ", "class ", "@", "|", "+-"))
+        and "::=" not in paragraph
+    )
+
+
+def _pydoc_fingerprint() -> str:
+    return _hash(document.encode() for document in _pydoc_documents())
+
+
+# --- local files ----------------------------------------------------------------------------------
+
+_OPENERS: dict[str, Callable[..., IO]] = {".gz": gzip.open, ".xz": lzma.open}
+
+
+def _file_corpus(pattern: str, feature: str) -> Corpus:
+    paths = [Path(p) for p in sorted(glob.glob(pattern, recursive=True)) if Path(p).is_file()]
+    if not paths:
+        raise ValueError(
+            f"No file matches the data source {pattern!r}. Give a path or glob of .txt or .jsonl "
+            "files (also .gz, .xz), 'pydoc', or 'tfds:NAME:SPLIT'."
+        )
+    readers = [(path, _reader(path)) for path in paths]
+
+    def documents() -> Iterator[str]:
+        for path, read in readers:
+            yield from read(path, feature)
+
+    def fingerprint() -> str:
+        # The files as they lie on disk: hashing takes a fraction of what decompressing would.
+        return _hash([feature.encode(), *(_digest(path) for path in paths)])
+
+    return Corpus(pattern, documents, fingerprint)
+
+
+def _reader(path: Path) -> Callable[[Path, str], Iterator[str]]:
+    suffixes = [s for s in path.suffixes if s not in _OPENERS]
+    kind = suffixes[-1] if suffixes else ""
+    if kind not in _READERS:
+        raise ValueError(
+            f"Cannot tell what {path} holds: its name should end in one of {', '.join(_READERS)}, "
+            f"followed by nothing or one of {', '.join(_OPENERS)}."
+        )
+    return _READERS[kind]
+
+
+def _open_text(path: Path) -> IO[str]:
+    return _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8")
+
+
+def _read_text(path: Path, feature: str) -> Iterator[str]:
+    """Documents are separated by blank lines, as in BERT's own data format."""
+    del feature
+    with _open_text(path) as lines:
+        block: list[str] = []
+        for line in lines:
+            if line.strip():
+                block.append(line.strip())
+            elif block:
+                yield "\n".join(block)
+                block = []
+        if block:
+            yield "\n".join(block)
+
+
+def _read_json_lines(path: Path, feature: str) -> Iterator[str]:
+    with _open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path}, line {number}: not valid JSON ({error}).") from error
+            if not isinstance(record, dict) or not isinstance(record.get(feature), str):
+                keys = sorted(record) if isinstance(record, dict) else type(record).__name__
+                raise ValueError(
+                    f"{path}, line {number}: no text under {feature!r}, found {keys}. "
+                    "Name the key with --config.data.feature=..."
+                )
+            yield record[feature]
+
+
+_READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
+    ".txt": _read_text,
+    ".jsonl": _read_json_lines,
+}
+
+
+# --- tfds -----------------------------------------------------------------------------------------
+
+
+def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
+    _, _, rest = source.partition(":")
+    name, _, split = rest.partition(":")
+    if not name or not split:
+        raise ValueError(f"A tfds source is written tfds:NAME:SPLIT, got {source!r}.")
+    try:
+        tfds = importlib.import_module("tensorflow_datasets")
+    except ImportError as error:
+        raise ValueError(f"{source!r} needs tensorflow-datasets: {error}.") from error
+    builder = tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+    if split not in builder.info.splits:
+        known = ", ".join(builder.info.splits) or "none: it is not prepared there"
+        raise ValueError(
+            f"{source!r}: no split {split!r} in {builder.data_dir} (splits: {known}). Prepare it "
+            "with tfds.builder(name, file_format='array_record').download_and_prepare(), or point "
+            "--config.data.data_dir at a folder that has it."
+        )
+    if feature not in builder.info.features:
+        raise ValueError(
+            f"{source!r} has no feature {feature!r} but {sorted(builder.info.features)}. "
+            "Name the one with the text: --config.data.feature=..."
+        )
+
+    def documents() -> Iterator[str]:
+        for example in builder.as_data_source(split):
+            text = example[feature]
+            yield text.decode("utf-8") if isinstance(text, bytes) else str(text)
+
+    def fingerprint() -> str:
+        info = builder.info.splits[split]
+        facts = (builder.info.full_name, split, feature, info.num_examples, info.num_bytes)
+        return _hash([repr(facts).encode()])
+
+    return Corpus(source, documents, fingerprint)
+
+
+# --- hashing --------------------------------------------------------------------------------------
+
+
+def _hash(parts) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())  # Part by part: no two lists run together.
+    return digest.hexdigest()
+
+
+def _digest(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

@@ -1,0 +1,117 @@
+"""Sentence pairs for next-sentence prediction (Devlin et al. 2018, section 3.1 and A.2).
+
+A chunk is a run of consecutive sentences of one document, long enough to fill an example. Each
+time a chunk is drawn it is cut in two at a random sentence; half of the time its second part is
+replaced by text from a random other document.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pe_jax.data.tokenized import TokenizedCorpus
+
+IS_NEXT, IS_RANDOM = 0, 1  # Labels, as in the original BERT.
+
+
+class Pair(NamedTuple):
+    """Token ids of both parts, and IS_NEXT or IS_RANDOM."""
+
+    first: np.ndarray
+    second: np.ndarray
+    label: int
+
+
+def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> np.ndarray:
+    """`[N, 3]`: document, first sentence, past the last sentence.
+
+    A chunk has at least `max_tokens` tokens where its document has them, and at least two sentences,
+    so that every chunk can be cut and labels stay even. A document of one sentence has none.
+    """
+    starts, rows = corpus.sentences, []
+    for document in documents:
+        begin, stop = corpus.documents[document : document + 2]
+        while stop - begin >= 2:
+            end = int(np.searchsorted(starts, starts[begin] + max_tokens))
+            end = min(max(end, begin + 2), stop)
+            if stop - end < 2:
+                end = stop  # One sentence alone could not be cut: it joins this chunk.
+            rows.append((document, begin, end))
+            begin = end
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def make_pair(
+    corpus: TokenizedCorpus,
+    documents: np.ndarray,
+    chunk: np.ndarray,
+    max_tokens: int,
+    rng: np.random.Generator,
+    short_probability: float = 0.1,
+) -> Pair:
+    """A pair of at least one token each and at most `max_tokens` together.
+
+    Args:
+      documents: those that a random second part may come from.
+      chunk: a row of `chunks`.
+      short_probability: how often the pair is cut to a random shorter length, so that the model
+        also meets short inputs.
+    """
+    document, begin, stop = (int(n) for n in chunk)
+    if rng.random() < short_probability:
+        max_tokens = int(rng.integers(2, max_tokens + 1))
+    middle = int(rng.integers(begin + 1, stop))
+    first = _text(corpus, begin, middle)
+    label = int(rng.integers(2))
+    if label == IS_NEXT:
+        second = _text(corpus, middle, stop)
+    else:
+        second = _random_text(corpus, documents, document, (begin, stop), max_tokens, rng)
+    return Pair(*_truncate(first, second, max_tokens, rng), label)
+
+
+def _text(corpus: TokenizedCorpus, begin: int, stop: int) -> np.ndarray:
+    return corpus.tokens[corpus.sentences[begin] : corpus.sentences[stop]]
+
+
+def _random_text(corpus, documents, document, own, max_tokens, rng) -> np.ndarray:
+    """Text from a random place of another document; where there is none, from outside the chunk."""
+    if len(documents) > 1:
+        at = int(rng.integers(len(documents) - 1))
+        other = int(documents[at])
+        if other == document:
+            other = int(documents[-1])
+        low, high = corpus.documents[other : other + 2]
+        begin = int(rng.integers(low, high))
+    else:
+        low, high = corpus.documents[document : document + 2]
+        outside = high - low - (own[1] - own[0])
+        if outside < 1:
+            raise ValueError(
+                "Next-sentence pairs need a second document, or one longer than an example: this "
+                "corpus has a single short one."
+            )
+        begin = int(low + rng.integers(outside))
+        begin += (own[1] - own[0]) if begin >= own[0] else 0
+    # Half of the length is usually the first part's; what is too much gets truncated.
+    end = int(np.searchsorted(corpus.sentences, corpus.sentences[begin] + max_tokens))
+    return _text(corpus, begin, min(max(end, begin + 1), int(high)))
+
+
+def _truncate(first, second, max_tokens, rng):
+    """Shortens the longer part first, then both alike, each at random ends."""
+    excess = len(first) + len(second) - max_tokens
+    if excess <= 0:
+        return first, second
+    longer = min(excess, abs(len(first) - len(second)))
+    rest = excess - longer
+    cuts = [rest // 2, rest - rest // 2]
+    cuts[0 if len(first) > len(second) else 1] += longer
+    return tuple(_cut(part, cut, rng) for part, cut in zip((first, second), cuts, strict=True))
+
+
+def _cut(part: np.ndarray, cut: int, rng: np.random.Generator) -> np.ndarray:
+    front = int(rng.binomial(cut, 0.5))
+    return part[front : len(part) - (cut - front)]

@@ -1,0 +1,128 @@
+"""Batches for pretraining, as a grain pipeline.
+
+Example n of the stream is a pure function of (seed, n): the pair, its random second part and its
+masks are drawn anew each epoch, and a run that resumes at step n sees what an unbroken one saw. The
+iterator's state is one integer, saved with the checkpoint. Batch b of h hosts is cut into h equal
+runs of rows, so the global batch is the same for any number of hosts.
+
+Shapes: B batch rows of this host, L length, P max_predictions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import grain
+import numpy as np
+
+from pe_jax.data.masking import mask_words
+from pe_jax.data.pairs import chunks, make_pair
+from pe_jax.data.tokenized import TokenizedCorpus
+from pe_jax.data.tokenizer import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingExamples:
+    """Examples of one length: call it with a chunk's number and a random generator."""
+
+    corpus: TokenizedCorpus
+    documents: np.ndarray
+    vocabulary: Vocabulary
+    length: int
+    max_predictions: int
+    mask_rate: float = 0.15
+    short_probability: float = 0.1
+
+    def __post_init__(self):
+        if self.length < 8:
+            raise ValueError(f"Sequences need room for two parts, got length {self.length}.")
+        rows = chunks(self.corpus, self.documents, self.length - 3)
+        if not len(rows):
+            raise ValueError(
+                "No document here has two sentences, so no sentence pair can be made; "
+                "text files separate documents by blank lines."
+            )
+        object.__setattr__(self, "chunks", rows)
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """One example: tokens `[CLS] first [SEP] second [SEP]`, masked, and what to predict."""
+        v, length = self.vocabulary, self.length
+        first, second, label = make_pair(
+            self.corpus,
+            self.documents,
+            self.chunks[number],
+            length - 3,
+            rng,
+            self.short_probability,
+        )
+        ends = np.array([1 + len(first), 2 + len(first) + len(second)])  # Of the two [SEP].
+        tokens = np.full(length, v.pad, np.int32)
+        tokens[0] = v.cls
+        tokens[1 : ends[0]] = first
+        tokens[ends[0] + 1 : ends[1]] = second
+        tokens[ends] = v.sep
+        place = np.arange(length)
+        valid = place <= ends[1]
+        special = np.isin(place, [0, *ends])
+        masked = mask_words(
+            tokens,
+            valid & ~special,
+            v,
+            rng,
+            rate=self.mask_rate,
+            max_predictions=self.max_predictions,
+        )
+        used = len(masked.positions)
+        pad = (0, self.max_predictions - used)
+        return {
+            "tokens": masked.tokens,
+            "segments": ((place > ends[0]) & valid).astype(np.int32),
+            "valid": valid,
+            "masked_positions": np.pad(masked.positions, pad).astype(np.int32),
+            "masked_tokens": np.pad(masked.labels, pad).astype(np.int32),
+            "masked_weights": (np.arange(self.max_predictions) < used).astype(np.float32),
+            "next_sentence": np.int32(label),
+        }
+
+
+def batches(
+    examples: PretrainingExamples,
+    *,
+    batch_size: int,
+    seed: int,
+    host: int = 0,
+    hosts: int = 1,
+    workers: int = 0,
+) -> grain.IterDataset:
+    """An endless stream of batches, shuffled anew each epoch.
+
+    Args:
+      batch_size: rows of the global batch, all hosts together.
+      host, hosts: which part of each batch is made here.
+      workers: processes that make batches; 0 makes them in threads of this one.
+
+    Returns:
+      A grain dataset of dicts: tokens, segments `[B, L]` int32, valid `[B, L]` bool,
+      masked_positions, masked_tokens `[B, P]` int32, masked_weights `[B, P]` float32 (0 where
+      padded), next_sentence `[B]` int32 (0 is next, 1 is random).
+
+    Raises:
+      ValueError: if the batch does not divide among the hosts.
+    """
+    if batch_size % hosts:
+        raise ValueError(f"A batch of {batch_size} rows does not divide among {hosts} hosts.")
+    dataset = (
+        grain.MapDataset.range(len(examples))
+        .seed(seed)
+        .shuffle()
+        .repeat()
+        .random_map(examples)
+        .batch(batch_size // hosts, drop_remainder=True)[host::hosts]
+        .to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8))
+    )
+    if workers:
+        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+    return dataset

@@ -1,0 +1,178 @@
+"""A tokenized corpus on disk: three flat arrays, memory-mapped, written once and keyed by content.
+
+The folder's name is a hash of what went in (the text's fingerprint, the tokenizer, the format), so
+a second start finds it in the time of hashing the input files, and a change never meets an old
+copy. It is written beside its place and renamed: a killed run leaves no half-written cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from pe_jax.data.corpora import Corpus
+from pe_jax.data.tokenizer import load_tokenizer, train_tokenizer
+
+_FORMAT = 1  # Raise it when the arrays or the sentence rule change.
+_BATCH = 20_000  # Sentences tokenized at a time: enough for the tokenizer's threads.
+
+# A sentence ends after . ! or ? (and one closing quote or bracket) before a space and an opening
+# capital, digit, quote or bracket. "Sentences" of pretraining need no more (Devlin et al., A.2).
+_SENTENCE_END = re.compile(
+    r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[A-Z0-9])|\n+"""
+)
+
+
+class TokenizedCorpus:
+    """Token ids of a corpus, with where its sentences and documents begin.
+
+    Attributes:
+      tokens: `[T]` ids of all sentences, end to end.
+      sentences: `[S + 1]` index of each sentence's first token, then T.
+      documents: `[N + 1]` index of each document's first sentence, then S.
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+
+    def _load(self, name: str) -> np.ndarray:
+        return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+
+    tokens = functools.cached_property(lambda self: self._load("tokens"))
+    sentences = functools.cached_property(lambda self: np.asarray(self._load("sentences")))
+    documents = functools.cached_property(lambda self: np.asarray(self._load("documents")))
+
+    def __reduce__(self):
+        return TokenizedCorpus, (self.folder,)  # Worker processes map the files themselves.
+
+    def all_documents(self) -> np.ndarray:
+        return np.arange(len(self.documents) - 1)
+
+    def split(self, held_out: float) -> tuple[np.ndarray, np.ndarray]:
+        """Documents for training and for validation: every n-th one is held out, n = 1 / held_out.
+
+        Raises:
+          ValueError: if the fraction is not in (0, 0.5], or leaves validation without a document.
+        """
+        if not 0 < held_out <= 0.5:
+            raise ValueError(f"held_out is a fraction of the documents in (0, 0.5], got {held_out}.")
+        every, numbers = round(1 / held_out), self.all_documents()
+        if len(numbers) < every:
+            raise ValueError(
+                f"{len(numbers)} document(s) cannot be split with held_out={held_out}: name a "
+                "validation source with --config.data.validation=..., or hold out more."
+            )
+        is_held_out = numbers % every == every - 1
+        return numbers[~is_held_out], numbers[is_held_out]
+
+
+def sentences(document: str) -> Iterator[str]:
+    """Sentences of a document; line breaks end a sentence too."""
+    return (s for s in (part.strip() for part in _SENTENCE_END.split(document)) if s)
+
+
+def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Path) -> Tokenizer:
+    """The tokenizer at path `vocab`, or, where that is empty, one trained on the corpus (cached)."""
+    if vocab:
+        return load_tokenizer(vocab)
+    key = _key("tokenizer", corpus.fingerprint(), str(vocab_size))
+    path = cache_dir / f"tokenizer-{key}.json"
+    if not path.exists():
+        documents = _with_progress(corpus.documents(), "vocabulary")
+        tokenizer = train_tokenizer(documents, vocab_size)
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_dir) as temporary:
+            tokenizer.save(f"{temporary}/tokenizer.json")
+            os.replace(f"{temporary}/tokenizer.json", path)
+    return load_tokenizer(path)
+
+
+def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> TokenizedCorpus:
+    """The corpus as token ids, from the cache if it was tokenized before.
+
+    Raises:
+      ValueError: if the corpus holds no sentence.
+    """
+    key = _key("corpus", corpus.fingerprint(), tokenizer.to_str())
+    folder = cache_dir / f"corpus-{key}"
+    if not folder.exists():
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=cache_dir))
+        try:
+            _write(corpus, tokenizer, temporary)
+            _move_into_place(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return TokenizedCorpus(folder)
+
+
+def _write(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
+    tokens, lengths, counts, pending = [], [], [], []
+    dtype = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
+
+    def flush() -> None:
+        """Tokenizes the pending documents (lists of sentences) in one go."""
+        encoded = iter(
+            tokenizer.encode_batch_fast(
+                [s for document in pending for s in document], add_special_tokens=False
+            )
+        )
+        for document in pending:
+            ids = [e for e in (next(encoded).ids for _ in document) if e]
+            if ids:
+                tokens.append(np.concatenate([np.asarray(i, dtype) for i in ids]))
+                lengths.extend(len(i) for i in ids)
+                counts.append(len(ids))
+        pending.clear()
+
+    waiting = 0
+    for document in _with_progress(corpus.documents(), "tokenizing"):
+        pending.append(list(sentences(document)))
+        waiting += len(pending[-1])
+        if waiting >= _BATCH:
+            flush()
+            waiting = 0
+    flush()
+    if not counts:
+        raise ValueError(f"The corpus {corpus.source!r} holds no text.")
+    np.save(folder / "tokens.npy", np.concatenate(tokens))
+    np.save(folder / "sentences.npy", _starts(lengths))
+    np.save(folder / "documents.npy", _starts(counts))
+    about = {"source": corpus.source, "tokens": sum(lengths), "documents": len(counts)}
+    (folder / "about.json").write_text(json.dumps(about, indent=2))
+
+
+def _starts(sizes: list[int]) -> np.ndarray:
+    """Where each run of the given sizes begins, then where the last one ends."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def _move_into_place(temporary: Path, folder: Path) -> None:
+    try:
+        os.rename(temporary, folder)
+    except OSError:
+        if not folder.exists():  # Otherwise another process was faster with the same content.
+            raise
+
+
+def _key(*parts: str) -> str:
+    text = json.dumps([_FORMAT, *parts])
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _with_progress(documents: Iterator[str], what: str) -> Iterator[str]:
+    return tqdm(documents, desc=what, unit=" documents", disable=not sys.stderr.isatty())
+
+

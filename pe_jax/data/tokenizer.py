@@ -1,0 +1,99 @@
+"""WordPiece: an existing vocabulary, or one trained on the corpus (Hugging Face tokenizers)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class Vocabulary(NamedTuple):
+    """What masking and packing need to know of a tokenizer.
+
+    Attributes:
+      size: number of ids.
+      pad, cls, sep, mask: ids of the special tokens.
+      continues: `[size]` bool, True where a token continues a word (`##...`).
+      ordinary: ids of all tokens that are not special.
+    """
+
+    size: int
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+    continues: np.ndarray
+    ordinary: np.ndarray
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A lower-casing WordPiece tokenizer with at most `vocab_size` tokens, special ones first."""
+    tokenizer = _word_piece(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """A tokenizer from a `tokenizer.json` or a BERT `vocab.txt` (lower-casing).
+
+    Truncation and padding, which some published files switch on, are switched off.
+
+    Raises:
+      ValueError: for a file that is missing, of another kind, or lacks a special token.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"No tokenizer at {path}: give a tokenizer.json or a vocab.txt.")
+    if path.suffix == ".json":
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    elif path.suffix == ".txt":
+        words = path.read_text(encoding="utf-8").splitlines()
+        tokenizer = _word_piece(
+            models.WordPiece(
+                {word: i for i, word in enumerate(words)},
+                unk_token="[UNK]",
+                max_input_chars_per_word=100,
+            )
+        )
+        tokenizer.add_special_tokens([t for t in SPECIAL_TOKENS if t in words])
+    else:
+        raise ValueError(f"{path} is neither a tokenizer.json nor a vocab.txt.")
+    missing = [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is None]
+    if missing:
+        raise ValueError(f"The vocabulary of {path} lacks {', '.join(missing)}.")
+    return tokenizer
+
+
+def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    """The arrays that the data pipeline works with."""
+    size = tokenizer.get_vocab_size()
+    tokens = [tokenizer.id_to_token(i) or "" for i in range(size)]
+    special = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
+    pad, _, cls, sep, mask = special
+    return Vocabulary(
+        size=size,
+        pad=pad,
+        cls=cls,
+        sep=sep,
+        mask=mask,
+        continues=np.array([token.startswith("##") for token in tokens]),
+        ordinary=np.setdiff1d(np.arange(size), special),
+    )
+
+
+def _word_piece(model: models.WordPiece) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return tokenizer

@@ -1,0 +1,78 @@
+"""Learned tables: looking positions up, and changing a table's length."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+RESIZE_METHODS = ("truncate", "repeat", "interpolate")
+
+
+def look_up(
+    table: Float[Array, "N D"], positions: Int[Array | np.ndarray, "*B"]
+) -> Float[Array, "*B D"]:
+    """Rows of a learned table.
+
+    Args:
+      table: one row per position 0 .. N-1.
+      positions: integers. A concrete array (NumPy, or JAX outside of `jit`) is checked here.
+        Values traced by `jit` cannot be: past the table they give NaN, never a wrong row.
+
+    Raises:
+      ValueError: if a concrete position lies outside 0 .. N-1.
+    """
+    length = table.shape[0]
+    if isinstance(positions, jax.core.Tracer):
+        return table.at[positions].get(mode="fill", fill_value=jnp.nan)
+    rows = np.asarray(positions)
+    if rows.size and not 0 <= rows.min() <= rows.max() < length:
+        raise ValueError(
+            f"Positions {rows.min()} to {rows.max()} do not fit a learned table of length "
+            f"{length} (positions 0 to {length - 1}). Use a sinusoidal or relative encoding, which "
+            "have no length, or lengthen the table: pe_jax.encodings.resize_table(table, length, "
+            "method), with method one of " + ", ".join(RESIZE_METHODS) + "."
+        )
+    if rows.ndim == 1 and rows.size and np.array_equal(rows, rows[0] + np.arange(rows.size)):
+        return table[rows[0] : rows[0] + rows.size]  # A slice: its gradient needs no scatter.
+    return table[rows]
+
+
+def resize_table(
+    table: Float[Array, "N D"],
+    length: int,
+    method: Literal["truncate", "repeat", "interpolate"],
+) -> Float[Array, "length D"]:
+    """A learned table for another number of positions.
+
+    Args:
+      table: one row per position.
+      length: rows wanted.
+      method: `"truncate"` keeps the first rows; `"repeat"` starts again from row 0 after the last;
+        `"interpolate"` stretches the table linearly, its first and last rows staying the ends.
+
+    Raises:
+      ValueError: for an unknown method, length < 1, or truncating to more rows than there are.
+    """
+    rows = table.shape[0]
+    if length < 1:
+        raise ValueError(f"A table needs at least one row, got length={length}.")
+    if method == "truncate":
+        if length > rows:
+            raise ValueError(
+                f"Cannot truncate a table of {rows} rows to {length}: use 'repeat' or "
+                "'interpolate' for a longer one."
+            )
+        return table[:length]
+    if method == "repeat":
+        return table[np.arange(length) % rows]
+    if method == "interpolate":
+        at = np.linspace(0, rows - 1, length)
+        low = np.floor(at).astype(int)
+        high = np.minimum(low + 1, rows - 1)
+        part = jnp.asarray(at - low, table.dtype)[:, None]
+        return table[low] * (1 - part) + table[high] * part
+    raise ValueError(f"Unknown resize method {method!r}: use one of {', '.join(RESIZE_METHODS)}.")

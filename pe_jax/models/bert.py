@@ -1,0 +1,218 @@
+"""BERT in Flax Linen: the original post-LayerNorm encoder, its position encoding an argument.
+
+Shapes: B batch, L length, D hidden size, H heads, d head size, P predictions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from pe_jax.attention import attention, dropout, padding_mask
+from pe_jax.encodings import PositionEncoding
+from pe_jax.models.config import BertConfig
+
+Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
+
+
+def gelu(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    """The exact GELU, x·Φ(x), of the original BERT."""
+    return 0.5 * x * (1.0 + jax.lax.erf(x * np.asarray(0.5**0.5, x.dtype)))
+
+
+class _Module(nn.Module):
+    """What every BERT module shares: the sizes, and layers made the same way."""
+
+    config: BertConfig
+
+    def dense(self, features: int | tuple[int, ...], name: str, axis: int | tuple[int, ...] = -1):
+        return nn.DenseGeneral(
+            features,
+            axis=axis,
+            dtype=jnp.dtype(self.config.dtype),
+            kernel_init=nn.initializers.normal(self.config.initializer_stddev),
+            name=name,
+        )
+
+    def layer_norm(self, name: str):
+        return nn.LayerNorm(
+            epsilon=self.config.layer_norm_epsilon, dtype=jnp.dtype(self.config.dtype), name=name
+        )
+
+    def embedding(self, rows: int, name: str):
+        return nn.Embed(
+            rows,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_stddev),
+            name=name,
+        )
+
+    def dropout_key(self, deterministic: bool) -> jax.Array | None:
+        return None if deterministic else self.make_rng("dropout")
+
+
+class SelfAttention(_Module):
+    """Multi-head self-attention; query, key and value come from one matmul."""
+
+    encoding: PositionEncoding
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L D"], position_params, positions, mask, deterministic: bool
+    ) -> Float[Array, "B L D"]:
+        c = self.config
+        qkv = self.dense((3, c.num_heads, c.head_size), "qkv")(x)  # [B, L, 3, H, d]
+        q, k, v = (qkv[:, :, i] for i in range(3))
+        out = attention(
+            q,
+            k,
+            v,
+            self.encoding,
+            position_params,
+            positions_q=positions,
+            positions_k=positions,
+            mask=mask,
+            dropout_rate=c.attention_dropout_rate,
+            dropout_key=self.dropout_key(deterministic),
+        )
+        return self.dense(c.hidden_size, "out", axis=(-2, -1))(out)
+
+
+class Block(_Module):
+    """One Transformer block: each sublayer is added to its input, then normalised."""
+
+    encoding: PositionEncoding
+
+    @nn.compact
+    def __call__(self, x, position_params, positions, mask, deterministic: bool):
+        c = self.config
+        y = SelfAttention(c, self.encoding, name="attention")(
+            x, position_params, positions, mask, deterministic
+        )
+        y = dropout(y, c.dropout_rate, self.dropout_key(deterministic))
+        x = self.layer_norm("attention_norm")(x + y)
+        y = self.dense(c.hidden_size, "down")(gelu(self.dense(c.intermediate_size, "up")(x)))
+        y = dropout(y, c.dropout_rate, self.dropout_key(deterministic))
+        return self.layer_norm("mlp_norm")(x + y)
+
+
+class Bert(_Module):
+    """The encoder: token, segment and position embeddings, then the blocks.
+
+    Attributes:
+      config: the sizes.
+      encoding: the position encoding; None means the one that `config.position` names. Its
+        parameters live under `"position"`, and only if it has any.
+    """
+
+    encoding: PositionEncoding | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, "B L"],
+        segments: Int[Array, "B L"] | None = None,
+        mask: Mask | None = None,
+        positions: Int[Array, "*B L"] | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "B L D"]:
+        """Hidden states of the last layer.
+
+        Args:
+          tokens: vocabulary ids.
+          segments: token types, 0 or 1; default all 0.
+          mask: `[B, L]`, True at tokens and False at padding; or a whole attention mask
+            `[B, 1, L, L]` such as `pe_jax.attention.segment_mask` gives for packed sequences.
+          positions: `[L]` or `[B, L]`; default 0 .. L-1.
+          deterministic: False switches dropout on and needs the rng "dropout".
+        """
+        c = self.config
+        encoding = c.encoding() if self.encoding is None else self.encoding
+        # Known while compiling, so that a learned table is checked before anything runs.
+        positions = np.arange(tokens.shape[1]) if positions is None else positions
+        if mask is not None and mask.ndim == 2:
+            mask = padding_mask(mask)
+
+        position_params = {}
+        if jax.tree.leaves(jax.eval_shape(encoding.init, jax.random.key(0))):
+            position_params = self.param("position", encoding.init)
+        x = self.embedding(c.vocab_size, "token")(tokens)
+        segments = jnp.zeros_like(tokens) if segments is None else segments
+        x = x + self.embedding(c.num_segments, "segment")(segments)
+        if encoding.embed:
+            x = x + encoding.embed(position_params, positions)
+        x = self.layer_norm("embedding_norm")(x)
+        x = dropout(x, c.dropout_rate, self.dropout_key(deterministic))
+        for i in range(c.num_layers):
+            x = Block(c, encoding, name=f"layer_{i}")(
+                x, position_params, positions, mask, deterministic
+            )
+        return x
+
+
+class Pooler(_Module):
+    """The first token's hidden state through a dense layer and tanh."""
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B D"]:
+        return jnp.tanh(self.dense(self.config.hidden_size, "dense")(hidden[:, 0]))
+
+
+class MaskedLanguageHead(_Module):
+    """Vocabulary logits at chosen positions only, the output embedding tied to the input's."""
+
+    @nn.compact
+    def __call__(
+        self,
+        hidden: Float[Array, "B L D"],
+        at: Int[Array, "B P"],
+        embedding: Float[Array, "V D"],
+    ) -> Float[Array, "B P V"]:
+        x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
+        x = self.layer_norm("norm")(gelu(self.dense(self.config.hidden_size, "dense")(x)))
+        bias = self.param("bias", nn.initializers.zeros, (embedding.shape[0],))
+        logits = jnp.einsum(
+            "bpd,vd->bpv", x, embedding.astype(x.dtype), preferred_element_type=jnp.float32
+        )
+        return logits + bias
+
+
+class PretrainingLogits(NamedTuple):
+    """masked_lm `[B, P, V]`, next_sentence `[B, 2]`, both float32."""
+
+    masked_lm: Array
+    next_sentence: Array
+
+
+class BertForPretraining(_Module):
+    """BERT with its two pretraining heads: masked language model and next sentence."""
+
+    encoding: PositionEncoding | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, "B L"],
+        masked_positions: Int[Array, "B P"],
+        segments: Int[Array, "B L"] | None = None,
+        mask: Mask | None = None,
+        positions: Int[Array, "*B L"] | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> PretrainingLogits:
+        """As `Bert.__call__`; `masked_positions` are the P places per row to predict."""
+        bert = Bert(self.config, self.encoding, name="bert")
+        hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
+        embedding = bert.variables["params"]["token"]["embedding"]
+        masked_lm = MaskedLanguageHead(self.config, name="masked_lm")(
+            hidden, masked_positions, embedding
+        )
+        pooled = Pooler(self.config, name="pooler")(hidden)
+        next_sentence = self.dense(2, "next_sentence")(pooled).astype(jnp.float32)
+        return PretrainingLogits(masked_lm, next_sentence)

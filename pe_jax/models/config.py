@@ -1,0 +1,98 @@
+"""The model's sizes: a frozen dataclass with no training field in it, and the named presets."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any
+
+from pe_jax import encodings
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """Sizes and constants of a BERT (Devlin et al. 2018).
+
+    Attributes:
+      vocab_size: V, rows of the token embedding.
+      hidden_size: D; num_heads divides it, the head size is d = D / H.
+      num_layers, num_heads, intermediate_size: of the Transformer blocks.
+      max_length: rows of a learned absolute position table; nothing else depends on it.
+      num_segments: rows of the segment (token type) embedding.
+      position: name of the position encoding, see `pe_jax.encodings.from_name`.
+      clip: relative offsets are clipped to -clip .. clip.
+      dropout_rate: of embeddings and sublayer outputs; attention_dropout_rate: of the weights.
+      dtype: of the computation, "float32" or "bfloat16". Parameters, softmax, LayerNorm statistics,
+        angles and losses are float32 always.
+    """
+
+    vocab_size: int = 30_522
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    intermediate_size: int = 3072
+    max_length: int = 512
+    num_segments: int = 2
+    position: str = "learned_absolute"
+    clip: int = 64
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-12
+    initializer_stddev: float = 0.02
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}."
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}.")
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    def encoding(self) -> encodings.PositionEncoding:
+        """The position encoding that `position` names, built for these sizes."""
+        return encodings.from_name(
+            self.position,
+            hidden_size=self.hidden_size,
+            head_size=self.head_size,
+            num_heads=self.num_heads,
+            max_length=self.max_length,
+            clip=self.clip,
+        )
+
+
+# Layers, hidden size: the sizes of Turc et al. 2019 and Devlin et al. 2018, heads of size 64.
+_LAYERS_AND_WIDTH = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+PRESETS: dict[str, dict[str, int]] = {
+    name: {
+        "num_layers": layers,
+        "hidden_size": width,
+        "num_heads": width // 64,
+        "intermediate_size": 4 * width,
+    }
+    for name, (layers, width) in _LAYERS_AND_WIDTH.items()
+}
+
+
+def preset(name: str, **overrides: Any) -> BertConfig:
+    """A BertConfig of a named size: tiny, mini, small, medium, base or large.
+
+    Raises:
+      ValueError: for a name that is not a preset.
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(f"Unknown model size {name!r}.{hint} Known: {', '.join(PRESETS)}.")
+    return BertConfig(**{**PRESETS[name], **overrides})

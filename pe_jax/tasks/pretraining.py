@@ -1,0 +1,272 @@
+"""Pretraining: masked language model and next sentence, from a config to a trained run.
+
+`pretraining_task` is what to train, `build` turns a config into everything that a run needs, `run`
+trains it. What was learned is said in `report.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from pe_jax import data
+from pe_jax.models import BertConfig, BertForPretraining, preset
+from pe_jax.tasks.text import Text, load_text
+from pe_jax.training import optimizer as optimizers
+from pe_jax.training import sharding, workdir
+from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training.loop import Cadence, Stage, evaluate, fit
+from pe_jax.training.step import Task, TrainState, init_state, make_eval_step, make_train_step
+from pe_jax.training.transplant import Changes, transplant
+from pe_jax.training.writers import MetricsWriter, say, write_text
+
+_HELD_OUT_SEED = 20_210_503  # Held-out pairs and masks are the same for every run and seed.
+
+
+def pretraining_task(config: BertConfig) -> Task:
+    """The two losses of BERT, and the share of right answers of each."""
+    model = BertForPretraining(config)
+
+    def init(key: jax.Array) -> Any:
+        one = jnp.zeros((1, 8), jnp.int32)
+        return model.init(key, one, one[:, :1])["params"]
+
+    def counts(batch: Any) -> dict[str, jax.Array]:
+        masked, pairs = batch["masked_weights"].sum(), jnp.float32(len(batch["next_sentence"]))
+        return {
+            "masked_lm_loss": masked,
+            "masked_lm_accuracy": masked,
+            "next_sentence_loss": pairs,
+            "next_sentence_accuracy": pairs,
+        }
+
+    def sums(params: Any, batch: Any, key: jax.Array | None) -> dict[str, jax.Array]:
+        logits = model.apply(
+            {"params": params},
+            batch["tokens"],
+            batch["masked_positions"],
+            batch["segments"],
+            batch["valid"],
+            deterministic=key is None,
+            rngs=None if key is None else {"dropout": key},
+        )
+        weights = batch["masked_weights"]
+        mlm_loss, mlm_right = _cross_entropy(logits.masked_lm, batch["masked_tokens"])
+        nsp_loss, nsp_right = _cross_entropy(logits.next_sentence, batch["next_sentence"])
+        return {
+            "masked_lm_loss": (weights * mlm_loss).sum(),
+            "masked_lm_accuracy": (weights * mlm_right).sum(),
+            "next_sentence_loss": nsp_loss.sum(),
+            "next_sentence_accuracy": nsp_right.sum(),
+        }
+
+    return Task(init, counts, sums, losses=("masked_lm_loss", "next_sentence_loss"))
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """-log p(label) in nats, and 1.0 where the label has the largest logit."""
+    log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
+    return -log_p, (logits.argmax(-1) == labels).astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Everything that a config stands for, ready to run."""
+
+    config: ConfigDict
+    model: BertConfig
+    task: Task
+    text: Text
+    stages: list[Stage]
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
+    mesh: jax.sharding.Mesh
+
+    def init(self) -> TrainState:
+        """The state before the first step, on every device; nothing is read from disk."""
+        make = functools.partial(init_state, self.task, self.optimizer)
+        placed = jax.jit(make, out_shardings=sharding.replicated(self.mesh))
+        return placed(jax.random.key(self.config.seed))
+
+
+def build(config: ConfigDict, tokenizer: Path | None = None) -> Experiment:
+    """Everything that `config` stands for; reads the data, trains nothing.
+
+    Args:
+      tokenizer: the run's own, where it has one already; default `config.data.vocab`, or a new one.
+
+    Raises:
+      ValueError: for a config that cannot run; the message names the key and the way out.
+    """
+    mesh = sharding.data_mesh()
+    stages = stage_configs(config)
+    for stage in stages:
+        sharding.check_rows(stage.batch_size, mesh, stage.accumulation)
+    model_config(config)  # Its names are checked before any text is read.
+    text = load_text(config.data, str(tokenizer or config.data.vocab))
+    model = model_config(config, vocab_size=text.vocabulary.size)
+    task = pretraining_task(model)
+    examples = [
+        _examples(config, stage, text, text.train, text.train_documents) for stage in stages
+    ]
+    steps = [
+        stage.steps or math.ceil(stage.epochs * len(some) / stage.batch_size)
+        for stage, some in zip(stages, examples, strict=True)
+    ]
+    schedule, optimizer = _optimizer(config.optimizer, sum(steps))
+    host, hosts = sharding.host()
+    eval_step = sharding.parallelize_eval(make_eval_step(task), mesh)
+    built = []
+    for number, (stage, count, some) in enumerate(zip(stages, steps, examples, strict=True)):
+        batches = data.batches(
+            some,
+            batch_size=stage.batch_size,
+            seed=config.seed + number,  # Each stage has an order of its own.
+            host=host,
+            hosts=hosts,
+            workers=config.data.workers,
+        )
+        train_step = make_train_step(task, optimizer, accumulation=stage.accumulation)
+        built.append(
+            Stage(
+                name=f"length {stage.length}",
+                steps=count,
+                batches=batches,
+                train_step=sharding.parallelize(train_step, mesh, config.parallel),
+                evaluate=functools.partial(
+                    evaluate, eval_step, batches=held_out_batches(config, stage, text, mesh)
+                ),
+                rows=stage.batch_size,
+                length=stage.length,
+            )
+        )
+    return Experiment(config, model, task, text, built, optimizer, schedule, mesh)
+
+
+def stage_configs(config: ConfigDict) -> list[ConfigDict]:
+    """The stages that a config gives steps or epochs.
+
+    Raises:
+      ValueError: if there is none, or one has both.
+    """
+    stages = [stage for stage in (config.stage1, config.stage2) if stage.steps or stage.epochs]
+    if not stages:
+        raise ValueError("Nothing to train: give config.stage1 (or stage2) steps or epochs.")
+    for stage in stages:
+        if stage.steps and stage.epochs:
+            raise ValueError(
+                f"A stage takes steps or epochs, got steps={stage.steps}, epochs={stage.epochs}."
+            )
+    return stages
+
+
+def _optimizer(config: ConfigDict, steps: int):
+    peak, for_frequencies = config.learning_rate, config.frequency_learning_rate
+    schedule = optimizers.linear_schedule(peak, round(config.warmup * steps), steps)
+    return schedule, optimizers.adamw(
+        schedule,
+        weight_decay=config.weight_decay,
+        clip_norm=config.clip_norm,
+        frequency_scale=1.0 if for_frequencies is None else for_frequencies / peak,
+    )
+
+
+def model_config(config: ConfigDict, **overrides: Any) -> BertConfig:
+    """`config.model` as a BertConfig; checks the names of size and encoding.
+
+    Raises:
+      ValueError: for a name that is not known; the message lists the near ones.
+    """
+    values = {k: v for k, v in config.model.to_dict().items() if v is not None}
+    model = preset(values.pop("size"), **values, **overrides)
+    model.encoding()
+    return model
+
+
+def _examples(
+    config: ConfigDict,
+    stage: ConfigDict,
+    text: Text,
+    corpus: data.TokenizedCorpus,
+    documents: np.ndarray,
+) -> data.PretrainingExamples:
+    return data.PretrainingExamples(
+        corpus,
+        documents,
+        text.vocabulary,
+        stage.length,
+        stage.max_predictions,
+        config.data.mask_rate,
+        config.data.short_probability,
+    )
+
+
+def run(config: ConfigDict, folder: Path) -> Experiment:
+    """Trains what `config` says, or goes on with the run in `folder`; returns the experiment."""
+    saved = folder / "tokenizer.json"
+    experiment = build(config, saved if saved.exists() else None)
+    workdir.claim(folder, config)
+    write_text(saved, experiment.text.tokenizer.to_str(pretty=True))
+    checkpoints = Checkpoints(folder, keep=config.keep_checkpoints)
+    state = experiment.init()
+    latest = checkpoints.latest_step()
+    if latest is not None:
+        say(f"Going on from step {latest:,}.")
+        state = checkpoints.restore_state(latest, state)
+    elif config.init:
+        params, changes = transplant_run(experiment.model, state.params, Path(config.init))
+        say(f"Parameters from {config.init}:\n{changes}")
+        state = state._replace(params=jax.device_put(params, sharding.replicated(experiment.mesh)))
+    writer = MetricsWriter(folder, latest or 0)
+    try:
+        fit(
+            state,
+            experiment.stages,
+            mesh=experiment.mesh,
+            schedule=experiment.schedule,
+            checkpoints=checkpoints,
+            writer=writer,
+            cadence=Cadence(config.log_every, config.eval_every, config.checkpoint_every),
+        )
+    finally:
+        writer.close()
+        checkpoints.close()
+    return experiment
+
+
+def transplant_run(model: BertConfig, params: Any, folder: Path) -> tuple[Any, Changes]:
+    """Fresh `params` with everything that fits taken from the newest checkpoint of a run.
+
+    Raises:
+      ValueError: if the run has no checkpoint, or a part other than the positions does not fit.
+    """
+    old_config = workdir.load_config(folder)
+    checkpoints = Checkpoints(folder, keep=None)
+    step = checkpoints.latest_step()
+    if step is None:
+        raise ValueError(f"{folder} holds no checkpoint yet, so nothing can start from it.")
+    old = checkpoints.restore_params(step)
+    checkpoints.close()
+    return transplant(params, model.encoding(), old, model_config(old_config).encoding())
+
+
+def held_out_batches(config: ConfigDict, stage: ConfigDict, text: Text, mesh: Any) -> list[Any]:
+    """Global batches of held-out examples, the same for every run on this text."""
+    examples = _examples(config, stage, text, text.held_out, text.held_out_documents)
+    host, hosts = sharding.host()
+    rows = stage.batch_size
+    batches = data.batches(
+        examples, batch_size=rows, seed=_HELD_OUT_SEED, host=host, hosts=hosts
+    )
+    count = max(1, round(config.eval_examples / rows))
+    return [sharding.to_global(b, mesh) for b in itertools.islice(iter(batches), count)]

@@ -1,0 +1,54 @@
+"""The text of a pretraining run, from the keys of `config.data`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+from tokenizers import Tokenizer
+
+from pe_jax import data
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Tokenized corpora, and which of their documents serve for training and which are held out."""
+
+    tokenizer: Tokenizer
+    train: data.TokenizedCorpus
+    train_documents: np.ndarray
+    held_out: data.TokenizedCorpus
+    held_out_documents: np.ndarray
+
+    @functools.cached_property
+    def vocabulary(self) -> data.Vocabulary:
+        return data.vocabulary(self.tokenizer)
+
+
+def load_text(config: ConfigDict, vocab: str) -> Text:
+    """Reads, splits and tokenizes the text of `config` (once, see `pe_jax.data.tokenized`).
+
+    Args:
+      config: the `data` part of a run's config.
+      vocab: path of the tokenizer; empty trains one on the text.
+
+    Raises:
+      ValueError: for a source, feature or tokenizer that is not there.
+    """
+    cache = config.cache_dir or os.environ.get("PE_JAX_CACHE") or "~/.cache/pe_jax"
+    cache = Path(cache).expanduser()
+    open_corpus = functools.partial(
+        data.open_corpus, feature=config.feature, data_dir=config.data_dir
+    )
+    corpus = open_corpus(config.source)
+    tokenizer = data.prepare_tokenizer(corpus, vocab, config.vocab_size, cache)
+    train = data.tokenize(corpus, tokenizer, cache)
+    if not config.validation:
+        train_documents, held_out_documents = train.split(config.held_out)
+        return Text(tokenizer, train, train_documents, train, held_out_documents)
+    held_out = data.tokenize(open_corpus(config.validation), tokenizer, cache)
+    return Text(tokenizer, train, train.all_documents(), held_out, held_out.all_documents())

@@ -1,0 +1,72 @@
+"""Orbax checkpoints of the training state and of the data iterator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grain
+import jax
+import orbax.checkpoint as ocp
+
+from pe_jax.training.step import TrainState
+
+
+class Checkpoints:
+    """The checkpoints of a run, one folder a step, under `workdir/checkpoints`.
+
+    Args:
+      workdir: the run's folder.
+      keep: how many of the newest stay; None keeps all.
+    """
+
+    def __init__(self, workdir: Path, *, keep: int | None):
+        self._manager = ocp.CheckpointManager(
+            (workdir / "checkpoints").absolute(),
+            item_handlers={
+                "state": ocp.PyTreeCheckpointHandler(),
+                "data": grain.checkpoint.CheckpointHandler(),
+            },
+            options=ocp.CheckpointManagerOptions(max_to_keep=keep),
+        )
+
+    def latest_step(self) -> int | None:
+        """The newest step with a whole checkpoint; None if there is none."""
+        return self._manager.latest_step()
+
+    def save(self, state: TrainState, iterator: grain.DatasetIterator) -> None:
+        """Saves the state after its step, with the place in the data that comes next."""
+        self._manager.save(
+            int(state.step),
+            args=ocp.args.Composite(
+                state=ocp.args.PyTreeSave(state), data=grain.checkpoint.CheckpointSave(iterator)
+            ),
+        )
+
+    def restore_state(self, step: int, like: TrainState) -> TrainState:
+        """The state at `step`, with the structure, dtypes and shardings of `like`."""
+        return self._restore(step, like)
+
+    def restore_params(self, step: int) -> Any:
+        """Only the parameters at `step`, as they were saved, on one device."""
+        metadata = self._manager.item_metadata(step)["state"].tree["params"]
+        place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        like = jax.tree.map(
+            lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=place), metadata
+        )
+        return self._restore(step, {"params": like}, partial_restore=True)["params"]
+
+    def restore_data(self, step: int, iterator: grain.DatasetIterator) -> None:
+        """Moves `iterator` to where it stood at `step`."""
+        restore = grain.checkpoint.CheckpointRestore(iterator)
+        self._manager.restore(step, args=ocp.args.Composite(data=restore))
+
+    def close(self) -> None:
+        """Waits for what is still being written."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+    def _restore(self, step: int, like: Any, **options: Any) -> Any:
+        placed = ocp.checkpoint_utils.construct_restore_args(like)
+        restore = ocp.args.PyTreeRestore(like, restore_args=placed, **options)
+        return self._manager.restore(step, args=ocp.args.Composite(state=restore))["state"]

@@ -1,0 +1,147 @@
+"""The training loop: stages of steps, with a fixed order inside each step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import grain
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from pe_jax.training import sharding
+from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training.step import Metrics, TrainState
+from pe_jax.training.writers import MetricsWriter, Progress
+
+
+class Stage(NamedTuple):
+    """A run of steps over one kind of batch.
+
+    Attributes:
+      name: for the log.
+      steps: how many.
+      batches: endless batches of this host, NumPy.
+      train_step: compiled, `(state, global batch) -> (state, metrics)`.
+      evaluate: `evaluate(params) -> {name: value}` on held-out data of this stage's kind.
+      rows, length: of the global batch, for rates.
+    """
+
+    name: str
+    steps: int
+    batches: grain.IterDataset
+    train_step: Callable[[TrainState, Any], tuple[TrainState, Metrics]]
+    evaluate: Callable[[Any], dict[str, float]]
+    rows: int
+    length: int
+
+
+class Cadence(NamedTuple):
+    """Every how many steps to write metrics, to evaluate and to save; 0 means at the ends only."""
+
+    log: int
+    evaluate: int
+    checkpoint: int
+
+
+class Totals:
+    """Sums and counts of metrics over several steps, divided once."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, np.ndarray] = {}
+
+    def add(self, metrics: Metrics) -> None:
+        for name, pair in jax.device_get(metrics).items():
+            self._totals[name] = self._totals.get(name, 0) + np.asarray(pair, np.float64)
+
+    def means(self) -> dict[str, float]:
+        return {name: float(s / max(n, 1)) for name, (s, n) in self._totals.items()}
+
+
+def evaluate(
+    eval_step: Callable[[Any, Any], Metrics], params: Any, batches: Iterable[Any]
+) -> dict[str, float]:
+    """Means of a task's metrics over global batches."""
+    totals = Totals()
+    for batch in batches:
+        totals.add(eval_step(params, batch))
+    return totals.means()
+
+
+def fit(
+    state: TrainState,
+    stages: list[Stage],
+    *,
+    mesh: Mesh,
+    schedule: Callable[[int], Any],
+    checkpoints: Checkpoints,
+    writer: MetricsWriter,
+    cadence: Cadence,
+) -> TrainState:
+    """Trains from `state.step` to the end of the last stage; resumes inside any of them."""
+    step = int(state.step)
+    total = sum(stage.steps for stage in stages)
+    progress = Progress(total, step)
+    begin = 0
+    for stage in stages:
+        end = begin + stage.steps
+        if step >= end:
+            begin = end
+            continue
+        iterator = iter(stage.batches)
+        if step > begin:  # A stage that is already under way goes on where its data stood.
+            checkpoints.restore_data(step, iterator)
+        totals, unread, waited, since, steps = Totals(), None, 0.0, time.perf_counter(), 0
+        while step < end:
+            # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
+            #    unless the pipeline is the slower of the two.
+            before = time.perf_counter()
+            batch = sharding.to_global(next(iterator), mesh)
+            waited += time.perf_counter() - before
+            # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
+            state, metrics = stage.train_step(state, batch)
+            if unread is not None:
+                totals.add(unread)
+            unread = metrics
+            step, steps = step + 1, steps + 1
+            progress.advance()
+            last = step == end
+            # 3. Log.
+            if last or _due(step, cadence.log):
+                totals.add(unread)
+                unread = None
+                seconds = time.perf_counter() - since
+                scalars = {
+                    **totals.means(),
+                    "learning_rate": float(schedule(step - 1)),
+                    "examples_per_second": steps * stage.rows / seconds,
+                    "tokens_per_second": steps * stage.rows * stage.length / seconds,
+                    "data_wait": waited / seconds,
+                }
+                writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
+                progress.report(step, stage.name, _brief(scalars))
+                totals, waited, since, steps = Totals(), 0.0, time.perf_counter(), 0
+            # 4. Evaluate.
+            if last or _due(step, cadence.evaluate):
+                scalars = stage.evaluate(state.params)
+                writer.write(step, {f"held_out/{name}": value for name, value in scalars.items()})
+                progress.report(step, "held out", scalars)
+                since = time.perf_counter() if not steps else since
+            # 5. Save, last: what a checkpoint's step has written is on disk before it.
+            if last or _due(step, cadence.checkpoint):
+                checkpoints.save(state, iterator)
+        begin = end
+    progress.close()
+    return state
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _brief(scalars: dict[str, float]) -> dict[str, float]:
+    """The numbers worth a line on the terminal."""
+    names = [name for name in scalars if name.endswith(("loss", "accuracy", "examples_per_second"))]
+    return {name: scalars[name] for name in names}

@@ -1,0 +1,124 @@
+"""The training step: a pure function (state, batch) -> (state, metrics).
+
+Losses and scores are sums with denominators, divided once, after every reduction: the mean of
+per-device means is not the global mean when devices hold different numbers of masked tokens. The
+denominators come from the batch alone, so they are known before the first micro-batch runs and the
+gradients of micro-batches and devices simply add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Batch = Any
+Params = Any
+Sums = dict[str, jax.Array]
+Metrics = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, count)
+
+
+class Task(NamedTuple):
+    """What to train, as pure functions.
+
+    Attributes:
+      init: `init(key) -> params`.
+      counts: `counts(batch) -> {name: denominator}`, scalars.
+      sums: `sums(params, batch, key) -> {name: sum}`, scalars under the same names; `key` None means
+        no dropout.
+      losses: the names whose means add up to the objective.
+    """
+
+    init: Callable[[jax.Array], Params]
+    counts: Callable[[Batch], Sums]
+    sums: Callable[[Params, Batch, jax.Array | None], Sums]
+    losses: tuple[str, ...]
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes, and the key its dropout is drawn from."""
+
+    step: jax.Array
+    params: Params
+    opt_state: optax.OptState
+    key: jax.Array
+
+
+def init_state(task: Task, optimizer: optax.GradientTransformation, key: jax.Array) -> TrainState:
+    """The state before the first step."""
+    for_params, for_dropout = jax.random.split(key)
+    params = task.init(for_params)
+    return TrainState(jnp.int32(0), params, optimizer.init(params), for_dropout)
+
+
+def make_train_step(
+    task: Task, optimizer: optax.GradientTransformation, *, accumulation: int = 1
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """A step that runs the batch in `accumulation` micro-batches, with the result of one.
+
+    Returns:
+      `train_step(state, batch, axis=None) -> (state, metrics)`. `axis` names the mapped device axis
+      where the step runs per device; without it, batch and sums are global already.
+    """
+
+    def train_step(
+        state: TrainState, batch: Batch, axis: str | None = None
+    ) -> tuple[TrainState, Metrics]:
+        reduce = (lambda x: jax.lax.psum(x, axis)) if axis else (lambda x: x)
+        counts = reduce(task.counts(batch))
+        key = jax.random.fold_in(state.key, state.step)
+        if axis:
+            key = jax.random.fold_in(key, jax.lax.axis_index(axis))
+
+        def objective(params: Params, part: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+            sums = task.sums(params, part, key)
+            return sum(_mean(sums[name], counts[name]) for name in task.losses), sums
+
+        gradient = jax.grad(objective, has_aux=True)
+        if accumulation == 1:
+            grads, sums = gradient(state.params, batch, key)
+        else:
+            parts = jax.tree.map(lambda x: _micro_batches(x, accumulation), batch)
+
+            def add(total, numbered):
+                number, part = numbered
+                one = gradient(state.params, part, jax.random.fold_in(key, number))
+                return jax.tree.map(jnp.add, total, one), None
+
+            zero = jax.tree.map(
+                lambda x: jnp.zeros(x.shape, x.dtype),
+                jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts), key),
+            )
+            (grads, sums), _ = jax.lax.scan(add, zero, (jnp.arange(accumulation), parts))
+        grads, sums = reduce((grads, sums))
+
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {name: (sums[name], counts[name]) for name in sums}
+        metrics["gradient_norm"] = (optax.global_norm(grads), jnp.float32(1))
+        return TrainState(state.step + 1, params, opt_state, state.key), metrics
+
+    return train_step
+
+
+def make_eval_step(task: Task) -> Callable[[Params, Batch], Metrics]:
+    """`eval_step(params, batch) -> {name: (sum, count)}`, without dropout."""
+
+    def eval_step(params: Params, batch: Batch) -> Metrics:
+        sums, counts = task.sums(params, batch, None), task.counts(batch)
+        return {name: (sums[name], counts[name]) for name in sums}
+
+    return eval_step
+
+
+def _mean(total: jax.Array, count: jax.Array) -> jax.Array:
+    return total / jnp.maximum(count, 1)
+
+
+def _micro_batches(x: jax.Array, parts: int) -> jax.Array:
+    """`[B, ...] -> [parts, B/parts, ...]`, taking every parts-th row: under `jit` the rows of one
+    device then stay on it, where contiguous parts would lie on some of the devices only."""
+    return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)

@@ -1,0 +1,81 @@
+"""Starting from trained parameters, with the position encoding kept, changed or removed.
+
+Paper, section 4: a pretrained BERT is trained on with its absolute position module replaced.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pe_jax.encodings import PositionEncoding
+
+
+class Changes(NamedTuple):
+    """Paths of the parameters that were kept from the old model, dropped from it, or are new."""
+
+    kept: list[str]
+    dropped: list[str]
+    new: list[str]
+
+    def __str__(self) -> str:
+        return (
+            f"kept {len(self.kept)} arrays\n"
+            f"dropped: {', '.join(self.dropped) or 'nothing'}\n"
+            f"new: {', '.join(self.new) or 'nothing'}"
+        )
+
+
+def transplant(
+    params: Any, encoding: PositionEncoding, old: Any, old_encoding: PositionEncoding
+) -> tuple[Any, Changes]:
+    """`params` of a fresh model with everything that fits taken from `old`.
+
+    Position parameters are matched by the name of their encoding: those of an encoding that both
+    models have are kept, the others are dropped or stay as initialised.
+
+    Args:
+      params, old: parameters of `BertForPretraining`, their positions under `bert/position`.
+
+    Raises:
+      ValueError: if anything but positions differs in name or shape; every mismatch is listed.
+    """
+    fresh, had = _named(params, encoding), _named(old, old_encoding)
+    fits = {path for path in fresh.keys() & had.keys() if fresh[path].shape == had[path].shape}
+    wrong = [
+        f"  {path}: {_shape(had.get(path))} there, {_shape(fresh.get(path))} here"
+        for path in sorted((fresh.keys() | had.keys()) - fits)
+        if not path.startswith(_POSITION)
+    ]
+    if wrong:
+        raise ValueError(
+            "The two models differ in more than their position encoding:\n" + "\n".join(wrong)
+        )
+    paths = list(fresh)
+    leaves, tree = jax.tree.flatten(params)
+    merged = [had[p] if p in fits else leaf for p, leaf in zip(paths, leaves, strict=True)]
+    changes = Changes(
+        kept=sorted(fits), dropped=sorted(had.keys() - fits), new=sorted(fresh.keys() - fits)
+    )
+    return jax.tree.unflatten(tree, merged), changes
+
+
+_POSITION = "bert/position/"
+
+
+def _named(params: Any, encoding: PositionEncoding) -> dict[str, Any]:
+    """Leaves by path, in tree order; positions under the name of their encoding in any case."""
+    lone = "" if encoding.parts else encoding.name  # A single encoding's are not nested.
+    named = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = "/".join(str(key.key) for key in path)
+        if lone and name.startswith(_POSITION):
+            name = f"{_POSITION}{lone}/{name.removeprefix(_POSITION)}"
+        named[name] = leaf
+    return named
+
+
+def _shape(leaf: Any) -> str:
+    return "nothing" if leaf is None else str(tuple(np.shape(leaf)))

@@ -1,0 +1,61 @@
+"""A run's folder: its config, kept beside what it wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from pe_jax.training.writers import write_text
+
+# What may differ when a run goes on: nothing that its numbers depend on.
+_MAY_CHANGE = ("log_every", "checkpoint_every", "keep_checkpoints", "data.cache_dir", "data.workers")
+
+
+def claim(workdir: Path, config: ConfigDict) -> None:
+    """Writes `config.json`, or checks that the run already there is this one.
+
+    Raises:
+      ValueError: if the folder holds a run of another config; the message shows the difference.
+    """
+    new = json.loads(config.to_json_best_effort())
+    path = workdir / "config.json"
+    if path.exists():
+        old = flatten(json.loads(path.read_text(encoding="utf-8")))
+        flat = flatten(new)
+        changed = [
+            f"  {key}: {old.get(key)!r} there, {flat.get(key)!r} now"
+            for key in sorted(old.keys() | flat.keys())
+            if old.get(key) != flat.get(key) and key not in _MAY_CHANGE
+        ]
+        if changed:
+            raise ValueError(
+                f"{workdir} holds a run with another config:\n" + "\n".join(changed) + "\n"
+                "Give another --workdir, or the same config to go on with that run."
+            )
+    write_text(path, json.dumps(new, indent=2) + "\n")
+
+
+def load_config(workdir: Path) -> ConfigDict:
+    """The config of the run in `workdir`.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    path = workdir / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{workdir} holds no run: there is no {path}. Give train.py's --workdir.")
+    return ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, keys joined by dots."""
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
