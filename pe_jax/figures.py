@@ -26,7 +26,7 @@ class Proximity(NamedTuple):
 def proximity_figure(panels: Sequence[Proximity], path: str | Path, title: str = "") -> Path:
     """Proximity matrices side by side, as in the paper's figure 2, written to `path`.
 
-    Each panel has its own colour scale: dot products of tables of different sizes have no common one.
+    Each panel has its own colour scale: dot products of tables of different sizes share none.
     """
     figure = Figure(figsize=(4.2 * max(len(panels), 1) + 0.4, 4.2), layout="constrained")
     for axes, panel in zip(

@@ -9,12 +9,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
 from pe_jax.attention.dropout import dropout
 from pe_jax.encodings.base import Params, PositionEncoding, none
-
-Positions = Int[Array | np.ndarray, "*B L"]
+from pe_jax.shapes import Array, Bool, Float, Int
 
 
 def attention(
@@ -24,8 +22,8 @@ def attention(
     encoding: PositionEncoding | None = None,
     params: Params | None = None,
     *,
-    positions_q: Positions | None = None,
-    positions_k: Positions | None = None,
+    positions_q: Int[Array, "*P Lq"] | None = None,
+    positions_k: Int[Array, "*P Lk"] | None = None,
     mask: Bool[Array, "#B #H #Lq Lk"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
@@ -65,8 +63,8 @@ def attention_logits(
     k: Float[Array, "B Lk H d"],
     encoding: PositionEncoding,
     params: Params,
-    positions_q: Positions,
-    positions_k: Positions,
+    positions_q: Int[Array, "*P Lq"],
+    positions_k: Int[Array, "*P Lk"],
 ) -> Float[Array, "B H Lq Lk"]:
     """q·k plus the encoding's term, float32, before scaling: what identical word probing reads."""
     if encoding.rotate:

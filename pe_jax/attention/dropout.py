@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+
+from pe_jax.shapes import Array, Float
 
 
 def dropout(x: Float[Array, "*B"], rate: float, key: jax.Array | None) -> Float[Array, "*B"]:

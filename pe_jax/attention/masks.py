@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxtyping import Array, Bool, Int
+from pe_jax.shapes import Array, Bool, Int
 
 
 def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[Array, "B 1 1 Lk"]:

@@ -26,7 +26,7 @@ def mask_words(
     rate: float = 0.15,
     max_predictions: int = 20,
 ) -> Masked:
-    """Chooses whole words until `rate` of the maskable tokens, at most `max_predictions`, are chosen.
+    """Chooses whole words up to `rate` of the maskable tokens, and `max_predictions` at most.
 
     Of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay as they are. A word that
     would exceed the number is passed over for a shorter one; at least one token is chosen where any

@@ -27,8 +27,9 @@ class Pair(NamedTuple):
 def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> np.ndarray:
     """`[N, 3]`: document, first sentence, past the last sentence.
 
-    A chunk has at least `max_tokens` tokens where its document has them, and at least two sentences,
-    so that every chunk can be cut and labels stay even. A document of one sentence has none.
+    A chunk has at least `max_tokens` tokens where its document has them, and at least two
+    sentences, so that every chunk can be cut and labels stay even. A document of one sentence has
+    no chunk.
     """
     starts, rows = corpus.sentences, []
     for document in documents:

@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +30,7 @@ _BATCH = 20_000  # Sentences tokenized at a time: enough for the tokenizer's thr
 
 # A sentence ends after . ! or ? (and one closing quote or bracket) before a space and an opening
 # capital, digit, quote or bracket. "Sentences" of pretraining need no more (Devlin et al., A.2).
-_SENTENCE_END = re.compile(
-    r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[A-Z0-9])|\n+"""
-)
+_SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[A-Z0-9])|\n+""")
 
 
 class TokenizedCorpus:
@@ -67,7 +65,7 @@ class TokenizedCorpus:
           ValueError: if the fraction is not in (0, 0.5], or leaves validation without a document.
         """
         if not 0 < held_out <= 0.5:
-            raise ValueError(f"held_out is a fraction of the documents in (0, 0.5], got {held_out}.")
+            raise ValueError(f"held_out is a fraction of documents in (0, 0.5], got {held_out}.")
         every, numbers = round(1 / held_out), self.all_documents()
         if len(numbers) < every:
             raise ValueError(
@@ -84,7 +82,7 @@ def sentences(document: str) -> Iterator[str]:
 
 
 def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Path) -> Tokenizer:
-    """The tokenizer at path `vocab`, or, where that is empty, one trained on the corpus (cached)."""
+    """The tokenizer at path `vocab`; where that is empty, one trained on the corpus (cached)."""
     if vocab:
         return load_tokenizer(vocab)
     key = _key("tokenizer", corpus.fingerprint(), str(vocab_size))
@@ -174,5 +172,3 @@ def _key(*parts: str) -> str:
 
 def _with_progress(documents: Iterator[str], what: str) -> Iterator[str]:
     return tqdm(documents, desc=what, unit=" documents", disable=not sys.stderr.isatty())
-
-

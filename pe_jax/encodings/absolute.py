@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from pe_jax.encodings.base import Params, PositionEncoding, no_parameters
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
+from pe_jax.shapes import Array, Float, Int
 
 
 def learned_absolute(length: int, dim: int, *, stddev: float = 0.02) -> PositionEncoding:
@@ -20,7 +21,7 @@ def learned_absolute(length: int, dim: int, *, stddev: float = 0.02) -> Position
     def init(key: jax.Array) -> Params:
         return {"table": stddev * jax.random.normal(key, (length, dim))}
 
-    def embed(params: Params, positions: jax.Array) -> jax.Array:
+    def embed(params: Params, positions: Int[Array, "*B"]) -> Float[Array, "*B D"]:
         return look_up(params["table"], positions)
 
     return PositionEncoding("learned_absolute", "absolute", init, embed=embed, vectors=embed)
@@ -30,7 +31,7 @@ def sinusoidal_absolute(dim: int, *, base: float = 10_000.0) -> PositionEncoding
     """The fixed sinusoid of Vaswani et al. 2017; no parameters, any length."""
     frequencies = default_frequencies(dim, base)
 
-    def embed(params: Params, positions: jax.Array) -> jax.Array:
+    def embed(params: Params, positions: Int[Array, "*B"]) -> Float[Array, "*B D"]:
         del params
         return sinusoid(positions, frequencies)
 
@@ -50,7 +51,7 @@ def learnable_sinusoidal_absolute(dim: int, *, base: float = 10_000.0) -> Positi
         del key  # The start is the fixed sinusoid: nothing to draw.
         return {"frequencies": jnp.array(start)}
 
-    def embed(params: Params, positions: jax.Array) -> jax.Array:
+    def embed(params: Params, positions: Int[Array, "*B"]) -> Float[Array, "*B D"]:
         return sinusoid(positions, params["frequencies"])
 
     return PositionEncoding(

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
+from pe_jax.shapes import Array
+
 Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
 
 
@@ -97,14 +99,15 @@ def combine(*encodings: PositionEncoding) -> PositionEncoding:
     def summed(hook: str) -> Callable[..., jax.Array] | None:
         terms = having(hook)
 
-        def total(params: Params, *args: jax.Array) -> jax.Array:
-            return functools.reduce(operator.add, (f(params.get(name, {}), *args) for name, f in terms))
+        def total(params: Params, *args: Array) -> jax.Array:
+            each = (f(params.get(name, {}), *args) for name, f in terms)
+            return functools.reduce(operator.add, each)
 
         return total if terms else None
 
     rotations = having("rotate")
 
-    def rotate(params: Params, x: jax.Array, positions: jax.Array) -> jax.Array:
+    def rotate(params: Params, x: Array, positions: Array) -> jax.Array:
         for name, f in rotations:
             x = f(params.get(name, {}), x, positions)
         return x

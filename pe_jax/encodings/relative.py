@@ -15,10 +15,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
 from pe_jax.encodings.base import Params, PositionEncoding, no_parameters
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
+from pe_jax.shapes import Array, Float, Int
 
 
 def offsets(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+
+from pe_jax.shapes import Array, Float, Int
 
 
-def default_frequencies(dim: int, base: float = 10_000.0) -> Float[np.ndarray, " dim/2"]:
+def default_frequencies(dim: int, base: float = 10_000.0) -> Float[Array, " F"]:
     """w_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, radians per position, float32.
 
     Raises:
@@ -22,15 +23,15 @@ def default_frequencies(dim: int, base: float = 10_000.0) -> Float[np.ndarray, "
     return (base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)).astype(np.float32)
 
 
-def sinusoid(x: Int[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[Array, "*B 2*F"]:
+def sinusoid(x: Int[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[Array, "*B D"]:
     """Position vectors P(x), sine and cosine interleaved in that order; float32."""
     sin, cos = _sin_cos(x, frequencies)
     return jnp.stack([sin, cos], axis=-1).reshape(*sin.shape[:-1], 2 * sin.shape[-1])
 
 
 def rotate_pairs(
-    x: Float[Array, "*B 2*F"], positions: Int[Array, "*P"], frequencies: Float[Array, " F"]
-) -> Float[Array, "*B 2*F"]:
+    x: Float[Array, "*B D"], positions: Int[Array, "*P"], frequencies: Float[Array, " F"]
+) -> Float[Array, "*B D"]:
     """Turns each (sine, cosine) pair of `x` by the angle w_i · position; float32.
 
     The identity behind fast relative terms: for every vector q and positions i, j

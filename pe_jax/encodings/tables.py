@@ -7,14 +7,13 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+
+from pe_jax.shapes import Array, Float, Int
 
 RESIZE_METHODS = ("truncate", "repeat", "interpolate")
 
 
-def look_up(
-    table: Float[Array, "N D"], positions: Int[Array | np.ndarray, "*B"]
-) -> Float[Array, "*B D"]:
+def look_up(table: Float[Array, "N D"], positions: Int[Array, "*B"]) -> Float[Array, "*B D"]:
     """Rows of a learned table.
 
     Args:
@@ -45,7 +44,7 @@ def resize_table(
     table: Float[Array, "N D"],
     length: int,
     method: Literal["truncate", "repeat", "interpolate"],
-) -> Float[Array, "length D"]:
+) -> Float[Array, "M D"]:
     """A learned table for another number of positions.
 
     Args:

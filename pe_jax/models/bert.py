@@ -11,11 +11,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
 from pe_jax.attention import attention, dropout, padding_mask
 from pe_jax.encodings import PositionEncoding
 from pe_jax.models.config import BertConfig
+from pe_jax.shapes import Array, Bool, Float, Int
 
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
 

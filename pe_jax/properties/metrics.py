@@ -1,8 +1,8 @@
 """Translation invariance, monotonicity and symmetry of proximity matrices (paper, section 2.1).
 
 Each metric is a violation in [0, 1], 0 where the property holds exactly, of a proximity matrix
-Φ `[*B, L, L]`, Φ[x, y] the proximity of positions x and y. Leading axes are free. These are measures
-of ours: the accepted paper has indicators of its own, whose formulas are not published with it.
+Φ `[*B, L, L]`, Φ[x, y] the proximity of positions x and y. Leading axes are free. The measures are
+our own: the accepted paper has indicators whose formulas could not be obtained.
 
 All are pure and compile; a constant Φ violates nothing, except that it orders no pair (every
 comparison is a tie, so monotonicity is 1/2).
@@ -15,7 +15,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+
+from pe_jax.shapes import Array, Bool, Float, Int
 
 
 def proximity(vectors: Float[Array, "*B L D"]) -> Float[Array, "*B L L"]:
@@ -111,7 +112,7 @@ def turning_point(values: Float[Array, "*B M"]) -> Int[Array, "*B"]:
 
 def _by_offset(
     phi: Float[Array, "*B L L"], offsets: np.ndarray | None = None
-) -> tuple[Float[Array, "*B L M"], Bool[np.ndarray, "L M"]]:
+) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
     """Φ[x, x + m] at row x and column of m, and where x + m is a position."""
     length = phi.shape[-1]
     if offsets is None:

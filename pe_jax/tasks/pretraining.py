@@ -265,8 +265,6 @@ def held_out_batches(config: ConfigDict, stage: ConfigDict, text: Text, mesh: An
     examples = _examples(config, stage, text, text.held_out, text.held_out_documents)
     host, hosts = sharding.host()
     rows = stage.batch_size
-    batches = data.batches(
-        examples, batch_size=rows, seed=_HELD_OUT_SEED, host=host, hosts=hosts
-    )
+    batches = data.batches(examples, batch_size=rows, seed=_HELD_OUT_SEED, host=host, hosts=hosts)
     count = max(1, round(config.eval_examples / rows))
     return [sharding.to_global(b, mesh) for b in itertools.islice(iter(batches), count)]

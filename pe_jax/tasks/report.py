@@ -119,7 +119,7 @@ def _scores(experiment: Experiment, params: Any) -> dict[str, float]:
 
 
 def _unigram(experiment: Experiment) -> np.ndarray:
-    """Log frequencies of the tokens of the training documents, each counted once more than it is."""
+    """Log frequencies of tokens in the training documents, each count one too high (smoothing)."""
     text = experiment.text
     counts = np.ones(text.vocabulary.size)
     bounds = text.train.sentences[text.train.documents]
@@ -158,8 +158,8 @@ def _readable(numbers: dict[str, Any]) -> str:
     if numbers["properties"]:
         lines += [
             "",
-            "Properties of the position vectors, each a violation of P·Pᵀ from 0 (holds exactly) to 1:",
-            "translation invariance, monotonicity within a window of offsets, symmetry.",
+            "Properties of the position vectors, each a violation by P·Pᵀ from 0 (holds exactly)",
+            "to 1: translation invariance, monotonicity within a window of offsets, symmetry.",
             "",
         ]
         header, table = ["position vectors", "when", "TI"], []
@@ -175,5 +175,5 @@ def _readable(numbers: dict[str, Any]) -> str:
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:
     """A Markdown table with its columns lined up."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    line = lambda cells: "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths)) + " |"  # noqa: E731
+    line = lambda cells: "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths)) + " |"
     return [line(header), "|" + "|".join("-" * (w + 2) for w in widths) + "|", *map(line, rows)]

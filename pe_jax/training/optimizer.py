@@ -48,15 +48,13 @@ def adamw(
     ]
     if frequency_scale != 1.0:
         parts.append(
-            optax.masked(
-                optax.scale(frequency_scale), lambda p: _named(p, ("frequencies",), True)
-            )
+            optax.masked(optax.scale(frequency_scale), lambda p: _named(p, ("frequencies",), True))
         )
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
 
 
 def _named(params: Any, names: tuple[str, ...], value: bool) -> Any:
-    """A tree like `params`: `value` at leaves whose last key is one of `names`, else `not value`."""
+    """A tree like `params`: `value` where the last key is one of `names`, elsewhere `not value`."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: value if path[-1].key in names else not value, params
     )

@@ -27,8 +27,8 @@ class Task(NamedTuple):
     Attributes:
       init: `init(key) -> params`.
       counts: `counts(batch) -> {name: denominator}`, scalars.
-      sums: `sums(params, batch, key) -> {name: sum}`, scalars under the same names; `key` None means
-        no dropout.
+      sums: `sums(params, batch, key) -> {name: sum}`, scalars under the same names; `key` None
+        means no dropout.
       losses: the names whose means add up to the objective.
     """
 

@@ -11,7 +11,13 @@ from ml_collections import ConfigDict
 from pe_jax.training.writers import write_text
 
 # What may differ when a run goes on: nothing that its numbers depend on.
-_MAY_CHANGE = ("log_every", "checkpoint_every", "keep_checkpoints", "data.cache_dir", "data.workers")
+_MAY_CHANGE = (
+    "log_every",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "data.cache_dir",
+    "data.workers",
+)
 
 
 def claim(workdir: Path, config: ConfigDict) -> None:

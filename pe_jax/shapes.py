@@ -1,0 +1,21 @@
+"""The one convention for shapes: `Float[Array, "B L H d"]` on every public function (jaxtyping).
+
+The letters mean the same everywhere; `*B` stands for any number of leading axes, `#B` for an axis
+that may be 1. The tests check every annotation of encodings, attention and properties on each call.
+
+    B  batch                     L, Lq, Lk  length, of queries, of keys
+    H  heads                     D          hidden size
+    d  head size                 F          frequencies, half of D or d
+    V  vocabulary                P          predictions a row
+    M, N  anything else that is counted
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Array = jax.Array | np.ndarray  # Pure functions take either; what they return is a jax.Array.
+
+__all__ = ["Array", "Bool", "Float", "Int"]

@@ -1,0 +1,192 @@
+"""Attention against the loops of reference.py, outputs and gradients, for every encoding."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+from pe_jax import encodings
+from pe_jax.attention import attention, dropout, masked_softmax, padding_mask, segment_mask
+
+H, d = 2, 4
+RELATIVE = [n for n in encodings.SINGLE if n.endswith("relative")]
+
+
+def draw(rows, lq, lk, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(rows, n, H, d)).astype(np.float32) for n in (lq, lk, lk)]
+
+
+def check(name, q, k, v, positions_q, positions_k, mask, clip, passed=None):
+    """Compares value and all gradients of a random projection of the output."""
+    encoding = encodings.from_name(
+        name, hidden_size=8, head_size=d, num_heads=H, max_length=16, clip=clip
+    )
+    params = jax.tree.map(lambda x: 20 * x if x.ndim == 2 else x, encoding.init(jax.random.key(3)))
+    to = np.random.default_rng(9).normal(size=q.shape)
+    passed = passed or dict(positions_q=positions_q, positions_k=positions_k)
+    rows = len(q)
+    spread = lambda p: np.broadcast_to(p, (rows, np.shape(p)[-1]))
+    relative = [part for part in name.split("+") if part.endswith("relative")]
+
+    def ours(q, k, v, params):
+        out = attention(q, k, v, encoding, params, mask=jnp.asarray(mask)[:, None], **passed)
+        return (out * to).sum()
+
+    def loops(q, k, v, params):
+        nested = params if encoding.parts else {name: params}
+        nested = {n: nested.get(n, {}) for n in relative}
+        out = reference.attention(
+            relative, nested, q, k, v, spread(positions_q), spread(positions_k), mask, clip
+        )
+        return (out * to).sum()
+
+    value, grads = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2, 3)))(q, k, v, params)
+    expected, expected_grads = reference.in_float64(loops, q, k, v, params)
+    np.testing.assert_allclose(value, expected, rtol=2e-5, atol=2e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-5), grads, expected_grads
+    )
+
+
+@pytest.mark.parametrize("name", encodings.PAPER)
+def test_every_encoding(name):
+    q, k, v = draw(2, 7, 7)
+    check(name, q, k, v, np.arange(7), np.arange(7), np.ones((2, 7, 7), bool), clip=3)
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+@pytest.mark.parametrize("clip", [1, 6, 20], ids=["shorter", "just", "longer"])
+def test_clip_shorter_and_longer_than_the_sequence(name, clip):
+    q, k, v = draw(1, 7, 7)
+    check(name, q, k, v, np.arange(7), np.arange(7), np.ones((1, 7, 7), bool), clip)
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_one_position(name):
+    q, k, v = draw(2, 1, 1)
+    check(name, q, k, v, np.arange(1), np.arange(1), np.ones((2, 1, 1), bool), clip=3)
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_queries_and_keys_of_other_lengths_and_places(name):
+    q, k, v = draw(2, 3, 8)
+    check(name, q, k, v, np.arange(3) + 4, np.arange(8), np.ones((2, 3, 8), bool), clip=2)
+
+
+@pytest.mark.parametrize("name", ["none", *RELATIVE])
+def test_packed_segments_and_rows_that_see_nothing(name):
+    """Two sequences in a row, positions starting again; then padding, which sees nothing."""
+    segments = np.array([[1, 1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 1, 0, 0]])
+    positions = np.array([[0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 3, 4, 0, 0]])
+    mask = np.asarray(segment_mask(jnp.asarray(segments), jnp.asarray(segments)))[:, 0]
+    assert not mask[0, 6].any()
+    q, k, v = draw(2, 7, 7)
+    check(name, q, k, v, positions, positions, mask, clip=2)
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_positions_known_only_at_run_time(name):
+    """Traced positions give what concrete ones give: nothing is left out by mistake."""
+    encoding = encodings.from_name(
+        name, hidden_size=8, head_size=d, num_heads=H, max_length=16, clip=3
+    )
+    params = encoding.init(jax.random.key(0))
+    q, k, v = draw(2, 7, 7)
+    run = lambda p: attention(q, k, v, encoding, params, positions_q=p, positions_k=p)
+    concrete = run(np.arange(7))
+    np.testing.assert_allclose(jax.jit(run)(jnp.arange(7)), concrete, atol=1e-6)
+    per_row = jnp.tile(jnp.arange(7), (2, 1))
+    np.testing.assert_allclose(jax.jit(run)(per_row), concrete, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_separate_values_table(name):
+    """With P zero in the values only the logits see positions, and the other way round."""
+    if name == "sinusoidal_relative":
+        pytest.skip("has nothing to learn, so nothing to separate")
+    make = getattr(encodings, name)
+    encoding = make(d, clip=3, separate=True)
+    params = encoding.init(jax.random.key(0))
+    q, k, v = draw(1, 5, 5)
+    loss = lambda p: attention(q, k, v, encoding, p).sum()
+    grads = jax.grad(loss)(params)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
+    once = make(d, clip=3)
+    same = {"key": params["key"], "value": params["key"]}
+    np.testing.assert_allclose(
+        attention(q, k, v, encoding, same), attention(q, k, v, once, params["key"]), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("clip", [None, 400])
+def test_unclipped_sinusoid(clip):
+    encoding = encodings.learnable_sinusoidal_relative(d, clip=clip)
+    params = encoding.init(jax.random.key(0))
+    q, k, v = draw(1, 300, 300)
+    out = attention(q, k, v, encoding, params)
+    p = encoding.vectors(params, encodings.offsets(np.arange(300), np.arange(300)))
+    logits = np.einsum("bqhd,bqkhd->bhqk", q, k[:, None] + np.asarray(p)[None, :, :, None]) / 2
+    weights = np.asarray(jax.nn.softmax(logits))
+    expected = np.einsum("bhqk,bqkhd->bqhd", weights, v[:, None] + np.asarray(p)[None, :, :, None])
+    np.testing.assert_allclose(out, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", encodings.PAPER)
+def test_bfloat16_stays_near_float32(name):
+    encoding = encodings.from_name(
+        name, hidden_size=8, head_size=d, num_heads=H, max_length=512, clip=64
+    )
+    params = encoding.init(jax.random.key(0))
+    q, k, v = draw(2, 300, 300)
+    full = attention(q, k, v, encoding, params)
+    half = attention(*(jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)), encoding, params)
+    assert half.dtype == jnp.bfloat16
+    np.testing.assert_allclose(half.astype(jnp.float32), full, atol=0.05)
+
+
+def test_softmax_row_that_may_look_at_nothing():
+    logits = jnp.array([[[[1.0, 2.0], [3.0, 4.0]]]])
+    mask = jnp.array([[[[True, True], [False, False]]]])
+    weights = masked_softmax(logits, mask)
+    assert weights[0, 0, 1].tolist() == [0, 0]
+    assert float(weights[0, 0, 0].sum()) == pytest.approx(1)
+    grad = jax.grad(lambda x: (masked_softmax(x, mask) ** 2).sum())(logits)
+    assert np.isfinite(grad).all() and grad[0, 0, 1].tolist() == [0, 0]
+
+
+def test_masks_by_hand():
+    assert padding_mask(jnp.array([[True, False]])).shape == (1, 1, 1, 2)
+    segments = jnp.array([[1, 1, 2, 0]])
+    assert segment_mask(segments, segments)[0, 0].astype(int).tolist() == [
+        [1, 1, 0, 0],
+        [1, 1, 0, 0],
+        [0, 0, 1, 0],
+        [0, 0, 0, 0],
+    ]
+
+
+def test_dropout():
+    x = jnp.ones((400, 500))
+    out = dropout(x, 0.1, jax.random.key(0))
+    assert float((out == 0).mean()) == pytest.approx(0.1, abs=0.003)
+    assert float(out.mean()) == pytest.approx(1.0, abs=0.003)
+    np.testing.assert_array_equal(out, dropout(x, 0.1, jax.random.key(0)))
+    assert dropout(x, 0.1, None) is x and dropout(x, 0.0, jax.random.key(0)) is x
+    with pytest.raises(ValueError, match=r"got 1\.0"):
+        dropout(x, 1.0, jax.random.key(0))
+
+
+def test_a_key_does_not_see_the_future_of_a_mask():
+    """Causality through gradients: outputs up to i do not move with later keys."""
+    q, k, v = draw(1, 6, 6)
+    encoding = encodings.learned_relative(d, clip=3)
+    params = encoding.init(jax.random.key(0))
+    causal = jnp.tril(jnp.ones((6, 6), bool))[None, None]
+
+    def early(k, v):
+        return (attention(q, k, v, encoding, params, mask=causal)[:, :3] ** 2).sum()
+
+    for grad in jax.grad(early, argnums=(0, 1))(jnp.asarray(k), jnp.asarray(v)):
+        assert np.abs(grad[:, :3]).max() > 0 and np.abs(grad[:, 3:]).max() == 0
