@@ -25,9 +25,7 @@ def pretraining() -> ConfigDict:
     config.model.dtype = "float32"  # Of the computation; or "bfloat16".
 
     config.data = ConfigDict()
-    config.data.source = (
-        "pydoc"  # Or a path or glob of .txt / .jsonl (.gz, .xz), or tfds:NAME:SPLIT.
-    )
+    config.data.source = "pydoc"  # Or a path or glob of .txt / .jsonl (.gz, .xz); tfds:NAME:SPLIT.
     config.data.validation = ""  # Another source; empty holds out documents of `source`.
     config.data.held_out = 0.05  # The fraction held out, where `validation` is empty.
     config.data.feature = "text"  # The key of the text in JSON lines and tfds examples.

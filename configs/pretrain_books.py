@@ -20,13 +20,13 @@ def get_config():
     config.model.attention_dropout_rate = 0.0
     config.data.source = "books/train-*.jsonl.xz"
     config.data.validation = "books/valid.jsonl.xz"
-    config.data.vocab_size = 8192
+    config.data.vocab_size = 4096
     config.stage1.length = 128
-    config.stage1.batch_size = 16
-    config.stage1.steps = 3000
+    config.stage1.batch_size = 8
+    config.stage1.steps = 2500
     config.optimizer.learning_rate = 1e-3
     config.log_every = 100
-    config.eval_every = 500
-    config.eval_examples = 512
-    config.checkpoint_every = 1_000
+    config.eval_every = 1250
+    config.eval_examples = 1024
+    config.checkpoint_every = 1_250
     return config

@@ -11,8 +11,8 @@ from pe_jax.shapes import Array, Float
 def dropout(x: Float[Array, "*B"], rate: float, key: jax.Array | None) -> Float[Array, "*B"]:
     """Sets each entry to 0 with probability `rate` and scales the rest to keep the mean.
 
-    Sixteen random bits decide an entry, half of what a float32 Bernoulli draw costs. The rate is
-    rounded to a multiple of 2^-16 and the scale uses the rounded rate, so the mean is exact.
+    Sixteen random bits decide an entry. The rate is rounded to a multiple of 2^-16 and the scale
+    uses the rounded rate, so the mean is exact.
 
     Args:
       key: None means no dropout.

@@ -88,8 +88,7 @@ def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Pa
     key = _key("tokenizer", corpus.fingerprint(), str(vocab_size))
     path = cache_dir / f"tokenizer-{key}.json"
     if not path.exists():
-        documents = _with_progress(corpus.documents(), "vocabulary")
-        tokenizer = train_tokenizer(documents, vocab_size)
+        tokenizer = train_tokenizer(_Texts(corpus), vocab_size)
         cache_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache_dir) as temporary:
             tokenizer.save(f"{temporary}/tokenizer.json")
@@ -168,6 +167,16 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
 def _key(*parts: str) -> str:
     text = json.dumps([_FORMAT, *parts])
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+class _Texts:
+    """The documents of a corpus, as often as they are asked for."""
+
+    def __init__(self, corpus: Corpus):
+        self._corpus = corpus
+
+    def __iter__(self) -> Iterator[str]:
+        yield from _with_progress(self._corpus.documents(), "vocabulary")
 
 
 def _with_progress(documents: Iterator[str], what: str) -> Iterator[str]:

@@ -32,13 +32,29 @@ class Vocabulary(NamedTuple):
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A lower-casing WordPiece tokenizer with at most `vocab_size` tokens, special ones first."""
-    tokenizer = _word_piece(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+    """A lower-casing WordPiece tokenizer with at most `vocab_size` tokens, special ones first.
+
+    Args:
+      texts: read twice, so not a one-way iterator.
+    """
+    # The trainer numbers the continuing characters (##a) in the order of a hash map and breaks ties
+    # between merges by those numbers: two trainings on one text would differ. So a first pass finds
+    # the characters, and the second is given them in a fixed order. Neither is special afterwards:
+    # the vocabulary alone goes into the tokenizer that is returned.
+    characters = [token for token in _train(texts, 0, []) if token.startswith("##")]
+    vocab = _train(texts, vocab_size, sorted(characters))
+    tokenizer = _word_piece(vocab)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def _train(texts: Iterable[str], vocab_size: int, first: list[str]) -> dict[str, int]:
+    tokenizer = _word_piece({"[UNK]": 0})
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+        vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS, *first], show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+    return tokenizer.get_vocab(with_added_tokens=True)
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -58,13 +74,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokenizer.no_padding()
     elif path.suffix == ".txt":
         words = path.read_text(encoding="utf-8").splitlines()
-        tokenizer = _word_piece(
-            models.WordPiece(
-                {word: i for i, word in enumerate(words)},
-                unk_token="[UNK]",
-                max_input_chars_per_word=100,
-            )
-        )
+        tokenizer = _word_piece({word: i for i, word in enumerate(words)})
         tokenizer.add_special_tokens([t for t in SPECIAL_TOKENS if t in words])
     else:
         raise ValueError(f"{path} is neither a tokenizer.json nor a vocab.txt.")
@@ -91,7 +101,9 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     )
 
 
-def _word_piece(model: models.WordPiece) -> Tokenizer:
+def _word_piece(vocab: dict[str, int]) -> Tokenizer:
+    """BERT's tokenizer over a vocabulary: lower case, accents off, longest match first."""
+    model = models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

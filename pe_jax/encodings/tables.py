@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +41,7 @@ def look_up(table: Float[Array, "N D"], positions: Int[Array, "*B"]) -> Float[Ar
 def resize_table(
     table: Float[Array, "N D"],
     length: int,
-    method: Literal["truncate", "repeat", "interpolate"],
+    method: str,
 ) -> Float[Array, "M D"]:
     """A learned table for another number of positions.
 

@@ -1,0 +1,446 @@
+"""From text to batches: corpora, tokenizer, cache, pairs, masks, and the stream's determinism."""
+
+import gzip
+import json
+import lzma
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+from pe_jax import data
+from pe_jax.data import corpora, masking, pairs
+from pe_jax.data.tokenized import sentences
+
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "and",
+    "to",
+    "in",
+    "sea",
+    "whale",
+    "ship",
+    "captain",
+    "stood",
+    "upon",
+    "deck",
+    "looked",
+    "over",
+    "water",
+    "day",
+]
+
+
+def write_books(folder, count=12, length=30, seed=0):
+    """Random prose, one JSON object a line."""
+    rng = np.random.default_rng(seed)
+    path = folder / "books.jsonl"
+    with open(path, "w") as file:
+        for _ in range(count):
+            lines = [" ".join(rng.choice(WORDS, 9)).capitalize() + "." for _ in range(length)]
+            file.write(json.dumps({"text": " ".join(lines)}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("books")
+    corpus = data.open_corpus(str(write_books(folder)))
+    tokenizer = data.prepare_tokenizer(corpus, "", 200, folder)
+    return data.tokenize(corpus, tokenizer, folder), tokenizer, data.vocabulary(tokenizer)
+
+
+def make_examples(books, length=48, **changes):
+    corpus, _, vocabulary = books
+    return data.PretrainingExamples(
+        corpus, corpus.all_documents(), vocabulary, length, max_predictions=8, **changes
+    )
+
+
+# --- corpora --------------------------------------------------------------------------------------
+
+
+def test_pydoc_is_prose_and_each_paragraph_occurs_once():
+    documents = list(data.open_corpus("pydoc").documents())
+    paragraphs = [p for d in documents for p in d.split("\n")]
+    assert len(documents) > 50
+    assert sum(len(p.split()) for p in paragraphs) > 20_000
+    assert len(set(paragraphs)) == len(paragraphs)
+    assert not any(">>>" in p[:3] for p in paragraphs)
+
+
+@pytest.mark.parametrize("open_as", [open, gzip.open, lzma.open], ids=["", ".gz", ".xz"])
+def test_text_and_json_lines(tmp_path, open_as):
+    ending = {open: "", gzip.open: ".gz", lzma.open: ".xz"}[open_as]
+    with open_as(tmp_path / f"a.txt{ending}", "wt") as file:
+        file.write("One line.\nIts second.\n \n\nAnother document.\n")
+    with open_as(tmp_path / f"b.jsonl{ending}", "wt") as file:
+        file.write('{"text": "Från JSON."}\n\n{"text": "Two."}\n')
+    assert list(data.open_corpus(str(tmp_path / "*")).documents()) == [
+        "One line.\nIts second.",
+        "Another document.",
+        "Från JSON.",
+        "Two.",
+    ]
+
+
+def test_fingerprints_follow_content(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("One.")
+    first = data.open_corpus(str(path)).fingerprint()
+    path.write_text("Two.")
+    assert data.open_corpus(str(path)).fingerprint() != first
+    path.write_text("One.")
+    assert data.open_corpus(str(path)).fingerprint() == first
+
+
+def test_sources_that_are_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"No file matches .*nothing.*pydoc"):
+        data.open_corpus(str(tmp_path / "nothing*.txt"))
+    (tmp_path / "a.csv").write_text("x")
+    with pytest.raises(ValueError, match=r"a\.csv.*should end in one of \.txt, \.jsonl"):
+        data.open_corpus(str(tmp_path / "a.csv"))
+    (tmp_path / "b.jsonl").write_text('{"text": "fine"}\n{"body": "x"}\n')
+    with pytest.raises(ValueError, match=r"line 2: no text under 'text', found \['body'\]"):
+        list(data.open_corpus(str(tmp_path / "b.jsonl")).documents())
+    (tmp_path / "c.jsonl").write_text('{"text": \n')
+    with pytest.raises(ValueError, match="line 1: not valid JSON"):
+        list(data.open_corpus(str(tmp_path / "c.jsonl")).documents())
+    with pytest.raises(ValueError, match="tfds:NAME:SPLIT"):
+        data.open_corpus("tfds:wikipedia")
+
+
+def test_tfds_without_tensorflow(tmp_path):
+    """A real tfds dataset, written and read as array_record; TensorFlow never gets imported."""
+    tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
+
+    class TinyText(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = tfds.features.FeaturesDict({"body": tfds.features.Text()})
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            yield 0, {"body": "First text. Again."}
+            yield 1, {"body": "Ünïcode."}
+
+    TinyText(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
+    assert "tensorflow" not in sys.modules
+    source = "tfds:tiny_text:train"
+    corpus = data.open_corpus(source, feature="body", data_dir=str(tmp_path))
+    assert sorted(corpus.documents()) == ["First text. Again.", "Ünïcode."]
+    assert corpus.fingerprint() == corpus.fingerprint()
+    with pytest.raises(ValueError, match=r"no feature 'text' but \['body'\]"):
+        data.open_corpus(source, data_dir=str(tmp_path))
+    with pytest.raises(ValueError, match="no split 'valid'"):
+        data.open_corpus("tfds:tiny_text:valid", feature="body", data_dir=str(tmp_path))
+
+
+def test_sentences():
+    text = 'He said "Stop." Then he left. It cost 3.5 pounds! (Really?) Yes.\nA new line'
+    assert list(sentences(text)) == [
+        'He said "Stop."',
+        "Then he left.",
+        "It cost 3.5 pounds!",
+        "(Really?)",
+        "Yes.",
+        "A new line",
+    ]
+
+
+# --- tokenizer and cache --------------------------------------------------------------------------
+
+
+def test_trained_and_loaded_tokenizers(tmp_path, books):
+    _, tokenizer, vocabulary = books
+    assert tokenizer.get_vocab_size() <= 200
+    assert [tokenizer.id_to_token(i) for i in range(5)] == [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+    ]
+    assert not np.isin([0, 1, 2, 3, 4], vocabulary.ordinary).any()
+    assert len(vocabulary.ordinary) == vocabulary.size - 5
+    words = sorted(tokenizer.get_vocab(), key=tokenizer.token_to_id)
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for name in ("vocab.txt", "tokenizer.json"):
+        loaded = data.load_tokenizer(tmp_path / name)
+        text = "The WHALE upon deckwater"
+        assert loaded.encode(text).tokens == tokenizer.encode(text).tokens
+    (tmp_path / "short.txt").write_text("[PAD]\n[UNK]\nthe")
+    with pytest.raises(ValueError, match=r"lacks \[CLS\], \[SEP\], \[MASK\]"):
+        data.load_tokenizer(tmp_path / "short.txt")
+    with pytest.raises(ValueError, match="No tokenizer at"):
+        data.load_tokenizer(tmp_path / "none.txt")
+
+
+def test_a_published_tokenizer_may_truncate(tmp_path, books):
+    _, tokenizer, _ = books
+    copy = type(tokenizer).from_str(tokenizer.to_str())
+    copy.enable_truncation(4)
+    copy.save(str(tmp_path / "tokenizer.json"))
+    loaded = data.load_tokenizer(tmp_path / "tokenizer.json")
+    assert len(loaded.encode("the sea the sea the sea").ids) == 6
+
+
+def test_training_a_tokenizer_is_deterministic(tmp_path):
+    texts = list(data.open_corpus(str(write_books(tmp_path))).documents())
+    first, second = (data.train_tokenizer(texts, 150).to_str() for _ in range(2))
+    assert first == second
+
+
+def test_the_cache_is_found_again_and_holds_the_text(tmp_path, monkeypatch):
+    path = write_books(tmp_path)
+    corpus = data.open_corpus(str(path))
+    tokenizer = data.prepare_tokenizer(corpus, "", 200, tmp_path / "cache")
+    first = data.tokenize(corpus, tokenizer, tmp_path / "cache")
+    ids = [tokenizer.encode(s).ids for d in corpus.documents() for s in sentences(d)]
+    assert first.tokens.tolist() == [i for sentence in ids for i in sentence]
+    assert first.tokens.dtype == np.uint16
+    assert np.diff(first.sentences).tolist() == [len(sentence) for sentence in ids]
+    assert np.diff(first.documents).tolist() == [30] * 12
+
+    def fail(*args):
+        raise AssertionError("read the text again")
+
+    monkeypatch.setattr(corpora, "_READERS", {".jsonl": fail})
+    again = data.open_corpus(str(path))
+    assert data.tokenize(again, tokenizer, tmp_path / "cache").folder == first.folder
+    path.write_text(path.read_text() + '{"text": "More. And more."}\n')
+    with pytest.raises(AssertionError, match="read the text again"):
+        data.tokenize(data.open_corpus(str(path)), tokenizer, tmp_path / "cache")
+    assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith("tmp")]
+
+
+def test_splits(books):
+    corpus = books[0]
+    train, held_out = corpus.split(0.25)
+    assert held_out.tolist() == [3, 7, 11]
+    assert sorted([*train, *held_out]) == list(range(12))
+    with pytest.raises(ValueError, match=r"12 document.*held_out=0.05.*data.validation"):
+        corpus.split(0.05)
+    with pytest.raises(ValueError, match="got 0.9"):
+        corpus.split(0.9)
+
+
+def test_an_empty_corpus(tmp_path, books):
+    (tmp_path / "a.txt").write_text("\n \n")
+    with pytest.raises(ValueError, match="holds no text"):
+        data.tokenize(data.open_corpus(str(tmp_path / "a.txt")), books[1], tmp_path)
+
+
+# --- pairs ----------------------------------------------------------------------------------------
+
+
+def test_chunks_cover_each_document_once(books):
+    corpus = books[0]
+    rows = pairs.chunks(corpus, corpus.all_documents(), 40)
+    for document in corpus.all_documents():
+        own = rows[rows[:, 0] == document]
+        assert own[0, 1] == corpus.documents[document]
+        assert own[-1, 2] == corpus.documents[document + 1]
+        assert (own[1:, 1] == own[:-1, 2]).all()
+        assert (own[:, 2] - own[:, 1] >= 2).all()
+        sizes = corpus.sentences[own[:, 2]] - corpus.sentences[own[:, 1]]
+        assert (sizes[:-1] >= 40).all()
+
+
+def test_pairs(books):
+    corpus = books[0]
+    documents = corpus.all_documents()
+    rows = pairs.chunks(corpus, documents, 40)
+    rng = np.random.default_rng(0)
+    labels, lengths = [], []
+    for n in range(2_000):
+        pair = pairs.make_pair(corpus, documents, rows[n % len(rows)], 40, rng)
+        assert len(pair.first) >= 1
+        assert len(pair.second) >= 1
+        assert len(pair.first) + len(pair.second) <= 40
+        labels.append(pair.label)
+        lengths.append(len(pair.first) + len(pair.second))
+    assert np.mean(labels) == pytest.approx(0.5, abs=0.04)
+    assert np.mean(lengths) > 34
+
+
+def test_second_parts_are_next_or_of_another_document(books):
+    corpus = books[0]
+    documents = corpus.all_documents()[:2]
+    row = pairs.chunks(corpus, documents, 60)[0]
+    bounds = corpus.sentences[corpus.documents[:3]]
+    texts = [corpus.tokens[a:b].tolist() for a, b in zip(bounds[:-1], bounds[1:])]
+
+    def inside(part, text):
+        part = part.tolist()
+        return any(text[i : i + len(part)] == part for i in range(len(text) - len(part) + 1))
+
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        pair = pairs.make_pair(corpus, documents, row, 60, rng, short_probability=0.0)
+        assert inside(pair.first, texts[0])
+        if min(len(pair.second), len(pair.first)) > 5:
+            assert inside(pair.second, texts[0 if pair.label == pairs.IS_NEXT else 1])
+
+
+def test_a_single_document_draws_from_outside_the_chunk(books):
+    corpus = books[0]
+    one = corpus.all_documents()[:1]
+    rows = pairs.chunks(corpus, one, 40)
+    rng = np.random.default_rng(0)
+    assert {pairs.make_pair(corpus, one, rows[1], 40, rng).label for _ in range(20)} == {0, 1}
+
+
+# --- masking --------------------------------------------------------------------------------------
+
+VOCABULARY = data.Vocabulary(
+    size=50,
+    pad=0,
+    cls=2,
+    sep=3,
+    mask=4,
+    continues=np.arange(50) >= 40,  # Tokens 40 to 49 continue words.
+    ordinary=np.arange(5, 50),
+)
+
+
+def test_whole_words_and_rates():
+    # Words of one, two and three tokens in turn.
+    tokens = np.array([2, *[10, 11, 41, 12, 42, 43] * 10, 3], np.int32)
+    maskable = np.ones(62, bool)
+    maskable[[0, -1]] = False
+    words = [
+        [i for i in (6 * n + 1 + o for o in w)] for n in range(10) for w in ([0], [1, 2], [3, 4, 5])
+    ]
+    rng = np.random.default_rng(0)
+    kinds = np.zeros(3)
+    for _ in range(1_000):
+        masked = masking.mask_words(tokens, maskable, VOCABULARY, rng, max_predictions=20)
+        chosen = set(masked.positions.tolist())
+        assert len(chosen) == len(masked.positions) == 9  # 15 % of 60.
+        assert all(chosen >= set(w) or not chosen & set(w) for w in words)
+        assert (masked.labels == tokens[masked.positions]).all()
+        untouched = np.setdiff1d(np.arange(62), masked.positions)
+        assert (masked.tokens[untouched] == tokens[untouched]).all()
+        now = masked.tokens[masked.positions]
+        kinds += [(now == 4).sum(), (now == masked.labels).sum(), 0]
+        kinds[2] += len(now) - (now == 4).sum() - (now == masked.labels).sum()
+        assert (now[now != 4] >= 5).all()
+    # A random token is the true one in 1 of 45 draws.
+    assert kinds / kinds.sum() == pytest.approx([0.8, 0.1 + 0.1 / 45, 0.1 - 0.1 / 45], abs=0.01)
+
+
+def test_at_most_so_many_and_at_least_one():
+    tokens, rng = np.arange(5, 35, dtype=np.int32), np.random.default_rng(0)
+    every = np.ones(30, bool)
+    assert len(masking.mask_words(tokens, every, VOCABULARY, rng, max_predictions=3).positions) == 3
+    assert len(masking.mask_words(tokens[:2], every[:2], VOCABULARY, rng).positions) == 1
+    assert len(masking.mask_words(tokens[:2], ~every[:2], VOCABULARY, rng).positions) == 0
+
+
+def test_a_word_does_not_run_over_a_separator():
+    tokens = np.array([2, 10, 3, 40, 41, 3])  # [CLS] word [SEP] ##cut ##off [SEP]
+    maskable = np.array([False, True, False, True, True, False])
+    rng = np.random.default_rng(0)
+    seen = {
+        tuple(masking.mask_words(tokens, maskable, VOCABULARY, rng, rate=0.67).positions)
+        for _ in range(50)
+    }
+    assert seen == {(3, 4), (1,)}
+
+
+# --- the stream -----------------------------------------------------------------------------------
+
+
+def test_an_example_holds_together(books):
+    _, tokenizer, v = books
+    examples = make_examples(books)
+    for n in range(len(examples)):
+        e = examples(n, np.random.default_rng(n))
+        original = e["tokens"].copy()
+        used = int(e["masked_weights"].sum())
+        at = e["masked_positions"][:used]
+        original[at] = e["masked_tokens"][:used]
+        valid = e["valid"]
+        assert original[0] == v.cls
+        ends = np.flatnonzero(original == v.sep)
+        assert len(ends) == 2
+        assert ends[1] == valid.sum() - 1
+        assert (original[~valid] == v.pad).all()
+        assert (e["segments"] == ((np.arange(48) > ends[0]) & valid)).all()
+        assert not np.isin(at, [0, *ends]).any()
+        assert valid[at].all()
+        assert (e["masked_tokens"][used:] == 0).all()
+
+
+def take(stream, count):
+    return [b for b, _ in zip(iter(stream), range(count))]
+
+
+def same(a, b):
+    return all(np.array_equal(a[key], b[key]) for key in a)
+
+
+def test_the_stream_is_a_function_of_seed_and_step(books):
+    examples = make_examples(books)
+    steps = 3 * len(examples) // 4
+    a, b = (take(data.batches(examples, batch_size=4, seed=7), steps) for _ in range(2))
+    assert all(same(x, y) for x, y in zip(a, b))
+    other = take(data.batches(examples, batch_size=4, seed=8), 1)[0]
+    assert not same(a[0], other)
+
+
+def test_masks_are_new_each_epoch(books):
+    examples = make_examples(books, short_probability=0.0)
+    rows = len(examples)
+    first, second = take(data.batches(examples, batch_size=rows, seed=0), 2)
+    key = lambda batch, n: batch["tokens"][n].tobytes()
+    assert len({key(first, n) for n in range(rows)} & {key(second, n) for n in range(rows)}) == 0
+
+
+def test_the_iterator_resumes(books):
+    stream = data.batches(make_examples(books), batch_size=4, seed=7)
+    iterator = iter(stream)
+    for _ in range(5):
+        next(iterator)
+    state = iterator.get_state()
+    expected = [next(iterator) for _ in range(3)]
+    resumed = iter(stream)
+    resumed.set_state(state)
+    assert all(same(next(resumed), e) for e in expected)
+
+
+def test_hosts_cut_the_same_global_batch(books):
+    examples = make_examples(books)
+    whole = take(data.batches(examples, batch_size=8, seed=3), 3)
+    parts = [
+        take(data.batches(examples, batch_size=8, seed=3, host=h, hosts=2), 3) for h in range(2)
+    ]
+    for n, batch in enumerate(whole):
+        for key, rows in batch.items():
+            cut = np.concatenate([parts[0][n][key], parts[1][n][key]])
+            np.testing.assert_array_equal(rows, cut)
+    with pytest.raises(ValueError, match="8 rows does not divide among 3 hosts"):
+        data.batches(examples, batch_size=8, seed=3, hosts=3)
+
+
+def test_worker_processes_make_the_same_batches(books):
+    examples = make_examples(books)
+    assert len(pickle.dumps(examples.corpus)) < 1_000  # Workers map the files, no copy is sent.
+
+
+def test_texts_that_make_no_pair(books, tmp_path):
+    (tmp_path / "a.txt").write_text("One sentence.\n\nAnother one.")
+    corpus = data.tokenize(data.open_corpus(str(tmp_path / "a.txt")), books[1], tmp_path)
+    with pytest.raises(ValueError, match="No document here has two sentences"):
+        make_examples((corpus, books[1], books[2]))
+    with pytest.raises(ValueError, match="got length 4"):
+        make_examples(books, length=4)

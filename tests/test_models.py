@@ -1,0 +1,231 @@
+"""BERT: exact parameter trees, what each input does, and what the position encoding changes."""
+
+import dataclasses
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pe_jax import encodings
+from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset
+
+CONFIG = BertConfig(
+    vocab_size=11,
+    hidden_size=8,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=12,
+    max_length=16,
+    clip=3,
+    initializer_stddev=0.5,
+)
+
+POSITIONS = {
+    "learned_absolute": {"table": (16, 8)},
+    "sinusoidal_absolute": {},
+    "learnable_sinusoidal_absolute": {"frequencies": (4,)},
+    "learned_relative": {"table": (7, 4)},
+    "sinusoidal_relative": {},
+    "learnable_sinusoidal_relative": {"frequencies": (2,)},
+    "none": {},
+}
+
+LAYER = {
+    "attention/qkv/kernel": (8, 3, 2, 4),
+    "attention/qkv/bias": (3, 2, 4),
+    "attention/out/kernel": (2, 4, 8),
+    "attention/out/bias": (8,),
+    "attention_norm/scale": (8,),
+    "attention_norm/bias": (8,),
+    "up/kernel": (8, 12),
+    "up/bias": (12,),
+    "down/kernel": (12, 8),
+    "down/bias": (8,),
+    "mlp_norm/scale": (8,),
+    "mlp_norm/bias": (8,),
+}
+
+SHARED = {
+    "bert/token/embedding": (11, 8),
+    "bert/segment/embedding": (2, 8),
+    "bert/embedding_norm/scale": (8,),
+    "bert/embedding_norm/bias": (8,),
+    **{f"bert/layer_{i}/{name}": shape for i in range(2) for name, shape in LAYER.items()},
+    "masked_lm/dense/kernel": (8, 8),
+    "masked_lm/dense/bias": (8,),
+    "masked_lm/norm/scale": (8,),
+    "masked_lm/norm/bias": (8,),
+    "masked_lm/bias": (11,),  # No kernel: the output embedding is the input's.
+    "pooler/dense/kernel": (8, 8),
+    "pooler/dense/bias": (8,),
+    "next_sentence/kernel": (8, 2),
+    "next_sentence/bias": (2,),
+}
+
+
+def make(position="learned_absolute", seed=0, **changes):
+    model = BertForPretraining(dataclasses.replace(CONFIG, position=position, **changes))
+    one = jnp.zeros((1, 4), jnp.int32)
+    return model, model.init(jax.random.key(seed), one, one[:, :1])
+
+
+def tokens(rows=2, length=6, seed=1):
+    return jnp.asarray(np.random.default_rng(seed).integers(0, 11, (rows, length)))
+
+
+@pytest.mark.parametrize("name", encodings.PAPER)
+def test_exact_parameter_tree(name):
+    parts = name.split("+")
+    if len(parts) == 1:
+        position = POSITIONS[name]
+    else:
+        position = {f"{p}/{leaf}": s for p in parts for leaf, s in POSITIONS[p].items()}
+    expected = {**SHARED, **{f"bert/position/{leaf}": s for leaf, s in position.items()}}
+    _, variables = make(name)
+    got = flax.traverse_util.flatten_dict(variables["params"], sep="/")
+    assert {path: leaf.shape for path, leaf in got.items()} == expected
+    assert {leaf.dtype for leaf in got.values()} == {jnp.dtype("float32")}
+
+
+def test_bert_base_has_110_million_parameters():
+    model = BertForPretraining(preset("base"))
+    one = jnp.zeros((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), one, one)
+    # As published for the original: 109,482,240 in the encoder with its pooler; the heads add
+    # 768·768 + 768 + 2·768 + 30,522 (masked LM, tied) and 2·768 + 2 (next sentence).
+    heads = 768 * 768 + 768 + 2 * 768 + 30_522 + 2 * 768 + 2
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 109_482_240 + heads
+
+
+def test_presets():
+    assert {name: (p["num_layers"], p["hidden_size"]) for name, p in PRESETS.items()} == {
+        "tiny": (2, 128),
+        "mini": (4, 256),
+        "small": (4, 512),
+        "medium": (8, 512),
+        "base": (12, 768),
+        "large": (24, 1024),
+    }
+    assert preset("medium").head_size == 64
+    assert preset("base") == BertConfig()
+    with pytest.raises(ValueError, match="'bas'. Did you mean base"):
+        preset("bas")
+    with pytest.raises(ValueError, match="not a multiple of num_heads 3"):
+        BertConfig(num_heads=3, hidden_size=8)
+    with pytest.raises(ValueError, match="got 'float16'"):
+        BertConfig(dtype="float16")
+
+
+@pytest.mark.parametrize("name", encodings.PAPER)
+def test_padding_changes_nothing(name):
+    model, variables = make(name)
+    short, at = tokens(), jnp.array([[0, 3], [5, 2]])
+    long = jnp.pad(short, ((0, 0), (0, 5)), constant_values=7)
+    valid = jnp.arange(11) < 6
+    a = model.apply(variables, short, at)
+    b = model.apply(variables, long, at, mask=jnp.tile(valid, (2, 1)))
+    np.testing.assert_allclose(a.masked_lm, b.masked_lm, atol=1e-5)
+    np.testing.assert_allclose(a.next_sentence, b.next_sentence, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", encodings.PAPER)
+def test_order_matters_with_positions_only(name):
+    """Swapping two other tokens: a bag of words does not notice, every position encoding does."""
+    model, variables = make(name)
+    bert = Bert(model.config)
+    params = {"params": variables["params"]["bert"]}
+    a = jnp.array([[1, 2, 3, 4, 5, 6]])
+    b = jnp.array([[1, 2, 6, 4, 5, 3]])
+    difference = jnp.abs(bert.apply(params, a)[0, 1] - bert.apply(params, b)[0, 1]).max()
+    assert (difference < 1e-5) if name == "none" else (difference > 1e-3)
+
+
+@pytest.mark.parametrize("name", encodings.PAPER)
+def test_packed_sequences_do_not_see_each_other(name):
+    from pe_jax.attention import segment_mask
+
+    model, variables = make(name)
+    bert = Bert(model.config)
+    params = {"params": variables["params"]["bert"]}
+    first, second = jnp.array([[1, 2, 3]]), jnp.array([[4, 5, 6, 7]])
+    packed = jnp.concatenate([first, second], axis=1)
+    numbers = jnp.array([[1, 1, 1, 2, 2, 2, 2]])
+    positions = jnp.array([[0, 1, 2, 0, 1, 2, 3]])
+    together = bert.apply(params, packed, None, segment_mask(numbers, numbers), positions)
+    np.testing.assert_allclose(together[:, :3], bert.apply(params, first), atol=1e-5)
+    np.testing.assert_allclose(together[:, 3:], bert.apply(params, second), atol=1e-5)
+
+
+def test_the_sum_over_layers_by_hand():
+    """With all kernels 0 a block is LayerNorm twice: hidden states are the normalised embeddings."""
+    model, variables = make("none")
+    params = flax.traverse_util.flatten_dict(variables["params"]["bert"])
+    params = {k: 0 * v if k[-1] == "kernel" else v for k, v in params.items()}
+    out = Bert(model.config).apply(
+        {"params": flax.traverse_util.unflatten_dict(params)}, jnp.array([[3]])
+    )
+    x = variables["params"]["bert"]
+    x = np.asarray(x["token"]["embedding"][3] + x["segment"]["embedding"][0])
+    expected = (x - x.mean()) / x.std()
+    np.testing.assert_allclose(out[0, 0], expected, atol=1e-4)
+
+
+def test_dropout_needs_a_key_and_changes_outputs():
+    model, variables = make()
+    at = jnp.zeros((2, 1), jnp.int32)
+    run = lambda seed: model.apply(
+        variables, tokens(), at, deterministic=False, rngs={"dropout": jax.random.key(seed)}
+    )
+    assert not np.allclose(run(0).masked_lm, run(1).masked_lm)
+    np.testing.assert_array_equal(run(0).masked_lm, run(0).masked_lm)
+    with pytest.raises(flax.errors.InvalidRngError):
+        model.apply(variables, tokens(), at, deterministic=False)
+
+
+def test_learned_absolute_past_its_length():
+    model, variables = make("learned_absolute")
+    with pytest.raises(ValueError, match="length 16 "):
+        jax.jit(model.apply)(variables, tokens(length=17), jnp.zeros((2, 1), jnp.int32))
+
+
+@pytest.mark.parametrize("name", [n for n in encodings.PAPER if "learned_absolute" not in n])
+def test_the_others_have_no_length(name):
+    model, variables = make(name)
+    out = model.apply(variables, tokens(length=40), jnp.zeros((2, 1), jnp.int32))
+    assert np.isfinite(out.masked_lm).all()
+
+
+@pytest.mark.parametrize("name", encodings.PAPER)
+def test_every_parameter_learns(name):
+    """No encoding has a parameter that does not reach the loss; bfloat16 keeps float32 gradients."""
+    model, variables = make(name, dtype="bfloat16")
+    model = BertForPretraining(dataclasses.replace(model.config, dtype="bfloat16"))
+    ids = tokens(rows=4, length=16)
+    segments = (jnp.arange(16) > 7).astype(jnp.int32)[None].repeat(4, 0)
+
+    def loss(params):
+        out = model.apply({"params": params}, ids, ids[:, :3] % 6, segments)
+        return (out.masked_lm**2).sum() + (out.next_sentence**2).sum()
+
+    for path, grad in jax.tree_util.tree_leaves_with_path(jax.grad(loss)(variables["params"])):
+        assert grad.dtype == jnp.float32
+        assert np.isfinite(grad).all(), path
+        assert np.abs(grad).max() > 0, path
+
+
+def test_an_encoding_of_ones_own():
+    """A PositionEncoding that has no name in this library goes straight into the model."""
+
+    def logits(params, q, k, positions_q, positions_k):
+        distance = jnp.abs(encodings.offsets(positions_q, positions_k))
+        return -params["slopes"][:, None, None] * distance
+
+    own = encodings.PositionEncoding(
+        "my_bias", "none", lambda key: {"slopes": jnp.ones(2)}, logits=logits
+    )
+    model = Bert(CONFIG, own)
+    variables = model.init(jax.random.key(0), tokens())
+    assert variables["params"]["position"]["slopes"].shape == (2,)
+    assert model.apply(variables, tokens()).shape == (2, 6, 8)
