@@ -10,8 +10,10 @@ from pe_jax.tasks import pretraining
 from pe_jax.tasks.report import report
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment, a file in configs/.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; one that exists goes on.")
-flags.mark_flags_as_required(["config", "workdir"])
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of the run; one that exists goes on.", required=True
+)
+flags.mark_flag_as_required("config")
 
 
 def train() -> None:

@@ -12,10 +12,15 @@ that may be 1. The tests check every annotation of encodings, attention and prop
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-Array = jax.Array | np.ndarray  # Pure functions take either; what they return is a jax.Array.
+if TYPE_CHECKING:
+    Array = Any  # jax and NumPy arrays mix freely; their shapes are checked at run time.
+else:
+    Array = jax.Array | np.ndarray  # Functions take either; what they return is a jax.Array.
 
 __all__ = ["Array", "Bool", "Float", "Int"]

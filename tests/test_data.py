@@ -1,48 +1,18 @@
 """From text to batches: corpora, tokenizer, cache, pairs, masks, and the stream's determinism."""
 
 import gzip
-import json
+import itertools
 import lzma
 import pickle
 import sys
 
 import numpy as np
 import pytest
+from tiny import write_books
 
 from pe_jax import data
 from pe_jax.data import corpora, masking, pairs
 from pe_jax.data.tokenized import sentences
-
-WORDS = [
-    "the",
-    "a",
-    "of",
-    "and",
-    "to",
-    "in",
-    "sea",
-    "whale",
-    "ship",
-    "captain",
-    "stood",
-    "upon",
-    "deck",
-    "looked",
-    "over",
-    "water",
-    "day",
-]
-
-
-def write_books(folder, count=12, length=30, seed=0):
-    """Random prose, one JSON object a line."""
-    rng = np.random.default_rng(seed)
-    path = folder / "books.jsonl"
-    with open(path, "w") as file:
-        for _ in range(count):
-            lines = [" ".join(rng.choice(WORDS, 9)).capitalize() + "." for _ in range(length)]
-            file.write(json.dumps({"text": " ".join(lines)}) + "\n")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +247,7 @@ def test_second_parts_are_next_or_of_another_document(books):
     documents = corpus.all_documents()[:2]
     row = pairs.chunks(corpus, documents, 60)[0]
     bounds = corpus.sentences[corpus.documents[:3]]
-    texts = [corpus.tokens[a:b].tolist() for a, b in zip(bounds[:-1], bounds[1:])]
+    texts = [corpus.tokens[a:b].tolist() for a, b in itertools.pairwise(bounds)]
 
     def inside(part, text):
         part = part.tolist()
@@ -361,7 +331,7 @@ def test_a_word_does_not_run_over_a_separator():
 
 
 def test_an_example_holds_together(books):
-    _, tokenizer, v = books
+    _, _, v = books
     examples = make_examples(books)
     for n in range(len(examples)):
         e = examples(n, np.random.default_rng(n))

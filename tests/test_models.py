@@ -110,7 +110,7 @@ def test_presets():
     }
     assert preset("medium").head_size == 64
     assert preset("base") == BertConfig()
-    with pytest.raises(ValueError, match="'bas'. Did you mean base"):
+    with pytest.raises(ValueError, match=r"'bas'\. Did you mean base"):
         preset("bas")
     with pytest.raises(ValueError, match="not a multiple of num_heads 3"):
         BertConfig(num_heads=3, hidden_size=8)
@@ -159,7 +159,7 @@ def test_packed_sequences_do_not_see_each_other(name):
 
 
 def test_the_sum_over_layers_by_hand():
-    """With all kernels 0 a block is LayerNorm twice: hidden states are the normalised embeddings."""
+    """With all kernels 0 a block only normalises: hidden states are the normalised embeddings."""
     model, variables = make("none")
     params = flax.traverse_util.flatten_dict(variables["params"]["bert"])
     params = {k: 0 * v if k[-1] == "kernel" else v for k, v in params.items()}
@@ -199,7 +199,7 @@ def test_the_others_have_no_length(name):
 
 @pytest.mark.parametrize("name", encodings.PAPER)
 def test_every_parameter_learns(name):
-    """No encoding has a parameter that does not reach the loss; bfloat16 keeps float32 gradients."""
+    """No encoding has a parameter that does not reach the loss; gradients are float32."""
     model, variables = make(name, dtype="bfloat16")
     model = BertForPretraining(dataclasses.replace(model.config, dtype="bfloat16"))
     ids = tokens(rows=4, length=16)

@@ -70,7 +70,8 @@ def make_pair(
         second = _text(corpus, middle, stop)
     else:
         second = _random_text(corpus, documents, document, (begin, stop), max_tokens, rng)
-    return Pair(*_truncate(first, second, max_tokens, rng), label)
+    first, second = _truncate(first, second, max_tokens, rng)
+    return Pair(first, second, label)
 
 
 def _text(corpus: TokenizedCorpus, begin: int, stop: int) -> np.ndarray:
@@ -110,7 +111,7 @@ def _truncate(first, second, max_tokens, rng):
     rest = excess - longer
     cuts = [rest // 2, rest - rest // 2]
     cuts[0 if len(first) > len(second) else 1] += longer
-    return tuple(_cut(part, cut, rng) for part, cut in zip((first, second), cuts, strict=True))
+    return _cut(first, cuts[0], rng), _cut(second, cuts[1], rng)
 
 
 def _cut(part: np.ndarray, cut: int, rng: np.random.Generator) -> np.ndarray:

@@ -32,6 +32,7 @@ class PretrainingExamples:
     max_predictions: int
     mask_rate: float = 0.15
     short_probability: float = 0.1
+    chunks: np.ndarray = dataclasses.field(init=False, repr=False)  # See `pairs.chunks`.
 
     def __post_init__(self):
         if self.length < 8:

@@ -116,7 +116,10 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Tokenized
 
 
 def _write(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
-    tokens, lengths, counts, pending = [], [], [], []
+    tokens: list[np.ndarray] = []  # Of each document.
+    lengths: list[int] = []  # Of each sentence, in tokens.
+    counts: list[int] = []  # Of each document, in sentences.
+    pending: list[list[str]] = []
     dtype = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
 
     def flush() -> None:

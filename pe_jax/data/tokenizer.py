@@ -87,17 +87,17 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     """The arrays that the data pipeline works with."""
     size = tokenizer.get_vocab_size()
-    tokens = [tokenizer.id_to_token(i) or "" for i in range(size)]
-    special = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
-    pad, _, cls, sep, mask = special
+    ids = tokenizer.get_vocab()
+    tokens = sorted(ids, key=ids.__getitem__)
+    special = {token: ids[token] for token in SPECIAL_TOKENS}
     return Vocabulary(
         size=size,
-        pad=pad,
-        cls=cls,
-        sep=sep,
-        mask=mask,
+        pad=special["[PAD]"],
+        cls=special["[CLS]"],
+        sep=special["[SEP]"],
+        mask=special["[MASK]"],
         continues=np.array([token.startswith("##") for token in tokens]),
-        ordinary=np.setdiff1d(np.arange(size), special),
+        ordinary=np.setdiff1d(np.arange(size), list(special.values())),
     )
 
 

@@ -111,7 +111,8 @@ def _sinusoidal(
         return off > clip, off < -clip
 
     def far_vectors(params, dtype):
-        return vectors(params, jnp.array([clip, -clip])).astype(dtype)  # [2, d]: right, left
+        ends = [] if clip is None else [clip, -clip]
+        return vectors(params, jnp.array(ends)).astype(dtype)  # [2, d]: right, left
 
     def logits(params, q, k, positions_q, positions_k):
         del k

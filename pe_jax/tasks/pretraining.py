@@ -51,7 +51,7 @@ def pretraining_task(config: BertConfig) -> Task:
         }
 
     def sums(params: Any, batch: Any, key: jax.Array | None) -> dict[str, jax.Array]:
-        logits = model.apply(
+        logits: Any = model.apply(
             {"params": params},
             batch["tokens"],
             batch["masked_positions"],

@@ -44,7 +44,7 @@ def report(folder: Path, out: Path, experiment: Experiment | None = None) -> Rep
     params = checkpoints.restore_params(step)
     checkpoints.close()
 
-    numbers = {
+    numbers: dict[str, Any] = {
         "step": step,
         "position": experiment.model.position,
         "held_out": _scores(experiment, params),
@@ -59,9 +59,11 @@ def report(folder: Path, out: Path, experiment: Experiment | None = None) -> Rep
         if not part.vectors:
             continue
         x, axis = _shown(part, experiment)
-        phi = {"trained": _proximity(part, now, x)}
-        if before:
-            phi["at the start"] = _proximity(part, before, x)
+        by_time = {"trained": now} | ({"at the start": before} if before else {})
+        phi = {
+            when: np.asarray(properties.proximity(part.vectors(some, x)))
+            for when, some in by_time.items()
+        }
         numbers["properties"][part.name] = {when: measure(p) for when, p in phi.items()}
         panels.append(figures.Proximity(part.name, phi["trained"], int(x[0]), int(x[-1]), axis))
     text = _readable(numbers)
@@ -92,10 +94,6 @@ def _shown(part: encodings.PositionEncoding, experiment: Experiment) -> tuple[np
         return np.arange(-clip, clip + 1), "offset of the key from the query"
     longest = max(stage.length for stage in stage_configs(experiment.config))
     return np.arange(min(_SHOWN, longest)), "position"
-
-
-def _proximity(part: encodings.PositionEncoding, params: Any, x: np.ndarray) -> np.ndarray:
-    return np.asarray(properties.proximity(part.vectors(params, x)))
 
 
 def _scores(experiment: Experiment, params: Any) -> dict[str, float]:

@@ -75,7 +75,8 @@ def make_train_step(
 
         def objective(params: Params, part: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
             sums = task.sums(params, part, key)
-            return sum(_mean(sums[name], counts[name]) for name in task.losses), sums
+            means = [_mean(sums[name], counts[name]) for name in task.losses]
+            return sum(means, start=jnp.float32(0)), sums
 
         gradient = jax.grad(objective, has_aux=True)
         if accumulation == 1:

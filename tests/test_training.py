@@ -1,0 +1,369 @@
+"""The step, the optimizer, devices, checkpoints, resuming, and the report, on a run of seconds."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny
+
+from pe_jax import encodings
+from pe_jax.models import BertConfig
+from pe_jax.tasks import pretraining
+from pe_jax.tasks.report import report
+from pe_jax.training import optimizer as optimizers
+from pe_jax.training import sharding, workdir
+from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training.step import init_state, make_train_step
+from pe_jax.training.transplant import transplant
+
+MODEL = BertConfig(
+    vocab_size=30,
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=24,
+    max_length=10,
+    clip=3,
+    position="learned_absolute+learnable_sinusoidal_relative",
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    initializer_stddev=0.2,
+)
+
+
+def make_batch(rows=8, length=10, predictions=5, seed=0):
+    """Row r has r mod 5 masked tokens: devices and micro-batches hold different numbers of them."""
+    rng = np.random.default_rng(seed)
+    masked = np.arange(rows) % predictions
+    return {
+        "tokens": rng.integers(0, 30, (rows, length)).astype(np.int32),
+        "segments": np.zeros((rows, length), np.int32),
+        "valid": np.arange(length) < rng.integers(6, length + 1, (rows, 1)),
+        "masked_positions": rng.integers(0, 6, (rows, predictions)).astype(np.int32),
+        "masked_tokens": rng.integers(0, 30, (rows, predictions)).astype(np.int32),
+        "masked_weights": (np.arange(predictions) < masked[:, None]).astype(np.float32),
+        "next_sentence": rng.integers(0, 2, rows).astype(np.int32),
+    }
+
+
+def train(how, devices, steps=4, accumulation=1):
+    """Parameters and last metrics after some steps on `devices` devices."""
+    mesh = sharding.data_mesh(jax.devices()[:devices])
+    task = pretraining.pretraining_task(MODEL)
+    # The key's bias has gradient 0 but for rounding (softmax ignores it); a larger epsilon keeps
+    # Adam from scaling that noise up to a step.
+    optimizer = optimizers.adamw(optimizers.linear_schedule(1e-2, 2, 20), epsilon=1e-4)
+    step = make_train_step(task, optimizer, accumulation=accumulation)
+    step = sharding.parallelize(step, mesh, how)
+    state = jax.device_put(
+        init_state(task, optimizer, jax.random.key(0)), sharding.replicated(mesh)
+    )
+    for n in range(steps):
+        state, metrics = step(state, sharding.to_global(make_batch(16, seed=n), mesh))
+    return jax.device_get(state.params), jax.device_get(metrics)
+
+
+def assert_close(a, b, **tolerance):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), a, b)
+
+
+# --- the step -------------------------------------------------------------------------------------
+
+
+def test_jit_pmap_and_one_device_agree():
+    """Same parameters after several steps, though masked counts differ between the devices."""
+    counts = make_batch(16)["masked_weights"].reshape(4, -1).sum(1)
+    assert len(set(counts)) > 1
+    one, one_metrics = train("jit", 1)
+    for how in ("jit", "pmap"):
+        four, metrics = train(how, 4)
+        assert_close(four, one, rtol=2e-4, atol=2e-5)
+        assert_close(metrics, one_metrics, rtol=1e-4)
+
+
+def test_the_mean_of_device_means_would_differ():
+    """The trap that the test above guards against is real on these batches."""
+    task = pretraining.pretraining_task(MODEL)
+    params, batch = task.init(jax.random.key(0)), make_batch(16)
+    whole = task.sums(params, batch, None)["masked_lm_loss"] / batch["masked_weights"].sum()
+    means = []
+    for n in range(4):
+        part = jax.tree.map(lambda x, n=n: x[4 * n : 4 * n + 4], batch)
+        sums = task.sums(params, part, None)
+        means.append(sums["masked_lm_loss"] / part["masked_weights"].sum())
+    assert abs(np.mean(means) - whole) > 1e-3
+
+
+@pytest.mark.parametrize("how", ["jit", "pmap"])
+def test_accumulation_changes_nothing(how):
+    whole, metrics = train(how, 2)
+    parts, part_metrics = train(how, 2, accumulation=4)
+    assert_close(parts, whole, rtol=2e-4, atol=2e-5)
+    assert_close(part_metrics, metrics, rtol=1e-4)
+
+
+def test_dropout_is_drawn_anew_each_step_and_repeats():
+    task = pretraining.pretraining_task(MODEL.__class__(**{**MODEL.__dict__, "dropout_rate": 0.5}))
+    params, batch = task.init(jax.random.key(0)), make_batch()
+    loss = lambda key: float(task.sums(params, batch, key)["masked_lm_loss"])
+    a, b = jax.random.key(1), jax.random.key(2)
+    assert loss(a) == loss(a) != loss(b)
+
+
+def test_metrics_by_hand():
+    """Sums and counts of the task against a direct calculation."""
+    task = pretraining.pretraining_task(MODEL)
+    params, batch = task.init(jax.random.key(0)), make_batch()
+    from pe_jax.models import BertForPretraining
+
+    logits = BertForPretraining(MODEL).apply(
+        {"params": params},
+        batch["tokens"],
+        batch["masked_positions"],
+        batch["segments"],
+        batch["valid"],
+    )
+    p = np.asarray(jax.nn.softmax(logits.masked_lm), np.float64)
+    loss = right = 0.0
+    for b in range(8):
+        for n in range(int(batch["masked_weights"][b].sum())):
+            label = batch["masked_tokens"][b, n]
+            loss -= np.log(p[b, n, label])
+            right += p[b, n].argmax() == label
+    sums = task.sums(params, batch, None)
+    assert float(sums["masked_lm_loss"]) == pytest.approx(loss, rel=1e-5)
+    assert float(sums["masked_lm_accuracy"]) == right
+    assert float(task.counts(batch)["masked_lm_loss"]) == batch["masked_weights"].sum()
+    assert float(task.counts(batch)["next_sentence_loss"]) == 8
+
+
+def test_a_batch_without_predictions_is_defined():
+    task = pretraining.pretraining_task(MODEL)
+    optimizer = optimizers.adamw(optimizers.linear_schedule(1e-2, 2, 20))
+    batch = {**make_batch(), "masked_weights": np.zeros((8, 5), np.float32)}
+    state = init_state(task, optimizer, jax.random.key(0))
+    state, metrics = make_train_step(task, optimizer)(state, batch)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
+    assert float(metrics["masked_lm_loss"][0]) == 0
+
+
+# --- the optimizer --------------------------------------------------------------------------------
+
+
+def test_schedule():
+    schedule = optimizers.linear_schedule(1.0, 10, 110)
+    values = [float(schedule(n)) for n in (0, 5, 10, 60, 110, 200)]
+    assert values == pytest.approx([0, 0.5, 1.0, 0.5, 0, 0])
+
+
+def test_decay_and_frequency_rate():
+    """Zero gradients show the decay alone; a common gradient shows each leaf's rate."""
+    params = pretraining.pretraining_task(MODEL).init(jax.random.key(0))
+    params = jax.tree.map(jnp.ones_like, params)
+    one = lambda _: 1.0
+    moved = lambda optimizer, g: jax.tree_util.tree_map_with_path(
+        lambda path, leaf: (path[-1].key, float(np.ravel(leaf)[0])),
+        optimizer.update(jax.tree.map(lambda p: g * p, params), optimizer.init(params), params)[0],
+    )
+    decay = moved(optimizers.adamw(one, weight_decay=0.1), 0.0)
+    for name, change in jax.tree.leaves(decay, is_leaf=lambda x: isinstance(x, tuple)):
+        kept = name in ("bias", "scale", "frequencies")
+        assert change == pytest.approx(0.0 if kept else -0.1), name
+    rates = moved(optimizers.adamw(one, weight_decay=0.0, frequency_scale=10.0), 1.0)
+    for name, change in jax.tree.leaves(rates, is_leaf=lambda x: isinstance(x, tuple)):
+        assert change == pytest.approx(-10.0 if name == "frequencies" else -1.0, rel=1e-2), name
+
+
+def test_clipping():
+    grads = {"kernel": jnp.full(4, 10.0)}
+    clip = optimizers.adamw(lambda _: 1.0, weight_decay=0.0, clip_norm=1.0, epsilon=1e3)
+    free = optimizers.adamw(lambda _: 1.0, weight_decay=0.0, clip_norm=0.0, epsilon=1e3)
+    step = lambda o: o.update(grads, o.init(grads), grads)[0]["kernel"][0]
+    assert float(step(free) / step(clip)) == pytest.approx(20.0, rel=0.05)  # Norm 20 to 1.
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """20 steps in one go, 12 of length 32 and 8 of length 48, every fifth step saved."""
+    folder = tmp_path_factory.mktemp("straight")
+    position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
+    config = tiny.config(folder, **position)
+    pretraining.run(config, folder / "run")
+    return config, folder / "run"
+
+
+def final_params(folder):
+    checkpoints = Checkpoints(folder, keep=None)
+    params = jax.device_get(checkpoints.restore_params(20))
+    checkpoints.close()
+    return params
+
+
+@pytest.mark.parametrize("step", [5, 10, 12, 15], ids=lambda s: f"from step {s}")
+def test_resuming_is_bit_exact(straight, tmp_path, step):
+    """Inside the first stage, at its end and inside the second; dropout and data included."""
+    config, done = straight
+    killed = tmp_path / "run"
+    shutil.copytree(done, killed)
+    for later in (killed / "checkpoints").iterdir():
+        if int(later.name) > step:
+            shutil.rmtree(later)
+    pretraining.run(config, killed)
+    assert_close(final_params(killed), final_params(done), rtol=0, atol=0)
+    same = [(folder / "metrics.jsonl").read_text().splitlines() for folder in (done, killed)]
+    losses = [
+        {
+            (line["step"], key): value
+            for line in map(json.loads, lines)
+            for key, value in line.items()
+            if key.startswith("held_out")
+        }
+        for lines in same
+    ]
+    assert losses[0] == losses[1]  # Nothing lost, nothing written twice.
+    steps = [json.loads(line)["step"] for line in same[1]]
+    assert steps == sorted(steps)
+
+
+def test_a_run_that_is_done_stays_as_it_is(straight):
+    config, folder = straight
+    before = final_params(folder)
+    pretraining.run(config, folder)
+    assert_close(final_params(folder), before, rtol=0, atol=0)
+
+
+def test_what_a_run_leaves(straight):
+    config, folder = straight
+    names = {p.name for p in folder.iterdir()}
+    assert {"config.json", "metrics.jsonl", "tokenizer.json", "checkpoints", "tensorboard"} <= names
+    assert list((folder / "tensorboard").glob("events*"))
+    assert workdir.load_config(folder).to_dict() == config.to_dict()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    training = [line for line in lines if "train/masked_lm_loss" in line]
+    assert [line["step"] for line in training] == [4, 8, 12, 16, 20]
+    assert training[-1]["train/masked_lm_loss"] < training[0]["train/masked_lm_loss"]
+    assert all(np.isfinite(v) for line in lines for v in line.values())
+
+
+def test_the_report_and_its_repetition(straight, tmp_path):
+    config, folder = straight
+    first = report(folder, tmp_path / "a", pretraining.build(config, folder / "tokenizer.json"))
+    again = report(folder, tmp_path / "b")
+    assert first == again
+    numbers = json.loads((tmp_path / "b" / "report.json").read_text())
+    assert numbers["step"] == 20
+    assert set(numbers["properties"]) == {"learned_absolute", "learnable_sinusoidal_relative"}
+    relative = numbers["properties"]["learnable_sinusoidal_relative"]["trained"]
+    assert relative["translation_invariance"] == pytest.approx(0, abs=1e-5)
+    assert numbers["held_out"]["unigram_accuracy"] < 0.5
+    assert (tmp_path / "b" / "positions.png").stat().st_size > 10_000
+    assert "| masked-LM accuracy" in (tmp_path / "b" / "report.md").read_text()
+
+
+def test_a_report_of_nothing(tmp_path):
+    with pytest.raises(ValueError, match="holds no run"):
+        report(tmp_path, tmp_path)
+
+
+def test_another_config_in_the_same_folder(straight):
+    config, folder = straight
+    other = config.copy_and_resolve_references()
+    other.model.position = "none"
+    with pytest.raises(ValueError, match=r"model\.position: 'learned_abs.* there, 'none' now"):
+        pretraining.run(other, folder)
+    other = config.copy_and_resolve_references()
+    other.log_every = 7
+    pretraining.run(other, folder)  # Nothing that the numbers depend on.
+
+
+def test_starting_from_a_run_with_another_position_encoding(straight, tmp_path, capsys):
+    config, folder = straight
+    other = config.copy_and_resolve_references()
+    other.init = str(folder)
+    other.model.position = "learnable_sinusoidal_relative"
+    other.data.vocab = str(folder / "tokenizer.json")
+    other.stage2.steps = 0
+    other.stage1.steps = 1
+    other.optimizer.learning_rate = 0.0
+    pretraining.run(other, tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "dropped: bert/position/learned_absolute/table" in said
+    assert "new: nothing" in said
+    checkpoints = Checkpoints(tmp_path / "run", keep=None)
+    new, old = jax.device_get(checkpoints.restore_params(1)), final_params(folder)
+    checkpoints.close()
+    kept = old["bert"]["position"]["learnable_sinusoidal_relative"]
+    assert_close(new["bert"]["position"], kept, rtol=0, atol=0)
+    assert_close(new["bert"]["layer_0"], old["bert"]["layer_0"], rtol=0, atol=0)
+
+
+def test_transplant_lists_every_mismatch():
+    task = pretraining.pretraining_task(MODEL)
+    params = task.init(jax.random.key(0))
+    wider = BertConfig(**{**MODEL.__dict__, "intermediate_size": 28, "position": "none"})
+    other = pretraining.pretraining_task(wider).init(jax.random.key(0))
+    with pytest.raises(
+        ValueError, match=r"down/kernel: \(28, 16\) there, \(24, 16\) here"
+    ) as error:
+        transplant(params, MODEL.encoding(), other, wider.encoding())
+    assert "up/kernel" in str(error.value)
+    assert "position" not in str(error.value).split("\n", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.position": "learned_abslute"}, "Did you mean learned_absolute"),
+        ({"model.size": "minni"}, "Did you mean mini"),
+        ({"stage1.steps": 0, "stage2.steps": 0}, "Nothing to train"),
+        ({"stage1.epochs": 1.0}, "steps or epochs, got steps=12, epochs=1.0"),
+        ({"stage1.batch_size": 6}, "6 rows does not divide among 4 devices"),
+        ({"parallel": "pmapp"}, "one of jit, pmap, got 'pmapp'"),
+        ({"data.source": "/nowhere/*.txt"}, "No file matches"),
+        ({"data.vocab": "/nowhere/vocab.txt"}, "No tokenizer at"),
+    ],
+)
+def test_configs_that_cannot_run(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        pretraining.run(tiny.config(tmp_path, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()  # Nothing half-written.
+
+
+def test_epochs_become_steps(tmp_path):
+    config = tiny.config(tmp_path, **{"stage1.steps": 0, "stage1.epochs": 2.0})
+    experiment = pretraining.build(config)
+    examples = 9 * 8  # Nine training documents; each 30 sentences of at least 9 tokens.
+    assert experiment.stages[0].steps >= 2 * examples / 8
+    assert experiment.stages[1].steps == 8
+
+
+@pytest.mark.parametrize("name", encodings.PAPER)
+def test_every_encoding_trains(tmp_path, name):
+    """Loss falls on real batches, for each of the 13, in bfloat16."""
+    changes = {"model.position": name, "model.dtype": "bfloat16", "stage2.steps": 0}
+    experiment = pretraining.build(tiny.config(tmp_path, **changes))
+    stage, state = experiment.stages[0], experiment.init()
+    batch = sharding.to_global(next(iter(stage.batches)), experiment.mesh)
+    losses = []
+    for _ in range(6):
+        state, metrics = stage.train_step(state, batch)
+        total, count = metrics["masked_lm_loss"]
+        losses.append(float(total / count))
+    assert losses[-1] < losses[0]
+
+
+def test_a_gradient_step_is_optax_adam(tmp_path):
+    """One step against optax.adamw itself, where nothing is masked or clipped."""
+    params = {"kernel": jnp.array([1.0, -2.0])}
+    grads = {"kernel": jnp.array([0.3, 0.1])}
+    ours = optimizers.adamw(lambda _: 0.1, weight_decay=0.01, clip_norm=0.0)
+    theirs = optax.adamw(0.1, eps=1e-6, weight_decay=0.01)
+    a, b = (o.update(grads, o.init(params), params)[0]["kernel"] for o in (ours, theirs))
+    np.testing.assert_allclose(a, b, rtol=1e-6)

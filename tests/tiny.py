@@ -1,0 +1,43 @@
+"""Small text and a small run, made on the spot."""
+
+import json
+
+import numpy as np
+
+from configs import defaults
+
+WORDS = "the a of and to in sea whale ship captain stood upon deck looked over water".split()
+
+
+def write_books(folder, count=12, length=30, seed=0):
+    """Random prose, one JSON object a line; returns the file's path."""
+    rng = np.random.default_rng(seed)
+    path = folder / "books.jsonl"
+    with open(path, "w") as file:
+        for _ in range(count):
+            lines = [" ".join(rng.choice(WORDS, 9)).capitalize() + "." for _ in range(length)]
+            file.write(json.dumps({"text": " ".join(lines)}) + "\n")
+    return path
+
+
+def config(folder, **changes):
+    """A run of seconds: one layer of 16, on `write_books`; `changes` by dotted key."""
+    c = defaults.pretraining()
+    c.model.update(
+        size="tiny", num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, max_length=48
+    )
+    c.model.clip = 4
+    c.data.source = str(write_books(folder))
+    c.data.vocab_size = 120
+    c.data.held_out = 0.25
+    c.data.cache_dir = str(folder / "cache")
+    c.stage1.update(length=32, batch_size=8, max_predictions=6, steps=12)
+    c.stage2.update(length=48, batch_size=8, max_predictions=8, steps=8)
+    c.optimizer.learning_rate = 1e-2
+    c.log_every = 4
+    c.eval_every = 0
+    c.eval_examples = 16
+    c.checkpoint_every = 5
+    c.keep_checkpoints = 10
+    c.update_from_flattened_dict(changes)
+    return c
