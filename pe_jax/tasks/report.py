@@ -19,6 +19,11 @@ from pe_jax.training.step import make_eval_step
 from pe_jax.training.writers import write_text
 
 WINDOWS = (5, 10, 20, 50)
+_COLUMNS = {
+    "translation_invariance": "TI",
+    **{f"monotonicity_{w}": f"mono. {w}" for w in (*WINDOWS, "all")},
+    "symmetry": "symm.",
+}
 _SHOWN = 128  # Positions looked at, as in the paper's figures (footnote 10).
 
 
@@ -148,7 +153,7 @@ def _readable(numbers: dict[str, Any]) -> str:
         f"{s['masked_tokens']:,} masked tokens. The baseline",
         "always answers with the most frequent token, or the more frequent label.",
         "",
-        *_table(
+        *table(
             ["", "model", "baseline"],
             [[name, form.format(model), form.format(base)] for name, model, base, form in rows],
         ),
@@ -160,17 +165,21 @@ def _readable(numbers: dict[str, Any]) -> str:
             "to 1: translation invariance, monotonicity within a window of offsets, symmetry.",
             "",
         ]
-        header, table = ["position vectors", "when", "TI"], []
-        for name, by_time in numbers["properties"].items():
-            for when, values in by_time.items():
-                table.append([name, when, *(f"{v:.3f}" for v in values.values())])
-                windows = [k.split("_")[1] for k in values if k.startswith("monotonicity")]
-        header += [f"mono. {w}" for w in windows] + ["symm."]
-        lines += _table(header, table)
+        measured = numbers["properties"]
+        found = {n for by_time in measured.values() for v in by_time.values() for n in v}
+        names = [name for name in _COLUMNS if name in found]
+        lines += table(
+            ["position vectors", "when", *(_COLUMNS[name] for name in names)],
+            [
+                [part, when, *(f"{v[name]:.3f}" if name in v else "–" for name in names)]
+                for part, by_time in measured.items()
+                for when, v in by_time.items()
+            ],
+        )
     return "\n".join(lines) + "\n"
 
 
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
     """A Markdown table with its columns lined up."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     line = lambda cells: "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths)) + " |"

@@ -1,0 +1,33 @@
+"""BERT-medium (8 layers of 512) from scratch (paper, section 4.2 and table 4).
+
+Length 128 for 10 epochs in batches of 128, then 512 for 2 epochs in batches of 512, learning rate
+5e-5: the run behind the paper's figures 1 and 5.
+
+Command:  python train.py --config=configs/pretrain_medium.py --workdir=W \
+              --config.model.position=learned_absolute \
+              --config.data.source='tfds:wikipedia/20230601.en:train'
+Hardware: TPU v5e-8 or 4 GPUs of 40 GB; on fewer chips raise stage2.accumulation.
+Time:     not measured: no such machine was at hand.
+Expected: the paper's figures 1 and 5; no figure of ours yet.
+"""
+
+from configs import defaults
+
+
+def get_config():
+    config = defaults.pretraining()
+    config.model.size = "medium"
+    config.model.max_length = 512
+    config.model.dtype = "bfloat16"
+    config.data.source = "tfds:wikipedia/20230601.en:train"
+    config.data.held_out = 0.001
+    config.data.workers = 8
+    config.stage1.update(length=128, epochs=10.0, batch_size=128, max_predictions=20)
+    config.stage2.update(length=512, epochs=2.0, batch_size=512, max_predictions=77)
+    config.stage2.accumulation = 2
+    config.optimizer.learning_rate = 5e-5
+    config.optimizer.warmup = 0.01
+    config.eval_every = 10_000
+    config.checkpoint_every = 5_000
+    config.keep_checkpoints = 100  # Figure 5 looks at P·Pᵀ across them.
+    return config
