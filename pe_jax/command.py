@@ -30,7 +30,7 @@ def main(command: Callable[[], None]) -> None:
             return
         try:
             command()
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             raise SystemExit(f"error: {error}") from None
 
     app.run(run, argv=sys.argv, flags_parser=parse)

@@ -15,6 +15,7 @@ from pe_jax.tasks.pretraining import build, held_out_batches, stage_configs
 from pe_jax.tasks.report import table
 from pe_jax.training import workdir
 from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training.sharding import parallelize_eval
 from pe_jax.training.step import Task
 from pe_jax.training.writers import say, write_text
 
@@ -78,7 +79,7 @@ def score(folder: Path) -> Scores:
     checkpoints.close()
     stage = stage_configs(config)[-1]
     batches = held_out_batches(config, stage, experiment.text, experiment.mesh)
-    each = jax.jit(_each_example(experiment.task))
+    each = parallelize_eval(_each_example(experiment.task), experiment.mesh)
     scored = [jax.device_get(each(params, batch)) for batch in batches]
     examples = {
         name: (_joined(s[name][0] for s in scored), _joined(s[name][1] for s in scored))

@@ -1,0 +1,107 @@
+"""train.py and eval.py as a user runs them, mistakes included."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*args, **environment):
+    """Exit code, standard output and standard error of a command at the root."""
+    done = subprocess.run(
+        [sys.executable, *args],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+SMALL = [
+    "--config=configs/quickstart.py",
+    "--config.model.num_layers=1",
+    "--config.model.hidden_size=32",
+    "--config.model.num_heads=2",
+    "--config.model.intermediate_size=32",
+    "--config.stage1.batch_size=8",
+    "--config.stage1.steps=6",
+    "--config.eval_examples=16",
+    "--config.log_every=3",
+    "--config.data.vocab_size=300",
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    books = tiny.write_books(folder)
+    source = [f"--config.data.source={books}", f"--config.data.cache_dir={folder / 'cache'}"]
+    for position in ("none", "learned_relative"):
+        code, out, err = run(
+            "train.py", *SMALL, *source, f"--workdir={folder / position}",
+            f"--config.model.position={position}",
+        )  # fmt: skip
+        assert code == 0, err
+    return folder, out, err
+
+
+def test_train_then_eval_say_the_same(trained):
+    folder, out, err = trained
+    assert "# What the run learned: learned_relative, 6 steps" in out
+    assert "| masked-LM accuracy" in out
+    assert "step 3/6" in err  # Plain lines where there is no terminal.
+    code, again, err = run("eval.py", f"--workdir={folder / 'learned_relative'}")
+    assert code == 0, err
+    table = lambda text: [line for line in text.splitlines() if line.startswith("|")]
+    assert table(again) == table(out)
+    assert (folder / "learned_relative" / "report" / "positions.png").exists()
+
+
+def test_comparing_runs(trained):
+    folder, _, _ = trained
+    code, out, err = run("eval.py", f"--runs={folder}/*", f"--out={folder / 'out'}")
+    assert code == 0, err
+    rows = json.loads((folder / "out" / "comparison.json").read_text())
+    assert {row["position"]: row["parameters"] for row in rows} == {
+        "none": 0,
+        "learned_relative": 129 * 16,
+    }
+    by_name = {row["position"]: row for row in rows}
+    difference = by_name["learned_relative"]["masked_lm_loss"] - by_name["none"]["masked_lm_loss"]
+    assert by_name["learned_relative"]["loss_difference"] == pytest.approx(difference, abs=1e-6)
+    assert 0 < by_name["learned_relative"]["loss_difference_standard_error"] < 0.5
+    assert "| learned_relative" in out
+    # The scores by example add up to what the report says of the whole.
+    report = json.loads((folder / "learned_relative" / "report" / "report.json").read_text())
+    for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"):
+        assert by_name["learned_relative"][name] == pytest.approx(
+            report["held_out"][name], rel=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["train.py", *SMALL, "--config.model.postion=none"], 'Did you mean "position"'),
+        (["train.py", *SMALL, "--config.model.position=learned"], "Did you mean learned_"),
+        (["train.py", *SMALL, "--config.stage1.steps=many"], "many"),
+        (["train.py", *SMALL, "extra"], "arguments not understood: extra"),
+        (["train.py", "--config=configs/nothing.py"], "configs/nothing.py"),
+        (["eval.py"], "there is no WORKDIR/config.json"),
+    ],
+    ids=["key", "encoding", "value", "argument", "config", "no run"],
+)
+def test_mistakes_are_one_message(tmp_path, args, message):
+    code, _, err = run(*args, f"--workdir={tmp_path}")
+    assert code != 0
+    assert message.replace("WORKDIR", str(tmp_path)) in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
