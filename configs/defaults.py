@@ -22,6 +22,7 @@ def pretraining() -> ConfigDict:
     config.model.max_length = 512  # Rows of a learned absolute table.
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.1
+    config.model.initializer_stddev = 0.02  # BERT's; about 1/sqrt(hidden_size) suits small models.
     config.model.dtype = "float32"  # Of the computation; or "bfloat16".
 
     config.data = ConfigDict()
