@@ -48,7 +48,10 @@ def pretraining() -> ConfigDict:
     config.optimizer.frequency_learning_rate = placeholder(float)  # Default: the same.
     config.optimizer.warmup = 0.1  # The fraction of all steps.
     config.optimizer.weight_decay = 0.01
-    config.optimizer.clip_norm = 1.0
+    config.optimizer.b1 = 0.9
+    config.optimizer.b2 = 0.999  # BERT's; 0.98 forgets the first, large gradients within a short run.
+    config.optimizer.epsilon = 1e-6
+    config.optimizer.clip_norm = 1.0  # 0 means no clipping.
 
     config.log_every = 100
     config.eval_every = 1_000

@@ -176,6 +176,9 @@ def _optimizer(config: ConfigDict, steps: int):
     return schedule, optimizers.adamw(
         schedule,
         weight_decay=config.weight_decay,
+        b1=config.b1,
+        b2=config.b2,
+        epsilon=config.epsilon,
         clip_norm=config.clip_norm,
         frequency_scale=1.0 if for_frequencies is None else for_frequencies / peak,
     )
