@@ -49,7 +49,9 @@ def pretraining() -> ConfigDict:
     config.optimizer.warmup = 0.1  # The fraction of all steps.
     config.optimizer.weight_decay = 0.01
     config.optimizer.b1 = 0.9
-    config.optimizer.b2 = 0.999  # BERT's; 0.98 forgets the first, large gradients within a short run.
+    config.optimizer.b2 = (
+        0.999  # BERT's; 0.98 forgets the first, large gradients within a short run.
+    )
     config.optimizer.epsilon = 1e-6
     config.optimizer.clip_norm = 1.0  # 0 means no clipping.
 

@@ -242,6 +242,23 @@ def test_pairs(books):
     assert np.mean(lengths) > 34
 
 
+def test_lengths_do_not_tell_the_label(books):
+    """A model that sees only where [SEP] stands and where the text ends must stay at chance."""
+    corpus = books[0]
+    documents = corpus.all_documents()
+    rows = pairs.chunks(corpus, documents, 40)
+    rng = np.random.default_rng(0)
+    lengths = {pairs.IS_NEXT: [], pairs.IS_RANDOM: []}
+    for n in range(4_000):
+        pair = pairs.make_pair(corpus, documents, rows[n % len(rows)], 40, rng)
+        lengths[pair.label].append((len(pair.first), len(pair.second)))
+    for part in (0, 1):
+        counts = [np.bincount([t[part] for t in s], minlength=41) for s in lengths.values()]
+        shares = [c / c.sum() for c in counts]
+        # The best guess from this length is right this much more often than chance.
+        assert np.abs(shares[0] - shares[1]).sum() / 4 < 0.06
+
+
 def test_second_parts_are_next_or_of_another_document(books):
     corpus = books[0]
     documents = corpus.all_documents()[:2]

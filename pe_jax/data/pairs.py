@@ -69,7 +69,11 @@ def make_pair(
     if label == IS_NEXT:
         second = _text(corpus, middle, stop)
     else:
-        second = _random_text(corpus, documents, document, (begin, stop), max_tokens, rng)
+        # As long as the part it stands for: neither the lengths nor the place of [SEP] may tell the
+        # two labels apart.
+        whole = int(corpus.sentences[stop] - corpus.sentences[begin])
+        wanted = max(1, min(whole, max_tokens) - len(first))
+        second = _random_text(corpus, documents, document, (begin, stop), wanted, rng)
     first, second = _truncate(first, second, max_tokens, rng)
     return Pair(first, second, label)
 
@@ -78,28 +82,32 @@ def _text(corpus: TokenizedCorpus, begin: int, stop: int) -> np.ndarray:
     return corpus.tokens[corpus.sentences[begin] : corpus.sentences[stop]]
 
 
-def _random_text(corpus, documents, document, own, max_tokens, rng) -> np.ndarray:
-    """Text from a random place of another document; where there is none, from outside the chunk."""
+def _random_text(corpus, documents, document, own, wanted, rng) -> np.ndarray:
+    """Sentences of at least `wanted` tokens from a random place of another document.
+
+    Where there is no other, from outside the chunk `own`; less where the document ends.
+    """
+    starts = corpus.sentences
     if len(documents) > 1:
-        at = int(rng.integers(len(documents) - 1))
-        other = int(documents[at])
+        other = int(documents[rng.integers(len(documents) - 1)])
         if other == document:
             other = int(documents[-1])
-        low, high = corpus.documents[other : other + 2]
-        begin = int(rng.integers(low, high))
+        low, high = (int(n) for n in corpus.documents[other : other + 2])
+        # Not so near the end of the document that too little follows, if it has that much.
+        last = int(np.searchsorted(starts, starts[high] - wanted, side="right")) - 1
+        begin = int(rng.integers(low, max(low, min(last, high - 1)) + 1))
     else:
-        low, high = corpus.documents[document : document + 2]
+        low, high = (int(n) for n in corpus.documents[document : document + 2])
         outside = high - low - (own[1] - own[0])
         if outside < 1:
             raise ValueError(
                 "Next-sentence pairs need a second document, or one longer than an example: this "
                 "corpus has a single short one."
             )
-        begin = int(low + rng.integers(outside))
+        begin = low + int(rng.integers(outside))
         begin += (own[1] - own[0]) if begin >= own[0] else 0
-    # Half of the length is usually the first part's; what is too much gets truncated.
-    end = int(np.searchsorted(corpus.sentences, corpus.sentences[begin] + max_tokens))
-    return _text(corpus, begin, min(max(end, begin + 1), int(high)))
+    end = int(np.searchsorted(starts, starts[begin] + wanted))
+    return _text(corpus, begin, min(max(end, begin + 1), high))
 
 
 def _truncate(first, second, max_tokens, rng):
