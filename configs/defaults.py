@@ -19,6 +19,7 @@ def pretraining() -> ConfigDict:
     config.model.intermediate_size = placeholder(int)
     config.model.position = "learned_absolute"  # See the README's table.
     config.model.clip = 64  # Relative offsets are clipped to -clip .. clip.
+    config.model.sinusoid_scale = 1.0  # Of absolute ones; from scratch 0.03, as loud as the words.
     config.model.max_length = 512  # Rows of a learned absolute table.
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.1
@@ -50,7 +51,7 @@ def pretraining() -> ConfigDict:
     config.optimizer.weight_decay = 0.01
     config.optimizer.b1 = 0.9
     config.optimizer.b2 = (
-        0.999  # BERT's; 0.98 forgets the first, large gradients within a short run.
+        0.999  # BERT's; 0.98 forgets the large first gradients within a short run.
     )
     config.optimizer.epsilon = 1e-6
     config.optimizer.clip_norm = 1.0  # 0 means no clipping.

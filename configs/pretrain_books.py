@@ -15,6 +15,7 @@ from configs import defaults
 def get_config():
     config = defaults.pretraining()
     config.model.size = "mini"
+    config.model.sinusoid_scale = 0.03
     config.model.max_length = 128
     config.model.dropout_rate = 0.0  # Far less than one epoch: nothing to overfit.
     config.model.attention_dropout_rate = 0.0

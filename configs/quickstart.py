@@ -13,6 +13,7 @@ def get_config():
     config = defaults.pretraining()
     config.model.size = "tiny"
     config.model.position = "learned_absolute+learnable_sinusoidal_relative"
+    config.model.sinusoid_scale = 0.03
     config.model.max_length = 128
     config.model.dropout_rate = 0.0
     config.model.attention_dropout_rate = 0.0

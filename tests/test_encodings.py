@@ -63,6 +63,19 @@ def test_angles_are_float32_under_bfloat16():
     assert encodings.rotate_pairs(x, jnp.array([300]), w).dtype == jnp.float32
 
 
+def test_scale_of_absolute_sinusoids():
+    for make in (encodings.sinusoidal_absolute, encodings.learnable_sinusoidal_absolute):
+        small, full = make(8, scale=0.5), make(8)
+        params = full.init(jax.random.key(0))
+        x = np.arange(5)
+        np.testing.assert_allclose(small.embed(params, x), full.embed(params, x) / 2, rtol=1e-6)
+        np.testing.assert_array_equal(small.vectors(params, x), small.embed(params, x))
+    named = build("sinusoidal_absolute", sinusoid_scale=0.5)
+    np.testing.assert_array_equal(
+        named.embed({}, x), encodings.sinusoidal_absolute(8, scale=0.5).embed({}, x)
+    )
+
+
 # --- names, parameters ----------------------------------------------------------------------------
 
 L, D, d, CLIP = 16, 8, 4, 3

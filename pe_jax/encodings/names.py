@@ -18,15 +18,18 @@ class Sizes(NamedTuple):
     num_heads: int
     max_length: int
     clip: int
+    sinusoid_scale: float
 
 
 # Each single encoding, built for a model's sizes. A new encoding is a new line here.
 SINGLE: dict[str, Callable[[Sizes], PositionEncoding]] = {
     "none": lambda s: base.none(),
     "learned_absolute": lambda s: absolute.learned_absolute(s.max_length, s.hidden_size),
-    "sinusoidal_absolute": lambda s: absolute.sinusoidal_absolute(s.hidden_size),
+    "sinusoidal_absolute": lambda s: absolute.sinusoidal_absolute(
+        s.hidden_size, scale=s.sinusoid_scale
+    ),
     "learnable_sinusoidal_absolute": lambda s: absolute.learnable_sinusoidal_absolute(
-        s.hidden_size
+        s.hidden_size, scale=s.sinusoid_scale
     ),
     "learned_relative": lambda s: relative.learned_relative(s.head_size, clip=s.clip),
     "sinusoidal_relative": lambda s: relative.sinusoidal_relative(s.head_size, clip=s.clip),
@@ -56,6 +59,7 @@ def from_name(
     num_heads: int,
     max_length: int,
     clip: int = 64,
+    sinusoid_scale: float = 1.0,
 ) -> PositionEncoding:
     """The encoding that `name` stands for: one of `SINGLE`, or several joined by `+`.
 
@@ -66,11 +70,12 @@ def from_name(
       num_heads: H; the encodings of the paper share one table among heads and ignore it.
       max_length: rows of a learned absolute table.
       clip: relative offsets are clipped to -clip .. clip.
+      sinusoid_scale: of absolute sinusoids, see `sinusoidal_absolute`.
 
     Raises:
       ValueError: for an unknown name (the message lists the near ones), or one used twice.
     """
-    sizes = Sizes(hidden_size, head_size, num_heads, max_length, clip)
+    sizes = Sizes(hidden_size, head_size, num_heads, max_length, clip, sinusoid_scale)
     singles = [part.strip() for part in name.split("+")]
     for part in singles:
         if part not in SINGLE:

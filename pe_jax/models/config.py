@@ -21,6 +21,7 @@ class BertConfig:
       num_segments: rows of the segment (token type) embedding.
       position: name of the position encoding, see `pe_jax.encodings.from_name`.
       clip: relative offsets are clipped to -clip .. clip.
+      sinusoid_scale: absolute sinusoids are multiplied by it.
       dropout_rate: of embeddings and sublayer outputs; attention_dropout_rate: of the weights.
       dtype: of the computation, "float32" or "bfloat16". Parameters, softmax, LayerNorm statistics,
         angles and losses are float32 always.
@@ -35,6 +36,7 @@ class BertConfig:
     num_segments: int = 2
     position: str = "learned_absolute"
     clip: int = 64
+    sinusoid_scale: float = 1.0
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-12
@@ -62,6 +64,7 @@ class BertConfig:
             num_heads=self.num_heads,
             max_length=self.max_length,
             clip=self.clip,
+            sinusoid_scale=self.sinusoid_scale,
         )
 
 
