@@ -32,8 +32,8 @@ def learned_relative(dim: int, *, clip: int = 64, separate: bool = False) -> Pos
     """One free vector per clipped offset (Shaw et al. 2018).
 
     Params: `{"table": [2 clip + 1, dim]}`, row `clip + offset`; with `separate`,
-    `{"key": {...}, "value": {...}}`. Drawn by Glorot's rule, as Shaw et al. did: a table is added to
-    keys and values, and with BERT's 0.02 it would hardly be seen beside them at first.
+    `{"key": {...}, "value": {...}}`. Drawn by Glorot's rule, as Shaw et al. did: the table is added
+    to keys and values, and with BERT's 0.02 it would hardly be seen beside them at first.
     """
 
     def init(key: jax.Array) -> Params:
