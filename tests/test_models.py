@@ -23,6 +23,9 @@ CONFIG = BertConfig(
     initializer_stddev=0.5,
 )
 
+# Each kind by itself, and one combination.
+EACH = [*encodings.SINGLE, "learned_absolute+learnable_sinusoidal_relative"]
+
 POSITIONS = {
     "learned_absolute": {"table": (16, 8)},
     "sinusoidal_absolute": {},
@@ -119,7 +122,7 @@ def test_presets():
         BertConfig(dtype="float16")
 
 
-@pytest.mark.parametrize("name", encodings.PAPER)
+@pytest.mark.parametrize("name", EACH)
 def test_padding_changes_nothing(name):
     model, variables = make(name)
     short, at = tokens(), jnp.array([[0, 3], [5, 2]])
@@ -132,7 +135,7 @@ def test_padding_changes_nothing(name):
     np.testing.assert_allclose(a.next_sentence, b.next_sentence, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", encodings.PAPER)
+@pytest.mark.parametrize("name", EACH)
 def test_order_matters_with_positions_only(name):
     """Swapping two other tokens: a bag of words does not notice, every position encoding does."""
     model, variables = make(name)
@@ -145,7 +148,7 @@ def test_order_matters_with_positions_only(name):
     assert (difference < 1e-5) if name == "none" else (difference > 1e-3)
 
 
-@pytest.mark.parametrize("name", encodings.PAPER)
+@pytest.mark.parametrize("name", EACH)
 def test_packed_sequences_do_not_see_each_other(name):
     from pe_jax.attention import segment_mask
 
@@ -236,7 +239,7 @@ def test_an_encoding_of_ones_own():
     assert model.apply(variables, tokens()).shape == (2, 6, 8)
 
 
-@pytest.mark.parametrize("name", encodings.PAPER)
+@pytest.mark.parametrize("name", EACH)
 def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     """Without positions every [MASK] of a sequence looks the same, so its answers must share one
     distribution: the loss has a floor, known exactly. With positions there is none."""
