@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from absl import flags
 from tiny import write_books
 
 from pe_jax import data
@@ -422,6 +423,11 @@ def test_hosts_cut_the_same_global_batch(books):
 def test_worker_processes_make_the_same_batches(books):
     examples = make_examples(books)
     assert len(pickle.dumps(examples.corpus)) < 1_000  # Workers map the files, no copy is sent.
+    flags.FLAGS.mark_as_parsed()  # As it is in a command; grain's workers look.
+    here, there = (
+        take(data.batches(examples, batch_size=4, seed=7, workers=workers), 5) for workers in (0, 2)
+    )
+    assert all(same(a, b) for a, b in zip(here, there, strict=True))
 
 
 def test_texts_that_make_no_pair(books, tmp_path):
