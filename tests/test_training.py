@@ -305,6 +305,19 @@ def test_starting_from_a_run_with_another_position_encoding(straight, tmp_path, 
     assert_close(new["bert"]["layer_0"], old["bert"]["layer_0"], rtol=0, atol=0)
 
 
+def test_a_start_that_fails_does_not_occupy_the_folder(straight, tmp_path):
+    config, folder = straight
+    other = config.copy_and_resolve_references()
+    other.init = str(tmp_path)
+    with pytest.raises(ValueError, match="holds no run"):
+        pretraining.run(other, tmp_path / "run")
+    other.init = str(folder)
+    other.model.num_layers = 2
+    with pytest.raises(ValueError, match="differ in more than their position encoding"):
+        pretraining.run(other, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
 def test_transplant_lists_every_mismatch():
     task = pretraining.pretraining_task(MODEL)
     params = task.init(jax.random.key(0))

@@ -216,13 +216,12 @@ def _examples(
 
 def run(config: ConfigDict, folder: Path) -> Experiment:
     """Trains what `config` says, or goes on with the run in `folder`; returns the experiment."""
+    workdir.check(folder, config)
     saved = folder / "tokenizer.json"
     experiment = build(config, saved if saved.exists() else None)
-    workdir.claim(folder, config)
-    write_text(saved, experiment.text.tokenizer.to_str(pretty=True))
     checkpoints = Checkpoints(folder, keep=config.keep_checkpoints)
-    state = experiment.init()
     latest = checkpoints.latest_step()
+    state = experiment.init()
     if latest is not None:
         say(f"Going on from step {latest:,}.")
         state = checkpoints.restore_state(latest, state)
@@ -230,6 +229,9 @@ def run(config: ConfigDict, folder: Path) -> Experiment:
         params, changes = transplant_run(experiment.model, state.params, Path(config.init))
         say(f"Parameters from {config.init}:\n{changes}")
         state = state._replace(params=jax.device_put(params, sharding.replicated(experiment.mesh)))
+    # Only now is the folder this run's: a config that cannot start does not occupy it.
+    workdir.claim(folder, config)
+    write_text(saved, experiment.text.tokenizer.to_str(pretty=True))
     writer = MetricsWriter(folder, latest or 0)
     try:
         fit(

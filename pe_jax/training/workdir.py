@@ -20,28 +20,33 @@ _MAY_CHANGE = (
 )
 
 
-def claim(workdir: Path, config: ConfigDict) -> None:
-    """Writes `config.json`, or checks that the run already there is this one.
+def check(workdir: Path, config: ConfigDict) -> None:
+    """Makes sure that the run in `workdir`, if there is one, is the one that `config` describes.
 
     Raises:
       ValueError: if the folder holds a run of another config; the message shows the difference.
     """
-    new = json.loads(config.to_json_best_effort())
     path = workdir / "config.json"
-    if path.exists():
-        old = flatten(json.loads(path.read_text(encoding="utf-8")))
-        flat = flatten(new)
-        changed = [
-            f"  {key}: {old.get(key)!r} there, {flat.get(key)!r} now"
-            for key in sorted(old.keys() | flat.keys())
-            if old.get(key) != flat.get(key) and key not in _MAY_CHANGE
-        ]
-        if changed:
-            raise ValueError(
-                f"{workdir} holds a run with another config:\n" + "\n".join(changed) + "\n"
-                "Give another --workdir, or the same config to go on with that run."
-            )
-    write_text(path, json.dumps(new, indent=2) + "\n")
+    if not path.exists():
+        return
+    old = _flatten(json.loads(path.read_text(encoding="utf-8")))
+    new = _flatten(json.loads(config.to_json_best_effort()))
+    changed = [
+        f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and key not in _MAY_CHANGE
+    ]
+    if changed:
+        raise ValueError(
+            f"{workdir} holds a run with another config:\n" + "\n".join(changed) + "\n"
+            "Give another --workdir, or the same config to go on with that run."
+        )
+
+
+def claim(workdir: Path, config: ConfigDict) -> None:
+    """Writes `config.json`: from now on the folder is this run's."""
+    values = json.loads(config.to_json_best_effort())
+    write_text(workdir / "config.json", json.dumps(values, indent=2) + "\n")
 
 
 def load_config(workdir: Path) -> ConfigDict:
@@ -56,12 +61,12 @@ def load_config(workdir: Path) -> ConfigDict:
     return ConfigDict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dicts as one, keys joined by dots."""
     flat = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            flat.update(flatten(value, f"{prefix}{key}."))
+            flat.update(_flatten(value, f"{prefix}{key}."))
         else:
             flat[prefix + key] = value
     return flat
