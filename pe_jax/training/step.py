@@ -99,7 +99,7 @@ def make_train_step(
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = {name: (sums[name], counts[name]) for name in sums}
-        metrics["gradient_norm"] = (optax.global_norm(grads), jnp.float32(1))
+        metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.float32(1))
         return TrainState(state.step + 1, params, opt_state, state.key), metrics
 
     return train_step
