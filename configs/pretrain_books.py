@@ -8,8 +8,8 @@ Command:  python train.py --config=configs/pretrain_books.py --workdir=W \
               --config.data.validation='books/valid.jsonl.xz' \
               --config.model.position=learned_relative
 Hardware: 2 CPU cores; one GPU.
-Time:     QQTIME
-Expected: QQEXPECT
+Time:     9 to 12 minutes on one CPU core beside another such run.
+Expected: held-out masked-LM loss of 4.4 to 5.0 with positions, 5.5 without; docs/study-books.md.
 """
 
 from configs import defaults
