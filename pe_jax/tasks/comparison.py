@@ -14,7 +14,7 @@ from pe_jax import encodings
 from pe_jax.tasks.pretraining import build, held_out_batches, stage_configs
 from pe_jax.tasks.report import table
 from pe_jax.training import workdir
-from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training.checkpoints import newest_params
 from pe_jax.training.sharding import parallelize_eval
 from pe_jax.training.step import Task
 from pe_jax.training.writers import say, write_text
@@ -71,12 +71,7 @@ def score(folder: Path) -> Scores:
     """Scores of the newest checkpoint in `folder` on each held-out example."""
     config = workdir.load_config(folder)
     experiment = build(config, folder / "tokenizer.json")
-    checkpoints = Checkpoints(folder, keep=None)
-    step = checkpoints.latest_step()
-    if step is None:
-        raise ValueError(f"The run in {folder} has no checkpoint yet.")
-    params = checkpoints.restore_params(step)
-    checkpoints.close()
+    step, params = newest_params(folder)
     stage = stage_configs(config)[-1]
     batches = held_out_batches(config, stage, experiment.text, experiment.mesh)
     each = parallelize_eval(_each_example(experiment.task), experiment.mesh)

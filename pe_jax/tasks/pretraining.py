@@ -24,7 +24,7 @@ from pe_jax.models import BertConfig, BertForPretraining, preset
 from pe_jax.tasks.text import Text, load_text
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
-from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training.checkpoints import Checkpoints, newest_params
 from pe_jax.training.loop import Cadence, Stage, evaluate, fit
 from pe_jax.training.step import Task, TrainState, init_state, make_eval_step, make_train_step
 from pe_jax.training.transplant import Changes, transplant
@@ -256,12 +256,7 @@ def transplant_run(model: BertConfig, params: Any, folder: Path) -> tuple[Any, C
       ValueError: if the run has no checkpoint, or a part other than the positions does not fit.
     """
     old_config = workdir.load_config(folder)
-    checkpoints = Checkpoints(folder, keep=None)
-    step = checkpoints.latest_step()
-    if step is None:
-        raise ValueError(f"{folder} holds no checkpoint yet, so nothing can start from it.")
-    old = checkpoints.restore_params(step)
-    checkpoints.close()
+    _, old = newest_params(folder)
     return transplant(params, model.encoding(), old, model_config(old_config).encoding())
 
 

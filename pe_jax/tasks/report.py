@@ -12,7 +12,7 @@ import numpy as np
 from pe_jax import encodings, figures, properties
 from pe_jax.tasks.pretraining import Experiment, build, held_out_batches, stage_configs
 from pe_jax.training import workdir
-from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training.checkpoints import newest_params
 from pe_jax.training.loop import evaluate
 from pe_jax.training.sharding import parallelize_eval
 from pe_jax.training.step import make_eval_step
@@ -42,12 +42,7 @@ def report(folder: Path, out: Path, experiment: Experiment | None = None) -> Rep
     """
     if experiment is None:
         experiment = build(workdir.load_config(folder), folder / "tokenizer.json")
-    checkpoints = Checkpoints(folder, keep=None)
-    step = checkpoints.latest_step()
-    if step is None:
-        raise ValueError(f"The run in {folder} has no checkpoint yet, so there is nothing to tell.")
-    params = checkpoints.restore_params(step)
-    checkpoints.close()
+    step, params = newest_params(folder)
 
     numbers: dict[str, Any] = {
         "step": step,

@@ -70,3 +70,19 @@ class Checkpoints:
         placed = ocp.checkpoint_utils.construct_restore_args(like)
         restore = ocp.args.PyTreeRestore(like, restore_args=placed, **options)
         return self._manager.restore(step, args=ocp.args.Composite(state=restore))["state"]
+
+
+def newest_params(workdir: Path) -> tuple[int, Any]:
+    """Step and parameters of the newest checkpoint of a run.
+
+    Raises:
+      ValueError: if the run has none yet.
+    """
+    checkpoints = Checkpoints(workdir, keep=None)
+    try:
+        step = checkpoints.latest_step()
+        if step is None:
+            raise ValueError(f"The run in {workdir} has no checkpoint yet.")
+        return step, checkpoints.restore_params(step)
+    finally:
+        checkpoints.close()
