@@ -16,7 +16,7 @@ from pe_jax.tasks.report import table
 from pe_jax.training import workdir
 from pe_jax.training.checkpoints import newest_params
 from pe_jax.training.sharding import parallelize_eval
-from pe_jax.training.step import Task
+from pe_jax.training.step import Task, make_eval_step
 from pe_jax.training.writers import say, write_text
 
 _LOSS = "masked_lm_loss"
@@ -100,11 +100,10 @@ def score(folder: Path) -> Scores:
 
 def _each_example(task: Task):
     """The task's sums and counts of every row of a batch by itself."""
+    eval_step = make_eval_step(task)
 
     def one(params, row):
-        batch = jax.tree.map(lambda x: x[None], row)
-        sums, counts = task.sums(params, batch, None), task.counts(batch)
-        return {name: (sums[name], counts[name]) for name in sums}
+        return eval_step(params, jax.tree.map(lambda x: x[None], row))
 
     return jax.vmap(one, in_axes=(None, 0))
 
