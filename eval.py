@@ -1,30 +1,97 @@
-"""Reports on a run, or compares several: python eval.py --workdir=W | --runs='R/*' [--out=O]."""
+"""Measures and compares: runs, untrained encodings, published checkpoints, sweeps.
+
+python eval.py --workdir=RUN | --runs='RUNS/*'                      held-out scores, a table of runs
+python eval.py --config=configs/properties.py --workdir=RUN --out=R    (see that file for more)
+python eval.py --config=configs/sweep.py --out=R
+"""
 
 import glob
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 from absl import flags
+from ml_collections import ConfigDict, config_flags
 
+from pe_jax import encodings
 from pe_jax.command import main
+from pe_jax.tasks import properties
 from pe_jax.tasks.comparison import compare
 from pe_jax.tasks.report import report
+from pe_jax.tasks.sweep import sweep_sinusoids
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run to report on.")
-_RUNS = flags.DEFINE_string("runs", None, "Glob of the folders of runs to compare.")
-_OUT = flags.DEFINE_string("out", None, "Where the results go; default WORKDIR/report.")
-flags.mark_flags_as_mutual_exclusive(["workdir", "runs"], required=True)
+_CONFIG = config_flags.DEFINE_config_file("config", None, "What to measure; default the scores.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
+_RUNS = flags.DEFINE_string("runs", None, "Glob of the folders of runs.")
+_ENCODINGS = flags.DEFINE_list(
+    "encodings", [], "Untrained encodings; 'all', or 'paper' for its 13."
+)
+_CHECKPOINTS = flags.DEFINE_list("checkpoints", [], "Published models: folders or .safetensors.")
+_OUT = flags.DEFINE_string("out", None, "Where the results go; default a folder in the run's.")
+
+
+def _out(default: str) -> Path:
+    """--out, or a folder in the run's own."""
+    if _OUT.value:
+        return Path(_OUT.value).expanduser()
+    if not _WORKDIR.value:
+        raise ValueError("Where do the results go? Give --out.")
+    return Path(_WORKDIR.value).expanduser() / default
+
+
+def _run_folders() -> list[Path]:
+    folders = [Path(_WORKDIR.value).expanduser()] if _WORKDIR.value else []
+    if _RUNS.value:
+        paths = map(Path, sorted(glob.glob(str(Path(_RUNS.value).expanduser()))))
+        found = [path for path in paths if (path / "config.json").exists()]
+        if not found:
+            raise ValueError(f"No runs at {_RUNS.value}: no folder there has a config.json.")
+        folders += found
+    return folders
+
+
+def _scores() -> tuple[str, Path]:
+    """What a run learned, or several side by side."""
+    if bool(_WORKDIR.value) == bool(_RUNS.value):
+        raise ValueError("Give --workdir=RUN to report on it, or --runs='RUNS/*' to compare.")
+    out = _out("report")
+    if _WORKDIR.value:
+        return report(_run_folders()[0], out).text, out
+    return compare(_run_folders(), out), out
+
+
+def _properties(config: ConfigDict) -> tuple[str, Path]:
+    out = _out("properties")
+    wanted = {"all": list(encodings.SINGLE), "paper": list(encodings.PAPER)}
+    names = [name for one in _ENCODINGS.value for name in wanted.get(one, [one])]
+    subjects = [properties.from_run(folder) for folder in _run_folders()]
+    subjects += [properties.from_name(name, config, config.seed) for name in names]
+    subjects += [
+        properties.from_checkpoint(Path(path).expanduser(), config.family)
+        for path in _CHECKPOINTS.value
+    ]
+    return properties.measure_properties(subjects, config, out), out
+
+
+def _sweep(config: ConfigDict) -> tuple[str, Path]:
+    out = _out("sweep")
+    return sweep_sinusoids(config, out), out
+
+
+EVALUATIONS: dict[str, Callable[[ConfigDict], tuple[str, Path]]] = {
+    "properties": _properties,
+    "sweep": _sweep,
+}
 
 
 def evaluate() -> None:
-    if _WORKDIR.value:
-        folder = Path(_WORKDIR.value).expanduser()
-        out = Path(_OUT.value).expanduser() if _OUT.value else folder / "report"
-        print(report(folder, out).text)
-    else:
-        out = Path(_OUT.value or "comparison").expanduser()
-        folders = [Path(p) for p in sorted(glob.glob(os.path.expanduser(_RUNS.value or "")))]
-        print(compare([f for f in folders if (f / "config.json").exists()], out))
+    config = _CONFIG.value
+    if config is not None and config.task not in EVALUATIONS:
+        raise ValueError(
+            f"eval.py takes configs whose task is {' or '.join(EVALUATIONS)}, got {config.task!r}; "
+            "for the scores of a run give no --config."
+        )
+    text, out = _scores() if config is None else EVALUATIONS[config.task](config)
+    print(text)
     print(f"Written to {out}")
 
 

@@ -45,7 +45,12 @@ def sinusoidal_absolute(
         return scale * sinusoid(positions, frequencies)
 
     return PositionEncoding(
-        "sinusoidal_absolute", "absolute", no_parameters, embed=embed, vectors=embed
+        "sinusoidal_absolute",
+        "absolute",
+        no_parameters,
+        embed=embed,
+        vectors=embed,
+        frequencies=lambda params: jnp.array(frequencies),
     )
 
 
@@ -67,5 +72,10 @@ def learnable_sinusoidal_absolute(
         return scale * sinusoid(positions, params["frequencies"])
 
     return PositionEncoding(
-        "learnable_sinusoidal_absolute", "absolute", init, embed=embed, vectors=embed
+        "learnable_sinusoidal_absolute",
+        "absolute",
+        init,
+        embed=embed,
+        vectors=embed,
+        frequencies=lambda params: params["frequencies"],
     )

@@ -33,6 +33,7 @@ class PositionEncoding(NamedTuple):
         added to weights·v.
       vectors: `vectors(params, x[...]) -> [..., D or d]`, the position vectors P(x) themselves,
         for figures and metrics; x are positions or offsets, as `kind` says.
+      frequencies: `frequencies(params) -> [F]`, radians per position, of an encoding made of waves.
       parts: the encodings that a combination is made of; empty for a single one.
     """
 
@@ -44,6 +45,7 @@ class PositionEncoding(NamedTuple):
     logits: Callable[..., jax.Array] | None = None
     values: Callable[..., jax.Array] | None = None
     vectors: Callable[..., jax.Array] | None = None
+    frequencies: Callable[[Params], jax.Array] | None = None
     parts: tuple[PositionEncoding, ...] = ()
 
 

@@ -63,7 +63,9 @@ def sinusoidal_relative(
     `clip=None` leaves offsets unclipped.
     """
     frequencies = default_frequencies(dim, base)
-    return _sinusoidal("sinusoidal_relative", no_parameters, lambda _: frequencies, clip, False)
+    return _sinusoidal(
+        "sinusoidal_relative", no_parameters, lambda _: jnp.array(frequencies), clip, False
+    )
 
 
 def learnable_sinusoidal_relative(
@@ -140,7 +142,7 @@ def _sinusoidal(
             out += sum(jnp.einsum("...hq,d->...qhd", m, end) for m, end in zip(mass, ends))
         return out.astype(weights.dtype)
 
-    return _relative(name, init, logits, values, vectors, clip, separate)
+    return _relative(name, init, logits, values, vectors, clip, separate, frequencies)
 
 
 def _spread(positions_q, positions_k) -> int:
@@ -149,12 +151,20 @@ def _spread(positions_q, positions_k) -> int:
     return int(max(k.max() - q.min(), q.max() - k.min())) if q.size and k.size else 0
 
 
-def _relative(name, init, logits, values, vectors, clip, separate) -> PositionEncoding:
+def _relative(
+    name, init, logits, values, vectors, clip, separate, frequencies=None
+) -> PositionEncoding:
     if clip is not None and clip < 1:
         raise ValueError(f"clip is the largest offset told apart and must be >= 1, got {clip}.")
     if not separate:
         return PositionEncoding(
-            name, "relative", init, logits=logits, values=values, vectors=vectors
+            name,
+            "relative",
+            init,
+            logits=logits,
+            values=values,
+            vectors=vectors,
+            frequencies=frequencies,
         )
 
     def init_both(key: jax.Array) -> Params:
@@ -168,4 +178,5 @@ def _relative(name, init, logits, values, vectors, clip, separate) -> PositionEn
         logits=lambda params, *args: logits(params["key"], *args),
         values=lambda params, *args: values(params["value"], *args),
         vectors=lambda params, x: vectors(params["key"], x),
+        frequencies=frequencies and (lambda params: frequencies(params["key"])),
     )

@@ -2,6 +2,12 @@
 
 from pe_jax.models.bert import Bert, BertForPretraining, Pooler, PretrainingLogits
 from pe_jax.models.config import PRESETS, BertConfig, preset
+from pe_jax.models.inspection import (
+    attention_map,
+    projections,
+    queries_and_keys,
+    query_key_matrices,
+)
 
 __all__ = [
     "PRESETS",
@@ -10,5 +16,9 @@ __all__ = [
     "BertForPretraining",
     "Pooler",
     "PretrainingLogits",
+    "attention_map",
     "preset",
+    "projections",
+    "queries_and_keys",
+    "query_key_matrices",
 ]

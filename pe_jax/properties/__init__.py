@@ -1,19 +1,43 @@
-"""Property metrics of position encodings, as pure jitted functions."""
+"""Properties of position encodings: metrics as pure jitted functions, sweeps, and probes."""
 
+from pe_jax.properties.correlation import MINIMUM_RUNS, Correlation, correlate
+from pe_jax.properties.literature import (
+    chen_locality,
+    chen_symmetry,
+    saponati_directionality,
+    saponati_symmetry,
+)
 from pe_jax.properties.metrics import (
+    forward_share,
     monotonicity,
     proximity,
-    psi,
     symmetry,
     translation_invariance,
-    turning_point,
 )
+from pe_jax.properties.probing import identical_words, position_products
+from pe_jax.properties.regression import Fit, regress
+from pe_jax.properties.sweeps import sweep
+from pe_jax.properties.waves import psi, turning_point, waves
 
 __all__ = [
+    "MINIMUM_RUNS",
+    "Correlation",
+    "Fit",
+    "chen_locality",
+    "chen_symmetry",
+    "correlate",
+    "forward_share",
+    "identical_words",
     "monotonicity",
+    "position_products",
     "proximity",
     "psi",
+    "regress",
+    "saponati_directionality",
+    "saponati_symmetry",
+    "sweep",
     "symmetry",
     "translation_invariance",
     "turning_point",
+    "waves",
 ]

@@ -4,8 +4,11 @@ Each metric is a violation in [0, 1], 0 where the property holds exactly, of a p
 Φ `[*B, L, L]`, Φ[x, y] the proximity of positions x and y. Leading axes are free. The measures are
 our own: the accepted paper has indicators whose formulas could not be obtained.
 
-All are pure and compile; a constant Φ violates nothing, except that it orders no pair (every
-comparison is a tie, so monotonicity is 1/2).
+All are pure, compile, and can be told with `length` that only the first positions count, so that
+matrices of several sizes fit one program (fewer than three positions violate nothing). A constant Φ
+violates nothing, except that it orders no pair (every comparison is a tie, so monotonicity is 1/2).
+A Φ with a NaN in it gives NaN. Gradients are those of the formulas; the unweighted monotonicity is
+a count and has none.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -25,7 +27,9 @@ def proximity(vectors: Float[Array, "*B L D"]) -> Float[Array, "*B L L"]:
 
 
 @partial(jax.jit, static_argnames="skip")
-def translation_invariance(phi: Float[Array, "*B L L"], *, skip: int = 0) -> Float[Array, "*B"]:
+def translation_invariance(
+    phi: Float[Array, "*B L L"], *, skip: int = 0, length: int | Int[Array, ""] | None = None
+) -> Float[Array, "*B"]:
     """Violation of Φ(x, x + m) = Φ(y, y + m) (paper, property 2): 1 - R² of the best Toeplitz fit.
 
     Over the off-diagonal entries, as self-proximity says nothing of distance: the squared deviation
@@ -34,26 +38,36 @@ def translation_invariance(phi: Float[Array, "*B L L"], *, skip: int = 0) -> Flo
 
     Args:
       skip: rows and columns left out at the start; 1 leaves out [CLS], an outlier in real BERTs.
+      length: only the first `length` positions count; default all. May be traced.
 
     Raises:
       ValueError: with fewer than three positions every matrix would fit.
     """
     phi = phi[..., skip:, skip:]
-    length = phi.shape[-1]
-    if length < 3:
-        raise ValueError(f"Translation invariance needs at least 3 positions, got {length}.")
-    by_offset, there = _by_offset(phi)  # [*B, L, 2L-2]: offsets -(L-1) .. -1, 1 .. L-1.
+    positions = phi.shape[-1]
+    if positions < 3:
+        raise ValueError(f"Translation invariance needs at least 3 positions, got {positions}.")
+    inside = _inside(positions, None if length is None else length - skip)
+    by_offset, there = _by_offset(phi, inside & ~jnp.eye(positions, dtype=bool))  # [*B, L, 2L-1]
     # Centred first: the squares of a large common constant would drown the deviations in float32.
-    mean = jnp.sum(jnp.where(there, by_offset, 0), (-2, -1), keepdims=True) / there.sum()
-    deviation = jnp.where(there, by_offset - mean, 0)
-    diagonal = deviation.sum(-2, keepdims=True) / there.sum(-2, keepdims=True)
-    unexplained = jnp.sum(jnp.where(there, deviation - diagonal, 0) ** 2, (-2, -1))
-    return _share(unexplained, jnp.sum(deviation**2, (-2, -1)), phi)
+    mean = jnp.sum(by_offset, (-2, -1), keepdims=True) / there.sum()
+    whole = jnp.sum(jnp.where(there, by_offset - mean, 0) ** 2, (-2, -1))
+    # Each diagonal less its first entry, so that one of equal entries deviates by 0 exactly.
+    first = jnp.concatenate([jnp.flip(phi[..., :, 0], -1), phi[..., 0, 1:]], axis=-1)
+    shifted = jnp.where(there, by_offset - first[..., None, :], 0)
+    counts = jnp.maximum(there.sum(-2, keepdims=True), 1)
+    diagonal = shifted.sum(-2, keepdims=True) / counts
+    unexplained = jnp.sum(jnp.where(there, shifted - diagonal, 0) ** 2, (-2, -1))
+    return _share(unexplained, whole, by_offset)
 
 
 @partial(jax.jit, static_argnames=("window", "weighted"))
 def monotonicity(
-    phi: Float[Array, "*B L L"], window: int | None = None, *, weighted: bool = False
+    phi: Float[Array, "*B L L"],
+    window: int | None = None,
+    *,
+    weighted: bool = False,
+    length: int | Int[Array, ""] | None = None,
 ) -> Float[Array, "*B"]:
     """Violation of m > n => Φ(x, x ± m) < Φ(x, x ± n) (paper, property 1).
 
@@ -63,69 +77,130 @@ def monotonicity(
     Args:
       window: the largest offset compared; default all, L - 1.
       weighted: each pair counts by its |difference|; ties then weigh nothing.
+      length: only the first `length` positions count; default all. May be traced.
 
     Raises:
       ValueError: if the window holds no pair (2 <= window <= L - 1).
     """
-    length = phi.shape[-1]
-    window = length - 1 if window is None else window
-    if not 2 <= window <= length - 1:
-        raise ValueError(f"A window lies between 2 and L - 1 = {length - 1}, got {window}.")
-    right, there_right = _by_offset(phi, np.arange(1, window + 1))
-    left, there_left = _by_offset(phi, -np.arange(1, window + 1))
-    rows = jnp.concatenate([right, left], axis=-2)  # [*B, 2L, window]
-    there = jnp.asarray(np.concatenate([there_right, there_left]))
+    positions = phi.shape[-1]
+    window = positions - 1 if window is None else window
+    if not 2 <= window <= positions - 1:
+        raise ValueError(f"A window lies between 2 and L - 1 = {positions - 1}, got {window}.")
+    by_offset, there = _by_offset(phi, _inside(positions, length))
+    # Offsets 1 .. window, outwards in each direction, one row for each: [*B, 2L, window].
+    outwards = lambda x: jnp.concatenate(
+        [
+            x[..., positions : positions + window],
+            x[..., positions - 1 - window : positions - 1][..., ::-1],
+        ],
+        axis=-2,
+    )
+    rows, there = outwards(by_offset), outwards(there)
+    if weighted:
+        wrong, total = _weighted_pairs(rows, there)
+    else:
+        wrong, total = _pairs(rows, there)
+    violation = jnp.where(total > 0, wrong / jnp.where(total > 0, total, 1), 0.5)
+    return jnp.where(jnp.isnan(rows).any((-2, -1)), jnp.nan, violation)
 
-    def add(sums, n):
+
+def _pairs(rows, there):
+    """(pairs in the wrong order, all pairs), ties half.
+
+    Offset by offset, so that memory stays at L · window; counts are kept by entry and summed last,
+    as integers, which is what makes it fast and keeps it exact.
+    """
+    window = rows.shape[-1]
+    rows = jnp.where(there, rows, jnp.nan)  # A comparison with NaN is false: nothing to mask.
+
+    def add(twice, n):
         near = jax.lax.dynamic_index_in_dim(rows, n, axis=-1)  # [*B, 2L, 1]
-        compared = there & (jnp.arange(window) > n)  # An offset that exists has all nearer ones.
-        difference = rows - near
-        weight = jnp.where(compared, jnp.abs(difference) if weighted else 1.0, 0.0)
-        wrong = jnp.where(difference > 0, 1.0, jnp.where(difference < 0, 0.0, 0.5))
-        return (sums[0] + (weight * wrong).sum((-2, -1)), sums[1] + weight.sum((-2, -1))), None
+        wrong = (rows > near).astype(jnp.int32) + (rows >= near).astype(jnp.int32)
+        return twice + jnp.where(jnp.arange(window) > n, wrong, 0), None
 
-    # Offset by offset, so that memory stays at L · window instead of L · window².
-    zero = jnp.zeros(phi.shape[:-2], phi.dtype)
-    (wrong, total), _ = jax.lax.scan(add, (zero, zero), jnp.arange(window - 1))
-    return jnp.where(total > 0, wrong / jnp.where(total > 0, total, 1), 0.5)
+    twice, _ = jax.lax.scan(
+        add, jnp.zeros(rows.shape, jnp.int32), jnp.arange(window - 1), unroll=min(4, window - 1)
+    )
+    present = there.sum(-1).astype(jnp.float32)  # An offset that exists has all nearer ones.
+    return twice.sum(-1).astype(rows.dtype).sum(-1) / 2, (present * (present - 1) / 2).sum()
+
+
+def _weighted_pairs(rows, there):
+    """(sum of the differences in the wrong order, sum of all), absolute."""
+    window = rows.shape[-1]
+    rows = jnp.where(there, rows, 0)
+
+    @jax.checkpoint  # The backward pass compares again instead of keeping L³ differences.
+    def add(sums, n):
+        near = jax.lax.dynamic_index_in_dim(rows, n, axis=-1)
+        compared = there & (jnp.arange(window) > n)
+        difference = jnp.where(compared, rows - near, 0)
+        return (sums[0] + jnp.maximum(difference, 0), sums[1] + jnp.abs(difference)), None
+
+    zeros = jnp.zeros_like(rows)
+    (wrong, total), _ = jax.lax.scan(add, (zeros, zeros), jnp.arange(window - 1))
+    return wrong.sum((-2, -1)), total.sum((-2, -1))
 
 
 @jax.jit
-def symmetry(phi: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
-    """Violation of Φ(x, y) = Φ(y, x) (paper, property 3): ‖(Φ - Φᵀ)/2‖² / ‖Φ - mean‖²."""
+def symmetry(
+    phi: Float[Array, "*B L L"], *, length: int | Int[Array, ""] | None = None
+) -> Float[Array, "*B"]:
+    """Violation of Φ(x, y) = Φ(y, x) (paper, property 3): ‖(Φ - Φᵀ)/2‖² / ‖Φ - mean‖².
+
+    Args:
+      length: only the first `length` positions count; default all. May be traced.
+    """
+    inside = _inside(phi.shape[-1], length)
+    phi = jnp.where(inside, phi, 0)
     odd = (phi - jnp.swapaxes(phi, -1, -2)) / 2
-    deviation = phi - phi.mean((-2, -1), keepdims=True)
+    mean = phi.sum((-2, -1), keepdims=True) / inside.sum()
+    deviation = jnp.where(inside, phi - mean, 0)
     return _share((odd**2).sum((-2, -1)), (deviation**2).sum((-2, -1)), phi)
 
 
 @jax.jit
-def psi(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[Array, "*B M"]:
-    """ψ(m) = sum_i cos(w_i m), the dot product of two sinusoids m apart (paper, section 3.2)."""
-    return jnp.cos(frequencies[..., None, :] * offsets[:, None]).sum(-1)
+def forward_share(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
+    """How much more attention goes forwards than backwards, in [-1, 1].
+
+    (mass above the diagonal - mass below) / (their sum), of attention weights, row = query; 0 where
+    neither side has any. The paper (section 5.2) finds learnable sinusoidal relative encodings
+    attend "more on forwarding tokens".
+    """
+    above = jnp.triu(weights, 1).sum((-2, -1))
+    below = jnp.tril(weights, -1).sum((-2, -1))
+    both = above + below
+    return jnp.where(both > 0, (above - below) / jnp.where(both > 0, both, 1), 0.0)
 
 
-def turning_point(values: Float[Array, "*B M"]) -> Int[Array, "*B"]:
-    """The first m with ψ(m+1) >= ψ(m), for values ψ(0), ψ(1), ...; M - 1 if there is none."""
-    rising = values[..., 1:] >= values[..., :-1]
-    return jnp.where(rising.any(-1), jnp.argmax(rising, axis=-1), values.shape[-1] - 1)
+def _inside(positions: int, length: int | Array | None) -> Bool[Array, "L L"]:
+    """Where both positions are among the first `length`."""
+    inside = jnp.arange(positions) < (positions if length is None else length)
+    return inside[:, None] & inside
 
 
 def _by_offset(
-    phi: Float[Array, "*B L L"], offsets: np.ndarray | None = None
+    phi: Float[Array, "*B L L"], entry: Bool[Array, "L L"]
 ) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
-    """Φ[x, x + m] at row x and column of m, and where x + m is a position."""
-    length = phi.shape[-1]
-    if offsets is None:
-        offsets = np.concatenate([np.arange(1 - length, 0), np.arange(1, length)])
-    columns = np.arange(length)[:, None] + offsets
-    there = (columns >= 0) & (columns < length)
-    rows = np.broadcast_to(np.arange(length)[:, None], columns.shape)
-    return phi[..., rows, np.where(there, columns, 0)], there
+    """Φ[x, x + m] at row x and column L - 1 + m, 0 where there is none; and where there is one.
+
+    M = 2L - 1. Padding each row by L and reading the same numbers in rows one shorter moves row x
+    by x columns: a reshape, where indices would make a gather.
+    """
+
+    def skewed(matrix):
+        length = matrix.shape[-1]
+        turned = jnp.flip(matrix, -1)
+        padded = jnp.pad(turned, [(0, 0)] * (matrix.ndim - 1) + [(0, length)])
+        flat = padded.reshape(*matrix.shape[:-2], -1)[..., : length * (2 * length - 1)]
+        return jnp.flip(flat.reshape(*matrix.shape[:-1], 2 * length - 1), -1)
+
+    return skewed(jnp.where(entry, phi, 0)), skewed(entry)
 
 
 def _share(part: Array, whole: Array, phi: Array) -> Array:
     """part / whole in [0, 1]; 0 where `whole` is no more than the rounding of a constant Φ."""
-    size = phi.shape[-1] ** 2
+    size = phi.shape[-2] ** 2
     rounding = size * (8 * jnp.finfo(phi.dtype).eps * jnp.abs(phi).max((-2, -1))) ** 2
     constant = whole <= rounding
     return jnp.where(constant, 0.0, jnp.clip(part / jnp.where(constant, 1.0, whole), 0.0, 1.0))

@@ -11,13 +11,14 @@ import jax
 import numpy as np
 
 from pe_jax import encodings
-from pe_jax.tasks.pretraining import build, held_out_batches, stage_configs
-from pe_jax.tasks.report import table
+from pe_jax.tasks.markdown import table
+from pe_jax.tasks.pretraining import build
+from pe_jax.terminal import say
 from pe_jax.training import workdir
 from pe_jax.training.checkpoints import newest_params
 from pe_jax.training.sharding import parallelize_eval
 from pe_jax.training.step import Task, make_eval_step
-from pe_jax.training.writers import say, write_text
+from pe_jax.training.writers import write_text
 
 _LOSS = "masked_lm_loss"
 
@@ -72,10 +73,9 @@ def score(folder: Path) -> Scores:
     config = workdir.load_config(folder)
     experiment = build(config, folder / "tokenizer.json")
     step, params = newest_params(folder)
-    stage = stage_configs(config)[-1]
-    batches = held_out_batches(config, stage, experiment.text, experiment.mesh)
+    stage = experiment.stages[-1]
     each = parallelize_eval(_each_example(experiment.task), experiment.mesh)
-    scored = [jax.device_get(each(params, batch)) for batch in batches]
+    scored = [jax.device_get(each(params, batch)) for batch in stage.held_out]
     examples = {
         name: (_joined(s[name][0] for s in scored), _joined(s[name][1] for s in scored))
         for name in scored[0]

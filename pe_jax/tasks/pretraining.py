@@ -22,13 +22,14 @@ from ml_collections import ConfigDict
 from pe_jax import data
 from pe_jax.models import BertConfig, BertForPretraining, preset
 from pe_jax.tasks.text import Text, load_text
+from pe_jax.terminal import say
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpoints import Checkpoints, newest_params
 from pe_jax.training.loop import Cadence, Stage, evaluate, fit
 from pe_jax.training.step import Task, TrainState, init_state, make_eval_step, make_train_step
 from pe_jax.training.transplant import Changes, transplant
-from pe_jax.training.writers import MetricsWriter, say, write_text
+from pe_jax.training.writers import MetricsWriter, write_text
 
 _HELD_OUT_SEED = 20_210_503  # Held-out pairs and masks are the same for every run and seed.
 
@@ -137,20 +138,33 @@ def build(config: ConfigDict, tokenizer: Path | None = None) -> Experiment:
             workers=config.data.workers,
         )
         train_step = make_train_step(task, optimizer, accumulation=stage.accumulation)
+        held_out = _held_out_batches(config, stage, text, mesh)
         built.append(
             Stage(
                 name=f"length {stage.length}",
                 steps=count,
                 batches=batches,
                 train_step=sharding.parallelize(train_step, mesh, config.parallel),
-                evaluate=functools.partial(
-                    evaluate, eval_step, batches=held_out_batches(config, stage, text, mesh)
-                ),
+                evaluate=functools.partial(evaluate, eval_step, batches=held_out),
+                held_out=held_out,
                 rows=stage.batch_size,
                 length=stage.length,
+                examples=len(some),
             )
         )
     return Experiment(config, model, task, text, built, optimizer, schedule, mesh)
+
+
+def initial_positions(config: ConfigDict, model: BertConfig) -> Any:
+    """The position parameters that a run of `config` draws before its first step."""
+    make = jax.jit(
+        lambda key: (
+            init_state(pretraining_task(model), optax.identity(), key)
+            .params["bert"]
+            .get("position", {})
+        )
+    )
+    return make(jax.random.key(config.seed))
 
 
 def stage_configs(config: ConfigDict) -> list[ConfigDict]:
@@ -260,7 +274,7 @@ def transplant_run(model: BertConfig, params: Any, folder: Path) -> tuple[Any, C
     return transplant(params, model.encoding(), old, model_config(old_config).encoding())
 
 
-def held_out_batches(config: ConfigDict, stage: ConfigDict, text: Text, mesh: Any) -> list[Any]:
+def _held_out_batches(config: ConfigDict, stage: ConfigDict, text: Text, mesh: Any) -> list[Any]:
     """Global batches of held-out examples, the same for every run on this text."""
     examples = _examples(config, stage, text, text.held_out, text.held_out_documents)
     host, hosts = sharding.host()

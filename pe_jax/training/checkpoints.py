@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         """The newest step with a whole checkpoint; None if there is none."""
         return self._manager.latest_step()
+
+    def steps(self) -> list[int]:
+        """All steps with a whole checkpoint, the oldest first."""
+        return sorted(self._manager.all_steps())
 
     def save(self, state: TrainState, iterator: grain.DatasetIterator) -> None:
         """Saves the state after its step, with the place in the data that comes next."""
@@ -70,6 +75,25 @@ class Checkpoints:
         placed = ocp.checkpoint_utils.construct_restore_args(like)
         restore = ocp.args.PyTreeRestore(like, restore_args=placed, **options)
         return self._manager.restore(step, args=ocp.args.Composite(state=restore))["state"]
+
+
+def saved_steps(workdir: Path) -> list[int]:
+    """The steps that a run has checkpoints of, the oldest first."""
+    checkpoints = Checkpoints(workdir, keep=None)
+    try:
+        return checkpoints.steps()
+    finally:
+        checkpoints.close()
+
+
+def params_by_step(workdir: Path) -> Iterator[tuple[int, Any]]:
+    """Step and parameters of every checkpoint of a run, the oldest first, one at a time."""
+    checkpoints = Checkpoints(workdir, keep=None)
+    try:
+        for step in checkpoints.steps():
+            yield step, checkpoints.restore_params(step)
+    finally:
+        checkpoints.close()
 
 
 def newest_params(workdir: Path) -> tuple[int, Any]:

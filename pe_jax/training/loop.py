@@ -11,10 +11,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from pe_jax.terminal import Progress
 from pe_jax.training import sharding
 from pe_jax.training.checkpoints import Checkpoints
 from pe_jax.training.step import Metrics, TrainState
-from pe_jax.training.writers import MetricsWriter, Progress
+from pe_jax.training.writers import MetricsWriter
 
 
 class Stage(NamedTuple):
@@ -25,8 +26,10 @@ class Stage(NamedTuple):
       steps: how many.
       batches: endless batches of this host, NumPy.
       train_step: compiled, `(state, global batch) -> (state, metrics)`.
-      evaluate: `evaluate(params) -> {name: value}` on held-out data of this stage's kind.
+      evaluate: `evaluate(params) -> {name: value}`, on `held_out`.
+      held_out: global batches of held-out data of this stage's kind.
       rows, length: of the global batch, for rates.
+      examples: how many make an epoch.
     """
 
     name: str
@@ -34,8 +37,10 @@ class Stage(NamedTuple):
     batches: grain.IterDataset
     train_step: Callable[[TrainState, Any], tuple[TrainState, Metrics]]
     evaluate: Callable[[Any], dict[str, float]]
+    held_out: list[Any]
     rows: int
     length: int
+    examples: int
 
 
 class Cadence(NamedTuple):

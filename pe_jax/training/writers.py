@@ -1,15 +1,13 @@
-"""Where numbers go while a run lasts: JSON lines, TensorBoard events, and the terminal."""
+"""Where numbers go while a run lasts: JSON lines and TensorBoard events."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 
 import tensorboardX
-from tqdm import tqdm
 
 
 class MetricsWriter:
@@ -34,33 +32,6 @@ class MetricsWriter:
 
     def close(self) -> None:
         self._events.close()
-
-
-class Progress:
-    """A bar with rate and time left on a terminal, plain lines elsewhere."""
-
-    def __init__(self, steps: int, step: int):
-        self._steps = steps
-        self._bar = tqdm(
-            total=steps, initial=step, unit=" steps", disable=not sys.stderr.isatty(), smoothing=0.1
-        )
-
-    def advance(self) -> None:
-        self._bar.update()
-
-    def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
-        """One line of numbers, above the bar if there is one."""
-        numbers = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
-        line = f"step {step:>{len(str(self._steps))}}/{self._steps}  {what}  {numbers}"
-        self._bar.write(line, file=sys.stderr)
-
-    def close(self) -> None:
-        self._bar.close()
-
-
-def say(line: str) -> None:
-    """A line for whoever watches the run; results go to standard output, this does not."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def write_text(path: Path, text: str) -> None:

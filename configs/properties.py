@@ -1,0 +1,41 @@
+"""The properties of position encodings, measured: tables, figures 1 to 7, probes.
+
+Command:  python eval.py --config=configs/properties.py --workdir=RUN --out=R
+          python eval.py --config=configs/properties.py --runs='RUNS/*' --out=R
+          python eval.py --config=configs/properties.py --encodings=all --out=R
+          python eval.py --config=configs/properties.py --checkpoints=MODEL_FOLDER --out=R
+Hardware: one CPU.
+Time:     a minute or two for a run of a small BERT.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    config = ConfigDict()
+    config.task = "properties"
+    config.parts = ""  # Which, joined with commas; empty means all that apply. See the README.
+    config.length = 128  # Positions looked at, or as many as there are.
+    config.windows = (5, 10, 20, 50)  # Of local monotonicity, offsets.
+    config.seed = 0  # Of the words that are drawn.
+
+    # Identical words: raw "logits" before scaling, or softmaxed "weights"; figures of the heads'
+    # "average" or of "each" head; how many words.
+    config.attention = "logits"
+    config.heads = "average"
+    config.layer = 0
+    config.words = 300
+
+    # Untrained encodings (and table 1): the sizes of the BERT around them.
+    config.size = "base"
+    config.clip = 64
+    config.sinusoid_scale = 1.0
+    config.seeds = 5  # Random models that table 1 averages over.
+    config.table_window = 10  # Of its local monotonicity.
+
+    config.ridge = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    config.family = ""  # Of imported tables whose file does not say: bert, roberta or gpt2.
+    config.score_examples = 256  # Held-out examples that each checkpoint is scored on.
+    config.scores = ""  # CSV of scores to correlate with; empty takes the runs' held-out scores.
+    config.vector = ""  # "pdf" or "svg" writes every figure in that format as well.
+    return config

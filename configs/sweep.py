@@ -1,0 +1,25 @@
+"""A sweep: how far does the proximity of fixed sinusoids fall, for which base and dimension?
+
+Command:  python eval.py --config=configs/sweep.py --out=R
+Hardware: one CPU.
+Time:     under a minute.
+Expected: for base 10,000 the paper's "about 50" at BERT's D = 768 is 43; larger bases and
+          dimensions reach farther.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    config = ConfigDict()
+    config.task = "sweep"
+    config.measure = "turning_point"  # Or monotonicity, monotonicity_weighted (violations).
+    config.window = 50  # Of monotonicity.
+    config.bases = (10.0, 1e6)  # From, to; spaced evenly on a logarithmic scale.
+    config.base_count = 60
+    config.dims = (16.0, 1024.0)  # From, to; even numbers.
+    config.dim_count = 60
+    config.length = 512  # Offsets looked at.
+    config.memory = 2**26  # Bytes a device.
+    config.vector = ""  # "pdf" or "svg" writes the figure in that format as well.
+    return config

@@ -1,0 +1,153 @@
+"""Curves: scores over epochs, cosines and their sums, predicted positions (figures 1, 4, 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.ticker import PercentFormatter
+
+from pe_jax.figures import style
+
+
+@style.applied
+def score_curves(
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    path: str | Path,
+    *,
+    score: str,
+    title: str,
+    switches: Mapping[float, str] | None = None,
+    vector: str = "",
+) -> Path:
+    """A score against the epoch, a line a run (paper, figure 1).
+
+    Args:
+      curves: run -> (epochs, scores), scores from 0 to 1.
+      switches: epochs at which the sequence length changes -> what to write there.
+    """
+    figure = style.new(6.4, 4.0, title)
+    axes = figure.subplots()
+    for number, (name, (epochs, scores)) in enumerate(curves.items()):
+        axes.plot(epochs, scores, marker="o", ms=3, label=name, **style.line_style(number))
+    for epoch, what in (switches or {}).items():
+        axes.axvline(epoch, color="0.6", lw=1, zorder=0)
+        axes.annotate(
+            what, (epoch, 1), xycoords=("data", "axes fraction"), xytext=(3, -3),
+            textcoords="offset points", va="top", fontsize=8, color="0.35",
+        )  # fmt: skip
+    axes.set_xlabel("epoch")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.set_ylabel(score)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return style.save(figure, path, vector)
+
+
+@style.applied
+def wave_curves(
+    waves: Mapping[str, np.ndarray],
+    total: np.ndarray,
+    path: str | Path,
+    *,
+    title: str,
+    turning_point: int | None = None,
+    vector: str = "",
+) -> Path:
+    """(a) cosines of single frequencies, (b) the sum of all of them (paper, figure 4).
+
+    Args:
+      waves: what each is called -> cos(w m) at m = 0, 1, ...
+      total: ψ(m), the sum over all frequencies, over their number.
+      turning_point: up to which ψ falls, to be marked; None marks nothing.
+    """
+    figure = style.new(8.4, 3.4, title)
+    left, right = figure.subplots(1, 2)
+    for number, (name, values) in enumerate(waves.items()):
+        left.plot(values, label=name, lw=1.2, **style.line_style(number))
+    left.set_title("(a) single frequencies")
+    left.set_ylabel("cos(ω m)")
+    left.legend(fontsize=7, loc="lower left", framealpha=0.9)
+    right.plot(total, color=style.COLOURS[0])
+    right.set_title("(b) sum over all frequencies")
+    right.set_ylabel("ψ(m) / ψ(0)")
+    if turning_point is not None:
+        _mark(right, turning_point, total, style.COLOURS[1], f"falls up to m = {turning_point}")
+        right.legend(fontsize=8)
+    for axes in (left, right):
+        axes.set_xlabel("offset m")
+        axes.grid(alpha=0.3)
+    return style.save(figure, path, vector)
+
+
+@style.applied
+def psi_curves(
+    curves: Mapping[str, np.ndarray],
+    turning_points: Mapping[str, int],
+    path: str | Path,
+    *,
+    title: str,
+    vector: str = "",
+) -> Path:
+    """ψ(m) of several sets of frequencies over each other, each as a share of ψ(0) (figure 6).
+
+    Args:
+      turning_points: where each stops falling; a dot marks it.
+    """
+    figure = style.new(6.4, 4.0, title)
+    axes = figure.subplots()
+    for number, (name, values) in enumerate(curves.items()):
+        look = style.line_style(number)
+        turn = turning_points[name]
+        axes.plot(values, label=f"{name} (falls up to {turn})", **look)
+        _mark(axes, turn, values, look["color"])
+    axes.set_xlabel("offset m, positions")
+    axes.set_ylabel("ψ(m) / ψ(0)")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return style.save(figure, path, vector)
+
+
+@style.applied
+def prediction_plot(
+    positions: np.ndarray,
+    panels: Sequence[tuple[str, np.ndarray, np.ndarray]],
+    path: str | Path,
+    *,
+    title: str,
+    vector: str = "",
+) -> Path:
+    """Position predicted from the position vector against the true one, a panel a fit.
+
+    Args:
+      positions: the true ones `[N]`.
+      panels: (title, predicted `[N]`, bool `[N]` where it was trained).
+    """
+    figure = style.new(4.2 * len(panels), 3.9, title)
+    low, high = positions.min(), positions.max()
+    for axes, (name, predicted, train) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+    ):
+        axes.plot([low, high], [low, high], color="0.5", lw=1, label="exact", zorder=0)
+        axes.plot(
+            positions[~train], predicted[~train], "o", ms=2.5, color=style.COLOURS[1],
+            label="tested on",
+        )  # fmt: skip
+        axes.plot(
+            positions[train], predicted[train], ".", ms=2.5, color=style.COLOURS[0],
+            label="trained on",
+        )  # fmt: skip
+        margin = 0.25 * (high - low)
+        axes.set_ylim(low - margin, high + margin)
+        outside = int(((predicted < low - margin) | (predicted > high + margin)).sum())
+        axes.set_title(name + (f"\n({outside} outside the picture)" if outside else ""))
+        axes.set_xlabel("true position")
+        axes.set_ylabel("predicted position")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8, markerscale=2)
+    return style.save(figure, path, vector)
+
+
+def _mark(axes, turn: int, values: np.ndarray, colour: str, label: str | None = None) -> None:
+    axes.plot([turn], [values[turn]], "o", ms=5, color=colour, label=label)

@@ -1,0 +1,79 @@
+"""Proximity matrices side by side: the paper's figures 2, 3, 5 and 7."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pe_jax.figures import style
+
+
+class Panel(NamedTuple):
+    """A matrix `[N, N]`: its title, the first and last position or offset, what the axes are."""
+
+    title: str
+    matrix: np.ndarray
+    first: int
+    last: int
+    rows: str = "position"
+    columns: str = "position"
+
+
+@style.applied
+def matrix_grid(
+    panels: Sequence[Panel],
+    path: str | Path,
+    *,
+    title: str,
+    label: str,
+    limits: tuple[float, float] | None = None,
+    across: int = 4,
+    vector: str = "",
+) -> Path:
+    """Matrices as images in a grid with one colour scale for all of them.
+
+    Args:
+      label: of the colour scale, with its unit.
+      limits: ends of the scale; default the least and greatest value of all panels.
+      across: panels a row.
+      vector: "pdf" or "svg" writes that file as well.
+    """
+    if limits is None:
+        limits = (
+            min(float(np.min(panel.matrix)) for panel in panels),
+            max(float(np.max(panel.matrix)) for panel in panels),
+        )
+    columns = min(len(panels), across)
+    rows = -(-len(panels) // columns)
+    figure = style.new(max(2.7 * columns + 1.1, 4.6), 2.75 * rows + 0.7, title)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    beyond = [False, False]
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        edges = (panel.first - 0.5, panel.last + 0.5)
+        image = axes.imshow(
+            panel.matrix,
+            cmap="viridis",
+            vmin=limits[0],
+            vmax=limits[1],
+            extent=(*edges, edges[1], edges[0]),
+            interpolation="nearest",
+        )
+        beyond[0] |= bool(np.min(panel.matrix) < limits[0])
+        beyond[1] |= bool(np.max(panel.matrix) > limits[1])
+        axes.set_title(panel.title)
+        axes.set_xlabel(panel.columns)
+        axes.set_ylabel(panel.rows)
+    extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}
+    figure.colorbar(
+        image,
+        ax=[axes for axes in grid.flat[: len(panels)]],
+        label=label,
+        extend=extend[tuple(map(int, beyond))],
+        shrink=min(1.0, 0.85 if rows == 1 else 0.6),
+    )
+    return style.save(figure, path, vector)

@@ -1,0 +1,51 @@
+"""What all figures share: fonts, colours that the colour-blind tell apart, writing a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+
+STYLE = {"font.size": 9, "axes.titlesize": 9, "figure.titlesize": 11, "svg.fonttype": "none"}
+
+# Decorates every function that draws: the style holds while it draws, and for nobody else.
+applied = matplotlib.rc_context(STYLE)
+
+# Okabe and Ito's palette without its yellow, which is too pale for lines; dashes tell apart what
+# colours cannot, in print and where there are more lines than colours.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+VECTOR = ("pdf", "svg")
+
+
+def line_style(number: int) -> dict:
+    """Colour and dashes of the nth line of a plot."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[(number // len(COLOURS) + number) % len(DASHES)],
+    }
+
+
+def new(width: float, height: float, title: str = "") -> Figure:
+    """An empty figure, inches; no window, no global state."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def save(figure: Figure, path: str | Path, vector: str = "") -> Path:
+    """Writes the figure as PNG to `path`, and beside it as `vector` ("pdf" or "svg") if given.
+
+    Raises:
+      ValueError: for another kind of vector file.
+    """
+    if vector and vector not in VECTOR:
+        raise ValueError(f"Vector figures are {' or '.join(VECTOR)}, got {vector!r}.")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    if vector:
+        figure.savefig(path.with_suffix(f".{vector}"))
+    return path

@@ -1,0 +1,165 @@
+"""Tensors by name from a checkpoint in the Hugging Face layout: config.json and safetensors.
+
+A pickle (`pytorch_model.bin`, `.pt`) can run any code while it loads: none is ever opened here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes  # Also what makes bfloat16 a dtype to NumPy, and so readable by safetensors.
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+_WHOLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# clone: a pickle's tied tensors share their memory, which safetensors does not write.
+_CONVERT = (
+    "import sys, torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous() "
+    "for f in sys.argv[2:] for k, v in "
+    "torch.load(f, map_location='cpu', weights_only=True).items()}, sys.argv[1])"
+)
+
+
+class Header(NamedTuple):
+    """What a file says of a tensor before it is read; dtype as safetensors spells it: "BF16"."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint; a tensor is read from its file when it is asked for.
+
+    Attributes:
+      path: as given.
+      config: the content of config.json, {} if there is none.
+      headers: of every tensor, by name.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    headers: dict[str, Header]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.headers)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._header(name).shape
+
+    def is_float(self, name: str) -> bool:
+        """Whether the values are the weights themselves, not indices or quantised codes."""
+        return self._header(name).dtype in ("F64", "F32", "F16", "BF16")
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor in its own dtype; float16 and bfloat16 become float32."""
+        with _opened(self._header(name).file) as file:
+            tensor = file.get_tensor(name)
+        return tensor.astype(np.float32) if tensor.dtype in _NARROW else tensor
+
+    def _header(self, name: str) -> Header:
+        if name not in self.headers:
+            raise ValueError(f"{self.path} has no tensor {name!r}; see Checkpoint.names.")
+        return self.headers[name]
+
+
+_NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Opens a checkpoint: reads every file's header, and no tensor yet.
+
+    Args:
+      path: a folder with `model.safetensors`, or with shards and `model.safetensors.index.json`; or
+        one .safetensors file. config.json beside the tensors is read if it is there.
+
+    Raises:
+      ValueError: if there is nothing to read, if it is a pickle, or a file is damaged or missing.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(
+            f"No checkpoint at {path}. Give a folder with {_WHOLE} and config.json, or a "
+            ".safetensors file. A model of the Hugging Face Hub is downloaded first: "
+            "hf download NAME --local-dir FOLDER."
+        )
+    if path.suffix in _PICKLES:
+        raise _refusal([path], path.with_suffix(".safetensors"))
+    files = [path] if path.is_file() else _tensor_files(path)
+    headers = {name: header for file in files for name, header in _file_headers(file).items()}
+    config = files[0].parent / "config.json"
+    return Checkpoint(path, _json(config) if config.is_file() else {}, headers)
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    if (folder / _WHOLE).is_file():
+        return [folder / _WHOLE]
+    if (folder / _INDEX).is_file():
+        return _shards(folder / _INDEX)
+    pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES)
+    # Beside the weights lie pickles of other kinds: optimizer.pt, training_args.bin.
+    weights = [file for file in pickles if file.name.startswith("pytorch_model")] or pickles
+    if weights and not any(folder.glob("*.safetensors")):
+        raise _refusal(weights, folder / _WHOLE)
+    raise ValueError(
+        f"{folder} has neither {_WHOLE} nor {_INDEX}. If its tensors are in a file of another "
+        "name, give that file as the path."
+    )
+
+
+def _file_headers(file: Path) -> dict[str, Header]:
+    with _opened(file) as tensors:
+        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+        return {n: Header(file, tuple(s.get_shape()), s.get_dtype()) for n, s in slices.items()}
+
+
+def _shards(index: Path) -> list[Path]:
+    shards = _json(index).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ValueError(f'{index} has no "weight_map" from tensors to files: download it again.')
+    files = [index.parent / shard for shard in sorted(set(shards.values()))]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ValueError(
+            f"{index} names files that are not in {index.parent}: {', '.join(missing)}. Download "
+            "them into that folder."
+        )
+    return files
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            yield tensors
+    except SafetensorError as error:
+        raise ValueError(
+            f"{file} is not a whole safetensors file ({error}). Its download was cut short, or it "
+            "is only a Git LFS pointer: download it again."
+        ) from error
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file} is not a JSON object ({error}): download it again.") from error
+
+
+def _refusal(pickles: list[Path], to: Path) -> ValueError:
+    command = shlex.join(["python", "-c", _CONVERT, str(to), *map(str, pickles)])
+    return ValueError(
+        f"{', '.join(map(str, pickles))}: a pickle can run any code while it loads and is not "
+        "opened. If you trust where it comes from, convert it (this needs torch and safetensors), "
+        f"then try again:\n  {command}"
+    )

@@ -1,0 +1,117 @@
+"""Learned position tables of published checkpoints, one vector a position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pe_jax.interop.checkpoints import Checkpoint, open_checkpoint
+from pe_jax.shapes import Array, Float
+
+
+class Family(NamedTuple):
+    """Models that keep their table in the same place.
+
+    Attributes:
+      key: name of the table, by itself or after one of `prefixes`.
+      model_types: what config.json calls these models.
+      padding: row of the padding token, if positions are counted on from the row after it; None
+        where the first position is row 0.
+    """
+
+    key: str
+    prefixes: tuple[str, ...]
+    model_types: tuple[str, ...]
+    padding: int | None = None
+
+
+_KEY = "embeddings.position_embeddings.weight"
+FAMILIES = {
+    "bert": Family(_KEY, ("bert.", "distilbert.", "electra."), ("bert", "distilbert", "electra")),
+    # fairseq's layout: token id 1 pads, rows 0 and 1 belong to no position.
+    "roberta": Family(_KEY, ("roberta.",), ("roberta", "xlm-roberta", "camembert"), padding=1),
+    "gpt2": Family("wpe.weight", ("transformer.",), ("gpt2",)),
+}
+_FAMILY_OF = {kind: family for family, f in FAMILIES.items() for kind in f.model_types}
+
+
+class PositionTable(NamedTuple):
+    """A learned table: `vectors[i]` is the vector of the i-th position, float32.
+
+    `name` is the tensor's in the checkpoint, `first_row` the row of it that is `vectors[0]`.
+    """
+
+    name: str
+    family: str
+    vectors: Float[Array, "N D"]
+    first_row: int
+
+
+def load_position_table(path: str | Path, family: str = "") -> PositionTable:
+    """The learned position table of a BERT, RoBERTa or GPT-2 like checkpoint.
+
+    Args:
+      path: see `open_checkpoint`.
+      family: a key of `FAMILIES` or one of its model types. Only needed where neither the tensor's
+        name nor config.json tells: BERT and RoBERTa share a name, but not the first row.
+
+    Raises:
+      ValueError: if there is no such table, or its family is unclear or contradicted.
+    """
+    checkpoint = open_checkpoint(path)
+    kind = checkpoint.config.get("position_embedding_type", "absolute")
+    if kind != "absolute":
+        raise ValueError(
+            f"{path} has position_embedding_type {kind!r} in its config.json: such a model holds "
+            "a table of absolute positions, but never uses it."
+        )
+    found = _tables(checkpoint)
+    family = _family(checkpoint.config, found, family)
+    name, padding = found[family], FAMILIES[family].padding
+    first_row = 0 if padding is None else checkpoint.config.get("pad_token_id", padding) + 1
+    shape = checkpoint.shape(name)
+    if len(shape) != 2 or shape[0] <= first_row or not checkpoint.is_float(name):
+        raise ValueError(
+            f"{name} of {path} is {checkpoint.headers[name].dtype} {shape}: no table [N, D] of "
+            f"floats with more than {first_row} rows."
+        )
+    vectors = checkpoint.read(name)[first_row:].astype(np.float32, copy=False)
+    return PositionTable(name, family, vectors, first_row)
+
+
+def _tables(checkpoint: Checkpoint) -> dict[str, str]:
+    """Tensors that may be the table, by family; at least one."""
+    keys = {
+        family: [prefix + f.key for prefix in ("", *f.prefixes)] for family, f in FAMILIES.items()
+    }
+    names = checkpoint.headers
+    found = {family: key for family, those in keys.items() for key in those if key in names}
+    if not found:
+        near = [name for name in names if "pos" in name.lower()][:5]
+        looked = dict.fromkeys(key for those in keys.values() for key in those)
+        raise ValueError(
+            f"{checkpoint.path} has no learned position table that is known here. Tensors with "
+            f"'pos' in their name: {', '.join(near) or 'none'}. Looked for: {', '.join(looked)}."
+        )
+    return found
+
+
+def _family(config: dict[str, Any], found: dict[str, str], family: str) -> str:
+    """The one family that the tensor's name, config.json and the argument leave."""
+    if family and family not in _FAMILY_OF:
+        raise ValueError(f"Unknown family {family!r}: use one of {', '.join(_FAMILY_OF)}.")
+    said = {"config.json's model_type": config.get("model_type", ""), "the argument": family}
+    said = {source: kind for source, kind in said.items() if kind in _FAMILY_OF}
+    left = set(found).intersection(*({_FAMILY_OF[kind]} for kind in said.values()))
+    if len(left) == 1:
+        return left.pop()
+    fits = f"{' and '.join(dict.fromkeys(found.values()))} can be of {' or '.join(found)}"
+    if said:
+        claims = " and ".join(f"{source} is {kind!r}" for source, kind in said.items())
+        raise ValueError(f"{fits}, but {claims}. Correct what is wrong.")
+    raise ValueError(
+        f"{fits}, whose first positions are in different rows, and config.json has no model_type "
+        f"known here to tell. Choose: family={' or family='.join(map(repr, found))}."
+    )

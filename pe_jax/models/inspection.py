@@ -1,0 +1,81 @@
+"""Looking into a trained BERT: queries and keys of a layer, and its projections."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.attention import attention_logits, masked_softmax
+from pe_jax.models.bert import Bert
+from pe_jax.models.config import BertConfig
+from pe_jax.shapes import Array, Float, Int
+
+
+def queries_and_keys(
+    config: BertConfig, params: Any, tokens: Int[Array, "B L"], *, layer: int = 0
+) -> tuple[Float[Array, "B L H d"], Float[Array, "B L H d"]]:
+    """What attention of a layer compares, in a model without dropout; pure.
+
+    Args:
+      config: of the model.
+      params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
+      layer: 0 is the first; the layers above are not run.
+
+    Raises:
+      ValueError: if the model has no such layer.
+    """
+    if not 0 <= layer < config.num_layers:
+        raise ValueError(f"The model has layers 0 to {config.num_layers - 1}, got layer {layer}.")
+    model = Bert(dataclasses.replace(config, num_layers=layer + 1))
+    path = (f"layer_{layer}", "attention", "qkv")
+    _, state = model.apply(
+        {"params": params},
+        tokens,
+        capture_intermediates=lambda module, _: module.path == path,
+        mutable="intermediates",
+    )
+    qkv = state["intermediates"][path[0]][path[1]][path[2]]["__call__"][0]  # [B, L, 3, H, d]
+    return qkv[:, :, 0], qkv[:, :, 1]
+
+
+@functools.cache  # The same function for the same model, so that it is compiled once.
+def attention_map(
+    config: BertConfig, *, layer: int = 0, what: Literal["logits", "weights"] = "logits"
+) -> Callable[[Any, Int[Array, "B L"]], Float[Array, "B H L L"]]:
+    """`attend(params, tokens) -> [B, H, L, L]`: a layer's attention as `identical_words` takes it.
+
+    Args:
+      what: `"logits"` are the raw products, the encoding's term included, before the scaling by
+        1/sqrt(d) and the softmax (paper, equation 5); `"weights"` come after both.
+
+    Raises:
+      ValueError: for another `what`.
+    """
+    if what not in ("logits", "weights"):
+        raise ValueError(f"Attention is looked at as 'logits' or 'weights', got {what!r}.")
+    encoding = config.encoding()
+
+    def attend(params, tokens):
+        q, k = queries_and_keys(config, params, tokens, layer=layer)
+        positions = np.arange(tokens.shape[1])
+        logits = attention_logits(q, k, encoding, params.get("position", {}), positions, positions)
+        return masked_softmax(logits * q.shape[-1] ** -0.5, None) if what == "weights" else logits
+
+    return attend
+
+
+def projections(params: Any, layer: int) -> tuple[Float[Array, "D H d"], Float[Array, "D H d"]]:
+    """W_Q and W_K of a layer, by head."""
+    kernel = params[f"layer_{layer}"]["attention"]["qkv"]["kernel"]  # [D, 3, H, d]
+    return kernel[:, 0], kernel[:, 1]
+
+
+def query_key_matrices(params: Any, num_layers: int) -> Float[Array, "N D D"]:
+    """W_Q·W_Kᵀ of each layer, summed over its heads."""
+    both = (projections(params, layer) for layer in range(num_layers))
+    return jnp.stack([jnp.einsum("dhe,fhe->df", q, k) for q, k in both])

@@ -1,0 +1,75 @@
+"""Do violations of the properties go with worse scores? Correlations over a table of runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+MINIMUM_RUNS = 4  # With three points almost any two columns correlate.
+
+
+class Correlation(NamedTuple):
+    """Of one property with one score, over `n` runs; None where a column is constant.
+
+    The p-values are two-sided, for no correlation: Pearson's by the t distribution, Spearman's too
+    (an approximation below about 20 runs). They know nothing of how many pairs were looked at.
+    """
+
+    violation: str
+    score: str
+    n: int
+    pearson: float | None
+    pearson_p: float | None
+    spearman: float | None
+    spearman_p: float | None
+
+
+def correlate(
+    violations: Mapping[str, Sequence[float]], scores: Mapping[str, Sequence[float]]
+) -> list[Correlation]:
+    """Pearson's and Spearman's correlation of each violation with each score.
+
+    Args:
+      violations, scores: columns over the same runs, in the same order; NaN where a run lacks a
+        value, which leaves it out of that column's correlations.
+
+    Raises:
+      ValueError: with columns of different lengths, or fewer than 4 runs in any pair.
+    """
+    columns = {**violations, **scores}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"Columns of one table have one length, got {lengths}.")
+    return [
+        _correlation(violation, score, np.asarray(x, float), np.asarray(y, float))
+        for violation, x in violations.items()
+        for score, y in scores.items()
+    ]
+
+
+def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Correlation:
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if len(x) < MINIMUM_RUNS:
+        raise ValueError(
+            f"A correlation of {violation} with {score} needs at least {MINIMUM_RUNS} runs that have "
+            f"both, got {len(x)}: give more runs (--runs), or a table with more of their scores."
+        )
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return Correlation(violation, score, len(x), None, None, None, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.NearConstantInputWarning)
+        pearson, spearman = stats.pearsonr(x, y), stats.spearmanr(x, y)
+    return Correlation(
+        violation,
+        score,
+        len(x),
+        float(pearson.statistic),
+        float(pearson.pvalue),
+        float(spearman.statistic),
+        float(spearman.pvalue),
+    )

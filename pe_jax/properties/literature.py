@@ -1,0 +1,84 @@
+"""Measures of other papers, for comparison with the literature; 1 means that the property holds.
+
+Chen et al. 2023, *The Locality and Symmetry of Positional Encodings* (arXiv 2310.12864), on the
+attention weights of identical words. Saponati et al. 2025, *The underlying structures of
+self-attention* (arXiv 2502.10927), on the matrix W_Q·W_Kᵀ of a layer. Formulas as in the papers'
+published code.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.shapes import Array, Float
+
+
+@jax.jit
+def chen_locality(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
+    """Mean over queries i of sum_j weights[i, j] / 2^|i-j|: 1 if each attends only to itself."""
+    at = np.arange(weights.shape[-1])
+    near = 0.5 ** np.abs(at[:, None] - at).astype(np.float32)
+    return (weights * near).sum(-1).mean(-1)
+
+
+@jax.jit
+def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
+    """1 - mean of |weights[i, i-m] - weights[i, i+m]|, rescaled to [0, 1] within each query's row.
+
+    Over all i and m for which both exist. The rescaling (least difference of a row 0, greatest 1;
+    all 0 where they are equal) makes it insensitive to how small the differences are.
+
+    Raises:
+      ValueError: with fewer than three positions no query has neighbours on both sides.
+    """
+    length = weights.shape[-1]
+    if length < 3:
+        raise ValueError(f"Chen's symmetry needs at least 3 positions, got {length}.")
+    i, m = np.arange(length)[:, None], np.arange(1, (length + 1) // 2)
+    both = (i - m >= 0) & (i + m < length)  # [L, M]
+    left = weights[..., i, np.where(both, i - m, 0)]
+    right = weights[..., i, np.where(both, i + m, 0)]
+    difference = jnp.abs(left - right)
+    low = jnp.where(both, difference, jnp.inf).min(-1, keepdims=True)
+    high = jnp.where(both, difference, -jnp.inf).max(-1, keepdims=True)
+    spread = jnp.where(high > low, high - low, 1.0)
+    scaled = jnp.where(both, (difference - jnp.where(both, low, 0)) / spread, 0.0)
+    return 1 - scaled.sum((-2, -1)) / both.sum()
+
+
+@jax.jit
+def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[Array, "*B"]:
+    """(‖S‖² - ‖A‖²) / ‖W‖² for the symmetric and antisymmetric parts of W: 1, -1 where only one is.
+
+    0 for a random matrix, and for a zero one. (Their code's ‖S‖² / ‖W‖² is (1 + this) / 2.)
+    """
+    transposed = jnp.swapaxes(matrix, -1, -2)
+    whole = (matrix**2).sum((-2, -1))
+    return jnp.where(
+        whole > 0, (matrix * transposed).sum((-2, -1)) / jnp.where(whole > 0, whole, 1), 0.0
+    )
+
+
+@partial(jax.jit, static_argnames="deviations")
+def saponati_directionality(
+    matrix: Float[Array, "*B N N"], *, deviations: float = 2.0
+) -> Float[Array, "*B"]:
+    """Whether columns (1) or rows (-1) of W stand out, in [-1, 1].
+
+    (C - R) / (C + R), where C sums by how much the norms of columns exceed their mean plus
+    `deviations` standard deviations (of the sample, N - 1), and R the same of rows; 0 where none
+    does. Autoregressive training makes columns stand out.
+    """
+
+    def excess(norms):
+        limit = norms.mean(-1) + deviations * norms.std(-1, ddof=1)
+        return jnp.maximum(norms - limit[..., None], 0).sum(-1)
+
+    columns = excess(jnp.linalg.norm(matrix, axis=-2))
+    rows = excess(jnp.linalg.norm(matrix, axis=-1))
+    both = columns + rows
+    return jnp.where(both > 0, (columns - rows) / jnp.where(both > 0, both, 1), 0.0)

@@ -1,0 +1,71 @@
+"""The metrics of one matrix as named numbers, and how tables show them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pe_jax import properties
+from pe_jax.shapes import Array
+
+Numbers = dict[str, float]
+
+
+def measure(phi: Array, windows: Sequence[int]) -> Numbers:
+    """The violations of one proximity matrix, 0 = the property holds (see `pe_jax.properties`).
+
+    Args:
+      phi: `[L, L]`.
+      windows: of monotonicity; those that do not fit are left out.
+    """
+    fitting = [w for w in windows if w < len(phi)]
+    found = {
+        "translation_invariance": properties.translation_invariance(phi),
+        "translation_invariance_skip_1": properties.translation_invariance(phi, skip=1),
+        **{f"monotonicity_{w}": properties.monotonicity(phi, w) for w in fitting},
+        "monotonicity_all": properties.monotonicity(phi),
+        "monotonicity_all_weighted": properties.monotonicity(phi, weighted=True),
+        "symmetry": properties.symmetry(phi),
+    }
+    return {name: float(value) for name, value in found.items()}
+
+
+def measure_weights(weights: Array) -> Numbers:
+    """What softmaxed attention `[L, L]` of identical words says of direction and distance."""
+    found = {
+        "forward_share": properties.forward_share(weights),
+        "chen_locality": properties.chen_locality(weights),
+        "chen_symmetry": properties.chen_symmetry(weights),
+    }
+    return {name: float(value) for name, value in found.items()}
+
+
+def columns(windows: Sequence[int]) -> dict[str, str]:
+    """Names of the numbers that tables show -> column headings."""
+    return {
+        "translation_invariance": "TI",
+        "translation_invariance_skip_1": "TI, [1:]",
+        **{f"monotonicity_{w}": f"mono. {w}" for w in windows},
+        "monotonicity_all": "mono. all",
+        "symmetry": "symm.",
+    }
+
+
+def cells(numbers: Numbers, names: Sequence[str]) -> list[str]:
+    """Numbers with three decimals, a dash for one that is not there."""
+    return [f"{numbers[name]:.3f}" if name in numbers else "–" for name in names]
+
+
+def to_unit(phi: Array) -> np.ndarray:
+    """Φ over its mean self-proximity, so that tables of any size share a colour scale."""
+    size = float(np.mean(np.diagonal(phi)))
+    return np.asarray(phi) / size if size > 0 else np.asarray(phi)
+
+
+def standardized(phi: Array) -> np.ndarray:
+    """Φ less its mean, over its standard deviation; zeros for a constant one."""
+    phi = np.asarray(phi, np.float64)
+    spread = phi.std()
+    constant = spread <= 1e-6 * max(abs(phi).max(), 1e-30)
+    return np.zeros_like(phi) if constant else (phi - phi.mean()) / spread

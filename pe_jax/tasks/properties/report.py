@@ -1,0 +1,87 @@
+"""Puts the parts of a property report together: numbers, figures, and a page to read."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from pe_jax.tasks.properties import (
+    correlation,
+    evolution,
+    frequencies,
+    heads,
+    regression,
+    scores,
+    table1,
+    vectors,
+    words,
+)
+from pe_jax.tasks.properties.section import Section, Settings
+from pe_jax.tasks.properties.subjects import Subject
+from pe_jax.terminal import say
+from pe_jax.training.writers import write_text
+
+
+class Part(NamedTuple):
+    """A measurement, and what it needs to have something to show."""
+
+    make: Callable[[list[Subject], Settings], Section | None]
+    needs: str
+
+
+PARTS: dict[str, Part] = {
+    "table1": Part(table1.table1, "nothing"),
+    "vectors": Part(vectors.vectors, "an encoding with position vectors"),
+    "words": Part(words.words, "a run, an untrained encoding or an imported BERT"),
+    "frequencies": Part(frequencies.frequencies, "a sinusoidal encoding"),
+    "evolution": Part(
+        evolution.evolution, "a run of a learned encoding with checkpoints of two steps or more"
+    ),
+    "scores": Part(scores.scores, "a run with checkpoints of two steps or more"),
+    "heads": Part(heads.heads, "a run, an untrained encoding or an imported BERT"),
+    "regression": Part(regression.regression, "an encoding with position vectors"),
+    "correlation": Part(correlation.correlation, "four runs or more"),
+}
+
+
+def measure_properties(subjects: list[Subject], config: ConfigDict, out: Path) -> str:
+    """Writes `PART.json`, figures and `report.md` to `out`; returns the latter's text.
+
+    Args:
+      subjects: what to measure.
+      config: of `configs/properties.py`; `config.parts` chooses parts, all that apply by default.
+
+    Raises:
+      ValueError: for an unknown part, or a chosen one that has nothing to show.
+    """
+    if not subjects:
+        raise ValueError(
+            "Nothing to measure: give --workdir, --runs, --encodings or --checkpoints."
+        )
+    chosen = [name.strip() for name in config.parts.split(",") if name.strip()]
+    for name in chosen:
+        if name not in PARTS:
+            near = difflib.get_close_matches(name, PARTS, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise ValueError(f"Unknown part {name!r}.{hint} Known: {', '.join(PARTS)}.")
+    settings = Settings(config, out)
+    names = ", ".join(s.name + (f" (step {s.step:,})" if s.step else "") for s in subjects)
+    text = [f"# Properties of position encodings\n\nMeasured: {names}.\n"]
+    for name in chosen or PARTS:
+        say(f"Measuring {name}")
+        section = PARTS[name].make(subjects, settings)
+        if section is None:
+            if chosen:
+                raise ValueError(f"The part {name} needs {PARTS[name].needs}; got {names}.")
+            continue
+        write_text(out / f"{name}.json", json.dumps(section.numbers, indent=2) + "\n")
+        text.append("\n".join([f"## {section.title}", "", *section.lines, ""]))
+        text += [f"![{section.title}]({path.name})\n" for path in section.figures]
+    page = "\n".join(text)
+    write_text(out / "report.md", page)
+    return page

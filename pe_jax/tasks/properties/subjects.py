@@ -1,0 +1,175 @@
+"""What is measured: a run, a fresh encoding, an imported BERT, or a bare table of positions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+from tokenizers import Tokenizer
+
+from pe_jax import encodings
+from pe_jax.data import load_tokenizer
+from pe_jax.interop import load_bert, load_position_table, open_checkpoint
+from pe_jax.models import Bert, BertConfig, preset
+from pe_jax.tasks.pretraining import initial_positions, model_config, stage_configs
+from pe_jax.training import workdir
+from pe_jax.training.checkpoints import newest_params
+
+_FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A position encoding with parameters, and the BERT around it if there is one.
+
+    Attributes:
+      name: what tables and figures call it.
+      encoding, position: the encoding and its parameters.
+      length: the longest input it was made for.
+      model, params: sizes and parameters of the `Bert`; None for a bare table.
+      words: ids of whole words to probe with.
+      folder, step: of a run, and its newest checkpoint.
+      start: the position parameters that the run drew before its first step; None if it drew none.
+    """
+
+    name: str
+    encoding: encodings.PositionEncoding
+    position: Any
+    length: int
+    model: BertConfig | None = None
+    params: Any = None
+    words: np.ndarray | None = None
+    folder: Path | None = None
+    step: int | None = None
+    start: Any = None
+
+    def parts(self) -> list[tuple[encodings.PositionEncoding, Any]]:
+        """The single encodings that have position vectors, each with its parameters."""
+        both = encodings.split(self.encoding, self.position)
+        return [(part, params) for part, params in both if part.vectors]
+
+    def label(self, part: encodings.PositionEncoding) -> str:
+        """What to call one part: the subject, and the part if it is not the only one."""
+        return self.name if len(self.parts()) == 1 else f"{self.name}: {part.name}"
+
+    def span(self, part: encodings.PositionEncoding, length: int) -> np.ndarray:
+        """The positions 0 .. length - 1 of an absolute part, the offsets that a relative one tells
+        apart."""
+        if part.kind == "relative":
+            assert self.model is not None  # Bare tables are absolute.
+            return np.arange(-self.model.clip, self.model.clip + 1)
+        return np.arange(min(length, self.length))
+
+
+def position_vectors(part: encodings.PositionEncoding, params: Any, x: np.ndarray) -> jax.Array:
+    """P(x) of a part that `Subject.parts` gave: `[len(x), D or d]`."""
+    assert part.vectors is not None
+    return part.vectors(params, x)
+
+
+def from_run(folder: Path) -> Subject:
+    """The newest checkpoint of a run.
+
+    Raises:
+      ValueError: if the folder holds no run, or none with a checkpoint yet.
+    """
+    config = workdir.load_config(folder)
+    step, params = newest_params(folder)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    model = model_config(config, vocab_size=tokenizer.get_vocab_size())
+    return Subject(
+        name=folder.name,
+        encoding=model.encoding(),
+        position=params["bert"].get("position", {}),
+        length=max(stage.length for stage in stage_configs(config)),
+        model=model,
+        params=params["bert"],
+        words=whole_words(tokenizer),
+        folder=folder,
+        step=step,
+        # A run that went on from another's parameters did not draw its own.
+        start=None if config.init else initial_positions(config, model),
+    )
+
+
+def from_name(name: str, config: ConfigDict, seed: int) -> Subject:
+    """An encoding in a BERT of random parameters: one layer of `config.size`.
+
+    Raises:
+      ValueError: for an encoding or size that is not known.
+    """
+    model = preset(
+        config.size,
+        num_layers=1,
+        position=name,
+        clip=config.clip,
+        sinusoid_scale=config.sinusoid_scale,
+        vocab_size=_FRESH_WORDS,
+        max_length=config.length,
+    )
+    params = _fresh(model)(jax.random.key(seed))
+    return Subject(
+        name=f"{name}, untrained",
+        encoding=model.encoding(),
+        position=params.get("position", {}),
+        length=config.length,
+        model=model,
+        params=params,
+        words=np.arange(_FRESH_WORDS),
+    )
+
+
+@functools.cache
+def _fresh(model: BertConfig):
+    """`init(key)` of a BERT, compiled once for all seeds."""
+    return jax.jit(lambda key: Bert(model).init(key, jnp.zeros((1, 2), jnp.int32))["params"])
+
+
+def from_checkpoint(path: Path, family: str) -> Subject:
+    """A published BERT, or only the position table of another family (RoBERTa, GPT-2).
+
+    Args:
+      family: whose table it is, where the file does not say; see `pe_jax.interop`.
+
+    Raises:
+      ValueError: for a file that cannot be read, or lacks what a BERT or a position table needs.
+    """
+    name = path.stem if path.is_file() else path.name
+    if family in ("", "bert") and open_checkpoint(path).config.get("model_type") == "bert":
+        model, params = load_bert(path)
+        return Subject(
+            name=name,
+            encoding=model.encoding(),
+            position=params["position"],
+            length=model.max_length,
+            model=model,
+            params=params,
+            words=whole_words(_tokenizer_beside(path)),
+        )
+    table = load_position_table(path, family)
+    return Subject(
+        name=name,
+        encoding=encodings.learned_absolute(*table.vectors.shape),
+        position={"table": table.vectors},
+        length=len(table.vectors),
+    )
+
+
+def whole_words(tokenizer: Tokenizer) -> np.ndarray:
+    """Ids of the tokens that are words of two letters or more by themselves."""
+    ids = tokenizer.get_vocab()
+    return np.array(sorted(ids[token] for token in ids if token.isalpha() and len(token) > 1))
+
+
+def _tokenizer_beside(path: Path) -> Tokenizer:
+    folder = path if path.is_dir() else path.parent
+    for name in ("tokenizer.json", "vocab.txt"):
+        if (folder / name).exists():
+            return load_tokenizer(folder / name)
+    raise ValueError(f"Words to probe {path} with: there is no tokenizer.json or vocab.txt beside.")

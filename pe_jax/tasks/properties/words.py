@@ -1,0 +1,105 @@
+"""Identical word probing: attention among copies of one word (paper, 3.1, equation 5, figure 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from pe_jax import figures, properties
+from pe_jax.models import attention_map
+from pe_jax.tasks.markdown import table
+from pe_jax.tasks.properties.measures import (
+    cells,
+    columns,
+    measure,
+    measure_weights,
+    standardized,
+)
+from pe_jax.tasks.properties.section import Section, Settings
+from pe_jax.tasks.properties.subjects import Subject
+
+_OF_WEIGHTS = {
+    "forward_share": "forward share",
+    "chen_locality": "Chen locality",
+    "chen_symmetry": "Chen symmetry",
+}
+
+
+def probe(subject: Subject, settings: Settings, what: str) -> jax.Array:
+    """Ā `[H, L, L]` of one layer, the mean over random words: logits or weights."""
+    config = settings.config
+    assert subject.model is not None and subject.words is not None
+    draw = np.random.default_rng(config.seed)
+    words = draw.choice(subject.words, _count(subject, config), replace=False).astype(np.int32)
+    length = min(config.length, subject.length)
+    attend = attention_map(subject.model, layer=config.layer, what=what)  # type: ignore[arg-type]
+    # Memory in mind: logits of a batch, and [L, L, d] where an encoding makes them.
+    batch = max(1, min(16, 2**25 // (length**2 * subject.model.num_heads)))
+    return properties.identical_words(attend, subject.params, words, length=length, batch=batch)
+
+
+def _count(subject: Subject, config: ConfigDict) -> int:
+    """How many words are drawn: as many as asked for, or as there are."""
+    return 0 if subject.words is None else min(config.words, len(subject.words))
+
+
+def words(subjects: list[Subject], settings: Settings) -> Section | None:
+    """Properties of Ā, averaged over the heads and by head, and of the attention weights."""
+    subjects = [subject for subject in subjects if subject.model]
+    if not subjects:
+        return None
+    config = settings.config
+    names = columns(settings.windows)
+    numbers: dict[str, Any] = {}
+    rows, panels = [], []
+    for subject in subjects:
+        logits = probe(subject, settings, "logits")
+        weights = probe(subject, settings, "weights")
+        shown = weights if config.attention == "weights" else logits
+        average = measure(shown.mean(0), settings.windows) | measure_weights(weights.mean(0))
+        heads = [
+            measure(some, settings.windows) | measure_weights(attention)
+            for some, attention in zip(shown, weights, strict=True)
+        ]
+        numbers[subject.name] = {
+            "words": _count(subject, config),
+            "spread": float(shown.mean(0).std()),
+            "average": average,
+            "heads": heads,
+        }
+        rows.append([subject.name, *cells(average, [*names, *_OF_WEIGHTS])])
+        each = {"": shown.mean(0)}
+        if config.heads == "each":
+            each = {f", head {h}": one for h, one in enumerate(shown)}
+        for which, matrix in each.items():
+            panels.append(
+                figures.Panel(
+                    f"{subject.name}{which}\nσ = {float(matrix.std()):.2g}",
+                    standardized(matrix),
+                    0,
+                    matrix.shape[-1] - 1,
+                    "query position",
+                    "key position",
+                )
+            )
+    path = figures.matrix_grid(
+        panels,
+        settings.figure("figure3_words"),
+        title=f"Attention {config.attention} among identical words, layer {config.layer}",
+        label=f"{config.attention} − mean, in standard deviations σ",
+        limits=(-3.0, 3.0),
+        vector=config.vector,
+    )
+    used = min(entry["words"] for entry in numbers.values())
+    lines = [
+        f"Copies of one word fill the input; attention {config.attention} of layer {config.layer},",
+        f"averaged over {used} random words and the heads. The violations are of that matrix; forward",
+        "share (-1 to 1), locality and symmetry (Chen et al. 2023, 1 = it holds) are of the softmaxed",
+        "weights. By head: words.json.",
+        "",
+        *table(["model", *names.values(), *_OF_WEIGHTS.values()], rows),
+    ]
+    return Section("Identical words", numbers, lines, [path])

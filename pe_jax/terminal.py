@@ -1,0 +1,51 @@
+"""What whoever watches a command sees: lines and progress bars, on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tqdm import tqdm
+
+
+def say(line: str) -> None:
+    """A line for whoever watches the run; results go to standard output, this does not."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """A bar with rate and time left on a terminal, plain lines elsewhere.
+
+    Args:
+      total: how many there are; done: how many were before.
+      unit: of what.
+      lines: elsewhere than on a terminal, say how far it is about every tenth of the way. A job
+        that reports numbers of its own needs no such lines.
+    """
+
+    def __init__(self, total: int, done: int = 0, *, unit: str = "steps", lines: bool = False):
+        terminal = sys.stderr.isatty()
+        self._bar = tqdm(
+            total=total, initial=done, unit=f" {unit}", disable=not terminal, smoothing=0.1
+        )
+        self._total, self._done, self._unit = total, done, unit
+        self._lines = lines and not terminal
+        self._start, self._said = time.perf_counter(), 0
+
+    def advance(self, count: int = 1) -> None:
+        self._bar.update(count)
+        self._done += count
+        tenth = 10 * self._done // max(self._total, 1)
+        if self._lines and tenth > self._said:
+            self._said = tenth
+            seconds = time.perf_counter() - self._start
+            say(f"{self._done:,} of {self._total:,} {self._unit}, {seconds:.1f} s")
+
+    def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
+        """One line of numbers, above the bar if there is one."""
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
+        line = f"step {step:>{len(str(self._total))}}/{self._total}  {what}  {numbers}"
+        self._bar.write(line, file=sys.stderr)
+
+    def close(self) -> None:
+        self._bar.close()
