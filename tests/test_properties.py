@@ -118,3 +118,140 @@ def test_bad_windows():
         properties.monotonicity(PHI, 3)
     with pytest.raises(ValueError, match="at least 3 positions, got 2"):
         properties.translation_invariance(PHI, skip=1)
+
+
+def test_what_counts_can_be_limited_to_the_first_positions():
+    """`length` on a padded matrix is the metric of the matrix itself, also traced and mapped."""
+    phi = jax.random.normal(jax.random.key(1), (9, 9))
+    padded = jnp.full((14, 14), 7.0).at[:9, :9].set(phi)
+    for metric in (
+        properties.translation_invariance,
+        lambda p, **k: properties.translation_invariance(p, skip=2, **k),
+        properties.symmetry,
+        lambda p, **k: properties.monotonicity(p, 8, **k),
+        lambda p, **k: properties.monotonicity(p, 4, **k),
+        lambda p, **k: properties.monotonicity(p, 4, weighted=True, **k),
+    ):
+        assert float(metric(padded, length=9)) == pytest.approx(float(metric(phi)), rel=1e-5)
+        two = jnp.stack([padded, padded])
+        mapped = jax.vmap(lambda p, n, metric=metric: metric(p, length=n))(two, jnp.array([9, 6]))
+        expected = [float(metric(phi)), float(metric(padded, length=6))]
+        np.testing.assert_allclose(mapped, expected, rtol=1e-5)
+
+
+def test_monotonicity_against_loops():
+    rng = np.random.default_rng(3)
+    phi = rng.integers(0, 6, (11, 11)).astype(np.float32)  # With many ties.
+    for window in (2, 5, 10):
+        wrong = total = weight_wrong = weight = 0.0
+        for x in range(11):
+            for side in (1, -1):
+                for m in range(1, window + 1):
+                    for n in range(1, m):
+                        if 0 <= x + side * m < 11:
+                            difference = phi[x, x + side * m] - phi[x, x + side * n]
+                            wrong += 1.0 if difference > 0 else 0.5 if difference == 0 else 0.0
+                            total += 1
+                            weight_wrong += max(difference, 0)
+                            weight += abs(difference)
+        assert float(properties.monotonicity(phi, window)) == pytest.approx(wrong / total)
+        weighted = float(properties.monotonicity(phi, window, weighted=True))
+        assert weighted == pytest.approx(weight_wrong / weight)
+
+
+def test_a_toeplitz_matrix_is_invariant_to_the_last_bit():
+    values = properties.psi(encodings.default_frequencies(64), np.arange(200))
+    phi = values[np.abs(np.subtract.outer(np.arange(200), np.arange(200)))]
+    assert float(properties.translation_invariance(phi)) == 0
+    assert float(properties.translation_invariance(phi, skip=3)) == 0
+    assert float(properties.symmetry(phi)) == 0
+
+
+def test_nan_is_not_hidden():
+    phi = jnp.ones((6, 6)).at[2, 4].set(jnp.nan)
+    for metric in (
+        properties.translation_invariance,
+        properties.symmetry,
+        properties.monotonicity,
+        lambda p: properties.monotonicity(p, weighted=True),
+    ):
+        assert np.isnan(float(metric(phi)))
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        properties.translation_invariance,
+        properties.symmetry,
+        lambda p: properties.monotonicity(p, 4, weighted=True),
+        properties.chen_locality,
+        properties.chen_symmetry,
+        properties.saponati_symmetry,
+        properties.forward_share,
+    ],
+)
+def test_gradients(metric):
+    """Against central differences in float64; finite where the metric is at its edge."""
+    with jax.enable_x64(True):
+        phi = jax.random.uniform(jax.random.key(0), (6, 6), jnp.float64)
+        grad = jax.grad(metric)(phi)
+        step = 1e-6
+        for at in [(0, 1), (2, 5), (4, 3), (3, 3)]:
+            up, down = phi.at[at].add(step), phi.at[at].add(-step)
+            slope = (float(metric(up)) - float(metric(down))) / (2 * step)
+            assert float(grad[at]) == pytest.approx(slope, abs=1e-5)
+    for edge in (jnp.ones((5, 5)), jnp.zeros((5, 5)), jnp.eye(5)):
+        assert np.isfinite(jax.grad(metric)(edge)).all()
+
+
+def test_forward_share_by_hand():
+    weights = jnp.array([[0.2, 0.5, 0.3], [0.1, 0.4, 0.5], [0.0, 0.3, 0.7]])
+    above, below = 0.5 + 0.3 + 0.5, 0.1 + 0.0 + 0.3
+    share = (above - below) / (above + below)
+    assert float(properties.forward_share(weights)) == pytest.approx(share)
+    assert float(properties.forward_share(jnp.triu(weights, 1))) == pytest.approx(1)
+    assert float(properties.forward_share(jnp.eye(3))) == 0
+
+
+def test_chen_by_hand():
+    weights = jnp.array(
+        [
+            [0.5, 0.5, 0.0, 0.0],  # near: 0.5 + 0.5/2 = 0.75
+            [0.2, 0.4, 0.1, 0.3],  # 0.1 + 0.4 + 0.05 + 0.075 = 0.625
+            [0.0, 0.0, 1.0, 0.0],  # 1
+            [0.8, 0.0, 0.0, 0.2],  # 0.1 + 0.2 = 0.3
+        ]
+    )
+    assert float(properties.chen_locality(weights)) == pytest.approx((0.75 + 0.625 + 1 + 0.3) / 4)
+    # Rows 1 and 2 have one pair each: a single difference is rescaled to 0.
+    assert float(properties.chen_symmetry(weights)) == pytest.approx(1)
+    five = jnp.eye(5).at[2].set(jnp.array([0.5, 0.1, 0.1, 0.2, 0.1]))
+    # Row 2: |0.1 - 0.2| = 0.1 and |0.5 - 0.1| = 0.4, rescaled to 0 and 1; rows 1 and 3: one 0 each.
+    assert float(properties.chen_symmetry(five)) == pytest.approx(1 - 1 / 4)
+    with pytest.raises(ValueError, match="at least 3 positions, got 2"):
+        properties.chen_symmetry(jnp.eye(2))
+
+
+def test_saponati_by_hand():
+    w = jnp.array([[1.0, 2.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    # S has 1, 1, 1 on the diagonal and two ones: 5. A has two ±1: 2. W: 7.
+    assert float(properties.saponati_symmetry(w)) == pytest.approx((5 - 2) / 7)
+    assert float(properties.saponati_symmetry(w - w.T)) == pytest.approx(-1)
+    assert float(properties.saponati_symmetry(jnp.zeros((3, 3)))) == 0
+    # One column of ten stands out, no row does.
+    column = jnp.ones((10, 10)).at[:, 3].set(5.0)
+    assert float(properties.saponati_directionality(column)) == pytest.approx(1)
+    assert float(properties.saponati_directionality(column.T)) == pytest.approx(-1)
+    assert float(properties.saponati_directionality(jnp.ones((4, 4)))) == 0
+    both = jnp.stack([column, column.T])
+    np.testing.assert_allclose(properties.saponati_directionality(both), [1, -1])
+
+
+def test_waves_add_up_to_psi():
+    w = encodings.default_frequencies(16)
+    m = np.arange(20)
+    np.testing.assert_allclose(properties.waves(w, m).sum(0), properties.psi(w, m), rtol=1e-5)
+    p = encodings.sinusoid(m, w)
+    np.testing.assert_allclose(p @ p[0], properties.psi(w, m), rtol=1e-4)
+    assert int(properties.turning_point(jnp.array([3.0, 2.0, 1.0]))) == 2  # Falls to the end.
+    assert int(properties.turning_point(jnp.array([3.0, 3.0, 1.0]))) == 0

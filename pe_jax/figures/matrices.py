@@ -52,7 +52,7 @@ def matrix_grid(
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    beyond = [False, False]
+    below = above = False  # Is anything past the ends of the scale?
     for axes, panel in zip(grid.flat, panels, strict=False):
         edges = (panel.first - 0.5, panel.last + 0.5)
         image = axes.imshow(
@@ -63,17 +63,16 @@ def matrix_grid(
             extent=(*edges, edges[1], edges[0]),
             interpolation="nearest",
         )
-        beyond[0] |= bool(np.min(panel.matrix) < limits[0])
-        beyond[1] |= bool(np.max(panel.matrix) > limits[1])
+        below |= bool(np.min(panel.matrix) < limits[0])
+        above |= bool(np.max(panel.matrix) > limits[1])
         axes.set_title(panel.title)
         axes.set_xlabel(panel.columns)
         axes.set_ylabel(panel.rows)
-    extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}
     figure.colorbar(
         image,
         ax=[axes for axes in grid.flat[: len(panels)]],
         label=label,
-        extend=extend[tuple(map(int, beyond))],
+        extend=("neither", "min", "max", "both")[below + 2 * above],
         shrink=min(1.0, 0.85 if rows == 1 else 0.6),
     )
     return style.save(figure, path, vector)

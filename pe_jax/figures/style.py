@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
-STYLE = {"font.size": 9, "axes.titlesize": 9, "figure.titlesize": 11, "svg.fonttype": "none"}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "figure.titlesize": 11,
+    "svg.fonttype": "none",
+}
 
 # Decorates every function that draws: the style holds while it draws, and for nobody else.
 applied = matplotlib.rc_context(STYLE)

@@ -24,7 +24,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _CONVERT = (
     "import sys, torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous() "
     "for f in sys.argv[2:] for k, v in "
-    "torch.load(f, map_location='cpu', weights_only=True).items()}, sys.argv[1])"
+    'torch.load(f, map_location="cpu", weights_only=True).items()}, sys.argv[1])'
 )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 MINIMUM_RUNS = 4  # With three points almost any two columns correlate.
@@ -29,7 +30,7 @@ class Correlation(NamedTuple):
 
 
 def correlate(
-    violations: Mapping[str, Sequence[float]], scores: Mapping[str, Sequence[float]]
+    violations: Mapping[str, ArrayLike], scores: Mapping[str, ArrayLike]
 ) -> list[Correlation]:
     """Pearson's and Spearman's correlation of each violation with each score.
 
@@ -41,7 +42,7 @@ def correlate(
       ValueError: with columns of different lengths, or fewer than 4 runs in any pair.
     """
     columns = {**violations, **scores}
-    lengths = {name: len(column) for name, column in columns.items()}
+    lengths = {name: len(np.asarray(column)) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"Columns of one table have one length, got {lengths}.")
     return [
@@ -56,8 +57,8 @@ def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Co
     x, y = x[known], y[known]
     if len(x) < MINIMUM_RUNS:
         raise ValueError(
-            f"A correlation of {violation} with {score} needs at least {MINIMUM_RUNS} runs that have "
-            f"both, got {len(x)}: give more runs (--runs), or a table with more of their scores."
+            f"A correlation of {violation} with {score} needs at least {MINIMUM_RUNS} runs that "
+            f"have both, got {len(x)}: give more runs, or a table with more of their scores."
         )
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return Correlation(violation, score, len(x), None, None, None, None)

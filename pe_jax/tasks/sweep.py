@@ -90,22 +90,20 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
     )
     numbers = {"bases": bases.tolist(), "dims": dims.tolist(), config.measure: values.tolist()}
     write_text(out / "sweep.json", json.dumps(numbers) + "\n")
-    low, high = (
-        np.unravel_index(values.argmin(), values.shape),
-        np.unravel_index(values.argmax(), values.shape),
+    ends = [np.unravel_index(at, values.shape) for at in (values.argmin(), values.argmax())]
+    least, greatest = (
+        f"{values[at]:.4g} (base {bases[at[0]]:.4g}, D = {dims[at[1]]})" for at in ends
     )
-    where = lambda at: f"base {bases[at[0]]:.4g}, D = {dims[at[1]]}"
-    text = "\n".join(
-        [
-            f"# {len(pairs):,} fixed sinusoids: {measure.label}",
-            "",
-            f"Bases {bases[0]:g} to {bases[-1]:g}, dimensions {dims[0]} to {dims[-1]}, offsets up to "
-            f"{config.length - 1}.",
-            f"Least: {values[low]:.4g} ({where(low)}); greatest: {values[high]:.4g} ({where(high)}).",
-            "",
-            "![the sweep](sweep.png)",
-            "",
-        ]
-    )
+    lines = [
+        f"# {len(pairs):,} fixed sinusoids: {measure.label}",
+        "",
+        f"Bases {bases[0]:g} to {bases[-1]:g}, dimensions {dims[0]} to {dims[-1]}, offsets up to "
+        f"{config.length - 1}.",
+        f"Least: {least}; greatest: {greatest}.",
+        "",
+        "![the sweep](sweep.png)",
+        "",
+    ]
+    text = "\n".join(lines)
     write_text(out / "report.md", text)
     return text

@@ -56,14 +56,15 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
     ]
     text = lambda value, form: "–" if value is None else format(value, form)
     rows = [
-        [one.violation, one.score, str(one.n), text(one.pearson, "+.2f"), text(one.pearson_p, ".3f"),
+        [one.violation, one.score, str(one.n),
+         text(one.pearson, "+.2f"), text(one.pearson_p, ".3f"),
          text(one.spearman, "+.2f"), text(one.spearman_p, ".3f")]
         for one in found
     ]  # fmt: skip
     lines = [
-        "Over the runs, violations by the logits of identical words against scores, more is better:",
-        "below 0 the violation goes with worse scores. p-values are two-sided and not corrected for",
-        f"the {len(found)} pairs looked at. A dash: one of the two is the same for all runs.",
+        "Over the runs, violations by the logits of identical words against scores. More is",
+        "better: below 0 the violation goes with worse scores. p-values are two-sided and not corrected",
+        f"for the {len(found)} pairs looked at. A dash: one of the two is the same for all runs.",
         "",
         *table(["violation", "score", "n", "Pearson", "p", "Spearman", "p"], rows),
     ]

@@ -51,8 +51,8 @@ def frequencies(subjects: list[Subject], settings: Settings) -> Section | None:
     )
     lines = [
         f"Frequencies in radians per position. Waves below π/{length} fall over all {length}",
-        "positions, waves above π alternate from one position to the next. ψ(m) = Σ cos(ω_i m) falls",
-        "without a break up to the turning point.",
+        "positions, waves above π alternate from one position to the next. ψ(m) = Σ cos(ω_i m)",
+        "falls without a break up to the turning point.",
         "",
         *table(
             ["waves", "F", "least", "median", "greatest", f"below π/{length}", "above π", "turn"],

@@ -52,8 +52,8 @@ def regression(subjects: list[Subject], settings: Settings) -> Section | None:
     if not rows:
         return None
     lines = [
-        "A linear map from position vector to position, trained on the even positions. R² and mean",
-        "absolute error (in positions) on all positions and on the odd ones, which it has not seen;",
+        "A linear map from position vector to position, trained on the even positions. R² and the",
+        "mean absolute error (in positions) on all positions, and on the odd ones, never seen:",
         "by least squares, and with the ridge penalty (a multiple of the largest squared singular",
         "value) that does best on the odd ones. The whole path: regression.json.",
         "",

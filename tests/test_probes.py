@@ -1,0 +1,265 @@
+"""Sweeps, identical word probing, regression probes, correlations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from scipy import stats
+from sklearn.linear_model import LinearRegression, Ridge
+
+from pe_jax import encodings, properties
+from pe_jax.models import (
+    Bert,
+    BertConfig,
+    attention_map,
+    projections,
+    queries_and_keys,
+    query_key_matrices,
+)
+
+CONFIG = BertConfig(
+    vocab_size=30, hidden_size=8, num_layers=3, num_heads=2, intermediate_size=12, max_length=16,
+    clip=3, initializer_stddev=0.5,
+)  # fmt: skip
+
+
+def model(position):
+    config = BertConfig(**{**CONFIG.__dict__, "position": position})
+    bert = Bert(config)
+    return config, bert, bert.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+
+
+# Sweeps
+
+
+def violations(setting):
+    w = setting["base"] ** (-jnp.arange(6) / 6)
+    phi = properties.proximity(encodings.sinusoid(jnp.arange(24), w))
+    return {
+        "near": properties.monotonicity(phi, 5),
+        "whole": properties.symmetry(phi, length=setting["length"]),
+        "psi": properties.psi(w, jnp.arange(24)),
+    }
+
+
+@pytest.mark.parametrize("count", [1, 7, 37])
+@pytest.mark.parametrize("memory", [1, 2**16, 2**30])
+def test_a_sweep_is_a_loop(count, memory):
+    rng = np.random.default_rng(count)
+    settings = {"base": rng.uniform(2, 9000, count), "length": rng.integers(3, 24, count)}
+    found = properties.sweep(violations, settings, memory=memory, progress=False)
+    for i in range(count):
+        one = violations(jax.tree.map(lambda x: jnp.asarray(x[i]), settings))  # noqa: B023
+        for name, value in one.items():
+            assert isinstance(found[name], np.ndarray) and len(found[name]) == count
+            np.testing.assert_allclose(found[name][i], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sweep_uses_all_devices_and_stays_in_its_memory():
+    """What a chunk takes is the compiler's own figure, so a smaller bound means more chunks."""
+    sizes = []
+
+    def fn(x):
+        jax.debug.callback(lambda x: sizes.append(np.shape(x)), x)
+        return jnp.outer(jnp.arange(64.0) * x, jnp.arange(64.0)).sum()
+
+    expected = np.arange(64).sum() ** 2 * np.arange(40.0)
+    settings = np.arange(40, dtype=np.float32)
+    for memory, devices in ((1, jax.devices()), (1, jax.devices()[:1]), (2**30, None)):
+        found = properties.sweep(fn, settings, memory=memory, devices=devices, progress=False)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert len(sizes) >= 3 * 40  # Each setting is run each time (and those that fill a chunk).
+
+
+def test_a_sweep_says_how_far_it_is(capsys):
+    properties.sweep(lambda x: x + 1, np.arange(40), memory=1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("40 of 40 settings") and len(lines) == 10
+
+
+@pytest.mark.parametrize(
+    "settings", [{"a": np.ones(3), "b": np.ones(4)}, np.ones(0), np.float32(1), {}]
+)
+def test_settings_without_one_leading_axis(settings):
+    with pytest.raises(ValueError, match="one and the same leading axis"):
+        properties.sweep(lambda s: s, settings, progress=False)
+
+
+# Identical words
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_queries_and_keys_are_those_of_the_model(layer):
+    """The logits that they give are the ones that make the model's output: softmax, values, out."""
+    config, bert, params = model("learned_absolute")
+    tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, 30)
+    q, k = queries_and_keys(config, params, tokens, layer=layer)
+    _, state = bert.apply({"params": params}, tokens, capture_intermediates=True)
+    inside = state["intermediates"][f"layer_{layer}"]["attention"]
+    v = inside["qkv"]["__call__"][0][:, :, 2]
+    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2, axis=-1)  # sqrt(d) = 2
+    out = params[f"layer_{layer}"]["attention"]["out"]
+    expected = jnp.einsum("bhqk,bkhd,hde->bqe", weights, v, out["kernel"]) + out["bias"]
+    np.testing.assert_allclose(inside["__call__"][0], expected, atol=1e-5)
+
+
+def test_no_such_layer():
+    config, _, params = model("none")
+    with pytest.raises(ValueError, match="layers 0 to 2, got layer 3"):
+        queries_and_keys(config, params, jnp.zeros((1, 4), jnp.int32), layer=3)
+    with pytest.raises(ValueError, match="'logits' or 'weights', got 'probabilities'"):
+        attention_map(config, what="probabilities")
+
+
+@pytest.mark.parametrize("position", encodings.PAPER)
+def test_identical_words_against_equation_5(position):
+    """Each word by itself, each pair of positions in turn, in NumPy."""
+    config, _, params = model(position)
+    words, length = np.array([3, 7, 11, 28, 2]), 9
+    found = properties.identical_words(attention_map(config), params, words, length=length, batch=2)
+    assert found.shape == (2, length, length)
+
+    names = position.split("+")
+    inner = params.get("position", {})
+    of = lambda name: inner.get(name, {}) if len(names) > 1 else inner
+    kernel, bias = (
+        np.asarray(params["layer_0"]["attention"]["qkv"][n]) for n in ("kernel", "bias")
+    )
+    total = np.zeros((2, length, length))
+    for word in words:
+        x = params["token"]["embedding"][word] + params["segment"]["embedding"][0]
+        rows = np.stack([
+            x + sum(
+                (np.asarray(reference.vector(n, of(n), i, 8)) for n in names if "absolute" in n),
+                np.zeros(8),
+            )
+            for i in range(length)
+        ])  # fmt: skip
+        rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-12)
+        q, k = (np.einsum("ld,dhe->lhe", rows, kernel[:, n]) + bias[n] for n in (0, 1))
+        for i in range(length):
+            for j in range(length):
+                p = sum(
+                    (np.asarray(reference.relative_vector(n, of(n), j - i, 3, 4))
+                     for n in names if "relative" in n),
+                    np.zeros(4),
+                )  # fmt: skip
+                total[:, i, j] += ((k[j] + p) * q[i]).sum(-1)
+    np.testing.assert_allclose(found, total / len(words), atol=2e-4)
+
+
+def test_identical_words_show_what_table_1_says():
+    """No positions: a constant. Relative ones: the same on every diagonal, not symmetric."""
+    words = np.arange(30)
+    for position in encodings.SINGLE:
+        config, _, params = model(position)
+        phi = properties.identical_words(attention_map(config), params, words, length=12)
+        invariant = properties.translation_invariance(phi)
+        if position == "none":
+            np.testing.assert_allclose(phi, phi[:, :1, :1] + 0 * phi, atol=1e-4)
+        elif "relative" in position:
+            np.testing.assert_allclose(invariant, 0, atol=1e-6)
+            assert float(properties.symmetry(phi).min()) > 0.01
+        else:
+            assert float(invariant.min()) > 0.05
+        weights = properties.identical_words(
+            attention_map(config, what="weights"), params, words, length=12
+        )
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
+def test_positions_through_the_projections():
+    _, _, params = model("learned_absolute")
+    p = np.asarray(params["position"]["table"])
+    q, k = projections(params, 1)
+    found = properties.position_products(p, q, k)
+    for h in range(2):
+        np.testing.assert_allclose(found[h], p @ q[:, h] @ k[:, h].T @ p.T, rtol=2e-4, atol=1e-5)
+    matrices = query_key_matrices(params, 3)
+    whole = sum(np.asarray(q[:, h] @ k[:, h].T) for h in range(2))
+    np.testing.assert_allclose(matrices[1], whole, rtol=1e-4, atol=1e-5)
+
+
+# Regression
+
+
+def test_regression_is_scikit_learns():
+    """Fewer and more vectors than dimensions, closed form and ridge, against another library."""
+    rng = np.random.default_rng(0)
+    for rows, dim in ((40, 7), (30, 64)):
+        x, y = rng.normal(size=(rows, dim)), np.arange(rows)
+        fits = properties.regress(x, ridge=(0.0, 1e-3, 1.0))
+        even = y % 2 == 0
+        largest = np.linalg.svd(x[even] - x[even].mean(0), compute_uv=False)[0]
+        for fit, other in zip(
+            fits,
+            [LinearRegression(), *(Ridge(a * largest**2, solver="svd") for a in (1e-3, 1.0))],
+            strict=True,
+        ):
+            other.fit(x[even], y[even])
+            np.testing.assert_allclose(fit.predicted, other.predict(x), atol=1e-8)
+            assert fit.r2["test"] == pytest.approx(other.score(x[~even], y[~even]))
+            assert fit.mean_absolute_error["all"] == pytest.approx(
+                np.abs(other.predict(x) - y).mean()
+            )
+
+
+def test_regression_reads_a_line_exactly_and_noise_not_at_all():
+    line = np.stack([np.arange(20) * 0.1, np.ones(20)], axis=1).astype(np.float32)
+    exact = properties.regress(line)[0]
+    assert exact.r2["test"] == pytest.approx(1) and exact.mean_absolute_error["all"] < 1e-4
+    noise = np.random.default_rng(0).normal(size=(400, 4))
+    assert abs(properties.regress(noise)[0].r2["test"]) < 0.1
+    constant = properties.regress(np.ones((10, 3)))[0]  # Nothing to read: always the mean.
+    np.testing.assert_allclose(constant.predicted, 4)
+
+
+def test_regression_on_offsets_and_a_choice_of_training_positions():
+    x = np.arange(-8, 9)
+    fit = properties.regress(x[:, None] * np.ones((1, 3)), x)[0]
+    np.testing.assert_allclose(fit.predicted, x, atol=1e-9)
+    some = x < 0
+    fit = properties.regress(x[:, None] * np.ones((1, 3)), x, train=some)[0]
+    assert fit.r2["test"] == pytest.approx(1)
+
+
+def test_regression_refuses():
+    with pytest.raises(ValueError, match="got 2 vectors, 1 of them"):
+        properties.regress(np.ones((2, 3)))
+    with pytest.raises(ValueError, match="0 or more, got -1"):
+        properties.regress(np.ones((9, 3)), ridge=(0.0, -1.0))
+    with pytest.raises(ValueError, match="not finite"):
+        properties.regress(np.full((9, 3), np.nan))
+
+
+# Correlations
+
+
+def test_correlations_are_scipys():
+    rng = np.random.default_rng(0)
+    table = {"a": rng.normal(size=7), "b": rng.normal(size=7)}
+    scores = {"s": table["a"] * 2 + rng.normal(size=7), "t": -np.exp(table["b"])}
+    found = {(c.violation, c.score): c for c in properties.correlate(table, scores)}
+    assert len(found) == 4
+    assert found["b", "t"].spearman == pytest.approx(-1)
+    one = found["a", "s"]
+    assert one.n == 7
+    assert (one.pearson, one.pearson_p) == pytest.approx(stats.pearsonr(table["a"], scores["s"]))
+    assert (one.spearman, one.spearman_p) == pytest.approx(stats.spearmanr(table["a"], scores["s"]))
+
+
+def test_correlations_with_gaps_and_constants():
+    scores = [1.0, 2.0, np.nan, 3.0, 5.0]
+    gap, constant = properties.correlate(
+        {"v": [1, 2, 3, 4, 5], "c": [0, 0, 0, 0, 0]}, {"s": scores}
+    )
+    assert gap.n == 4 and gap.spearman == pytest.approx(1)
+    assert constant[3:] == (None, None, None, None)
+
+
+def test_too_few_runs_to_correlate():
+    with pytest.raises(ValueError, match="at least 4 runs that have both, got 3"):
+        properties.correlate({"v": [1, 2, 3]}, {"s": [1, 2, 3]})
+    with pytest.raises(ValueError, match=r"one length, got \{'v': 4, 's': 5\}"):
+        properties.correlate({"v": [1, 2, 3, 4]}, {"s": [1, 2, 3, 4, 5]})
