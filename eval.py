@@ -25,7 +25,9 @@ _RUNS = flags.DEFINE_string("runs", None, "Glob of the folders of runs.")
 _ENCODINGS = flags.DEFINE_list(
     "encodings", [], "Untrained encodings; 'all', or 'paper' for its 13."
 )
-_CHECKPOINTS = flags.DEFINE_list("checkpoints", [], "Published models: folders or .safetensors.")
+_CHECKPOINTS = flags.DEFINE_list(
+    "checkpoints", [], "Published models: folders or .safetensors files, each PATH or NAME=PATH."
+)
 _OUT = flags.DEFINE_string("out", None, "Where the results go; default a folder in the run's.")
 
 
@@ -65,10 +67,9 @@ def _properties(config: ConfigDict) -> tuple[str, Path]:
     names = [name for one in _ENCODINGS.value for name in wanted.get(one, [one])]
     subjects = [properties.from_run(folder) for folder in _run_folders()]
     subjects += [properties.from_name(name, config, config.seed) for name in names]
-    subjects += [
-        properties.from_checkpoint(Path(path).expanduser(), config.family)
-        for path in _CHECKPOINTS.value
-    ]
+    for one in _CHECKPOINTS.value:
+        name, _, path = one.rpartition("=")
+        subjects.append(properties.from_checkpoint(Path(path).expanduser(), config.family, name))
     return properties.measure_properties(subjects, config, out), out
 
 

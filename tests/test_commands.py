@@ -39,6 +39,9 @@ SMALL = [
 ]
 
 
+MEASURE = ["--config=configs/properties.py", "--config.size=tiny", "--config.parts=vectors"]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
@@ -62,7 +65,7 @@ def test_train_then_eval_say_the_same(trained):
     assert code == 0, err
     table = lambda text: [line for line in text.splitlines() if line.startswith("|")]
     assert table(again) == table(out)
-    assert (folder / "learned_relative" / "report" / "positions.png").exists()
+    assert (folder / "learned_relative" / "report" / "figure2_vectors.png").exists()
 
 
 def test_comparing_runs(trained):
@@ -87,6 +90,18 @@ def test_comparing_runs(trained):
         )
 
 
+def test_measuring_properties(trained, tmp_path):
+    """A run and an untrained encoding side by side."""
+    folder, _, _ = trained
+    code, out, err = run(
+        "eval.py", *MEASURE, f"--workdir={folder / 'learned_relative'}",
+        "--encodings=sinusoidal_absolute", f"--out={tmp_path}",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "| learned_relative " in out and "| sinusoidal_absolute, untrained" in out
+    assert (tmp_path / "vectors.json").exists() and (tmp_path / "figure2_vectors.png").exists()
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -96,10 +111,26 @@ def test_comparing_runs(trained):
         (["train.py", *SMALL, "extra"], "arguments not understood: extra"),
         (["train.py", "--config=configs/nothing.py"], "configs/nothing.py"),
         (["eval.py"], "there is no WORKDIR/config.json"),
+        (["eval.py", "--config=configs/quickstart.py"], "task is properties or sweep, got 'pretr"),
+        (["eval.py", "--runs=WORKDIR/*"], "Give --workdir=RUN to report on it, or --runs"),
+        (["eval.py", *MEASURE, "--runs=WORKDIR/*"], "No runs at WORKDIR/*"),
+        (["eval.py", *MEASURE, "--encodings=learnt"], "there is no WORKDIR/config.json"),
     ],
-    ids=["key", "encoding", "value", "argument", "config", "no run"],
+    ids=[
+        "key",
+        "encoding",
+        "value",
+        "argument",
+        "config",
+        "no run",
+        "task",
+        "both",
+        "no runs",
+        "no run to measure",
+    ],
 )
 def test_mistakes_are_one_message(tmp_path, args, message):
+    args = [arg.replace("WORKDIR", str(tmp_path)) for arg in args]
     code, _, err = run(*args, f"--workdir={tmp_path}")
     assert code != 0
     assert message.replace("WORKDIR", str(tmp_path)) in err

@@ -56,26 +56,23 @@ def test_a_sweep_is_a_loop(count, memory):
             np.testing.assert_allclose(found[name][i], value, rtol=1e-4, atol=1e-5)
 
 
-def test_a_sweep_uses_all_devices_and_stays_in_its_memory():
-    """What a chunk takes is the compiler's own figure, so a smaller bound means more chunks."""
-    sizes = []
-
-    def fn(x):
-        jax.debug.callback(lambda x: sizes.append(np.shape(x)), x)
-        return jnp.outer(jnp.arange(64.0) * x, jnp.arange(64.0)).sum()
-
-    expected = np.arange(64).sum() ** 2 * np.arange(40.0)
+def test_chunks_follow_memory_and_devices(capsys):
+    """One setting a device at least, however little memory; all at once where they fit."""
+    fn = lambda x: jnp.outer(jnp.arange(64.0) * x, jnp.arange(64.0)).sum()
     settings = np.arange(40, dtype=np.float32)
-    for memory, devices in ((1, jax.devices()), (1, jax.devices()[:1]), (2**30, None)):
-        found = properties.sweep(fn, settings, memory=memory, devices=devices, progress=False)
+    expected = np.arange(64).sum() ** 2 * settings
+    for memory, devices, first in ((1, None, 4), (1, jax.devices()[1:2], 4), (2**30, None, 40)):
+        found = properties.sweep(fn, settings, memory=memory, devices=devices)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert len(sizes) >= 3 * 40  # Each setting is run each time (and those that fill a chunk).
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0].startswith(f"{first} of 40 settings")  # Plain lines, every tenth.
+        assert lines[-1].startswith("40 of 40 settings")
 
 
-def test_a_sweep_says_how_far_it_is(capsys):
-    properties.sweep(lambda x: x + 1, np.arange(40), memory=1)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1].startswith("40 of 40 settings") and len(lines) == 10
+def test_a_compiled_sweep_takes_any_number_of_settings():
+    run = properties.compile_sweep(lambda x: x**2, np.arange(10.0))
+    for count in (3, 10, 25):
+        np.testing.assert_array_equal(run(np.arange(float(count))), np.arange(count) ** 2)
 
 
 @pytest.mark.parametrize(

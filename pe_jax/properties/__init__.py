@@ -16,7 +16,7 @@ from pe_jax.properties.metrics import (
 )
 from pe_jax.properties.probing import identical_words, position_products
 from pe_jax.properties.regression import Fit, regress
-from pe_jax.properties.sweeps import sweep
+from pe_jax.properties.sweeps import compile_sweep, sweep
 from pe_jax.properties.waves import psi, turning_point, waves
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Fit",
     "chen_locality",
     "chen_symmetry",
+    "compile_sweep",
     "correlate",
     "forward_share",
     "identical_words",

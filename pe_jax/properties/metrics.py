@@ -86,59 +86,64 @@ def monotonicity(
     window = positions - 1 if window is None else window
     if not 2 <= window <= positions - 1:
         raise ValueError(f"A window lies between 2 and L - 1 = {positions - 1}, got {window}.")
-    by_offset, there = _by_offset(phi, _inside(positions, length))
-    # Offsets 1 .. window, outwards in each direction, one row for each: [*B, 2L, window].
-    outwards = lambda x: jnp.concatenate(
-        [
-            x[..., positions : positions + window],
-            x[..., positions - 1 - window : positions - 1][..., ::-1],
-        ],
-        axis=-2,
-    )
-    rows, there = outwards(by_offset), outwards(there)
-    if weighted:
-        wrong, total = _weighted_pairs(rows, there)
+    # Offsets grow by one from column to column in Φ itself, and in the band of those that count,
+    # which is the smaller of the two where the window is narrow.
+    if 2 * window < positions:
+        values, there = _by_offset(phi, _inside(positions, length))
+        band = slice(positions - 1 - window, positions + window)
+        values, there = values[..., band], there[:, band]
+        offsets = jnp.broadcast_to(jnp.arange(-window, window + 1), there.shape)
     else:
-        wrong, total = _pairs(rows, there)
+        values, there = phi, _inside(positions, length)
+        offsets = jnp.arange(positions) - jnp.arange(positions)[:, None]
+    there &= (offsets != 0) & (jnp.abs(offsets) <= window)
+    count = _weighted_pairs if weighted else _pairs
+    # Turned round on the left, so that on both sides a larger number in a later column is wrong.
+    wrong, total = count(jnp.where(there, jnp.sign(offsets) * values, 0), there, offsets, window)
     violation = jnp.where(total > 0, wrong / jnp.where(total > 0, total, 1), 0.5)
-    return jnp.where(jnp.isnan(rows).any((-2, -1)), jnp.nan, violation)
+    unknown = jnp.isnan(jnp.where(there, values, 0)).any((-2, -1))
+    return jnp.where(unknown, jnp.nan, violation)
 
 
-def _pairs(rows, there):
-    """(pairs in the wrong order, all pairs), ties half.
+def _pairs(values, there, offsets, window):
+    """(pairs of one side in the wrong order, all pairs of one side), ties half.
 
-    Offset by offset, so that memory stays at L · window; counts are kept by entry and summed last,
-    as integers, which is what makes it fast and keeps it exact.
+    Distance between columns by distance, so that memory stays at that of Φ. Counts are kept for
+    each entry and summed last, as integers, which is what makes it fast and keeps it exact.
     """
-    window = rows.shape[-1]
-    rows = jnp.where(there, rows, jnp.nan)  # A comparison with NaN is false: nothing to mask.
+    width = values.shape[-1]
+    values = jnp.where(there, values, jnp.nan)  # A comparison with NaN is false: nothing to mask.
+    beyond = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, window)], constant_values=jnp.nan)
 
-    def add(twice, n):
-        near = jax.lax.dynamic_index_in_dim(rows, n, axis=-1)  # [*B, 2L, 1]
-        wrong = (rows > near).astype(jnp.int32) + (rows >= near).astype(jnp.int32)
-        return twice + jnp.where(jnp.arange(window) > n, wrong, 0), None
+    def add(excess, k):
+        later = jax.lax.dynamic_slice_in_dim(beyond, k, width, axis=-1)
+        wrong = (later > values).astype(jnp.int32) - (later < values).astype(jnp.int32)
+        same_side = (offsets > 0) | (offsets + k < 0)
+        return excess + jnp.where(same_side, wrong, 0), None
 
-    twice, _ = jax.lax.scan(
-        add, jnp.zeros(rows.shape, jnp.int32), jnp.arange(window - 1), unroll=min(4, window - 1)
+    excess, _ = jax.lax.scan(
+        add, jnp.zeros(values.shape, jnp.int32), jnp.arange(1, window), unroll=min(8, window - 1)
     )
-    present = there.sum(-1).astype(jnp.float32)  # An offset that exists has all nearer ones.
-    return twice.sum(-1).astype(rows.dtype).sum(-1) / 2, (present * (present - 1) / 2).sum()
+    sides = jnp.stack([there & (offsets > 0), there & (offsets < 0)]).sum(-1).astype(jnp.float32)
+    total = (sides * (sides - 1) / 2).sum()
+    return (total + excess.sum(-1).astype(values.dtype).sum(-1)) / 2, total
 
 
-def _weighted_pairs(rows, there):
-    """(sum of the differences in the wrong order, sum of all), absolute."""
-    window = rows.shape[-1]
-    rows = jnp.where(there, rows, 0)
+def _weighted_pairs(values, there, offsets, window):
+    """(sum of the differences in the wrong order, sum of all), absolute, over pairs of one side."""
+    width = values.shape[-1]
+    pad = lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, window)])
+    beyond, there_beyond = pad(values), pad(there)
 
     @jax.checkpoint  # The backward pass compares again instead of keeping L³ differences.
-    def add(sums, n):
-        near = jax.lax.dynamic_index_in_dim(rows, n, axis=-1)
-        compared = there & (jnp.arange(window) > n)
-        difference = jnp.where(compared, rows - near, 0)
+    def add(sums, k):
+        shifted = lambda x: jax.lax.dynamic_slice_in_dim(x, k, width, axis=-1)
+        compared = there & shifted(there_beyond) & ((offsets > 0) | (offsets + k < 0))
+        difference = jnp.where(compared, shifted(beyond) - values, 0)
         return (sums[0] + jnp.maximum(difference, 0), sums[1] + jnp.abs(difference)), None
 
-    zeros = jnp.zeros_like(rows)
-    (wrong, total), _ = jax.lax.scan(add, (zeros, zeros), jnp.arange(window - 1))
+    zeros = jnp.zeros_like(values)
+    (wrong, total), _ = jax.lax.scan(add, (zeros, zeros), jnp.arange(1, window))
     return wrong.sum((-2, -1)), total.sum((-2, -1))
 
 

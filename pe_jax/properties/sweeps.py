@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pe_jax.terminal import Progress
 
@@ -30,7 +30,7 @@ def sweep(
 
     Args:
       fn: `fn(setting) -> results`, pure; a setting and its results are pytrees of arrays.
-      settings: the same pytree with a leading axis N on every array.
+      settings: the same pytree with a leading axis N on every array (seeds as integers).
       memory: bytes that a chunk may take on a device, by the compiler's own account of one setting;
         at least one setting a device is run at a time.
       devices: default all devices of this host; settings are split among them.
@@ -50,7 +50,21 @@ def sweep(
       ...     frequencies = base ** (-jnp.arange(32) / 32)
       ...     return properties.turning_point(properties.psi(frequencies, offsets))
       >>> properties.sweep(turn, jnp.array([100.0, 10_000.0]), progress=False)
-      array([7, 5], dtype=int32)
+      array([11,  5], dtype=int32)
+    """
+    return compile_sweep(fn, settings, memory=memory, devices=devices)(settings, progress)
+
+
+def compile_sweep(
+    fn: Callable[[Any], Any],
+    settings: Any,
+    *,
+    memory: int = MEMORY,
+    devices: list[jax.Device] | None = None,
+) -> Callable[..., Any]:
+    """`run(settings, progress=False) -> results` of `sweep`, compiled for settings like these.
+
+    For sweeping with one function again and again; arguments and errors are those of `sweep`.
     """
     settings = jax.tree.map(np.asarray, settings)
     count = _count(settings)
@@ -58,34 +72,39 @@ def sweep(
     mesh = jax.make_mesh(
         (len(devices),), ("settings",), devices=devices, axis_types=(AxisType.Auto,)
     )
-    per_device = _settings_at_once(fn, settings, memory, most=-(-count // len(devices)))
-    chunk = per_device * len(devices)
-    program = _compile(fn, settings, chunk, mesh)
     split = NamedSharding(mesh, PartitionSpec("settings"))
+    each_device = -(-count // len(devices))
+    fitting = _settings_at_once(fn, settings, memory, most=each_device)
+    chunks = -(-each_device // fitting)
+    chunk = -(-each_device // chunks) * len(devices)  # All chunks alike, none nearly empty.
+    program = _compile(fn, settings, chunk, split)
 
-    bar = Progress(count, unit="settings", lines=True) if progress else None
-    done: list[Any] = []
-    running: tuple[int, Any] | None = None
+    def run(settings: Any, progress: bool = False) -> Any:
+        settings = jax.tree.map(np.asarray, settings)
+        count = _count(settings)
+        bar = Progress(count, unit="settings", lines=True) if progress else None
+        running, done = [], []
+        for start in range(0, count, chunk):
+            # The last chunk is filled up with its first setting, so that one program serves all.
+            at = np.arange(start, start + chunk)
+            at = np.where(at < count, at, start)
+            some = jax.device_put(jax.tree.map(lambda x: x[at], settings), split)  # noqa: B023
+            running.append((min(chunk, count - start), program(some)))
+            if len(running) > 1:  # One is always dispatched ahead of the one that is fetched.
+                done.append(_fetch(*running.pop(0), bar))
+        done += [_fetch(size, results, bar) for size, results in running]
+        if bar:
+            bar.close()
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *done)
 
-    def collect() -> None:
-        if running is not None:
-            size, results = running
-            done.append(jax.tree.map(lambda x: np.asarray(x)[:size], results))
-            if bar:
-                bar.advance(size)
+    return run
 
-    for start in range(0, count, chunk):
-        # The last chunk is filled up with its first setting, so that one program serves all.
-        at = np.arange(start, start + chunk)
-        at = np.where(at < count, at, start)
-        some = jax.device_put(jax.tree.map(lambda x: x[at], settings), split)  # noqa: B023
-        results = program(some)  # Dispatched, not awaited: the one before is fetched meanwhile.
-        collect()
-        running = (min(chunk, count - start), results)
-    collect()
+
+def _fetch(size: int, results: Any, bar: Progress | None) -> Any:
+    fetched = jax.tree.map(lambda x: np.asarray(x)[:size], results)
     if bar:
-        bar.close()
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *done)
+        bar.advance(size)
+    return fetched
 
 
 def _count(settings: Any) -> int:
@@ -98,16 +117,12 @@ def _count(settings: Any) -> int:
     return sizes.pop()[0]
 
 
-def _compile(fn: Callable, settings: Any, chunk: int, mesh: Mesh | None = None) -> Any:
-    """`fn` mapped over `chunk` settings, for the devices of `mesh` (default: one)."""
+def _compile(fn: Callable, settings: Any, chunk: int, split: NamedSharding | None = None) -> Any:
+    """`fn` mapped over `chunk` settings, split over devices or on one."""
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), jnp.asarray(x[:0]).dtype), settings
     )
-    mapped = jax.vmap(fn)
-    if mesh is None:
-        return jax.jit(mapped).lower(shapes).compile()
-    split = NamedSharding(mesh, PartitionSpec("settings"))
-    return jax.jit(mapped, in_shardings=split, out_shardings=split).lower(shapes).compile()
+    return jax.jit(jax.vmap(fn), in_shardings=split, out_shardings=split).lower(shapes).compile()
 
 
 def _settings_at_once(fn: Callable, settings: Any, memory: int, *, most: int) -> int:

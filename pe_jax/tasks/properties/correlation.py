@@ -63,8 +63,8 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
     ]  # fmt: skip
     lines = [
         "Over the runs, violations by the logits of identical words against scores. More is",
-        "better: below 0 the violation goes with worse scores. p-values are two-sided and not corrected",
-        f"for the {len(found)} pairs looked at. A dash: one of the two is the same for all runs.",
+        "better: below 0 the violation goes with worse scores. p-values are two-sided, not",
+        f"corrected for the {len(found)} pairs looked at. A dash: one of the two is constant.",
         "",
         *table(["violation", "score", "n", "Pearson", "p", "Spearman", "p"], rows),
     ]

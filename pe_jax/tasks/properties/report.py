@@ -45,7 +45,7 @@ PARTS: dict[str, Part] = {
     "scores": Part(scores.scores, "a run with checkpoints of two steps or more"),
     "heads": Part(heads.heads, "a run, an untrained encoding or an imported BERT"),
     "regression": Part(regression.regression, "an encoding with position vectors"),
-    "correlation": Part(correlation.correlation, "four runs or more"),
+    "correlation": Part(correlation.correlation, "four runs or more that have scores"),
 }
 
 

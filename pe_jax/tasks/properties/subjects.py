@@ -131,16 +131,17 @@ def _fresh(model: BertConfig):
     return jax.jit(lambda key: Bert(model).init(key, jnp.zeros((1, 2), jnp.int32))["params"])
 
 
-def from_checkpoint(path: Path, family: str) -> Subject:
+def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     """A published BERT, or only the position table of another family (RoBERTa, GPT-2).
 
     Args:
       family: whose table it is, where the file does not say; see `pe_jax.interop`.
+      name: what to call it; default the folder or file.
 
     Raises:
       ValueError: for a file that cannot be read, or lacks what a BERT or a position table needs.
     """
-    name = path.stem if path.is_file() else path.name
+    name = name or (path.stem if path.is_file() else path.name)
     if family in ("", "bert") and open_checkpoint(path).config.get("model_type") == "bert":
         model, params = load_bert(path)
         return Subject(

@@ -80,10 +80,10 @@ def table1(subjects: list[Subject], settings: Settings) -> Section | None:
         f"Sizes before training: {config.size} (D = {model.hidden_size}, d = {model.head_size}), "
         f"length {config.length}, clip {config.clip}; mean of {config.seeds} random models.",
         "Violations by P·Pᵀ (plain) and by the logits of identical words (Ā): 0 = the property",
-        "holds; 0 without decimals is exact. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], x being a",
-        "position, m an offset clipped to ±clip. mono. is monotonicity, 0.5 = no order; ψ falls to the",
-        "offset up to which the dot product of two vectors falls. The paper judges absolute encodings",
-        "by P·Pᵀ and relative ones by what they do in attention.",
+        "holds; 0 without decimals is exact. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], x being",
+        "a position, m an offset clipped to ±clip. mono. is monotonicity, 0.5 = no order; ψ",
+        "falls to the offset up to which the dot product of two vectors falls. The paper judges",
+        "absolute encodings by P·Pᵀ and relative ones by what they do in attention.",
         "",
         *table(
             ["encoding", "position vectors", "parameters", "number", "ψ falls to",

@@ -97,8 +97,8 @@ def words(subjects: list[Subject], settings: Settings) -> Section | None:
     lines = [
         f"Copies of one word fill the input; attention {config.attention} of layer {config.layer},",
         f"averaged over {used} random words and the heads. The violations are of that matrix;",
-        "forward share (-1 to 1), locality and symmetry (Chen et al. 2023, 1 = it holds) are of the",
-        "softmaxed weights. By head: words.json.",
+        "forward share (-1 to 1), locality and symmetry (Chen et al. 2023, 1 = it holds) are of",
+        "the softmaxed weights. By head: words.json.",
         "",
         *table(["model", *names.values(), *_OF_WEIGHTS.values()], rows),
     ]

@@ -1,0 +1,246 @@
+"""Property reports on small runs, fresh encodings and written checkpoints: numbers and figures."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from matplotlib import image
+from safetensors.numpy import save_file
+
+from configs import properties as configs
+from configs import sweep as sweep_config
+from pe_jax import encodings, properties
+from pe_jax.tasks import pretraining
+from pe_jax.tasks.properties import PARTS, from_checkpoint, from_name, from_run, measure_properties
+from pe_jax.tasks.properties import scores as scores_part
+from pe_jax.tasks.properties.table1 import FORMS
+from pe_jax.tasks.sweep import sweep_sinusoids
+from pe_jax.training.checkpoints import Checkpoints
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two trained runs and a copy of each: enough to correlate, if not to learn from."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("learnable_sinusoidal_absolute", "learned_absolute+learned_relative"):
+        config = tiny.config(folder, **{"model.position": name})
+        pretraining.run(config, folder / name)
+        shutil.copytree(folder / name, folder / f"{name}_again")
+    return sorted(path for path in folder.iterdir() if (path / "config.json").exists())
+
+
+@pytest.fixture
+def config():
+    config = configs.get_config()
+    config.update(size="tiny", length=24, words=12, seeds=2, windows=(3, 8), clip=6)
+    config.update(table_window=3, score_examples=16)
+    return config
+
+
+def numbers(out, part):
+    return json.loads((out / f"{part}.json").read_text())
+
+
+def test_a_report_on_runs(runs, config, tmp_path):
+    """Every part at once: it is written, its figures are pictures, its page names them all."""
+    subjects = [from_run(path) for path in runs]
+    text = measure_properties(subjects, config, tmp_path)
+    assert text == (tmp_path / "report.md").read_text()
+    assert {path.stem for path in tmp_path.glob("*.json")} == set(PARTS)
+    pictures = sorted(tmp_path.glob("*.png"))
+    for number in range(1, 8):
+        assert any(path.name.startswith(f"figure{number}_") for path in pictures), number
+    for path in pictures:
+        assert f"]({path.name})" in text
+        pixels = image.imread(path)[..., :3]
+        assert pixels.std() > 0.05, path  # Not an empty page.
+
+    # What is written is what the library measures on the run's own checkpoint.
+    part, params = subjects[0].parts()[0]
+    phi = properties.proximity(part.vectors(params, np.arange(24)))
+    found = numbers(tmp_path, "vectors")["learnable_sinusoidal_absolute"]["trained"]
+    assert found["monotonicity_3"] == pytest.approx(float(properties.monotonicity(phi, 3)))
+    assert found["monotonicity_all"] == pytest.approx(float(properties.monotonicity(phi)))
+
+    moments = numbers(tmp_path, "evolution")["learned_absolute+learned_relative: learned_relative"]
+    assert list(map(int, moments)) == [0, 5, 10, 12, 15, 20]
+
+    # The last checkpoint's score is the one that the run itself wrote down.
+    path = runs[0]
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in lines if "held_out/masked_lm_loss" in line][-1]
+    scored = numbers(tmp_path, "scores")[path.name]
+    assert scored["checkpoints"][-1]["step"] == last["step"] == 20
+    assert scored["checkpoints"][-1]["masked_lm_loss"] == pytest.approx(
+        last["held_out/masked_lm_loss"], rel=1e-5
+    )
+    assert [c["stage_length"] for c in scored["checkpoints"]] == [32, 32, 32, 48, 48]
+    epochs = [c["epoch"] for c in scored["checkpoints"]]
+    assert epochs == sorted(epochs) and scored["stages"][1]["epoch"] == epochs[2]
+
+    table = numbers(tmp_path, "correlation")
+    assert table["runs"] == [path.name for path in runs]
+    assert all(one["n"] == 4 for one in table["correlations"])
+    trained = numbers(tmp_path, "table1")["learnable_sinusoidal_absolute"]["trained"]
+    assert set(trained) == {path.name for path in runs if "+" not in path.name}
+
+
+def test_scores_are_kept(runs, config, tmp_path, monkeypatch):
+    config.parts = "scores"
+    subjects = [from_run(runs[0])]
+    first = measure_properties(subjects, config, tmp_path)
+    monkeypatch.setattr(scores_part, "build", None)  # A second call that scored would fail.
+    assert measure_properties(subjects, config, tmp_path) == first
+    config.score_examples = 8
+    with pytest.raises(TypeError):
+        measure_properties(subjects, config, tmp_path)
+
+
+def test_the_start_is_the_run_s_own(runs):
+    """What is called the start is what the first step started from: replayed from the seed."""
+    run = from_run(runs[2])
+    experiment = pretraining.build(
+        pretraining.workdir.load_config(run.folder), run.folder / "tokenizer.json"
+    )
+    expected = experiment.init().params["bert"]["position"]
+    jax.tree.map(np.testing.assert_array_equal, run.start, expected)
+    assert set(run.start) == {"learned_absolute", "learned_relative"}
+
+
+def test_table_1(config, tmp_path):
+    """The paper's ticks and crosses: exact zeros for waves, parameters from `init`."""
+    assert set(FORMS) == set(encodings.SINGLE)
+    config.size, config.length, config.parts = "base", 40, "table1"
+    config.words, config.seeds, config.clip = 3, 1, 8
+    measure_properties([from_name("none", config, 0)], config, tmp_path)
+    found = numbers(tmp_path, "table1")
+    assert {name: row["parameters"] for name, row in found.items()} == {
+        "none": 0,
+        "learned_absolute": 40 * 768,
+        "sinusoidal_absolute": 0,
+        "learnable_sinusoidal_absolute": 384,
+        "learned_relative": 17 * 64,
+        "sinusoidal_relative": 0,
+        "learnable_sinusoidal_relative": 32,
+    }
+    for name, row in found.items():
+        if "sinusoidal" in name:
+            assert row["untrained"]["vectors"]["translation_invariance"] == 0
+            assert row["untrained"]["vectors"]["symmetry"] == 0
+            assert row["turning_point"] == (5 if "relative" in name else 39)
+        if "relative" in name:
+            assert row["untrained"]["words"]["translation_invariance"] < 1e-6
+            assert row["untrained"]["words"]["symmetry"] > 0.05
+    assert found["sinusoidal_absolute"]["untrained"]["words"]["translation_invariance"] > 0.05
+    assert found["learned_absolute"]["untrained"]["vectors"]["translation_invariance"] > 0.9
+
+
+def test_untrained_encodings_heads_and_vector_figures(config, tmp_path):
+    config.update(heads="each", attention="weights", vector="pdf", parts="words,regression")
+    names = ["sinusoidal_absolute", "learned_absolute+sinusoidal_relative"]
+    text = measure_properties([from_name(name, config, 0) for name in names], config, tmp_path)
+    assert (tmp_path / "figure3_words.pdf").read_bytes()[:4] == b"%PDF"
+    found = numbers(tmp_path, "words")["sinusoidal_absolute, untrained"]
+    assert len(found["heads"]) == 2 and found["words"] == 12
+    assert "forward share" in text
+    # Waves of many frequencies hold the position up to rounding; it is read off them.
+    fits = numbers(tmp_path, "regression")["sinusoidal_absolute, untrained"]
+    assert max(fit["r2"]["test"] for fit in fits) > 0.99
+
+
+def test_tables_of_other_families(config, tmp_path):
+    """A table by itself has vectors and can be probed; there is no attention to look at."""
+    rows = np.random.default_rng(0).normal(size=(32, 6)).astype(np.float32)
+    save_file({"transformer.wpe.weight": rows}, tmp_path / "gpt.safetensors")
+    save_file({"roberta.embeddings.position_embeddings.weight": rows}, tmp_path / "rob.safetensors")
+    gpt = from_checkpoint(tmp_path / "gpt.safetensors", "")
+    roberta = from_checkpoint(tmp_path / "rob.safetensors", "", "RoBERTa")
+    assert (gpt.name, gpt.length, roberta.name, roberta.length) == ("gpt", 32, "RoBERTa", 30)
+    part, params = roberta.parts()[0]
+    np.testing.assert_array_equal(part.vectors(params, np.arange(30)), rows[2:])
+    text = measure_properties([gpt, roberta], config, tmp_path / "out")
+    assert "## Regression probe" in text and "## Identical words" not in text
+    config.parts = "words"
+    with pytest.raises(ValueError, match="words needs a run, an untrained encoding or an imported"):
+        measure_properties([gpt], config, tmp_path / "out")
+
+
+def test_scores_from_a_table(runs, config, tmp_path):
+    config.parts = "correlation"
+    subjects = [from_run(path) for path in runs]
+    table = tmp_path / "scores.csv"
+    lines = [f"{path.name},{i},{i % 2}.5" for i, path in enumerate(runs)]
+    table.write_text("\n".join(["run,cola,rte", *reversed(lines)]) + "\n")
+    config.scores = str(table)
+    measure_properties(subjects, config, tmp_path / "out")
+    found = numbers(tmp_path / "out", "correlation")
+    assert found["scores"] == {"cola": [0, 1, 2, 3], "rte": [0.5, 1.5, 0.5, 1.5]}
+
+    table.write_text("run,cola\n" + "\n".join(f"{path.name},{path.name}" for path in runs))
+    with pytest.raises(ValueError, match="something else than a number"):
+        measure_properties(subjects, config, tmp_path / "out")
+    table.write_text("run,cola\nother,1\n")
+    with pytest.raises(ValueError, match="has no scores of learnable_sinusoidal_absolute, "):
+        measure_properties(subjects, config, tmp_path / "out")
+
+
+def test_what_cannot_be_measured(runs, config, tmp_path):
+    with pytest.raises(ValueError, match="give --workdir, --runs, --encodings or --checkpoints"):
+        measure_properties([], config, tmp_path)
+    subjects = [from_run(path) for path in runs[:3]]
+    config.parts = "vectors,corelation"
+    with pytest.raises(ValueError, match=r"Unknown part 'corelation'. Did you mean correlation\?"):
+        measure_properties(subjects, config, tmp_path)
+    config.parts = "correlation"
+    with pytest.raises(ValueError, match="correlation needs four runs or more that have scores"):
+        measure_properties(subjects, config, tmp_path)
+    config.update(parts="vectors", vector="eps")
+    with pytest.raises(ValueError, match="pdf or svg, got 'eps'"):
+        measure_properties(subjects, config, tmp_path)
+    config.update(parts="words", vector="", layer=1)
+    with pytest.raises(ValueError, match="layers 0 to 0, got layer 1"):
+        measure_properties(subjects, config, tmp_path)
+
+
+def test_a_run_that_has_not_saved_yet(runs, tmp_path):
+    shutil.copy(runs[0] / "config.json", tmp_path)
+    Checkpoints(tmp_path, keep=None).close()
+    with pytest.raises(ValueError, match="has no checkpoint yet"):
+        from_run(tmp_path)
+
+
+@pytest.mark.parametrize("measure", ["turning_point", "monotonicity", "monotonicity_weighted"])
+def test_the_sweep_from_the_command_line(measure, tmp_path):
+    config = sweep_config.get_config()
+    config.update(measure=measure, base_count=3, dim_count=4, length=40, window=9)
+    config.update(bases=(100.0, 10_000.0), dims=(8.0, 64.0))
+    text = sweep_sinusoids(config, tmp_path)
+    found = json.loads((tmp_path / "sweep.json").read_text())
+    assert np.shape(found[measure]) == (3, 4) and found["dims"] == [8, 16, 32, 64]
+    w = encodings.default_frequencies(64, 10_000.0)
+    values = properties.psi(w, np.arange(40))
+    expected = {
+        "turning_point": properties.turning_point(values),
+        "monotonicity": properties.monotonicity(values[_apart(40)], 9),
+        "monotonicity_weighted": properties.monotonicity(values[_apart(40)], 9, weighted=True),
+    }
+    assert found[measure][-1][-1] == pytest.approx(float(expected[measure]), abs=1e-5)
+    assert "12 fixed sinusoids" in text and (tmp_path / "sweep.png").exists()
+
+
+def _apart(length):
+    at = np.arange(length)
+    return np.abs(at[:, None] - at)
+
+
+def test_sweeps_that_cannot_be(tmp_path):
+    config = sweep_config.get_config()
+    config.measure = "turning"
+    with pytest.raises(ValueError, match="turning_point, monotonicity.*got 'turning'"):
+        sweep_sinusoids(config, tmp_path)
+    config.update(measure="turning_point", base_count=1)
+    with pytest.raises(ValueError, match="two bases above 1"):
+        sweep_sinusoids(config, tmp_path)
