@@ -47,6 +47,7 @@ def numbers(out, part):
 def test_a_report_on_runs(runs, config, tmp_path):
     """Every part at once: it is written, its figures are pictures, its page names them all."""
     subjects = [from_run(path) for path in runs]
+    subjects.append(from_name("learnable_sinusoidal_absolute", config, 0))
     text = measure_properties(subjects, config, tmp_path)
     assert text == (tmp_path / "report.md").read_text()
     assert {path.stem for path in tmp_path.glob("*.json")} == set(PARTS)
@@ -115,7 +116,9 @@ def test_table_1(config, tmp_path):
     assert set(FORMS) == set(encodings.SINGLE)
     config.size, config.length, config.parts = "base", 40, "table1"
     config.words, config.seeds, config.clip = 3, 1, 8
-    measure_properties([from_name("none", config, 0)], config, tmp_path)
+    both = "learned_absolute+sinusoidal_relative"
+    subjects = [from_name(name, config, 0) for name in (*encodings.SINGLE, both)]
+    measure_properties(subjects, config, tmp_path)
     found = numbers(tmp_path, "table1")
     assert {name: row["parameters"] for name, row in found.items()} == {
         "none": 0,
@@ -125,7 +128,9 @@ def test_table_1(config, tmp_path):
         "learned_relative": 17 * 64,
         "sinusoidal_relative": 0,
         "learnable_sinusoidal_relative": 32,
+        both: 40 * 768,
     }
+    assert found.pop(both)["formula"] == "P_x free + S(ω, m), ω_i = 10000^(−2i/d)"
     for name, row in found.items():
         if "sinusoidal" in name:
             assert row["untrained"]["vectors"]["translation_invariance"] == 0

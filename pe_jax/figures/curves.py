@@ -38,7 +38,7 @@ def score_curves(
             textcoords="offset points", va="top", fontsize=8, color="0.35",
         )  # fmt: skip
     axes.set_xlabel("epoch")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel(score)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

@@ -35,7 +35,8 @@ def line_style(number: int) -> dict:
 
 def new(width: float, height: float, title: str = "") -> Figure:
     """An empty figure, inches; no window, no global state."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height))
+    figure.set_layout_engine("constrained", w_pad=0.08, wspace=0.03)
     if title:
         figure.suptitle(title)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 from pe_jax import figures, properties
 from pe_jax.models import projections, query_key_matrices
 from pe_jax.tasks.markdown import table
-from pe_jax.tasks.properties.measures import cells, columns, measure, standardized
+from pe_jax.tasks.properties.measures import Numbers, cells, columns, measure, standardized
 from pe_jax.tasks.properties.section import Section, Settings
 from pe_jax.tasks.properties.subjects import Subject, position_vectors
 
@@ -37,10 +37,7 @@ def heads(subjects: list[Subject], settings: Settings) -> Section | None:
             )
             by_head = [measure(phi, settings.windows) for phi in products]
             found["position_products"][part.name] = by_head
-            rows += [
-                [subject.label(part), str(h), *cells(one, list(names))]
-                for h, one in enumerate(by_head)
-            ]
+            rows += _rows(subject.label(part), by_head, list(names), each=len(subjects) == 1)
             paths.append(_figure(subject.label(part), products, x, settings))
         matrices = query_key_matrices(subject.params, subject.model.num_layers)
         symmetry = properties.saponati_symmetry(matrices)
@@ -52,7 +49,12 @@ def heads(subjects: list[Subject], settings: Settings) -> Section | None:
     if rows:
         lines += [
             f"P·W_Q·W_Kᵀ·Pᵀ of layer {settings.config.layer}: what absolute positions add to the",
-            "logits, without words. Violations by head:",
+            "logits, without words. Violations"
+            + (
+                " by head:"
+                if len(subjects) == 1
+                else ", means over the heads (by head: heads.json):"
+            ),
             "",
             *table(["position vectors", "head", *names.values()], rows),
             "",
@@ -64,6 +66,14 @@ def heads(subjects: list[Subject], settings: Settings) -> Section | None:
         *table(["model", "layer", "symmetry", "directionality"], layer_rows),
     ]
     return Section("Positions by head", numbers, lines, paths)
+
+
+def _rows(label: str, by_head: list[Numbers], names: list[str], *, each: bool) -> list[list[str]]:
+    """A row for each head, or one of their means."""
+    if each:
+        return [[label, str(h), *cells(one, names)] for h, one in enumerate(by_head)]
+    mean = {name: float(np.mean([one[name] for one in by_head])) for name in by_head[0]}
+    return [[label, "mean", *cells(mean, names)]]
 
 
 def _figure(label: str, products: np.ndarray, x: np.ndarray, settings: Settings):

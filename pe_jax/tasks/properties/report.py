@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 
 PARTS: dict[str, Part] = {
-    "table1": Part(table1.table1, "nothing"),
+    "table1": Part(table1.table1, "untrained encodings (--encodings)"),
     "vectors": Part(vectors.vectors, "an encoding with position vectors"),
     "words": Part(words.words, "a run, an untrained encoding or an imported BERT"),
     "frequencies": Part(frequencies.frequencies, "a sinusoidal encoding"),

@@ -35,6 +35,7 @@ class Subject:
       model, params: sizes and parameters of the `Bert`; None for a bare table.
       words: ids of whole words to probe with.
       folder, step: of a run, and its newest checkpoint.
+      untrained: whether the parameters are random.
       start: the position parameters that the run drew before its first step; None if it drew none.
     """
 
@@ -47,6 +48,7 @@ class Subject:
     words: np.ndarray | None = None
     folder: Path | None = None
     step: int | None = None
+    untrained: bool = False
     start: Any = None
 
     def parts(self) -> list[tuple[encodings.PositionEncoding, Any]]:
@@ -122,6 +124,7 @@ def from_name(name: str, config: ConfigDict, seed: int) -> Subject:
         model=model,
         params=params,
         words=np.arange(_FRESH_WORDS),
+        untrained=True,
     )
 
 

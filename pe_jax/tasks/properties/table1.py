@@ -40,39 +40,39 @@ _HEADINGS = ("TI", "mono. {}", "mono. all", "symm.")
 
 
 def table1(subjects: list[Subject], settings: Settings) -> Section | None:
-    """Every single encoding before training, and the runs among the subjects that have one.
+    """The untrained encodings among the subjects, and below each the runs that trained it.
 
     Twice: by P·Pᵀ and by the attention among identical words. Before training, the mean over
     `config.seeds` random models.
     """
     config = settings.config
     numbers: dict[str, Any] = {}
-    rows = []
-    for name, form in FORMS.items():
-        fresh = [from_name(name, config, seed) for seed in range(config.seeds)]
+    rows: list[list[str]] = []
+    for encoding in [subject.encoding for subject in subjects if subject.untrained]:
+        form = _form(encoding)
+        fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
         found = [_both(one, settings) for one in fresh]
         mean = {
             matrix: {k: float(np.mean([one[matrix][k] for one in found])) for k in found[0][matrix]}
             for matrix in found[0]
         }
-        count = encodings.parameter_count(fresh[0].encoding)
-        numbers[name] = {
+        count, turn = encodings.parameter_count(encoding), _turning_point(fresh[0], config.length)
+        numbers[encoding.name] = {
             "formula": form.formula,
             "parameters": count,
-            "turning_point": _turning_point(fresh[0], config.length),
+            "turning_point": turn,
             "untrained": mean,
             "trained": {},
         }
-        rows.append(_row(name, form, count, numbers[name]["turning_point"], mean))
-        for subject in subjects:
-            if subject.step and subject.encoding.name == name:
-                mine = _both(subject, settings)
-                turn = _turning_point(subject, config.length)
-                numbers[name]["trained"][subject.name] = {"turning_point": turn, **mine}
-                size = encodings.parameter_count(subject.encoding)
-                rows.append(
-                    _row(f"↳ {subject.name}, step {subject.step:,}", None, size, turn, mine)
-                )
+        rows.append(_row(encoding.name, form, count, turn, mean))
+        for run in subjects:
+            if run.step and run.encoding.name == encoding.name:
+                mine, turn = _both(run, settings), _turning_point(run, config.length)
+                numbers[encoding.name]["trained"][run.name] = {"turning_point": turn, **mine}
+                name = f"↳ {run.name}, step {run.step:,}"
+                rows.append(_row(name, None, encodings.parameter_count(run.encoding), turn, mine))
+    if not rows:
+        return None
     model = fresh[0].model
     assert model is not None
     headings = [h.format(config.table_window) for h in _HEADINGS]
@@ -94,11 +94,20 @@ def table1(subjects: list[Subject], settings: Settings) -> Section | None:
     return Section("Table 1, generated", numbers, lines)
 
 
+def _form(encoding: encodings.PositionEncoding) -> Form:
+    """Of one encoding, or of several added up."""
+    forms = [FORMS[part.name] for part in encoding.parts or (encoding,)]
+    if len(forms) == 1:
+        return forms[0]
+    return Form(" + ".join(f.formula for f in forms), " + ".join(f.parameters for f in forms), "–")
+
+
 def _both(subject: Subject, settings: Settings) -> dict[str, dict[str, float]]:
     """The properties by P·Pᵀ, where there are vectors, and by identical words."""
     window = settings.config.table_window
     found = {}
-    for part, params in subject.parts():
+    single = [] if subject.encoding.parts else subject.parts()  # Of several there is no one P·Pᵀ.
+    for part, params in single:
         x = subject.span(part, settings.config.length)
         found["vectors"] = _named(_proximity(part, params, x), window)
     found["words"] = _named(probe(subject, settings, "logits").mean(0), window)
@@ -119,7 +128,7 @@ def _proximity(part: encodings.PositionEncoding, params, x: np.ndarray):
 
 
 def _turning_point(subject: Subject, length: int) -> int | None:
-    for part, params in subject.parts():
+    for part, params in [] if subject.encoding.parts else subject.parts():
         if part.frequencies is not None:
             values = properties.psi(part.frequencies(params), np.arange(length))
             return int(properties.turning_point(values))
