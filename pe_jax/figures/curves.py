@@ -116,6 +116,7 @@ def prediction_plot(
     path: str | Path,
     *,
     title: str,
+    what: str = "position",
     vector: str = "",
 ) -> Path:
     """Position predicted from the position vector against the true one, a panel a fit.
@@ -123,6 +124,7 @@ def prediction_plot(
     Args:
       positions: the true ones `[N]`.
       panels: (title, predicted `[N]`, bool `[N]` where it was trained).
+      what: what is predicted, for the axes.
     """
     figure = style.new(4.2 * len(panels), 3.9, title)
     low, high = positions.min(), positions.max()
@@ -142,8 +144,8 @@ def prediction_plot(
         axes.set_ylim(low - margin, high + margin)
         outside = int(((predicted < low - margin) | (predicted > high + margin)).sum())
         axes.set_title(name + (f"\n({outside} outside the picture)" if outside else ""))
-        axes.set_xlabel("true position")
-        axes.set_ylabel("predicted position")
+        axes.set_xlabel(f"true {what}")
+        axes.set_ylabel(f"predicted {what}")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, markerscale=2)
     return style.save(figure, path, vector)

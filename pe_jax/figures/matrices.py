@@ -38,7 +38,7 @@ def matrix_grid(
     Args:
       label: of the colour scale, with its unit.
       limits: ends of the scale; default the least and greatest value of all panels.
-      across: panels a row.
+      across: panels a row, at most.
       vector: "pdf" or "svg" writes that file as well.
     """
     if limits is None:
@@ -46,8 +46,8 @@ def matrix_grid(
             min(float(np.min(panel.matrix)) for panel in panels),
             max(float(np.max(panel.matrix)) for panel in panels),
         )
-    columns = min(len(panels), across)
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // across)
+    columns = -(-len(panels) // rows)  # As even as can be: six are two rows of three.
     figure = style.new(max(2.7 * columns + 1.1, 4.6), 2.75 * rows + 0.7, title)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:

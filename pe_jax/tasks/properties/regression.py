@@ -45,7 +45,8 @@ def regression(subjects: list[Subject], settings: Settings) -> Section | None:
                     x,
                     panels,
                     settings.figure(f"regression_{label}"),
-                    title=f"Position read off its vector: {label}",
+                    title=f"Read off its vector by a linear map: {label}",
+                    what="offset" if part.kind == "relative" else "position",
                     vector=settings.config.vector,
                 )
             )
