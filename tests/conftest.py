@@ -1,11 +1,24 @@
 """Tests run on the CPU, with four simulated devices and array shapes checked at run time."""
 
 import os
+import shutil
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 )
+
+# Many tests compile the same programs, in several processes: each is compiled once a session.
+CACHE = os.environ.get("PE_JAX_TEST_CACHE")
+if CACHE is None:  # The first process; the workers inherit it.
+    CACHE = os.environ["PE_JAX_TEST_CACHE"] = tempfile.mkdtemp(prefix="pe_jax_tests_")
+    OWNER = True
+else:
+    OWNER = False
+os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 from jaxtyping import install_import_hook
 
@@ -21,3 +34,8 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def four_devices():
     assert jax.device_count() == 4
+
+
+def pytest_unconfigure(config):
+    if OWNER:
+        shutil.rmtree(CACHE, ignore_errors=True)

@@ -11,9 +11,6 @@ import tiny
 
 ROOT = Path(__file__).parent.parent
 
-# One process runs all of these, so that their runs are trained once.
-pytestmark = pytest.mark.xdist_group("commands")
-
 
 def run(*args, **environment):
     """Exit code, standard output and standard error of a command at the root."""

@@ -20,9 +20,6 @@ from pe_jax.tasks.properties.table1 import FORMS
 from pe_jax.tasks.sweep import sweep_sinusoids
 from pe_jax.training.checkpoints import Checkpoints
 
-# One process runs all of these, so that their runs are trained once.
-pytestmark = pytest.mark.xdist_group("reports")
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):

@@ -45,7 +45,7 @@ def report(folder: Path, out: Path, experiment: Experiment | None = None) -> Rep
         "held_out": _scores(experiment, params),
     }
     text = _readable(numbers)
-    section = vectors([from_run(folder)], Settings(_SHOWN, out))
+    section = vectors([from_run(folder, name="")], Settings(_SHOWN, out))
     if section:
         numbers["properties"] = section.numbers
         text += "\n" + "\n".join(section.lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,75 +20,97 @@ def heads(subjects: list[Subject], settings: Settings) -> Section | None:
     subjects = [subject for subject in subjects if subject.model]
     if not subjects:
         return None
-    names = columns(settings.windows)
-    numbers: dict[str, Any] = {}
-    rows, layer_rows, paths = [], [], []
-    for subject in subjects:
-        assert subject.model is not None
-        found = numbers[subject.name] = {"position_products": {}, "layers": []}
-        for part, params in subject.parts():
-            if part.kind != "absolute":
-                continue  # A relative vector is added to the keys after the projection.
-            x = subject.span(part, settings.config.length)
-            products = np.asarray(
-                properties.position_products(
-                    position_vectors(part, params, x),
-                    *projections(subject.params, settings.config.layer),
-                )
-            )
-            by_head = [measure(phi, settings.windows) for phi in products]
-            found["position_products"][part.name] = by_head
-            rows += _rows(subject.label(part), by_head, list(names), each=len(subjects) == 1)
-            paths.append(_figure(subject.label(part), products, x, settings))
-        matrices = query_key_matrices(subject.params, subject.model.num_layers)
-        symmetry = properties.saponati_symmetry(matrices)
-        directionality = properties.saponati_directionality(matrices)
-        for layer, (s, d) in enumerate(zip(symmetry, directionality, strict=True)):
-            found["layers"].append({"symmetry": float(s), "directionality": float(d)})
-            layer_rows.append([subject.name, str(layer), f"{float(s):.3f}", f"{float(d):+.3f}"])
+    by_head, paths = _position_products(subjects, settings)
+    by_layer = {subject.name: _layers(subject) for subject in subjects}
     lines = []
-    if rows:
+    if by_head:
+        names = columns(settings.windows)
         lines += [
             f"P·W_Q·W_Kᵀ·Pᵀ of layer {settings.config.layer}: what absolute positions add to the",
-            "logits, without words. Violations"
-            + (
-                " by head:"
-                if len(subjects) == 1
-                else ", means over the heads (by head: heads.json):"
-            ),
+            "logits, without words. Violations; of several subjects the means over their heads",
+            "(each head is in heads.json).",
             "",
-            *table(["position vectors", "head", *names.values()], rows),
+            *table(
+                ["position vectors", "head", *names.values()],
+                [
+                    [label, head, *cells(numbers, list(names))]
+                    for label, each in by_head.items()
+                    for head, numbers in _shown(each, alone=len(subjects) == 1).items()
+                ],
+            ),
             "",
         ]
     lines += [
         "W_Q·W_Kᵀ of each layer (Saponati et al. 2025): symmetry from -1 (antisymmetric) over 0",
         "(random) to 1; directionality from -1 (rows stand out) to 1 (columns do).",
         "",
-        *table(["model", "layer", "symmetry", "directionality"], layer_rows),
+        *table(
+            ["model", "layer", "symmetry", "directionality"],
+            [
+                [name, str(layer), f"{one['symmetry']:.3f}", f"{one['directionality']:+.3f}"]
+                for name, layers in by_layer.items()
+                for layer, one in enumerate(layers)
+            ],
+        ),
     ]
+    numbers: dict[str, Any] = {"position_products": by_head, "layers": by_layer}
     return Section("Positions by head", numbers, lines, paths)
 
 
-def _rows(label: str, by_head: list[Numbers], names: list[str], *, each: bool) -> list[list[str]]:
-    """A row for each head, or one of their means."""
-    if each:
-        return [[label, str(h), *cells(one, names)] for h, one in enumerate(by_head)]
-    mean = {name: float(np.mean([one[name] for one in by_head])) for name in by_head[0]}
-    return [[label, "mean", *cells(mean, names)]]
+def _position_products(
+    subjects: list[Subject], settings: Settings
+) -> tuple[dict[str, list[Numbers]], list[Path]]:
+    """Properties of every head, and a figure, for each absolute part."""
+    by_head, paths = {}, []
+    for subject in subjects:
+        for part, params in subject.parts():
+            if part.kind != "absolute":
+                continue  # A relative vector is added to the keys after the projection.
+            label, layer = subject.label(part), settings.config.layer
+            x = subject.span(part, settings.config.length)
+            vectors = position_vectors(part, params, x)
+            products = np.asarray(
+                properties.position_products(vectors, *projections(subject.params, layer))
+            )
+            by_head[label] = [measure(phi, settings.windows) for phi in products]
+            panels = [
+                figures.Panel(
+                    f"head {h}",
+                    standardized(phi),
+                    int(x[0]),
+                    int(x[-1]),
+                    "query position",
+                    "key position",
+                )
+                for h, phi in enumerate(products)
+            ]
+            paths.append(
+                figures.matrix_grid(
+                    panels,
+                    settings.figure(f"figure7_heads_{label}"),
+                    title=f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {layer}: {label}",
+                    label="product − mean, in standard deviations",
+                    limits=(-3.0, 3.0),
+                    vector=settings.config.vector,
+                )
+            )
+    return by_head, paths
 
 
-def _figure(label: str, products: np.ndarray, x: np.ndarray, settings: Settings):
-    panels = [
-        figures.Panel(
-            f"head {h}", standardized(phi), int(x[0]), int(x[-1]), "query position", "key position"
-        )
-        for h, phi in enumerate(products)
-    ]
-    return figures.matrix_grid(
-        panels,
-        settings.figure(f"figure7_heads_{label}"),
-        title=f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {settings.config.layer}: {label}",
-        label="product − mean, in standard deviations",
-        limits=(-3.0, 3.0),
-        vector=settings.config.vector,
+def _layers(subject: Subject) -> list[Numbers]:
+    """Symmetry and directionality of every layer's W_Q·W_Kᵀ."""
+    assert subject.model is not None
+    matrices = query_key_matrices(subject.params, subject.model.num_layers)
+    both = zip(
+        properties.saponati_symmetry(matrices),
+        properties.saponati_directionality(matrices),
+        strict=True,
     )
+    return [{"symmetry": float(s), "directionality": float(d)} for s, d in both]
+
+
+def _shown(by_head: list[Numbers], *, alone: bool) -> dict[str, Numbers]:
+    """What the table has room for: every head of a subject that is alone, else their mean."""
+    if alone:
+        return {str(h): numbers for h, numbers in enumerate(by_head)}
+    return {"mean": {k: float(np.mean([one[k] for one in by_head])) for k in by_head[0]}}

@@ -29,7 +29,7 @@ class Subject:
     """A position encoding with parameters, and the BERT around it if there is one.
 
     Attributes:
-      name: what tables and figures call it.
+      name: what tables and figures call it; empty where there is nothing to tell it from.
       encoding, position: the encoding and its parameters.
       length: the longest input it was made for.
       model, params: sizes and parameters of the `Bert`; None for a bare table.
@@ -58,6 +58,8 @@ class Subject:
 
     def label(self, part: encodings.PositionEncoding) -> str:
         """What to call one part: the subject, and the part if it is not the only one."""
+        if not self.name:
+            return part.name
         return self.name if len(self.parts()) == 1 else f"{self.name}: {part.name}"
 
     def span(self, part: encodings.PositionEncoding, length: int) -> np.ndarray:
@@ -75,8 +77,8 @@ def position_vectors(part: encodings.PositionEncoding, params: Any, x: np.ndarra
     return part.vectors(params, x)
 
 
-def from_run(folder: Path) -> Subject:
-    """The newest checkpoint of a run.
+def from_run(folder: Path, name: str | None = None) -> Subject:
+    """The newest checkpoint of a run, called by its folder if by nothing else.
 
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
@@ -86,7 +88,7 @@ def from_run(folder: Path) -> Subject:
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     model = model_config(config, vocab_size=tokenizer.get_vocab_size())
     return Subject(
-        name=folder.name,
+        name=folder.name if name is None else name,
         encoding=model.encoding(),
         position=params["bert"].get("position", {}),
         length=max(stage.length for stage in stage_configs(config)),

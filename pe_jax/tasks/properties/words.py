@@ -12,6 +12,7 @@ from pe_jax import figures, properties
 from pe_jax.models import attention_map
 from pe_jax.tasks.markdown import table
 from pe_jax.tasks.properties.measures import (
+    Numbers,
     cells,
     columns,
     measure,
@@ -32,6 +33,8 @@ def probe(subject: Subject, settings: Settings, what: str) -> jax.Array:
     """Ā `[H, L, L]` of one layer, the mean over random words: logits or weights."""
     config = settings.config
     assert subject.model is not None and subject.words is not None
+    if not len(subject.words):
+        raise ValueError(f"{subject.name} has no whole words in its vocabulary to probe with.")
     draw = np.random.default_rng(config.seed)
     words = draw.choice(subject.words, _count(subject, config), replace=False).astype(np.int32)
     length = min(config.length, subject.length)
@@ -47,44 +50,32 @@ def _count(subject: Subject, config: ConfigDict) -> int:
 
 
 def words(subjects: list[Subject], settings: Settings) -> Section | None:
-    """Properties of Ā, averaged over the heads and by head, and of the attention weights."""
+    """Properties of Ā, averaged over the heads and by head, and of the attention weights.
+
+    Raises:
+      ValueError: if `config.heads` is neither "average" nor "each".
+    """
     subjects = [subject for subject in subjects if subject.model]
     if not subjects:
         return None
     config = settings.config
-    names = columns(settings.windows)
+    if config.heads not in ("average", "each"):
+        raise ValueError(f"config.heads is 'average' or 'each', got {config.heads!r}.")
     numbers: dict[str, Any] = {}
-    rows, panels = [], []
+    panels = []
     for subject in subjects:
-        logits = probe(subject, settings, "logits")
-        weights = probe(subject, settings, "weights")
+        logits, weights = (np.asarray(probe(subject, settings, w)) for w in ("logits", "weights"))
         shown = weights if config.attention == "weights" else logits
-        average = measure(shown.mean(0), settings.windows) | measure_weights(weights.mean(0))
-        heads = [
-            measure(some, settings.windows) | measure_weights(attention)
-            for some, attention in zip(shown, weights, strict=True)
-        ]
         numbers[subject.name] = {
             "words": _count(subject, config),
             "spread": float(shown.mean(0).std()),
-            "average": average,
-            "heads": heads,
+            "average": _both(shown.mean(0), weights.mean(0), settings),
+            "heads": [_both(*pair, settings) for pair in zip(shown, weights, strict=True)],
         }
-        rows.append([subject.name, *cells(average, [*names, *_OF_WEIGHTS])])
-        each = {"": shown.mean(0)}
         if config.heads == "each":
-            each = {f", head {h}": one for h, one in enumerate(shown)}
-        for which, matrix in each.items():
-            panels.append(
-                figures.Panel(
-                    f"{subject.name}{which}\nσ = {float(matrix.std()):.2g}",
-                    standardized(matrix),
-                    0,
-                    matrix.shape[-1] - 1,
-                    "query position",
-                    "key position",
-                )
-            )
+            panels += [_panel(f"{subject.name}, head {h}", phi) for h, phi in enumerate(shown)]
+        else:
+            panels.append(_panel(subject.name, shown.mean(0)))
     path = figures.matrix_grid(
         panels,
         settings.figure("figure3_words"),
@@ -94,12 +85,28 @@ def words(subjects: list[Subject], settings: Settings) -> Section | None:
         vector=config.vector,
     )
     used = min(entry["words"] for entry in numbers.values())
+    names = columns(settings.windows) | _OF_WEIGHTS
     lines = [
         f"Copies of one word fill the input; attention {config.attention} of layer {config.layer},",
         f"averaged over {used} random words and the heads. The violations are of that matrix;",
         "forward share (-1 to 1), locality and symmetry (Chen et al. 2023, 1 = it holds) are of",
         "the softmaxed weights. By head: words.json.",
         "",
-        *table(["model", *names.values(), *_OF_WEIGHTS.values()], rows),
+        *table(
+            ["model", *names.values()],
+            [[name, *cells(found["average"], list(names))] for name, found in numbers.items()],
+        ),
     ]
     return Section("Identical words", numbers, lines, [path])
+
+
+def _both(phi: np.ndarray, weights: np.ndarray, settings: Settings) -> Numbers:
+    return measure(phi, settings.windows) | measure_weights(weights)
+
+
+def _panel(title: str, phi: np.ndarray) -> figures.Panel:
+    spread = f"σ = {float(phi.std()):.2g}"
+    ends = (0, len(phi) - 1)
+    return figures.Panel(
+        f"{title}\n{spread}", standardized(phi), *ends, "query position", "key position"
+    )
