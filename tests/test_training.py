@@ -264,7 +264,7 @@ def test_the_report_and_its_repetition(straight, tmp_path):
     relative = numbers["properties"]["learnable_sinusoidal_relative"]["trained"]
     assert relative["translation_invariance"] == pytest.approx(0, abs=1e-5)
     assert numbers["held_out"]["unigram_accuracy"] < 0.5
-    assert (tmp_path / "b" / "positions.png").stat().st_size > 10_000
+    assert (tmp_path / "b" / "figure2_vectors.png").stat().st_size > 10_000
     assert "| masked-LM accuracy" in (tmp_path / "b" / "report.md").read_text()
 
 
