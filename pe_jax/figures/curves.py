@@ -126,7 +126,7 @@ def prediction_plot(
       panels: (title, predicted `[N]`, bool `[N]` where it was trained).
       what: what is predicted, for the axes.
     """
-    figure = style.new(4.2 * len(panels), 3.9, title)
+    figure = style.new(max(4.2 * len(panels), 5.6), 3.9, title)
     low, high = positions.min(), positions.max()
     for axes, (name, predicted, train) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True

@@ -105,8 +105,7 @@ def _both(phi: np.ndarray, weights: np.ndarray, settings: Settings) -> Numbers:
 
 
 def _panel(title: str, phi: np.ndarray) -> figures.Panel:
-    spread = f"σ = {float(phi.std()):.2g}"
+    shown = standardized(phi)
+    spread = f"σ = {float(phi.std()):.2g}" if shown.any() else "constant"
     ends = (0, len(phi) - 1)
-    return figures.Panel(
-        f"{title}\n{spread}", standardized(phi), *ends, "query position", "key position"
-    )
+    return figures.Panel(f"{title}\n{spread}", shown, *ends, "query position", "key position")
