@@ -56,6 +56,18 @@ def test_a_sweep_is_a_loop(count, memory):
             np.testing.assert_allclose(found[name][i], value, rtol=1e-4, atol=1e-5)
 
 
+def test_seeds_are_settings():
+    """Random tables have no property but symmetry, whatever the seed."""
+
+    def random_table(seed):
+        phi = properties.proximity(jax.random.normal(jax.random.key(seed), (48, 32)))
+        return properties.translation_invariance(phi), properties.monotonicity(phi)
+
+    invariance, order = properties.sweep(random_table, np.arange(50), progress=False)
+    assert abs(invariance.mean() - 0.96) < 0.03 and len(np.unique(invariance)) == 50
+    assert abs(order.mean() - 0.5) < 0.02
+
+
 def test_chunks_follow_memory_and_devices(capsys):
     """One setting a device at least, however little memory; all at once where they fit."""
     fn = lambda x: jnp.outer(jnp.arange(64.0) * x, jnp.arange(64.0)).sum()
