@@ -98,7 +98,7 @@ def test_measuring_properties(trained, tmp_path):
         "--encodings=sinusoidal_absolute", f"--out={tmp_path}",
     )  # fmt: skip
     assert code == 0, err
-    assert "| learned_relative " in out and "| sinusoidal_absolute, untrained" in out
+    assert "| learned_relative " in out and "| sinusoidal_absolute (untrained)" in out
     assert (tmp_path / "vectors.json").exists() and (tmp_path / "figure2_vectors.png").exists()
 
 

@@ -148,11 +148,11 @@ def test_untrained_encodings_heads_and_vector_figures(config, tmp_path):
     names = ["sinusoidal_absolute", "learned_absolute+sinusoidal_relative"]
     text = measure_properties([from_name(name, config, 0) for name in names], config, tmp_path)
     assert (tmp_path / "figure3_words.pdf").read_bytes()[:4] == b"%PDF"
-    found = numbers(tmp_path, "words")["sinusoidal_absolute, untrained"]
+    found = numbers(tmp_path, "words")["sinusoidal_absolute (untrained)"]
     assert len(found["heads"]) == 2 and found["words"] == 12
     assert "forward share" in text
     # Waves of many frequencies hold the position up to rounding; it is read off them.
-    fits = numbers(tmp_path, "regression")["sinusoidal_absolute, untrained"]
+    fits = numbers(tmp_path, "regression")["sinusoidal_absolute (untrained)"]
     assert max(fit["r2"]["test"] for fit in fits) > 0.99
 
 

@@ -119,7 +119,7 @@ def from_name(name: str, config: ConfigDict, seed: int) -> Subject:
     )
     params = _fresh(model)(jax.random.key(seed))
     return Subject(
-        name=f"{name}, untrained",
+        name=f"{name} (untrained)",
         encoding=model.encoding(),
         position=params.get("position", {}),
         length=config.length,
