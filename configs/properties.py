@@ -10,6 +10,8 @@ Time:     a minute or two for a run of a small BERT.
 
 from ml_collections import ConfigDict
 
+from pe_jax.properties.regression import RIDGE
+
 
 def get_config():
     config = ConfigDict()
@@ -33,7 +35,7 @@ def get_config():
     config.seeds = 3  # Random models that table 1 averages over.
     config.table_window = 10  # Of its local monotonicity.
 
-    config.ridge = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    config.ridge = RIDGE  # Penalties of the regression probe.
     config.family = ""  # Of imported tables whose file does not say: bert, roberta or gpt2.
     config.score_examples = 256  # Held-out examples that each checkpoint is scored on.
     config.scores = ""  # CSV of scores to correlate with; empty takes the runs' held-out scores.

@@ -9,6 +9,8 @@ Expected: base 10,000 falls to 43 at BERT's D = 768 (the paper's "about 50"), to
 
 from ml_collections import ConfigDict
 
+from pe_jax.properties.sweeps import MEMORY
+
 
 def get_config():
     config = ConfigDict()
@@ -20,6 +22,6 @@ def get_config():
     config.dims = (16.0, 1024.0)  # From, to; even numbers.
     config.dim_count = 60
     config.length = 512  # Offsets looked at.
-    config.memory = 2**26  # Bytes a device.
+    config.memory = MEMORY  # Bytes a device.
     config.vector = ""  # "pdf" or "svg" writes the figure in that format as well.
     return config

@@ -52,7 +52,7 @@ def wave_curves(
     path: str | Path,
     *,
     title: str,
-    turning_point: int | None = None,
+    turning_point: int,
     vector: str = "",
 ) -> Path:
     """(a) cosines of single frequencies, (b) the sum of all of them (paper, figure 4).
@@ -60,7 +60,7 @@ def wave_curves(
     Args:
       waves: what each is called -> cos(w m) at m = 0, 1, ...
       total: ψ(m), the sum over all frequencies, over their number.
-      turning_point: up to which ψ falls, to be marked; None marks nothing.
+      turning_point: up to which ψ falls, to be marked.
     """
     figure = style.new(8.4, 3.4, title)
     left, right = figure.subplots(1, 2)
@@ -72,9 +72,8 @@ def wave_curves(
     right.plot(total, color=style.COLOURS[0])
     right.set_title("(b) sum over all frequencies")
     right.set_ylabel("ψ(m) / ψ(0)")
-    if turning_point is not None:
-        _mark(right, turning_point, total, style.COLOURS[1], f"falls up to m = {turning_point}")
-        right.legend(fontsize=8)
+    _mark(right, turning_point, total, style.COLOURS[1], f"falls up to m = {turning_point}")
+    right.legend(fontsize=8)
     for axes in (left, right):
         axes.set_xlabel("offset m")
         axes.grid(alpha=0.3)

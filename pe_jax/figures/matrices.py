@@ -29,7 +29,7 @@ def matrix_grid(
     *,
     title: str,
     label: str,
-    limits: tuple[float, float] | None = None,
+    limits: tuple[float, float],
     across: int = 4,
     vector: str = "",
 ) -> Path:
@@ -37,15 +37,10 @@ def matrix_grid(
 
     Args:
       label: of the colour scale, with its unit.
-      limits: ends of the scale; default the least and greatest value of all panels.
+      limits: ends of the scale.
       across: panels a row, at most.
       vector: "pdf" or "svg" writes that file as well.
     """
-    if limits is None:
-        limits = (
-            min(float(np.min(panel.matrix)) for panel in panels),
-            max(float(np.max(panel.matrix)) for panel in panels),
-        )
     rows = -(-len(panels) // across)
     columns = -(-len(panels) // rows)  # As even as can be: six are two rows of three.
     figure = style.new(max(2.7 * columns + 1.1, 4.6), 2.75 * rows + 0.7, title)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.properties.ratio import ratio
 from pe_jax.shapes import Array, Float
 
 
@@ -58,9 +59,7 @@ def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[Array, "*B"]:
     """
     transposed = jnp.swapaxes(matrix, -1, -2)
     whole = (matrix**2).sum((-2, -1))
-    return jnp.where(
-        whole > 0, (matrix * transposed).sum((-2, -1)) / jnp.where(whole > 0, whole, 1), 0.0
-    )
+    return ratio((matrix * transposed).sum((-2, -1)), whole, 0.0)
 
 
 @partial(jax.jit, static_argnames="deviations")
@@ -80,5 +79,4 @@ def saponati_directionality(
 
     columns = excess(jnp.linalg.norm(matrix, axis=-2))
     rows = excess(jnp.linalg.norm(matrix, axis=-1))
-    both = columns + rows
-    return jnp.where(both > 0, (columns - rows) / jnp.where(both > 0, both, 1), 0.0)
+    return ratio(columns - rows, columns + rows, 0.0)

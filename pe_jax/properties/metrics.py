@@ -18,6 +18,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from pe_jax.properties.ratio import ratio
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -100,7 +101,7 @@ def monotonicity(
     count = _weighted_pairs if weighted else _pairs
     # Turned round on the left, so that on both sides a larger number in a later column is wrong.
     wrong, total = count(jnp.where(there, jnp.sign(offsets) * values, 0), there, offsets, window)
-    violation = jnp.where(total > 0, wrong / jnp.where(total > 0, total, 1), 0.5)
+    violation = ratio(wrong, total, 0.5)
     unknown = jnp.isnan(jnp.where(there, values, 0)).any((-2, -1))
     return jnp.where(unknown, jnp.nan, violation)
 
@@ -174,8 +175,7 @@ def forward_share(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     """
     above = jnp.triu(weights, 1).sum((-2, -1))
     below = jnp.tril(weights, -1).sum((-2, -1))
-    both = above + below
-    return jnp.where(both > 0, (above - below) / jnp.where(both > 0, both, 1), 0.0)
+    return ratio(above - below, above + below, 0.0)
 
 
 def _inside(positions: int, length: int | Array | None) -> Bool[Array, "L L"]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pe_jax.shapes import Array, Bool, Float, Int
 
-RIDGE = (0.0, *np.logspace(-8, 0, 9).tolist())
+RIDGE = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
 class Fit(NamedTuple):

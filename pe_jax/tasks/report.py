@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from pe_jax.tasks.markdown import table
 from pe_jax.tasks.pretraining import Experiment, build
 from pe_jax.tasks.properties.section import Settings
-from pe_jax.tasks.properties.subjects import from_run
+from pe_jax.tasks.properties.subjects import trained
 from pe_jax.tasks.properties.vectors import vectors
 from pe_jax.training import workdir
 from pe_jax.training.checkpoints import newest_params
@@ -45,7 +45,8 @@ def report(folder: Path, out: Path, experiment: Experiment | None = None) -> Rep
         "held_out": _scores(experiment, params),
     }
     text = _readable(numbers)
-    section = vectors([from_run(folder, name="")], Settings(_SHOWN, out))
+    config, tokenizer = experiment.config, experiment.text.tokenizer
+    section = vectors([trained("", folder, config, tokenizer, step, params)], Settings(_SHOWN, out))
     if section:
         numbers["properties"] = section.numbers
         text += "\n" + "\n".join(section.lines) + "\n"

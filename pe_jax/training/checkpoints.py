@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,21 +80,20 @@ class Checkpoints:
 
 def saved_steps(workdir: Path) -> list[int]:
     """The steps that a run has checkpoints of, the oldest first."""
-    checkpoints = Checkpoints(workdir, keep=None)
-    try:
+    with contextlib.closing(Checkpoints(workdir, keep=None)) as checkpoints:
         return checkpoints.steps()
-    finally:
-        checkpoints.close()
 
 
-def params_by_step(workdir: Path) -> Iterator[tuple[int, Any]]:
-    """Step and parameters of every checkpoint of a run, the oldest first, one at a time."""
-    checkpoints = Checkpoints(workdir, keep=None)
-    try:
+def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tuple[int, Any]]:
+    """Step and parameters of the checkpoints of a run, the oldest first, one at a time.
+
+    Args:
+      skip: steps that are not read.
+    """
+    with contextlib.closing(Checkpoints(workdir, keep=None)) as checkpoints:
         for step in checkpoints.steps():
-            yield step, checkpoints.restore_params(step)
-    finally:
-        checkpoints.close()
+            if step not in skip:
+                yield step, checkpoints.restore_params(step)
 
 
 def newest_params(workdir: Path) -> tuple[int, Any]:
@@ -102,11 +102,8 @@ def newest_params(workdir: Path) -> tuple[int, Any]:
     Raises:
       ValueError: if the run has none yet.
     """
-    checkpoints = Checkpoints(workdir, keep=None)
-    try:
+    with contextlib.closing(Checkpoints(workdir, keep=None)) as checkpoints:
         step = checkpoints.latest_step()
         if step is None:
             raise ValueError(f"The run in {workdir} has no checkpoint yet.")
         return step, checkpoints.restore_params(step)
-    finally:
-        checkpoints.close()

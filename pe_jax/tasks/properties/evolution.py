@@ -8,9 +8,10 @@ import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.tasks.markdown import table
-from pe_jax.tasks.properties.measures import cells, columns, measure, to_unit
+from pe_jax.tasks.properties.measures import cells, columns, measure
 from pe_jax.tasks.properties.section import Section, Settings
 from pe_jax.tasks.properties.subjects import Subject, position_vectors
+from pe_jax.tasks.properties.vectors import panel
 from pe_jax.training.checkpoints import params_by_step
 
 _PANELS = 8
@@ -38,14 +39,11 @@ def evolution(subjects: list[Subject], settings: Settings) -> Section | None:
             found = numbers[label] = {}
             panels = []
             for step, position in moments:
-                params = position[part.name] if subject.encoding.parts else position
+                params = subject.params_of(part, position)
                 phi = np.asarray(properties.proximity(position_vectors(part, params, x)))
                 found[step] = measure(phi, settings.windows)
                 rows.append([label, f"{step:,}", *cells(found[step], list(names))])
-                axis = "offset" if part.kind == "relative" else "position"
-                panels.append(
-                    figures.Panel(f"step {step:,}", to_unit(phi), int(x[0]), int(x[-1]), axis, axis)
-                )
+                panels.append(panel(f"step {step:,}", part, phi, x))
             shown = np.unique(np.linspace(0, len(panels) - 1, _PANELS).round().astype(int))
             paths.append(
                 figures.matrix_grid(

@@ -9,7 +9,7 @@ import numpy as np
 from pe_jax import figures, properties
 from pe_jax.tasks.markdown import table
 from pe_jax.tasks.properties.section import Section, Settings
-from pe_jax.tasks.properties.subjects import Subject, position_vectors
+from pe_jax.tasks.properties.subjects import Subject, axis, position_vectors
 
 
 def regression(subjects: list[Subject], settings: Settings) -> Section | None:
@@ -28,25 +28,26 @@ def regression(subjects: list[Subject], settings: Settings) -> Section | None:
                 {"ridge": fit.ridge, "r2": fit.r2, "mean_absolute_error": fit.mean_absolute_error}
                 for fit in fits
             ]
-            for name, fit in (("least squares", fits[0]), (f"ridge {best.ridge:.0e}", best)):
-                if fit is best and best is fits[0] and name != "least squares":
-                    continue  # No penalty helped.
+            shown = {"least squares": fits[0]}
+            if best is not fits[0]:  # A penalty helped.
+                shown[f"ridge {best.ridge:.0e}"] = best
+            for name, fit in shown.items():
                 rows.append(
                     [label, str(len(x)), name,
                      *(f"{fit.r2[some]:.3f}" for some in ("all", "test")),
                      *(f"{fit.mean_absolute_error[some]:.2f}" for some in ("all", "test"))]
                 )  # fmt: skip
-            train = x % 2 == 0
-            panels = [("least squares", fits[0].predicted, train)]
-            if best is not fits[0]:
-                panels.append((f"ridge {best.ridge:.0e}, best on odd", best.predicted, train))
+            panels = [
+                (name if fit is fits[0] else f"{name}, best on odd", fit.predicted, x % 2 == 0)
+                for name, fit in shown.items()
+            ]
             paths.append(
                 figures.prediction_plot(
                     x,
                     panels,
                     settings.figure(f"regression_{label}"),
                     title=f"Read off its vector by a linear map: {label}",
-                    what="offset" if part.kind == "relative" else "position",
+                    what=axis(part),
                     vector=settings.config.vector,
                 )
             )

@@ -15,9 +15,6 @@ from pe_jax.tasks.properties.subjects import Subject
 from pe_jax.terminal import say
 from pe_jax.training import workdir
 from pe_jax.training.checkpoints import params_by_step, saved_steps
-from pe_jax.training.loop import evaluate
-from pe_jax.training.sharding import parallelize_eval
-from pe_jax.training.step import make_eval_step
 from pe_jax.training.writers import write_text
 
 _SCORE = "masked_lm_accuracy"
@@ -90,8 +87,6 @@ def _score(run: Subject, settings: Settings) -> dict[str, Any]:
     if {str(step) for step in saved_steps(run.folder)} - set(known["checkpoints"]):
         say(f"Scoring the checkpoints of {run.folder}")
         experiment = build(config, run.folder / "tokenizer.json")
-        last = experiment.stages[-1]
-        step_fn = parallelize_eval(make_eval_step(experiment.task), experiment.mesh)
         known["stages"], begin, epoch = [], 0, 0.0
         for stage in experiment.stages:
             known["stages"].append(
@@ -99,10 +94,10 @@ def _score(run: Subject, settings: Settings) -> dict[str, Any]:
                  "epochs_a_step": stage.rows / stage.examples}
             )  # fmt: skip
             begin, epoch = begin + stage.steps, epoch + stage.steps * stage.rows / stage.examples
-        for step, params in params_by_step(run.folder):
-            if str(step) not in known["checkpoints"]:
-                known["checkpoints"][str(step)] = evaluate(step_fn, params, last.held_out)
-                write_text(cache, json.dumps(known) + "\n")
+        scored = [int(step) for step in known["checkpoints"]]
+        for step, params in params_by_step(run.folder, skip=scored):
+            known["checkpoints"][str(step)] = experiment.stages[-1].evaluate(params)
+            write_text(cache, json.dumps(known) + "\n")
     stages = known["stages"]
     found = []
     for step in sorted(map(int, known["checkpoints"])):

@@ -21,10 +21,15 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What all measurements share: the config, and the folder for their figures."""
+    """What all measurements share: the config, the folder for their figures, and the probes.
+
+    Attributes:
+      probes: attention among identical words, by subject and kind, once it has been measured.
+    """
 
     config: ConfigDict
     out: Path
+    probes: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def windows(self) -> tuple[int, ...]:

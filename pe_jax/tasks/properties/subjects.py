@@ -24,7 +24,7 @@ from pe_jax.training.checkpoints import newest_params
 _FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
     """A position encoding with parameters, and the BERT around it if there is one.
 
@@ -56,6 +56,11 @@ class Subject:
         both = encodings.split(self.encoding, self.position)
         return [(part, params) for part, params in both if part.vectors]
 
+    def params_of(self, part: encodings.PositionEncoding, position: Any) -> Any:
+        """The parameters of one part within those of the whole encoding, at some step."""
+        both = encodings.split(self.encoding, position)
+        return next(params for one, params in both if one.name == part.name)
+
     def label(self, part: encodings.PositionEncoding) -> str:
         """What to call one part: the subject, and the part if it is not the only one."""
         if not self.name:
@@ -77,8 +82,13 @@ def position_vectors(part: encodings.PositionEncoding, params: Any, x: np.ndarra
     return part.vectors(params, x)
 
 
-def from_run(folder: Path, name: str | None = None) -> Subject:
-    """The newest checkpoint of a run, called by its folder if by nothing else.
+def axis(part: encodings.PositionEncoding) -> str:
+    """What the position vectors of a part are counted by."""
+    return "offset" if part.kind == "relative" else "position"
+
+
+def from_run(folder: Path) -> Subject:
+    """The newest checkpoint of a run, called by its folder.
 
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
@@ -86,9 +96,16 @@ def from_run(folder: Path, name: str | None = None) -> Subject:
     config = workdir.load_config(folder)
     step, params = newest_params(folder)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
+    return trained(folder.name, folder, config, tokenizer, step, params)
+
+
+def trained(
+    name: str, folder: Path, config: ConfigDict, tokenizer: Tokenizer, step: int, params: Any
+) -> Subject:
+    """A run of which everything is read already: `params` are the model's, with its heads."""
     model = model_config(config, vocab_size=tokenizer.get_vocab_size())
     return Subject(
-        name=folder.name if name is None else name,
+        name=name,
         encoding=model.encoding(),
         position=params["bert"].get("position", {}),
         length=max(stage.length for stage in stage_configs(config)),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pe_jax import figures, properties
+from pe_jax.encodings import PositionEncoding
 from pe_jax.tasks.markdown import table
 from pe_jax.tasks.properties.measures import cells, columns, measure, to_unit
 from pe_jax.tasks.properties.section import Section, Settings
-from pe_jax.tasks.properties.subjects import Subject, position_vectors
+from pe_jax.tasks.properties.subjects import Subject, axis, position_vectors
 
 
 def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
@@ -20,8 +21,7 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
         for part, params in subject.parts():
             x = subject.span(part, settings.config.length)
             label = subject.label(part)
-            start = dict(subject.start or {})
-            before = start.get(part.name, {}) if subject.encoding.parts else start
+            before = subject.params_of(part, subject.start or {})
             versions = {"trained" if subject.step else "as it is": params}
             if before:
                 versions["at the start"] = before
@@ -31,7 +31,7 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
                 numbers.setdefault(label, {})[when] = found
                 rows.append([label, part.kind, when, *cells(found, list(names))])
                 if some is params:
-                    panels.append(_panel(label, part.kind, to_unit(phi), x))
+                    panels.append(panel(label, part, phi, x))
     if not panels:
         return None
     path = figures.matrix_grid(
@@ -52,6 +52,6 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
     return Section("Position vectors", numbers, lines, [path])
 
 
-def _panel(title: str, kind: str, phi: np.ndarray, x: np.ndarray) -> figures.Panel:
-    axis = "offset" if kind == "relative" else "position"
-    return figures.Panel(title, phi, int(x[0]), int(x[-1]), axis, axis)
+def panel(title: str, part: PositionEncoding, phi: np.ndarray, x: np.ndarray) -> figures.Panel:
+    """P·Pᵀ of a part at positions or offsets `x`, in units of its self-proximity."""
+    return figures.Panel(title, to_unit(phi), int(x[0]), int(x[-1]), axis(part), axis(part))

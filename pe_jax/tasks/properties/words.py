@@ -30,8 +30,17 @@ _OF_WEIGHTS = {
 
 
 def probe(subject: Subject, settings: Settings, what: str) -> jax.Array:
-    """Ā `[H, L, L]` of one layer, the mean over random words: logits or weights."""
-    config = settings.config
+    """Ā `[H, L, L]` of one layer, the mean over random words: logits or weights.
+
+    Several parts of a report look at the same one: it is measured once.
+    """
+    key = (subject, what)
+    if key not in settings.probes:
+        settings.probes[key] = _probe(subject, settings.config, what)
+    return settings.probes[key]
+
+
+def _probe(subject: Subject, config: ConfigDict, what: str) -> jax.Array:
     assert subject.model is not None and subject.words is not None
     if not len(subject.words):
         raise ValueError(f"{subject.name} has no whole words in its vocabulary to probe with.")
