@@ -1,27 +1,83 @@
-"""Dropout with cheap random bits."""
+"""Dropout from a counter: whether an entry stays is a pure function of a key and its place.
+
+Each entry's 32 bits come from hashing its row and column, so the mask is never stored, any tile of
+it can be made again in the backward pass, and every form of attention, tiling and sharding drops the
+same entries. A stream of the usual generator costs more than the matmuls beside it on a CPU.
+
+The hash is an invertible multiply-xorshift on 32 bits (Steele & Lea 2014's construction with the
+constants that Wellons found by search), keyed with 64 bits a row. It decides which entries to drop
+and is not meant for anything that needs a generator of proven quality.
+"""
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array, Float, Int
+
+_GOLDEN = np.uint32(0x9E3779B9)  # 2^32 over the golden ratio: spreads consecutive counters.
+_OTHER = np.uint32(0x85EBCA6B)  # Odd as well, so that a row's two keys walk apart.
+_FIRST, _SECOND = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 
 
 def dropout(x: Float[Array, "*B"], rate: float, key: jax.Array | None) -> Float[Array, "*B"]:
     """Sets each entry to 0 with probability `rate` and scales the rest to keep the mean.
 
-    Sixteen random bits decide an entry. The rate is rounded to a multiple of 2^-16 and the scale
-    uses the rounded rate, so the mean is exact.
-
     Args:
+      x: its last axis are the columns, all axes before it the rows that `keep` numbers.
       key: None means no dropout.
     """
     if key is None or rate == 0.0:
         return x
+    shape = x.shape or (1,)
+    rows = _iota(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
+    kept = keep(seed(key), rows, _iota(shape[-1]), rate).reshape(x.shape)
+    return jnp.where(kept, x * jnp.asarray(scale(rate), x.dtype), jnp.zeros((), x.dtype))
+
+
+def seed(key: jax.Array) -> Int[Array, "2"]:
+    """The 64 bits that `keep` takes, of a JAX key of any kind."""
+    return jax.random.bits(key, (2,), jnp.uint32)
+
+
+def keep(seed: Int[Array, "2"], rows: Array, columns: Array, rate: float) -> jax.Array:
+    """True, with probability 1 - rate, where the entry at (row, column) stays.
+
+    Args:
+      seed: uint32, see `seed`.
+      rows, columns: uint32 numbers that broadcast against each other; any tile of the whole.
+
+    Raises:
+      ValueError: for a rate outside [0, 1).
+    """
+    threshold = np.uint32(_threshold(rate))
+    first = _mix(rows * _GOLDEN + seed[0])
+    second = _mix(rows * _OTHER + seed[1])
+    return _mix(columns * _GOLDEN + first, second) >= threshold
+
+
+def scale(rate: float) -> float:
+    """What kept entries are multiplied by: the rate is a multiple of 2^-32, the mean exact."""
+    return 2**32 / (2**32 - _threshold(rate))
+
+
+def _threshold(rate: float) -> int:
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"A dropout rate lies in [0, 1), got {rate}.")
-    dropped = round(rate * 2**16)
-    keep = jax.random.bits(key, x.shape, jnp.uint16) >= dropped
-    scale = 2**16 / (2**16 - dropped)
-    return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
+    return min(round(rate * 2**32), 2**32 - 1)
+
+
+def _mix(x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    """Spreads every bit of `x` over all of them; `key` enters half-way."""
+    x = (x ^ (x >> np.uint32(16))) * _FIRST
+    x = x if key is None else x ^ key
+    x = (x ^ (x >> np.uint32(15))) * _SECOND
+    return x ^ (x >> np.uint32(16))
+
+
+def _iota(size: int) -> jax.Array:
+    return jax.lax.iota(jnp.uint32, size)
