@@ -1,8 +1,8 @@
 """Dropout from a counter: whether an entry stays is a pure function of a key and its place.
 
 Each entry's 32 bits come from hashing its row and column, so the mask is never stored, any tile of
-it can be made again in the backward pass, and every form of attention, tiling and sharding drops the
-same entries. A stream of the usual generator costs more than the matmuls beside it on a CPU.
+it can be made again in the backward pass, and every form of attention, every tiling and sharding
+drops the same entries. (JAX's usual generator costs a CPU more than the matmuls beside it.)
 
 The hash is an invertible multiply-xorshift on 32 bits (Steele & Lea 2014's construction with the
 constants that Wellons found by search), keyed with 64 bits a row. It decides which entries to drop
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.shapes import Array, Float, Int
+from pe_jax.shapes import Array, Float
 
 _GOLDEN = np.uint32(0x9E3779B9)  # 2^32 over the golden ratio: spreads consecutive counters.
 _OTHER = np.uint32(0x85EBCA6B)  # Odd as well, so that a row's two keys walk apart.
@@ -39,16 +39,16 @@ def dropout(x: Float[Array, "*B"], rate: float, key: jax.Array | None) -> Float[
     return jnp.where(kept, x * jnp.asarray(scale(rate), x.dtype), jnp.zeros((), x.dtype))
 
 
-def seed(key: jax.Array) -> Int[Array, "2"]:
-    """The 64 bits that `keep` takes, of a JAX key of any kind."""
+def seed(key: jax.Array) -> jax.Array:
+    """The 64 bits that `keep` takes, uint32 [2], from a JAX key of any kind."""
     return jax.random.bits(key, (2,), jnp.uint32)
 
 
-def keep(seed: Int[Array, "2"], rows: Array, columns: Array, rate: float) -> jax.Array:
+def keep(seed: Array, rows: Array, columns: Array, rate: float) -> jax.Array:
     """True, with probability 1 - rate, where the entry at (row, column) stays.
 
     Args:
-      seed: uint32, see `seed`.
+      seed: uint32 [2], see `seed`.
       rows, columns: uint32 numbers that broadcast against each other; any tile of the whole.
 
     Raises:
