@@ -25,6 +25,9 @@ def pretraining() -> ConfigDict:
     config.model.attention_dropout_rate = 0.1
     config.model.initializer_stddev = 0.02  # BERT's; about 1/sqrt(hidden_size) suits small models.
     config.model.dtype = "float32"  # Of the computation; or "bfloat16".
+    config.model.attention = "auto"  # Or naive, buckets, rotation, fused: see docs/performance.md.
+    config.model.scan_layers = False  # One program for all layers: compiles faster.
+    config.model.remat = "none"  # Or "dots", "full": less memory, more computing.
 
     config.data = ConfigDict()
     config.data.source = "pydoc"  # Or a path or glob of .txt / .jsonl (.gz, .xz); tfds:NAME:SPLIT.

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention.dropout import dropout
+from pe_jax.attention import forms
+from pe_jax.attention.core import attend
+from pe_jax.attention.relative import contiguous
 from pe_jax.encodings.base import Params, PositionEncoding, none
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -27,35 +29,56 @@ def attention(
     mask: Bool[Array, "#B #H #Lq Lk"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
+    form: str = "auto",
+    platform: str | None = None,
 ) -> Float[Array, "B Lq H d"]:
     """Multi-head attention with the hooks of `encoding`.
 
         logits = (q·k + encoding.logits) / sqrt(d)      weights = softmax(logits)
         out = weights·v + encoding.values(weights)
 
+    Gradients are those of a backward pass written by hand (see `core`): `jax.grad` and `jax.vjp`
+    work, forward mode (`jax.jvp`) does not.
+
     Args:
       encoding: a position encoding; None means no position information in the attention.
       params: what `encoding.init` returned, possibly trained since.
       positions_q, positions_k: integers `[L]` or `[B, L]`; default 0 .. L-1. A NumPy array is known
-        when compiling, which lets an encoding leave out what cannot occur.
+        when compiling, which allows faster forms.
       mask: True where a query may look at a key (see `masks`). A query that may look at nothing
         gets zeros, in outputs and gradients.
-      dropout_rate, dropout_key: dropout of the weights; no key, no dropout.
+      dropout_rate, dropout_key: dropout of the weights; no key, no dropout. Every form drops the
+        same weights.
+      form: `"auto"` chooses by platform, length and encoding; `"naive"`, `"buckets"` and
+        `"rotation"` name the form of relative terms (see `relative`) and keep all weights at once;
+        `"fused"` has memory linear in the length. Same numbers and gradients.
+      platform: what `"auto"` chooses for: `"cpu"`, `"gpu"` or `"tpu"`; default: where this runs.
 
     Returns:
       `[B, Lq, H, d]` in the dtype of `v`.
+
+    Raises:
+      ValueError: for a form that is unknown, or named and unable to compute a term of `encoding`.
     """
     encoding = encoding or none()
     params = params or {}
-    positions_q = np.arange(q.shape[1]) if positions_q is None else positions_q
-    positions_k = np.arange(k.shape[1]) if positions_k is None else positions_k
-    logits = attention_logits(q, k, encoding, params, positions_q, positions_k)
-    weights = masked_softmax(logits * q.shape[-1] ** -0.5, mask)
-    weights = dropout(weights, dropout_rate, dropout_key).astype(v.dtype)
-    out = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
-    if encoding.values:
-        out = out + encoding.values(params, weights, positions_q, positions_k).astype(out.dtype)
-    return out
+    positions_q = _positions(positions_q, q.shape[1])
+    positions_k = _positions(positions_k, k.shape[1])
+    if encoding.rotate:
+        q = encoding.rotate(params, q, positions_q)
+        k = encoding.rotate(params, k, positions_k)
+    fast, block = forms.apply(
+        form,
+        encoding,
+        contiguous=contiguous(positions_q, positions_k),
+        keys=k.shape[1],
+        platform=platform,
+    )
+    # Scaled before the products, which are Lk/d times as many; exact where d is a power of 4.
+    q = (q.astype(jnp.float32) * q.shape[-1] ** -0.5).astype(q.dtype)
+    return attend(
+        fast, params, q, k, v, positions_q, positions_k, mask, dropout_rate, dropout_key, block
+    )
 
 
 def attention_logits(
@@ -74,6 +97,13 @@ def attention_logits(
     if encoding.logits:
         logits = logits + encoding.logits(params, q, k, positions_q, positions_k)
     return logits
+
+
+def _positions(positions: Array | None, length: int) -> Array:
+    """Positions, as NumPy wherever they are known."""
+    if positions is None:
+        return np.arange(length)
+    return positions if isinstance(positions, jax.core.Tracer) else np.asarray(positions)
 
 
 def masked_softmax(

@@ -14,6 +14,22 @@ from pe_jax.shapes import Array
 Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
 
 
+class Relative(NamedTuple):
+    """Vectors P(j - i) that join keys and values: what the fast forms of the term are made from.
+
+    Attributes:
+      clip: offsets are clipped to -clip .. clip; None leaves them as they are.
+      keys, values: `(params, offsets[...]) -> [..., d]`, the vectors of signed offsets.
+      key_frequencies, value_frequencies: `params -> [F]`, where the vectors are made of waves.
+    """
+
+    clip: int | None
+    keys: Callable[[Params, jax.Array], jax.Array]
+    values: Callable[[Params, jax.Array], jax.Array]
+    key_frequencies: Callable[[Params], jax.Array] | None = None
+    value_frequencies: Callable[[Params], jax.Array] | None = None
+
+
 class PositionEncoding(NamedTuple):
     """A position encoding as pure functions; a hook that is None costs nothing.
 
@@ -34,6 +50,8 @@ class PositionEncoding(NamedTuple):
       vectors: `vectors(params, x[...]) -> [..., D or d]`, the position vectors P(x) themselves,
         for figures and metrics; x are positions or offsets, as `kind` says.
       frequencies: `frequencies(params) -> [F]`, radians per position, of an encoding made of waves.
+      relative: what `logits` and `values` are made from, where they are a relative term. Attention
+        then has faster forms of the two hooks to choose from.
       parts: the encodings that a combination is made of; empty for a single one.
     """
 
@@ -46,6 +64,7 @@ class PositionEncoding(NamedTuple):
     values: Callable[..., jax.Array] | None = None
     vectors: Callable[..., jax.Array] | None = None
     frequencies: Callable[[Params], jax.Array] | None = None
+    relative: Relative | None = None
     parts: tuple[PositionEncoding, ...] = ()
 
 

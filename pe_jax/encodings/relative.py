@@ -6,6 +6,9 @@
 right of the query. (Eq. 4 writes P_{x-y} and leaves open which is which.) Offsets are clipped to
 -clip .. clip, and one set of vectors of the head's size d serves all heads and layers (paper, A.3;
 Shaw et al. 2018). The key's and the value's vectors are the same P; `separate=True` learns two.
+
+The hooks here are the formulas as they stand, with P(j - i) as an [Lq, Lk, d] array. Attention knows
+faster forms of the same numbers (pe_jax/attention/relative.py).
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Params, PositionEncoding, no_parameters
-from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
+from pe_jax.encodings.base import Params, PositionEncoding, Relative, no_parameters
+from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
+from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int
 
 
@@ -41,18 +45,10 @@ def learned_relative(dim: int, *, clip: int = 64, separate: bool = False) -> Pos
         return {"table": draw(key, (2 * clip + 1, dim), jnp.float32)}
 
     def vectors(params: Params, x: Int[Array, "*B"]) -> Float[Array, "*B d"]:
-        return params["table"][jnp.clip(x, -clip, clip) + clip]
+        clipped = np.clip(x, -clip, clip) if isinstance(x, np.ndarray) else jnp.clip(x, -clip, clip)
+        return look_up(params["table"], clipped + clip)
 
-    def logits(params, q, k, positions_q, positions_k):
-        del k
-        p = vectors(params, offsets(positions_q, positions_k)).astype(q.dtype)  # [*B, Lq, Lk, d]
-        return jnp.einsum("...qhd,...qkd->...hqk", q, p, preferred_element_type=jnp.float32)
-
-    def values(params, weights, positions_q, positions_k):
-        p = vectors(params, offsets(positions_q, positions_k)).astype(weights.dtype)
-        return jnp.einsum("...hqk,...qkd->...qhd", weights, p)
-
-    return _relative("learned_relative", init, logits, values, vectors, clip, separate)
+    return _relative("learned_relative", init, vectors, clip, separate)
 
 
 def sinusoidal_relative(
@@ -94,89 +90,49 @@ def _sinusoidal(
     clip: int | None,
     separate: bool,
 ) -> PositionEncoding:
-    """Relative terms by rotation: exact, without an [Lq, Lk, d] array (see `rotate_pairs`).
-
-    Clipping makes all keys farther than `clip` to one side share one vector, P(clip) or P(-clip):
-    their part of the term is one number per query and side.
-    """
-
     def vectors(params: Params, x: Int[Array, "*B"]) -> Float[Array, "*B d"]:
         x = jnp.asarray(x)
         return sinusoid(x if clip is None else jnp.clip(x, -clip, clip), frequencies(params))
 
-    def beyond(positions_q, positions_k):
-        """(right, left): where the key lies past the clip, or None if no key can."""
-        concrete = not any(isinstance(p, jax.core.Tracer) for p in (positions_q, positions_k))
-        if clip is None or (concrete and _spread(positions_q, positions_k) <= clip):
-            return None
-        off = offsets(positions_q, positions_k)[..., None, :, :]  # [*B, 1, Lq, Lk]
-        return off > clip, off < -clip
-
-    def far_vectors(params, dtype):
-        ends = [] if clip is None else [clip, -clip]
-        return vectors(params, jnp.array(ends)).astype(dtype)  # [2, d]: right, left
-
-    def logits(params, q, k, positions_q, positions_k):
-        del k
-        w = frequencies(params)
-        turned = rotate_pairs(q, jnp.asarray(positions_q)[..., None], w).astype(q.dtype)
-        p = sinusoid(jnp.asarray(positions_k), w).astype(q.dtype)  # [*B, Lk, d]
-        near = jnp.einsum("...qhd,...kd->...hqk", turned, p, preferred_element_type=jnp.float32)
-        if (far := beyond(positions_q, positions_k)) is None:
-            return near
-        ends = jnp.einsum(
-            "...qhd,sd->s...hq", q, far_vectors(params, q.dtype), preferred_element_type=jnp.float32
-        )[..., None]  # [side, *B, H, Lq, 1]
-        return jnp.where(far[0], ends[0], jnp.where(far[1], ends[1], near))
-
-    def values(params, weights, positions_q, positions_k):
-        w = frequencies(params)
-        far = beyond(positions_q, positions_k)
-        near = weights if far is None else jnp.where(far[0] | far[1], 0, weights)
-        p = sinusoid(jnp.asarray(positions_k), w).astype(weights.dtype)
-        summed = jnp.einsum("...hqk,...kd->...qhd", near, p)
-        out = rotate_pairs(summed, -jnp.asarray(positions_q)[..., None], w)
-        if far is not None:
-            ends = far_vectors(params, out.dtype)
-            mass = [jnp.where(side, weights, 0).sum(-1, dtype=out.dtype) for side in far]
-            out += sum(jnp.einsum("...hq,d->...qhd", m, end) for m, end in zip(mass, ends))
-        return out.astype(weights.dtype)
-
-    return _relative(name, init, logits, values, vectors, clip, separate, frequencies)
+    return _relative(name, init, vectors, clip, separate, frequencies)
 
 
-def _spread(positions_q, positions_k) -> int:
-    """The largest |offset| between concrete positions."""
-    q, k = np.asarray(positions_q), np.asarray(positions_k)
-    return int(max(k.max() - q.min(), q.max() - k.min())) if q.size and k.size else 0
-
-
-def _relative(
-    name, init, logits, values, vectors, clip, separate, frequencies=None
-) -> PositionEncoding:
+def _relative(name, init, vectors, clip, separate, frequencies=None) -> PositionEncoding:
+    """The encoding that adds `vectors(params, offsets)` to keys and values."""
     if clip is not None and clip < 1:
         raise ValueError(f"clip is the largest offset told apart and must be >= 1, got {clip}.")
-    if not separate:
-        return PositionEncoding(
-            name,
-            "relative",
-            init,
-            logits=logits,
-            values=values,
-            vectors=vectors,
-            frequencies=frequencies,
-        )
 
     def init_both(key: jax.Array) -> Params:
         for_key, for_value = jax.random.split(key)
         return {"key": init(for_key), "value": init(for_value)}
 
+    def of(which: str, function):
+        return (lambda params, *args: function(params[which], *args)) if separate else function
+
+    relative = Relative(
+        clip,
+        keys=of("key", vectors),
+        values=of("value", vectors),
+        key_frequencies=frequencies and of("key", frequencies),
+        value_frequencies=frequencies and of("value", frequencies),
+    )
+
+    def logits(params, q, k, positions_q, positions_k):
+        del k
+        p = relative.keys(params, offsets(positions_q, positions_k)).astype(q.dtype)
+        return jnp.einsum("...qhd,...qkd->...hqk", q, p, preferred_element_type=jnp.float32)
+
+    def values(params, weights, positions_q, positions_k):
+        p = relative.values(params, offsets(positions_q, positions_k)).astype(weights.dtype)
+        return jnp.einsum("...hqk,...qkd->...qhd", weights, p)
+
     return PositionEncoding(
         name,
         "relative",
-        init_both,
-        logits=lambda params, *args: logits(params["key"], *args),
-        values=lambda params, *args: values(params["value"], *args),
-        vectors=lambda params, x: vectors(params["key"], x),
-        frequencies=frequencies and (lambda params: frequencies(params["key"])),
+        init_both if separate else init,
+        logits=logits,
+        values=values,
+        vectors=relative.keys,
+        frequencies=relative.key_frequencies,
+        relative=relative,
     )

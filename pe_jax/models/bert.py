@@ -5,7 +5,7 @@ Shapes: B batch, L length, D hidden size, H heads, d head size, P predictions, V
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -14,7 +14,8 @@ import numpy as np
 
 from pe_jax.attention import attention, dropout, padding_mask
 from pe_jax.encodings import PositionEncoding
-from pe_jax.models.config import BertConfig
+from pe_jax.models.config import REMAT, BertConfig
+from pe_jax.models.matmul import dense_dot, matmul
 from pe_jax.shapes import Array, Bool, Float, Int
 
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
@@ -36,6 +37,7 @@ class _Module(nn.Module):
             axis=axis,
             dtype=jnp.dtype(self.config.dtype),
             kernel_init=nn.initializers.normal(self.config.initializer_stddev),
+            dot_general=dense_dot,
             name=name,
         )
 
@@ -52,9 +54,6 @@ class _Module(nn.Module):
             name=name,
         )
 
-    def dropout_key(self, deterministic: bool) -> jax.Array | None:
-        return None if deterministic else self.make_rng("dropout")
-
 
 class SelfAttention(_Module):
     """Multi-head self-attention; query, key and value come from one matmul."""
@@ -63,7 +62,7 @@ class SelfAttention(_Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B L D"], position_params, positions, mask, deterministic: bool
+        self, x: Float[Array, "B L D"], position_params, positions, mask, key: jax.Array | None
     ) -> Float[Array, "B L D"]:
         c = self.config
         qkv = self.dense((3, c.num_heads, c.head_size), "qkv")(x)  # [B, L, 3, H, d]
@@ -78,7 +77,9 @@ class SelfAttention(_Module):
             positions_k=positions,
             mask=mask,
             dropout_rate=c.attention_dropout_rate,
-            dropout_key=self.dropout_key(deterministic),
+            dropout_key=key,
+            form=c.attention,
+            platform=c.platform or None,
         )
         return self.dense(c.hidden_size, "out", axis=(-2, -1))(out)
 
@@ -89,16 +90,20 @@ class Block(_Module):
     encoding: PositionEncoding
 
     @nn.compact
-    def __call__(self, x, position_params, positions, mask, deterministic: bool):
+    def __call__(self, x, position_params, positions, mask, key: jax.Array | None):
         c = self.config
+        keys = _split(key, 3)
         y = SelfAttention(c, self.encoding, name="attention")(
-            x, position_params, positions, mask, deterministic
+            x, position_params, positions, mask, keys[0]
         )
-        y = dropout(y, c.dropout_rate, self.dropout_key(deterministic))
-        x = self.layer_norm("attention_norm")(x + y)
+        x = self.layer_norm("attention_norm")(x + dropout(y, c.dropout_rate, keys[1]))
         y = self.dense(c.hidden_size, "down")(gelu(self.dense(c.intermediate_size, "up")(x)))
-        y = dropout(y, c.dropout_rate, self.dropout_key(deterministic))
-        return self.layer_norm("mlp_norm")(x + y)
+        return self.layer_norm("mlp_norm")(x + dropout(y, c.dropout_rate, keys[2]))
+
+
+def _split(key: jax.Array | None, count: int) -> Any:
+    """Dropout keys, an axis of `count`; without a key as many times None."""
+    return [None] * count if key is None else jax.random.split(key, count)
 
 
 class Bert(_Module):
@@ -134,8 +139,7 @@ class Bert(_Module):
         """
         c = self.config
         encoding = c.encoding() if self.encoding is None else self.encoding
-        # Known while compiling, so that a learned table is checked before anything runs.
-        positions = np.arange(tokens.shape[1]) if positions is None else positions
+        keys = _split(None if deterministic else self.make_rng("dropout"), c.num_layers + 1)
         if mask is not None and mask.ndim == 2:
             mask = padding_mask(mask)
 
@@ -146,14 +150,37 @@ class Bert(_Module):
         segments = jnp.zeros_like(tokens) if segments is None else segments
         x = x + self.embedding(c.num_segments, "segment")(segments)
         if encoding.embed:
-            x = x + encoding.embed(position_params, positions)
+            # Known while compiling, so that a learned table is checked before anything runs.
+            known = np.arange(tokens.shape[1]) if positions is None else positions
+            x = x + encoding.embed(position_params, known)
         x = self.layer_norm("embedding_norm")(x)
-        x = dropout(x, c.dropout_rate, self.dropout_key(deterministic))
-        for i in range(c.num_layers):
-            x = Block(c, encoding, name=f"layer_{i}")(
-                x, position_params, positions, mask, deterministic
-            )
+        x = dropout(x, c.dropout_rate, keys[-1])
+        if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
+            for i in range(c.num_layers):
+                layer = Block(c, encoding, name=f"layer_{i}")
+                x = layer(x, position_params, positions, mask, keys[i])
+            return x
+        layers = [self.variables["params"][f"layer_{i}"] for i in range(c.num_layers)]
+        return _run_layers(c, encoding, layers, x, position_params, positions, mask, keys[:-1])
+
+
+def _run_layers(c, encoding, layers, x, position_params, positions, mask, keys):
+    """The blocks as a pure function of their parameters, for jax.checkpoint and jax.lax.scan."""
+    block = Block(c, encoding, parent=None)
+
+    def run(x, layer):
+        params, key = layer
+        return block.apply({"params": params}, x, position_params, positions, mask, key), None
+
+    if c.remat != "none":
+        # In a loop nothing could be merged with the forward pass: no need to prevent it.
+        run = jax.checkpoint(run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers)
+    if not c.scan_layers:
+        for params, key in zip(layers, keys):
+            x, _ = run(x, (params, key))
         return x
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+    return jax.lax.scan(run, x, (stacked, None if keys[0] is None else keys))[0]
 
 
 class Pooler(_Module):
@@ -177,10 +204,8 @@ class MaskedLanguageHead(_Module):
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
         x = self.layer_norm("norm")(gelu(self.dense(self.config.hidden_size, "dense")(x)))
         bias = self.param("bias", nn.initializers.zeros, (embedding.shape[0],))
-        logits = jnp.einsum(
-            "bpd,vd->bpv", x, embedding.astype(x.dtype), preferred_element_type=jnp.float32
-        )
-        return logits + bias
+        rows = matmul(x.reshape(-1, x.shape[-1]), embedding.astype(x.dtype).T)  # [B·P, V]
+        return rows.reshape(*x.shape[:-1], -1) + bias
 
 
 class PretrainingLogits(NamedTuple):

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from pe_jax import encodings
+from pe_jax.attention.forms import choose
+
+# What a layer keeps for its backward pass: a policy of jax.checkpoint, or all.
+REMAT: dict[str, Callable[..., bool] | None] = {
+    "none": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +36,13 @@ class BertConfig:
       dropout_rate: of embeddings and sublayer outputs; attention_dropout_rate: of the weights.
       dtype: of the computation, "float32" or "bfloat16". Parameters, softmax, LayerNorm statistics,
         angles and losses are float32 always.
+      attention: the form of attention, see `pe_jax.attention.attention`.
+      platform: what the program is compiled for, where that is not where it is compiled: "cpu",
+        "gpu" or "tpu". Empty means the devices of this process.
+      scan_layers: one program for all layers instead of a copy each: compiles several times as fast,
+        runs a little slower. Same parameters, same numbers.
+      remat: what the backward pass computes again instead of keeping: "none"; "dots" keeps the
+        results of dense layers only; "full" keeps the inputs of the layers only.
     """
 
     vocab_size: int = 30_522
@@ -42,6 +60,10 @@ class BertConfig:
     layer_norm_epsilon: float = 1e-12
     initializer_stddev: float = 0.02
     dtype: str = "float32"
+    attention: str = "auto"
+    platform: str = ""
+    scan_layers: bool = False
+    remat: str = "none"
 
     def __post_init__(self):
         if self.hidden_size % self.num_heads:
@@ -50,6 +72,9 @@ class BertConfig:
             )
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}.")
+        if self.remat not in REMAT:
+            raise ValueError(f"remat is one of {', '.join(REMAT)}, got {self.remat!r}.")
+        choose(self.attention, self.max_length, self.platform or None)  # A known form, or an error.
 
     @property
     def head_size(self) -> int:

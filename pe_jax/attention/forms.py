@@ -1,0 +1,98 @@
+"""Which form of attention runs: chosen by platform, length and encoding, or named by the caller.
+
+All forms give the same numbers, gradients and dropped weights; they differ in time and memory.
+docs/performance.md has the measurements behind the choices.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+
+from pe_jax.attention import relative
+from pe_jax.encodings.base import PositionEncoding, combine, split
+
+
+class Plan(NamedTuple):
+    """How attention is computed.
+
+    Attributes:
+      terms: forms of the relative terms, in order of preference (see `relative.FORMS`); a term that
+        none of them serves keeps its encoding's own hooks.
+      block: queries at a time, for memory linear in the length; None takes all at once.
+    """
+
+    terms: tuple[str, ...] = ()
+    block: int | None = None
+
+
+FORMS: dict[str, Plan] = {
+    "naive": Plan(),
+    "buckets": Plan(("buckets",)),
+    "rotation": Plan(("rotation",)),
+    "fused": Plan(("buckets", "rotation"), block=128),
+}
+
+# For each platform, plans up to a number of keys. The last one holds for all longer inputs.
+_AUTO: dict[str, tuple[tuple[float, Plan], ...]] = {
+    "cpu": ((1024, Plan(("buckets", "rotation"))), (float("inf"), FORMS["fused"])),
+    "tpu": ((256, FORMS["naive"]), (512, FORMS["rotation"]), (float("inf"), FORMS["fused"])),
+    # Not measured on a GPU: as on a TPU, gathers are avoided at lengths where they would show.
+    "gpu": ((256, FORMS["naive"]), (1024, FORMS["rotation"]), (float("inf"), FORMS["fused"])),
+}
+
+
+def choose(form: str, keys: int, platform: str | None = None) -> Plan:
+    """The plan of a form, `"auto"` or a name in `FORMS`.
+
+    Args:
+      keys: how many a query looks at.
+      platform: what the program is compiled for, `"cpu"`, `"gpu"` or `"tpu"`; default: where this
+        process runs.
+
+    Raises:
+      ValueError: for an unknown form.
+    """
+    if form == "auto":
+        rules = _AUTO.get(platform or jax.default_backend(), _AUTO["gpu"])
+        return next(plan for longest, plan in rules if keys <= longest)
+    if form not in FORMS:
+        raise ValueError(f"Attention has the forms auto, {', '.join(FORMS)}; got {form!r}.")
+    return FORMS[form]
+
+
+def apply(
+    form: str, encoding: PositionEncoding, *, contiguous: bool, keys: int, platform: str | None
+) -> tuple[PositionEncoding, int | None]:
+    """`encoding` with its relative terms in the form that fits, and how many queries at a time.
+
+    Args:
+      contiguous: see `relative.contiguous`.
+
+    Raises:
+      ValueError: if a form that was asked for by name cannot compute one of the terms.
+    """
+    plan = choose(form, keys, platform)
+
+    def in_form(part: PositionEncoding) -> PositionEncoding:
+        term = part.relative
+        if term is None:
+            return part
+        for name in plan.terms:
+            how = relative.FORMS[name]
+            if how.serves(term, contiguous):
+                return part._replace(
+                    logits=functools.partial(how.logits, term),
+                    values=functools.partial(how.values, term),
+                )
+            if name == form:
+                raise ValueError(
+                    f"Attention in the form {form!r} needs {how.needs}: {part.name} has none here. "
+                    "Use 'auto', or 'naive', which serves all."
+                )
+        return part
+
+    parts = [in_form(part) for part, _ in split(encoding, {})]
+    return combine(*parts), plan.block
