@@ -8,9 +8,9 @@ the signatures of the hooks, after what they are made from:
     values(relative, params, weights[B, H, Lq, Lk], positions_q, positions_k) -> [B, Lq, H, d]
 
 - `naive`: the hooks themselves, a matmul for each query with its row of P [Lq, Lk, d].
-- `buckets`: within the clip a query meets 2·clip + 1 different vectors, so one matmul with these gives
-  all its terms; `spread` lays them out along the keys and `collect` sums weights back. Beyond the
-  clip every key has the same term: one number per query and side. No [Lq, Lk, d], no scatter.
+- `buckets`: within the clip a query meets 2·clip + 1 different vectors, so one matmul with these
+  gives all its terms; `spread` lays them out along the keys and `collect` sums weights back. Beyond
+  the clip every key has the same term: one number per query and side. No [Lq, Lk, d], no scatter.
 - `rotation`: vectors made of waves, q_i·P(j - i) = (q_i turned by i)·P(j), see `rotate_pairs`.
 """
 

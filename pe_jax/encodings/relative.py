@@ -7,8 +7,8 @@ right of the query. (Eq. 4 writes P_{x-y} and leaves open which is which.) Offse
 -clip .. clip, and one set of vectors of the head's size d serves all heads and layers (paper, A.3;
 Shaw et al. 2018). The key's and the value's vectors are the same P; `separate=True` learns two.
 
-The hooks here are the formulas as they stand, with P(j - i) as an [Lq, Lk, d] array. Attention knows
-faster forms of the same numbers (pe_jax/attention/relative.py).
+The hooks here are the formulas as they stand, with P(j - i) as an [Lq, Lk, d] array. Attention
+knows faster forms of the same numbers (pe_jax/attention/relative.py).
 """
 
 from __future__ import annotations

@@ -15,15 +15,16 @@ import numpy as np
 from pe_jax.attention import attention, dropout, padding_mask
 from pe_jax.encodings import PositionEncoding
 from pe_jax.models.config import REMAT, BertConfig
-from pe_jax.models.matmul import dense_dot, matmul
+from pe_jax.models.linear import Dense, linear
 from pe_jax.shapes import Array, Bool, Float, Int
 
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
 
 
 def gelu(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
-    """The exact GELU, x·Φ(x), of the original BERT."""
-    return 0.5 * x * (1.0 + jax.lax.erf(x * np.asarray(0.5**0.5, x.dtype)))
+    """The exact GELU, x·Φ(x), of the original BERT; float32 inside."""
+    x32 = x.astype(jnp.float32)
+    return (0.5 * x32 * (1.0 + jax.lax.erf(x32 * np.float32(0.5**0.5)))).astype(x.dtype)
 
 
 class _Module(nn.Module):
@@ -31,13 +32,12 @@ class _Module(nn.Module):
 
     config: BertConfig
 
-    def dense(self, features: int | tuple[int, ...], name: str, axis: int | tuple[int, ...] = -1):
-        return nn.DenseGeneral(
-            features,
-            axis=axis,
+    def dense(self, features: int | tuple[int, ...], name: str, axes: int = 1):
+        return Dense(
+            features if isinstance(features, tuple) else (features,),
             dtype=jnp.dtype(self.config.dtype),
-            kernel_init=nn.initializers.normal(self.config.initializer_stddev),
-            dot_general=dense_dot,
+            stddev=self.config.initializer_stddev,
+            axes=axes,
             name=name,
         )
 
@@ -66,7 +66,7 @@ class SelfAttention(_Module):
     ) -> Float[Array, "B L D"]:
         c = self.config
         qkv = self.dense((3, c.num_heads, c.head_size), "qkv")(x)  # [B, L, 3, H, d]
-        q, k, v = (qkv[:, :, i] for i in range(3))
+        q, k, v = (part[:, :, 0] for part in jnp.split(qkv, 3, axis=2))
         out = attention(
             q,
             k,
@@ -81,7 +81,7 @@ class SelfAttention(_Module):
             form=c.attention,
             platform=c.platform or None,
         )
-        return self.dense(c.hidden_size, "out", axis=(-2, -1))(out)
+        return self.dense(c.hidden_size, "out", axes=2)(out)
 
 
 class Block(_Module):
@@ -204,8 +204,8 @@ class MaskedLanguageHead(_Module):
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
         x = self.layer_norm("norm")(gelu(self.dense(self.config.hidden_size, "dense")(x)))
         bias = self.param("bias", nn.initializers.zeros, (embedding.shape[0],))
-        rows = matmul(x.reshape(-1, x.shape[-1]), embedding.astype(x.dtype).T)  # [B·P, V]
-        return rows.reshape(*x.shape[:-1], -1) + bias
+        rows = linear(True, x.reshape(-1, x.shape[-1]), embedding.astype(x.dtype), bias)
+        return rows.reshape(*x.shape[:-1], -1)
 
 
 class PretrainingLogits(NamedTuple):

@@ -39,8 +39,8 @@ class BertConfig:
       attention: the form of attention, see `pe_jax.attention.attention`.
       platform: what the program is compiled for, where that is not where it is compiled: "cpu",
         "gpu" or "tpu". Empty means the devices of this process.
-      scan_layers: one program for all layers instead of a copy each: compiles several times as fast,
-        runs a little slower. Same parameters, same numbers.
+      scan_layers: one program for all layers instead of a copy each: compiles several times as
+        fast, runs a little slower. Same parameters, same numbers.
       remat: what the backward pass computes again instead of keeping: "none"; "dots" keeps the
         results of dense layers only; "full" keeps the inputs of the layers only.
     """

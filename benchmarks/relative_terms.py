@@ -1,0 +1,144 @@
+"""What do relative terms cost? The training step with each encoding against learned_absolute.
+
+    python benchmarks/relative_terms.py [--size=mini] [--shapes=16x128,4x512] [--encodings=...]
+
+Full steps (forward, backward, AdamW; dropout 0.1; both pretraining heads) on random tokens, all in
+one process and one run: the encodings take turns, several rounds. Prints medians and, for each
+round, the time over that of learned_absolute in the same round; writes them to --out as JSON.
+--forms compares the forms of attention (auto, naive, buckets, rotation, fused) as well.
+"""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import jax
+import numpy as np
+from absl import app, flags
+
+from pe_jax.models import preset
+from pe_jax.tasks.pretraining import pretraining_task
+from pe_jax.training import optimizer as optimizers
+from pe_jax.training import sharding
+from pe_jax.training.step import init_state, make_train_step
+
+_SIZE = flags.DEFINE_string("size", "mini", "Model size, see pe_jax.models.preset.")
+_DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of the computation.")
+_REMAT = flags.DEFINE_string("remat", "none", "What the backward pass makes again.")
+_SHAPES = flags.DEFINE_list("shapes", ["16x128", "4x512"], "Rows x length of a batch.")
+_ENCODINGS = flags.DEFINE_list(
+    "encodings",
+    ["learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative"],
+    "Compared with learned_absolute.",
+)
+_FORMS = flags.DEFINE_list("forms", ["auto"], "Forms of attention.")
+_ROUNDS = flags.DEFINE_integer("rounds", 7, "Rounds of each.")
+_SECONDS = flags.DEFINE_float("seconds", 2.0, "Of one round of one encoding, at least one step.")
+_OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
+
+BASELINE = "learned_absolute"
+
+
+def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
+    """A batch of the shapes that pretraining has: 15 % of the tokens to predict."""
+    rng = np.random.default_rng(0)
+    predictions = max(1, round(0.15 * length))
+    tokens = lambda *shape: rng.integers(0, vocab_size, shape).astype(np.int32)
+    return {
+        "tokens": tokens(rows, length),
+        "segments": np.zeros((rows, length), np.int32),
+        "valid": np.ones((rows, length), bool),
+        "masked_positions": np.sort(rng.integers(0, length, (rows, predictions))).astype(np.int32),
+        "masked_tokens": tokens(rows, predictions),
+        "masked_weights": np.ones((rows, predictions), np.float32),
+        "next_sentence": rng.integers(0, 2, rows).astype(np.int32),
+    }
+
+
+def make_step(position: str, form: str, rows: int, length: int):
+    """A function that runs one training step and waits for it."""
+    model = preset(
+        _SIZE.value,
+        position=position,
+        max_length=length,
+        dtype=_DTYPE.value,
+        attention=form,
+        remat=_REMAT.value,
+    )
+    mesh = sharding.data_mesh(jax.devices()[:1])
+    task = pretraining_task(model)
+    optimizer = optimizers.adamw(optimizers.linear_schedule(1e-4, 10, 1000))
+    step = sharding.parallelize(make_train_step(task, optimizer), mesh, "jit")
+    place = sharding.replicated(mesh)
+    state = jax.jit(lambda key: init_state(task, optimizer, key), out_shardings=place)(
+        jax.random.key(0)
+    )
+    batch = sharding.to_global(random_batch(rows, length, model.vocab_size), mesh)
+    start = time.perf_counter()
+    compiled = step.lower(state, batch).compile()
+    seconds = time.perf_counter() - start
+
+    def once() -> None:
+        nonlocal state
+        state, metrics = compiled(state, batch)
+        jax.block_until_ready(metrics)
+
+    once()
+    return once, seconds, compiled.memory_analysis().temp_size_in_bytes
+
+
+def milliseconds(once) -> float:
+    start, steps = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - start) < _SECONDS.value or not steps:
+        once()
+        steps += 1
+    return 1e3 * elapsed / steps
+
+
+def main(_) -> None:
+    results = []
+    for shape in _SHAPES.value:
+        rows, length = (int(n) for n in shape.split("x"))
+        sides = {(BASELINE, "auto"): make_step(BASELINE, "auto", rows, length)}
+        for name in _ENCODINGS.value:
+            for form in _FORMS.value:
+                sides[name, form] = make_step(name, form, rows, length)
+        times: dict[tuple[str, str], list[float]] = {side: [] for side in sides}
+        for _ in range(_ROUNDS.value):
+            for side, (once, *_) in sides.items():
+                times[side].append(milliseconds(once))
+        base = times[BASELINE, "auto"]
+        for (name, form), (_, compiling, memory) in sides.items():
+            ratios = [t / b for t, b in zip(times[name, form], base, strict=True)]
+            row = {
+                "size": _SIZE.value,
+                "dtype": _DTYPE.value,
+                "rows": rows,
+                "length": length,
+                "encoding": name,
+                "form": form,
+                "milliseconds": statistics.median(times[name, form]),
+                "ratio": statistics.median(ratios),
+                "ratio_least": min(ratios),
+                "ratio_greatest": max(ratios),
+                "compile_seconds": compiling,
+                "temporary_bytes": memory,
+                "temporary_ratio": memory / sides[BASELINE, "auto"][2],
+            }
+            results.append(row)
+            print(
+                f"{_SIZE.value} {shape} {name:30s} {form:9s} {row['milliseconds']:9.1f} ms, ratio "
+                f"{row['ratio']:.3f} ({min(ratios):.3f} to {max(ratios):.3f}), memory "
+                f"{memory / 2**20:,.0f} MiB, ratio {row['temporary_ratio']:.2f}",
+                flush=True,
+            )
+        if _OUT.value:
+            Path(_OUT.value).write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    app.run(main)
