@@ -1,4 +1,8 @@
-"""Trains what a config says: python train.py --config=configs/quickstart.py --workdir=W."""
+"""Trains what a config says, or tells what it would take on TPUs.
+
+python train.py --config=configs/quickstart.py --workdir=W
+python train.py --config=configs/pretrain_medium.py --compile_for=v5e:4x4    (trains nothing)
+"""
 
 from pathlib import Path
 
@@ -7,21 +11,43 @@ from ml_collections import config_flags
 
 from pe_jax.command import main
 from pe_jax.tasks import pretraining
+from pe_jax.tasks.compile_report import compile_for
 from pe_jax.tasks.report import report
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment, a file in configs/.")
-_WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder of the run; one that exists goes on.", required=True
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; one that exists goes on.")
+_COMPILE_FOR = flags.DEFINE_string(
+    "compile_for", None, "Only compile, for TPUs that need not be here, such as v5e:4x4."
 )
+_LARGEST_BATCH = flags.DEFINE_bool(
+    "largest_batch", False, "With --compile_for: search the largest batch; compiles several times."
+)
+_OUT = flags.DEFINE_string("out", None, "With --compile_for: a JSON file for the numbers.")
 flags.mark_flag_as_required("config")
 
 
-def train() -> None:
-    folder = Path(_WORKDIR.value).expanduser()
+def train(workdir: str) -> None:
+    folder = Path(workdir).expanduser()
     experiment = pretraining.run(_CONFIG.value, folder)
     print("\n" + report(folder, folder / "report", experiment).text)
     print(f"Written to {folder / 'report'}")
 
 
+def only_compile(topology: str) -> None:
+    out = Path(_OUT.value).expanduser() if _OUT.value else None
+    print(compile_for(_CONFIG.value, topology, find_largest=_LARGEST_BATCH.value, out=out))
+
+
+def train_or_compile() -> None:
+    if _COMPILE_FOR.value:
+        only_compile(_COMPILE_FOR.value)
+        return
+    if _LARGEST_BATCH.value or _OUT.value:
+        raise ValueError("--largest_batch and --out go with --compile_for=TOPOLOGY.")
+    if not _WORKDIR.value:
+        raise ValueError("Where does the run go? Give --workdir.")
+    train(_WORKDIR.value)
+
+
 if __name__ == "__main__":
-    main(train)
+    main(train_or_compile)

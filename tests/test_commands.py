@@ -1,5 +1,6 @@
 """train.py and eval.py as a user runs them, mistakes included."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import tiny
 ROOT = Path(__file__).parent.parent
 
 
-def run(*args, **environment):
+def run(*args, seconds=300, **environment):
     """Exit code, standard output and standard error of a command at the root."""
     done = subprocess.run(
         [sys.executable, *args],
@@ -20,7 +21,7 @@ def run(*args, **environment):
         env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=seconds,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -110,6 +111,7 @@ def test_measuring_properties(trained, tmp_path):
         (["train.py", *SMALL, "--config.stage1.steps=many"], "many"),
         (["train.py", *SMALL, "extra"], "arguments not understood: extra"),
         (["train.py", "--config=configs/nothing.py"], "configs/nothing.py"),
+        (["train.py", *SMALL, "--compile_for=v6e"], "No TPU slice 'v6e': give a chip (v4, v5e, "),
         (["eval.py"], "there is no WORKDIR/config.json"),
         (["eval.py", "--config=configs/quickstart.py"], "task is properties or sweep, got 'pretr"),
         (["eval.py", "--runs=WORKDIR/*"], "Give --workdir=RUN to report on it, or --runs"),
@@ -122,6 +124,7 @@ def test_measuring_properties(trained, tmp_path):
         "value",
         "argument",
         "config",
+        "slice",
         "no run",
         "task",
         "both",
@@ -136,3 +139,44 @@ def test_mistakes_are_one_message(tmp_path, args, message):
     assert message.replace("WORKDIR", str(tmp_path)) in err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_place_for_the_run():
+    code, _, err = run("train.py", *SMALL)
+    assert code != 0 and "error: Where does the run go? Give --workdir." in err
+
+
+def test_compiling_without_the_compiler(tmp_path):
+    (tmp_path / "libtpu.py").write_text("raise ImportError")
+    code, _, err = run("train.py", *SMALL, "--compile_for=v5e:2x4", PYTHONPATH=str(tmp_path))
+    assert code != 0 and "Traceback" not in err
+    assert "needs its compiler: pip install 'pe_jax[tpu]'" in err
+
+
+@pytest.mark.tpu_compiler
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="the TPU's compiler (libtpu, the extra tpu) is not installed",
+)
+def test_compiling_for_a_tpu(tmp_path):
+    """The first stage fits, the second does not; no text is read."""
+    numbers = tmp_path / "numbers.json"
+    code, out, err = run(
+        "train.py", "--config=configs/pretrain_books.py", "--compile_for=v5e:2x4",
+        "--config.model.dtype=bfloat16", "--config.stage2.batch_size=4_000_000",
+        f"--out={numbers}", seconds=1200,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "# mini, learned_absolute, bfloat16 on 8 TPU v5 lite (v5e:2x4)" in out
+    assert "## Length 16: 128 rows, 16 a chip\n\nFits: 0." in out
+    assert "**Does not fit** in 15.75 GiB a chip. The compiler: Ran out of memory" in out
+    first, second = json.loads(numbers.read_text())
+    assert second["costs"] is None and "15.75G" in second["failure"]
+    costs = first["costs"]
+    assert costs["seconds"]["estimated"] > 0.5 * sum(costs["seconds"].values())
+    assert 0.001 < costs["mfu"] < 1
+    # The compiler counts element-wise operations as well.
+    assert 0.5 < first["model_flops"] / 8 / costs["flops"] < 1
+    # All gradients are reduced, in either precision, and some twice: those of the tied embedding.
+    reduced = sum(one["bytes"] for one in costs["collectives"] if one["name"] == "all-reduce")
+    assert 0.5 < reduced / costs["memory"]["parameters"] < 2

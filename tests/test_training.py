@@ -10,12 +10,12 @@ import optax
 import pytest
 import tiny
 
-from pe_jax import encodings
-from pe_jax.models import BertConfig
+from pe_jax import data, encodings
+from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.report import report
+from pe_jax.training import chips, sharding, workdir
 from pe_jax.training import optimizer as optimizers
-from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpoints import Checkpoints
 from pe_jax.training.step import init_state, make_train_step
 from pe_jax.training.transplant import transplant
@@ -196,7 +196,9 @@ def straight(tmp_path_factory):
     folder = tmp_path_factory.mktemp("straight")
     position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
     config = tiny.config(folder, **position)
-    pretraining.run(config, folder / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(chips.PEAKS, "cpu", 1e9)  # FLOP/s; nobody knows a real one.
+        pretraining.run(config, folder / "run")
     return config, folder / "run"
 
 
@@ -251,6 +253,16 @@ def test_what_a_run_leaves(straight):
     assert [line["step"] for line in training] == [4, 8, 12, 16, 20]
     assert training[-1]["train/masked_lm_loss"] < training[0]["train/masked_lm_loss"]
     assert all(np.isfinite(v) for line in lines for v in line.values())
+
+
+def test_mfu_where_the_peak_is_known(straight):
+    config, folder = straight
+    line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+    words = data.load_tokenizer(folder / "tokenizer.json").get_vocab_size()
+    model = pretraining.model_config(config, vocab_size=words)
+    flops = train_flops(model, 8, 32, 6)
+    steps_per_second = line["train/examples_per_second"] / 8
+    assert line["train/mfu"] == pytest.approx(steps_per_second * flops / 4e9)
 
 
 def test_the_report_and_its_repetition(straight, tmp_path):

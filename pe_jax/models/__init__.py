@@ -2,6 +2,7 @@
 
 from pe_jax.models.bert import Bert, BertForPretraining, Pooler, PretrainingLogits
 from pe_jax.models.config import PRESETS, BertConfig, preset
+from pe_jax.models.flops import forward_flops, train_flops
 from pe_jax.models.inspection import (
     attention_map,
     projections,
@@ -17,8 +18,10 @@ __all__ = [
     "Pooler",
     "PretrainingLogits",
     "attention_map",
+    "forward_flops",
     "preset",
     "projections",
     "queries_and_keys",
     "query_key_matrices",
+    "train_flops",
 ]

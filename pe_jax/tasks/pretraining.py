@@ -1,7 +1,7 @@
 """Pretraining: masked language model and next sentence, from a config to a trained run.
 
-`pretraining_task` is what to train, `build` turns a config into everything that a run needs, `run`
-trains it. What was learned is said in `report.py`.
+`pretraining_task` is what to train, `make_program` what the devices run for it, `build` turns a
+config into everything that a run needs, `run` trains it. What was learned is said in `report.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import optax
 from ml_collections import ConfigDict
 
 from pe_jax import data
-from pe_jax.models import BertConfig, BertForPretraining, preset
+from pe_jax.models import BertConfig, BertForPretraining, preset, train_flops
 from pe_jax.tasks.text import Text, load_text
 from pe_jax.terminal import say
 from pe_jax.training import optimizer as optimizers
@@ -103,23 +103,75 @@ _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
-    """Everything that a config stands for, ready to run."""
+class Program:
+    """What the devices run for a config: everything about its steps but the data."""
 
     config: ConfigDict
     model: BertConfig
     task: Task
-    text: Text
-    stages: list[Stage]
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     mesh: jax.sharding.Mesh
 
     def init(self) -> TrainState:
         """The state before the first step, on every device; nothing is read from disk."""
-        make = functools.partial(init_state, self.task, self.optimizer)
-        placed = jax.jit(make, out_shardings=sharding.replicated(self.mesh))
+        placed = jax.jit(self._make_state, out_shardings=self._state_sharding())
         return placed(jax.random.key(self.config.seed))
+
+    def abstract_state(self) -> TrainState:
+        """The shapes, dtypes and shardings of `init`; takes no memory."""
+        state = jax.eval_shape(self._make_state, jax.eval_shape(jax.random.key, 0))
+        return sharding.abstract(state, self._state_sharding())
+
+    def abstract_batch(self, stage: ConfigDict) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes, dtypes and shardings of a global batch of `stage`."""
+        return sharding.abstract(batch_shapes(stage), sharding.by_rows(self.mesh))
+
+    def train_step(self, stage: ConfigDict) -> Any:
+        """The jitted step of `stage`: `(state, global batch) -> (state, metrics)`."""
+        step = make_train_step(self.task, self.optimizer, accumulation=stage.accumulation)
+        return sharding.parallelize(step, self.mesh, self.config.parallel)
+
+    def _make_state(self, key: jax.Array) -> TrainState:
+        return init_state(self.task, self.optimizer, key)
+
+    def _state_sharding(self) -> jax.sharding.Sharding:
+        return sharding.replicated(self.mesh)
+
+
+def make_program(
+    config: ConfigDict, mesh: jax.sharding.Mesh, model: BertConfig, steps: int
+) -> Program:
+    """What `config` runs on the devices of `mesh` in `steps` steps.
+
+    Args:
+      model: see `model_config`.
+    """
+    schedule, optimizer = _optimizer(config.optimizer, steps)
+    return Program(config, model, pretraining_task(model), optimizer, schedule, mesh)
+
+
+def batch_shapes(stage: ConfigDict) -> dict[str, jax.ShapeDtypeStruct]:
+    """What `data.batches` gives for `stage`, all hosts together: shapes and dtypes."""
+    rows, length, predictions = stage.batch_size, stage.length, stage.max_predictions
+    shape = jax.ShapeDtypeStruct
+    return {
+        "tokens": shape((rows, length), jnp.int32),
+        "segments": shape((rows, length), jnp.int32),
+        "valid": shape((rows, length), jnp.bool_),
+        "masked_positions": shape((rows, predictions), jnp.int32),
+        "masked_tokens": shape((rows, predictions), jnp.int32),
+        "masked_weights": shape((rows, predictions), jnp.float32),
+        "next_sentence": shape((rows,), jnp.int32),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(Program):
+    """A program and what it runs on: everything that a config stands for, ready to run."""
+
+    text: Text
+    stages: list[Stage]
 
 
 def build(config: ConfigDict, tokenizer: Path | None = None) -> Experiment:
@@ -137,8 +189,6 @@ def build(config: ConfigDict, tokenizer: Path | None = None) -> Experiment:
         sharding.check_rows(stage.batch_size, mesh, stage.accumulation)
     model_config(config)  # Its names are checked before any text is read.
     text = load_text(config.data, str(tokenizer or config.data.vocab))
-    model = model_config(config, vocab_size=text.vocabulary.size)
-    task = pretraining_task(model)
     examples = [
         _examples(config, stage, text, text.train, text.train_documents) for stage in stages
     ]
@@ -146,9 +196,10 @@ def build(config: ConfigDict, tokenizer: Path | None = None) -> Experiment:
         stage.steps or math.ceil(stage.epochs * len(some) / stage.batch_size)
         for stage, some in zip(stages, examples, strict=True)
     ]
-    schedule, optimizer = _optimizer(config.optimizer, sum(steps))
+    model = model_config(config, vocab_size=text.vocabulary.size)
+    program = make_program(config, mesh, model, sum(steps))
     host, hosts = sharding.host()
-    eval_step = sharding.parallelize_eval(make_eval_step(task), mesh)
+    eval_step = sharding.parallelize_eval(make_eval_step(program.task), mesh)
     built = []
     for number, (stage, count, some) in enumerate(zip(stages, steps, examples, strict=True)):
         batches = data.batches(
@@ -159,22 +210,22 @@ def build(config: ConfigDict, tokenizer: Path | None = None) -> Experiment:
             hosts=hosts,
             workers=config.data.workers,
         )
-        train_step = make_train_step(task, optimizer, accumulation=stage.accumulation)
         held_out = _held_out_batches(config, stage, text, mesh)
         built.append(
             Stage(
                 name=f"length {stage.length}",
                 steps=count,
                 batches=batches,
-                train_step=sharding.parallelize(train_step, mesh, config.parallel),
+                train_step=program.train_step(stage),
                 evaluate=functools.partial(evaluate, eval_step, batches=held_out),
                 held_out=held_out,
                 rows=stage.batch_size,
                 length=stage.length,
                 examples=len(some),
+                flops=train_flops(model, stage.batch_size, stage.length, stage.max_predictions),
             )
         )
-    return Experiment(config, model, task, text, built, optimizer, schedule, mesh)
+    return Experiment(**vars(program), text=text, stages=built)
 
 
 def initial_positions(config: ConfigDict, model: BertConfig) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from pe_jax.terminal import Progress
-from pe_jax.training import sharding
+from pe_jax.training import chips, sharding
 from pe_jax.training.checkpoints import Checkpoints
 from pe_jax.training.step import Metrics, TrainState
 from pe_jax.training.writers import MetricsWriter
@@ -30,6 +30,7 @@ class Stage(NamedTuple):
       held_out: global batches of held-out data of this stage's kind.
       rows, length: of the global batch, for rates.
       examples: how many make an epoch.
+      flops: model FLOPs of a step, see `pe_jax.models.flops`.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Stage(NamedTuple):
     rows: int
     length: int
     examples: int
+    flops: float
 
 
 class Cadence(NamedTuple):
@@ -89,6 +91,7 @@ def fit(
     step = int(state.step)
     total = sum(stage.steps for stage in stages)
     progress = Progress(total, step)
+    peak = chips.peak_flops(mesh.devices.flat[0].device_kind)
     begin = 0
     for stage in stages:
         end = begin + stage.steps
@@ -125,6 +128,8 @@ def fit(
                     "tokens_per_second": steps * stage.rows * stage.length / seconds,
                     "data_wait": waited / seconds,
                 }
+                if peak:
+                    scalars["mfu"] = steps * stage.flops / seconds / (peak * mesh.size)
                 writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
                 progress.report(step, stage.name, _brief(scalars))
                 totals, waited, since, steps = Totals(), 0.0, time.perf_counter(), 0
@@ -148,5 +153,5 @@ def _due(step: int, every: int) -> bool:
 
 def _brief(scalars: dict[str, float]) -> dict[str, float]:
     """The numbers worth a line on the terminal."""
-    names = [name for name in scalars if name.endswith(("loss", "accuracy", "examples_per_second"))]
-    return {name: scalars[name] for name in names}
+    worth = ("loss", "accuracy", "examples_per_second", "mfu")
+    return {name: value for name, value in scalars.items() if name.endswith(worth)}

@@ -39,6 +39,19 @@ def to_global(batch: Any, mesh: Mesh) -> Any:
     return jax.tree.map(place, batch)
 
 
+def abstract(tree: Any, placed: NamedSharding | Any) -> Any:
+    """`tree`, arrays or shapes, as shapes with shardings.
+
+    Args:
+      placed: one sharding, or a tree of them that `tree` or its upper part has the structure of.
+    """
+
+    def shape(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    return jax.tree.map(shape, tree, jax.tree.broadcast(placed, tree))
+
+
 def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
     """Raises ValueError if a batch of `rows` does not divide among devices and micro-batches."""
     if rows % (mesh.size * accumulation):

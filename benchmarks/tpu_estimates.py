@@ -1,0 +1,118 @@
+"""What would BERT's training step cost on TPUs, by encoding? Compiled for them, nothing run.
+
+    python benchmarks/tpu_estimates.py --out=estimates.jsonl [--encodings=...] [--lengths=128,512]
+        [--rows=16,8] [--topologies=v5e:2x4,v5e:16x16,v6e:2x4,v4:2x2x2] [--size=base]
+
+Each compilation takes minutes; what is done is a line of --out, and the same command goes on from
+there. Prints a table for each topology and length: estimated time of a step (the method is that of
+`train.py --compile_for`, see docs/tpu.md), its ratio to that of learned_absolute, MFU, and the
+memory of a chip. bfloat16, AdamW, dropout as configured, --rows a chip.
+"""
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from absl import app, flags
+
+from configs import defaults
+from pe_jax import encodings
+from pe_jax.tasks.compile_for import estimate_stage
+from pe_jax.tasks.markdown import table
+from pe_jax.terminal import Progress, say
+from pe_jax.training.chips import GIB
+from pe_jax.training.topology import make_slice
+
+_ENCODINGS = flags.DEFINE_list("encodings", list(encodings.PAPER), "Position encodings.")
+_LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")
+_ROWS = flags.DEFINE_list("rows", ["16", "8"], "Rows a chip, for each length.")
+_TOPOLOGIES = flags.DEFINE_list(
+    "topologies", ["v5e:2x4", "v5e:16x16", "v6e:2x4", "v4:2x2x2"], "TPU slices."
+)
+_SIZE = flags.DEFINE_string("size", "base", "Of the model.")
+_OUT = flags.DEFINE_string("out", None, "JSON lines, one for each compilation.", required=True)
+
+REFERENCE = "learned_absolute"
+
+
+def compile_one(key: dict) -> dict:
+    """The costs of a step, as numbers."""
+    chips = make_slice(key["topology"])
+    config = defaults.pretraining()
+    config.model.update(size=key["size"], position=key["encoding"], dtype="bfloat16")
+    config.model.max_length = max(512, key["length"])
+    stage = config.stage1
+    stage.update(length=key["length"], batch_size=key["rows"] * chips.mesh.size)
+    stage.max_predictions = math.ceil(config.data.mask_rate * key["length"])
+    return dataclasses.asdict(estimate_stage(config, stage, chips))
+
+
+def summary(done: dict, key: dict) -> list[str]:
+    """A row of the table."""
+    costs = done[name(key)]["costs"]
+    if not costs:
+        return [key["encoding"], "–", "–", "–", "–", "no"]
+    time = lambda costs: sum(costs["seconds"].values())
+    reference = done.get(name({**key, "encoding": REFERENCE}), {}).get("costs")
+    return [
+        key["encoding"],
+        f"{1e3 * time(costs):.2f}",
+        f"{time(costs) / time(reference):.2f}" if reference else "–",
+        f"{costs['mfu']:.1%}",
+        f"{sum(costs['memory'].values()) / GIB:.2f}",
+        "yes",
+    ]
+
+
+def name(key: dict) -> str:
+    return json.dumps(key, sort_keys=True)
+
+
+def main(_) -> None:
+    out = Path(_OUT.value).expanduser()
+    if len(_ROWS.value) != len(_LENGTHS.value):
+        raise app.UsageError("--rows takes a number for each of --lengths.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lines = out.read_text().splitlines() if out.exists() else []
+    done = {name(line["key"]): line["found"] for line in map(json.loads, lines)}
+    groups = [
+        [
+            {
+                "size": _SIZE.value,
+                "topology": topology,
+                "length": int(length),
+                "rows": int(rows),
+                "encoding": encoding,
+            }
+            for encoding in _ENCODINGS.value
+        ]
+        for topology in _TOPOLOGIES.value
+        for length, rows in zip(_LENGTHS.value, _ROWS.value, strict=True)
+    ]
+    keys = [key for group in groups for key in group]
+    left = [key for key in keys if name(key) not in done]
+    progress = Progress(len(keys), len(keys) - len(left), unit="compilations")
+    for key in left:
+        say(f"{key['encoding']}, length {key['length']}, {key['topology']}")
+        found = done[name(key)] = compile_one(key)
+        with out.open("a") as file:
+            file.write(json.dumps({"key": key, "found": found}) + "\n")
+        progress.advance()
+        say(f"compiled in {found['compile_seconds']:.0f} s")
+    progress.close()
+    for group in groups:
+        first = group[0]
+        print(
+            f"\n{_SIZE.value}, bfloat16, {first['topology']}, length {first['length']}, "
+            f"{first['rows']} rows a chip; estimates, see docs/tpu.md\n"
+        )
+        header = ["encoding", "ms a step", f"to {REFERENCE}", "MFU", "GiB a chip", "fits"]
+        print("\n".join(table(header, [summary(done, key) for key in group])))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,172 @@
+"""A training step on TPUs that are not here: does it fit, what does it move, how long does it take?
+
+`estimate_stage` compiles the real step of a config with the TPU compiler and reads the result. How
+the time is estimated is said in `pe_jax.training.estimate`; the report is `compile_report.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from pe_jax.data import load_tokenizer
+from pe_jax.models import BertConfig, train_flops
+from pe_jax.tasks.pretraining import make_program, model_config
+from pe_jax.terminal import say
+from pe_jax.training import estimate, hlo
+from pe_jax.training.topology import Slice
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What one step costs a chip.
+
+    Attributes:
+      memory: bytes by kind, see `estimate.memory`.
+      flops: the compiler's count: all operations, the body of a loop once.
+      collectives: see `estimate.collectives`.
+      copied: bytes that are copied beside the computation.
+      seconds: by what they go to, see `estimate.seconds`.
+      mfu: the model's FLOPs over those seconds at the chips' peak.
+      unknown_loops: how many loops `seconds` takes as run once, for want of the number.
+    """
+
+    memory: dict[str, int]
+    flops: float
+    collectives: list[dict[str, Any]]
+    copied: int
+    seconds: dict[str, float]
+    mfu: float
+    unknown_loops: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.memory.values())
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """One stage of a config, compiled for a slice.
+
+    Attributes:
+      chips: of the slice.
+      length, rows: of the global batch.
+      model_flops: of a step, all chips together.
+      costs: None where it does not fit.
+      failure: what the compiler says where it does not fit.
+      compile_seconds: what the compilation took here.
+    """
+
+    topology: str
+    chips: int
+    length: int
+    rows: int
+    model_flops: float
+    costs: Costs | None
+    failure: str
+    compile_seconds: float
+
+
+def estimate_stage(config: ConfigDict, stage: ConfigDict, chips: Slice) -> Estimate:
+    """Compiles the training step of `stage` for `chips` and reads what the compiler made of it.
+
+    One that does not fit is no error. The batch divides among the chips, see `sharding.check_rows`.
+    """
+    model = _for_tpu(model_config(config, vocab_size=_vocab_size(config.data)))
+    program = make_program(config, chips.mesh, model, steps=1)
+    state, batch = program.abstract_state(), program.abstract_batch(stage)
+    flops = train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
+    lowered = program.train_step(stage).lower(state, batch)
+    start = time.perf_counter()
+    costs, failure = None, ""
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        failure = str(error).strip().splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
+    took = time.perf_counter() - start
+    if not failure:
+        costs = _costs(compiled, state, batch, flops, chips)
+    return Estimate(
+        chips.name,
+        chips.mesh.size,
+        stage.length,
+        stage.batch_size,
+        model_flops=flops,
+        costs=costs,
+        failure=failure,
+        compile_seconds=took,
+    )
+
+
+def _costs(compiled: Any, state: Any, batch: Any, model_flops: float, chips: Slice) -> Costs:
+    reading = hlo.read(compiled.as_text())
+    seconds = estimate.seconds(reading.work, chips.tpu, chips.shape)
+    return Costs(
+        memory=estimate.memory(compiled.memory_analysis(), state, batch),
+        flops=compiled.cost_analysis()["flops"],
+        collectives=estimate.collectives(reading.work),
+        copied=sum(one.times * one.bytes for one in reading.work if one.kind == "copy"),
+        seconds=seconds,
+        mfu=model_flops / sum(seconds.values()) / (chips.tpu.peak * chips.mesh.size),
+        unknown_loops=len(reading.unknown_loops),
+    )
+
+
+def _for_tpu(model: BertConfig) -> BertConfig:
+    """The model as it runs on a TPU, whatever machine compiles it."""
+    return model
+
+
+def _vocab_size(config: ConfigDict) -> int:
+    """Of the vocabulary that is named, or of the one that would be trained."""
+    return load_tokenizer(config.vocab).get_vocab_size() if config.vocab else config.vocab_size
+
+
+def batch_unit(stage: ConfigDict) -> int:
+    """The largest batch is searched among multiples of this many rows a chip."""
+    return math.lcm(8, stage.accumulation)
+
+
+def largest_batch(config: ConfigDict, stage: ConfigDict, chips: Slice, fits: bool) -> int:
+    """The most rows a chip with which `stage` fits, by a few compilations; 0 if none do.
+
+    Args:
+      fits: whether the stage fits as it is.
+    """
+
+    def attempt(rows: int) -> bool:
+        other = stage.copy_and_resolve_references()
+        other.batch_size = rows * chips.mesh.size
+        found = estimate_stage(config, other, chips)
+        used = f"{found.costs.bytes / GIB:.2f} GiB" if found.costs else "does not fit"
+        say(f"Length {stage.length}, {rows:,} rows a chip: {used} ({found.compile_seconds:.0f} s).")
+        return found.costs is not None
+
+    return largest(attempt, stage.batch_size // chips.mesh.size, fits, batch_unit(stage))
+
+
+def largest(attempt: Callable[[int], bool], start: int, fits: bool, unit: int) -> int:
+    """The largest multiple of `unit`, or `start`, with which an attempt succeeds; 0 if none does.
+
+    Doubles from `start`, which is known to succeed or not (`fits`), until an attempt fails, then
+    halves the gap.
+    """
+    low, high = (start, 2 * start) if fits else (0, start)
+    while low and attempt(high):
+        low, high = high, 2 * high
+    while (first := (low // unit + 1) * unit) <= (last := (high - 1) // unit * unit):
+        middle = (first + last) // 2 // unit * unit
+        low, high = (middle, high) if attempt(middle) else (low, middle)
+    return low

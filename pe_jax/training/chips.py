@@ -1,0 +1,67 @@
+"""What accelerators can do at most, as data.
+
+Peaks (dense bfloat16) and bandwidths are the vendors' published ones: Google's Cloud TPU pages,
+NVIDIA's data sheets. The memory is what the TPU compiler lets a program have. The clock of v4 is
+published; the others are those at which the compiler's cycles agree with the published figures: its
+estimates of a large matmul lie at 70 to 93 % of the peak, and those of a large element-wise sum at
+72 to 81 % of the memory's bandwidth, on all four.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+GIB = 2**30
+
+
+class Tpu(NamedTuple):
+    """One TPU chip.
+
+    Attributes:
+      kind: jax's `device_kind`; a device is a whole chip in each of these.
+      peak: bfloat16 FLOP/s.
+      hbm: bytes of memory that a program may have; the system keeps the rest of the chip's.
+      hbm_bandwidth: bytes/s.
+      clock: Hz, of the compiler's cycles.
+      links: to other chips; link_bandwidth: bytes/s of one of them, one way.
+      torus: slices with only multiples of this along their axes wrap around at the edges.
+      options: of `jax.experimental.topologies.get_topology_desc`.
+    """
+
+    kind: str
+    peak: float
+    hbm: float
+    hbm_bandwidth: float
+    clock: float
+    links: int
+    link_bandwidth: float
+    torus: int
+    options: dict[str, Any]
+
+
+# By the first part of a slice's name: v5e in v5e:2x4.
+TPUS: dict[str, Tpu] = {
+    # Its two cores as one device, as jax shows them on the machine itself.
+    "v4": Tpu(
+        "TPU v4", 275e12, 30.75 * GIB, 1200e9, 1.05e9, 6, 50e9, 4, {"chip_config_name": "megacore"}
+    ),
+    "v5e": Tpu("TPU v5 lite", 197e12, 15.75 * GIB, 819e9, 1.5e9, 4, 50e9, 16, {}),
+    "v5p": Tpu("TPU v5", 459e12, 95.74 * GIB, 2765e9, 1.75e9, 6, 100e9, 4, {}),
+    "v6e": Tpu("TPU v6 lite", 918e12, 31.25 * GIB, 1638e9, 1.75e9, 4, 100e9, 16, {}),
+}
+
+_GPU_PEAKS = {
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,
+}
+PEAKS = {tpu.kind: tpu.peak for tpu in TPUS.values()} | _GPU_PEAKS
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """bfloat16 FLOP/s of a device, by jax's name of its kind; None if it is not known."""
+    return PEAKS.get(device_kind)

@@ -1,0 +1,71 @@
+"""TPU slices that are not here: what to compile for without one."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from pe_jax.training import sharding
+from pe_jax.training.chips import TPUS, Tpu
+
+EXAMPLES = "v5e:2x4, v5e:16x16, v6e:4x4, v4:2x2x2 or v5p:4x4x4"
+
+
+class Slice(NamedTuple):
+    """Some chips of one kind in a grid.
+
+    Attributes:
+      name: as `make_slice` was given it.
+      tpu: the kind of chip.
+      shape: chips along each axis.
+      mesh: of devices that programs can be compiled for, and not run on.
+    """
+
+    name: str
+    tpu: Tpu
+    shape: tuple[int, ...]
+    mesh: Mesh
+
+
+def make_slice(name: str) -> Slice:
+    """The slice that `name` stands for, such as v5e:2x4: a chip and its grid.
+
+    Raises:
+      ValueError: if there is no such slice, or no TPU compiler here.
+    """
+    found = re.fullmatch(r"(\w+):(\d+(?:x\d+){1,2})", name)
+    if not found or found[1] not in TPUS:
+        raise ValueError(
+            f"No TPU slice {name!r}: give a chip ({', '.join(TPUS)}) and a grid, as in {EXAMPLES}."
+        )
+    tpu, shape = TPUS[found[1]], tuple(map(int, found[2].split("x")))
+    _stay_off_the_machine()
+    host = (*(min(n, 2) for n in shape[:2]), 1)  # Chips of a host.
+    try:
+        devices = topologies.get_topology_desc(
+            platform="tpu", topology_name=name, chips_per_host_bounds=host, **tpu.options
+        ).devices
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(f"No TPU slice {name!r} (try {EXAMPLES}): {error}") from None
+    except RuntimeError as error:  # What jax raises where libtpu is missing.
+        raise ValueError(
+            f"Compiling for a TPU needs its compiler: pip install 'pe_jax[tpu]' ({error})."
+        ) from None
+    return Slice(name, tpu, shape, sharding.data_mesh(list(devices)))
+
+
+def _stay_off_the_machine() -> None:
+    """The TPU library is here as a compiler: it neither asks for nor takes the machine's."""
+    jax.config.update("jax_platforms", "cpu")
+    for name, value in {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # Any; without one it warns.
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # A run may train beside it, or another compile.
+    }.items():
+        os.environ.setdefault(name, value)

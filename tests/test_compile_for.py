@@ -1,0 +1,388 @@
+"""Programs read and estimated without a TPU and its compiler."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from jax.sharding import PartitionSpec
+
+from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops
+from pe_jax.tasks import compile_for, compile_report, pretraining
+from pe_jax.training import chips, estimate, hlo, sharding, topology
+
+V5E = chips.TPUS["v5e"]
+
+
+@pytest.fixture
+def config(tmp_path):
+    return tiny.config(tmp_path)
+
+
+# --- reading a program ----------------------------------------------------------------------------
+
+# As the TPU compiler prints it, shortened: a loop of 5 - 1 runs with a loop of unknown length in
+# it, a reduce-scatter, a gather in two parts beside matmuls, and one of each other kind of work.
+MODULE = """\
+HloModule jit_step, is_scheduled=true, entry_computation_layout={()->f32[8,128]{1,0:T(8,128)}}
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add = f32[] add(%a, %b)
+}
+
+%fused (p: f32[8,128]) -> f32[8,128] {
+  %p = f32[8,128]{1,0:T(8,128)} parameter(0)
+  ROOT %twice = f32[8,128]{1,0:T(8,128)} add(%p, %p)
+}
+
+%all-reduce-scatter (p.1: bf16[16,128]) -> bf16[8,128] {
+  %p.1 = bf16[16,128]{1,0} parameter(0)
+  %all-reduce.9 = bf16[16,128]{1,0} all-reduce(%p.1), channel_id=1, to_apply=%sum
+  ROOT %part = bf16[8,128]{1,0} dynamic-slice(%all-reduce.9), dynamic_slice_sizes={8,128}
+}
+
+%async_first (p.2: bf16[8,128]) -> bf16[16,128] {
+  %p.2 = bf16[8,128]{1,0} parameter(0)
+  ROOT %all-gather.1 = bf16[16,128]{1,0} all-gather(%p.2), channel_id=3, frontend_attributes={chain_id="0"}
+}
+
+%async_second (p.3: bf16[8,128]) -> bf16[16,128] {
+  %p.3 = bf16[8,128]{1,0} parameter(0)
+  ROOT %all-gather.2 = bf16[16,128]{1,0} all-gather(%p.3), channel_id=3, frontend_attributes={chain_id="0"}
+}
+
+%inner_condition (s: (s32[], f32[8,128])) -> pred[] {
+  %s = (s32[], f32[8,128]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[8,128]{1,0} get-tuple-element(%s), index=1
+  %limit = s32[] custom-call(%x), custom_call_target="Bookkeeping"
+  ROOT %less = pred[] compare(%i, %limit), direction=LT
+}
+
+%inner_body (s.1: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
+  %s.1 = (s32[], f32[8,128]{1,0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%s.1), index=0
+  %x.1 = f32[8,128]{1,0} get-tuple-element(%s.1), index=1
+  %y.1 = f32[8,128]{1,0} fusion(%x.1), kind=kLoop, calls=%fused, backend_config={"window_config":{"estimated_cycles":"3"}}
+  ROOT %t.1 = (s32[], f32[8,128]{1,0}) tuple(%i.1, %y.1)
+}
+
+%condition (s.2: (s32[], f32[8,128])) -> pred[] {
+  %five = s32[]{:T(128)} constant(5)
+  %s.2 = (s32[], f32[8,128]{1,0}) parameter(0)
+  %i.2 = s32[] get-tuple-element(%s.2), index=0
+  ROOT %less.2 = pred[] compare(%i.2, %five), direction=LT
+}
+
+%body (s.3: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
+  %s.3 = (s32[], f32[8,128]{1,0}) parameter(0)
+  %x.3 = f32[8,128]{1,0:T(8,128)S(1)} get-tuple-element(%s.3), index=1
+  %i.3 = s32[] get-tuple-element(%s.3), index=0
+  %y.3 = f32[8,128]{1,0} fusion(%x.3), kind=kLoop, calls=%fused, backend_config={"window_config":{"estimated_cycles":"100"}}
+  %r.3 = f32[8,128]{1,0} all-reduce(%y.3), channel_id=1, to_apply=%sum
+  %t.3 = (s32[], f32[8,128]{1,0}) tuple(%i.3, %r.3)
+  ROOT %while.3 = (s32[], f32[8,128]{1,0}) while(%t.3), condition=%inner_condition, body=%inner_body
+}
+
+ENTRY %main (x.4: f32[8,128], h: bf16[16,128], g: bf16[8,128]) -> f32[8,128] {
+  %x.4 = f32[8,128]{1,0} parameter(0), metadata={op_name="x(4)"}
+  %h = bf16[16,128]{1,0} parameter(1)
+  %g = bf16[8,128]{1,0} parameter(2)
+  %one = s32[] constant(1)
+  %one.1 = s32[] copy(%one)
+  %copy-start = (f32[8,128]{1,0:S(1)}, f32[8,128]{1,0}, u32[]{:S(2)}) copy-start(%x.4)
+  %copy-done = f32[8,128]{1,0:S(1)} copy-done(%copy-start)
+  %tuple = (s32[], /*index=1*/f32[8,128]{1,0}) tuple(%one.1, /*index=1*/%copy-done)
+  %while = (s32[], f32[8,128]{1,0}) while(%tuple), condition=%condition, body=%body
+  %scatter = bf16[8,128]{1,0} fusion(%h), kind=kCustom, calls=%all-reduce-scatter, backend_config={"flag_configs":[]}
+  %first = bf16[16,128]{1,0} fusion(%g), kind=kCustom, calls=%async_first
+  %second = bf16[16,128]{1,0} fusion(%g), kind=kOutput, calls=%async_second, backend_config={"window_config":{"estimated_cycles":"7"}}
+  %start = (bf16[8,128]{1,0}, bf16[16,128]{1,0}) all-gather-start(%g), channel_id=5
+  %done = bf16[16,128]{1,0} all-gather-done(%start)
+  %stated = f32[8,128]{1,0} custom-call(%x.4), custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"body":"e30(","cost_estimate":{"flops":"1000","bytes_accessed":"50"}}}
+  %silent = f32[8,128]{1,0} custom-call(%x.4), custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"body":""}}
+  %gather = f32[4,128]{1,0} gather(%x.4, %one), offset_dims={1}
+  ROOT %out = f32[8,128]{1,0} get-tuple-element(%while), index=1
+}
+"""  # noqa: E501
+
+
+def work(kind):
+    return [one for one in hlo.read(MODULE).work if one.kind == kind]
+
+
+def test_cycles_count_as_often_as_they_run():
+    found = {one.name: (one.times, one.cycles) for one in work("estimated")}
+    assert found == {"y.3": (4, 100), "y.1": (4, 3), "second": (1, 7)}
+    assert hlo.read(MODULE).unknown_loops == ["while.3"]
+
+
+def test_collectives_and_what_runs_beside():
+    found = [(one.name, one.times, one.bytes, one.beside) for one in work("collective")]
+    assert found == [
+        ("all-reduce", 4, 4096, False),
+        ("reduce-scatter", 1, 4096, False),
+        ("all-gather", 1, 4096, True),  # In two parts, one collective.
+        ("all-gather", 1, 4096, True),
+    ]
+    assert estimate.collectives(hlo.read(MODULE).work)[2] == {
+        "name": "all-gather", "beside": True, "count": 2, "bytes": 8192,
+    }  # fmt: skip
+    assert [(one.name, one.bytes) for one in work("copy")] == [("copy-done", 4096)]
+
+
+def test_kernels_and_what_has_no_estimate():
+    found = [(one.name, one.flops, one.bytes) for one in work("kernel")]
+    assert found == [("stated", 1000, 50), ("silent", 0, 8192)]
+    large = {one.name: one.bytes for one in work("memory") if one.bytes > 100}
+    assert large == {"gather": 2048 + 4096 + 4}
+    assert {one.name for one in work("memory")} >= {"one.1", "less", "less.2"}
+    assert not {"first", "scatter", "limit", "tuple"} & {one.name for one in work("memory")}
+
+
+def test_shapes_in_bytes():
+    shape = "(f32[12,64]{1,0:T(8,128)S(1)}, /*index=1*/bf16[3]{0}, pred[], s4[6], f8e4m3fn[2])"
+    assert hlo.shape_bytes(shape) == 4 * 12 * 64 + 2 * 3 + 1 + 3 + 2
+    assert hlo.shape_bytes("token[]") == 0
+
+
+def test_what_is_no_program():
+    with pytest.raises(ValueError, match="no ENTRY computation"):
+        hlo.read("HloModule nothing")
+
+
+def test_the_costlier_branch_counts():
+    """Both branches of a conditional are there, one runs."""
+    text = """\
+%b0 (p0: f32[]) -> f32[] {
+  %p0 = f32[] parameter(0)
+  ROOT %f0 = f32[] negate(%p0), backend_config={"estimated_cycles":"5"}
+}
+
+%b1 (p1: f32[]) -> f32[] {
+  %p1 = f32[] parameter(0)
+  ROOT %f1 = f32[] negate(%p1), backend_config={"estimated_cycles":"9"}
+}
+
+ENTRY %main (i: s32[], x: f32[]) -> f32[] {
+  %i = s32[] parameter(0)
+  %x = f32[] parameter(1)
+  ROOT %c = f32[] conditional(%i, %x, %x), branch_computations={%b0, %b1}
+}
+"""
+    assert [(one.name, one.cycles) for one in hlo.read(text).work] == [("f1", 9)]
+
+
+def test_a_program_compiled_here():
+    """Seven runs of a loop, each with a sum over the devices."""
+    mesh = sharding.data_mesh()
+
+    def step(x):
+        def body(total, _):
+            return total + jax.lax.psum(x * total, sharding.AXIS), None
+
+        return jax.lax.scan(body, x, None, length=7)[0]
+
+    rows = PartitionSpec(sharding.AXIS)
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=rows, out_specs=rows)
+    x = sharding.abstract(jax.ShapeDtypeStruct((8, 5), jnp.float32), sharding.by_rows(mesh))
+    reading = hlo.read(jax.jit(mapped).lower(x).compile().as_text())
+    assert not reading.unknown_loops
+    assert estimate.collectives(reading.work) == [
+        {"name": "all-reduce", "beside": False, "count": 7, "bytes": 7 * 2 * 5 * 4}
+    ]
+
+
+# --- from work to seconds and bytes ---------------------------------------------------------------
+
+
+def test_seconds_by_hand():
+    one = [
+        hlo.Work("estimated", "a", 3, cycles=1500),
+        hlo.Work("kernel", "b", 2, flops=10**9, bytes=1),
+        hlo.Work("kernel", "c", 1, flops=1, bytes=10**9),
+        hlo.Work("memory", "d", 1, bytes=10**6),
+        hlo.Work("copy", "e", 1, bytes=10**12, beside=True),
+        hlo.Work("collective", "all-reduce", 1, bytes=10**6),
+        hlo.Work("collective", "all-gather", 1, bytes=10**6),
+        hlo.Work("collective", "all-gather", 1, bytes=10**12, beside=True),
+    ]
+    found = estimate.seconds(one, V5E, (2, 4))
+    assert found["estimated"] == pytest.approx(3e-6)
+    assert found["kernels"] == pytest.approx(2e9 / 197e12 + 1e9 / 819e9)
+    assert found["unestimated"] == pytest.approx(1e6 / 819e9)
+    # Each of 8 chips sends 7/8 of the bytes, twice to reduce; by two links of 50 GB/s, on a torus
+    # by four.
+    assert found["collectives"] == pytest.approx(3 * 1e6 * 7 / 8 / 100e9)
+    torus = estimate.seconds(one, V5E, (16, 16))["collectives"]
+    assert torus == pytest.approx(3 * 1e6 * 255 / 256 / 200e9)
+    assert estimate.seconds(one, V5E, (1, 1))["collectives"] == 0
+
+
+def test_memory_by_kind(config):
+    model = pretraining.model_config(config, vocab_size=120)
+    program = pretraining.make_program(config, sharding.data_mesh(), model, steps=1)
+    state, batch = program.abstract_state(), program.abstract_batch(config.stage1)
+    stats = SimpleNamespace(
+        argument_size_in_bytes=10**6,
+        output_size_in_bytes=900_000,
+        alias_size_in_bytes=899_000,
+        temp_size_in_bytes=5,
+        generated_code_size_in_bytes=7,
+    )
+    found = estimate.memory(stats, state, batch)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    assert found["parameters"] == 4 * parameters
+    assert 8 * parameters < found["optimizer state"] < 8 * parameters + 64  # And step counters.
+    rows, length, predictions = 8 // 4, 32, 6
+    assert found["batch"] == rows * (length * (4 + 4 + 1) + predictions * (4 + 4 + 4) + 4)
+    assert (found["temporaries"], found["generated code"]) == (5, 7)
+    assert sum(found.values()) == 10**6 + 1000 + 5 + 7
+
+
+# --- what is compiled is what runs ----------------------------------------------------------------
+
+
+def test_abstract_state_and_batch_are_those_of_a_run(config):
+    experiment = pretraining.build(config)
+    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+    assert described(experiment.abstract_state()) == described(experiment.init())
+    for stage, described_by in zip(experiment.stages, pretraining.stage_configs(config)):
+        batch = sharding.to_global(next(iter(stage.batches)), experiment.mesh)
+        assert described(experiment.abstract_batch(described_by)) == described(batch)
+
+
+def test_a_placement_by_part():
+    mesh = sharding.data_mesh()
+    tree = {"a": {"b": np.zeros(4), "c": np.zeros((8, 2))}, "d": np.zeros(4)}
+    placed = sharding.abstract(tree, {"a": sharding.by_rows(mesh), "d": sharding.replicated(mesh)})
+    assert placed["a"]["c"].sharding == sharding.by_rows(mesh)
+    assert placed["d"].sharding == sharding.replicated(mesh)
+    assert estimate.shard_bytes(placed) == (1 + 2 * 2 + 4) * 8
+
+
+# --- model FLOPs ----------------------------------------------------------------------------------
+
+SIZES = BertConfig(
+    vocab_size=1000,
+    hidden_size=128,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=512,
+    max_length=128,
+)
+
+
+@pytest.mark.parametrize("position", ["none", "learned_absolute"])
+def test_flops_are_those_of_the_compiled_model(position):
+    config = dataclasses.replace(SIZES, position=position)
+    model = BertForPretraining(config)
+    tokens, places = jnp.zeros((4, 128), jnp.int32), jnp.zeros((4, 20), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens, places)
+    compiled = jax.jit(model.apply).lower(params, tokens, places).compile()
+    counted = compiled.cost_analysis()["flops"]  # Element-wise operations as well.
+    assert 0.95 * counted < forward_flops(config, 4, 128, 20) < counted
+
+
+def test_flops_by_hand():
+    layer = 128 * 128 * (3 + 1 + 4 + 4) + 2 * 128 * 128  # Weights, and two products with 128 keys.
+    heads = 20 * (128 * 128 + 128 * 1000) + 128 * 128 + 128 * 2
+    forward = lambda **changes: forward_flops(dataclasses.replace(SIZES, **changes), 4, 128, 20)
+    assert forward(position="none") == 2 * 4 * (2 * 128 * layer + heads)
+    assert train_flops(SIZES, 4, 128, 20) == 3 * forward()
+    # A relative term is as much as q·k, in the logits and in the values; a combination has its own.
+    relative = 2 * 4 * 2 * 128 * (2 * 128 * 128)
+    for name in ("learned_relative", "sinusoidal_relative", "learned_absolute+learned_relative"):
+        assert forward(position=name) - forward(position="none") == relative
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """This machine's devices in the place of a slice's."""
+    slice_here = topology.Slice("v5e:2x2", V5E, (2, 2), sharding.data_mesh())
+    monkeypatch.setattr(compile_report, "make_slice", lambda name: slice_here)
+    return slice_here
+
+
+def test_the_report(here, config, tmp_path):
+    config.stage2.steps = 0
+    text = compile_report.compile_for(config, "v5e:2x2", out=tmp_path / "new" / "numbers.json")
+    assert text.startswith("# tiny, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)")
+    assert "## Length 32: 8 rows, 2 a chip\n\nFits: 0.00 of 15.75 GiB a chip." in text
+    (found,) = json.loads((tmp_path / "new" / "numbers.json").read_text())
+    model = pretraining.model_config(config, vocab_size=120)
+    assert found["model_flops"] == train_flops(model, 8, 32, 6)
+    costs = found["costs"]
+    seconds = sum(costs["seconds"].values())
+    assert costs["mfu"] == pytest.approx(found["model_flops"] / seconds / (4 * 197e12))
+    # All gradients are reduced among the chips, and hardly anything else.
+    parameters = costs["memory"]["parameters"]
+    assert parameters < sum(one["bytes"] for one in costs["collectives"]) < 1.5 * parameters
+    assert costs["unknown_loops"] == 0 and 0 <= costs["memory"]["padding, metrics"] < 1000
+
+
+def test_what_does_not_fit_is_said(here, config, monkeypatch):
+    full = "RESOURCE_EXHAUSTED: Ran out of memory on HBM: 20.00G of 15.75G.\n  more\n"
+
+    def compile_for_too_little(self):
+        raise jax.errors.JaxRuntimeError(full)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_for_too_little)
+    text = compile_report.compile_for(config, "v5e:2x2", find_largest=True)
+    assert (
+        "**Does not fit** in 15.75 GiB a chip. The compiler: Ran out of memory on HBM: 20" in text
+    )
+    assert "## Length 48: 8 rows, 2 a chip" in text
+    assert "No batch fits, from 8 rows a chip." in text
+    full = "INTERNAL: something else"
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        compile_report.compile_for(config, "v5e:2x2")
+
+
+def test_a_batch_that_does_not_divide(here, config):
+    config.stage2.batch_size = 6
+    with pytest.raises(ValueError, match="6 rows does not divide among 4 devices"):
+        compile_report.compile_for(config, "v5e:2x2")
+
+
+@pytest.mark.parametrize("start", [1, 8, 12, 64, 1000])
+def test_the_largest_batch(start):
+    for most in (0, 7, 8, 12, 13, 100, 999):
+        tried = []
+
+        def attempt(rows, most=most, tried=tried):
+            tried.append(rows)
+            return rows <= most
+
+        found = compile_for.largest(attempt, start, start <= most, 8)
+        allowed = [start] * (start <= most) + [n for n in range(8, most + 1, 8)]
+        doubled = [start * 2**n for n in range(12) if start * 2**n <= most]
+        assert found == max([0, *allowed, *doubled])
+        assert len(tried) == len(set(tried)) <= 20
+
+
+# --- with the TPU's compiler ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["v5e", "v9:2x4", "v5e-8", "v5e:8", "v5e:2x4x", ""])
+def test_no_such_slice(name):
+    with pytest.raises(ValueError, match=rf"No TPU slice '{name}': give a chip \(v4, v5e"):
+        topology.make_slice(name)
+
+
+def test_the_units_of_the_chips():
+    """Units that are wrong by a thousand would show."""
+    for tpu in chips.TPUS.values():
+        assert chips.peak_flops(tpu.kind) == tpu.peak
+        assert tpu.peak / tpu.hbm_bandwidth > 100  # FLOPs a byte: units of both are right.
+        assert 100 < tpu.peak / tpu.clock / 1000 < 600  # Matrix units of 128 or 256 squared.
+    assert chips.peak_flops("cpu") is None
