@@ -126,7 +126,7 @@ def _costs(compiled: Any, state: Any, batch: Any, model_flops: float, chips: Sli
 
 def _for_tpu(model: BertConfig) -> BertConfig:
     """The model as it runs on a TPU, whatever machine compiles it."""
-    return model
+    return dataclasses.replace(model, platform="tpu")
 
 
 def _vocab_size(config: ConfigDict) -> int:
