@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import forms
+from pe_jax.attention import forms, kernel
 from pe_jax.attention.core import attend
 from pe_jax.attention.relative import contiguous
 from pe_jax.encodings.base import Params, PositionEncoding, none
@@ -51,7 +51,8 @@ def attention(
         same weights.
       form: `"auto"` chooses by platform, length and encoding; `"naive"`, `"buckets"` and
         `"rotation"` name the form of relative terms (see `relative`) and keep all weights at once;
-        `"fused"` has memory linear in the length. Same numbers and gradients.
+        `"fused"` has memory linear in the length, and so has `"kernel"`, which is written for TPUs
+        and slow elsewhere. Same numbers and gradients.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"` or `"tpu"`; default: where this runs.
 
     Returns:
@@ -67,18 +68,18 @@ def attention(
     if encoding.rotate:
         q = encoding.rotate(params, q, positions_q)
         k = encoding.rotate(params, k, positions_k)
-    fast, block = forms.apply(
-        form,
-        encoding,
-        contiguous=contiguous(positions_q, positions_k),
-        keys=k.shape[1],
-        platform=platform,
-    )
     # Scaled before the products, which are Lk/d times as many; exact where d is a power of 4.
     q = (q.astype(jnp.float32) * q.shape[-1] ** -0.5).astype(q.dtype)
-    return attend(
-        fast, params, q, k, v, positions_q, positions_k, mask, dropout_rate, dropout_key, block
-    )
+    steady = contiguous(positions_q, positions_k)
+    plan = forms.choose(form, k.shape[1], platform)
+    given = q, k, v, positions_q, positions_k, mask, dropout_rate, dropout_key
+    if plan.kernel and kernel.serves(encoding, steady, mask):
+        here = (platform or jax.default_backend()) == "tpu"
+        return kernel.attend(encoding, params, *given, interpret=not here)
+    if form == "kernel":
+        raise forms.unable(form, encoding, kernel.NEEDS)
+    encoding = forms.in_form(encoding, form, plan, steady)
+    return attend(encoding, params, *given, block=plan.block)
 
 
 def attention_logits(

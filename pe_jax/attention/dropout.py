@@ -12,6 +12,7 @@ and is not meant for anything that needs a generator of proven quality.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +45,7 @@ def seed(key: jax.Array) -> jax.Array:
     return jax.random.bits(key, (2,), jnp.uint32)
 
 
-def keep(seed: Array, rows: Array, columns: Array, rate: float) -> jax.Array:
+def keep(seed: Any, rows: Array, columns: Array, rate: float) -> jax.Array:
     """True, with probability 1 - rate, where the entry at (row, column) stays.
 
     Args:

@@ -22,10 +22,12 @@ class Plan(NamedTuple):
       terms: forms of the relative terms, in order of preference (see `relative.FORMS`); a term that
         none of them serves keeps its encoding's own hooks.
       block: queries at a time, for memory linear in the length; None takes all at once.
+      kernel: runs as the TPU kernel where that serves the encoding, memory linear as well.
     """
 
     terms: tuple[str, ...] = ()
     block: int | None = None
+    kernel: bool = False
 
 
 FORMS: dict[str, Plan] = {
@@ -33,12 +35,13 @@ FORMS: dict[str, Plan] = {
     "buckets": Plan(("buckets",)),
     "rotation": Plan(("rotation",)),
     "fused": Plan(("buckets", "rotation"), block=128),
+    "kernel": Plan(("buckets", "rotation"), block=128, kernel=True),
 }
 
 # For each platform, plans up to a number of keys. The last one holds for all longer inputs.
 _AUTO: dict[str, tuple[tuple[float, Plan], ...]] = {
     "cpu": ((1024, Plan(("buckets", "rotation"))), (float("inf"), FORMS["fused"])),
-    "tpu": ((256, FORMS["naive"]), (512, FORMS["rotation"]), (float("inf"), FORMS["fused"])),
+    "tpu": ((256, FORMS["naive"]), (float("inf"), FORMS["kernel"])),
     # Not measured on a GPU: as on a TPU, gathers are avoided at lengths where they would show.
     "gpu": ((256, FORMS["naive"]), (1024, FORMS["rotation"]), (float("inf"), FORMS["fused"])),
 }
@@ -63,20 +66,20 @@ def choose(form: str, keys: int, platform: str | None = None) -> Plan:
     return FORMS[form]
 
 
-def apply(
-    form: str, encoding: PositionEncoding, *, contiguous: bool, keys: int, platform: str | None
-) -> tuple[PositionEncoding, int | None]:
-    """`encoding` with its relative terms in the form that fits, and how many queries at a time.
+def in_form(
+    encoding: PositionEncoding, form: str, plan: Plan, contiguous: bool
+) -> PositionEncoding:
+    """`encoding` with the hooks of its relative terms in the forms of `plan`.
 
     Args:
+      form: what the caller asked for.
       contiguous: see `relative.contiguous`.
 
     Raises:
       ValueError: if a form that was asked for by name cannot compute one of the terms.
     """
-    plan = choose(form, keys, platform)
 
-    def in_form(part: PositionEncoding) -> PositionEncoding:
+    def of(part: PositionEncoding) -> PositionEncoding:
         term = part.relative
         if term is None:
             return part
@@ -88,11 +91,15 @@ def apply(
                     values=functools.partial(how.values, term),
                 )
             if name == form:
-                raise ValueError(
-                    f"Attention in the form {form!r} needs {how.needs}: {part.name} has none here. "
-                    "Use 'auto', or 'naive', which serves all."
-                )
+                raise unable(form, encoding, how.needs)
         return part
 
-    parts = [in_form(part) for part, _ in split(encoding, {})]
-    return combine(*parts), plan.block
+    return combine(*(of(part) for part, _ in split(encoding, {})))
+
+
+def unable(form: str, encoding: PositionEncoding, needs: str) -> ValueError:
+    """That `form` cannot compute attention with `encoding`."""
+    return ValueError(
+        f"Attention in the form {form!r} needs {needs}, which {encoding.name!r} has not here. Use "
+        "'auto', or 'naive' or 'fused', which serve all."
+    )

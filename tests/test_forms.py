@@ -1,0 +1,216 @@
+"""Every form of attention against the loops of reference.py: outputs, gradients, dropped weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+from pe_jax import encodings
+from pe_jax.attention import attention, core, dropout, forms, padding_mask, relative
+from pe_jax.encodings import combine
+
+H, d = 2, 4
+RELATIVE = [n for n in encodings.SINGLE if n.endswith("relative")]
+SERVED = [
+    (form, name)
+    for form in ("naive", "buckets", "rotation", "fused", "kernel")
+    for name in RELATIVE
+    if form != "rotation" or "sinusoidal" in name
+]
+
+
+def draw(rows, lq, lk, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(rows, n, H, d)).astype(np.float32) for n in (lq, lk, lk)]
+
+
+def build(name, clip):
+    encoding = encodings.from_name(
+        name, hidden_size=8, head_size=d, num_heads=H, max_length=16, clip=clip
+    )
+    draw = encoding.init(jax.random.key(3))
+    return encoding, jax.tree.map(lambda x: 4 * x if x.ndim == 2 else x, draw)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Three queries at a time, so that short sequences have several blocks, the last one short."""
+    small = {name: p._replace(block=3) if p.block else p for name, p in forms.FORMS.items()}
+    monkeypatch.setattr(forms, "FORMS", small)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(("form", "name"), SERVED)
+@pytest.mark.parametrize(("lq", "lk", "first", "clip"), [(7, 7, 0, 3), (5, 8, 2, 2), (7, 7, 0, 9)])
+def test_every_form_against_the_loops(form, name, lq, lk, first, clip):
+    """Clips within and beyond the length, queries that start elsewhere, a key nobody looks at."""
+    encoding, params = build(name, clip)
+    q, k, v = draw(2, lq, lk)
+    at_q, at_k = np.arange(lq) + first, np.arange(lk)
+    valid = np.ones((2, lk), bool)
+    valid[1, -2:] = False
+    to = np.random.default_rng(9).normal(size=q.shape)
+
+    def ours(q, k, v, params):
+        mask = padding_mask(jnp.asarray(valid))
+        return (
+            attention(
+                q, k, v, encoding, params, positions_q=at_q, positions_k=at_k, mask=mask, form=form
+            )
+            * to
+        ).sum()
+
+    def loops(q, k, v, params):
+        spread = lambda p: np.broadcast_to(p, (2, len(p)))
+        mask = np.broadcast_to(valid[:, None], (2, lq, lk))
+        out = reference.attention(
+            [name], {name: params}, q, k, v, spread(at_q), spread(at_k), mask, clip
+        )
+        return (out * to).sum()
+
+    value, grads = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2, 3)))(q, k, v, params)
+    expected, expected_grads = reference.in_float64(loops, q, k, v, params)
+    np.testing.assert_allclose(value, expected, rtol=2e-5, atol=2e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-5), grads, expected_grads
+    )
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("form", ["buckets", "fused", "kernel"])
+def test_every_form_drops_the_same_weights(form):
+    encoding, params = build("learned_relative", 3)
+    q, k, v = draw(2, 8, 8)
+
+    def run(form):
+        call = lambda *args: attention(
+            *args, dropout_rate=0.4, dropout_key=jax.random.key(5), form=form
+        )
+        loss = lambda q, k, v, params: (call(q, k, v, encoding, params) ** 2).sum()
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(q, k, v, params)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), run(form), run("naive")
+    )
+
+
+def test_dropped_weights_are_those_of_dropout():
+    """Weights that are all alike, values that are one-hot: the output shows what was kept."""
+    q, k = jnp.zeros((2, 4, H, 4)), jnp.zeros((2, 4, H, 4))
+    v = jnp.broadcast_to(jnp.eye(4)[None, :, None], (2, 4, H, 4))
+    key = jax.random.key(0)
+    out = attention(q, k, v, dropout_rate=0.5, dropout_key=key)  # [B, Lq, H, Lk]
+    expected = dropout(jnp.full((2, H, 4, 4), 0.25), 0.5, key)
+    np.testing.assert_allclose(out, expected.swapaxes(1, 2), atol=1e-7)
+    assert 0 < (expected == 0).mean() < 1
+
+
+def test_gradient_through_dropout_is_the_derivative():
+    encoding, params = build("learnable_sinusoidal_relative", 3)
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in draw(1, 6, 6))
+    loss = lambda params: (
+        attention(q, k, v, encoding, params, dropout_rate=0.3, dropout_key=jax.random.key(1)) ** 2
+    ).sum()
+    slope = jax.grad(loss)(params)["frequencies"][1]
+    at = lambda h: loss({"frequencies": params["frequencies"].at[1].add(h)})
+    np.testing.assert_allclose(slope, (at(1e-2) - at(-1e-2)) / 2e-2, rtol=2e-2)
+
+
+def test_spread_and_collect_are_transposes():
+    rng = np.random.default_rng(0)
+    for clip, lq, lk, shift in ((3, 5, 7, 0), (3, 5, 7, -2), (9, 4, 4, 1), (1, 6, 3, 4)):
+        buckets = jnp.asarray(rng.normal(size=(2, lq, 2 * clip + 1)), jnp.float32)
+        x = jnp.asarray(rng.normal(size=(2, lq, lk)), jnp.float32)
+        out = relative.spread(clip, lk, buckets, shift)
+        for i in range(lq):
+            for j in range(lk):
+                bucket = min(max(j - i + shift, -clip), clip) + clip
+                np.testing.assert_array_equal(out[:, i, j], buckets[:, i, bucket])
+        there = (out * x).sum()
+        back = (buckets * relative.collect(clip, lk, x, shift)).sum()
+        np.testing.assert_allclose(there, back, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", encodings.PAPER)
+def test_fused_memory_is_linear_in_the_length(name):
+    """Twice the length, at most a little over twice the temporaries, forward and backward."""
+
+    def temporaries(length):
+        encoding = encodings.from_name(
+            name, hidden_size=8, head_size=d, num_heads=H, max_length=length
+        )
+        shape = jax.ShapeDtypeStruct((1, length, H, d), jnp.float32)
+        params = jax.eval_shape(encoding.init, jax.random.key(0))
+        loss = lambda q, k, v, p: attention(
+            q, k, v, encoding, p, dropout_rate=0.1, dropout_key=jax.random.key(0), form="fused"
+        ).sum()
+        step = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(shape, shape, shape, params)
+        return step.compile().memory_analysis().temp_size_in_bytes
+
+    assert temporaries(4096) < 2.2 * temporaries(2048)
+
+
+def test_fused_memory_is_far_below_that_of_all_weights():
+    shape = jax.ShapeDtypeStruct((1, 4096, H, d), jnp.float32)
+
+    def temporaries(form):
+        loss = lambda q, k, v: attention(q, k, v, form=form).sum()
+        step = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape)
+        return step.compile().memory_analysis().temp_size_in_bytes
+
+    assert 10 * temporaries("fused") < temporaries("naive")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu", "another"])
+def test_auto_takes_what_the_platform_is_good_at(platform):
+    short, long = (forms.choose("auto", keys, platform) for keys in (128, 8192))
+    assert short.block is None and long.block is not None
+    assert long.kernel == (platform == "tpu")
+
+
+def test_auto_names_no_form_that_cannot_serve():
+    """Packed positions, known at run time only, in every platform's choice."""
+    encoding, params = build("learned_relative", 3)
+    q, k, v = draw(1, 6, 6)
+    packed = jnp.array([[0, 1, 2, 0, 1, 2]])
+    run = lambda platform, positions: attention(
+        q, k, v, encoding, params, positions_q=positions, positions_k=positions, platform=platform
+    )
+    expected = run("cpu", packed)
+    for platform in ("cpu", "gpu", "tpu"):
+        np.testing.assert_allclose(
+            jax.jit(run, static_argnums=0)(platform, packed), expected, atol=1e-6
+        )
+
+
+def test_two_relative_terms_at_once():
+    both = combine(
+        encodings.learned_relative(d, clip=2), encodings.sinusoidal_relative(d, clip=None)
+    )
+    params = both.init(jax.random.key(0))
+    q, k, v = draw(1, 9, 9)
+    expected = attention(q, k, v, both, params, form="naive")
+    for form in ("auto", "fused", "kernel"):
+        out = attention(q, k, v, both, params, form=form)
+        np.testing.assert_allclose(out, expected, atol=2e-5)
+
+
+def test_forms_that_cannot():
+    encoding, params = build("learned_relative", 3)
+    q, k, v = draw(1, 6, 6)
+    with pytest.raises(ValueError, match=r"auto, naive, buckets.*got 'flash'"):
+        attention(q, k, v, encoding, params, form="flash")
+    with pytest.raises(ValueError, match=r"'rotation' needs vectors made of waves.*learned_rel"):
+        attention(q, k, v, encoding, params, form="rotation")
+    apart = np.array([0, 2, 4, 6, 8, 10])
+    for form in ("buckets", "kernel"):
+        with pytest.raises(ValueError, match=f"{form!r} needs .*consecutive positions"):
+            attention(q, k, v, encoding, params, positions_q=apart, positions_k=apart, form=form)
+
+
+def test_blocks_are_cut_and_joined():
+    x = jnp.arange(2 * 7 * 3.0).reshape(2, 7, 3)
+    parts = core._cut(x, 3)
+    assert parts.shape == (3, 2, 3, 3)
+    np.testing.assert_array_equal(core._join(parts, 7), x)
