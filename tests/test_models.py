@@ -11,6 +11,7 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset
+from pe_jax.models.linear import linear
 
 CONFIG = BertConfig(
     vocab_size=11,
@@ -275,3 +276,87 @@ def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
         assert final == pytest.approx(floor, abs=0.02)
     else:
         assert final < floor / 3
+
+
+# --- how it is computed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"scan_layers": True}, {"remat": "full"}, {"remat": "dots", "scan_layers": True}],
+    ids=["scan", "remat", "both"],
+)
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_scanned_and_recomputed_layers_change_nothing(how, deterministic):
+    """The same parameters, outputs, dropped entries and gradients."""
+    config = dataclasses.replace(
+        CONFIG, position="learned_absolute+learned_relative", dropout_rate=0.3
+    )
+    tokens = np.random.default_rng(0).integers(0, 11, (3, 10))
+    mask = np.arange(10) < np.array([[10], [7], [4]])
+
+    def run(config):
+        model = Bert(config)
+        params = model.init(jax.random.key(0), tokens)["params"]
+        loss = lambda p: (
+            model.apply(
+                {"params": p},
+                tokens,
+                None,
+                mask,
+                deterministic=deterministic,
+                rngs={"dropout": jax.random.key(1)},
+            )
+            ** 2
+        ).sum()
+        return params, *jax.jit(jax.value_and_grad(loss))(params)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+        run(dataclasses.replace(config, **how)),
+        run(config),
+    )
+
+
+def test_recomputing_takes_less_memory_and_scanning_compiles_one_layer():
+    config = dataclasses.replace(CONFIG, num_layers=6, hidden_size=16, intermediate_size=64)
+    tokens = jax.ShapeDtypeStruct((8, 64), jnp.int32)
+
+    def compile_step(**how):
+        model = Bert(dataclasses.replace(config, max_length=64, **how))
+        params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+        loss = lambda p, tokens: (model.apply({"params": p}, tokens) ** 2).sum()
+        return jax.jit(jax.grad(loss)).lower(params, tokens).compile()
+
+    plain, scanned = compile_step(), compile_step(scan_layers=True)
+    recomputed = compile_step(remat="full", scan_layers=True)
+    temporaries = lambda program: program.memory_analysis().temp_size_in_bytes
+    assert temporaries(recomputed) < 0.7 * temporaries(scanned)
+    assert len(scanned.as_text()) < 0.7 * len(plain.as_text())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_linear_against_the_formula(tied, dtype):
+    rng = np.random.default_rng(0)
+    x, g = rng.normal(size=(7, 5)), rng.normal(size=(7, 3))
+    kernel, bias = rng.normal(size=(5, 3)), rng.normal(size=3)
+    x, kernel = (np.asarray(jnp.asarray(a, dtype), np.float64) for a in (x, kernel))
+    given = jnp.asarray(kernel.T if tied else kernel, dtype)
+    call = lambda x, kernel, bias: linear(tied, x, kernel, bias)
+    out, transpose = jax.vjp(call, jnp.asarray(x, dtype), given, jnp.asarray(bias, jnp.float32))
+    dx, dkernel, dbias = transpose(jnp.asarray(g, jnp.float32))
+    near = dict(rtol=1e-5, atol=1e-5) if dtype == jnp.float32 else dict(rtol=0.02, atol=0.06)
+    np.testing.assert_allclose(out, x @ kernel + bias, rtol=1e-5, atol=1e-5)  # Sums in float32.
+    np.testing.assert_allclose(dx.astype(jnp.float32), g @ kernel.T, **near)
+    dkernel = dkernel.astype(jnp.float32)
+    np.testing.assert_allclose(dkernel.T if tied else dkernel, x.T @ g, **near)
+    np.testing.assert_allclose(dbias, g.sum(0), **near)
+    assert (out.dtype, dx.dtype, dbias.dtype) == (jnp.float32, dtype, jnp.float32)
+
+
+def test_unknown_ways_of_computing():
+    with pytest.raises(ValueError, match="none, dots, full, got 'half'"):
+        BertConfig(remat="half")
+    with pytest.raises(ValueError, match="auto, naive, .*got 'flash'"):
+        BertConfig(attention="flash")

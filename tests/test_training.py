@@ -115,6 +115,21 @@ def test_dropout_is_drawn_anew_each_step_and_repeats():
     assert loss(a) == loss(a) != loss(b)
 
 
+def test_cross_entropy_against_optax():
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.normal(size=(2, 3, 7)) * 5, jnp.float32)
+    logits = logits.at[0, 0, :2].set(9.0)  # Two largest: the first counts.
+    labels = jnp.array([[1, 3, 6], [0, 0, 2]])
+    weights = jnp.asarray(rng.random((2, 3)), jnp.float32)
+    ours = lambda x: (weights * pretraining._cross_entropy(x, labels)[0]).sum()
+    theirs = lambda x: (weights * optax.softmax_cross_entropy_with_integer_labels(x, labels)).sum()
+    for a, b in zip(jax.value_and_grad(ours)(logits), jax.value_and_grad(theirs)(logits)):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    right = pretraining._cross_entropy(logits, labels)[1]
+    np.testing.assert_array_equal(right, logits.argmax(-1) == labels)
+    assert right[0, 0] == 0
+
+
 def test_metrics_by_hand():
     """Sums and counts of the task against a direct calculation."""
     task = pretraining.pretraining_task(MODEL)
