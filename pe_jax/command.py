@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from absl import app, flags, logging
 
+from pe_jax.cache import keep_compiled_programs
+
 
 def main(command: Callable[[], None]) -> None:
     """Parses the flags and runs `command`; `--verbosity=1` adds the trace of an error."""
@@ -25,6 +27,7 @@ def main(command: Callable[[], None]) -> None:
         # The libraries' own progress is of no use to a reader of ours; warnings still show.
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)
+        keep_compiled_programs()
         if logging.get_verbosity() > logging.INFO:
             command()
             return

@@ -7,18 +7,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 import tiny
+
+from pe_jax.cache import keep_compiled_programs
 
 ROOT = Path(__file__).parent.parent
 
 
 def run(*args, seconds=300, **environment):
-    """Exit code, standard output and standard error of a command at the root."""
+    """Exit code, standard output and standard error of a command at the root.
+
+    Args:
+      seconds: after which it is ended.
+      environment: variables to set, or None to take one away.
+    """
+    variables = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
     done = subprocess.run(
         [sys.executable, *args],
         cwd=ROOT,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        env={name: value for name, value in variables.items() if value is not None},
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -43,16 +52,27 @@ SMALL = [
 MEASURE = ["--config=configs/properties.py", "--config.size=tiny", "--config.parts=vectors"]
 
 
+def kept(folder):
+    """The environment of a command that keeps its programs in `folder`."""
+    return {"PE_JAX_CACHE": str(folder / "cache"), "JAX_COMPILATION_CACHE_DIR": None}
+
+
+def train(folder, position, workdir):
+    """A run on the text in `folder`, with a cache there."""
+    return run(
+        "train.py", *SMALL, f"--workdir={workdir}", f"--config.model.position={position}",
+        f"--config.data.source={folder / 'books.jsonl'}",
+        f"--config.data.cache_dir={folder / 'cache'}",
+        **kept(folder),
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    books = tiny.write_books(folder)
-    source = [f"--config.data.source={books}", f"--config.data.cache_dir={folder / 'cache'}"]
+    tiny.write_books(folder)
     for position in ("none", "learned_relative"):
-        code, out, err = run(
-            "train.py", *SMALL, *source, f"--workdir={folder / position}",
-            f"--config.model.position={position}",
-        )  # fmt: skip
+        code, out, err = train(folder, position, folder / position)
         assert code == 0, err
     return folder, out, err
 
@@ -62,7 +82,7 @@ def test_train_then_eval_say_the_same(trained):
     assert "# What the run learned: learned_relative, 6 steps" in out
     assert "| masked-LM accuracy" in out
     assert "step 3/6" in err  # Plain lines where there is no terminal.
-    code, again, err = run("eval.py", f"--workdir={folder / 'learned_relative'}")
+    code, again, err = run("eval.py", f"--workdir={folder / 'learned_relative'}", **kept(folder))
     assert code == 0, err
     table = lambda text: [line for line in text.splitlines() if line.startswith("|")]
     assert table(again) == table(out)
@@ -89,6 +109,49 @@ def test_comparing_runs(trained):
         assert by_name["learned_relative"][name] == pytest.approx(
             report["held_out"][name], rel=1e-4
         )
+
+
+def test_a_second_run_compiles_nothing(trained, tmp_path):
+    folder, _, _ = trained
+    programs = lambda: {path.name for path in (folder / "cache" / "programs").iterdir()}
+    before = programs()
+    assert any("train_step" in name for name in before)
+    code, _, err = train(folder, "none", tmp_path)
+    assert code == 0, err
+    assert programs() == before
+
+
+@pytest.fixture
+def jax_settings():
+    """Puts JAX's own cache settings back."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    yield names
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.parametrize("value", ["", "/somewhere"])
+def test_the_environment_says_where_programs_are_kept(monkeypatch, tmp_path, jax_settings, value):
+    monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", value)
+    before = [getattr(jax.config, name) for name in jax_settings]
+    keep_compiled_programs()
+    assert [getattr(jax.config, name) for name in jax_settings] == before
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    keep_compiled_programs()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "programs")
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, jax_settings, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "file"))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    jax.config.update("jax_compilation_cache_dir", None)
+    keep_compiled_programs()
+    assert jax.config.jax_compilation_cache_dir is None
+    assert "Compiled programs are not kept" in capsys.readouterr().err
 
 
 def test_measuring_properties(trained, tmp_path):

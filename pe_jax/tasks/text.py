@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
 from pe_jax import data
+from pe_jax.cache import cache_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +39,7 @@ def load_text(config: ConfigDict, vocab: str) -> Text:
     Raises:
       ValueError: for a source, feature or tokenizer that is not there.
     """
-    cache = config.cache_dir or os.environ.get("PE_JAX_CACHE") or "~/.cache/pe_jax"
-    cache = Path(cache).expanduser()
+    cache = Path(config.cache_dir).expanduser() if config.cache_dir else cache_folder()
     open_corpus = functools.partial(
         data.open_corpus, feature=config.feature, data_dir=config.data_dir
     )
