@@ -48,6 +48,7 @@ def pretraining() -> ConfigDict:
     config.stage2 = _stage(length=512, batch_size=64, max_predictions=77)
 
     config.optimizer = ConfigDict()
+    config.optimizer.name = "adamw"  # Or "lamb", for batches of thousands of sequences.
     config.optimizer.learning_rate = 1e-4
     config.optimizer.frequency_learning_rate = placeholder(float)  # Default: the same.
     config.optimizer.warmup = 0.1  # The fraction of all steps.

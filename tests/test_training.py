@@ -194,6 +194,45 @@ def test_decay_and_frequency_rate():
         assert change == pytest.approx(-10.0 if name == "frequencies" else -1.0, rel=1e-2), name
 
 
+def lamb_in_numpy(params, grads, *, rate, decay, b1, b2, epsilon, clip_norm, frequency_scale):
+    """You et al. 2020, algorithm 2, on flat dicts of float64; one dict of gradients a step."""
+    m, v = ({name: 0.0 for name in params} for _ in range(2))
+    for t, grad in enumerate(grads, 1):
+        norm = np.sqrt(sum((g**2).sum() for g in grad.values()))
+        for name, x in params.items():
+            g = grad[name] * min(1.0, clip_norm / norm)
+            m[name] = b1 * m[name] + (1 - b1) * g
+            v[name] = b2 * v[name] + (1 - b2) * g**2
+            update = m[name] / (1 - b1**t) / (np.sqrt(v[name] / (1 - b2**t)) + epsilon)
+            if name not in ("bias", "scale", "frequencies"):
+                update += decay * x
+                norms = np.linalg.norm(x), np.linalg.norm(update)
+                update *= norms[0] / norms[1] if all(norms) else 1.0
+            step = rate * (frequency_scale if name == "frequencies" else 1.0)
+            params = {**params, name: x - step * update}
+    return params
+
+
+def test_lamb_by_hand():
+    rng = np.random.default_rng(0)
+    shapes = {"kernel": (3, 4), "table": (5, 2), "zero": (4,), "still": (2,)}
+    shapes |= {"bias": (4,), "scale": (4,), "frequencies": (3,)}
+    params = {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()}
+    params["zero"] *= 0  # Starts without a norm.
+    grads = [{name: rng.normal(0, 2, shape) for name, shape in shapes.items()} for _ in range(5)]
+    for grad in grads:
+        grad["still"] *= 0
+    settings = dict(b1=0.8, b2=0.95, epsilon=1e-3, clip_norm=1.5, frequency_scale=4.0)
+    expected = lamb_in_numpy(params, grads, rate=0.1, decay=0.2, **settings)
+    optimizer = optimizers.from_name("lamb")(lambda _: 0.1, weight_decay=0.2, **settings)
+    got = jax.tree.map(jnp.float32, params)
+    state, update = optimizer.init(got), jax.jit(optimizer.update)
+    for grad in grads:
+        updates, state = update(jax.tree.map(jnp.float32, grad), state, got)
+        got = optax.apply_updates(got, updates)
+    assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_clipping():
     grads = {"kernel": jnp.full(4, 10.0)}
     clip = optimizers.adamw(lambda _: 1.0, weight_decay=0.0, clip_norm=1.0, epsilon=1e3)
@@ -367,6 +406,7 @@ def test_transplant_lists_every_mismatch():
         ({"stage1.epochs": 1.0}, "steps or epochs, got steps=12, epochs=1.0"),
         ({"stage1.batch_size": 6}, "6 rows does not divide among 4 devices"),
         ({"parallel": "pmapp"}, "one of jit, pmap, got 'pmapp'"),
+        ({"optimizer.name": "adam"}, "one of adamw, lamb, got 'adam'"),
         ({"data.source": "/nowhere/*.txt"}, "No file matches"),
         ({"data.vocab": "/nowhere/vocab.txt"}, "No tokenizer at"),
     ],

@@ -260,7 +260,7 @@ def stage_configs(config: ConfigDict) -> list[ConfigDict]:
 def _optimizer(config: ConfigDict, steps: int):
     peak, for_frequencies = config.learning_rate, config.frequency_learning_rate
     schedule = optimizers.linear_schedule(peak, round(config.warmup * steps), steps)
-    return schedule, optimizers.adamw(
+    return schedule, optimizers.from_name(config.name)(
         schedule,
         weight_decay=config.weight_decay,
         b1=config.b1,

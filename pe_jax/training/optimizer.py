@@ -1,15 +1,16 @@
-"""AdamW as BERT uses it: warm-up and linear decay, weight decay on matrices only."""
+"""AdamW and LAMB as BERT uses them: warm-up and linear decay, weight decay on matrices only."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import optax
 
-# Leaves that weight decay leaves alone, by the last name of their path: pulling frequencies to 0
-# would turn every sinusoid into a constant.
-_NO_DECAY = ("bias", "scale", "frequencies")
+# Leaves that weight decay and LAMB's trust ratio leave alone, by the last name of their path:
+# pulling frequencies to 0 would turn every sinusoid into a constant.
+_PLAIN = ("bias", "scale", "frequencies")
 
 
 def linear_schedule(peak: float, warmup: int, steps: int) -> optax.Schedule:
@@ -23,7 +24,8 @@ def linear_schedule(peak: float, warmup: int, steps: int) -> optax.Schedule:
     )
 
 
-def adamw(
+def _adam(
+    adapt: tuple[optax.GradientTransformation, ...],
     schedule: optax.Schedule,
     *,
     weight_decay: float = 0.01,
@@ -33,7 +35,7 @@ def adamw(
     clip_norm: float = 1.0,
     frequency_scale: float = 1.0,
 ) -> optax.GradientTransformation:
-    """AdamW with clipping by global norm.
+    """Clipping by global norm, Adam's update, weight decay, `adapt`, learning rate.
 
     Args:
       schedule: learning rate of a step.
@@ -44,13 +46,54 @@ def adamw(
     parts = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     parts += [
         optax.scale_by_adam(b1, b2, epsilon),
-        optax.add_decayed_weights(weight_decay, mask=lambda p: _named(p, _NO_DECAY, False)),
+        optax.add_decayed_weights(weight_decay, mask=_decayed),
+        *adapt,
     ]
     if frequency_scale != 1.0:
         parts.append(
             optax.masked(optax.scale(frequency_scale), lambda p: _named(p, ("frequencies",), True))
         )
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
+
+
+def _decayed(params: Any) -> Any:
+    return _named(params, _PLAIN, False)
+
+
+def adamw(schedule: optax.Schedule, **settings: float) -> optax.GradientTransformation:
+    """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x.
+
+    Args:
+      schedule, settings: as of `_adam`.
+    """
+    return _adam((), schedule, **settings)
+
+
+def lamb(schedule: optax.Schedule, **settings: float) -> optax.GradientTransformation:
+    """LAMB (You et al. 2020, algorithm 2, φ(z) = z): x <- x - rate·‖x‖/‖u‖·u with AdamW's u.
+
+    The trust ratio ‖x‖/‖u‖, one for each array, lets large batches stand a large rate. As in the
+    authors' code, arrays that are not decayed have none: the norm of a bias says nothing of how far
+    it may move. Where a norm is 0, the ratio is 1. Query, key and value share one array and ratio.
+
+    Args:
+      schedule, settings: as of `_adam`.
+    """
+    return _adam((optax.masked(optax.scale_by_trust_ratio(), _decayed),), schedule, **settings)
+
+
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"adamw": adamw, "lamb": lamb}
+
+
+def from_name(name: str) -> Callable[..., optax.GradientTransformation]:
+    """`optimizer(schedule, **settings)` of `config.optimizer.name`; the settings are those of both.
+
+    Raises:
+      ValueError: for a name that is not known.
+    """
+    if name not in OPTIMIZERS:
+        raise ValueError(f"config.optimizer.name is one of {', '.join(OPTIMIZERS)}, got {name!r}.")
+    return OPTIMIZERS[name]
 
 
 def _named(params: Any, names: tuple[str, ...], value: bool) -> Any:
