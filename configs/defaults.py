@@ -9,7 +9,7 @@ def pretraining() -> ConfigDict:
     config.task = "pretraining"
     config.seed = 0  # Initial parameters, dropout and data order.
     config.init = ""  # The workdir of a run to start from; its position encoding may be another.
-    config.parallel = "jit"  # Or "pmap", the step mapped per device.
+    config.parallel = "jit"  # Or "fsdp", the state split over devices; "pmap", mapped per device.
 
     config.model = ConfigDict()
     config.model.size = "base"  # tiny, mini, small, medium, base, large.

@@ -1,8 +1,12 @@
 """The step, the optimizer, devices, checkpoints, resuming, and the report, on a run of seconds."""
 
+import contextlib
+import dataclasses
 import json
+import re
 import shutil
 
+import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +17,7 @@ import tiny
 from pe_jax import data, encodings
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks import pretraining
+from pe_jax.tasks.comparison import score
 from pe_jax.tasks.report import report
 from pe_jax.training import chips, sharding, workdir
 from pe_jax.training import optimizer as optimizers
@@ -35,6 +40,19 @@ MODEL = BertConfig(
 )
 
 
+# Matrices and tables large enough for "fsdp" to split; with dropout.
+WIDE = dataclasses.replace(
+    MODEL,
+    position="learned_absolute",
+    vocab_size=300,
+    hidden_size=256,
+    intermediate_size=512,
+    max_length=256,
+    dropout_rate=0.1,
+    initializer_stddev=0.05,
+)
+
+
 def make_batch(rows=8, length=10, predictions=5, seed=0):
     """Row r has r mod 5 masked tokens: devices and micro-batches hold different numbers of them."""
     rng = np.random.default_rng(seed)
@@ -50,20 +68,44 @@ def make_batch(rows=8, length=10, predictions=5, seed=0):
     }
 
 
-def train(how, devices, steps=4, accumulation=1):
+@dataclasses.dataclass
+class Setup:
+    """A way to train `model` on `devices` devices."""
+
+    how: str
+    devices: int
+    model: BertConfig = MODEL
+    accumulation: int = 1
+
+    def __post_init__(self):
+        self.mesh = sharding.data_mesh(jax.devices()[: self.devices])
+        task = pretraining.pretraining_task(self.model)
+        self.task = task._replace(sums=sharding.gather(task.sums, self.mesh, self.how))
+        # The key's bias has gradient 0 but for rounding (softmax ignores it); a larger epsilon
+        # keeps Adam from scaling that noise up to a step.
+        schedule = optimizers.linear_schedule(1e-2, 2, 20)
+        self.optimizer = optimizers.adamw(schedule, epsilon=1e-4)
+        abstract = jax.eval_shape(lambda: init_state(self.task, self.optimizer, jax.random.key(0)))
+        self.shardings = sharding.state_shardings(self.mesh, self.how, abstract)
+
+    def init(self, seed=0):
+        state = init_state(self.task, self.optimizer, jax.random.key(seed))
+        return jax.device_put(state, self.shardings)
+
+    def step(self):
+        step = make_train_step(self.task, self.optimizer, accumulation=self.accumulation)
+        return sharding.parallelize(step, self.mesh, self.how, self.shardings)
+
+    def batch(self, seed=0):
+        return sharding.to_global(make_batch(16, seed=seed), self.mesh)
+
+
+def train(how, devices, steps=4, **settings):
     """Parameters and last metrics after some steps on `devices` devices."""
-    mesh = sharding.data_mesh(jax.devices()[:devices])
-    task = pretraining.pretraining_task(MODEL)
-    # The key's bias has gradient 0 but for rounding (softmax ignores it); a larger epsilon keeps
-    # Adam from scaling that noise up to a step.
-    optimizer = optimizers.adamw(optimizers.linear_schedule(1e-2, 2, 20), epsilon=1e-4)
-    step = make_train_step(task, optimizer, accumulation=accumulation)
-    step = sharding.parallelize(step, mesh, how)
-    state = jax.device_put(
-        init_state(task, optimizer, jax.random.key(0)), sharding.replicated(mesh)
-    )
+    setup = Setup(how, devices, **settings)
+    step, state = setup.step(), setup.init()
     for n in range(steps):
-        state, metrics = step(state, sharding.to_global(make_batch(16, seed=n), mesh))
+        state, metrics = step(state, setup.batch(n))
     return jax.device_get(state.params), jax.device_get(metrics)
 
 
@@ -83,6 +125,84 @@ def test_jit_pmap_and_one_device_agree():
         four, metrics = train(how, 4)
         assert_close(four, one, rtol=2e-4, atol=2e-5)
         assert_close(metrics, one_metrics, rtol=1e-4)
+
+
+def test_fsdp_gives_the_numbers_of_jit():
+    """Dropout included."""
+    whole, metrics = train("jit", 4, model=WIDE)
+    split, split_metrics = train("fsdp", 4, model=WIDE)
+    assert_close(split, whole, rtol=2e-4, atol=2e-5)
+    assert_close(split_metrics, metrics, rtol=1e-4)
+
+
+def bytes_on(device, tree):
+    shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+    return sum(shard.data.nbytes for shard in shards if shard.device == device)
+
+
+def test_fsdp_splits_what_is_large():
+    """Parameters and moments, before and after a step; a device holds about a quarter."""
+    setup = Setup("fsdp", 4, WIDE)
+    state = setup.init()
+    stepped, _ = setup.step()(setup.init(), setup.batch())
+    for held in (state, stepped):
+        mu = held.opt_state[1].mu
+        for tree in (held.params, mu):
+            embedding = tree["bert"]["token"]["embedding"]  # 300 rows are the longer axis.
+            assert {s.data.shape for s in embedding.addressable_shards} == {(75, 256)}
+            up = tree["bert"]["layer_0"]["up"]
+            assert {s.data.shape for s in up["kernel"].addressable_shards} == {(256, 128)}
+            assert {s.data.shape for s in up["bias"].addressable_shards} == {(512,)}
+        whole = sum(leaf.nbytes for leaf in jax.tree.leaves(held._replace(key=())))
+        for device in setup.mesh.devices.flat:
+            assert bytes_on(device, held._replace(key=())) < 0.26 * whole
+
+
+def test_axes_that_are_split():
+    """The longest that four devices divide; none of a small leaf, or of one of odd sizes."""
+    spec = lambda *shape: (
+        sharding.state_shardings(
+            sharding.data_mesh(), "fsdp", jax.ShapeDtypeStruct(shape, jnp.float32)
+        ).spec
+    )
+    assert tuple(spec(30_522, 768)) == (None, "data")
+    assert tuple(spec(768, 3, 12, 64)) == ("data", None, None, None)
+    assert tuple(spec(256, 256)) == ("data", None)
+    assert tuple(spec(255, 256)) == tuple(spec(301, 303)) == tuple(spec()) == ()
+
+
+COLLECTIVE = re.compile(r"= \w+\[([\d,]*)\]\S* (all-gather|all-to-all|collective-permute)\(")
+
+
+def test_fsdp_gathers_parameters_and_no_activations():
+    """Each split parameter once. (Without `sharding.gather` activations are moved as well.)"""
+    setup = Setup("fsdp", 4, WIDE)
+    state = setup.init()
+    split = [x.shape for x in jax.tree.leaves(state.params) if tuple(x.sharding.spec)]
+    text = setup.step().lower(state, setup.batch()).compile().as_text()
+    moved = [(name, tuple(map(int, shape.split(",")))) for shape, name in COLLECTIVE.findall(text)]
+    # The compiler permutes axes: sizes are compared in any order.
+    assert len(split) == 8
+    assert sorted(("all-gather", sorted(shape)) for shape in split) == sorted(
+        (name, sorted(shape)) for name, shape in moved
+    )
+
+
+@pytest.mark.parametrize(
+    ("saved", "restored"), [(("fsdp", 4), ("jit", 1)), (("jit", 1), ("fsdp", 4))], ids=str
+)
+def test_a_checkpoint_fits_any_layout(tmp_path, saved, restored):
+    state, like = Setup(*saved, WIDE).init(seed=0), Setup(*restored, WIDE).init(seed=1)
+    with contextlib.closing(Checkpoints(tmp_path, keep=None)) as checkpoints:
+        checkpoints.save(state, iter(grain.MapDataset.range(8).to_iter_dataset()))
+    with contextlib.closing(Checkpoints(tmp_path, keep=None)) as checkpoints:
+        back = checkpoints.restore_state(0, like)
+        params = checkpoints.restore_params(0)
+    data = lambda state: jax.device_get(state._replace(key=jax.random.key_data(state.key)))
+    assert_close(data(back), data(state), rtol=0, atol=0)
+    assert jax.tree.map(lambda x: x.sharding, back) == Setup(*restored, WIDE).shardings
+    assert_close(jax.device_get(params), jax.device_get(state.params), rtol=0, atol=0)
+    assert all(len(x.addressable_shards) == 1 for x in jax.tree.leaves(params))
 
 
 def test_the_mean_of_device_means_would_differ():
@@ -256,9 +376,9 @@ def straight(tmp_path_factory):
     return config, folder / "run"
 
 
-def final_params(folder):
+def final_params(folder, step=20):
     checkpoints = Checkpoints(folder, keep=None)
-    params = jax.device_get(checkpoints.restore_params(20))
+    params = jax.device_get(checkpoints.restore_params(step))
     checkpoints.close()
     return params
 
@@ -334,6 +454,70 @@ def test_the_report_and_its_repetition(straight, tmp_path):
     assert "| masked-LM accuracy" in (tmp_path / "b" / "report.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def split(tmp_path_factory):
+    """Twelve steps of LAMB under "fsdp", half of them and all of them saved."""
+    folder = tmp_path_factory.mktemp("split")
+    model = dict(hidden_size=256, intermediate_size=512, max_length=256)
+    model |= dict(dropout_rate=0.0, attention_dropout_rate=0.0)
+    changes = {f"model.{key}": value for key, value in model.items()}
+    changes |= {"parallel": "fsdp", "checkpoint_every": 6}
+    changes |= {"stage1.batch_size": 32, "stage1.accumulation": 2, "stage2.steps": 0}
+    changes |= {"optimizer.name": "lamb", "optimizer.learning_rate": 0.05}
+    config = tiny.config(folder, **changes)
+    pretraining.run(config, folder / "run")
+    return config, folder / "run"
+
+
+def metrics_of(folder, name):
+    """The values of one metric, in the order of their steps."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line[name] for line in lines if name in line]
+
+
+def test_a_large_batch_run_with_lamb_learns(split):
+    losses = metrics_of(split[1], "train/masked_lm_loss")
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_a_run_goes_on_in_another_layout(split, tmp_path):
+    config, done = split
+    shutil.copytree(done, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "12")
+    other = config.copy_and_resolve_references()
+    other.parallel = "pmap"  # Draws other dropout.
+    with pytest.raises(ValueError, match="parallel: 'fsdp' there, 'pmap' now"):
+        pretraining.run(other, tmp_path / "run")
+    other.parallel = "jit"
+    pretraining.run(other, tmp_path / "run")
+    assert_close(final_params(tmp_path / "run", 12), final_params(done, 12), rtol=1e-3, atol=1e-4)
+    scores = [metrics_of(folder, "held_out/masked_lm_loss") for folder in (tmp_path / "run", done)]
+    assert_close(*scores, rtol=1e-4)
+
+
+def test_reports_and_scores_of_split_parameters(split, tmp_path):
+    folder = split[1]
+    numbers = report(folder, tmp_path).numbers
+    assert set(numbers["properties"]) == {"learned_absolute"}
+    assert score(folder).mean("masked_lm_loss") == pytest.approx(
+        numbers["held_out"]["masked_lm_loss"], rel=1e-4
+    )
+
+
+def test_starting_from_split_parameters(split):
+    config, folder = split
+    other = config.copy_and_resolve_references()
+    other.model.position = "learned_absolute+learned_relative"
+    other.data.vocab = str(folder / "tokenizer.json")
+    experiment = pretraining.build(other)
+    params, changes = pretraining.transplant_run(experiment, experiment.init().params, folder)
+    assert changes.new == ["bert/position/learned_relative/table"]
+    assert jax.tree.map(lambda x: x.sharding, params) == experiment.shardings.params
+    assert len({tuple(x.sharding.spec) for x in jax.tree.leaves(params)}) > 1
+    table = params["bert"]["position"]["learned_absolute"]["table"]
+    np.testing.assert_array_equal(table, final_params(folder, 12)["bert"]["position"]["table"])
+
+
 def test_a_report_of_nothing(tmp_path):
     with pytest.raises(ValueError, match="holds no run"):
         report(tmp_path, tmp_path)
@@ -405,7 +589,7 @@ def test_transplant_lists_every_mismatch():
         ({"stage1.steps": 0, "stage2.steps": 0}, "Nothing to train"),
         ({"stage1.epochs": 1.0}, "steps or epochs, got steps=12, epochs=1.0"),
         ({"stage1.batch_size": 6}, "6 rows does not divide among 4 devices"),
-        ({"parallel": "pmapp"}, "one of jit, pmap, got 'pmapp'"),
+        ({"parallel": "pmapp"}, "one of jit, fsdp, pmap, got 'pmapp'"),
         ({"optimizer.name": "adam"}, "one of adamw, lamb, got 'adam'"),
         ({"data.source": "/nowhere/*.txt"}, "No file matches"),
         ({"data.vocab": "/nowhere/vocab.txt"}, "No tokenizer at"),

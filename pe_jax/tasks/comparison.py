@@ -72,9 +72,10 @@ def score(folder: Path) -> Scores:
     """Scores of the newest checkpoint in `folder` on each held-out example."""
     config = workdir.load_config(folder)
     experiment = build(config, folder / "tokenizer.json")
-    step, params = newest_params(folder)
+    step, params = newest_params(folder, experiment.place)
     stage = experiment.stages[-1]
-    each = parallelize_eval(_each_example(experiment.task), experiment.mesh)
+    shardings = experiment.shardings.params
+    each = parallelize_eval(_each_example(experiment.task), experiment.mesh, shardings)
     scored = [jax.device_get(each(params, batch)) for batch in stage.held_out]
     examples = {
         name: (_joined(s[name][0] for s in scored), _joined(s[name][1] for s in scored))

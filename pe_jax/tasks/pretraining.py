@@ -112,16 +112,20 @@ class Program:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     mesh: jax.sharding.Mesh
+    shardings: TrainState
+
+    def place(self, tree: Any) -> Any:
+        """Where a state, or a part of one, lies: the sharding of each leaf."""
+        return sharding.state_shardings(self.mesh, self.config.parallel, tree)
 
     def init(self) -> TrainState:
-        """The state before the first step, on every device; nothing is read from disk."""
-        placed = jax.jit(self._make_state, out_shardings=self._state_sharding())
+        """The state before the first step, in its place; nothing is read from disk."""
+        placed = jax.jit(self._make_state, out_shardings=self.shardings)
         return placed(jax.random.key(self.config.seed))
 
     def abstract_state(self) -> TrainState:
         """The shapes, dtypes and shardings of `init`; takes no memory."""
-        state = jax.eval_shape(self._make_state, jax.eval_shape(jax.random.key, 0))
-        return sharding.abstract(state, self._state_sharding())
+        return sharding.abstract(_state_shapes(self.task, self.optimizer), self.shardings)
 
     def abstract_batch(self, stage: ConfigDict) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes, dtypes and shardings of a global batch of `stage`."""
@@ -130,13 +134,14 @@ class Program:
     def train_step(self, stage: ConfigDict) -> Any:
         """The jitted step of `stage`: `(state, global batch) -> (state, metrics)`."""
         step = make_train_step(self.task, self.optimizer, accumulation=stage.accumulation)
-        return sharding.parallelize(step, self.mesh, self.config.parallel)
+        return sharding.parallelize(step, self.mesh, self.config.parallel, self.shardings)
 
     def _make_state(self, key: jax.Array) -> TrainState:
         return init_state(self.task, self.optimizer, key)
 
-    def _state_sharding(self) -> jax.sharding.Sharding:
-        return sharding.replicated(self.mesh)
+
+def _state_shapes(task: Task, optimizer: optax.GradientTransformation) -> TrainState:
+    return jax.eval_shape(lambda: init_state(task, optimizer, jax.random.key(0)))
 
 
 def make_program(
@@ -148,7 +153,11 @@ def make_program(
       model: see `model_config`.
     """
     schedule, optimizer = _optimizer(config.optimizer, steps)
-    return Program(config, model, pretraining_task(model), optimizer, schedule, mesh)
+    task = pretraining_task(model)
+    task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
+    state = _state_shapes(task, optimizer)
+    shardings = sharding.state_shardings(mesh, config.parallel, state)
+    return Program(config, model, task, optimizer, schedule, mesh, shardings)
 
 
 def batch_shapes(stage: ConfigDict) -> dict[str, jax.ShapeDtypeStruct]:
@@ -199,7 +208,8 @@ def build(config: ConfigDict, tokenizer: Path | None = None) -> Experiment:
     model = model_config(config, vocab_size=text.vocabulary.size)
     program = make_program(config, mesh, model, sum(steps))
     host, hosts = sharding.host()
-    eval_step = sharding.parallelize_eval(make_eval_step(program.task), mesh)
+    eval_step = make_eval_step(program.task)
+    eval_step = sharding.parallelize_eval(eval_step, mesh, program.shardings.params)
     built = []
     for number, (stage, count, some) in enumerate(zip(stages, steps, examples, strict=True)):
         batches = data.batches(
@@ -313,9 +323,9 @@ def run(config: ConfigDict, folder: Path) -> Experiment:
         say(f"Going on from step {latest:,}.")
         state = checkpoints.restore_state(latest, state)
     elif config.init:
-        params, changes = transplant_run(experiment.model, state.params, Path(config.init))
+        params, changes = transplant_run(experiment, state.params, Path(config.init))
         say(f"Parameters from {config.init}:\n{changes}")
-        state = state._replace(params=jax.device_put(params, sharding.replicated(experiment.mesh)))
+        state = state._replace(params=params)
     # Only now is the folder this run's: a config that cannot start does not occupy it.
     workdir.claim(folder, config)
     write_text(saved, experiment.text.tokenizer.to_str(pretty=True))
@@ -336,15 +346,16 @@ def run(config: ConfigDict, folder: Path) -> Experiment:
     return experiment
 
 
-def transplant_run(model: BertConfig, params: Any, folder: Path) -> tuple[Any, Changes]:
+def transplant_run(experiment: Experiment, params: Any, folder: Path) -> tuple[Any, Changes]:
     """Fresh `params` with everything that fits taken from the newest checkpoint of a run.
 
     Raises:
       ValueError: if the run has no checkpoint, or a part other than the positions does not fit.
     """
     old_config = workdir.load_config(folder)
-    _, old = newest_params(folder)
-    return transplant(params, model.encoding(), old, model_config(old_config).encoding())
+    _, old = newest_params(folder, experiment.place)
+    encoding = experiment.model.encoding()
+    return transplant(params, encoding, old, model_config(old_config).encoding())
 
 
 def _held_out_batches(config: ConfigDict, stage: ConfigDict, text: Text, mesh: Any) -> list[Any]:

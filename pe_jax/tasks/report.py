@@ -37,7 +37,7 @@ def report(folder: Path, out: Path, experiment: Experiment | None = None) -> Rep
     """
     if experiment is None:
         experiment = build(workdir.load_config(folder), folder / "tokenizer.json")
-    step, params = newest_params(folder)
+    step, params = newest_params(folder, experiment.place)
 
     numbers: dict[str, Any] = {
         "step": step,

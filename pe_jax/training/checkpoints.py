@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,11 @@ import grain
 import jax
 import orbax.checkpoint as ocp
 
+from pe_jax.training.sharding import on_one_device
 from pe_jax.training.step import TrainState
+
+# From arrays, or what is known of their shapes, to the sharding of each.
+Place = Callable[[Any], Any]
 
 
 class Checkpoints:
@@ -53,12 +57,13 @@ class Checkpoints:
         """The state at `step`, with the structure, dtypes and shardings of `like`."""
         return self._restore(step, like)
 
-    def restore_params(self, step: int) -> Any:
-        """Only the parameters at `step`, as they were saved, on one device."""
+    def restore_params(self, step: int, place: Place = on_one_device) -> Any:
+        """Only the parameters at `step`, however they lay when they were saved."""
         metadata = self._manager.item_metadata(step)["state"].tree["params"]
-        place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = jax.tree.map(
-            lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=place), metadata
+            lambda m, where: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=where),
+            metadata,
+            place(metadata),
         )
         return self._restore(step, {"params": like}, partial_restore=True)["params"]
 
@@ -96,8 +101,11 @@ def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tup
                 yield step, checkpoints.restore_params(step)
 
 
-def newest_params(workdir: Path) -> tuple[int, Any]:
+def newest_params(workdir: Path, place: Place = on_one_device) -> tuple[int, Any]:
     """Step and parameters of the newest checkpoint of a run.
+
+    Args:
+      place: where they go.
 
     Raises:
       ValueError: if the run has none yet.
@@ -106,4 +114,4 @@ def newest_params(workdir: Path) -> tuple[int, Any]:
         step = checkpoints.latest_step()
         if step is None:
             raise ValueError(f"The run in {workdir} has no checkpoint yet.")
-        return step, checkpoints.restore_params(step)
+        return step, checkpoints.restore_params(step, place)

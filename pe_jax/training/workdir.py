@@ -19,6 +19,11 @@ _MAY_CHANGE = (
     "data.workers",
 )
 
+# Values that give the same numbers. With "fsdp" the state lies elsewhere than with "jit", and sums
+# are rounded in another order, as on another number of devices; dropout is drawn alike. Not so
+# "pmap": it draws dropout by device.
+_ALIKE = {"parallel": ("jit", "fsdp")}
+
 
 def check(workdir: Path, config: ConfigDict) -> None:
     """Makes sure that the run in `workdir`, if there is one, is the one that `config` describes.
@@ -34,13 +39,19 @@ def check(workdir: Path, config: ConfigDict) -> None:
     changed = [
         f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and key not in _MAY_CHANGE
+        if not _same(key, old.get(key), new.get(key))
     ]
     if changed:
         raise ValueError(
             f"{workdir} holds a run with another config:\n" + "\n".join(changed) + "\n"
             "Give another --workdir, or the same config to go on with that run."
         )
+
+
+def _same(key: str, old: Any, new: Any) -> bool:
+    """Whether a run goes on as it would have with the old value."""
+    alike = _ALIKE.get(key, ())
+    return old == new or key in _MAY_CHANGE or (old in alike and new in alike)
 
 
 def claim(workdir: Path, config: ConfigDict) -> None:
