@@ -75,9 +75,21 @@ def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
         )
 
 
+def _seen(function: Callable, mesh: Mesh) -> Callable:
+    """`function` with the mesh in sight: a kernel, which the compiler cannot split, then knows to
+    run on each device's own rows."""
+
+    @functools.wraps(function)
+    def seeing(*args: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return function(*args)
+
+    return seeing
+
+
 def _by_compiler(step: Callable, mesh: Mesh, shardings: Any) -> Callable:
     return jax.jit(
-        step,
+        _seen(step, mesh),
         in_shardings=(shardings, by_rows(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
@@ -184,7 +196,11 @@ def parallelize(step: Callable, mesh: Mesh, how: str, shardings: Any) -> Callabl
 
 def parallelize_eval(step: Callable, mesh: Mesh, shardings: Any) -> Callable:
     """`step(params, batch) -> metrics`, compiled for the mesh; `shardings` are the parameters'."""
-    return jax.jit(step, in_shardings=(shardings, by_rows(mesh)), out_shardings=replicated(mesh))
+    return jax.jit(
+        _seen(step, mesh),
+        in_shardings=(shardings, by_rows(mesh)),
+        out_shardings=replicated(mesh),
+    )
 
 
 def host() -> tuple[int, int]:
