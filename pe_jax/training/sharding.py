@@ -5,7 +5,8 @@ Three ways to spread one and the same step over the devices:
 - `jit`: the compiler partitions the step over global arrays and inserts the all-reduces; the state
   lies whole on every device;
 - `fsdp`: the same, with parameters and optimizer state split over the devices (fully sharded data
-  parallel, ZeRO stage 3). Numbers and dropout draws are those of `jit`;
+  parallel, ZeRO); a step has the parameters whole while it uses them. Numbers and dropout draws are
+  those of `jit`;
 - `pmap`: the step is mapped per device (`shard_map`, which `jax.pmap` is made of today) and reduces
   by name. Arrays, checkpoints and numbers are those of `jit`; only dropout draws differ.
 """
@@ -22,8 +23,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXIS = "data"
 
-# Smaller leaves stay whole under `fsdp`: gathering 256 KiB takes as long as starting to. They are
-# two thirds of the leaves of BERT-base (biases, LayerNorm), and 0.14 % of its parameters.
+# Smaller leaves stay whole under `fsdp`. They are two thirds of the leaves of BERT-base (biases,
+# LayerNorm), each of which would cost a gather and a scatter, and 0.14 % of its parameters.
 _SMALLEST_SPLIT = 2**16  # Elements.
 
 

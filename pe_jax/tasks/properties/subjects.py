@@ -20,6 +20,7 @@ from pe_jax.models import Bert, BertConfig, preset
 from pe_jax.tasks.pretraining import initial_positions, model_config, stage_configs
 from pe_jax.training import workdir
 from pe_jax.training.checkpoints import newest_params
+from pe_jax.training.sharding import on_one_device
 
 _FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
 
@@ -104,10 +105,12 @@ def trained(
 ) -> Subject:
     """A run of which everything is read already: `params` are the model's, with its heads."""
     model = model_config(config, vocab_size=tokenizer.get_vocab_size())
+    position = params["bert"].get("position", {})
     return Subject(
         name=name,
         encoding=model.encoding(),
-        position=params["bert"].get("position", {}),
+        # Measured on one device, wherever the model lies.
+        position=jax.device_put(position, on_one_device(position)),
         length=max(stage.length for stage in stage_configs(config)),
         model=model,
         params=params["bert"],
