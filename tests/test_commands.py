@@ -226,7 +226,7 @@ def test_compiling_for_a_tpu(tmp_path):
     numbers = tmp_path / "numbers.json"
     code, out, err = run(
         "train.py", "--config=configs/pretrain_books.py", "--compile_for=v5e:2x4",
-        "--config.model.dtype=bfloat16", "--config.stage2.batch_size=4_000_000",
+        "--config.model.dtype=bfloat16", "--config.stage2.batch_size=131072",
         f"--out={numbers}", seconds=1200,
     )  # fmt: skip
     assert code == 0, err

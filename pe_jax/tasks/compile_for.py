@@ -20,6 +20,7 @@ from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks.pretraining import make_program, model_config
 from pe_jax.terminal import say
 from pe_jax.training import estimate, hlo
+from pe_jax.training.chips import GIB
 from pe_jax.training.topology import Slice
 
 
@@ -134,13 +135,10 @@ def _vocab_size(config: ConfigDict) -> int:
     return load_tokenizer(config.vocab).get_vocab_size() if config.vocab else config.vocab_size
 
 
-def batch_unit(stage: ConfigDict) -> int:
-    """The largest batch is searched among multiples of this many rows a chip."""
-    return math.lcm(8, stage.accumulation)
-
-
-def largest_batch(config: ConfigDict, stage: ConfigDict, chips: Slice, fits: bool) -> int:
-    """The most rows a chip with which `stage` fits, by a few compilations; 0 if none do.
+def largest_batch(
+    config: ConfigDict, stage: ConfigDict, chips: Slice, fits: bool
+) -> tuple[int, int]:
+    """Rows a chip with which `stage` fits, and a few more with which it does not.
 
     Args:
       fits: whether the stage fits as it is.
@@ -154,19 +152,20 @@ def largest_batch(config: ConfigDict, stage: ConfigDict, chips: Slice, fits: boo
         say(f"Length {stage.length}, {rows:,} rows a chip: {used} ({found.compile_seconds:.0f} s).")
         return found.costs is not None
 
-    return largest(attempt, stage.batch_size // chips.mesh.size, fits, batch_unit(stage))
+    unit = math.lcm(8, stage.accumulation)
+    return largest(attempt, stage.batch_size // chips.mesh.size, fits, unit)
 
 
-def largest(attempt: Callable[[int], bool], start: int, fits: bool, unit: int) -> int:
-    """The largest multiple of `unit`, or `start`, with which an attempt succeeds; 0 if none does.
+def largest(attempt: Callable[[int], bool], start: int, fits: bool, unit: int) -> tuple[int, int]:
+    """Two sizes: an attempt succeeds with the first, or it is 0, and fails with the second.
 
     Doubles from `start`, which is known to succeed or not (`fits`), until an attempt fails, then
-    halves the gap.
+    halves the gap at multiples of `unit`, down to a `unit` or a sixteenth of the size.
     """
     low, high = (start, 2 * start) if fits else (0, start)
     while low and attempt(high):
         low, high = high, 2 * high
-    while (first := (low // unit + 1) * unit) <= (last := (high - 1) // unit * unit):
-        middle = (first + last) // 2 // unit * unit
+    while high - low > max(unit, low // 16):
+        middle = max((low + high) // 2 // unit, low // unit + 1) * unit
         low, high = (middle, high) if attempt(middle) else (low, middle)
-    return low
+    return low, high

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from pe_jax.tasks.compile_for import Costs, Estimate, batch_unit, estimate_stage, largest_batch
+from pe_jax.tasks.compile_for import Costs, Estimate, estimate_stage, largest_batch
 from pe_jax.tasks.markdown import table
 from pe_jax.tasks.pretraining import stage_configs
 from pe_jax.terminal import say
@@ -54,24 +54,17 @@ def compile_for(
     for stage in stages:
         say(f"Compiling length {stage.length} for {devices}; a large model takes minutes.")
         found = estimate_stage(config, stage, chips)
-        row, most = dataclasses.asdict(found), None
-        if find_largest:
-            most = largest_batch(config, stage, chips, fits=found.costs is not None)
-            row["largest_batch"] = most
-        numbers.append(row)
+        row = dataclasses.asdict(found)
         lines += ["", *_stage(found, chips)]
-        if most is not None:
-            lines += ["", _largest(most, batch_unit(stage), found.chips)]
+        if find_largest:
+            most, more = largest_batch(config, stage, chips, fits=found.costs is not None)
+            row["largest_batch"] = {"fits": most, "does_not_fit": more}
+            lines += ["", f"Largest batch: {most:,} rows a chip fit, {more:,} do not."]
+        numbers.append(row)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(numbers, indent=2) + "\n")
     return "\n".join([*lines, "", _METHOD])
-
-
-def _largest(rows: int, unit: int, chips: int) -> str:
-    if not rows:
-        return f"No batch fits, from {unit} rows a chip."
-    return f"Largest batch that fits, to {unit} rows: {rows:,} a chip, {rows * chips:,} in all."
 
 
 def _stage(found: Estimate, chips: Slice) -> list[str]:
