@@ -20,6 +20,7 @@ TODO
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -35,6 +36,8 @@ from pe_jax.attention.dropout import scale as scale_of_kept
 from pe_jax.shapes import Array, Bool, Float
 
 _LANES = 128
+_VMEM = 16 * 2**20  # Bytes of on-chip memory for tiles.
+_LOG2_E = math.log2(math.e)  # Inside, exponentials and logarithms are of base 2, as in hardware.
 _MASKED = -2e30  # The logit of a key not to be looked at.
 _UNSEEN = (
     -1e30
@@ -58,6 +61,11 @@ class _Plan(NamedTuple):
     interpret: bool
 
     @property
+    def lanes(self) -> list[slice]:
+        """Where each head of a program lies."""
+        return [slice(h * self.size, (h + 1) * self.size) for h in range(self.group)]
+
+    @property
     def dropout_scale(self) -> float:
         return scale_of_kept(self.rate)
 
@@ -71,8 +79,8 @@ def flash_attention(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk H d"],
     v: Float[Array, "B Lk H d"],
-    key_table: Float[Array, "R d"] | None = None,
-    value_table: Float[Array, "R d"] | None = None,
+    key_table: Float[Array, "Rk d"] | None = None,
+    value_table: Float[Array, "Rv d"] | None = None,
     *,
     offset: int = 0,
     valid: Bool[Array, "B Lk"] | None = None,
@@ -117,6 +125,8 @@ def flash_attention(
     reach = max(1, length - 1 - offset, keys - 1 + offset)
     clip = min(max(rows, default=3) // 2, reach)
     width = _ceil(2 * clip, _LANES)
+    cut = slice(max(rows, default=3) // 2 - clip, max(rows, default=3) // 2 + clip + 1)
+    key_table, value_table = (None if t is None else t[cut] for t in (key_table, value_table))
     plan = _Plan(
         heads=heads,
         size=size,
@@ -145,8 +155,8 @@ def flash_attention(
         flat(q, plan.queries),
         flat(k, plan.keys),
         flat(v if value_table is None else v + value_table[-1].astype(v.dtype), plan.keys),
-        _periodic(key_table, plan, q.dtype),
-        _periodic(value_table, plan, v.dtype),
+        _periodic(key_table, plan),
+        _periodic(value_table, plan),
         bias.astype(jnp.float32)[:, None],
         jax.lax.iota(jnp.uint32, batch),
         jnp.zeros(2, jnp.uint32) if seed is None else seed,
@@ -170,14 +180,12 @@ def _block(length: int) -> int:
     return next(n for n in (512, 384, 256, _LANES) if padded % n == 0)
 
 
-def _periodic(table: Array | None, plan: _Plan, dtype: Any) -> jax.Array | None:
+def _periodic(table: Array | None, plan: _Plan) -> jax.Array | None:
     """Differences to the vector of clip and beyond, offset m at row (m − offset) mod width."""
     if table is None:
         return None
-    cut = len(table) // 2 - plan.clip
-    table = table[cut : len(table) - cut]
     table = jnp.pad(table[:-1] - table[-1:], ((0, plan.width - 2 * plan.clip), (0, 0)))
-    return jnp.roll(table, -plan.clip - plan.offset, axis=0).astype(dtype)
+    return jnp.roll(table, -plan.clip - plan.offset, axis=0)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -186,20 +194,20 @@ def _flash(plan, q, k, v, key_terms, value_terms, bias, batch, seed):
 
 
 def _forward_pass(plan, q, k, v, key_terms, value_terms, bias, batch, seed):
-    args = (seed, key_terms, value_terms), (batch, bias, q, k, v)
+    # Cast here and not before, so that the tables' gradients are summed as wide as the tables.
+    terms = [None if t is None else t.astype(q.dtype) for t in (key_terms, value_terms)]
+    args = (seed, *terms), (batch, bias, q, k, v)
     out, sums = _by_rows(functools.partial(_forward_call, plan), *args)
-    return out, (*args, out, sums)
+    return out, (*args, out, sums, key_terms, value_terms)
 
 
 def _backward_pass(plan, saved, grad):
-    shared, rows, out, sums = saved
+    shared, rows, out, sums, *tables = saved
     dq, dk, dv, *terms = _by_rows(
         functools.partial(_backward_call, plan), shared, (*rows, out, sums, grad)
     )
     # The sum over the batch is all that devices exchange.
-    terms = [
-        None if t is None else t.sum(0).astype(like.dtype) for t, like in zip(terms, shared[1:])
-    ]
+    terms = [None if t is None else t.sum(0).astype(x.dtype) for t, x in zip(terms, tables)]
     return dq, dk, dv, *terms, None, None, None
 
 
@@ -268,13 +276,15 @@ def _backward_call(plan, shared, rows):
     terms = jax.ShapeDtypeStruct((len(q), plan.width, plan.size), jnp.float32)
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)]
     specs = _specs(plan, "queries", "all keys", "all keys", "terms", "terms", keys=k.shape[1])
+    # Gradients of all keys stay on the chip, in float32, next to the two buffers they leave by.
+    resident = k.shape[1] * plan.group * plan.size * (2 * 4 + 4 * k.dtype.itemsize)
     here = [True, True, True, key_terms is not None, value_terms is not None]
     return pl.pallas_call(
         functools.partial(_backward_kernel, plan),
         out_shape=tuple(x if there else None for x, there in zip((*shapes, terms, terms), here)),
         out_specs=tuple(x if there else None for x, there in zip(specs, here)),
         scratch_shapes=[state],
-        **_launch(plan, shared, rows, parallel=1),
+        **_launch(plan, shared, rows, parallel=1, resident=resident),
     )(shared, rows)
 
 
@@ -298,7 +308,9 @@ def _specs(plan: _Plan, *names: str, keys: int = 0) -> tuple[pl.BlockSpec, ...]:
     return tuple(specs[name] for name in names)
 
 
-def _launch(plan: _Plan, shared: tuple, rows: tuple, parallel: int) -> dict[str, Any]:
+def _launch(
+    plan: _Plan, shared: tuple, rows: tuple, parallel: int, resident: int = 0
+) -> dict[str, Any]:
     """The arguments of `pallas_call` that both kernels have in common."""
     _, _, q, k, *_ = rows
     names = "scalars", "bias", "queries", "keys", "keys", "queries", "sums", "queries"
@@ -312,7 +324,9 @@ def _launch(plan: _Plan, shared: tuple, rows: tuple, parallel: int) -> dict[str,
             k.shape[1] // plan.keys,
         ),
         in_specs=((*_specs(plan, "scalars"), *tables), _specs(plan, *names[: len(rows)])),
-        compiler_params=pltpu.CompilerParams(dimension_semantics=order),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=order, vmem_limit_bytes=_VMEM + resident
+        ),
         interpret=plan.interpret,
     )
 
@@ -330,49 +344,46 @@ class _Forward(NamedTuple):
 def _forward_kernel(plan, shared, rows, out, sums, state):
     (seed, key_terms, value_terms), (batch, bias, q, k, v) = shared, rows
     tile = _Tile(plan)
-    heads = [slice(h * plan.size, (h + 1) * plan.size) for h in range(plan.group)]
 
-    @pl.when(tile.j == 0)
+    @pl.when(pl.program_id(3) == 0)
     def _():
         state.top[...] = jnp.full_like(state.top, _UNSEEN)
-        for sum_ in (state.total, state.out, state.bands):
-            if sum_ is not None:
-                sum_[...] = jnp.zeros_like(sum_)
+        _clear(state.total, state.out, state.bands)
         if key_terms is not None:
-            for h, lanes in enumerate(heads):
+            for h, lanes in enumerate(plan.lanes):
                 state.terms[h] = _skew(_dot(q[0, :, lanes], key_terms[...], 1, 1), plan)
 
-    @tile.when
+    @_each(tile.near)
     def _(near):
-        for h, lanes in enumerate(heads):
+        for h, lanes in enumerate(plan.lanes):
             logits = _dot(q[0, :, lanes], k[0, :, lanes], 1, 1)
             if key_terms is not None:
                 logits += tile.spread(state.terms.at[h], near)
-            logits = logits * plan.scale + bias[0]
+            logits = logits * (plan.scale * _LOG2_E) + bias[0]
             top = jnp.maximum(state.top[h], jnp.max(logits, axis=1, keepdims=True))
-            weights, decay = jnp.exp(logits - _wide(top, plan.keys)), jnp.exp(state.top[h] - top)
+            weights = jnp.exp2(logits - _wide(top, plan.keys))
+            decay = jnp.exp2(state.top[h] - top)
             state.top[h] = top
             state.total[h] = decay * state.total[h] + sum(_parts(weights))
-            if plan.rate:
-                weights = tile.drop(weights, tile.kept(seed, batch, h))
+            (weights,) = tile.drop(seed, batch, h, weights)
             product = _dot(weights.astype(v.dtype), v[0, :, lanes], 1, 0)
             state.out[h] = _wide(decay, plan.size) * state.out[h] + product
             if value_terms is not None:
                 state.bands[h] *= _wide(decay, state.bands.shape[-1])
                 tile.collect(state.bands.at[h], weights, near)
 
-    @pl.when(tile.j == pl.num_programs(3) - 1)
+    @pl.when(pl.program_id(3) == pl.num_programs(3) - 1)
     def _():
-        for h, lanes in enumerate(heads):
+        for h, lanes in enumerate(plan.lanes):
             result = state.out[h]
             if value_terms is not None:
-                bands = _unskew(state.bands[h], plan).astype(v.dtype)
+                bands = _unskew(state.bands[h], plan, v.dtype)
                 result += _dot(bands, value_terms[...], 1, 0)
             total = jnp.sum(state.total[h], axis=1, keepdims=True)
             total = jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
             out[0, :, lanes] = (result * (plan.dropout_scale / total)).astype(out.dtype)
             # Queries go from sublanes to lanes, where they take no more than their bytes.
-            sums[0, 0, h : h + 1] = jnp.transpose(state.top[h] + jnp.log(total))[:1]
+            sums[0, 0, h : h + 1] = jnp.transpose(state.top[h] + jnp.log2(total))[:1]
 
 
 class _Backward(NamedTuple):
@@ -392,31 +403,26 @@ class _Backward(NamedTuple):
 def _backward_kernel(plan, shared, rows, dq, dk, dv, dkey_terms, dvalue_terms, state):
     (seed, key_terms, value_terms), (batch, bias, q, k, v, out, sums, grad) = shared, rows
     tile = _Tile(plan)
-    heads = [slice(h * plan.size, (h + 1) * plan.size) for h in range(plan.group)]
     # What all logit gradients and weights have in common goes to the sums at the end.
     logit_scale, weight_scale = plan.scale * plan.dropout_scale, plan.dropout_scale
-    first_query, last_query = tile.i == 0, tile.i == pl.num_programs(2) - 1
-    first_key, last_key = tile.j == 0, tile.j == pl.num_programs(3) - 1
+    first_query = pl.program_id(2) == 0
+    last_query = pl.program_id(2) == pl.num_programs(2) - 1
+    first_key, last_key = pl.program_id(3) == 0, pl.program_id(3) == pl.num_programs(3) - 1
 
     @pl.when(first_key & first_query & (pl.program_id(1) == 0))
     def _():
-        for sum_ in (dkey_terms, dvalue_terms):
-            if sum_ is not None:
-                sum_[...] = jnp.zeros_like(sum_)
+        _clear(dkey_terms, dvalue_terms)
 
     @pl.when(first_key & first_query)
     def _():
-        state.dk[...] = jnp.zeros_like(state.dk)
-        state.dv[...] = jnp.zeros_like(state.dv)
+        _clear(state.dk, state.dv)
 
     @pl.when(first_key)
     def _():
-        for sum_ in (state.dq, state.key_bands, state.value_bands):
-            if sum_ is not None:
-                sum_[...] = jnp.zeros_like(sum_)
-        for h, lanes in enumerate(heads):
-            row = sums[0, 0, h : h + 1]
-            state.sums[h] = jnp.transpose(jnp.broadcast_to(row, (_LANES, plan.queries)))
+        _clear(state.dq, state.key_bands, state.value_bands)
+        for h, lanes in enumerate(plan.lanes):
+            row = jnp.broadcast_to(sums[0, 0, h : h + 1], (_LANES, plan.queries))
+            state.sums[h] = jnp.transpose(row)
             product = grad[0, :, lanes].astype(jnp.float32) * out[0, :, lanes].astype(jnp.float32)
             mean = jnp.sum(product, axis=1, keepdims=True) / plan.dropout_scale
             state.mean[h] = jnp.broadcast_to(mean, (plan.queries, _LANES))
@@ -426,22 +432,20 @@ def _backward_kernel(plan, shared, rows, dq, dk, dv, dkey_terms, dvalue_terms, s
                 terms = _dot(grad[0, :, lanes], value_terms[...], 1, 1)
                 state.value_terms[h] = _skew(terms, plan)
 
-    here = pl.ds(pl.multiple_of(tile.j * plan.keys, _LANES), plan.keys)
+    here = pl.ds(pl.multiple_of(tile.key, _LANES), plan.keys)
 
-    @tile.when
+    @_each(tile.near)
     def _(near):
-        for h, lanes in enumerate(heads):
+        for h, lanes in enumerate(plan.lanes):
             logits = _dot(q[0, :, lanes], k[0, :, lanes], 1, 1)
             if key_terms is not None:
                 logits += tile.spread(state.key_terms.at[h], near)
-            weights = jnp.exp(logits * plan.scale + bias[0] - _wide(state.sums[h], plan.keys))
+            logits = logits * (plan.scale * _LOG2_E) + bias[0]
+            weights = jnp.exp2(logits - _wide(state.sums[h], plan.keys))
             dweights = _dot(grad[0, :, lanes], v[0, :, lanes], 1, 1)
             if value_terms is not None:
                 dweights += tile.spread(state.value_terms.at[h], near)
-            dropped = weights
-            if plan.rate:
-                kept = tile.kept(seed, batch, h)
-                dropped, dweights = (tile.drop(x, kept) for x in (weights, dweights))
+            dropped, dweights = tile.drop(seed, batch, h, weights, dweights)
             dlogits = weights * (dweights - _wide(state.mean[h], plan.keys))
             state.dv[here, lanes] += _dot(dropped.astype(v.dtype), grad[0, :, lanes], 0, 0)
             state.dk[here, lanes] += _dot(dlogits.astype(q.dtype), q[0, :, lanes], 0, 0)
@@ -453,14 +457,14 @@ def _backward_kernel(plan, shared, rows, dq, dk, dv, dkey_terms, dvalue_terms, s
 
     @pl.when(last_key)
     def _():
-        for h, lanes in enumerate(heads):
+        for h, lanes in enumerate(plan.lanes):
             result = state.dq[h]
             if key_terms is not None:
-                bands = _unskew(state.key_bands[h], plan).astype(q.dtype)
+                bands = _unskew(state.key_bands[h], plan, q.dtype)
                 result += _dot(bands, key_terms[...], 1, 0)
                 dkey_terms[0] += _dot(bands, q[0, :, lanes], 0, 0) * logit_scale
             if value_terms is not None:
-                bands = _unskew(state.value_bands[h], plan).astype(v.dtype)
+                bands = _unskew(state.value_bands[h], plan, v.dtype)
                 dvalue_terms[0] += _dot(bands, grad[0, :, lanes], 0, 0) * weight_scale
             dq[0, :, lanes] = (result * logit_scale).astype(dq.dtype)
 
@@ -471,91 +475,94 @@ def _backward_kernel(plan, shared, rows, dq, dk, dv, dkey_terms, dvalue_terms, s
 
 
 class _Tile:
-    """What the queries of block `i` and the keys of block `j` have to do with each other.
-
-    It is worked through in parts of 128 keys, a register's lanes.
-    """
+    """What a program's queries and keys have to do with each other, in parts of 128 keys."""
 
     def __init__(self, plan: _Plan):
-        self.plan, self.i, self.j = plan, pl.program_id(2), pl.program_id(3)
-        step = self.j * plan.keys - self.i * plan.queries
-        self.first = plan.offset + step  # The offset in the corner.
-        last = self.first + plan.keys - 1
-        self.near = (self.first - plan.queries < plan.clip - 1) & (last > -plan.clip)
-        # Where in the period the keys lie, in parts.
-        self.periods = plan.width // _LANES
-        self.start = jnp.remainder(step // _LANES, self.periods)
+        self.plan, self.row, self.head = plan, pl.program_id(0), pl.program_id(1) * plan.group
+        self.query = pl.program_id(2) * plan.queries
+        self.key = pl.program_id(3) * plan.keys
+        self.offset = plan.offset + self.key - self.query  # From query 0 to key 0 of the tile.
+        first, last = self.offset - (plan.queries - 1), self.offset + plan.keys - 1
+        self.near = (first < plan.clip) & (last > -plan.clip)
+
+    def sides(self, part: int) -> tuple[jax.Array, jax.Array]:
+        """Which offsets are −clip or less, and which are clip or more."""
+        shape = self.plan.queries, _LANES
+        query, key = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+        first, clip = self.offset + part * _LANES, self.plan.clip
+        return key - query <= -clip - first, key - query >= clip - first
 
     def lanes(self, part: int) -> Any:
         """Where in the period the keys of a part lie."""
-        if self.periods == 1:
-            return slice(0, _LANES)
-        period = jax.lax.rem(self.start + part, self.periods)
-        return pl.ds(pl.multiple_of(period * _LANES, _LANES), _LANES)
-
-    def sides(self, part: int) -> tuple[jax.Array, jax.Array]:
-        """Which offsets of a part are −clip or less, and clip or more."""
-        shape = self.plan.queries, _LANES
-        query, key = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
-        first = self.first + part * _LANES
-        return key - query <= -self.plan.clip - first, key - query >= self.plan.clip - first
+        lane = (self.key - self.query + part * _LANES) % self.plan.width
+        return pl.ds(pl.multiple_of(lane, _LANES), _LANES)
 
     def spread(self, terms: Any, near: bool) -> jax.Array:
-        """Numbers per query and offset [block, width + 256], skewed, to [block, block]."""
-        left = terms[:, self.plan.width :]
-        parts = range(self.plan.keys // _LANES)
+        """Numbers per query and offset, skewed, to [queries, keys]."""
+        left, spread = terms[:, self.plan.width :], []
         if not near:
-            return _wide(jnp.where(self.first > 0, 0.0, left), self.plan.keys)
-        spread = []
-        for n in parts:
+            return _wide(jnp.where(self.offset > 0, 0.0, left), self.plan.keys)
+        for n in range(self.plan.keys // _LANES):
             before, after = self.sides(n)
             inner = jnp.where(after, 0.0, terms[:, self.lanes(n)])
             spread.append(jnp.where(before, left, inner))
         return jnp.concatenate(spread, axis=1)
 
     def collect(self, bands: Any, x: jax.Array, near: bool) -> None:
-        """Adds the tile [block, block] to numbers per query and offset: what `spread` transposes."""
-        width = self.plan.width
+        """Adds [queries, keys] to numbers per query and offset: the transpose of `spread`."""
+        left = slice(self.plan.width, None)
         if not near:
-            bands[:, width:] += jnp.where(self.first > 0, 0.0, sum(_parts(x)))
+            bands[:, left] += jnp.where(self.offset > 0, 0.0, sum(_parts(x)))
             return
         for n, part in enumerate(_parts(x)):
             before, after = self.sides(n)
-            bands[:, width:] += jnp.where(before, part, 0.0)
+            bands[:, left] += jnp.where(before, part, 0.0)
             bands[:, self.lanes(n)] += jnp.where(before | after, 0.0, part)
 
-    def when(self, body):
-        if pl.num_programs(2) == 1 and pl.num_programs(3) == 1:
-            return body(True)
-        pl.when(self.near)(functools.partial(body, True))
-        pl.when(~self.near)(functools.partial(body, False))
-
-    def kept(self, seed: Any, batch: Any, head: int) -> jax.Array:
-        """`dropout.keep` of the weights: their rows are those of [B, H, Lq, Lk]."""
+    def drop(self, seed: Any, batch: Any, head: int, *tiles: jax.Array) -> tuple[jax.Array, ...]:
+        """Dropout, without its scale, of a head's weights; rows are those of [B, H, Lq, Lk]."""
         plan = self.plan
-        head = (pl.program_id(1) * plan.group + head).astype(jnp.uint32)
-        row = (batch[pl.program_id(0)] * np.uint32(plan.heads) + head) * np.uint32(plan.length)
-        shape = plan.queries, _LANES
-        queries = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
-        queries = queries + (row + self.i.astype(jnp.uint32) * np.uint32(plan.queries))
-        keys = jax.lax.broadcasted_iota(jnp.uint32, (1, _LANES), 1)
-        keys = keys + self.j.astype(jnp.uint32) * np.uint32(plan.keys)
-        return [
-            keep(seed, queries, keys + np.uint32(n), plan.rate) for n in range(0, plan.keys, _LANES)
+        if not plan.rate:
+            return tiles
+        first = batch[self.row] * np.uint32(plan.heads) + (self.head + head).astype(jnp.uint32)
+        first = first * np.uint32(plan.length) + self.query.astype(jnp.uint32)
+        rows = first + jax.lax.broadcasted_iota(jnp.uint32, (plan.queries, _LANES), 0)
+        columns = jax.lax.broadcasted_iota(jnp.uint32, (1, _LANES), 1)
+        columns = columns + self.key.astype(jnp.uint32)
+        words = jnp.stack([jnp.full((1, _LANES), seed[n]) for n in (0, 1)])
+        kept = [
+            keep(words, rows, columns + np.uint32(n), plan.rate)
+            for n in range(0, plan.keys, _LANES)
         ]
+        return tuple(
+            jnp.concatenate([jnp.where(k, x, 0.0) for k, x in zip(kept, _parts(tile))], axis=1)
+            for tile in tiles
+        )
 
-    def drop(self, x, kept):
-        parts = [jnp.where(k, part, 0.0) for k, part in zip(kept, _parts(x))]
-        return jnp.concatenate(parts, axis=1)
+
+def _each(near: jax.Array) -> Callable:
+    """A decorator: runs `body(True)` or `body(False)`, whichever `near` is."""
+
+    def run(body):
+        pl.when(near)(functools.partial(body, True))
+        pl.when(~near)(functools.partial(body, False))
+
+    return run
+
+
+def _clear(*refs: Any) -> None:
+    for ref in refs:
+        if ref is not None:
+            ref[...] = jnp.zeros_like(ref)
 
 
 def _parts(x: jax.Array) -> list[jax.Array]:
-    """[block, n · 128] as n registers' worth of lanes each."""
+    """[queries, n · 128] as n registers' worth of lanes each."""
     return jnp.split(x, x.shape[1] // _LANES, axis=1)
 
 
 def _wide(x: jax.Array, lanes: int) -> jax.Array:
-    """[block, 128] of equal lanes, as many as wished."""
+    """[queries, 128] of equal lanes, as many as wished."""
     return jnp.concatenate([x] * -(-lanes // _LANES), axis=1)[:, :lanes]
 
 
@@ -572,16 +579,21 @@ def _skew(terms: jax.Array, plan: _Plan) -> jax.Array:
     return jnp.concatenate([turned, jnp.broadcast_to(last, (len(last), _LANES))], axis=1)
 
 
-def _unskew(bands: jax.Array, plan: _Plan) -> jax.Array:
+def _unskew(bands: jax.Array, plan: _Plan, dtype: Any) -> jax.Array:
     """From keys to offsets: the transpose of `_skew`, rotating row i to the left by i lanes.
 
-    One strided rotation cannot, as in a register of 8 rows it goes at most 128 lanes to the right:
-    registers turn as a whole first, then their rows by the bits of 0 to 7.
+    Strided rotations go to the right only. To the left by i is to the right by what is left, which
+    grows with the row number when rows are in reverse order; the matrix unit puts them there.
     """
-    width = plan.width
-    turned = bands[:, :width].reshape(-1, 8, width)
-    turned = pltpu.roll(turned, 0, axis=2, stride=width - 8, stride_axis=0).reshape(-1, width)
-    row, lane = (jax.lax.broadcasted_iota(jnp.int32, turned.shape, axis) for axis in (0, 1))
-    for step in (1, 2, 4):
-        turned = jnp.where(row & step != 0, pltpu.roll(turned, width - step, axis=1), turned)
-    return jnp.where(lane == plan.far, jnp.sum(bands[:, width:], axis=1, keepdims=True), turned)
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, (_LANES, _LANES), n) for n in (0, 1))
+    reverse = (row + column == _LANES - 1).astype(dtype)
+    turned = []
+    for n in range(0, plan.queries, _LANES):
+        x = _dot(reverse, bands[n : n + _LANES, : plan.width].astype(dtype), 1, 0)
+        shift = (1 - n - _LANES) % plan.width
+        x = pltpu.roll(x, shift, axis=1, stride=1, stride_axis=0).astype(dtype)
+        turned.append(_dot(reverse, x, 1, 0))
+    inner = jnp.concatenate(turned)
+    lane = jax.lax.broadcasted_iota(jnp.int32, inner.shape, 1)
+    last = jnp.sum(bands[:, plan.width :], axis=1, keepdims=True)
+    return jnp.where(lane == plan.far, last, inner).astype(dtype)

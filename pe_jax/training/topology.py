@@ -62,6 +62,7 @@ def make_slice(name: str) -> Slice:
 def _stay_off_the_machine() -> None:
     """The TPU library is here as a compiler: it neither asks for nor takes the machine's."""
     jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)  # What cannot run here cannot be read.
     for name, value in {
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # Any; without one it warns.

@@ -1,0 +1,194 @@
+"""The fused TPU kernel against loops and the dense formula, run as ordinary operations on the CPU."""
+
+import importlib.util
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from pe_jax.attention.dropout import keep
+from pe_jax.attention.dropout import scale as scale_of_kept
+from pe_jax.attention.flash_tpu import flash_attention
+
+
+def roll(x, shift, axis, *, stride, stride_axis):
+    """`pltpu.roll` by its definition. Off a TPU that is an operation a row: seconds to compile."""
+    assert x.ndim == 2 and axis == 1 and stride_axis == 0
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, x.shape, n) for n in (0, 1))
+    return jnp.take_along_axis(x, (column - shift - stride * row) % x.shape[1], axis=1)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    x = np.arange(24.0).reshape(3, 8)
+    args = dict(shift=5, axis=1, stride=2, stride_axis=0)
+    original = jax.jit(lambda x: pltpu.roll(x, **args))
+    np.testing.assert_array_equal(original(x), roll(x, **args))
+    monkeypatch.setattr(pltpu, "roll", roll)
+
+
+def draw(rows, lq, lk, heads, size, clip):
+    """q, k, v, a table for the keys and one for the values."""
+    rng = np.random.default_rng(0)
+    shapes = [(rows, n, heads, size) for n in (lq, lk, lk)] + [(2 * clip + 1, size)] * 2
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def dense(q, k, v, key_table, value_table, *, offset=0, valid, dropout_rate=0.0, seed=None):
+    """The formula with all of [B, H, Lq, Lk] at once."""
+    (rows, lq, heads, size), lk = q.shape, k.shape[1]
+    offsets = np.arange(lk) - np.arange(lq)[:, None] + offset
+
+    def vectors(table):
+        clip = len(table) // 2
+        return table[np.clip(offsets, -clip, clip) + clip]
+
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k)
+    if key_table is not None:
+        logits += jnp.einsum("bqhd,qkd->bhqk", q, vectors(key_table))
+    allowed = jnp.broadcast_to(valid[:, None, None], logits.shape)
+    weights = jax.nn.softmax(logits / np.sqrt(size), where=allowed, axis=-1)
+    if dropout_rate:
+        numbers = np.arange(rows * heads * lq, dtype=np.uint32).reshape(rows, heads, lq, 1)
+        kept = keep(seed, numbers, np.arange(lk, dtype=np.uint32), dropout_rate)
+        weights = jnp.where(kept, weights * scale_of_kept(dropout_rate), 0)
+    out = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+    if value_table is not None:
+        out += jnp.einsum("bhqk,qkd->bqhd", weights, vectors(value_table))
+    return out
+
+
+def check(args, ours, expected):
+    """Compares value and gradients of a random projection of the output; returns the gradients."""
+    to = np.random.default_rng(9).normal(size=np.shape(args[0]))
+    project = lambda function: lambda *args: (function(*args) * to).sum()
+    value, grads = jax.jit(jax.value_and_grad(project(ours), argnums=range(len(args))))(*args)
+    expected_value, expected_grads = reference.in_float64(project(expected), *args)
+    np.testing.assert_allclose(value, expected_value, rtol=1e-4, atol=1e-4)
+    for a, b in zip(grads, expected_grads):
+        np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-5 * max(1, np.abs(b).max()))
+    return grads
+
+
+def test_against_loops(quick):
+    """Two heads side by side in the lanes, padding, and a row that sees nothing."""
+    valid = np.array([[True] * 4 + [False] * 3, [False] * 7])
+    positions = np.tile(np.arange(7), (2, 1))
+    mask = np.broadcast_to(valid[:, None], (2, 7, 7))
+
+    def ours(q, k, v, table):
+        return flash_attention(q, k, v, table, table, valid=jnp.asarray(valid), interpret=True)
+
+    def loops(q, k, v, table):
+        params = {"learned_relative": {"table": table}}
+        return reference.attention(list(params), params, q, k, v, positions, positions, mask, 2)
+
+    grads = check(draw(2, 7, 7, 2, 4, clip=2)[:4], ours, loops)
+    assert all(np.abs(grad[1]).max() == 0 for grad in grads[:3])
+
+
+CASES = {  # lengths, clip, tables, offset
+    "many blocks": (300, 200, 64, "kv", 40),
+    "only keys, clip longer than the sequence": (9, 8, 20, "k", 0),
+    "only values, clip of more than a block, behind": (20, 150, 100, "v", -70),
+    "no tables": (130, 70, 1, "", 0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_against_the_dense_formula(case, quick):
+    """Dropout and padding everywhere; blocks of 128, and heads that fill the lanes."""
+    lq, lk, clip, which, offset = CASES[case]
+    q, k, v, key_table, value_table = draw(1, lq, lk, 2, 128, clip)
+    tables = [t for name, t in (("k", key_table), ("v", value_table)) if name in which]
+    valid = jnp.asarray(np.random.default_rng(1).random((1, lk)) < 0.8)
+    settings = dict(
+        offset=offset, valid=valid, dropout_rate=0.2, seed=jnp.array([3, 2**31 + 5], jnp.uint32)
+    )
+
+    def with_tables(function, **more):
+        def run(q, k, v, *tables):
+            tables = dict(zip(which, tables))
+            return function(q, k, v, tables.get("k"), tables.get("v"), **settings, **more)
+
+        return run
+
+    ours = with_tables(flash_attention, interpret=True, block=(128, 128))
+    check([q, k, v, *tables], ours, with_tables(dense))
+
+
+@pytest.mark.parametrize("rows", [8, 3], ids=["shared out", "too few to share out"])
+def test_devices_share_the_batch_and_drop_the_same(rows):
+    q, k, v, *_ = draw(rows, 20, 20, 1, 128, clip=1)
+    seed = jnp.array([1, 2], jnp.uint32)
+
+    def grads(q, k, v):
+        run = lambda *x: (
+            flash_attention(*x, dropout_rate=0.5, seed=seed, interpret=True) ** 2
+        ).sum()
+        return jax.grad(run, argnums=(0, 1, 2))(q, k, v)
+
+    alone = jax.jit(grads)(q, k, v)
+    mesh = Mesh(np.array(jax.devices()), ("data",), axis_types=(AxisType.Auto,))
+    split = NamedSharding(mesh, PartitionSpec("data" if rows == 8 else None))
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(grads, in_shardings=split).lower(q, k, v).compile()
+    assert "all-gather" not in compiled.as_text()
+    for a, b in zip(compiled(*(jax.device_put(x, split) for x in (q, k, v))), alone):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_bfloat16_stays_near_float32():
+    q, k, v, *_ = draw(1, 20, 20, 1, 128, clip=1)
+    half = flash_attention(*(jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)), interpret=True)
+    assert half.dtype == jnp.bfloat16
+    full = flash_attention(q, k, v, interpret=True)
+    np.testing.assert_allclose(half.astype(jnp.float32), full, atol=0.05)
+
+
+def test_bad_input():
+    q, k, v, table, _ = draw(1, 4, 4, 1, 8, clip=2)
+    with pytest.raises(ValueError, match=r"float32, bfloat16"):
+        flash_attention(q, jnp.asarray(k, jnp.bfloat16), v)
+    with pytest.raises(ValueError, match=r"got \[4\]"):
+        flash_attention(q, k, v, table[:4])
+    with pytest.raises(ValueError, match=r"got \[3, 5\]"):
+        flash_attention(q, k, v, table, table[:3])
+    with pytest.raises(ValueError, match=r"got \(100, 128\)"):
+        flash_attention(q, k, v, block=(100, 128))
+
+
+@pytest.mark.tpu_compiler
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+def test_compiles_for_a_tpu_without_gathering_the_batch(monkeypatch):
+    from jax.experimental import topologies
+
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
+    mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
+    whole, split = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
+
+    def grads(qkv, tables, valid, seed):
+        def loss(qkv, tables):
+            out = flash_attention(*qkv, *tables, valid=valid, dropout_rate=0.1, seed=seed)
+            return jnp.square(out.astype(jnp.float32)).sum()
+
+        return jax.grad(loss, argnums=(0, 1))(qkv, tables)
+
+    shape = jax.ShapeDtypeStruct
+    args = (
+        (shape((8, 128, 12, 64), jnp.bfloat16),) * 3,
+        (shape((129, 64), jnp.float32),) * 2,
+        shape((8, 128), jnp.bool_),
+        shape((2,), jnp.uint32),
+    )
+    with jax.set_mesh(mesh):
+        run = jax.jit(grads, in_shardings=(split, whole, split, whole))
+        hlo = run.lower(*args).compile().as_text()
+    assert len(re.findall(r'custom_call_target="tpu_custom_call"', hlo)) == 2
+    assert "all-reduce" in hlo and "all-gather" not in hlo
