@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,10 @@ def prepare(job: dict, arrays: dict[str, np.ndarray]) -> tuple[Advance, dict[str
     rate, decay = job["learning_rate"], job["weight_decay"]
     optimizer = adamw(optax.constant_schedule(rate), weight_decay=decay, clip_norm=0)
     mesh = sharding.data_mesh()
-    step = sharding.parallelize(make_train_step(task, optimizer), mesh, "jit")
-    make = functools.partial(init_state, task, optimizer)
-    state = jax.jit(make, out_shardings=sharding.replicated(mesh))(jax.random.key(0))
+    make = lambda: init_state(task, optimizer, jax.random.key(0))
+    shardings = sharding.state_shardings(mesh, "jit", jax.eval_shape(make))
+    step = sharding.parallelize(make_train_step(task, optimizer), mesh, "jit", shardings)
+    state = jax.jit(make, out_shardings=shardings)()
     batch = sharding.to_global(arrays, mesh)
 
     def advance(steps: int) -> float:

@@ -1,4 +1,4 @@
-"""The fused TPU kernel against loops and the dense formula, run as ordinary operations on the CPU."""
+"""The fused TPU kernel, run as ordinary operations, against loops and the dense formula."""
 
 import importlib.util
 import re

@@ -150,7 +150,8 @@ def _whole(encoding, rate, place, q, k, v, params):
         return out, (weights, out)
 
     def backward(place, args, saved, g):
-        return _backward(encoding, rate, place, *args, *saved, g)
+        (q, k, v, params), (weights, out) = args, saved
+        return _backward(encoding, rate, place, q, k, v, params, weights, out, g)
 
     return _differentiable(forward, backward, place, q, k, v, params)
 
@@ -203,7 +204,7 @@ def _differentiable(forward, backward, place, *args):
 
     def rebuild(traced):
         rest = iter(traced)
-        return tree.unflatten([leaf if k else next(rest) for leaf, k in zip(leaves, known)])
+        return jax.tree.unflatten(tree, [x if k else next(rest) for x, k in zip(leaves, known)])
 
     @jax.custom_vjp
     def run(traced, *args):

@@ -42,9 +42,14 @@ FORMS: dict[str, Plan] = {
 _AUTO: dict[str, tuple[tuple[float, Plan], ...]] = {
     "cpu": ((1024, Plan(("buckets", "rotation"))), (float("inf"), FORMS["fused"])),
     "tpu": ((256, FORMS["naive"]), (float("inf"), FORMS["kernel"])),
+    # Has no rotation of rows by different numbers of lanes, which the kernel is built on.
+    "tpu v4": ((256, FORMS["naive"]), (1024, FORMS["rotation"]), (float("inf"), FORMS["fused"])),
     # Not measured on a GPU: as on a TPU, gathers are avoided at lengths where they would show.
     "gpu": ((256, FORMS["naive"]), (1024, FORMS["rotation"]), (float("inf"), FORMS["fused"])),
 }
+
+
+PLATFORMS = tuple(_AUTO)
 
 
 def choose(form: str, keys: int, platform: str | None = None) -> Plan:
@@ -52,18 +57,24 @@ def choose(form: str, keys: int, platform: str | None = None) -> Plan:
 
     Args:
       keys: how many a query looks at.
-      platform: what the program is compiled for, `"cpu"`, `"gpu"` or `"tpu"`; default: where this
-        process runs.
+      platform: what the program is compiled for, `"cpu"`, `"gpu"`, `"tpu"` or `"tpu v4"`; default:
+        where this process runs.
 
     Raises:
       ValueError: for an unknown form.
     """
     if form == "auto":
-        rules = _AUTO.get(platform or jax.default_backend(), _AUTO["gpu"])
+        rules = _AUTO.get(platform or _here(), _AUTO["gpu"])
         return next(plan for longest, plan in rules if keys <= longest)
     if form not in FORMS:
         raise ValueError(f"Attention has the forms auto, {', '.join(FORMS)}; got {form!r}.")
     return FORMS[form]
+
+
+def _here() -> str:
+    """The platform of this process."""
+    kind = jax.devices()[0].device_kind.lower()
+    return kind if kind in _AUTO else jax.default_backend()
 
 
 def in_form(

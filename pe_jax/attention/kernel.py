@@ -15,7 +15,7 @@ import numpy as np
 
 from pe_jax.attention import dropout as dropouts
 from pe_jax.attention.flash_tpu import flash_attention
-from pe_jax.encodings.base import Params, PositionEncoding, Relative, split
+from pe_jax.encodings.base import Params, PositionEncoding, split
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Bool, Float
 
@@ -52,7 +52,9 @@ def attend(
     interpret: bool,
 ) -> Float[Array, "B Lq H d"]:
     """Attention whose queries are scaled and turned already; see `attention`."""
-    terms = [(part.relative, own) for part, own in split(encoding, params) if part.relative]
+    terms: list[tuple[Any, Params]] = [
+        (part.relative, own) for part, own in split(encoding, params) if part.relative
+    ]
     clipped = [(term, own) for term, own in terms if term.clip is not None]
     waves = [(term, own) for term, own in terms if term.clip is None]
     size = q.shape[-1]
@@ -86,7 +88,7 @@ def _table(terms: list[tuple[int, Any, Params]], pad: int) -> Float[Array, "M d"
     return jnp.pad(table, ((0, 0), (0, pad)))
 
 
-def _beside(term: Relative, params, q, k, positions_q, positions_k):
+def _beside(term: Any, params: Params, q: Array, k: Array, positions_q: Any, positions_k: Any):
     """What stands beside queries, keys and values for unclipped waves."""
     w = term.key_frequencies(params)
     turned = rotate_pairs(q, jnp.asarray(positions_q)[:, None], w).astype(q.dtype)

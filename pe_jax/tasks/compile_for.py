@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from pe_jax.attention.forms import PLATFORMS
 from pe_jax.data import load_tokenizer
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks.pretraining import make_program, model_config
@@ -83,7 +84,7 @@ def estimate_stage(config: ConfigDict, stage: ConfigDict, chips: Slice) -> Estim
 
     One that does not fit is no error. The batch divides among the chips, see `sharding.check_rows`.
     """
-    model = _for_tpu(model_config(config, vocab_size=_vocab_size(config.data)))
+    model = _for_tpu(model_config(config, vocab_size=_vocab_size(config.data)), chips)
     program = make_program(config, chips.mesh, model, steps=1)
     state, batch = program.abstract_state(), program.abstract_batch(stage)
     flops = train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
@@ -125,9 +126,10 @@ def _costs(compiled: Any, state: Any, batch: Any, model_flops: float, chips: Sli
     )
 
 
-def _for_tpu(model: BertConfig) -> BertConfig:
-    """The model as it runs on a TPU, whatever machine compiles it."""
-    return dataclasses.replace(model, platform="tpu")
+def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
+    """The model as it runs on these chips, whatever machine compiles it."""
+    kind = chips.mesh.devices.flat[0].device_kind.lower()
+    return dataclasses.replace(model, platform=kind if kind in PLATFORMS else "tpu")
 
 
 def _vocab_size(config: ConfigDict) -> int:
