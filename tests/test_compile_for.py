@@ -217,12 +217,15 @@ def test_seconds_by_hand():
     assert found["estimated"] == pytest.approx(3e-6)
     assert found["kernels"] == pytest.approx(2e9 / 197e12 + 1e9 / 819e9)
     assert found["unestimated"] == pytest.approx(1e6 / 819e9)
-    # Each of 8 chips sends 7/8 of the bytes, twice to reduce; by two links of 50 GB/s, on a torus
-    # by four.
+    # Each of 8 chips sends 7/8 of the bytes, twice to reduce; by a link along each axis of 50 GB/s,
+    # on a torus by two.
     assert found["collectives"] == pytest.approx(3 * 1e6 * 7 / 8 / 100e9)
-    torus = estimate.seconds(one, V5E, (16, 16))["collectives"]
-    assert torus == pytest.approx(3 * 1e6 * 255 / 256 / 200e9)
-    assert estimate.seconds(one, V5E, (1, 1))["collectives"] == 0
+    time = lambda name, *shape: estimate.seconds(one, chips.TPUS[name], shape)["collectives"]
+    assert time("v5e", 16, 16) == pytest.approx(3 * 1e6 * 255 / 256 / 200e9)
+    assert time("v5e", 2, 1) == pytest.approx(3 * 1e6 / 2 / 50e9)
+    assert time("v5p", 2, 2, 2) == pytest.approx(3 * 1e6 * 7 / 8 / 300e9)
+    assert time("v5p", 4, 4, 4) == pytest.approx(3 * 1e6 * 63 / 64 / 600e9)
+    assert time("v5e", 1, 1) == 0
 
 
 def test_memory_by_kind(config):

@@ -23,7 +23,7 @@ class Tpu(NamedTuple):
       hbm: bytes of memory that a program may have; the system keeps the rest of the chip's.
       hbm_bandwidth: bytes/s.
       clock: Hz, of the compiler's cycles.
-      links: to other chips; link_bandwidth: bytes/s of one of them, one way.
+      link_bandwidth: bytes/s of one link to another chip, one way.
       torus: slices with only multiples of this along their axes wrap around at the edges.
       options: of `jax.experimental.topologies.get_topology_desc`.
     """
@@ -33,7 +33,6 @@ class Tpu(NamedTuple):
     hbm: float
     hbm_bandwidth: float
     clock: float
-    links: int
     link_bandwidth: float
     torus: int
     options: dict[str, Any]
@@ -43,11 +42,11 @@ class Tpu(NamedTuple):
 TPUS: dict[str, Tpu] = {
     # Its two cores as one device, as jax shows them on the machine itself.
     "v4": Tpu(
-        "TPU v4", 275e12, 30.75 * GIB, 1200e9, 1.05e9, 6, 50e9, 4, {"chip_config_name": "megacore"}
+        "TPU v4", 275e12, 30.75 * GIB, 1200e9, 1.05e9, 50e9, 4, {"chip_config_name": "megacore"}
     ),
-    "v5e": Tpu("TPU v5 lite", 197e12, 15.75 * GIB, 819e9, 1.5e9, 4, 50e9, 16, {}),
-    "v5p": Tpu("TPU v5", 459e12, 95.74 * GIB, 2765e9, 1.75e9, 6, 100e9, 4, {}),
-    "v6e": Tpu("TPU v6 lite", 918e12, 31.25 * GIB, 1638e9, 1.75e9, 4, 100e9, 16, {}),
+    "v5e": Tpu("TPU v5 lite", 197e12, 15.75 * GIB, 819e9, 1.5e9, 50e9, 16, {}),
+    "v5p": Tpu("TPU v5", 459e12, 95.74 * GIB, 2765e9, 1.75e9, 100e9, 4, {}),
+    "v6e": Tpu("TPU v6 lite", 918e12, 31.25 * GIB, 1638e9, 1.75e9, 100e9, 16, {}),
 }
 
 _GPU_PEAKS = {

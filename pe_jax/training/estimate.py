@@ -5,8 +5,8 @@ compiler does not estimate is bounded from below by the chip's published rates:
 
 - a custom kernel takes max(FLOPs / peak, bytes / memory bandwidth);
 - another instruction, such as a gather, the time to read its operands and write its result once;
-- a collective, the bytes that each chip of a ring sends over the bandwidth of the links that the
-  ring uses: all of a chip's where the slice is a torus, else two.
+- a collective, the bytes that each chip of a ring sends, over the bandwidth of the links that a
+  chip in a corner of the slice has: one along each axis, two where the slice is a torus.
 
 Collectives and copies that run beside the computation are counted but take no time of their own.
 """
@@ -37,8 +37,9 @@ def seconds(work: Iterable[Work], tpu: Tpu, shape: tuple[int, ...]) -> dict[str,
       `estimated` by the compiler; lower bounds for custom `kernels`, for `unestimated` instructions
       and for `collectives`.
     """
-    chips, torus = math.prod(shape), all(n % tpu.torus == 0 for n in shape)
-    sending = tpu.link_bandwidth * (tpu.links if torus else 2)
+    chips, axes = math.prod(shape), sum(n > 1 for n in shape)
+    torus = all(n % tpu.torus == 0 for n in shape)
+    sending = tpu.link_bandwidth * max(axes, 1) * (2 if torus else 1)
     total = dict.fromkeys(("estimated", "kernels", "unestimated", "collectives"), 0.0)
     for one in work:
         if one.beside:
