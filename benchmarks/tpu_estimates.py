@@ -5,8 +5,9 @@
 
 Each compilation takes minutes; what is done is a line of --out, and the same command goes on from
 there. Prints a table for each topology and length: estimated time of a step (the method is that of
-`train.py --compile_for`, see docs/tpu.md), its ratio to that of learned_absolute, MFU, and the
-memory of a chip. bfloat16, AdamW, dropout as configured, --rows a chip.
+`train.py --compile_for`, see docs/tpu.md), how much of it comes from bounds instead of the
+compiler's estimate, its ratio to that of learned_absolute, MFU, and the memory of a chip. bfloat16,
+AdamW, dropout as in configs/defaults.py, --rows a chip.
 """
 
 import dataclasses
@@ -55,12 +56,13 @@ def summary(done: dict, key: dict) -> list[str]:
     """A row of the table."""
     costs = done[name(key)]["costs"]
     if not costs:
-        return [key["encoding"], "–", "–", "–", "–", "no"]
+        return [key["encoding"], "–", "–", "–", "–", "–", "no"]
     time = lambda costs: sum(costs["seconds"].values())
     reference = done.get(name({**key, "encoding": REFERENCE}), {}).get("costs")
     return [
         key["encoding"],
         f"{1e3 * time(costs):.2f}",
+        f"{1 - costs['seconds']['estimated'] / time(costs):.0%}",
         f"{time(costs) / time(reference):.2f}" if reference else "–",
         f"{costs['mfu']:.1%}",
         f"{sum(costs['memory'].values()) / GIB:.2f}",
@@ -110,7 +112,7 @@ def main(_) -> None:
             f"\n{_SIZE.value}, bfloat16, {first['topology']}, length {first['length']}, "
             f"{first['rows']} rows a chip; estimates, see docs/tpu.md\n"
         )
-        header = ["encoding", "ms a step", f"to {REFERENCE}", "MFU", "GiB a chip", "fits"]
+        header = ["encoding", "ms a step", "bounds", f"to {REFERENCE}", "MFU", "GiB a chip", "fits"]
         print("\n".join(table(header, [summary(done, key) for key in group])))
 
 
