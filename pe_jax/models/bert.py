@@ -21,6 +21,7 @@ from pe_jax.shapes import Array, Bool, Float, Int
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
 
 
+@jax.checkpoint  # Made again in the backward pass: erf is cheaper to compute than to keep.
 def gelu(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
     """The exact GELU, x·Φ(x), of the original BERT; float32 inside."""
     x32 = x.astype(jnp.float32)
