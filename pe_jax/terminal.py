@@ -28,27 +28,37 @@ class Progress:
     Args:
       total: how many there are; done: how many were before.
       unit: of what.
-      lines: elsewhere than on a terminal, say how far it is about every tenth of the way. A job
-        that reports numbers of its own needs no such lines.
+      lines: elsewhere than on a terminal, say how far it is about every tenth of the way, but not
+        twice within so many seconds. None, for a job that reports numbers of its own, never.
     """
 
-    def __init__(self, total: int, done: int = 0, *, unit: str = "steps", lines: bool = False):
+    def __init__(
+        self, total: int, done: int = 0, *, unit: str = "steps", lines: float | None = None
+    ):
         terminal = sys.stderr.isatty() and not _quiet
         self._bar = tqdm(
-            total=total, initial=done, unit=f" {unit}", disable=not terminal, smoothing=0.1
+            total=total,
+            initial=done,
+            unit=f" {unit}",
+            disable=not terminal,
+            smoothing=0.1,
+            leave=None,  # A bar below another one goes when it is done.
         )
         self._total, self._done, self._unit = total, done, unit
-        self._lines = lines and not terminal
-        self._start, self._said = time.perf_counter(), 0
+        self._lines = None if terminal else lines
+        self._start = self._last = time.perf_counter()
+        self._said = 0
 
     def advance(self, count: int = 1) -> None:
         self._bar.update(count)
         self._done += count
         tenth = 10 * self._done // max(self._total, 1)
-        if self._lines and tenth > self._said:
-            self._said = tenth
-            seconds = time.perf_counter() - self._start
-            say(f"{self._done:,} of {self._total:,} {self._unit}, {seconds:.1f} s")
+        if self._lines is None or tenth <= self._said:
+            return
+        now = time.perf_counter()
+        if now - self._last >= self._lines:
+            self._said, self._last = tenth, now
+            say(f"{self._done:,} of {self._total:,} {self._unit}, {now - self._start:.1f} s")
 
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
         """One line of numbers, above the bar if there is one."""

@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
 import pytest
 import tiny
 
+from pe_jax import terminal
 from pe_jax.cache import keep_compiled_programs
 
 ROOT = Path(__file__).parent.parent
@@ -88,6 +90,16 @@ def test_train_then_eval_say_the_same(trained):
     table = lambda text: [line for line in text.splitlines() if line.startswith("|")]
     assert table(again) == table(out)
     assert (folder / "learned_relative" / "report" / "figure2_vectors.png").exists()
+
+
+def test_lines_of_progress_keep_their_distance(monkeypatch, capsys):
+    clock = iter(range(0, 100, 4))  # Seconds: at the start, then at every tenth of the way.
+    monkeypatch.setattr(terminal, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    progress = terminal.Progress(10, unit="batches", lines=10.0)
+    for _ in range(10):
+        progress.advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"{n} of 10 batches, {4 * n:.1f} s" for n in (3, 6, 9)]
 
 
 def test_comparing_runs(trained):

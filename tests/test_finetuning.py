@@ -190,8 +190,9 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     experiments.resolve(config(pretrained, "learned_relative", **longer))  # Has no length.
 
 
-def test_lengths_do_not_change_scores(done, pretrained, tmp_path):
-    """A row padded to its bucket or to the longest scores alike."""
+def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, capsys):
+    """A row padded to its bucket or to the longest scores alike; who waits sees how far it is."""
+    monkeypatch.setattr(experiments, "_SECONDS_A_LINE", 0.0)
     resolved = experiments.resolve(config(pretrained))
     _, params = newest_params(done)
     outputs = []
@@ -200,6 +201,8 @@ def test_lengths_do_not_change_scores(done, pretrained, tmp_path):
         experiment = experiments.build(resolved, tmp_path)
         placed = jax.device_put(params, experiment.place(params))
         outputs.append(experiment.held_out_outputs(placed)["validation"])
+        count = len(experiment.held_out["validation"])
+        assert f"{count} of {count} held-out batches, " in capsys.readouterr().err
     np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
     assert outputs[0].shape == (2, 21, 2)
 

@@ -82,7 +82,7 @@ def compile_sweep(
     def run(settings: Any, progress: bool = False) -> Any:
         settings = jax.tree.map(np.asarray, settings)
         count = _count(settings)
-        bar = Progress(count, unit="settings", lines=True) if progress else None
+        bar = Progress(count, unit="settings", lines=0.0) if progress else None
         running, done = [], []
         for start in range(0, count, chunk):
             # The last chunk is filled up with its first setting, so that one program serves all.

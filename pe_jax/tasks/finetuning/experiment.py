@@ -29,7 +29,7 @@ from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks.finetuning.problem import Problem
 from pe_jax.tasks.model import model_config
 from pe_jax.tasks.start import open_start
-from pe_jax.terminal import say
+from pe_jax.terminal import Progress, say
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
@@ -43,6 +43,8 @@ _PROBLEMS = {
     "squad": ("spans", "squad_problem"),
 }
 TASKS = tuple(_PROBLEMS)
+
+_SECONDS_A_LINE = 10.0  # Of an evaluation that takes long, as SQuAD's does on a CPU.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +121,14 @@ class Experiment:
 
     def held_out_outputs(self, params: Any) -> dict[str, Any]:
         """What the heads say of every held-out row, by held-out set: leaves `[S, N, ...]`."""
-        return {name: self._collect(params, batches) for name, batches in self.held_out.items()}
+        count = sum(map(len, self.held_out.values()))
+        progress = Progress(count, unit="held-out batches", lines=_SECONDS_A_LINE)
+        collect = functools.partial(self._collect, params, progress)
+        outputs = {name: collect(batches) for name, batches in self.held_out.items()}
+        progress.close()
+        return outputs
 
-    def _collect(self, params: Any, batches: list[EvaluationBatch]) -> Any:
+    def _collect(self, params: Any, progress: Progress, batches: list[EvaluationBatch]) -> Any:
         rows = sum(len(one.numbers) for one in batches)
         whole: Any = None
         for one in batches:
@@ -132,6 +139,7 @@ class Experiment:
                 whole = jax.tree.map(shape, found)
             for into, some in zip(jax.tree.leaves(whole), jax.tree.leaves(found)):
                 into[:, one.numbers] = some[:, : len(one.numbers)]
+            progress.advance()
         return whole
 
     def _filled(self, x: np.ndarray) -> np.ndarray:
