@@ -60,12 +60,15 @@ class Progress:
             self._said, self._last = tenth, now
             say(f"{self._done:,} of {self._total:,} {self._unit}, {now - self._start:.1f} s")
 
-    def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
-        """One line of numbers, above the bar if there is one."""
-        numbers = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
-        line = f"step {step:>{len(str(self._total))}}/{self._total}  {what}  {numbers}"
+    def say(self, line: str) -> None:
+        """A line, above the bar if there is one."""
         if not _quiet:
             self._bar.write(line, file=sys.stderr)
+
+    def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
+        """One line of numbers."""
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
+        self.say(f"step {step:>{len(str(self._total))}}/{self._total}  {what}  {numbers}")
 
     def close(self) -> None:
         self._bar.close()

@@ -84,6 +84,7 @@ def test_train_then_eval_say_the_same(trained):
     folder, out, err = trained
     assert "# What the run learned: learned_relative, 6 steps" in out
     assert "| masked-LM accuracy" in out
+    assert "compiling, then steps 1 to 6" in err
     assert "step 3/6" in err  # Plain lines where there is no terminal.
     code, again, err = run("eval.py", f"--workdir={folder / 'learned_relative'}", **kept(folder))
     assert code == 0, err

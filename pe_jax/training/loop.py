@@ -139,6 +139,8 @@ def fit(
         iterator = iter(stage.batches)
         if step > begin:  # A stage that is already under way goes on where its data stood.
             iterator.set_state(data)
+        # On a CPU minutes may pass between this line and the first of the log.
+        progress.say(f"{stage.name}: compiling, then steps {step + 1:,} to {end:,}")
         totals, unread, since, steps = Totals(), None, time.perf_counter(), 0
         waited, rows, tokens, flops = 0.0, 0, 0, 0.0
         while step < end:
