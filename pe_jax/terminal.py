@@ -17,9 +17,12 @@ def be_quiet() -> None:
 
 
 def say(line: str) -> None:
-    """A line for whoever watches the run; results go to standard output, this does not."""
+    """A line for whoever watches the run, above its bar if there is one.
+
+    Results go to standard output, this does not.
+    """
     if not _quiet:
-        print(line, file=sys.stderr, flush=True)
+        tqdm.write(line, file=sys.stderr)
 
 
 class Progress:
@@ -60,15 +63,10 @@ class Progress:
             self._said, self._last = tenth, now
             say(f"{self._done:,} of {self._total:,} {self._unit}, {now - self._start:.1f} s")
 
-    def say(self, line: str) -> None:
-        """A line, above the bar if there is one."""
-        if not _quiet:
-            self._bar.write(line, file=sys.stderr)
-
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
         """One line of numbers."""
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
-        self.say(f"step {step:>{len(str(self._total))}}/{self._total}  {what}  {numbers}")
+        say(f"step {step:>{len(str(self._total))}}/{self._total}  {what}  {numbers}")
 
     def close(self) -> None:
         self._bar.close()

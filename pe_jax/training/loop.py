@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from pe_jax.terminal import Progress
+from pe_jax.terminal import Progress, say
 from pe_jax.training import chips, sharding
 from pe_jax.training.checkpoints import Checkpoints
 from pe_jax.training.interruption import Interrupted
@@ -140,7 +140,7 @@ def fit(
         if step > begin:  # A stage that is already under way goes on where its data stood.
             iterator.set_state(data)
         # On a CPU minutes may pass between this line and the first of the log.
-        progress.say(f"{stage.name}: compiling, then steps {step + 1:,} to {end:,}")
+        say(f"{stage.name}: compiling, then steps {step + 1:,} to {end:,}")
         totals, unread, since, steps = Totals(), None, time.perf_counter(), 0
         waited, rows, tokens, flops = 0.0, 0, 0, 0.0
         while step < end:
