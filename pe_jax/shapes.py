@@ -7,7 +7,7 @@ that may be 1. The tests check every annotation of encodings, attention and prop
     H  heads                     D          hidden size
     d  head size                 F          frequencies, half of D or d
     V  vocabulary                P          predictions a row
-    M, N  anything else that is counted
+    A  axes of a position        M, N       anything else that is counted
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Real
 
 if TYPE_CHECKING:
     Array = Any  # jax and NumPy arrays mix freely; their shapes are checked at run time.
 else:
     Array = jax.Array | np.ndarray  # Functions take either; what they return is a jax.Array.
 
-__all__ = ["Array", "Bool", "Float", "Int"]
+__all__ = ["Array", "Bool", "Float", "Int", "Real"]

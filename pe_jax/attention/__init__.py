@@ -1,8 +1,8 @@
 """Attention for q, k, v and a position encoding; no Flax."""
 
-from pe_jax.attention.dense import attention, attention_logits, masked_softmax
+from pe_jax.attention.attention import attention, attention_logits
 from pe_jax.attention.dropout import dropout
-from pe_jax.attention.masks import padding_mask, segment_mask
+from pe_jax.attention.masks import masked_softmax, padding_mask, segment_mask
 
 __all__ = [
     "attention",

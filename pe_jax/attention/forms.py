@@ -6,23 +6,25 @@ docs/performance.md has the measurements behind the choices.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from pe_jax.attention import relative
-from pe_jax.encodings.base import PositionEncoding, combine, split
+from pe_jax.attention.offset_terms import How, Terms, farthest, rotation, tables
+from pe_jax.attention.operands import Operands, Term
+from pe_jax.attention.plain import bias
 
 
-class Plan(NamedTuple):
+class Form(NamedTuple):
     """How attention is computed.
 
     Attributes:
-      terms: forms of the relative terms, in order of preference (see `relative.FORMS`); a term that
-        none of them serves keeps its encoding's own hooks.
+      terms: forms of the terms of the offset, in order of preference (see `offset_terms`). None at
+        all: as the formula stands (see `plain`).
       block: queries at a time, for memory linear in the length; None takes all at once.
-      kernel: runs as the TPU kernel where that serves the encoding, memory linear as well.
+      kernel: runs as the TPU kernel where that supports the encoding, memory linear as well.
     """
 
     terms: tuple[str, ...] = ()
@@ -30,51 +32,61 @@ class Plan(NamedTuple):
     kernel: bool = False
 
 
-FORMS: dict[str, Plan] = {
-    "naive": Plan(),
-    "buckets": Plan(("buckets",)),
-    "rotation": Plan(("rotation",)),
-    "fused": Plan(("buckets", "rotation"), block=128),
-    "kernel": Plan(("buckets", "rotation"), block=128, kernel=True),
+FORMS: dict[str, Form] = {
+    "naive": Form(),
+    "pairs": Form(("pairs",)),
+    "buckets": Form(("buckets",)),
+    "rotation": Form(("rotation",)),
+    "fused": Form(("buckets", "rotation"), block=128),
+    "kernel": Form(("buckets", "rotation"), block=128, kernel=True),
 }
 
-# For each platform, plans up to a number of keys. The last one holds for all longer inputs.
-_AUTO: dict[str, tuple[tuple[float, Plan], ...]] = {
-    "cpu": ((1024, Plan(("buckets", "rotation"))), (float("inf"), FORMS["fused"])),
+_BY_PAIRS = Form(("pairs", "rotation"))
+
+# For each platform, forms up to a number of keys. The last one holds for all longer inputs.
+_AUTO: dict[str, tuple[tuple[float, Form], ...]] = {
+    "cpu": ((1024, Form(("buckets", "rotation"))), (float("inf"), FORMS["fused"])),
     # Below 128 keys the kernel would work on padding.
-    "tpu": ((127, FORMS["naive"]), (float("inf"), FORMS["kernel"])),
+    "tpu": ((127, _BY_PAIRS), (float("inf"), FORMS["kernel"])),
     # Has no rotation of rows by different numbers of lanes, which the kernel is built on.
     "tpu v4": (
-        (256, FORMS["naive"]),
-        (1024, Plan(("rotation", "buckets"))),
+        (256, _BY_PAIRS),
+        (1024, Form(("rotation", "buckets"))),
         (float("inf"), FORMS["fused"]),
     ),
     # Not measured on a GPU: as on a TPU, gathers are avoided at lengths where they would show.
     "gpu": (
-        (256, FORMS["naive"]),
-        (1024, Plan(("rotation", "buckets"))),
+        (256, _BY_PAIRS),
+        (1024, Form(("rotation", "buckets"))),
         (float("inf"), FORMS["fused"]),
     ),
 }
+# A window is run in blocks, which skip what it does not reach, from so many times its keys on.
+_WINDOWS = 3
 
 
 PLATFORMS = tuple(_AUTO)
 
 
-def choose(form: str, keys: int, platform: str | None = None) -> Plan:
-    """The plan of a form, `"auto"` or a name in `FORMS`.
+def choose(form: str, keys: int, platform: str | None = None, reach: int | None = None) -> Form:
+    """What `"auto"`, or a name in `FORMS`, stands for.
 
     Args:
-      keys: how many a query looks at.
+      keys: how many there are.
       platform: what the program is compiled for, `"cpu"`, `"gpu"`, `"tpu"` or `"tpu v4"`; default:
         where this process runs.
+      reach: of the window, if there is one.
 
     Raises:
       ValueError: for an unknown form.
     """
     if form == "auto":
         rules = _AUTO.get(platform or _here(), _AUTO["gpu"])
-        return next(plan for longest, plan in rules if keys <= longest)
+        found = next(form for longest, form in rules if keys <= longest)
+        block = FORMS["fused"].block
+        if reach is not None and block and keys >= _WINDOWS * (block + 2 * reach):
+            return found._replace(block=block)
+        return found
     if form not in FORMS:
         raise ValueError(f"Attention has the forms auto, {', '.join(FORMS)}; got {form!r}.")
     return FORMS[form]
@@ -86,40 +98,92 @@ def _here() -> str:
     return kind if kind in _AUTO else jax.default_backend()
 
 
-def in_form(
-    encoding: PositionEncoding, form: str, plan: Plan, contiguous: bool
-) -> PositionEncoding:
-    """`encoding` with the hooks of its relative terms in the forms of `plan`.
-
-    Args:
-      form: what the caller asked for.
-      contiguous: see `relative.contiguous`.
-
-    Raises:
-      ValueError: if a form that was asked for by name cannot compute one of the terms.
+def arrays(x: Operands, form: Form) -> tuple[How, Terms] | None:
+    """The terms of `x` as arrays, in the forms that `form` prefers; None where there is no form but
+    the plain one: for vectors of offsets without a clip at positions that are no range, for real
+    positions, and for a temperature of each query where vectors join the queries.
     """
+    in_tables: list[Term] = []
+    rotations: list[tuple] = []
+    added = [term.logits for term in x.terms if term.logits is not None]
+    pairs = False
+    for term in x.terms:
+        if not term.offsets.has_terms:
+            continue
+        how = next((name for name in form.terms if _supports(name, term, x)), None)
+        if how is None and not any((term.offsets.keys, term.offsets.queries, term.offsets.values)):
+            added.append(bias(term))
+        elif how is None:
+            return None
+        elif how == "rotation":
+            rotations.append(rotation(term))
+        else:
+            in_tables.append(term)
+            pairs = pairs or how == "pairs"
+    clip = max(map(_rows, in_tables), default=0)
+    mapped = x.q is not x.content_q
+    terms = Terms(
+        tables(in_tables, clip, x.scale) if in_tables else None,
+        tuple(one for one, _ in rotations),
+        x.content_q if mapped and (in_tables or rotations) else None,
+        x.content_k if mapped and in_tables else None,
+        sum(added[1:], start=added[0]).astype(jnp.float32) if added else None,
+    )
+    return How(clip, pairs, tuple(clip for _, clip in rotations)), terms
 
-    def of(part: PositionEncoding) -> PositionEncoding:
-        term = part.relative
-        if term is None:
-            return part
-        for name in plan.terms:
-            how = relative.FORMS[name]
-            if how.serves(term, contiguous):
-                return part._replace(
-                    logits=functools.partial(how.logits, term),
-                    values=functools.partial(how.values, term),
-                )
-            if name == form:
-                raise unable(form, encoding, how.needs)
-        return part
 
-    return combine(*(of(part) for part, _ in split(encoding, {})))
+def _rows(term: Term) -> int:
+    """The clip of its tables: offsets that cannot occur have no row."""
+    found = [one for one in (term.offsets.clip, farthest(term)) if one is not None]
+    return max(1, min(found))
 
 
-def unable(form: str, encoding: PositionEncoding, needs: str) -> ValueError:
-    """That `form` cannot compute attention with `encoding`."""
+def _supports(form: str, term: Term, x: Operands) -> bool:
+    if form == "rotation":
+        return supports_rotation(term)
+    if term.offsets.queries and jnp.ndim(x.scale):
+        return False
+    return supports_tables(term)
+
+
+def supports_rotation(term: Term) -> bool:
+    """Whether all its vectors are sinusoids, at positions that gradients do not flow to."""
+    others = term.offsets.queries or term.offsets.bias
+    return term.offsets.frequencies is not None and not others and not _real(term)
+
+
+def supports_tables(term: Term) -> bool:
+    """Whether its offsets are the integers of a range, or clipped to one."""
+    return term.shift is not None or (term.offsets.clip is not None and not _real(term))
+
+
+def _real(term: Term) -> bool:
+    """Whether positions are real numbers."""
+    return any(
+        not isinstance(p, range) and not np.issubdtype(p.dtype, np.integer) for p in term.positions
+    )
+
+
+_NEEDS = {
+    "rotation": "vectors that are sinusoids",
+    "buckets": "consecutive positions, given as ranges",
+    "pairs": "integer positions, and a clip where they are no ranges",
+}
+
+
+def check(form: str, x: Operands, name: str) -> None:
+    """Raises:
+    ValueError: if a form of terms that was asked for by name cannot compute one of `x`.
+    """
+    for term in x.terms:
+        unfit = not _supports(form, term, x) or (form == "buckets" and term.shift is None)
+        if form in _NEEDS and term.offsets.has_terms and unfit:
+            raise unable(form, name, _NEEDS[form])
+
+
+def unable(form: str, name: str, needs: str) -> ValueError:
+    """That `form` cannot compute attention with the encoding called `name`."""
     return ValueError(
-        f"Attention in the form {form!r} needs {needs}, which {encoding.name!r} has not here. Use "
-        "'auto', or 'naive' or 'fused', which serve all."
+        f"Attention in the form {form!r} needs {needs}, which {name!r} has not here. Use 'auto', "
+        "or 'naive' or 'fused', which support all."
     )

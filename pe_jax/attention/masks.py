@@ -1,21 +1,42 @@
-"""Attention masks: boolean, True where a query may look at a key."""
+"""Attention masks: boolean, True where a query may attend to a key."""
 
 from __future__ import annotations
 
-from pe_jax.shapes import Array, Bool, Int
+import jax
+import jax.numpy as jnp
+
+from pe_jax.shapes import Array, Bool, Float, Int
 
 
 def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[Array, "B 1 1 Lk"]:
-    """Every query looks at the valid keys only."""
+    """Every query attends to the valid keys only."""
     return valid[:, None, None, :]
 
 
 def segment_mask(
     segments_q: Int[Array, "B Lq"], segments_k: Int[Array, "B Lk"]
 ) -> Bool[Array, "B 1 Lq Lk"]:
-    """For packed sequences: queries look at keys of their own segment.
+    """For packed sequences: queries attend to keys of their own segment.
 
-    Segments are numbered from 1; 0 is padding, which looks at nothing and is looked at by nothing.
+    Segments are numbered from 1; 0 is padding, which attends to nothing and is attended to by
+    nothing.
     """
     q, k = segments_q[:, None, :, None], segments_k[:, None, None, :]
     return (q == k) & (q > 0)
+
+
+def masked_logits(logits: Float[Array, "*B"], mask: Bool[Array, "..."] | None) -> jax.Array:
+    """A floor where the mask forbids. Finite: a row of -inf, and its gradient, would be NaN."""
+    return logits if mask is None else jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
+
+
+def masked_weights(weights: Float[Array, "*B"], mask: Bool[Array, "..."] | None) -> jax.Array:
+    """0 where the mask forbids, which the floor leaves above 0 in rows without any key."""
+    return weights if mask is None else jnp.where(mask, weights, 0.0)
+
+
+def masked_softmax(
+    logits: Float[Array, "B H Lq Lk"], mask: Bool[Array, "#B #H #Lq Lk"] | None
+) -> Float[Array, "B H Lq Lk"]:
+    """Softmax over the keys that the mask allows; all zeros where it allows none."""
+    return masked_weights(jax.nn.softmax(masked_logits(logits, mask), axis=-1), mask)

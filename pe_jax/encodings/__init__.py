@@ -12,29 +12,60 @@ from pe_jax.encodings.absolute import (
     learned_absolute,
     sinusoidal_absolute,
 )
-from pe_jax.encodings.base import PositionEncoding, combine, none, parameter_count, split
-from pe_jax.encodings.names import PAPER, SINGLE, from_name
+from pe_jax.encodings.base import (
+    About,
+    Context,
+    Inputs,
+    Offsets,
+    Params,
+    Part,
+    PositionEncoding,
+    Positions,
+    Projections,
+    View,
+    embed,
+    named,
+    none,
+    offsets,
+    parameter_count,
+)
+from pe_jax.encodings.names import ENCODINGS, PAPER, WRAPPERS, Sizes, from_name, stack_from_name
 from pe_jax.encodings.relative import (
     learnable_sinusoidal_relative,
     learned_relative,
-    offsets,
     sinusoidal_relative,
 )
-from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
+from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
+from pe_jax.encodings.stack import Stack, as_stack
 from pe_jax.encodings.tables import look_up, resize_table
 
 __all__ = [
+    "ENCODINGS",
     "PAPER",
-    "SINGLE",
+    "WRAPPERS",
+    "About",
+    "Context",
+    "Inputs",
+    "Offsets",
+    "Params",
+    "Part",
     "PositionEncoding",
-    "combine",
+    "Positions",
+    "Projections",
+    "Sizes",
+    "Stack",
+    "View",
+    "angles",
+    "as_stack",
     "default_frequencies",
+    "embed",
     "from_name",
     "learnable_sinusoidal_absolute",
     "learnable_sinusoidal_relative",
     "learned_absolute",
     "learned_relative",
     "look_up",
+    "named",
     "none",
     "offsets",
     "parameter_count",
@@ -43,5 +74,5 @@ __all__ = [
     "sinusoid",
     "sinusoidal_absolute",
     "sinusoidal_relative",
-    "split",
+    "stack_from_name",
 ]

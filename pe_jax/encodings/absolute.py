@@ -2,80 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Params, PositionEncoding, no_parameters
+from pe_jax.encodings.base import About, Inputs, Params, Part, View, as_array, named, no_parameters
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
-from pe_jax.encodings.tables import look_up
-from pe_jax.shapes import Array, Float, Int
+from pe_jax.encodings.tables import look_up, resize_table
+from pe_jax.shapes import Array, Float, Real
 
 
-def learned_absolute(length: int, dim: int, *, stddev: float = 0.02) -> PositionEncoding:
+@named
+def learned_absolute(max_length: int, hidden_size: int, *, stddev: float = 0.02) -> Part:
     """One free vector per position: BERT's own encoding (Gehring et al. 2017).
 
-    Params: `{"table": [length, dim]}`, drawn from a normal of `stddev`. A position past the table
-    is a ValueError (see `tables.look_up`).
+    Params: `{"table": [max_length, D]}`, drawn from a normal of `stddev`. A position past the
+    table is a ValueError (see `tables.look_up`).
     """
 
     def init(key: jax.Array) -> Params:
-        return {"table": stddev * jax.random.normal(key, (length, dim))}
+        return {"table": stddev * jax.random.normal(key, (max_length, hidden_size))}
 
-    def embed(params: Params, positions: Int[Array, "*B"]) -> Float[Array, "*B D"]:
-        return look_up(params["table"], positions)
+    return Part(
+        init=init,
+        embed=_added(lambda params, x: look_up(params["table"], x)),
+        view=View("absolute", lambda params, x: look_up(params["table"], x)),
+        about=About("P_x free", "L·D", "nearly†, locally†, nearly†"),
+        longest=max_length,
+        resize=lambda params, *to: {"table": resize_table(params["table"], *to)},
+    )
 
-    return PositionEncoding("learned_absolute", "absolute", init, embed=embed, vectors=embed)
 
-
-def sinusoidal_absolute(
-    dim: int, *, base: float = 10_000.0, scale: float = 1.0
-) -> PositionEncoding:
+@named
+def sinusoidal_absolute(hidden_size: int, *, base: float = 10_000.0, scale: float = 1.0) -> Part:
     """The fixed sinusoid of Vaswani et al. 2017; no parameters, any length.
 
     Args:
-      scale: embeddings are scale · P(x). The paper's is 1, on top of a trained BERT. Beside fresh
-        word embeddings of standard deviation 0.02 such waves are 35 times as strong and drown the
-        words for long: training from scratch wants a scale near 0.03. (Vaswani et al. scale the
+      scale: embeddings are scale · P(x). The paper's is 1, on top of a trained BERT. Next to fresh
+        word embeddings of standard deviation 0.02 such sinusoids are 35 times as large and drown
+        the words for long: training from scratch wants a scale near 0.03. (Vaswani et al. scale the
         word embeddings up instead, by sqrt(D).) No property of P·Pᵀ depends on it.
     """
-    frequencies = default_frequencies(dim, base)
-
-    def embed(params: Params, positions: Int[Array, "*B"]) -> Float[Array, "*B D"]:
-        del params
-        return scale * sinusoid(positions, frequencies)
-
-    return PositionEncoding(
-        "sinusoidal_absolute",
-        "absolute",
-        no_parameters,
-        embed=embed,
-        vectors=embed,
-        frequencies=lambda params: jnp.array(frequencies),
-    )
+    fixed = default_frequencies(hidden_size, base)
+    about = About("S(ω, x), ω_i = 10000^(−2i/D)", "0", "yes, locally, yes")
+    return _sinusoidal(lambda params: jnp.array(fixed), scale, about)
 
 
+@named
 def learnable_sinusoidal_absolute(
-    dim: int, *, base: float = 10_000.0, scale: float = 1.0
-) -> PositionEncoding:
+    hidden_size: int, *, base: float = 10_000.0, scale: float = 1.0
+) -> Part:
     """The sinusoid with learnable frequencies (paper, section 3.2).
 
-    Params: `{"frequencies": [dim/2]}` in radians per position, starting at the fixed ones. `scale`
+    Params: `{"frequencies": [D/2]}` in radians per position, starting at the fixed ones. `scale`
     as in `sinusoidal_absolute`.
     """
-    start = default_frequencies(dim, base)
-
-    def init(key: jax.Array) -> Params:
-        del key  # The start is the fixed sinusoid: nothing to draw.
-        return {"frequencies": jnp.array(start)}
-
-    def embed(params: Params, positions: Int[Array, "*B"]) -> Float[Array, "*B D"]:
-        return scale * sinusoid(positions, params["frequencies"])
-
-    return PositionEncoding(
-        "learnable_sinusoidal_absolute",
-        "absolute",
-        init,
-        embed=embed,
-        vectors=embed,
-        frequencies=lambda params: params["frequencies"],
+    start = default_frequencies(hidden_size, base)
+    about = About("S(ω, x), ω free", "D/2", "yes, locally†, yes")
+    part = _sinusoidal(lambda params: params["frequencies"], scale, about)
+    return part._replace(
+        init=lambda key: {"frequencies": jnp.array(start)}, frequency_leaves=("frequencies",)
     )
+
+
+def _sinusoidal(frequencies: Callable[[Params], jax.Array], scale: float, about: About) -> Part:
+    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
+        return scale * sinusoid(x, frequencies(params))
+
+    return Part(
+        init=no_parameters,
+        embed=_added(vectors),
+        view=View("absolute", vectors, frequencies),
+        about=about,
+    )
+
+
+def _added(vectors: Callable[[Params, Array], jax.Array]):
+    """The hook `embed` that adds `vectors(params, positions)`."""
+
+    def embed(params: Params, x: Float[Array, "B L D"], inputs: Inputs) -> Float[Array, "B L D"]:
+        return x + vectors(params, as_array(inputs.positions))
+
+    return embed

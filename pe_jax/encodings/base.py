@@ -1,71 +1,143 @@
-"""What a position encoding is: a tuple of pure functions, and how two of them combine."""
+"""What a position encoding is: pure functions and data that attention is a function of.
+
+Every encoding is an instance of one formula. In a layer of attention, for query i and key j,
+
+    q, k, v = heads(q, k, v)
+    S_ij    = s · (q_i·k_j + q_i·K(j-i) + Q(j-i)·k_j) + bias(j-i) + logits(i, j)
+    A_i     = softmax of S_i over the keys that the mask and the reach allow
+    o_i     = output(Σ_j A_ij v_j) + Σ_j A_ij V(j-i)
+
+with s = factor / sqrt(d). `embed` acts before the first layer. K, Q, V and bias are functions of
+the offset alone, given as data (`Offsets`) from which attention makes fast forms. They meet the
+content of queries and keys, as it was before `heads` of any encoding. Biases and `logits` are
+added as they are: nothing is scaled behind an encoding's back.
+
+**The sign**: the offset is `position of the key - position of the query`, positive for keys to the
+right of the query. (The paper's eq. 4 writes P_{x-y} and leaves open which is which.)
+
+Shapes: B batch, Lq and Lk lengths, D hidden size, H heads, d head size, A axes of a position.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import operator
+import inspect
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, ParamSpec
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 
-from pe_jax.shapes import Array
+from pe_jax.shapes import Array, Real
 
 Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
 
-
-class Relative(NamedTuple):
-    """Vectors P(j - i) that join keys and values: what the fast forms of the term are made from.
-
-    Attributes:
-      clip: offsets are clipped to -clip .. clip; None leaves them as they are.
-      keys, values: `(params, offsets[...]) -> [..., d]`, the vectors of signed offsets.
-      key_frequencies, value_frequencies: `params -> [F]`, where the vectors are made of waves.
-    """
-
-    clip: int | None
-    keys: Callable[[Params, jax.Array], jax.Array]
-    values: Callable[[Params, jax.Array], jax.Array]
-    key_frequencies: Callable[[Params], jax.Array] | None = None
-    value_frequencies: Callable[[Params], jax.Array] | None = None
+# `range(start, stop)`: consecutive positions, the same in every row, known while compiling. That is
+# what the fast forms need. Anything else is an array `[L]` or `[B, L]`, integer or real, or
+# `[..., L, A]` for an encoding of A axes.
+Positions = range | Array
 
 
-class PositionEncoding(NamedTuple):
-    """A position encoding as pure functions; a hook that is None costs nothing.
-
-    Shapes: B batch, L length, D hidden size, H heads, d head size. Positions are integers
-    `[L]` (shared by the batch) or `[B, L]` (one row per example, as packing needs).
+class Inputs(NamedTuple):
+    """What `Part.embed` may know of a model's input.
 
     Attributes:
-      name: the name a config uses, such as `"learned_absolute"`.
-      kind: what the position vectors are indexed by: `"absolute"` positions, `"relative"` offsets,
-        or `"none"` where there are no position vectors (no encoding, or a combination of several).
-      init: `init(key) -> params`, a dict with no entry that the encoding does not use.
-      embed: `embed(params, positions) -> [..., L, D]`, added once to the token embeddings.
-      rotate: `rotate(params, x[B, L, H, d], positions) -> x`, applied to queries and keys.
-      logits: `logits(params, q, k, positions_q, positions_k) -> [B, H, Lq, Lk]`, added to q·k
-        before scaling by 1/sqrt(d).
-      values: `values(params, weights[B, H, Lq, Lk], positions_q, positions_k) -> [B, Lq, H, d]`,
-        added to weights·v.
-      vectors: `vectors(params, x[...]) -> [..., D or d]`, the position vectors P(x) themselves,
-        for figures and metrics; x are positions or offsets, as `kind` says.
-      frequencies: `frequencies(params) -> [F]`, radians per position, of an encoding made of waves.
-      relative: what `logits` and `values` are made from, where they are a relative term. Attention
-        then has faster forms of the two hooks to choose from.
-      parts: the encodings that a combination is made of; empty for a single one.
+      positions: of the tokens.
+      tokens: ids `[B, L]`, where the model has them.
+      key: for encodings that draw while training; None draws nothing.
     """
 
-    name: str
-    kind: Literal["none", "absolute", "relative"]
-    init: Callable[[jax.Array], Params]
-    embed: Callable[..., jax.Array] | None = None
-    rotate: Callable[..., jax.Array] | None = None
-    logits: Callable[..., jax.Array] | None = None
-    values: Callable[..., jax.Array] | None = None
-    vectors: Callable[..., jax.Array] | None = None
+    positions: Positions
+    tokens: Array | None = None
+    key: jax.Array | None = None
+
+
+class Projections(NamedTuple):
+    """A layer's own maps `[..., D] -> [..., H, d]`, for encodings that send positions through."""
+
+    query: Callable[[Array], jax.Array]
+    key: Callable[[Array], jax.Array]
+
+
+class Context(NamedTuple):
+    """What an encoding may know of a layer of attention; what it does not read costs nothing.
+
+    Attributes:
+      positions_q, positions_k: of queries and keys; keys default to the queries'.
+      x_q, x_k: hidden states `[B, L, D]` that queries and keys were projected from, where the
+        caller gives them.
+      projections: of this layer, where the caller gives them.
+      key: for encodings that draw while training, the same in every layer; None draws nothing.
+    """
+
+    positions_q: Positions
+    positions_k: Positions | None = None
+    x_q: Array | None = None
+    x_k: Array | None = None
+    projections: Projections | None = None
+    key: jax.Array | None = None
+
+
+# `(params, offsets [...], context) -> [..., d]`, or `[..., H, d]` with vectors for each head.
+OffsetVectors = Callable[[Params, Array, Context], jax.Array]
+
+
+class Offsets(NamedTuple):
+    """Terms that depend on j - i only; whatever is None is not there.
+
+    Attributes:
+      keys: K, vectors that join the keys and meet the queries.
+      queries: Q, vectors that join the queries and meet the keys.
+      values: V, vectors that join the values.
+      bias: `(params, offsets [...], context) -> [...]`, or `[..., H]` with one for each head.
+      frequencies, value_frequencies: `params -> [F]`, where K and V are sinusoids of the offset
+        with these frequencies, in the order of `sinusoid`: both or neither.
+      clip: the terms of offsets beyond ±clip are those of ±clip; None where no such number exists.
+      reach: keys more than this many positions away are not attended to (a window: reach 64 leaves
+        129 keys). None: no window.
+    """
+
+    keys: OffsetVectors | None = None
+    queries: OffsetVectors | None = None
+    values: OffsetVectors | None = None
+    bias: Callable[[Params, Array, Context], jax.Array] | None = None
     frequencies: Callable[[Params], jax.Array] | None = None
-    relative: Relative | None = None
-    parts: tuple[PositionEncoding, ...] = ()
+    value_frequencies: Callable[[Params], jax.Array] | None = None
+    clip: int | None = None
+    reach: int | None = None
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether anything is added to logits or outputs; a bare window adds nothing."""
+        return any((self.keys, self.queries, self.values, self.bias))
+
+
+class View(NamedTuple):
+    """How an encoding is measured. Attention never reads it.
+
+    Attributes:
+      kind: what vectors are indexed by, positions or offsets.
+      vectors: `(params, x [...]) -> [..., D or d]`, the position vectors P(x) themselves.
+      frequencies: `params -> [F]`, radians per position, of a sinusoidal or rotary encoding.
+    """
+
+    kind: Literal["absolute", "relative"]
+    vectors: Callable[[Params, Array], jax.Array] | None = None
+    frequencies: Callable[[Params], jax.Array] | None = None
+
+
+class About(NamedTuple):
+    """A row of table 1: the formula, its number of parameters, and what the paper says of it.
+
+    `paper` is translation invariance, monotonicity, symmetry; † means observed, not derived.
+    """
+
+    formula: str
+    parameters: str
+    paper: str = "–"
 
 
 def no_parameters(key: jax.Array) -> Params:
@@ -74,85 +146,311 @@ def no_parameters(key: jax.Array) -> Params:
     return {}
 
 
-def none() -> PositionEncoding:
-    """No position information at all: the bag-of-words baseline (paper, tables 2 and 3)."""
-    return PositionEncoding("none", "none", no_parameters)
+class Part(NamedTuple):
+    """One encoding by itself, as pure functions of its own parameters; a hook that is None is not
+    there and costs nothing.
+
+    Attributes:
+      name: as a config writes it, options included: `"rope(base=500)"`.
+      init: `init(key) -> params`.
+      positions: `(positions, keys, key) -> positions`, what the other hooks see instead; `keys` is
+        the number of keys.
+      embed: `(params, x [B, L, D], Inputs) -> x`.
+      heads: `(params, q, k, v, Context) -> (q, k, v)`, each `[B, L, H, d]`. The head size of q and
+        k may grow; the logits are scaled by the original one.
+      output: `(params, o, Context) -> o`, undoes what `heads` did to v.
+      offsets: terms of the offset.
+      logits: `(params, q, k, Context) -> [#B, #H, Lq, Lk]`, all other terms; q is scaled by s.
+      factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
+      view, about: for measurements.
+      longest: the number of positions, where there is a limit.
+      resize: `(params, length, method) -> params` for another `longest`.
+      frequency_leaves: names of the parameters that are frequencies: weight decay leaves them
+        alone, and they may have a learning rate of their own.
+      axes: A, of a position.
+      family: the key of its parameters; default the name without options.
+    """
+
+    name: str = ""
+    init: Callable[[jax.Array], Params] = no_parameters
+    positions: Callable[[Positions, int, jax.Array | None], Positions] | None = None
+    embed: Callable[[Params, Array, Inputs], jax.Array] | None = None
+    heads: Callable[[Params, Array, Array, Array, Context], tuple[Array, Array, Array]] | None = (
+        None
+    )
+    output: Callable[[Params, Array, Context], jax.Array] | None = None
+    offsets: Offsets | None = None
+    logits: Callable[[Params, Array, Array, Context], jax.Array] | None = None
+    factor: Callable[[Params, Context], ArrayLike] | None = None
+    view: View | None = None
+    about: About | None = None
+    longest: int | None = None
+    resize: Callable[[Params, int, str], Params] | None = None
+    frequency_leaves: tuple[str, ...] = ()
+    axes: int = 1
+    family: str = ""
+
+    @property
+    def key(self) -> str:
+        """Under which its parameters are."""
+        return self.family or self.name.partition("(")[0]
+
+    @property
+    def in_attention(self) -> tuple[str, ...]:
+        """What it does beyond adding to the input, in words."""
+        terms = self.offsets or Offsets()
+        does = {
+            "maps queries, keys or values": self.heads or self.output,
+            "adds terms to the attention logits": (
+                terms.keys or terms.queries or terms.bias or self.logits
+            ),
+            "adds position vectors to the values": terms.values,
+            "limits how far a query attends": terms.reach,
+            "changes the temperature of the softmax": self.factor,
+        }
+        return tuple(what for what, hook in does.items() if hook)
 
 
-def combine(*encodings: PositionEncoding) -> PositionEncoding:
-    """Joins encodings into one: embeddings, logits and values add up, rotations follow one another.
+@dataclasses.dataclass(frozen=True)
+class PositionEncoding:
+    """A position encoding: one part or several that act together; no part at all is `none`.
 
-    Args:
-      *encodings: single encodings with distinct names. Combinations are flattened first.
-
-    Returns:
-      An encoding whose params are nested by name, `{name: params of that encoding}`, with no
-      entry for an encoding without parameters.
-
-    Raises:
-      ValueError: when nothing is given, or a name occurs twice (its params would collide).
+    Embeddings and maps follow one another, terms add up, factors multiply, the smallest reach
+    holds. Join encodings with `+`.
 
     Example:
       >>> from pe_jax import encodings
-      >>> both = encodings.combine(
-      ...     encodings.learned_absolute(length=512, dim=768),
-      ...     encodings.learnable_sinusoidal_relative(dim=64))
+      >>> both = encodings.learned_absolute(512, 768) + encodings.rope(64, 12)
       >>> both.name
-      'learned_absolute+learnable_sinusoidal_relative'
+      'learned_absolute+rope'
     """
-    singles = tuple(part for encoding in encodings for part in encoding.parts or (encoding,))
-    names = [single.name for single in singles]
-    if not singles:
-        raise ValueError("combine() needs at least one encoding; for no positions use none().")
-    if len(set(names)) < len(names):
-        raise ValueError(f"combine() got {names}: each encoding may occur once, give each a name.")
-    if len(singles) == 1:
-        return singles[0]
 
-    def init(key: jax.Array) -> Params:
-        keys = jax.random.split(key, len(singles))
-        params = {single.name: single.init(k) for single, k in zip(singles, keys, strict=True)}
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        keys = [part.key for part in self.parts]
+        if not all(keys):
+            raise ValueError("A part of an encoding has no name: Part(name=...).")
+        if len(set(keys)) < len(keys):
+            raise ValueError(
+                f"{self.name} joins encodings of one family, whose parameters would collide: each "
+                "may occur once, give each a family of its own (Part.family)."
+            )
+
+    @property
+    def name(self) -> str:
+        """As a config writes it; parses back to the same encoding."""
+        return "+".join(part.name for part in self.parts) or "none"
+
+    def __add__(self, other: PositionEncoding) -> PositionEncoding:
+        if not isinstance(other, PositionEncoding):
+            return NotImplemented
+        return PositionEncoding(self.parts + other.parts)
+
+    def init(self, key: jax.Array) -> Params:
+        """Parameters nested by name, `{part.key: params of that part}`, with no entry for a part
+        that learns nothing."""
+        several = len(self.parts) > 1
+        keys = jax.random.split(key, len(self.parts)) if several else [key] * len(self.parts)
+        params = {part.key: part.init(own) for part, own in zip(self.parts, keys, strict=True)}
         return {name: value for name, value in params.items() if value}
 
-    def having(hook: str) -> list[tuple[str, Callable[..., jax.Array]]]:
-        return [(single.name, f) for single in singles if (f := getattr(single, hook))]
+    def split(self, params: Params | None) -> list[tuple[Part, Params]]:
+        """The parts, each with its own parameters.
 
-    def summed(hook: str) -> Callable[..., jax.Array] | None:
-        terms = having(hook)
+        Raises:
+          ValueError: if parameters of a part are missing.
+        """
+        params = params or {}
+        missing = [p for p in self.parts if p.key not in params and _learns(p)]
+        if missing:
+            raise ValueError(
+                f"The parameters of {', '.join(p.key for p in missing)} are missing; got "
+                f"{', '.join(params) or 'none'}. Pass what encoding.init(key) returned."
+            )
+        return [(part, params.get(part.key, {})) for part in self.parts]
 
-        def total(params: Params, *args: Array) -> jax.Array:
-            each = (f(params.get(name, {}), *args) for name, f in terms)
-            return functools.reduce(operator.add, each)
+    @property
+    def longest(self) -> int | None:
+        """The number of positions, where a part has a limit."""
+        return min((p.longest for p in self.parts if p.longest is not None), default=None)
 
-        return total if terms else None
+    @property
+    def axes(self) -> int:
+        """A, of the positions that it takes.
 
-    rotations = having("rotate")
+        Raises:
+          ValueError: if parts take positions of different numbers of axes.
+        """
+        found = {part.axes for part in self.parts} or {1}
+        if len(found) > 1:
+            raise ValueError(f"The parts of {self.name} take positions of {sorted(found)} axes.")
+        return found.pop()
 
-    def rotate(params: Params, x: Array, positions: Array) -> jax.Array:
-        for name, f in rotations:
-            x = f(params.get(name, {}), x, positions)
-        return x
-
-    return PositionEncoding(
-        name="+".join(names),
-        kind="none",
-        init=init,
-        embed=summed("embed"),
-        rotate=rotate if rotations else None,
-        logits=summed("logits"),
-        values=summed("values"),
-        parts=singles,
-    )
+    def resize(self, params: Params, length: int, method: str) -> Params:
+        """Parameters for another number of positions, see `resize_table`."""
+        changed = {
+            part.key: part.resize(own, length, method)
+            for part, own in self.split(params)
+            if part.resize and own
+        }
+        return {**params, **changed}
 
 
-def split(encoding: PositionEncoding, params: Params) -> list[tuple[PositionEncoding, Params]]:
-    """The single encodings inside `encoding`, each with its own params."""
-    if not encoding.parts:
-        return [(encoding, params)]
-    return [(part, params.get(part.name, {})) for part in encoding.parts]
+def _learns(part: Part) -> bool:
+    return bool(jax.tree.leaves(jax.eval_shape(part.init, jax.random.key(0))))
+
+
+_Arguments = ParamSpec("_Arguments")
+
+
+def named(make: Callable[_Arguments, Part]) -> Callable[_Arguments, PositionEncoding]:
+    """Turns a function that makes a part into one that makes an encoding, named after it.
+
+    The name is what a config writes: the function's own, then the keyword-only options that differ
+    from their defaults. Its other parameters are sizes of the model (`names.Sizes`).
+    """
+    defaults = {k: p.default for k, p in inspect.signature(make).parameters.items()}
+
+    @functools.wraps(make)
+    def build(*sizes: _Arguments.args, **options: _Arguments.kwargs) -> PositionEncoding:
+        part = make(*sizes, **options)
+        return PositionEncoding(
+            (
+                part._replace(
+                    name=call_text(make.__name__, changed(options, defaults)),
+                    family=part.family or make.__name__,
+                ),
+            )
+        )
+
+    return build
+
+
+def changed(options: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The options that are not sizes and differ from their defaults, in the order of the latter."""
+    return {
+        name: options[name]
+        for name, default in defaults.items()
+        if name in options and default is not inspect.Parameter.empty and options[name] != default
+    }
+
+
+def call_text(name: str, options: dict[str, Any]) -> str:
+    """`name(option=value, ...)` as a config writes it; whole floats without their point."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, tuple):
+            return f"({', '.join(map(text, value))}{',' if len(value) == 1 else ''})"
+        return repr(value).removesuffix(".0") if isinstance(value, float) else repr(value)
+
+    inside = ", ".join(f"{option}={text(value)}" for option, value in options.items())
+    return f"{name}({inside})" if inside else name
+
+
+def none() -> PositionEncoding:
+    """No position information at all: the bag-of-words baseline (paper, tables 2 and 3)."""
+    return PositionEncoding()
 
 
 def parameter_count(encoding: PositionEncoding) -> int:
     """How many numbers `encoding` learns, from the shapes of its `init`."""
     shapes = jax.eval_shape(encoding.init, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def embed(
+    encoding: PositionEncoding,
+    params: Params | None,
+    x: Real[Array, "B L D"],
+    positions: Positions | None = None,
+    *,
+    tokens: Array | None = None,
+    key: jax.Array | None = None,
+) -> Real[Array, "B L D"]:
+    """`x` with what `encoding` does to the input of a model; `x` itself where that is nothing.
+
+    Args:
+      params: what `encoding.init` returned, possibly trained since.
+      x: embeddings of the tokens.
+      positions: see `Positions`; default range(L).
+      tokens, key: see `Inputs`.
+
+    Raises:
+      ValueError: for positions of another length than `x`, past the longest position of the
+        encoding, or missing parameters.
+    """
+    inputs = Inputs(checked(positions, x.shape[1], encoding.axes, "x"), tokens, key)
+    for part, own in encoding.split(params):
+        if part.embed:
+            x = part.embed(own, x, moved_inputs(part, inputs))
+    return x
+
+
+def moved_inputs(part: Part, inputs: Inputs) -> Inputs:
+    """`inputs` with the positions that a part sees."""
+    if part.positions is None:
+        return inputs
+    at = part.positions(inputs.positions, length(inputs.positions, part.axes), inputs.key)
+    return inputs._replace(positions=at)
+
+
+def moved(part: Part, context: Context) -> Context:
+    """`context` with the positions that a part sees."""
+    if part.positions is None:
+        return context
+    assert context.positions_k is not None
+    keys = length(context.positions_k, part.axes)
+    see = lambda positions: part.positions(positions, keys, context.key)  # type: ignore[misc]
+    return context._replace(
+        positions_q=see(context.positions_q), positions_k=see(context.positions_k)
+    )
+
+
+def checked(positions: Positions | None, size: int, axes: int, of: str) -> Positions:
+    """Positions of `size` tokens, by default from 0.
+
+    Raises:
+      ValueError: for another number of positions, or one that is not of `axes` axes.
+    """
+    if positions is None:
+        if axes > 1:
+            raise ValueError(f"Positions of {axes} axes have no default: give [L, {axes}].")
+        return range(size)
+    if isinstance(positions, range):
+        if positions.step != 1 or axes > 1:
+            raise ValueError(
+                f"A range stands for consecutive positions of one axis, got {positions} for "
+                f"{axes}: give an array."
+            )
+    else:
+        positions = positions if isinstance(positions, jax.Array) else np.asarray(positions)
+        shape, own = np.shape(positions), 1 if axes == 1 else 2
+        if not own <= len(shape) <= own + 1 or (axes > 1 and shape[-1] != axes):
+            last = "" if axes == 1 else f", {axes}"
+            raise ValueError(f"Positions are [L{last}] or [B, L{last}], got {list(shape)}.")
+    if length(positions, axes) != size:
+        raise ValueError(
+            f"There are {length(positions, axes)} positions for {size} tokens of {of}: one each."
+        )
+    return positions
+
+
+def length(positions: Positions, axes: int = 1) -> int:
+    """L of positions of so many axes."""
+    if isinstance(positions, range):
+        return len(positions)
+    return np.shape(positions)[-1 if axes == 1 else -2]
+
+
+def as_array(positions: Positions) -> Array:
+    """Positions as an array; a range as NumPy, so that it stays known while compiling."""
+    return np.arange(positions.start, positions.stop) if isinstance(positions, range) else positions
+
+
+def offsets(positions_q: Positions, positions_k: Positions) -> Real[Array, "*B Lq Lk"]:
+    """Signed offsets j - i, positive where the key is to the right of the query."""
+    q, k = as_array(positions_q), as_array(positions_k)
+    if isinstance(q, np.ndarray) and isinstance(k, np.ndarray):
+        return k[..., None, :] - q[..., :, None]
+    return jnp.asarray(k)[..., None, :] - jnp.asarray(q)[..., :, None]

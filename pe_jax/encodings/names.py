@@ -1,86 +1,216 @@
-"""The names that configs use, and what each stands for."""
+"""The names that configs use, and what each stands for.
+
+A name is an expression: encodings joined by `+`, each with options where they differ from the
+defaults, `rope(base=160000)+alibi`. `cycle(a, b)` lets the layers take a and b in turn, `own(a)`
+gives every layer parameters of its own. It is parsed, never evaluated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import ast
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from pe_jax.encodings import absolute, base, relative
 from pe_jax.encodings.base import PositionEncoding
+from pe_jax.encodings.stack import Stack, as_stack
 from pe_jax.hint import did_you_mean
 
 
 class Sizes(NamedTuple):
-    """The sizes of the model that an encoding is built for."""
+    """The sizes of the model that an encoding is built for, as the functions below name them."""
 
     hidden_size: int
     head_size: int
     num_heads: int
     max_length: int
-    clip: int
-    sinusoid_scale: float
 
 
-# Each single encoding, built for a model's sizes. A new encoding is a new line here.
-SINGLE: dict[str, Callable[[Sizes], PositionEncoding]] = {
-    "none": lambda s: base.none(),
-    "learned_absolute": lambda s: absolute.learned_absolute(s.max_length, s.hidden_size),
-    "sinusoidal_absolute": lambda s: absolute.sinusoidal_absolute(
-        s.hidden_size, scale=s.sinusoid_scale
-    ),
-    "learnable_sinusoidal_absolute": lambda s: absolute.learnable_sinusoidal_absolute(
-        s.hidden_size, scale=s.sinusoid_scale
-    ),
-    "learned_relative": lambda s: relative.learned_relative(s.head_size, clip=s.clip),
-    "sinusoidal_relative": lambda s: relative.sinusoidal_relative(s.head_size, clip=s.clip),
-    "learnable_sinusoidal_relative": lambda s: relative.learnable_sinusoidal_relative(
-        s.head_size, clip=s.clip
-    ),
-}
+def _by_name(*makers: Callable[..., PositionEncoding]) -> dict[str, Callable[..., Any]]:
+    return {make.__name__: make for make in makers}
 
-RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
+
+# Every encoding. A new one is a new line here: its parameters without defaults are `Sizes`, its
+# keyword-only ones the options that a name may give.
+ENCODINGS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
+    base.none,
+    absolute.learned_absolute,
+    absolute.sinusoidal_absolute,
+    absolute.learnable_sinusoidal_absolute,
+    relative.learned_relative,
+    relative.sinusoidal_relative,
+    relative.learnable_sinusoidal_relative,
+)
+
+# Those that change another: `name(encoding, option=...)`.
+WRAPPERS: Mapping[str, Callable[..., PositionEncoding]] = _by_name()
+
+_PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
+_PAPERS_ABSOLUTE = ("learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute")
 
 # The paper's rows of tables 2 and 3, in its order.
 PAPER: tuple[str, ...] = (
-    *SINGLE,
+    "none",
+    *_PAPERS_ABSOLUTE,
+    *_PAPERS_RELATIVE,
     *(
         f"{left}+{right}"
         for left in ("learned_absolute", "learnable_sinusoidal_absolute")
-        for right in RELATIVE
+        for right in _PAPERS_RELATIVE
     ),
 )
 
 
 def from_name(
-    name: str,
-    *,
-    hidden_size: int,
-    head_size: int,
-    num_heads: int,
-    max_length: int,
-    clip: int = 64,
-    sinusoid_scale: float = 1.0,
+    name: str, *, hidden_size: int, head_size: int, num_heads: int, max_length: int
 ) -> PositionEncoding:
-    """The encoding that `name` stands for: one of `SINGLE`, or several joined by `+`.
+    """The encoding that `name` stands for, such as `"learned_absolute+rope(base=500)"`.
 
     Args:
-      name: such as `"learned_absolute+sinusoidal_relative"`.
       hidden_size: D, the dimension of absolute position vectors.
-      head_size: d, the dimension of relative position vectors.
-      num_heads: H; the encodings of the paper share one table among heads and ignore it.
+      head_size: d, the dimension of relative ones.
+      num_heads: H.
       max_length: rows of a learned absolute table.
-      clip: relative offsets are clipped to -clip .. clip.
-      sinusoid_scale: of absolute sinusoids, see `sinusoidal_absolute`.
 
     Raises:
-      ValueError: for an unknown name (the message lists the near ones), or one used twice.
+      ValueError: for a name, or an option, that is not known (the message lists the near ones), an
+        option's value of the wrong type, a family used twice, or encodings that differ from layer
+        to layer (see `stack_from_name`).
     """
-    sizes = Sizes(hidden_size, head_size, num_heads, max_length, clip, sinusoid_scale)
-    singles = [part.strip() for part in name.split("+")]
-    for part in singles:
-        if part not in SINGLE:
-            raise ValueError(
-                f"Unknown position encoding {part!r} in {name!r}.{did_you_mean(part, SINGLE)} "
-                f"Known, to be joined with '+': {', '.join(SINGLE)}."
+    stack = stack_from_name(name, Sizes(hidden_size, head_size, num_heads, max_length))
+    if stack.layers:
+        raise ValueError(
+            f"{name!r} differs from layer to layer: for a model, take encodings.stack_from_name."
+        )
+    return stack.common
+
+
+def stack_from_name(name: str, sizes: Sizes) -> Stack:
+    """As `from_name`, for a whole model: the name may have one `cycle(...)` or `own(...)`."""
+    try:
+        tree = ast.parse(name.strip(), mode="eval").body
+    except SyntaxError:
+        raise ValueError(f"Cannot read the position encoding {name!r}: {_FORM}") from None
+    built = _Reader(name, sizes).read(tree)
+    return as_stack(built)
+
+
+_FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."
+
+
+class _Reader(NamedTuple):
+    """Reads one name."""
+
+    text: str
+    sizes: Sizes
+
+    def read(self, node: ast.expr) -> PositionEncoding | Stack:
+        match node:
+            case ast.BinOp(left, ast.Add(), right):
+                return self._joined(self.read(left), self.read(right))
+            case ast.Name(name):
+                return self._made(name, [], [])
+            case ast.Call(ast.Name(name), arguments, keywords):
+                return self._made(name, arguments, keywords)
+        raise self._error(f"{ast.unparse(node)!r} is no encoding")
+
+    def _joined(
+        self, left: PositionEncoding | Stack, right: PositionEncoding | Stack
+    ) -> PositionEncoding | Stack:
+        if isinstance(left, PositionEncoding) and isinstance(right, PositionEncoding):
+            return left + right
+        one, other = as_stack(left), as_stack(right)
+        if one.layers and other.layers:
+            raise self._error("it has more than one 'cycle' or 'own'")
+        layers = one if one.layers else other
+        return Stack(one.common + other.common, layers.layers, layers.own)
+
+    def _made(
+        self, name: str, arguments: list[ast.expr], keywords: list[ast.keyword]
+    ) -> PositionEncoding | Stack:
+        if name in ("cycle", "own"):
+            if keywords or not arguments:
+                raise self._error(f"{name!r} takes encodings, at least one, and no options")
+            return Stack(layers=tuple(map(self._plain, arguments)), own=name == "own")
+        if name in WRAPPERS:
+            if len(arguments) != 1:
+                raise self._error(f"{name!r} takes one encoding, as in '{name}(rope)'")
+            make = WRAPPERS[name]
+            return make(self._plain(arguments[0]), **self._options(name, make, keywords))
+        if name not in ENCODINGS:
+            known = [*ENCODINGS, *WRAPPERS, "cycle", "own"]
+            raise self._error(
+                f"{name!r} is not known.{did_you_mean(name, known)} Known: {', '.join(known)}"
             )
-    return base.combine(*(SINGLE[part](sizes) for part in singles))
+        if arguments:
+            raise self._error(f"the options of {name!r} need their names")
+        make = ENCODINGS[name]
+        sizes = [
+            getattr(self.sizes, size)
+            for size, parameter in inspect.signature(make).parameters.items()
+            if parameter.kind is not parameter.KEYWORD_ONLY
+        ]
+        return make(*sizes, **self._options(name, make, keywords))
+
+    def _plain(self, node: ast.expr) -> PositionEncoding:
+        encoding = self.read(node)
+        if isinstance(encoding, Stack):
+            raise self._error("'cycle' and 'own' cannot be inside another encoding")
+        return encoding
+
+    def _options(
+        self, name: str, make: Callable[..., Any], keywords: list[ast.keyword]
+    ) -> dict[str, Any]:
+        types_of = typing.get_type_hints(make)
+        known = [
+            option
+            for option, parameter in inspect.signature(make).parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        ]
+        options: dict[str, Any] = {}
+        for keyword in keywords:
+            option = keyword.arg
+            if option not in known:
+                raise self._error(
+                    f"{name!r} has no option {option!r}.{did_you_mean(str(option), known)} "
+                    f"It has: {', '.join(known) or 'none'}"
+                )
+            if option in options:
+                raise self._error(f"the option {option!r} is given twice")
+            try:
+                value = ast.literal_eval(keyword.value)
+            except ValueError:
+                raise self._error(f"the value of {option!r} is no number, word or tuple") from None
+            options[option] = self._typed(option, value, types_of[option])
+        return options
+
+    def _typed(self, option: str, value: Any, wanted: Any) -> Any:
+        for one in typing.get_args(wanted) if isinstance(wanted, types.UnionType) else [wanted]:
+            if (fitting := _fit(value, one)) is not _UNFIT:
+                return fitting
+        told = getattr(wanted, "__name__", str(wanted).replace("typing.", ""))
+        raise self._error(f"the option {option!r} takes {told}, got {value!r}")
+
+    def _error(self, what: str) -> ValueError:
+        of = f" (in {self.text!r})"
+        return ValueError(f"Unknown position encoding: {what}{of}. {_FORM.capitalize()}")
+
+
+_UNFIT = object()
+
+
+def _fit(value: Any, wanted: Any) -> Any:
+    """`value` as `wanted`, a type or a Literal, or `_UNFIT`. A whole number is a float as well; a
+    truth value is no number."""
+    if typing.get_origin(wanted) is Literal:
+        return value if value in typing.get_args(wanted) else _UNFIT
+    if typing.get_origin(wanted) is tuple:
+        of = typing.get_args(wanted)[0]
+        each = [_fit(one, of) for one in value] if isinstance(value, tuple) else [_UNFIT]
+        return _UNFIT if any(one is _UNFIT for one in each) else tuple(each)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value if type(value) is wanted else _UNFIT

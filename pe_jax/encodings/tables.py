@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.shapes import Array, Float, Int
+from pe_jax.shapes import Array, Float, Real
 
 RESIZE_METHODS = ("truncate", "repeat", "interpolate")
 
 
-def look_up(table: Float[Array, "N D"], positions: Int[Array, "*B"]) -> Float[Array, "*B D"]:
+def look_up(table: Float[Array, "N D"], positions: Real[Array, "*B"]) -> Float[Array, "*B D"]:
     """Rows of a learned table.
 
     Args:
@@ -20,9 +20,14 @@ def look_up(table: Float[Array, "N D"], positions: Int[Array, "*B"]) -> Float[Ar
         Values traced by `jit` cannot be: past the table they give NaN, never a wrong row.
 
     Raises:
-      ValueError: if a concrete position lies outside 0 .. N-1.
+      ValueError: if a concrete position lies outside 0 .. N-1, or positions are not integers.
     """
     length = table.shape[0]
+    if not jnp.issubdtype(positions.dtype, jnp.integer):
+        raise ValueError(
+            f"A learned table has rows for integers, got {positions.dtype} positions. Use a "
+            "sinusoidal or relative encoding, which take real ones."
+        )
     if isinstance(positions, jax.core.Tracer):
         return table.at[positions].get(mode="fill", fill_value=jnp.nan)
     rows = np.asarray(positions)

@@ -1,0 +1,134 @@
+"""Softmax attention that takes its position encoding as an argument.
+
+Shapes: B batch, Lq and Lk lengths, H heads, d head size. float32 inside the softmax, whatever the
+dtype of q, k and v.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.attention import dropout, forms, kernel, plain
+from pe_jax.attention.core import Given, Operand, Setting, attend
+from pe_jax.attention.operands import Operands, finish, prepare
+from pe_jax.encodings.base import Context, Params, PositionEncoding, as_array, checked, none
+from pe_jax.shapes import Array, Bool, Float
+
+
+def attention(
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk H d"],
+    v: Float[Array, "B Lk H f"],
+    encoding: PositionEncoding | None = None,
+    params: Params | None = None,
+    context: Context | None = None,
+    *,
+    mask: Any = None,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    form: str = "auto",
+    platform: str | None = None,
+) -> Float[Array, "B Lq H f"]:
+    """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.base`.
+
+    Gradients are those of a backward pass written by hand (see `core`): `jax.grad` and `jax.vjp`
+    work. Forward mode (`jax.jvp`) and Hessians need `form="naive"`, ordinary JAX throughout.
+
+    Args:
+      encoding: a position encoding; None means no position information in the attention.
+      params: what `encoding.init` returned, possibly trained since.
+      context: positions of queries and keys, and what else the encoding asks for; default
+        positions are range(L).
+      mask: bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key (see `masks`). A query
+        that may attend to nothing gets zeros, in outputs and gradients.
+      dropout_rate, dropout_key: dropout of the weights; no key, no dropout. Every form drops the
+        same weights.
+      form: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula as it
+        stands; `"pairs"`, `"buckets"` and `"rotation"` name the form of terms of the offset (see
+        `offset_terms`) and save all weights; `"fused"` has memory linear in the length, and so has
+        `"kernel"`, which is written for TPUs and slow elsewhere. Same numbers and gradients. What
+        no faster form can compute runs as `"naive"`.
+      platform: what `"auto"` chooses for: `"cpu"`, `"gpu"` or `"tpu"`; default: where this runs.
+
+    Returns:
+      `[B, Lq, H, f]` in the dtype of `v`.
+
+    Raises:
+      ValueError: for positions that do not fit q and k, a mask that is not bool, missing
+        parameters, or a form that is unknown, or named and unable to compute a term of `encoding`.
+    """
+    encoding = encoding if encoding is not None else none()
+    context = _complete(context, encoding, q, k)
+    _check_mask(mask, q, k)
+    x = prepare(encoding, params, q, k, v, context, mask)
+    seed = None if dropout_key is None or dropout_rate == 0.0 else dropout.seed(dropout_key)
+    chosen = forms.choose(form, k.shape[1], platform, x.reach)
+    forms.check(form, x, encoding.name)
+    if chosen.kernel and kernel.supports(x):
+        here = (platform or jax.default_backend()) == "tpu"
+        out = kernel.attend(x, dropout_rate, seed, interpret=not here)
+    elif form == "kernel":
+        raise forms.unable(form, encoding.name, kernel.NEEDS)
+    elif chosen.terms and (made := forms.arrays(x, chosen)):
+        out = _by_hand(x, made, seed, dropout_rate, context, chosen.block)
+    else:
+        drop = lambda weights: dropout.dropout(weights, dropout_rate, dropout_key)
+        out = plain.attend(x, drop)
+    return finish(encoding, params, out, context).astype(v.dtype)
+
+
+def attention_logits(
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk H d"],
+    encoding: PositionEncoding,
+    params: Params | None,
+    context: Context | None = None,
+) -> Float[Array, "B H Lq Lk"]:
+    """What enters the softmax, every term as attention has it, before masks and windows; float32.
+
+    Times sqrt(d), what identical word probing reads where an encoding leaves the scale as it is.
+    """
+    context = _complete(context, encoding, q, k)
+    return plain.logits(prepare(encoding, params, q, k, k, context, None))
+
+
+def _by_hand(
+    x: Operands, made: tuple, seed: Array | None, rate: float, context: Context, block: int | None
+) -> Float[Array, "B Lq H f"]:
+    """Attention whose backward pass is written by hand."""
+    how, terms = made
+    ranged = x.shift is not None
+    positions = context.positions_q, context.positions_k
+    setting = Setting(how, rate, positions if ranged else None, x.reach, block)
+    at = (None, None) if ranged else [jnp.asarray(as_array(p)) for p in positions]
+    return attend(setting, Operand(x.q, x.k, x.v, terms), Given(*at, x.mask, seed))
+
+
+def _complete(context: Context | None, encoding: PositionEncoding, q: Array, k: Array) -> Context:
+    """`context` with positions that fit q and k."""
+    axes = encoding.axes
+    context = Context(None) if context is None else context
+    of_q = checked(context.positions_q, q.shape[1], axes, "q")
+    of_k = context.positions_k
+    if of_k is None and k.shape[1] == q.shape[1]:
+        of_k = of_q
+    return context._replace(positions_q=of_q, positions_k=checked(of_k, k.shape[1], axes, "k"))
+
+
+def _check_mask(mask: Any, q: Array, k: Array) -> Bool[Array, "#B #H #Lq Lk"] | None:
+    if mask is None:
+        return
+    if mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"A mask is bool, True where a query may attend to a key; got {mask.dtype}. For an "
+            "additive one that is 0 where allowed: mask=additive == 0; a bias is an encoding."
+        )
+    rows, lq, heads, _ = q.shape
+    wanted = rows, heads, lq, k.shape[1]
+    if mask.ndim != 4 or any(m not in (1, n) for m, n in zip(mask.shape, wanted, strict=True)):
+        raise ValueError(
+            f"A mask is [B or 1, H or 1, Lq or 1, Lk], here {list(wanted)}; got {list(mask.shape)}."
+        )

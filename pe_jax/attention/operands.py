@@ -1,0 +1,152 @@
+"""What attention is computed from, once an encoding has had its say: arrays and offset terms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.base import (
+    Context,
+    Offsets,
+    Params,
+    PositionEncoding,
+    Positions,
+    moved,
+    offsets,
+)
+from pe_jax.shapes import Array, Bool, Float
+
+
+class Term(NamedTuple):
+    """What one part of an encoding adds.
+
+    Attributes:
+      offsets: its terms of the offset, see `Offsets`.
+      logits: all its other ones, `[#B, #H, Lq, Lk]`, or None.
+      context: what it sees of the layer; positions are its own.
+    """
+
+    name: str
+    params: Params
+    context: Context
+    offsets: Offsets
+    logits: Array | None
+
+    @property
+    def positions(self) -> tuple[Positions, Positions]:
+        """Of queries and keys."""
+        assert self.context.positions_k is not None
+        return self.context.positions_q, self.context.positions_k
+
+    @property
+    def shift(self) -> int | None:
+        """See `shift` below."""
+        return shift(self.context)
+
+
+class Operands(NamedTuple):
+    """Everything that enters attention.
+
+    Attributes:
+      q, k, v: after the encoding's maps; q is scaled.
+      content_q, content_k: before the maps, what vectors of offsets meet; content_q is scaled.
+      scale: s, a number or `[#B, #Lq, #H, 1]`.
+      terms: what is added.
+      mask: True where a query may attend to a key, but for the reach.
+      reach: the smallest window over positions that are ranges; None where there is none.
+      shift: position of the first key minus that of the first query, where both are ranges.
+    """
+
+    q: Float[Array, "B Lq H e"]
+    k: Float[Array, "B Lk H e"]
+    v: Float[Array, "B Lk H f"]
+    content_q: Float[Array, "B Lq H d"]
+    content_k: Float[Array, "B Lk H d"]
+    scale: Array | float
+    terms: tuple[Term, ...]
+    mask: Bool[Array, "#B #H #Lq Lk"] | None
+    reach: int | None
+    shift: int | None
+
+    @property
+    def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
+        """The mask with the window in it."""
+        if self.reach is None:
+            return self.mask
+        assert self.shift is not None
+        near = window_mask(self.reach, self.q.shape[1], self.k.shape[1], self.shift)
+        return _both(self.mask, near[None, None])
+
+
+def prepare(
+    encoding: PositionEncoding,
+    params: Params | None,
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk H d"],
+    v: Float[Array, "B Lk H f"],
+    context: Context,
+    mask: Bool[Array, "#B #H #Lq Lk"] | None,
+) -> Operands:
+    """Applies the maps of an encoding, scales, and collects its terms."""
+    parts = [(part, own, moved(part, context)) for part, own in encoding.split(params)]
+    content_k, scale = k, q.shape[-1] ** -0.5
+    for part, own, here in parts:
+        if part.factor:
+            scale = scale * part.factor(own, here)
+    # Scaled before the products, which are Lk/d times as many; exact where d is a power of 4.
+    scaled = lambda x: (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
+    content_q = scaled(q)
+    for part, own, here in parts:
+        if part.heads:
+            q, k, v = part.heads(own, q, k, v, here)
+    mapped = any(part.heads for part, _, _ in parts)
+    terms, reach = [], None
+    for part, own, here in parts:
+        if part.offsets is None and part.logits is None:
+            continue
+        logits = part.logits(own, content_q, content_k, here) if part.logits else None
+        term = Term(part.name, own, here, part.offsets or Offsets(), logits)
+        terms.append(term)
+        if term.offsets.reach is not None:
+            if term.shift is None:
+                mask = _both(mask, _window(term))
+            else:
+                reach = min(term.offsets.reach, term.offsets.reach if reach is None else reach)
+    return Operands(
+        scaled(q) if mapped else content_q,
+        k, v, content_q, content_k, scale, tuple(terms), mask, reach, shift(context),
+    )  # fmt: skip
+
+
+def finish(
+    encoding: PositionEncoding, params: Params | None, out: Array, context: Context
+) -> Array:
+    """Undoes what the encoding's maps did to the values, last map first."""
+    for part, own in reversed(encoding.split(params)):
+        if part.output:
+            out = part.output(own, out, moved(part, context))
+    return out
+
+
+def shift(context: Context) -> int | None:
+    """Position of the first key minus that of the first query, where both are ranges."""
+    q, k = context.positions_q, context.positions_k
+    return k.start - q.start if isinstance(q, range) and isinstance(k, range) else None
+
+
+def window_mask(reach: int, rows: int, columns: int, shift: Array | int) -> Bool[Array, "Lq Lk"]:
+    """True where |column - row + shift| <= reach."""
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, columns), axis) for axis in (0, 1))
+    return jnp.abs(column - row + shift) <= reach
+
+
+def _window(term: Term) -> Bool[Array, "#B 1 Lq Lk"]:
+    assert term.offsets.reach is not None
+    near = jnp.abs(offsets(*term.positions)) <= term.offsets.reach
+    return near[:, None] if near.ndim == 3 else near[None, None]
+
+
+def _both(mask: Array | None, other: Array) -> Array:
+    return other if mask is None else mask & other

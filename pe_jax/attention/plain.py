@@ -1,0 +1,70 @@
+"""Attention as its formula stands: ordinary JAX, one operation after the other.
+
+Every encoding, every derivative: forward mode, Hessians, `vmap` of everything. It is the reference
+in the code, what `form="naive"` runs, and what attention falls back to for terms that no faster
+form can compute. Vectors of offsets are made for each pair of query and key, [Lq, Lk, d].
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from pe_jax.attention.masks import masked_softmax
+from pe_jax.attention.operands import Operands, Term
+from pe_jax.encodings.base import offsets
+from pe_jax.shapes import Array, Float
+
+
+def attend(x: Operands, drop) -> Float[Array, "B Lq H f"]:
+    """Softmax attention with all terms of all parts, float32; see `operands` for `x`.
+
+    Args:
+      drop: dropout of the weights, a function of them.
+    """
+    weights = drop(masked_softmax(logits(x), x.whole_mask))
+    out = _products("bhqk,bkhf->bqhf", weights, x.v)
+    for term in x.terms:
+        if term.offsets.values:
+            vectors, axes = _vectors(term, term.offsets.values)
+            out += _products(f"bhqk,{axes}f->bqhf", weights, vectors)
+    return out
+
+
+def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
+    """What enters the softmax, before the mask; float32."""
+    total = _products("bqhe,bkhe->bhqk", x.q, x.k)
+    for term in x.terms:
+        if term.offsets.keys:
+            vectors, axes = _vectors(term, term.offsets.keys)
+            total += _products(f"bqhd,{axes}d->bhqk", x.content_q, vectors)
+        if term.offsets.queries:
+            vectors, axes = _vectors(term, term.offsets.queries)
+            scale = jnp.swapaxes(x.scale, 1, 2) if jnp.ndim(x.scale) else x.scale
+            total += scale * _products(f"bkhd,{axes}d->bhqk", x.content_k, vectors)
+        if term.offsets.bias:
+            total += bias(term)
+        if term.logits is not None:
+            total += term.logits
+    return total
+
+
+def bias(term: Term) -> Float[Array, "#B #H Lq Lk"]:
+    """The bias of every pair of query and key."""
+    assert term.offsets.bias is not None
+    at = offsets(*term.positions)
+    found = term.offsets.bias(term.params, at, term.context)
+    per_head = found if found.ndim > at.ndim else found[..., None]
+    by_row = per_head if at.ndim == 3 else per_head[None]  # [#B, Lq, Lk, #H]
+    return jnp.moveaxis(by_row, -1, 1)
+
+
+def _vectors(term: Term, vectors) -> tuple[Array, str]:
+    """Vectors of every pair of query and key, and the names of their axes but the last."""
+    at = offsets(*term.positions)
+    found = vectors(term.params, at, term.context)
+    return found, "b" * (at.ndim - 2) + "qk" + "h" * (found.ndim - at.ndim - 1)
+
+
+def _products(spec: str, a: Array, b: Array) -> Array:
+    dtype = jnp.result_type(a, b) if jnp.result_type(a, b) == jnp.float64 else jnp.float32
+    return jnp.einsum(spec, a, b, preferred_element_type=dtype)

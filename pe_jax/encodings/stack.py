@@ -1,0 +1,128 @@
+"""What an encoder takes: which encoding acts at the input, and which in each layer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from pe_jax.encodings.base import Params, PositionEncoding
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """Encodings over the layers of a model.
+
+    Attributes:
+      common: embeds the input once and acts in every layer, its parameters shared by all (paper).
+      layers: what the layers have in addition, in turn: layer i takes `layers[i % len(layers)]`.
+        One of these that embeds does so at the input of each layer that takes it.
+      own: every layer has parameters of its own for these; else the layers that take the same one
+        share them.
+
+    Example:
+      >>> from pe_jax import encodings
+      >>> near, far = (encodings.rope(64, 12, base=base) for base in (10_000.0, 160_000.0))
+      >>> modern = Stack(layers=(far, near + encodings.window(reach=64), near))
+    """
+
+    common: PositionEncoding = PositionEncoding()
+    layers: tuple[PositionEncoding, ...] = ()
+    own: bool = False
+
+    def __post_init__(self) -> None:
+        for one in self.layers:
+            _ = self.common + one  # Families that collide are an error here.
+
+    @property
+    def name(self) -> str:
+        """As a config writes it; parses back to the same stack."""
+        if not self.layers:
+            return self.common.name
+        turn = f"{'own' if self.own else 'cycle'}({', '.join(one.name for one in self.layers)})"
+        return f"{self.common.name}+{turn}" if self.common.parts else turn
+
+    @property
+    def encodings(self) -> tuple[PositionEncoding, ...]:
+        """All that occur."""
+        return (self.common, *self.layers)
+
+    @property
+    def longest(self) -> int | None:
+        """The number of positions, where one of the encodings has a limit."""
+        limits = [one.longest for one in self.encodings if one.longest is not None]
+        return min(limits, default=None)
+
+    @property
+    def axes(self) -> int:
+        """A, of the positions that all of them take."""
+        return PositionEncoding(tuple(p for one in self.encodings for p in one.parts)).axes
+
+    def init(self, key: jax.Array, num_layers: int) -> Params:
+        """Parameters: those of `common` by name, and those of the layers under `cycle_0` and so on
+        or, each layer its own, `layer_0` and so on; no entry for what learns nothing."""
+        if not self.layers:
+            return self.common.init(key)
+        names = {self._entry(i): self._extra(i) for i in range(num_layers)}
+        for_common, *keys = jax.random.split(key, 1 + len(names))
+        layers = {name: one.init(own) for (name, one), own in zip(names.items(), keys, strict=True)}
+        return {**self.common.init(for_common), **{k: v for k, v in layers.items() if v}}
+
+    def at_layer(self, params: Params, layer: int) -> tuple[PositionEncoding, Params]:
+        """What attention of a layer takes, with its parameters."""
+        extra, own = self.extra(params, layer)
+        if not self.layers:
+            return self.common, params
+        shared = {part.key: params[part.key] for part in self.common.parts if part.key in params}
+        return self.common + extra, {**shared, **own}
+
+    def extra(self, params: Params, layer: int) -> tuple[PositionEncoding, Params]:
+        """What a layer has beside `common`, with its parameters; its `embed` acts in the layer."""
+        return self._extra(layer), params.get(self._entry(layer), {}) if self.layers else {}
+
+    def _extra(self, layer: int) -> PositionEncoding:
+        return self.layers[layer % len(self.layers)] if self.layers else PositionEncoding()
+
+    def _entry(self, layer: int) -> str:
+        """Under which the parameters of a layer are; equal encodings share an entry."""
+        if self.own:
+            return f"layer_{layer}"
+        names = [one.name for one in self.layers]
+        return f"cycle_{names.index(self._extra(layer).name)}" if names else ""
+
+    def resize(self, params: Params, length: int, method: str) -> Params:
+        """Parameters for another number of positions, see `resize_table`."""
+        resized = self.common.resize(params, length, method)
+        for name, one in self._entries(params):
+            resized = {**resized, name: one.resize(params[name], length, method)}
+        return resized
+
+    def frequencies(self, params: Params) -> Params:
+        """A tree like `params`: True for parameters that are frequencies."""
+        marks = _frequencies(self.common, params)
+        return {**marks, **{name: _frequencies(one, params[name]) for name, one in
+                            self._entries(params)}}  # fmt: skip
+
+    def _entries(self, params: Params) -> list[tuple[str, PositionEncoding]]:
+        """The entries of the layers, each with its encoding."""
+        numbers = {name: int(name.split("_")[-1]) for name in params if name not in self._common}
+        return [(name, self._extra(number)) for name, number in numbers.items()]
+
+    @property
+    def _common(self) -> set[str]:
+        return {part.key for part in self.common.parts}
+
+
+def as_stack(encoding: PositionEncoding | Stack) -> Stack:
+    """A plain encoding is the stack of itself."""
+    return encoding if isinstance(encoding, Stack) else Stack(encoding)
+
+
+def _frequencies(encoding: PositionEncoding, params: Params) -> Params:
+    def marks(leaves: tuple[str, ...], own: Params) -> Params:
+        is_one = lambda path, _: path[-1].key in leaves
+        return jax.tree_util.tree_map_with_path(is_one, own)
+
+    return {
+        part.key: marks(part.frequency_leaves, own) for part, own in encoding.split(params) if own
+    }
