@@ -16,14 +16,16 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from pe_jax import encodings
-from pe_jax.command import main
-from pe_jax.paths import to_path
-from pe_jax.tasks import finetuning, properties
-from pe_jax.tasks.comparison import compare
-from pe_jax.tasks.export import export
-from pe_jax.tasks.report import report
-from pe_jax.tasks.sweep import sweep_sinusoids
-from pe_jax.tasks.tables import write_tables
+from pe_jax.console.command import main
+from pe_jax.files import to_path
+from pe_jax.reports import property_report
+from pe_jax.reports.comparison import compare
+from pe_jax.reports.paper_tables import write_tables
+from pe_jax.reports.pretraining_report import report_pretraining
+from pe_jax.reports.rescoring import rescore
+from pe_jax.reports.run_export import export
+from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
+from pe_jax.tasks import finetuning
 from pe_jax.training.workdir import load_config
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to measure; default the scores.")
@@ -66,8 +68,8 @@ def _scores() -> tuple[str, Path]:
     if _RUNS.value:
         return compare(folders, out), out
     if load_config(folders[0]).task in finetuning.TASKS:
-        return finetuning.rescore(folders[0], out), out
-    return report(folders[0], out).text, out
+        return rescore(folders[0], out), out
+    return report_pretraining(folders[0], out).text, out
 
 
 def _lengths(config: ConfigDict) -> tuple[str, Path]:
@@ -75,19 +77,21 @@ def _lengths(config: ConfigDict) -> tuple[str, Path]:
     out = _out("lengths")
     if not _WORKDIR.value:
         raise ValueError("Whose scores by length? Give --workdir=RUN, a fine-tuned run.")
-    return finetuning.rescore(_run_folders()[0], out, tuple(config.lengths), config.resize), out
+    return rescore(_run_folders()[0], out, tuple(config.lengths), config.resize), out
 
 
 def _properties(config: ConfigDict) -> tuple[str, Path]:
     out = _out("properties")
     wanted = {"all": list(encodings.SINGLE), "paper": list(encodings.PAPER)}
     names = [name for one in _ENCODINGS.value for name in wanted.get(one, [one])]
-    subjects = [properties.from_run(folder) for folder in _run_folders()]
-    subjects += [properties.from_name(name, config, config.seed) for name in names]
+    subjects = [property_report.from_run(folder) for folder in _run_folders()]
+    subjects += [property_report.from_name(name, config, config.seed) for name in names]
     for one in _CHECKPOINTS.value:
         name, _, path = one.rpartition("=")
-        subjects.append(properties.from_checkpoint(Path(path).expanduser(), config.family, name))
-    return properties.measure_properties(subjects, config, out), out
+        subjects.append(
+            property_report.from_checkpoint(Path(path).expanduser(), config.family, name)
+        )
+    return property_report.measure_properties(subjects, config, out), out
 
 
 def _sweep(config: ConfigDict) -> tuple[str, Path]:

@@ -12,11 +12,12 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from pe_jax.command import main
-from pe_jax.paths import to_path
+from pe_jax.console.command import main
+from pe_jax.files import to_path
+from pe_jax.reports.finetuning_report import report_finetuning
+from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.tasks import finetuning, pretraining
-from pe_jax.tasks.compile_report import compile_for
-from pe_jax.tasks.report import report
+from pe_jax.tpu.compile_report import compile_for
 from pe_jax.training import hosts, sharding
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment, a file in configs/.")
@@ -39,11 +40,11 @@ flags.mark_flag_as_required("config")
 
 def _pretrain(config: ConfigDict, folder: Path) -> tuple[str, Path]:
     experiment = pretraining.run(config, folder)
-    return report(folder, folder / "report", experiment).text, folder / "report"
+    return report_pretraining(folder, folder / "report", experiment).text, folder / "report"
 
 
 def _finetune(config: ConfigDict, folder: Path) -> tuple[str, Path]:
-    return finetuning.run(config, folder), folder
+    return report_finetuning(finetuning.run(config, folder), folder), folder
 
 
 TASKS: dict[str, Callable[[ConfigDict, Path], tuple[str, Path]]] = {

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from configs import defaults
-from pe_jax.tasks.pretraining import Program, make_program, model_config
+from pe_jax.tasks.model_config import model_config
+from pe_jax.tasks.pretraining import Program, make_program
 from pe_jax.training import sharding
 
 

@@ -32,7 +32,7 @@ def start() -> None:
     """To the end of the first step, as train.py does it; says so on standard output."""
     import jax
 
-    from pe_jax.cache import keep_compiled_programs
+    from pe_jax.console.compile_cache import keep_compiled_programs
     from pe_jax.tasks import pretraining
     from pe_jax.training import sharding
 

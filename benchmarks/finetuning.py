@@ -21,7 +21,7 @@ import numpy as np
 from absl import app, flags
 
 from configs import glue
-from pe_jax.tasks.finetuning import experiment as experiments
+from pe_jax.tasks import finetuning as experiments
 from pe_jax.training import sharding
 
 _INIT = flags.DEFINE_string("init", None, "Workdir of a pretraining run.", required=True)

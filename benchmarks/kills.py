@@ -22,7 +22,7 @@ from absl import app, flags, logging
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from pe_jax.training.checkpoints import newest_params, saved_steps  # noqa: E402
+from pe_jax.training.checkpointing import newest_params, saved_steps  # noqa: E402
 
 _KILLS = flags.DEFINE_integer("kills", 20, "How often.")
 _STEPS = flags.DEFINE_integer("steps", 400, "Of the run.")

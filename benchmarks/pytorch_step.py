@@ -45,9 +45,9 @@ import numpy as np
 from _step import make_batch
 from absl import app, flags
 
+from pe_jax.console.markdown import table
+from pe_jax.console.terminal import say
 from pe_jax.models import BertConfig, preset
-from pe_jax.tasks.markdown import table
-from pe_jax.terminal import say
 
 OURS, TORCH = "_jax_worker.py", "_torch_worker.py"
 

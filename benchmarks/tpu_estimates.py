@@ -24,11 +24,11 @@ from absl import app, flags
 
 from configs import defaults
 from pe_jax import encodings
-from pe_jax.tasks.compile_for import estimate_stage
-from pe_jax.tasks.markdown import table
-from pe_jax.terminal import Progress, say
+from pe_jax.console.markdown import table
+from pe_jax.console.terminal import Progress, say
+from pe_jax.tpu.stage_estimate import estimate_stage
+from pe_jax.tpu.topology import make_slice
 from pe_jax.training.chips import GIB
-from pe_jax.training.topology import make_slice
 
 _ENCODINGS = flags.DEFINE_list("encodings", list(encodings.PAPER), "Position encodings.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")

@@ -12,8 +12,8 @@ import jax
 import pytest
 import tiny
 
-from pe_jax import terminal
-from pe_jax.cache import keep_compiled_programs
+from pe_jax.console import terminal
+from pe_jax.console.compile_cache import keep_compiled_programs
 
 ROOT = Path(__file__).parent.parent
 

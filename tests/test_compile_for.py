@@ -12,8 +12,10 @@ import tiny
 from jax.sharding import PartitionSpec
 
 from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops
-from pe_jax.tasks import compile_for, compile_report, pretraining
-from pe_jax.training import chips, estimate, hlo, sharding, topology
+from pe_jax.tasks import pretraining
+from pe_jax.tasks.model_config import model_config
+from pe_jax.tpu import compile_report, costs, hlo, stage_estimate, topology
+from pe_jax.training import chips, sharding
 
 V5E = chips.TPUS["v5e"]
 
@@ -131,7 +133,7 @@ def test_collectives_and_what_runs_beside():
         ("all-gather", 1, 4096, True),  # In two parts, one collective.
         ("all-gather", 1, 4096, True),
     ]
-    assert estimate.collectives(hlo.read(MODULE).work)[2] == {
+    assert costs.collectives(hlo.read(MODULE).work)[2] == {
         "name": "all-gather", "beside": True, "count": 2, "bytes": 8192,
     }  # fmt: skip
     assert [(one.name, one.bytes) for one in work("copy")] == [("copy-done", 4096)]
@@ -194,7 +196,7 @@ def test_a_program_compiled_here():
     x = sharding.abstract(jax.ShapeDtypeStruct((8, 5), jnp.float32), sharding.by_rows(mesh))
     reading = hlo.read(jax.jit(mapped).lower(x).compile().as_text())
     assert not reading.unknown_loops
-    assert estimate.collectives(reading.work) == [
+    assert costs.collectives(reading.work) == [
         {"name": "all-reduce", "beside": False, "count": 7, "bytes": 7 * 2 * 5 * 4}
     ]
 
@@ -213,14 +215,14 @@ def test_seconds_by_hand():
         hlo.Work("collective", "all-gather", 1, bytes=10**6),
         hlo.Work("collective", "all-gather", 1, bytes=10**12, beside=True),
     ]
-    found = estimate.seconds(one, V5E, (2, 4))
+    found = costs.seconds(one, V5E, (2, 4))
     assert found["estimated"] == pytest.approx(3e-6)
     assert found["kernels"] == pytest.approx(2e9 / 197e12 + 1e9 / 819e9)
     assert found["unestimated"] == pytest.approx(1e6 / 819e9)
     # Each of 8 chips sends 7/8 of the bytes, twice to reduce; by a link along each axis of 50 GB/s,
     # on a torus by two.
     assert found["collectives"] == pytest.approx(3 * 1e6 * 7 / 8 / 100e9)
-    time = lambda name, *shape: estimate.seconds(one, chips.TPUS[name], shape)["collectives"]
+    time = lambda name, *shape: costs.seconds(one, chips.TPUS[name], shape)["collectives"]
     assert time("v5e", 16, 16) == pytest.approx(3 * 1e6 * 255 / 256 / 200e9)
     assert time("v5e", 2, 1) == pytest.approx(3 * 1e6 / 2 / 50e9)
     assert time("v5p", 2, 2, 2) == pytest.approx(3 * 1e6 * 7 / 8 / 300e9)
@@ -229,7 +231,7 @@ def test_seconds_by_hand():
 
 
 def test_memory_by_kind(config):
-    model = pretraining.model_config(config, vocab_size=120)
+    model = model_config(config, vocab_size=120)
     program = pretraining.make_program(config, sharding.data_mesh(), model, steps=1)
     state, batch = program.abstract_state(), program.abstract_batch(config.stage1)
     stats = SimpleNamespace(
@@ -239,7 +241,7 @@ def test_memory_by_kind(config):
         temp_size_in_bytes=5,
         generated_code_size_in_bytes=7,
     )
-    found = estimate.memory(stats, state, batch)
+    found = costs.memory(stats, state, batch)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert found["parameters"] == 4 * parameters
     assert 8 * parameters < found["optimizer state"] < 8 * parameters + 64  # And step counters.
@@ -267,7 +269,7 @@ def test_a_placement_by_part():
     placed = sharding.abstract(tree, {"a": sharding.by_rows(mesh), "d": sharding.replicated(mesh)})
     assert placed["a"]["c"].sharding == sharding.by_rows(mesh)
     assert placed["d"].sharding == sharding.replicated(mesh)
-    assert estimate.shard_bytes(placed) == (1 + 2 * 2 + 4) * 8
+    assert costs.shard_bytes(placed) == (1 + 2 * 2 + 4) * 8
 
 
 # --- model FLOPs ----------------------------------------------------------------------------------
@@ -322,7 +324,7 @@ def test_the_report(here, config, tmp_path):
     assert text.startswith("# tiny, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)")
     assert "## Length 32: 8 rows, 2 a chip\n\nFits: 0.00 of 15.75 GiB a chip." in text
     (found,) = json.loads((tmp_path / "new" / "numbers.json").read_text())
-    model = pretraining.model_config(config, vocab_size=120)
+    model = model_config(config, vocab_size=120)
     assert found["model_flops"] == train_flops(model, 8, 32, 6)
     costs = found["costs"]
     seconds = sum(costs["seconds"].values())
@@ -366,7 +368,7 @@ def test_the_largest_batch(start, most):
         tried.append(rows)
         return rows <= most
 
-    low, high = compile_for.largest(attempt, start, start <= most, 8)
+    low, high = stage_estimate.largest(attempt, start, start <= most, 8)
     assert low <= most < high
     assert high - low <= max(8, low / 16)
     assert len(tried) == len(set(tried)) <= 20 and start not in tried

@@ -24,7 +24,7 @@ from pe_jax.models import (
     BertForSpans,
     hidden_states,
 )
-from pe_jax.tasks import export as runs
+from pe_jax.reports import run_export as runs
 from pe_jax.tasks.start import open_start
 from pe_jax.training.sharding import on_one_device
 

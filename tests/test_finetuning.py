@@ -12,13 +12,14 @@ import tiny
 from configs import glue as glue_config
 from configs import squad as squad_config
 from pe_jax.data import glue
+from pe_jax.reports.comparison import score
+from pe_jax.reports.finetuning_report import page, report_finetuning, results
+from pe_jax.reports.property_report import from_run
+from pe_jax.reports.rescoring import rescore
 from pe_jax.tasks import finetuning, pretraining
-from pe_jax.tasks.comparison import score
-from pe_jax.tasks.finetuning import experiment as experiments
-from pe_jax.tasks.finetuning import results
-from pe_jax.tasks.properties import from_run
+from pe_jax.tasks.finetuning import finetune as finetuning_module
 from pe_jax.training import sharding
-from pe_jax.training.checkpoints import newest_params
+from pe_jax.training.checkpointing import newest_params
 
 SHORT = {"stage1.length": 16, "stage1.steps": 4, "stage2.steps": 0, "model.max_length": 16}
 
@@ -67,6 +68,11 @@ def config(pretrained, position="learned_absolute", **changes):
     return c
 
 
+def train(config, folder):
+    """What `train.py` does: the run, then its report."""
+    return report_finetuning(finetuning.run(config, folder), folder)
+
+
 def read(path):
     return json.loads(path.read_text())
 
@@ -79,7 +85,7 @@ def done(pretrained, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
         patch.setattr(glue, "open_prepared", lambda *args: opened)
-        finetuning.run(config(pretrained), folder)
+        train(config(pretrained), folder)
     return folder
 
 
@@ -89,7 +95,7 @@ def params_of(folder):
 
 def test_each_seed_is_the_run_of_that_seed_alone(done, pretrained, tmp_path):
     """On four devices: two seeds on two of them each, one seed on all four."""
-    finetuning.run(config(pretrained, seeds=(7,)), tmp_path)
+    train(config(pretrained, seeds=(7,)), tmp_path)
     together, alone = params_of(done), params_of(tmp_path)
     different = 0.0
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
@@ -114,7 +120,7 @@ def test_resuming_is_bit_exact(done, pretrained, tmp_path, step):
     for later in (killed / "checkpoints").iterdir():
         if int(later.name) > step:
             shutil.rmtree(later)
-    finetuning.run(config(pretrained), killed)
+    train(config(pretrained), killed)
     for a, b in zip(*map(jax.tree.leaves, map(params_of, (done, killed))), strict=True):
         np.testing.assert_array_equal(a, b)
     assert read(killed / "results.json") == read(done / "results.json")
@@ -150,9 +156,9 @@ def test_what_a_run_leaves(done, pretrained):
 
 def test_starting_from_a_run(done, pretrained, tmp_path):
     """The encoder is the pretrained one for every seed; heads are drawn by seed."""
-    resolved = experiments.resolve(config(pretrained))
-    experiment = experiments.build(resolved, tmp_path)
-    state, changes = experiments.start_from(experiment, experiment.fresh())
+    resolved = finetuning.resolve(config(pretrained))
+    experiment = finetuning.build(resolved, tmp_path)
+    state, changes = finetuning.start_from(experiment, experiment.fresh())
     _, old = newest_params(pretrained / "learned_absolute")
     got = jax.device_get(state.params)
     for part in ("bert", "pooler"):
@@ -168,8 +174,8 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
 
 def test_another_encoding(pretrained, tmp_path):
     changed = config(pretrained, **{"model.position": "learnable_sinusoidal_relative"})
-    experiment = experiments.build(experiments.resolve(changed), tmp_path)
-    _, changes = experiments.start_from(experiment, experiment.fresh())
+    experiment = finetuning.build(finetuning.resolve(changed), tmp_path)
+    _, changes = finetuning.start_from(experiment, experiment.fresh())
     assert "bert/position/learned_absolute/table" in changes.dropped
     assert "bert/position/learnable_sinusoidal_relative/frequencies" in changes.new
 
@@ -178,27 +184,27 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     longer = {"data.length": 24, "data.buckets": (8, 16)}
     with pytest.raises(ValueError, match=r"24 tokens do not fit a learned table of 16 positions: .*"
                        "--config.resize=interpolate"):  # fmt: skip
-        experiments.resolve(config(pretrained, **longer))
-    resized = experiments.resolve(config(pretrained, **longer, resize="repeat"))
+        finetuning.resolve(config(pretrained, **longer))
+    resized = finetuning.resolve(config(pretrained, **longer, resize="repeat"))
     assert resized.model.max_length == 24
-    experiment = experiments.build(resized, tmp_path)
-    state, changes = experiments.start_from(experiment, experiment.fresh())
+    experiment = finetuning.build(resized, tmp_path)
+    state, changes = finetuning.start_from(experiment, experiment.fresh())
     _, old = newest_params(pretrained / "learned_absolute")
     table, was = state.params["bert"]["position"]["table"], old["bert"]["position"]["table"]
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
     assert "bert/position/learned_absolute/table" in changes.kept
-    experiments.resolve(config(pretrained, "learned_relative", **longer))  # Has no length.
+    finetuning.resolve(config(pretrained, "learned_relative", **longer))  # Has no length.
 
 
 def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, capsys):
     """A row padded to its bucket or to the longest scores alike; who waits sees how far it is."""
-    monkeypatch.setattr(experiments, "_SECONDS_A_LINE", 0.0)
-    resolved = experiments.resolve(config(pretrained))
+    monkeypatch.setattr(finetuning_module, "_SECONDS_A_LINE", 0.0)
+    resolved = finetuning.resolve(config(pretrained))
     _, params = newest_params(done)
     outputs = []
     for buckets in ((8, 12), ()):
         resolved.data.buckets = buckets
-        experiment = experiments.build(resolved, tmp_path)
+        experiment = finetuning.build(resolved, tmp_path)
         placed = jax.device_put(params, experiment.place(params))
         outputs.append(experiment.held_out_outputs(placed)["validation"])
         count = len(experiment.held_out["validation"])
@@ -208,13 +214,13 @@ def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, c
 
 
 def test_rescoring(done, tmp_path):
-    text = finetuning.rescore(done, tmp_path)
+    text = rescore(done, tmp_path)
     (row,) = read(tmp_path / "rescored.json")
     assert row["scores"] == read(done / "results.json")["scores"] and row["length"] == 16
     assert "| 16 " in text
     with pytest.raises(ValueError, match="24 tokens do not fit a learned table of 16"):
-        finetuning.rescore(done, tmp_path, (24,))
-    finetuning.rescore(done, tmp_path, (12, 24), "interpolate")
+        rescore(done, tmp_path, (24,))
+    rescore(done, tmp_path, (12, 24), "interpolate")
     rows = read(tmp_path / "rescored.json")
     assert [row["length"] for row in rows] == [12, 24]
     # No text is longer than 16 tokens, but the rows of the table have moved.
@@ -225,7 +231,7 @@ def test_rescoring(done, tmp_path):
 def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
     cola["train"][3]["sentence"] = b" "
     cola["validation"][0]["sentence"] = b""
-    experiment = experiments.build(experiments.resolve(config(pretrained)), tmp_path)
+    experiment = finetuning.build(finetuning.resolve(config(pretrained)), tmp_path)
     assert len(experiment.problem.train.sizes()) == 43
     assert len(experiment.problem.held_out["validation"].sizes()) == 21
     said = capsys.readouterr().err
@@ -248,13 +254,13 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
 )
 def test_configs_that_cannot_run(pretrained, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        finetuning.run(config(pretrained, **changes), tmp_path / "run")
+        train(config(pretrained, **changes), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_a_run_does_not_start_from_a_fine_tuned_one(done, pretrained, tmp_path):
     with pytest.raises(ValueError, match="holds a run of 'cola'; wanted pretraining"):
-        finetuning.run(config(pretrained, init=str(done)), tmp_path)
+        train(config(pretrained, init=str(done)), tmp_path)
 
 
 def test_what_is_for_pretraining_runs_says_so(done):
@@ -279,12 +285,12 @@ def test_the_best_step_of_each_seed(tmp_path):
         model=types.SimpleNamespace(position="none"),
         seeds=(1, 2),
     )
-    best = results.results(made, tmp_path)
+    best = results(made, tmp_path)
     assert best["steps"] == [10, 5]
     assert best["scores"] == {"f1": [20.0, 30.0], "exact": [21.0, 32.0]}
     made.config.select = "last"
-    assert results.results(made, tmp_path)["scores"]["f1"] == [20.0, 10.0]
-    text = results.page(best, ["a note"])
+    assert results(made, tmp_path)["scores"]["f1"] == [20.0, 10.0]
+    text = page(best, ["a note"])
     assert "steps 5 to 10" in text and "trained on B: not comparable" in text
     assert "| f1    | 25.00 | 7.07 | –        | 20.00  | 30.00  |" in text
 
@@ -319,7 +325,7 @@ def squad(pretrained, folder, **changes):
 
 def test_questions(pretrained, tmp_path):
     """Official JSON in, official predictions out; the best of each seed's steps counts."""
-    finetuning.run(squad(pretrained, tmp_path), tmp_path / "run")
+    train(squad(pretrained, tmp_path), tmp_path / "run")
     found = read(tmp_path / "run" / "results.json")
     assert found["dataset"] == str(tmp_path / "dev.json")
     assert set(found["scores"]) == {"f1", "exact"} and set(found["steps"]) <= {3, 6}
@@ -335,7 +341,7 @@ def test_questions_without_answers(pretrained, tmp_path):
     train = read(tmp_path / "train.json")
     train["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 1
     (tmp_path / "train.json").write_text(json.dumps(train))
-    text = finetuning.run(c, tmp_path / "run")
+    text = train(c, tmp_path / "run")
     assert "left out: misplaced answer: 1" in text
     scores = read(tmp_path / "run" / "results.json")["scores"]
     assert {"f1", "exact", "HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh"} <= set(scores)

@@ -12,7 +12,7 @@ import tiny
 
 from pe_jax.tasks import pretraining
 from pe_jax.training import hosts, sharding
-from pe_jax.training.checkpoints import newest_params
+from pe_jax.training.checkpointing import newest_params
 
 CHANGES = {"stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10}
 

@@ -17,10 +17,10 @@ from pe_jax.attention.dropout import scale as scale_of_kept
 from pe_jax.attention.flash_tpu import flash_attention
 from pe_jax.models import preset
 from pe_jax.tasks.finetuning.classification import classification_task
+from pe_jax.tpu.topology import make_slice
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding
 from pe_jax.training.step import SEED_AXES, TrainState, init_state, make_train_step, over_seeds
-from pe_jax.training.topology import make_slice
 
 
 def roll(x, shift, axis, *, stride, stride_axis):

@@ -13,12 +13,19 @@ from safetensors.numpy import save_file
 from configs import properties as configs
 from configs import sweep as sweep_config
 from pe_jax import encodings, properties
+from pe_jax.reports.property_report import (
+    PARTS,
+    from_checkpoint,
+    from_name,
+    from_run,
+    measure_properties,
+)
+from pe_jax.reports.property_report import scores as scores_part
+from pe_jax.reports.property_report.table1 import FORMS
+from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
 from pe_jax.tasks import pretraining
-from pe_jax.tasks.properties import PARTS, from_checkpoint, from_name, from_run, measure_properties
-from pe_jax.tasks.properties import scores as scores_part
-from pe_jax.tasks.properties.table1 import FORMS
-from pe_jax.tasks.sweep import sweep_sinusoids
-from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training import workdir
+from pe_jax.training.checkpointing import Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +110,7 @@ def test_scores_are_kept(runs, config, tmp_path, monkeypatch):
 def test_the_start_is_the_run_s_own(runs):
     """What is called the start is what the first step started from: replayed from the seed."""
     run = from_run(runs[2])
-    experiment = pretraining.build(
-        pretraining.workdir.load_config(run.folder), run.folder / "tokenizer.json"
-    )
+    experiment = pretraining.build(workdir.load_config(run.folder), run.folder / "tokenizer.json")
     expected = experiment.init().params["bert"]["position"]
     jax.tree.map(np.testing.assert_array_equal, run.start, expected)
     assert set(run.start) == {"learned_absolute", "learned_relative"}

@@ -21,14 +21,14 @@ import tiny
 from etils.epath import testing
 
 from pe_jax import data
+from pe_jax.errors import Interrupted
 from pe_jax.figures import style
-from pe_jax.paths import to_path
+from pe_jax.files import to_path, write_text
 from pe_jax.tasks import pretraining
 from pe_jax.training import workdir
-from pe_jax.training.checkpoints import newest_params, saved_steps
+from pe_jax.training.checkpointing import newest_params, saved_steps
 from pe_jax.training.fingerprint import fingerprint
-from pe_jax.training.interruption import Interrupted
-from pe_jax.training.writers import MetricsWriter, write_text
+from pe_jax.training.metrics_writer import MetricsWriter
 
 
 def same(one, other):

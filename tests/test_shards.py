@@ -16,7 +16,7 @@ from tiny import write_books
 from pe_jax import data
 from pe_jax.data import corpora, shards
 from pe_jax.data.sharded import open_shards, shards_tokenizer
-from pe_jax.tasks.text import load_text
+from pe_jax.tasks.text_split import load_text
 
 BLOCK = 100  # Small: reads cross the bounds of blocks and of shards.
 

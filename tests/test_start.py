@@ -12,8 +12,8 @@ from published import BERT, D, N, encoder_shapes, head_shapes, random_tensors, w
 from configs import glue as glue_config
 from pe_jax.data import glue, load_tokenizer
 from pe_jax.interop import load_bert
-from pe_jax.tasks import pretraining
-from pe_jax.tasks.finetuning import experiment as finetuning
+from pe_jax.tasks import finetuning, pretraining
+from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.start import open_start, tokenizer_beside
 from pe_jax.training.transplant import transplant
 
@@ -80,7 +80,7 @@ def test_weights_with_another_position_encoding(published, tmp_path):
 
 def test_a_table_that_is_too_short_is_not_kept(published, tmp_path):
     longer = config(tmp_path, published, **{"stage1.length": 16})
-    model = pretraining.model_config(pretraining.resolve(longer), vocab_size=len(VOCAB))
+    model = model_config(pretraining.resolve(longer), vocab_size=len(VOCAB))
     assert model.max_length == 48
     fresh = jax.eval_shape(pretraining.pretraining_task(model).init, jax.random.key(0))
     theirs = load_bert(published)

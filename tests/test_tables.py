@@ -12,9 +12,9 @@ from test_commands import run as command
 
 from configs import tables as configs
 from pe_jax import encodings
-from pe_jax.tasks.tables import Cell, mean_over_tasks, welch, write_tables
-from pe_jax.tasks.tables.columns import GLUE
-from pe_jax.tasks.tables.results import pool, read
+from pe_jax.reports.paper_tables import Cell, mean_over_tasks, welch, write_tables
+from pe_jax.reports.paper_tables.columns import GLUE
+from pe_jax.reports.paper_tables.results import pool, read
 
 METRICS = {name: metric for name, (_, metric) in GLUE.items()}
 

@@ -17,13 +17,13 @@ import tiny
 
 from pe_jax import data, encodings
 from pe_jax.models import BertConfig, train_flops
+from pe_jax.reports.comparison import score
+from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.tasks import pretraining
-from pe_jax.tasks.comparison import score
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.report import report
 from pe_jax.training import chips, sharding, workdir
 from pe_jax.training import optimizer as optimizers
-from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.step import init_state, make_train_step
 from pe_jax.training.transplant import transplant
 
@@ -439,7 +439,7 @@ def test_mfu_where_the_peak_is_known(straight):
     config, folder = straight
     line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     words = data.load_tokenizer(folder / "tokenizer.json").get_vocab_size()
-    model = pretraining.model_config(config, vocab_size=words)
+    model = model_config(config, vocab_size=words)
     flops = train_flops(model, 8, 32, 6)
     steps_per_second = line["train/examples_per_second"] / 8
     assert line["train/mfu"] == pytest.approx(steps_per_second * flops / 4e9)
@@ -447,8 +447,10 @@ def test_mfu_where_the_peak_is_known(straight):
 
 def test_the_report_and_its_repetition(straight, tmp_path):
     config, folder = straight
-    first = report(folder, tmp_path / "a", pretraining.build(config, folder / "tokenizer.json"))
-    again = report(folder, tmp_path / "b")
+    first = report_pretraining(
+        folder, tmp_path / "a", pretraining.build(config, folder / "tokenizer.json")
+    )
+    again = report_pretraining(folder, tmp_path / "b")
     assert first == again
     numbers = json.loads((tmp_path / "b" / "report.json").read_text())
     assert numbers["step"] == 20
@@ -502,7 +504,7 @@ def test_a_run_goes_on_in_another_layout(split, tmp_path):
 
 def test_reports_and_scores_of_split_parameters(split, tmp_path):
     folder = split[1]
-    numbers = report(folder, tmp_path).numbers
+    numbers = report_pretraining(folder, tmp_path).numbers
     assert set(numbers["properties"]) == {"learned_absolute"}
     assert score(folder).mean("masked_lm_loss") == pytest.approx(
         numbers["held_out"]["masked_lm_loss"], rel=1e-4
@@ -525,7 +527,7 @@ def test_starting_from_split_parameters(split):
 
 def test_a_report_of_nothing(tmp_path):
     with pytest.raises(ValueError, match="holds no run"):
-        report(tmp_path, tmp_path)
+        report_pretraining(tmp_path, tmp_path)
 
 
 def test_another_config_in_the_same_folder(straight, tmp_path):

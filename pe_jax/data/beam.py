@@ -25,7 +25,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from tokenizers import Tokenizer
 
 from pe_jax.data import corpora, shards
-from pe_jax.paths import is_remote
+from pe_jax.files import is_remote
 
 _UNFINISHED = ".unfinished-"  # In the names of files that are still being written.
 

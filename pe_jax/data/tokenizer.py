@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from pe_jax.paths import to_path
+from pe_jax.files import to_path
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

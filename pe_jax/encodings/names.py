@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from pe_jax.encodings import absolute, base, relative
 from pe_jax.encodings.base import PositionEncoding
 from pe_jax.encodings.stack import Stack, as_stack
-from pe_jax.hint import did_you_mean
+from pe_jax.errors import did_you_mean
 
 
 class Sizes(NamedTuple):

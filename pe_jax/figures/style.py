@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from pe_jax.paths import to_path
+from pe_jax.files import to_path
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,

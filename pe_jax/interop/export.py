@@ -16,9 +16,9 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, processors
 
 from pe_jax.encodings import PositionEncoding
+from pe_jax.files import is_remote
 from pe_jax.interop import layout
 from pe_jax.models import BertConfig
-from pe_jax.paths import is_remote
 
 # The heads that a model has: what transformers calls it.
 _ARCHITECTURES = {

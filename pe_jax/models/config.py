@@ -10,7 +10,7 @@ import jax
 
 from pe_jax import encodings
 from pe_jax.attention.forms import choose
-from pe_jax.hint import did_you_mean
+from pe_jax.errors import did_you_mean
 
 # What a layer keeps for its backward pass: a policy of jax.checkpoint, or all.
 REMAT: dict[str, Callable[..., bool] | None] = {

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from pe_jax.terminal import Progress
+from pe_jax.console.terminal import Progress
 
 MEMORY = 2**26  # Bytes a device. On a CPU fewer settings at once are faster: they fit its caches.
 

@@ -11,13 +11,14 @@ from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
-from pe_jax.terminal import say
+from pe_jax.console.terminal import say
+from pe_jax.files import write_text
 from pe_jax.training import workdir
-from pe_jax.training.checkpoints import Checkpoints
+from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.interruption import interruptions
 from pe_jax.training.loop import Cadence, Stage, fit
+from pe_jax.training.metrics_writer import MetricsWriter
 from pe_jax.training.step import TrainState
-from pe_jax.training.writers import MetricsWriter, write_text
 
 
 def saved_tokenizer(folder: Path) -> Path:

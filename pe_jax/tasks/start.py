@@ -11,17 +11,17 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
 from pe_jax.encodings import PositionEncoding
+from pe_jax.files import to_path
 from pe_jax.interop import PRETRAINING, load_bert, open_checkpoint, read_config
 from pe_jax.models import BertConfig
-from pe_jax.paths import to_path
-from pe_jax.tasks.model import model_config
+from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.run import saved_tokenizer
-from pe_jax.terminal import say
 from pe_jax.training import workdir
-from pe_jax.training.checkpoints import Place, newest_params
+from pe_jax.training.checkpointing import Place, newest_params
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,12 +5,9 @@ One of them, host 0, is the coordinator: the others connect to it, and it hears 
 
 from __future__ import annotations
 
-import os
-import sys
-
 import jax
 
-from pe_jax.terminal import be_quiet
+from pe_jax.console.terminal import be_quiet
 
 
 def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: int) -> None:
@@ -47,12 +44,3 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
         raise ValueError(f"The hosts did not find one another: {error}") from error
     if jax.process_index() > 0:
         be_quiet()
-
-
-def leave(status: int) -> None:
-    """Ends this process if it is one of several hosts, without waiting for the others: they would
-    wait for it in the middle of a step. They hear that it is gone."""
-    if jax.distributed.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)

@@ -18,20 +18,6 @@ from pe_jax.training.sharding import host
 EXIT_STATUS = {signal.SIGTERM: 75, signal.SIGINT: 130}
 
 
-class Interrupted(Exception):
-    """A run that was asked to stop, and has saved.
-
-    Attributes:
-      status: what the process exits with.
-    """
-
-    def __init__(self, step: int, status: int):
-        super().__init__(
-            f"Stopped and saved at step {step:,}. The same command goes on from there."
-        )
-        self.status = status
-
-
 @contextlib.contextmanager
 def interruptions() -> Iterator[Callable[[int], int]]:
     """Catches the signals as long as the context lasts.

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from pe_jax.terminal import Progress, say
+from pe_jax.console.terminal import Progress, say
+from pe_jax.errors import Interrupted
 from pe_jax.training import chips, sharding
-from pe_jax.training.checkpoints import Checkpoints
-from pe_jax.training.interruption import Interrupted
+from pe_jax.training.checkpointing import Checkpoints
+from pe_jax.training.metrics_writer import MetricsWriter
 from pe_jax.training.step import Metrics, TrainState
-from pe_jax.training.writers import MetricsWriter
 
 
 @dataclasses.dataclass(frozen=True)

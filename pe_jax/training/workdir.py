@@ -13,9 +13,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from pe_jax.paths import is_remote
+from pe_jax.files import is_remote, write_text
 from pe_jax.training.sharding import host
-from pe_jax.training.writers import write_text
 
 # What may differ when a run goes on: nothing that its numbers depend on.
 _MAY_CHANGE = (

@@ -1,7 +1,21 @@
 """Fine-tuning on GLUE and SQuAD: several seeds in one program, official scores."""
 
-from pe_jax.tasks.finetuning.experiment import TASKS
-from pe_jax.tasks.finetuning.rescoring import rescore
-from pe_jax.tasks.finetuning.run import run
+from pe_jax.tasks.finetuning.finetune import (
+    TASKS,
+    FinetuningExperiment,
+    build,
+    fit_length,
+    resolve,
+    run,
+    start_from,
+)
 
-__all__ = ["TASKS", "rescore", "run"]
+__all__ = [
+    "TASKS",
+    "FinetuningExperiment",
+    "build",
+    "fit_length",
+    "resolve",
+    "run",
+    "start_from",
+]

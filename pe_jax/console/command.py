@@ -1,0 +1,59 @@
+"""How the commands start and how they fail: a mistake of the user's is one message, not a trace."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+import jax
+from absl import app, flags, logging
+
+from pe_jax.console.compile_cache import keep_compiled_programs
+from pe_jax.console.terminal import say
+from pe_jax.errors import Interrupted
+
+
+def main(command: Callable[[], None]) -> None:
+    """Parses the flags and runs `command`; `--verbosity=1` adds the trace of an error."""
+
+    def parse(args: list[str]) -> list[str]:
+        try:
+            return app.parse_flags_with_usage(args)
+        except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+            # ml_collections raises these for a config key it does not know, with the near ones.
+            message = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
+            raise SystemExit(f"error: in the flags: {message}") from None
+
+    def run(args: list[str]) -> None:
+        if len(args) > 1:
+            raise SystemExit(f"error: arguments not understood: {' '.join(args[1:])}")
+        # The libraries' own progress is of no use to a reader of ours; warnings still show.
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)
+        keep_compiled_programs()
+        try:
+            command()
+        except Interrupted as stopped:
+            say(str(stopped))
+            raise SystemExit(stopped.status) from None
+        except Exception as error:
+            mistake = isinstance(error, ValueError | OSError | FloatingPointError)
+            if mistake and logging.get_verbosity() <= logging.INFO:
+                print(f"error: {error}", file=sys.stderr)
+            else:
+                traceback.print_exc()
+            _leave(1)
+            raise SystemExit(1) from None
+
+    app.run(run, argv=sys.argv, flags_parser=parse)
+
+
+def _leave(status: int) -> None:
+    """Ends this process if it is one of several hosts, without waiting for the others: they would
+    wait for it in the middle of a step. They hear that it is gone."""
+    if jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

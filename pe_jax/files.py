@@ -1,0 +1,41 @@
+"""Where files are and how they are written: local folders and object stores such as gs://."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
+
+import jax
+from etils import epath
+
+
+def is_remote(path: str | Path) -> bool:
+    """Whether a path leads to an object store."""
+    return "://" in str(path)
+
+
+def to_path(text: str | Path) -> Path:
+    """A local path with `~` written out; for an object store such as `gs://` a path of etils, which
+    has the methods of pathlib's that this project uses (the extra `gcs` installs what it needs)."""
+    if is_remote(text):
+        return cast(Path, epath.Path(text))
+    return Path(text).expanduser()
+
+
+def cache_folder() -> Path:
+    """`PE_JAX_CACHE`, or `~/.cache/pe_jax`: tokenized text and compiled programs."""
+    return Path(os.environ.get("PE_JAX_CACHE") or "~/.cache/pe_jax").expanduser()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file in one go: a reader, or a run killed here, never leaves half of it.
+
+    On several hosts only the first writes.
+    """
+    if jax.process_index() > 0:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,1 @@
+"""What finished runs are worth: scores, comparisons, tables, properties, and exports."""

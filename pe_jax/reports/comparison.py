@@ -1,0 +1,167 @@
+"""Pretraining runs side by side: held-out scores on the same text, with paired standard errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pe_jax import encodings
+from pe_jax.console.markdown import table
+from pe_jax.console.terminal import say
+from pe_jax.files import write_text
+from pe_jax.tasks.pretraining import build
+from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.training import workdir
+from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.sharding import parallelize_eval
+from pe_jax.training.step import Task, make_eval_step
+
+_LOSS = "masked_lm_loss"
+
+
+class Scores(NamedTuple):
+    """Of one run: name -> (sums `[N]`, counts `[N]`), for each of N held-out examples."""
+
+    position: str
+    parameters: int
+    step: int
+    seed: int
+    same_for_all: dict[str, Any]
+    examples: dict[str, tuple[np.ndarray, np.ndarray]]
+
+    def mean(self, name: str) -> float:
+        sums, counts = self.examples[name]
+        return float(sums.sum() / counts.sum())
+
+
+def compare(folders: list[Path], out: Path) -> str:
+    """Writes `comparison.json` and `comparison.md` to `out`; returns the latter's text.
+
+    Differences are to the run with `none`, or to the first: paired by example, so that what is hard
+    about the text cancels, with the standard error of the paired mean over examples.
+
+    Raises:
+      ValueError: with fewer than two runs, or if they were not made on the same text and length.
+    """
+    if len(folders) < 2:
+        raise ValueError(f"Nothing to compare: {len(folders)} run(s) given, two are the least.")
+    runs = []
+    for folder in folders:
+        say(f"Scoring {folder}")
+        runs.append(score(folder))
+    for run, folder in zip(runs, folders):
+        if run.same_for_all != runs[0].same_for_all:
+            raise ValueError(
+                f"{folder} and {folders[0]} were not scored on the same examples:\n"
+                f"  {run.same_for_all}\n  {runs[0].same_for_all}"
+            )
+    base = next((run for run in runs if run.position == "none"), runs[0])
+    rows = [_row(run, base) for run in runs]
+    rows.sort(key=lambda row: -row["masked_lm_loss"])
+    text = _readable(rows, runs, base)
+    write_text(out / "comparison.json", json.dumps(rows, indent=2) + "\n")
+    write_text(out / "comparison.md", text)
+    return text
+
+
+def score(folder: Path) -> Scores:
+    """Scores of the newest checkpoint in `folder` on each held-out example."""
+    config = workdir.load_config(folder, "pretraining")
+    experiment = build(config, saved_tokenizer(folder))
+    step, params = newest_params(folder, experiment.place)
+    stage = experiment.stages[-1]
+    shardings = experiment.shardings.params
+    each = parallelize_eval(_each_example(experiment.task), experiment.mesh, shardings)
+    scored = [jax.device_get(each(params, batch)) for batch in stage.held_out]
+    examples = {
+        name: (_joined(s[name][0] for s in scored), _joined(s[name][1] for s in scored))
+        for name in scored[0]
+    }
+    d = config.data
+    return Scores(
+        position=experiment.model.position,
+        parameters=encodings.parameter_count(experiment.model.encoding()),
+        step=step,
+        seed=config.seed,
+        same_for_all={
+            "source": d.source,
+            "validation": d.validation,
+            "vocabulary": experiment.text.vocabulary.size,
+            "length": stage.length,
+            "examples": len(examples[_LOSS][0]),
+            "masked_tokens": int(examples[_LOSS][1].sum()),
+        },
+        examples=examples,
+    )
+
+
+def _each_example(task: Task):
+    """The task's sums and counts of every row of a batch by itself."""
+    eval_step = make_eval_step(task)
+
+    def one(params, row):
+        return eval_step(params, jax.tree.map(lambda x: x[None], row))
+
+    return jax.vmap(one, in_axes=(None, 0))
+
+
+def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate(list(parts)).astype(np.float64)
+
+
+def _row(run: Scores, base: Scores) -> dict[str, Any]:
+    counts = run.examples[_LOSS][1]
+    difference = run.examples[_LOSS][0] - base.examples[_LOSS][0]
+    mean = difference.sum() / counts.sum()
+    # Of a ratio of sums, examples being the independent units (their tokens are not).
+    error = np.sqrt(((difference - mean * counts) ** 2).sum()) / counts.sum()
+    return {
+        "position": run.position,
+        "parameters": run.parameters,
+        "step": run.step,
+        "seed": run.seed,
+        **{name: run.mean(name) for name in run.examples},
+        "loss_difference": float(mean),
+        "loss_difference_standard_error": float(error),
+    }
+
+
+def _readable(rows: list[dict[str, Any]], runs: list[Scores], base: Scores) -> str:
+    facts = runs[0].same_for_all
+    cells = [
+        [
+            row["position"],
+            f"{row['parameters']:,}",
+            f"{row['masked_lm_loss']:.3f}",
+            "–"
+            if row["position"] == base.position
+            else f"{row['loss_difference']:+.3f} ± {row['loss_difference_standard_error']:.3f}",
+            f"{row['masked_lm_accuracy']:.1%}",
+            f"{row['next_sentence_accuracy']:.1%}",
+        ]
+        for row in rows
+    ]
+    header = [
+        "position encoding",
+        "its parameters",
+        "masked-LM loss",
+        f"against {base.position}",
+        "accuracy",
+        "next sentence",
+    ]
+    return "\n".join(
+        [
+            f"Held-out text: {facts['examples']:,} pairs of length {facts['length']}, "
+            f"{facts['masked_tokens']:,} masked tokens; loss in nats;",
+            f"differences paired by example, ± standard error; {runs[0].step:,} steps, "
+            f"seed {runs[0].seed}.",
+            "",
+            *table(header, cells),
+            "",
+        ]
+    )

@@ -1,0 +1,96 @@
+"""What a fine-tuning run is worth: `results.json`, of which tables are made, and a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pe_jax.console.markdown import table
+from pe_jax.files import write_text
+from pe_jax.tasks.finetuning import FinetuningExperiment
+from pe_jax.tasks.finetuning.selection import SELECT
+
+_HELD_OUT = "held_out/"
+
+
+def report_finetuning(experiment: FinetuningExperiment, folder: Path) -> str:
+    """Writes `results.json` and `report.md` of a run that has ended; returns the latter's text."""
+    found = results(experiment, folder)
+    write_text(folder / "results.json", json.dumps(found, indent=2) + "\n")
+    text = page(found, experiment.problem.notes)
+    write_text(folder / "report.md", text)
+    return text
+
+
+def results(experiment: FinetuningExperiment, folder: Path) -> dict[str, Any]:
+    """Scores in points of each seed, those of its last or best step, as `config.select` says.
+
+    Raises:
+      ValueError: for another `config.select`.
+    """
+    config, problem = experiment.config, experiment.problem
+    scored = [line for line in _lines(folder) if f"{_HELD_OUT}{problem.metric}" in line]
+    names = [name for name in scored[-1] if name.startswith(_HELD_OUT) and name.count("/") == 1]
+    score = lambda line, name, seed: line[f"{name}/seed_{seed}"]
+    by = lambda seed: lambda line: score(line, f"{_HELD_OUT}{problem.metric}", seed)
+    # Of equally good steps the first.
+    chosen = {seed: SELECT[config.select](scored, by(seed)) for seed in experiment.seeds}
+    return {
+        "dataset": problem.dataset,
+        "trained_on": problem.trained_on,
+        "position": experiment.model.position,
+        "init": config.init,
+        "select": config.select,
+        "metric": problem.metric,
+        "seeds": list(experiment.seeds),
+        "steps": [chosen[seed]["step"] for seed in experiment.seeds],
+        "scores": {
+            name.removeprefix(_HELD_OUT): [
+                score(chosen[seed], name, seed) for seed in experiment.seeds
+            ]
+            for name in names
+        },
+        "baseline": problem.baseline,
+    }
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def page(found: dict[str, Any], notes: list[str]) -> str:
+    """Results as Markdown that also reads well on a terminal."""
+    seeds = found["seeds"]
+    steps = sorted(set(found["steps"]))
+    when = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
+    rows = [
+        [
+            name,
+            f"{np.mean(values):.2f}",
+            f"{np.std(values, ddof=1):.2f}" if len(values) > 1 else "–",
+            f"{found['baseline'][name]:.2f}" if name in found["baseline"] else "–",
+            *(f"{value:.2f}" for value in values),
+        ]
+        for name, values in found["scores"].items()
+    ]
+    lines = [
+        f"# {found['dataset']}: {found['position']}",
+        "",
+        f"Scores in points, the {found['select']} of each seed ({when}); ± is the sample standard",
+        "deviation over seeds. The baseline is a trivial answer: the most frequent label, the mean",
+        "value, the first sentence of the context, or (SQuAD v2.0) no answer.",
+        "",
+        *table(["", "mean", "±", "baseline", *(f"seed {seed}" for seed in seeds)], rows),
+        "",
+        *(f"- {note}" for note in notes),
+    ]
+    if found["trained_on"] != found["dataset"]:
+        lines.append(
+            f"- trained on {found['trained_on']}: not comparable with published results of "
+            f"{found['dataset']}"
+        )
+    return "\n".join(lines) + "\n"

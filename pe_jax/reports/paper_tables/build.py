@@ -1,0 +1,128 @@
+"""From the folders of runs to tables 2 and 3, and to the files that hold them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from pe_jax import encodings
+from pe_jax.errors import did_you_mean
+from pe_jax.files import write_text
+from pe_jax.reports.paper_tables import formats, notes
+from pe_jax.reports.paper_tables.cells import Cell, mean_over_tasks, welch
+from pe_jax.reports.paper_tables.columns import IN_MEAN, Column, place
+from pe_jax.reports.paper_tables.results import Results, pool, read
+from pe_jax.reports.paper_tables.table import TITLES, Table
+
+
+def write_tables(folders: list[Path], config: ConfigDict, out: Path) -> str:
+    """Writes both tables to `out`, as JSON, Markdown, CSV and LaTeX; returns the Markdown.
+
+    `tables.json` and `tables.md` hold both; `glue.*` and `squad.*` one each, if it has a run.
+
+    Raises:
+      ValueError: if no run has finished, for results that are damaged or cannot be joined, and for
+        settings out of range.
+    """
+    if not 0 < config.p_value < 1:
+        raise ValueError(f"config.p_value is between 0 and 1, got {config.p_value}.")
+    found = {folder: read(folder) for folder in folders}
+    unfinished = [str(folder) for folder, run in found.items() if run is None]
+    runs = list(pool(run for run in found.values() if run).values())
+    if not runs:
+        raise ValueError(
+            f"None of {len(folders)} runs has finished: no results.json in "
+            f"{', '.join(unfinished) or 'any folder'}. Give --runs='RUNS/*' of fine-tuning runs."
+        )
+    known = {run.position: None for run in runs} | dict.fromkeys(encodings.PAPER)
+    if config.baseline not in known:
+        raise ValueError(
+            f"No run has config.baseline={config.baseline!r}.{did_you_mean(config.baseline, known)}"
+        )
+    tables = []
+    for name in TITLES:
+        mine = [run for run in runs if run.columns()[0].table == name]
+        if mine:
+            tables.append(build(name, mine, config))
+    pages = {table.name: formats.markdown(table) for table in tables}
+    for table in tables:
+        write_text(out / f"{table.name}.md", pages[table.name])
+        write_text(out / f"{table.name}.csv", formats.csv_text(table))
+        write_text(out / f"{table.name}.tex", formats.latex(table))
+    numbers = {
+        "baseline": config.baseline,
+        "p_value": config.p_value,
+        "unfinished": unfinished,
+        **{table.name: _numbers(table) for table in tables},
+    }
+    write_text(out / "tables.json", json.dumps(numbers, indent=2, allow_nan=False) + "\n")
+    if unfinished:
+        pages["unfinished"] = f"Not finished, left out (no results.json): {', '.join(unfinished)}\n"
+    page = "\n".join(pages.values())
+    write_text(out / "tables.md", page)
+    return page
+
+
+def build(name: str, runs: list[Results], config: ConfigDict) -> Table:
+    """The table `name`, `"glue"` or `"squad"`, of runs that were joined over seeds."""
+    columns = sorted({column for run in runs for column in run.columns()}, key=place)
+    positions = {run.position for run in runs}
+    order = [one for one in encodings.PAPER if one in positions or config.all_rows]
+    order += sorted(positions.difference(order))
+    by_column: dict[Column, dict[str, Cell]] = {column: {} for column in columns}
+    for run in runs:
+        for column in run.columns():
+            by_column[column][run.position] = Cell(run.seeds, run.scores[column.metric])
+    marks = notes.origins(columns)
+    keys = [column.key for column in columns]
+    labels = [f"{column.label}{marks.get(column.trained_on, '')}" for column in columns]
+    grid = [[cells.get(position) for position in order] for cells in by_column.values()]
+    if name == "glue":
+        own = {column.dataset: cells for column, cells in by_column.items() if column.own}
+        for label, tasks in _means(own, positions).items():
+            keys, labels = [*keys, label], [*labels, label]
+            cells = {p: mean_over_tasks([own.get(t, {}).get(p) for t in tasks]) for p in positions}
+            grid.append([cells.get(position) for position in order])
+    grid = [_compared(column, order, config.baseline) for column in grid]
+    rows = dict(zip(order, map(list, zip(*grid))))
+    # Of as many seeds as most cells have; the larger number where two are as frequent.
+    counts = Counter(run.n for row in rows.values() for run in row if run)
+    usual = max(counts, key=lambda n: (counts[n], n))
+    table = Table(name, keys, labels, rows, config.baseline, config.p_value, usual, [])
+    return table._replace(notes=notes.under(table, runs, columns))
+
+
+def _means(own: dict[str, dict[str, Cell]], positions: set[str]) -> dict[str, tuple[str, ...]]:
+    """Columns of means -> the sets they are over: all eight, and those that every row has."""
+    means = {f"mean of {len(IN_MEAN)}": IN_MEAN}
+    common = tuple(task for task in IN_MEAN if positions <= own.get(task, {}).keys())
+    if 1 < len(common) < len(IN_MEAN):
+        names = ", ".join(task.removeprefix("glue/") for task in common)
+        means[f"mean of {len(common)} ({names})"] = common
+    return means
+
+
+def _compared(column: list[Cell | None], order: list[str], baseline: str) -> list[Cell | None]:
+    """The cells of a column, tested against the baseline's."""
+    base = column[order.index(baseline)] if baseline in order else None
+    if base is None:
+        return column
+    return [
+        cell and cell._replace(test=None if cell is base else welch(cell.scores, base.scores))
+        for cell in column
+    ]
+
+
+def _numbers(table: Table) -> dict[str, Any]:
+    return {
+        "columns": dict(zip(table.keys, table.labels)),
+        "rows": {
+            position: {key: cell and cell.numbers() for key, cell in zip(table.keys, cells)}
+            for position, cells in table.rows.items()
+        },
+        "notes": table.notes,
+    }

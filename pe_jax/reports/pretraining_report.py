@@ -1,0 +1,123 @@
+"""What a pretraining run learned: scores against baselines, its position vectors, and a figure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from pe_jax.console.markdown import table
+from pe_jax.files import write_text
+from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report.subjects import trained
+from pe_jax.reports.property_report.vectors import vectors
+from pe_jax.tasks.pretraining import PretrainingExperiment, build
+from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.training import sharding, workdir
+from pe_jax.training.checkpointing import newest_params
+
+# What the section on position vectors needs of `configs/properties.py`.
+_SHOWN = ConfigDict({"length": 128, "windows": (5, 10, 20, 50), "vector": ""})
+
+
+class Report(NamedTuple):
+    """Numbers as they go to `report.json`, and the same to read."""
+
+    numbers: dict[str, Any]
+    text: str
+
+
+def report_pretraining(
+    folder: Path, out: Path, experiment: PretrainingExperiment | None = None
+) -> Report:
+    """Measures the newest checkpoint in `folder`; writes report.json, .md and figures to `out`.
+
+    Raises:
+      ValueError: if the folder holds no run, or none with a checkpoint yet.
+    """
+    if experiment is None:
+        experiment = build(workdir.load_config(folder), saved_tokenizer(folder))
+    step, params = newest_params(folder, experiment.place)
+    numbers: dict[str, Any] = {
+        "step": step,
+        "position": experiment.model.position,
+        "held_out": _scores(experiment, step, params),
+    }
+    text = _readable(numbers)
+    config, tokenizer = experiment.config, experiment.text.tokenizer
+    position = sharding.whole(params["bert"].get("position", {}))
+    section = None
+    if sharding.host()[0] == 0:  # From here on one host is enough, and only one writes.
+        params = {**params, "bert": {**params["bert"], "position": position}}
+        run = trained("", folder, config, tokenizer, step, params)
+        section = vectors([run], Settings(_SHOWN, out))
+    if section:
+        numbers["properties"] = section.numbers
+        text += "\n" + "\n".join(section.lines) + "\n"
+    write_text(out / "report.json", json.dumps(numbers, indent=2) + "\n")
+    if section:
+        text += f"\n![dot products of the position vectors]({section.figures[0].name})\n"
+    write_text(out / "report.md", text)
+    return Report(numbers, text)
+
+
+def _scores(experiment: PretrainingExperiment, step: int, params: Any) -> dict[str, float]:
+    """The model's means on held-out text, and those of two baselines on the same predictions."""
+    stage = experiment.stages[-1]
+    batches = stage.held_out
+    every = lambda name: np.concatenate([sharding.whole(b[name]).ravel() for b in batches])
+    labels = every("masked_tokens")[every("masked_weights") > 0]
+    next_sentence = every("next_sentence")
+    log_p = _unigram(experiment)
+    return {
+        **stage.evaluate(step, params),
+        "masked_tokens": len(labels),
+        "pairs": len(next_sentence),
+        "length": stage.length,
+        "unigram_loss": float(-log_p[labels].mean()),
+        "unigram_accuracy": float((labels == log_p.argmax()).mean()),
+        "next_sentence_majority": float(max(next_sentence.mean(), 1 - next_sentence.mean())),
+    }
+
+
+def _unigram(experiment: PretrainingExperiment) -> np.ndarray:
+    """Log frequencies of tokens in the training documents, each count one too high (smoothing)."""
+    text = experiment.text
+    counts = np.ones(text.vocabulary.size)
+    bounds = text.train.sentences[text.train.documents]
+    for document in text.train_documents:
+        tokens = text.train.tokens[bounds[document] : bounds[document + 1]]
+        counts += np.bincount(tokens, minlength=len(counts))
+    counts[np.setdiff1d(np.arange(len(counts)), text.vocabulary.ordinary)] = 1
+    return np.log(counts / counts.sum())
+
+
+def _readable(numbers: dict[str, Any]) -> str:
+    """The numbers as Markdown that also reads well on a terminal."""
+    s = numbers["held_out"]
+    rows = [
+        ("masked-LM accuracy", s["masked_lm_accuracy"], s["unigram_accuracy"], "{:.1%}"),
+        ("masked-LM loss, nats", s["masked_lm_loss"], s["unigram_loss"], "{:.3f}"),
+        (
+            "next-sentence accuracy",
+            s["next_sentence_accuracy"],
+            s["next_sentence_majority"],
+            "{:.1%}",
+        ),
+    ]
+    lines = [
+        f"# What the run learned: {numbers['position']}, {numbers['step']:,} steps",
+        "",
+        f"On held-out text: {s['pairs']:,} sentence pairs of length {s['length']}, "
+        f"{s['masked_tokens']:,} masked tokens. The baseline",
+        "always answers with the most frequent token, or the more frequent label.",
+        "",
+        *table(
+            ["", "model", "baseline"],
+            [[name, form.format(model), form.format(base)] for name, model, base, form in rows],
+        ),
+    ]
+    return "\n".join(lines) + "\n"

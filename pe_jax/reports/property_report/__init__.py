@@ -1,0 +1,6 @@
+"""The property report: what position encodings are like, measured and drawn, part by part."""
+
+from pe_jax.reports.property_report.report import PARTS, measure_properties
+from pe_jax.reports.property_report.subjects import Subject, from_checkpoint, from_name, from_run
+
+__all__ = ["PARTS", "Subject", "from_checkpoint", "from_name", "from_run", "measure_properties"]

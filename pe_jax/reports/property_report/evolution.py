@@ -1,0 +1,65 @@
+"""How position vectors come about: P·Pᵀ at the checkpoints of a run (paper, A.4, figure 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pe_jax import figures, properties
+from pe_jax.console.markdown import table
+from pe_jax.reports.property_report.measures import cells, columns, measure
+from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report.subjects import Subject, position_vectors
+from pe_jax.reports.property_report.vectors import panel
+from pe_jax.training.checkpointing import params_by_step
+
+_PANELS = 8
+
+
+def evolution(subjects: list[Subject], settings: Settings) -> Section | None:
+    """P·Pᵀ and its properties at the start and at every checkpoint of each run that learns them."""
+    names = columns(settings.windows)
+    numbers: dict[str, Any] = {}
+    rows, paths = [], []
+    for subject in subjects:
+        if subject.folder is None or not subject.position:
+            continue
+        moments = [(0, subject.start)] if subject.start else []
+        moments += [
+            (step, params["bert"]["position"]) for step, params in params_by_step(subject.folder)
+        ]
+        if len(moments) < 3:  # The start and the end alone are in the section on vectors.
+            continue
+        for part, learned in subject.parts():
+            if not learned:
+                continue
+            label = subject.label(part)
+            x = subject.span(part, settings.config.length)
+            found = numbers[label] = {}
+            panels = []
+            for step, position in moments:
+                params = subject.params_of(part, position)
+                phi = np.asarray(properties.proximity(position_vectors(part, params, x)))
+                found[step] = measure(phi, settings.windows)
+                rows.append([label, f"{step:,}", *cells(found[step], list(names))])
+                panels.append(panel(f"step {step:,}", part, phi, x))
+            shown = np.unique(np.linspace(0, len(panels) - 1, _PANELS).round().astype(int))
+            paths.append(
+                figures.matrix_grid(
+                    [panels[i] for i in shown],
+                    settings.figure(f"figure5_evolution_{label}"),
+                    title=f"P·Pᵀ while training: {label}",
+                    label="dot product / mean self-product",
+                    limits=(-1.0, 1.0),
+                    vector=settings.config.vector,
+                )
+            )
+    if not paths:
+        return None
+    lines = [
+        "Violations by P·Pᵀ at the checkpoints; step 0 is before training.",
+        "",
+        *table(["position vectors", "step", *names.values()], rows),
+    ]
+    return Section("Position vectors while training", numbers, lines, paths)

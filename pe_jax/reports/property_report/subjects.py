@@ -1,0 +1,196 @@
+"""What is measured: a run, a fresh encoding, an imported BERT, or a bare table of positions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+from tokenizers import Tokenizer
+
+from pe_jax import encodings
+from pe_jax.data import load_tokenizer
+from pe_jax.interop import load_bert, load_position_table, open_checkpoint
+from pe_jax.models import Bert, BertConfig, preset
+from pe_jax.tasks.model_config import model_config
+from pe_jax.tasks.pretraining import initial_positions, stage_configs
+from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.tasks.start import tokenizer_beside
+from pe_jax.training import workdir
+from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.sharding import on_one_device
+
+_FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """A position encoding with parameters, and the BERT around it if there is one.
+
+    Attributes:
+      name: what tables and figures call it; empty where there is nothing to tell it from.
+      encoding, position: the encoding and its parameters.
+      length: the longest input it was made for.
+      model, params: sizes and parameters of the `Bert`; None for a bare table.
+      words: ids of whole words to probe with.
+      folder, step: of a run, and its newest checkpoint.
+      untrained: whether the parameters are random.
+      start: the position parameters that the run drew before its first step; None if it drew none.
+    """
+
+    name: str
+    encoding: encodings.PositionEncoding
+    position: Any
+    length: int
+    model: BertConfig | None = None
+    params: Any = None
+    words: np.ndarray | None = None
+    folder: Path | None = None
+    step: int | None = None
+    untrained: bool = False
+    start: Any = None
+
+    def parts(self) -> list[tuple[encodings.PositionEncoding, Any]]:
+        """The single encodings that have position vectors, each with its parameters."""
+        both = encodings.split(self.encoding, self.position)
+        return [(part, params) for part, params in both if part.vectors]
+
+    def params_of(self, part: encodings.PositionEncoding, position: Any) -> Any:
+        """The parameters of one part within those of the whole encoding, at some step."""
+        both = encodings.split(self.encoding, position)
+        return next(params for one, params in both if one.name == part.name)
+
+    def label(self, part: encodings.PositionEncoding) -> str:
+        """What to call one part: the subject, and the part if it is not the only one."""
+        if not self.name:
+            return part.name
+        return self.name if len(self.parts()) == 1 else f"{self.name}: {part.name}"
+
+    def span(self, part: encodings.PositionEncoding, length: int) -> np.ndarray:
+        """The positions 0 .. length - 1 of an absolute part, the offsets that a relative one tells
+        apart."""
+        if part.kind == "relative":
+            assert self.model is not None  # Bare tables are absolute.
+            return np.arange(-self.model.clip, self.model.clip + 1)
+        return np.arange(min(length, self.length))
+
+
+def position_vectors(part: encodings.PositionEncoding, params: Any, x: np.ndarray) -> jax.Array:
+    """P(x) of a part that `Subject.parts` gave: `[len(x), D or d]`."""
+    assert part.vectors is not None
+    return part.vectors(params, x)
+
+
+def axis(part: encodings.PositionEncoding) -> str:
+    """What the position vectors of a part are counted by."""
+    return "offset" if part.kind == "relative" else "position"
+
+
+def from_run(folder: Path) -> Subject:
+    """The newest checkpoint of a run, called by its folder.
+
+    Raises:
+      ValueError: if the folder holds no run, or none with a checkpoint yet.
+    """
+    config = workdir.load_config(folder, "pretraining")
+    step, params = newest_params(folder)
+    tokenizer = load_tokenizer(saved_tokenizer(folder))
+    return trained(folder.name, folder, config, tokenizer, step, params)
+
+
+def trained(
+    name: str, folder: Path, config: ConfigDict, tokenizer: Tokenizer, step: int, params: Any
+) -> Subject:
+    """A run of which everything is read already: `params` are the model's, with its heads."""
+    model = model_config(config, vocab_size=tokenizer.get_vocab_size())
+    position = params["bert"].get("position", {})
+    return Subject(
+        name=name,
+        encoding=model.encoding(),
+        # Measured on one device, wherever the model lies.
+        position=jax.device_put(position, on_one_device(position)),
+        length=max(stage.length for stage in stage_configs(config)),
+        model=model,
+        params=params["bert"],
+        words=whole_words(tokenizer),
+        folder=folder,
+        step=step,
+        # A run that went on from another's parameters did not draw its own.
+        start=None if config.init else initial_positions(config, model),
+    )
+
+
+def from_name(name: str, config: ConfigDict, seed: int) -> Subject:
+    """An encoding in a BERT of random parameters: one layer of `config.size`.
+
+    Raises:
+      ValueError: for an encoding or size that is not known.
+    """
+    model = preset(
+        config.size,
+        num_layers=1,
+        position=name,
+        clip=config.clip,
+        sinusoid_scale=config.sinusoid_scale,
+        vocab_size=_FRESH_WORDS,
+        max_length=config.length,
+    )
+    params = _fresh(model)(jax.random.key(seed))
+    return Subject(
+        name=f"{name} (untrained)",
+        encoding=model.encoding(),
+        position=params.get("position", {}),
+        length=config.length,
+        model=model,
+        params=params,
+        words=np.arange(_FRESH_WORDS),
+        untrained=True,
+    )
+
+
+@functools.cache
+def _fresh(model: BertConfig):
+    """`init(key)` of a BERT, compiled once for all seeds."""
+    return jax.jit(lambda key: Bert(model).init(key, jnp.zeros((1, 2), jnp.int32))["params"])
+
+
+def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
+    """A published BERT, or only the position table of another family (RoBERTa, GPT-2).
+
+    Args:
+      family: whose table it is, where the file does not say; see `pe_jax.interop`.
+      name: what to call it; default the folder or file.
+
+    Raises:
+      ValueError: for a file that cannot be read, or lacks what a BERT or a position table needs.
+    """
+    name = name or (path.stem if path.is_file() else path.name)
+    if family in ("", "bert") and open_checkpoint(path).config.get("model_type") == "bert":
+        model, params, *_ = load_bert(path, heads=())
+        return Subject(
+            name=name,
+            encoding=model.encoding(),
+            position=params["bert"]["position"],
+            length=model.max_length,
+            model=model,
+            params=params["bert"],
+            words=whole_words(load_tokenizer(tokenizer_beside(path))),
+        )
+    table = load_position_table(path, family)
+    return Subject(
+        name=name,
+        encoding=encodings.learned_absolute(*table.vectors.shape),
+        position={"table": table.vectors},
+        length=len(table.vectors),
+    )
+
+
+def whole_words(tokenizer: Tokenizer) -> np.ndarray:
+    """Ids of the tokens that are words of two letters or more by themselves."""
+    ids = tokenizer.get_vocab()
+    return np.array(sorted(ids[token] for token in ids if token.isalpha() and len(token) > 1))

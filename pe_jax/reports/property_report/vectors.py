@@ -1,0 +1,57 @@
+"""Dot products of position vectors, P·Pᵀ, and their properties (paper, section 5.1, figure 2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pe_jax import figures, properties
+from pe_jax.console.markdown import table
+from pe_jax.encodings import PositionEncoding
+from pe_jax.reports.property_report.measures import cells, columns, measure, to_unit
+from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report.subjects import Subject, axis, position_vectors
+
+
+def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
+    """P·Pᵀ of every part that has vectors, as it is and, for runs, as it started."""
+    names = columns(settings.windows)
+    numbers: dict = {}
+    rows, panels = [], []
+    for subject in subjects:
+        for part, params in subject.parts():
+            x = subject.span(part, settings.config.length)
+            label = subject.label(part)
+            before = subject.params_of(part, subject.start or {})
+            versions = {"trained" if subject.step else "as it is": params}
+            if before:
+                versions["at the start"] = before
+            for when, some in versions.items():
+                phi = np.asarray(properties.proximity(position_vectors(part, some, x)))
+                found = measure(phi, settings.windows)
+                numbers.setdefault(label, {})[when] = found
+                rows.append([label, part.kind, when, *cells(found, list(names))])
+                if some is params:
+                    panels.append(panel(label, part, phi, x))
+    if not panels:
+        return None
+    path = figures.matrix_grid(
+        panels,
+        settings.figure("figure2_vectors"),
+        title="Dot products of position vectors, P·Pᵀ",
+        label="dot product / mean self-product",
+        limits=(-1.0, 1.0) if min(p.matrix.min() for p in panels) < -0.25 else (-0.25, 1.0),
+        vector=settings.config.vector,
+    )
+    lines = [
+        "Violations by P·Pᵀ, from 0 (the property holds exactly) to 1: translation invariance, all",
+        "positions and without the first; monotonicity within windows of offsets; symmetry, which",
+        "dot products have by themselves. Relative vectors are compared offset with offset.",
+        "",
+        *table(["position vectors", "kind", "when", *names.values()], rows),
+    ]
+    return Section("Position vectors", numbers, lines, [path])
+
+
+def panel(title: str, part: PositionEncoding, phi: np.ndarray, x: np.ndarray) -> figures.Panel:
+    """P·Pᵀ of a part at positions or offsets `x`, in units of its self-proximity."""
+    return figures.Panel(title, to_unit(phi), int(x[0]), int(x[-1]), axis(part), axis(part))

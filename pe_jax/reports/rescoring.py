@@ -1,0 +1,98 @@
+"""A fine-tuned run scored again, on inputs of its own length or of others (paper, section 4.2)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from pe_jax.console.markdown import table
+from pe_jax.console.terminal import say
+from pe_jax.files import write_text
+from pe_jax.tasks.finetuning import TASKS, build, fit_length
+from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.training import workdir
+from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.transplant import resize_positions
+
+
+def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str = "") -> str:
+    """Scores the newest checkpoint of a fine-tuned run; returns a table of the lengths.
+
+    Writes `rescored.json`, `rescored.md` and the predictions to `out`.
+
+    Args:
+      lengths: of inputs, tokens; default the run's own.
+      resize: how to lengthen a learned table of positions where inputs are longer, see
+        `pe_jax.encodings.resize_table`.
+
+    Raises:
+      ValueError: if the folder holds no run with a checkpoint, or inputs are longer than a learned
+        table and `resize` is empty.
+    """
+    config = workdir.load_config(folder, *TASKS)
+    # All of them first: a length that does not fit is an error before anything is scored.
+    fitted = [_at_length(config, length, resize) for length in lengths or (config.data.length,)]
+    rows = [_score(one, config.model.max_length, folder, out) for one in fitted]
+    write_text(out / "rescored.json", json.dumps(rows, indent=2) + "\n")
+    text = _page(config, rows)
+    write_text(out / "rescored.md", text)
+    return text
+
+
+def _at_length(config: ConfigDict, length: int, resize: str) -> ConfigDict:
+    config = config.copy_and_resolve_references()
+    config.data.length = length
+    config.resize = resize
+    fit_length(config)
+    return config
+
+
+def _score(config: ConfigDict, rows: int, folder: Path, out: Path) -> dict[str, Any]:
+    """Scores of the run in `folder` by `config`, which may have more positions than its `rows`."""
+    say(f"Inputs of {config.data.length} tokens")
+    experiment = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
+    step, params = newest_params(folder, experiment.place)
+    if config.model.max_length > rows and "position" in params["bert"]:
+        stretch = lambda position: resize_positions(
+            experiment.model.encoding(), position, config.model.max_length, config.resize
+        )
+        position = jax.vmap(stretch)(params["bert"]["position"])
+        params = {**params, "bert": {**params["bert"], "position": position}}
+    scores = experiment.score(step, params)
+    return {
+        "step": step,
+        "length": config.data.length,
+        "dataset": experiment.problem.dataset,
+        "seeds": list(experiment.seeds),
+        "scores": {
+            name: [scores[f"{name}/seed_{seed}"] for seed in experiment.seeds]
+            for name in scores
+            if "/" not in name
+        },
+    }
+
+
+def _page(config: ConfigDict, rows: list[dict[str, Any]]) -> str:
+    names = list(rows[0]["scores"])
+    cells = [
+        [f"{row['length']:,}", *(_mean(row["scores"][name]) for name in names)] for row in rows
+    ]
+    lines = [
+        f"# {rows[0]['dataset']}: {config.model.position}, step {rows[0]['step']:,}",
+        "",
+        f"Scores in points by the length of inputs; mean ± standard deviation over "
+        f"{len(rows[0]['seeds'])} seeds.",
+        "",
+        *table(["length", *names], cells),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _mean(values: list[float]) -> str:
+    spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2f}{spread}"

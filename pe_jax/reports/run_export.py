@@ -1,0 +1,68 @@
+"""A trained run as a Hugging Face folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from pe_jax.data import load_tokenizer
+from pe_jax.data.glue import GLUE
+from pe_jax.interop import save_bert
+from pe_jax.tasks.model_config import model_config
+from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.training import workdir
+from pe_jax.training.checkpointing import newest_params
+
+
+def export(folder: Path, out: Path, seed: int | None = None) -> str:
+    """Writes the newest checkpoint of the run in `folder` to `out`, see `interop.save_bert`.
+
+    Args:
+      seed: which of a fine-tuned run of several.
+
+    Returns:
+      What was written, a line.
+
+    Raises:
+      ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or
+        PyTorch's BERT cannot hold its position encoding.
+    """
+    config = workdir.load_config(folder)
+    tokenizer = load_tokenizer(saved_tokenizer(folder))
+    step, params = newest_params(folder)
+    if "seeds" in config:
+        number = _number(config, seed)
+        params = jax.tree.map(lambda leaf: leaf[number], params)
+    elif seed not in (None, config.seed):
+        raise ValueError(f"{folder} holds a run of seed {config.seed}, got config.seed={seed}.")
+    glue = GLUE.get(config.task)
+    architecture = save_bert(
+        out,
+        model_config(config, vocab_size=tokenizer.get_vocab_size()),
+        jax.device_get(params),
+        tokenizer,
+        labels=glue.labels if glue else (),
+    )
+    return (
+        f"{architecture} of {folder}, step {step:,}. In Python with torch and transformers:\n"
+        + (
+            f'  transformers.{architecture}.from_pretrained("{out}")\n'
+            f'  transformers.AutoTokenizer.from_pretrained("{out}")'
+        )
+    )
+
+
+def _number(config: ConfigDict, seed: Any) -> int:
+    """Of a seed among those of a run."""
+    seeds = tuple(config.seeds)
+    if seed is None and len(seeds) == 1:
+        return 0
+    if seed not in seeds:
+        raise ValueError(
+            f"The run has the seeds {', '.join(map(str, seeds))}: choose one, --config.seed=SEED; "
+            f"got {seed}."
+        )
+    return seeds.index(seed)

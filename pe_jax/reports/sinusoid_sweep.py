@@ -1,0 +1,109 @@
+"""A sweep over fixed sinusoids from the command line: base and dimension against a property."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from pe_jax import figures, properties
+from pe_jax.files import write_text
+
+
+class Measure(NamedTuple):
+    """`of(psi, config) -> scalar` for ψ(0) .. ψ(L - 1), and what it is."""
+
+    of: Callable
+    label: str
+
+
+def _toeplitz(psi):
+    at = np.arange(psi.shape[0])
+    return psi[np.abs(at[:, None] - at)]
+
+
+MEASURES: dict[str, Measure] = {
+    "turning_point": Measure(
+        lambda psi, config: properties.turning_point(psi), "ψ(m) falls up to m ="
+    ),
+    "monotonicity": Measure(
+        lambda psi, config: properties.monotonicity(_toeplitz(psi), config.window),
+        "violation of monotonicity",
+    ),
+    "monotonicity_weighted": Measure(
+        lambda psi, config: properties.monotonicity(_toeplitz(psi), config.window, weighted=True),
+        "violation of monotonicity, weighted",
+    ),
+}
+
+
+def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
+    """Writes `sweep.json`, `sweep.png` and `report.md` to `out`; returns the latter's text.
+
+    Every pair of base and dimension is one setting of one compiled program, frequencies padded to
+    the largest dimension.
+
+    Raises:
+      ValueError: for an unknown measure, or axes that make no grid.
+    """
+    if config.measure not in MEASURES:
+        raise ValueError(f"config.measure is one of {', '.join(MEASURES)}, got {config.measure!r}.")
+    bases = np.geomspace(config.bases[0], config.bases[1], config.base_count)
+    dims = np.geomspace(config.dims[0], config.dims[1], config.dim_count)
+    dims = np.unique(2 * np.round(dims / 2).astype(int))
+    if dims[0] < 2 or bases[0] <= 1 or len(bases) < 2 or len(dims) < 2:
+        raise ValueError(
+            f"A sweep needs two bases above 1 and two dimensions of 2 or more; got bases "
+            f"{bases[0]:g} to {bases[-1]:g} ({len(bases)}), dimensions {dims[0]} to {dims[-1]} "
+            f"({len(dims)})."
+        )
+    measure = MEASURES[config.measure]
+    offsets = np.arange(config.length)
+    i = np.arange(dims[-1] // 2)
+
+    def one(setting):
+        frequencies = setting["base"] ** (-2 * i / setting["dim"])
+        there = i < setting["dim"] // 2
+        waves = properties.waves(frequencies, offsets)  # [F, M]
+        return measure.of(jnp.where(there[:, None], waves, 0).sum(0), config)
+
+    pairs = np.array(list(itertools.product(bases, dims)))
+    settings = {"base": pairs[:, 0].astype(np.float32), "dim": pairs[:, 1].astype(np.int32)}
+    found = properties.sweep(one, settings, memory=int(config.memory))
+    values = found.reshape(len(bases), len(dims))
+    figures.sweep_map(
+        values,
+        bases,
+        dims,
+        out / "sweep.png",
+        title=f"Fixed sinusoids of {len(pairs):,} kinds, offsets up to {config.length - 1}",
+        label=measure.label,
+        row_name="base of the frequencies",
+        column_name="dimension D",
+        vector=config.vector,
+    )
+    numbers = {"bases": bases.tolist(), "dims": dims.tolist(), config.measure: values.tolist()}
+    write_text(out / "sweep.json", json.dumps(numbers) + "\n")
+    ends = [np.unravel_index(at, values.shape) for at in (values.argmin(), values.argmax())]
+    least, greatest = (
+        f"{values[at]:.4g} (base {bases[at[0]]:.4g}, D = {dims[at[1]]})" for at in ends
+    )
+    lines = [
+        f"# {len(pairs):,} fixed sinusoids: {measure.label}",
+        "",
+        f"Bases {bases[0]:g} to {bases[-1]:g}, dimensions {dims[0]} to {dims[-1]}, offsets up to "
+        f"{config.length - 1}.",
+        f"Least: {least}; greatest: {greatest}.",
+        "",
+        "![the sweep](sweep.png)",
+        "",
+    ]
+    text = "\n".join(lines)
+    write_text(out / "report.md", text)
+    return text

@@ -1,0 +1,55 @@
+"""The text of a pretraining run, from the keys of `config.data`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+from tokenizers import Tokenizer
+
+from pe_jax import data
+from pe_jax.files import cache_folder
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSplit:
+    """Tokenized corpora, and which of their documents serve for training and which are held out."""
+
+    tokenizer: Tokenizer
+    train: data.TokenizedCorpus
+    train_documents: np.ndarray
+    held_out: data.TokenizedCorpus
+    held_out_documents: np.ndarray
+
+    @functools.cached_property
+    def vocabulary(self) -> data.Vocabulary:
+        return data.vocabulary(self.tokenizer)
+
+
+def load_text(config: ConfigDict, vocab: str) -> TextSplit:
+    """Reads, splits and tokenizes the text of `config` (once, see `pe_jax.data.tokenized`).
+
+    Shards (`pe_jax.data.shards`) are only opened.
+
+    Args:
+      config: the `data` part of a run's config.
+      vocab: path of the tokenizer; empty trains one on the text, or takes that of the shards.
+
+    Raises:
+      ValueError: for a source, feature or tokenizer that is not there.
+    """
+    cache = Path(config.cache_dir).expanduser() if config.cache_dir else cache_folder()
+    open_source = functools.partial(
+        data.open_source, feature=config.feature, data_dir=config.data_dir, cache_dir=cache
+    )
+    source = open_source(config.source)
+    tokenizer = source.tokenizer(vocab, config.vocab_size)
+    train = source.tokenized(tokenizer)
+    if not config.validation:
+        train_documents, held_out_documents = train.split(config.held_out)
+        return TextSplit(tokenizer, train, train_documents, train, held_out_documents)
+    held_out = open_source(config.validation).tokenized(tokenizer)
+    return TextSplit(tokenizer, train, train.all_documents(), held_out, held_out.all_documents())
