@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import dropout, forms, kernel
+from pe_jax.attention import dropout, forms
 from pe_jax.attention.core import Place, attend, masked_logits, masked_weights, raw_logits
 from pe_jax.attention.relative import contiguous
+from pe_jax.attention.tpu_kernel import adapter as kernel
 from pe_jax.encodings.base import Params, PositionEncoding, none
 from pe_jax.shapes import Array, Bool, Float, Int
 

@@ -1,4 +1,4 @@
-"""Which encodings the TPU kernel (`flash_tpu`) can run, and what it is given for each.
+"""Which encodings the TPU kernel (`flash`) can run, and what it is given for each.
 
 Clipped relative terms go in as tables of 2·clip + 1 vectors, learned or made of waves. Unclipped
 waves go in as a wider head, by rotation (see `relative`): queries beside their turned selves meet
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention.core import Place
-from pe_jax.attention.flash_tpu import flash_attention
+from pe_jax.attention.tpu_kernel.flash import flash_attention
 from pe_jax.encodings.base import Params, PositionEncoding, split
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float

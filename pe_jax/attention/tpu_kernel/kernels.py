@@ -1,4 +1,4 @@
-"""The kernels of `flash_tpu`, in Pallas: one forward, one backward.
+"""The kernels of `flash`, in Pallas: one forward, one backward.
 
 How relative terms meet a tile of queries × keys. A query's dot products with the table are one
 matmul a block of queries. Laid out with a period of `width` ≥ 2·clip offsets, they come into the

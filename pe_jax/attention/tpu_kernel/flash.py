@@ -3,7 +3,7 @@
     logits_ij = scale · q_i·(k_j + P_{j−i})      weights = dropout(softmax(logits))
     out_i = Σ_j weights_ij (v_j + R_{j−i})
 
-Logits, weights and dropout bits exist only as tiles on the chip (see `flash_kernels`). P and R are
+Logits, weights and dropout bits exist only as tiles on the chip (see `kernels`). P and R are
 tables of 2·clip + 1 rows (Shaw et al. 2018). For TPU v5 and later, whose registers rotate by rows.
 What limits the length are gradients of keys and values, 128 lanes of which stay on the chip: 2 KiB
 a key in bfloat16.
@@ -17,7 +17,7 @@ One layer of BERT-base by hand: 8 rows of 512, 12 heads of 64, bfloat16, clip 64
 
 Of the dense formula's tensors of logits, weights, dropout and gradients, each as large as
 [B, H, L, L], a single one is 101 MB in float32, to be written and read again. The relative terms
-grow with L, not with L²: two thirds of theirs is the rotation in `flash_kernels._unskew`.
+grow with L, not with L²: two thirds of theirs is the rotation in `kernels._unskew`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from pe_jax.attention.flash_kernels import LANES, MASKED, Plan, backward, forward
+from pe_jax.attention.tpu_kernel.kernels import LANES, MASKED, Plan, backward, forward
 from pe_jax.shapes import Array, Bool, Float
 
 
