@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
-from pe_jax.attention.flash_tpu import flash_attention
+from pe_jax.attention.tpu_kernel import flash_attention
 from pe_jax.models import preset
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tpu.topology import make_slice

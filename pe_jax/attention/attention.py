@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention import dropout, forms, kernel, plain
+from pe_jax.attention import dropout, forms, plain
 from pe_jax.attention.core import Given, Operand, Setting, attend
 from pe_jax.attention.operands import Operands, finish, prepare
+from pe_jax.attention.tpu_kernel import adapter as kernel
 from pe_jax.encodings.base import Context, Params, PositionEncoding, as_array, checked, none
 from pe_jax.shapes import Array, Bool, Float
 

@@ -1,0 +1,96 @@
+"""What the kernels know when compiling, and which tiles a window leaves to compute."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+
+from pe_jax.attention.dropout import scale as scale_of_kept
+
+LANES = 128
+
+
+class KernelConfig(NamedTuple):
+    """Sizes and constants of a call.
+
+    Attributes:
+      heads, size: number of heads, and the size of one.
+      group: heads of one program, side by side in the lanes.
+      length: queries before padding, by which dropout numbers its rows.
+      queries, keys: of a tile.
+      query_tiles, key_tiles: how many tiles the padded queries and keys make.
+      offset: position of key 0 minus position of query 0.
+      reach: the largest |offset| that is attended to; None: any.
+      clip: offsets beyond ±clip share the terms of ±clip.
+      width: period of the offsets in lanes, at least 2·clip.
+      key_tables, value_tables: 0 for no table, 1 for one shared by the heads, else one per head.
+      bias: whether logits have a bias per offset.
+      scale: of q·(k + P).
+      rate: of dropout.
+      interpret: runs as ordinary JAX operations.
+    """
+
+    heads: int
+    size: int
+    group: int
+    length: int
+    queries: int
+    keys: int
+    query_tiles: int
+    key_tiles: int
+    offset: int
+    reach: int | None
+    clip: int
+    width: int
+    key_tables: int
+    value_tables: int
+    bias: bool
+    scale: float = 1.0
+    rate: float = 0.0
+    interpret: bool = False
+
+    @property
+    def lanes(self) -> list[slice]:
+        """Where each head of a program is."""
+        return [slice(h * self.size, (h + 1) * self.size) for h in range(self.group)]
+
+    @property
+    def dropout_scale(self) -> float:
+        return scale_of_kept(self.rate)
+
+    @property
+    def far(self) -> int:
+        """The lane of offset −clip, before any rotation."""
+        return (-self.clip - self.offset) % self.width
+
+    @property
+    def logit_terms(self) -> bool:
+        return bool(self.key_tables) or self.bias
+
+    @property
+    def value_terms(self) -> bool:
+        return bool(self.value_tables)
+
+    def first_key_tile(self, query_tile: int | jax.Array) -> int | jax.Array:
+        """The first tile of keys in the window of a tile of queries; beyond the last if none is."""
+        if self.reach is None:
+            return 0
+        key = query_tile * self.queries - self.offset - self.reach
+        return key * (key > 0) // self.keys  # For Python's numbers and traced ones alike.
+
+    @property
+    def attended_tiles(self) -> list[int]:
+        """For each tile of queries, how many tiles of keys are in its window."""
+        if self.reach is None:
+            return [self.key_tiles] * self.query_tiles
+        counts = []
+        for n in range(self.query_tiles):
+            last = ((n + 1) * self.queries - 1 - self.offset + self.reach) // self.keys
+            counts.append(min(last, self.key_tiles - 1) - int(self.first_key_tile(n)) + 1)
+        return [max(0, count) for count in counts]
+
+    @property
+    def key_steps(self) -> int:
+        """Steps over the keys that every tile of queries takes."""
+        return max(1, *self.attended_tiles)

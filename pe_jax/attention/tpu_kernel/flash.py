@@ -1,0 +1,347 @@
+"""Fused attention with relative terms for TPUs, memory linear in the length.
+
+    logits_ij = scale · q_i·(k_j + P_{j−i}) + bias_{j−i}      weights = dropout(softmax(logits))
+    out_i = Σ_j weights_ij (v_j + R_{j−i})
+
+PERFORMANCE
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
+
+from pe_jax.attention.tpu_kernel import launch
+from pe_jax.attention.tpu_kernel.config import LANES, KernelConfig
+from pe_jax.attention.tpu_kernel.kernels import Rows, Shared
+from pe_jax.attention.tpu_kernel.tiles import MASKED
+from pe_jax.shapes import Array, Bool, Float
+
+Result = TypeVar("Result")
+
+# Bytes on the chip that a kernel may take: TPU v5p and v7x have 64 MiB a core, v5e and v6e 128.
+ON_CHIP = 60 * 2**20
+
+
+class Terms(NamedTuple):
+    """What depends on the offset, as `flash_attention` takes it."""
+
+    key_table: Array | None
+    value_table: Array | None
+    bias: Array | None
+
+
+def flash_attention(
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk H d"],
+    v: Float[Array, "B Lk H d"],
+    key_table: Float[Array, "Mk *Hk d"] | None = None,
+    value_table: Float[Array, "Mv *Hv d"] | None = None,
+    *,
+    bias: Float[Array, "Mb *Hb"] | None = None,
+    reach: int | None = None,
+    offset: int = 0,
+    valid: Bool[Array, "B Lk"] | None = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    seed: Array | None = None,
+    block: tuple[int, int] | None = None,
+    interpret: bool = False,
+) -> Float[Array, "B Lq H d"]:
+    """Multi-head attention with relative terms, differentiable in q, k, v, both tables and the bias.
+
+    Under `jit` over several devices, call it inside `jax.set_mesh(mesh)`: a kernel cannot be split
+    by the compiler, so each device runs it on its rows of the batch.
+
+    Args:
+      key_table, value_table: `[M, d]`, shared by the heads, or `[M, H, d]`, M = 2·clip + 1: row
+        `clip + m` is the vector of offset m = key's position minus query's; offsets beyond ±clip
+        have that of ±clip. None: no such term.
+      bias: `[M]`, shared by the heads, or `[M, H]`, the same way; added to the logits as it is.
+        `scale` does not multiply it. Inside, that of clip is subtracted from all others, in
+        float32: finite numbers, no masks of -1e9.
+      reach: queries attend to keys with |offset| <= reach only; None: to all keys. Tiles outside
+        this window are neither loaded nor computed.
+      offset: position of key 0 minus position of query 0.
+      valid: True for keys that may be attended to. A query that attends to no key gets zeros, in
+        outputs and gradients.
+      scale: multiplies q·(k + P) and nothing else; default 1/sqrt(d). A caller whose queries are
+        scaled already passes 1.0.
+      dropout_rate, seed: dropout of the weights with the bits of `dropout.keep`, rows numbered as
+        those of weights [B, H, Lq, Lk]; seed uint32 [2]. No seed, no dropout.
+      block: queries and keys of a tile, multiples of 128; default up to 512, by the lengths, the
+        window and the memory on the chip.
+      interpret: run as ordinary JAX operations, on any device.
+
+    Returns:
+      `[B, Lq, H, d]` in the dtype of `v`. Products are of the inputs' dtype, sums float32.
+
+    Raises:
+      ValueError: for tables or a bias of an even number of rows, of fewer than 3, of unlike
+        numbers, or of a number of heads that is not that of q; for q, k, v of unlike dtypes; for a
+        negative reach; for a block that does not fit.
+    """
+    terms = Terms(key_table, value_table, bias)
+    config = _configure(q, k, terms, reach, offset, block)._replace(
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        rate=0.0 if seed is None else dropout_rate,
+        interpret=interpret,
+    )
+    if len({x.dtype for x in (q, k, v)}) > 1:
+        raise ValueError(f"q, k and v share a dtype, got {q.dtype}, {k.dtype} and {v.dtype}: cast.")
+    terms = _occurring(terms, config.clip)
+    shared = _lay_out_terms(config, terms, seed)
+    out = _flash(config, shared, _lay_out_rows(config, terms, q, k, v, valid))
+    return out[:, : q.shape[1]].reshape(q.shape)
+
+
+def fits(
+    q: jax.ShapeDtypeStruct | Array,
+    k: jax.ShapeDtypeStruct | Array,
+    key_table: jax.ShapeDtypeStruct | Array | None = None,
+    value_table: jax.ShapeDtypeStruct | Array | None = None,
+    *,
+    bias: jax.ShapeDtypeStruct | Array | None = None,
+    reach: int | None = None,
+    offset: int = 0,
+    on_chip: int = ON_CHIP,
+) -> bool:
+    """Whether `flash_attention` of arrays of these shapes fits the chip, gradients included.
+
+    Terms take memory on the chip in proportion to the offsets that occur, at most M and Lq + Lk − 1
+    and 2·reach + 1 of them; gradients of keys and values in proportion to Lk. LIMITS
+
+    Args:
+      on_chip: bytes that the kernel may take.
+
+    Raises:
+      ValueError: as `flash_attention`.
+    """
+    config = _configure(q, k, Terms(key_table, value_table, bias), reach, offset, None)
+    return launch.on_chip_bytes(config, q.dtype) <= on_chip
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+def _configure(
+    q: jax.ShapeDtypeStruct | Array,
+    k: jax.ShapeDtypeStruct | Array,
+    terms: Terms,
+    reach: int | None,
+    offset: int,
+    block: tuple[int, int] | None,
+) -> KernelConfig:
+    """The sizes, by the shapes of the arguments."""
+    (_, length, heads, size), keys = q.shape, k.shape[1]
+    if reach is not None and reach < 0:
+        raise ValueError(f"A reach is 0 or more, or None for no window, got {reach}.")
+    # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
+    longest = max(length - 1 - offset, keys - 1 + offset)
+    clip = min(_clip(terms), longest if reach is None else min(reach, longest))
+    clip = max(1, clip)
+
+    def with_tiles(of_queries: int, of_keys: int) -> KernelConfig:
+        return KernelConfig(
+            heads=heads,
+            size=size,
+            group=_group(heads, size),
+            length=length,
+            queries=of_queries,
+            keys=of_keys,
+            query_tiles=-(-length // of_queries),
+            key_tiles=-(-keys // of_keys),
+            offset=offset,
+            reach=reach,
+            clip=clip,
+            width=_ceil(2 * clip, LANES),
+            key_tables=_tables(terms.key_table, heads, 2),
+            value_tables=_tables(terms.value_table, heads, 2),
+            bias=bool(_tables(terms.bias, heads, 1)),
+        )
+
+    if block is None:
+        choices = [with_tiles(n, _tile(keys, reach)) for n in _tiles(length, reach)]
+        fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= ON_CHIP)
+        return next(fitting, choices[-1])
+    if min(block) < 1 or any(n % LANES for n in block):
+        raise ValueError(f"A block has a multiple of 128 queries and of keys, got {block}.")
+    return with_tiles(*block)
+
+
+def _clip(terms: Terms) -> int:
+    """The offset beyond which all terms are constant; 1 where there are none."""
+    rows = {len(x) if isinstance(x, np.ndarray) else x.shape[0] for x in terms if x is not None}
+    if any(n % 2 == 0 or n < 3 for n in rows) or len(rows) > 1:
+        raise ValueError(
+            f"Tables and bias have 2·clip + 1 rows, clip at least 1, got {sorted(rows)}."
+        )
+    return max(rows, default=3) // 2
+
+
+def _tables(x: jax.ShapeDtypeStruct | Array | None, heads: int, shared_axes: int) -> int:
+    """How many tables there are: none, one shared by the heads, or one per head."""
+    if x is None:
+        return 0
+    if x.ndim == shared_axes:
+        return 1
+    if x.shape[1] != heads:
+        raise ValueError(f"{x.shape[1]} tables or biases for {heads} heads: give one, or {heads}.")
+    return heads
+
+
+def _group(heads: int, size: int) -> int:
+    """The fewest heads that fill whole registers of 128 lanes; all of them where none do."""
+    fitting = (n for n in range(1, heads) if heads % n == 0 and n * size % LANES == 0)
+    return next(fitting, heads)
+
+
+def _tiles(length: int, reach: int | None) -> list[int]:
+    """Sizes up to 512 that divide the length, padded to 128, the largest first; none is larger than
+    the window's reach, as tiles that a window crosses are computed whole."""
+    padded, most = _ceil(length, LANES), 512 if reach is None else _ceil(max(1, reach), LANES)
+    return [n for n in (512, 384, 256, LANES) if padded % n == 0 and n <= most]
+
+
+def _tile(length: int, reach: int | None) -> int:
+    return _tiles(length, reach)[0]
+
+
+def _ceil(x: int, to: int) -> int:
+    return -(-x // to) * to
+
+
+# --- layout ---------------------------------------------------------------------------------------
+
+
+def _occurring(terms: Terms, clip: int) -> Terms:
+    """The terms of offsets within ±clip."""
+    middle = _clip(terms)
+    return Terms(*(None if x is None else x[middle - clip : middle + clip + 1] for x in terms))
+
+
+def _lay_out_terms(config: KernelConfig, terms: Terms, seed: Array | None) -> Shared:
+    """Tables and bias as the kernels take them, but in their own dtypes."""
+
+    def table(x: Array | None) -> jax.Array | None:
+        return None if x is None else _periodic(config, x.reshape(len(x), -1, config.size))
+
+    bias = None
+    if terms.bias is not None:
+        x = jnp.broadcast_to(
+            terms.bias.reshape(len(terms.bias), -1), (len(terms.bias), config.heads)
+        )
+        bias = _periodic(config, x).reshape(-1, config.group, config.width)
+    return Shared(
+        seed=jnp.zeros(2, jnp.uint32) if seed is None else seed,
+        key_table=table(terms.key_table),
+        bias=bias,
+        value_table=table(terms.value_table),
+    )
+
+
+def _periodic(config: KernelConfig, x: jax.Array) -> jax.Array:
+    """[M, N, ...] to [N, width, ...]: differences to offset clip, offset m at (m − offset) mod
+    width."""
+    x = jnp.moveaxis(x[:-1] - x[-1:], 0, 1)
+    pad = [(0, 0)] * x.ndim
+    pad[1] = (0, config.width - 2 * config.clip)
+    return jnp.roll(jnp.pad(x, pad), -config.clip - config.offset, axis=1)
+
+
+def _lay_out_rows(
+    config: KernelConfig, terms: Terms, q: Array, k: Array, v: Array, valid: Array | None
+) -> Rows:
+    """Rows padded to whole tiles, heads side by side."""
+    batch, keys = k.shape[:2]
+
+    def flat(x: Array, tile: int) -> jax.Array:
+        x = x.reshape(*x.shape[:2], -1)
+        return jnp.pad(x, ((0, 0), (0, -x.shape[1] % tile), (0, 0)))
+
+    if terms.value_table is not None:
+        v = v + terms.value_table[-1].astype(v.dtype)
+    mask = jnp.zeros((batch, keys)) if valid is None else jnp.where(valid, 0.0, MASKED)
+    mask = jnp.pad(mask, ((0, 0), (0, -keys % config.keys)), constant_values=MASKED)
+    return Rows(
+        numbers=jax.lax.iota(jnp.uint32, batch),
+        mask=mask.astype(jnp.float32)[:, None],
+        q=flat(q, config.queries),
+        k=flat(k, config.keys),
+        v=flat(v, config.keys),
+    )
+
+
+# --- gradients and devices ------------------------------------------------------------------------
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _flash(config: KernelConfig, shared: Shared, rows: Rows) -> jax.Array:
+    return _forward_pass(config, shared, rows)[0]
+
+
+def _forward_pass(config, shared, rows):
+    # Cast here and not before, so that the tables' gradients are summed as wide as the tables.
+    narrow = shared._replace(
+        key_table=_cast(shared.key_table, rows.q.dtype),
+        bias=_cast(shared.bias, jnp.float32),
+        value_table=_cast(shared.value_table, rows.q.dtype),
+    )
+    out, log_sum = _by_rows(functools.partial(launch.forward, config), narrow, rows)
+    return out, (shared, narrow, rows._replace(out=out, log_sum=log_sum))
+
+
+def _backward_pass(config, saved, grad):
+    shared, narrow, rows = saved
+    run = functools.partial(launch.backward, config)
+    gradients = _by_rows(run, narrow, rows._replace(grad=grad))
+
+    def total(gradient, x):  # The sum over the batch is all that devices exchange.
+        return None if x is None else gradient.sum(0).astype(x.dtype)
+
+    terms = Shared(
+        seed=None,
+        key_table=total(gradients.key_table, shared.key_table),
+        bias=total(gradients.bias, shared.bias),
+        value_table=total(gradients.value_table, shared.value_table),
+    )
+    return terms, Rows(None, None, gradients.q, gradients.k, gradients.v)
+
+
+_flash.defvjp(_forward_pass, _backward_pass)
+
+
+def _cast(x: jax.Array | None, dtype: DTypeLike) -> jax.Array | None:
+    return None if x is None else x.astype(dtype)
+
+
+def _by_rows(call: Callable[[Shared, Rows], Result], shared: Shared, rows: Rows) -> Result:
+    """`call(shared, rows)` on every device's own rows of the batch, where a mesh is set.
+
+    Under `vmap` one after the other: a kernel has one table and one seed for all of its rows.
+    """
+
+    @jax.custom_batching.sequential_vmap
+    def run(shared: Shared, rows: Rows) -> Result:
+        mesh = jax.sharding.get_abstract_mesh()
+        if not mesh.auto_axes:
+            return call(shared, rows)
+        whole, split = PartitionSpec(), PartitionSpec(mesh.auto_axes)
+        if len(rows.q) % np.prod([mesh.shape[axis] for axis in mesh.auto_axes]):
+            split = whole  # Too few rows to share out.
+        return jax.shard_map(
+            call,
+            in_specs=(whole, split),
+            out_specs=split,
+            axis_names=set(mesh.auto_axes),
+            check_vma=False,
+        )(shared, rows)
+
+    return run(shared, rows)

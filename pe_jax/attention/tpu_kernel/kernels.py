@@ -1,0 +1,251 @@
+"""The two kernels, forward and backward: programs over (batch, groups of heads, queries, keys)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from pe_jax.attention.tpu_kernel.config import LANES, KernelConfig
+from pe_jax.attention.tpu_kernel.tiles import (
+    LOG2_E,
+    UNSEEN,
+    Tile,
+    clear,
+    dot,
+    parts,
+    skew,
+    unskew,
+    wide,
+)
+
+# One structure for arrays outside a kernel, `jax.Ref` inside, their shapes, and their block specs.
+Leaf = Any
+
+
+class Shared(NamedTuple):
+    """What all rows of the batch share. Offset m is at index (m − offset) mod width.
+
+    Attributes:
+      seed: of dropout, uint32 [2].
+      key_table, value_table: [1 or H, width, d], or None.
+      bias: float32 [H / group, group, width], or None.
+    """
+
+    seed: Leaf
+    key_table: Leaf | None
+    bias: Leaf | None
+    value_table: Leaf | None
+
+
+class Rows(NamedTuple):
+    """What has a row for each of the batch.
+
+    Attributes:
+      numbers: of the rows, uint32 [B], by which they drop weights.
+      mask: added to the logits of a key, float32 [B, 1, Lk].
+      q, k, v: [B, L, H · d].
+      out: the output, for the backward kernel, as are the following.
+      log_sum: base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
+      grad: of the output.
+    """
+
+    numbers: Leaf
+    mask: Leaf
+    q: Leaf
+    k: Leaf
+    v: Leaf
+    out: Leaf | None = None
+    log_sum: Leaf | None = None
+    grad: Leaf | None = None
+
+
+class Gradients(NamedTuple):
+    """Gradients, those of the tables and the bias for each row of the batch."""
+
+    q: Leaf
+    k: Leaf
+    v: Leaf
+    key_table: Leaf | None
+    bias: Leaf | None
+    value_table: Leaf | None
+
+
+class ForwardState(NamedTuple):
+    """What the forward kernel carries for a block of queries from tile to tile, per head."""
+
+    top: Leaf  # The largest logit so far, and relative to it the sums
+    total: Leaf  # of the weights,
+    out: Leaf  # of the weighted values,
+    bands: Leaf  # of the weights per offset.
+    terms: Leaf  # q·P and the bias per offset.
+
+
+class BackwardState(NamedTuple):
+    """What the backward kernel carries for a block of queries, per head, and for all keys."""
+
+    dq: Leaf
+    dk: Leaf
+    dv: Leaf
+    log_sum: Leaf
+    mean: Leaf  # The weights' gradients, averaged by the weights.
+    logit_terms: Leaf  # q·P and the bias per offset, and grad·R.
+    value_terms: Leaf
+    logit_bands: Leaf  # Gradients of the logits, and weights, summed per offset.
+    value_bands: Leaf
+
+
+def forward_kernel(config, shared, rows, out, log_sum, state):
+    tile = Tile(config)
+
+    @pl.when(pl.program_id(3) == 0)
+    def begin():
+        state.top[...] = jnp.full_like(state.top, UNSEEN)
+        clear(state.total, state.out, state.bands)
+        _lay_out_logit_terms(config, shared, rows, state.terms)
+
+    @tile.each
+    def attend(near, edge):
+        for h, lanes in enumerate(config.lanes):
+            logits = _logits(tile, rows, state.terms, h, near, edge)
+            top = jnp.maximum(state.top[h], jnp.max(logits, axis=1, keepdims=True))
+            weights = jnp.exp2(logits - wide(top, config.keys))
+            decay = jnp.exp2(state.top[h] - top)
+            state.top[h] = top
+            state.total[h] = decay * state.total[h] + sum(parts(weights))
+            (weights,) = tile.drop(shared.seed, rows.numbers, h, weights)
+            product = dot(weights.astype(rows.v.dtype), rows.v[0, :, lanes], 1, 0)
+            state.out[h] = wide(decay, config.size) * state.out[h] + product
+            if config.value_terms:
+                state.bands[h] *= wide(decay, state.bands.shape[-1])
+                tile.collect(state.bands, h, weights, near)
+
+    @pl.when(pl.program_id(3) == pl.num_programs(3) - 1)
+    def finish():
+        for h, lanes in enumerate(config.lanes):
+            result = state.out[h]
+            if config.value_terms:
+                bands = unskew(state.bands[h], config, rows.v.dtype)
+                result += dot(bands, _table(shared.value_table, h), 1, 0)
+            total = jnp.sum(state.total[h], axis=1, keepdims=True)
+            total = jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
+            out[0, :, lanes] = (result * (config.dropout_scale / total)).astype(out.dtype)
+            # Queries go from sublanes to lanes, where they take no more than their bytes.
+            log_sum[0, 0, h : h + 1] = jnp.transpose(state.top[h] + jnp.log2(total))[:1]
+
+
+def backward_kernel(config, shared, rows, gradients, state):
+    tile = Tile(config)
+    first_query = pl.program_id(2) == 0
+    last_query = pl.program_id(2) == pl.num_programs(2) - 1
+    first_key, last_key = pl.program_id(3) == 0, pl.program_id(3) == pl.num_programs(3) - 1
+    first_group = pl.program_id(1) == 0
+
+    @pl.when(first_key & first_query)
+    def begin_group():
+        clear(state.dk, state.dv, gradients.bias)
+
+    tables = (config.key_tables, gradients.key_table), (config.value_tables, gradients.value_table)
+    for count, gradient in tables:  # Of one table, all groups of heads add to the gradient.
+        first = first_key & first_query
+        pl.when(first & first_group if count == 1 else first)(lambda ref=gradient: clear(ref))
+
+    @pl.when(first_key)
+    def begin():
+        clear(state.dq, state.logit_bands, state.value_bands)
+        _lay_out_logit_terms(config, shared, rows, state.logit_terms)
+        for h, lanes in enumerate(config.lanes):
+            row = jnp.broadcast_to(rows.log_sum[0, 0, h : h + 1], (LANES, config.queries))
+            state.log_sum[h] = jnp.transpose(row)
+            grad = rows.grad[0, :, lanes]
+            product = grad.astype(jnp.float32) * rows.out[0, :, lanes].astype(jnp.float32)
+            mean = jnp.sum(product, axis=1, keepdims=True) / config.dropout_scale
+            state.mean[h] = jnp.broadcast_to(mean, (config.queries, LANES))
+            if config.value_terms:
+                terms = dot(grad, _table(shared.value_table, h), 1, 1)
+                state.value_terms[h] = skew(terms, config)
+
+    @tile.each
+    def differentiate(near, edge):
+        here = pl.ds(pl.multiple_of(tile.key, LANES), config.keys)
+        for h, lanes in enumerate(config.lanes):
+            q, k, v, grad = (x[0, :, lanes] for x in (rows.q, rows.k, rows.v, rows.grad))
+            logits = _logits(tile, rows, state.logit_terms, h, near, edge)
+            weights = jnp.exp2(logits - wide(state.log_sum[h], config.keys))
+            dweights = dot(grad, v, 1, 1)
+            if config.value_terms:
+                dweights += tile.spread(state.value_terms, h, near)
+            dropped, dweights = tile.drop(shared.seed, rows.numbers, h, weights, dweights)
+            dlogits = weights * (dweights - wide(state.mean[h], config.keys))
+            state.dv[here, lanes] += dot(dropped.astype(v.dtype), grad, 0, 0)
+            state.dk[here, lanes] += dot(dlogits.astype(q.dtype), q, 0, 0)
+            state.dq[h] += dot(dlogits.astype(k.dtype), k, 1, 0)
+            if config.logit_terms:
+                tile.collect(state.logit_bands, h, dlogits, near)
+            if config.value_terms:
+                tile.collect(state.value_bands, h, dropped, near)
+
+    # What all logit gradients and weights have in common multiplies the sums.
+    weight_scale = config.dropout_scale
+    logit_scale = config.scale * weight_scale
+
+    @pl.when(last_key)
+    def finish():
+        for h, lanes in enumerate(config.lanes):
+            q, grad, result = rows.q[0, :, lanes], rows.grad[0, :, lanes], state.dq[h]
+            if config.logit_terms:
+                bands = unskew(state.logit_bands[h], config, q.dtype)
+            if config.key_tables:
+                result += dot(bands, _table(shared.key_table, h), 1, 0)
+                _add_to_table(gradients.key_table, h, dot(bands, q, 0, 0) * logit_scale)
+            if config.bias:
+                total = jnp.sum(bands.astype(jnp.float32), axis=0, keepdims=True)
+                gradients.bias[0, 0, h : h + 1] += total * weight_scale
+            if config.value_terms:
+                bands = unskew(state.value_bands[h], config, grad.dtype)
+                _add_to_table(gradients.value_table, h, dot(bands, grad, 0, 0) * weight_scale)
+            gradients.q[0, :, lanes] = (result * logit_scale).astype(gradients.q.dtype)
+
+    @pl.when(last_key & last_query)
+    def finish_group():
+        gradients.k[0] = (state.dk[...] * logit_scale).astype(gradients.k.dtype)
+        gradients.v[0] = (state.dv[...] * weight_scale).astype(gradients.v.dtype)
+
+
+def _lay_out_logit_terms(
+    config: KernelConfig, shared: Shared, rows: Rows, terms: jax.Ref | None
+) -> None:
+    """Sets what the logits of a block of queries get per offset, base 2, to be `Tile.spread`."""
+    if not config.logit_terms:
+        return
+    for h, lanes in enumerate(config.lanes):
+        x = jnp.zeros((config.queries, config.width), jnp.float32)
+        if config.key_tables:
+            x += dot(rows.q[0, :, lanes], _table(shared.key_table, h), 1, 1)
+            x *= config.scale * LOG2_E
+        if config.bias:
+            x += shared.bias[0, h : h + 1] * LOG2_E
+        terms[h] = skew(x, config)
+
+
+def _logits(
+    tile: Tile, rows: Rows, terms: jax.Ref | None, h: int, near: bool, edge: bool
+) -> jax.Array:
+    """Base-2 logits of a head on a tile."""
+    config, lanes = tile.config, tile.config.lanes[h]
+    logits = dot(rows.q[0, :, lanes], rows.k[0, :, lanes], 1, 1) * (config.scale * LOG2_E)
+    if config.logit_terms:
+        logits += tile.spread(terms, h, near)
+    logits += rows.mask[0]
+    return tile.window(logits) if edge else logits
+
+
+def _table(table: jax.Ref, h: int) -> jax.Array:
+    """The table of a head, which may be that of all."""
+    return table[min(h, table.shape[0] - 1)]
+
+
+def _add_to_table(gradient: jax.Ref, h: int, x: jax.Array) -> None:
+    gradient[0, min(h, gradient.shape[1] - 1)] += x

@@ -1,0 +1,192 @@
+"""What the kernels compute on a tile of queries × keys: logits, dropout, and terms per offset.
+
+How relative terms meet a tile. A query's dot products with the table are one matmul a block of
+queries; a bias is a row added to them. Laid out with a period of `width` ≥ 2·clip offsets, they
+come into the order of the keys by rotating row i by i lanes (`skew`), one instruction a register:
+afterwards lane j mod `width` of row i holds offset j − i, for all tiles. Sums of weights per
+offset, which the values and the gradients of tables and bias need, go the same way back: tiles are
+added up modulo `width`, and rotated back once a block of queries (`unskew`). No gather, no scatter.
+
+Offsets of clip and beyond cost nothing: the softmax does not change if q·P_clip, or the bias of
+clip, is subtracted from all logits of a query, so the kernels get P − P_clip; and R_clip joins the
+values before, so they get R − R_clip. Offsets of −clip and beyond share one number a query.
+
+Numbers per query are in 128 equal lanes, as operands of tiles; heads whose size is less than 128
+are side by side in the lanes, as the projections leave them, and go to one program.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
+
+from pe_jax.attention.dropout import keep
+from pe_jax.attention.tpu_kernel.config import LANES, KernelConfig
+
+MASKED = -2e30  # The logit of a key that must not be attended to.
+# Where a running maximum starts: above it, so that such a key never weighs anything.
+UNSEEN = -1e30
+LOG2_E = math.log2(math.e)  # Inside, exponentials and logarithms are of base 2, as in hardware.
+
+
+class Tile:
+    """The tile of a program: its place among queries, keys and offsets."""
+
+    def __init__(self, config: KernelConfig):
+        key_tile = config.first_key_tile(pl.program_id(2)) + pl.program_id(3)
+        self.config = config
+        self.row, self.head = pl.program_id(0), pl.program_id(1) * config.group
+        self.query = pl.program_id(2) * config.queries
+        self.key = key_tile * config.keys
+        self.offset = config.offset + self.key - self.query  # From query 0 to key 0 of the tile.
+        self.exists = key_tile < config.key_tiles
+
+    def each(self, body: Callable[[bool, bool], None]) -> None:
+        """Runs `body(near, edge)` if any query of the tile attends to any key.
+
+        near: whether the terms of its keys differ, as any offset is within ±clip; edge: whether the
+        window ends within the tile. Code that handles either handles the other case as well.
+        """
+        config = self.config
+        first, last = self.offset - (config.queries - 1), self.offset + config.keys - 1
+        near = (first < config.clip) & (last > -config.clip)
+        whens_near = {True: near, False: ~near}
+        if not (config.logit_terms or config.value_terms):
+            whens_near = {False: True}
+        whens_edge = {False: True}
+        if config.reach is not None:
+            inside = (first >= -config.reach) & (last <= config.reach) & self.exists
+            seen = (first <= config.reach) & self.exists
+            whens_edge = {True: seen & ~inside, False: inside}
+            if True in whens_near and config.reach <= config.clip:
+                whens_near = {True: True}
+        for near, when_near in whens_near.items():
+            for edge, when_edge in whens_edge.items():
+                pl.when(when_near & when_edge)(functools.partial(body, near, edge))
+
+    def distances(self, part: int) -> tuple[jax.Array, jax.Array]:
+        """Key minus query from the first of each, for 128 keys; and the offset of these."""
+        query, key = (
+            jax.lax.broadcasted_iota(jnp.int32, (self.config.queries, LANES), axis)
+            for axis in (0, 1)
+        )
+        return key - query, self.offset + part * LANES
+
+    def sides(self, part: int) -> tuple[jax.Array, jax.Array]:
+        """Which offsets are −clip or less, and which are clip or more."""
+        distance, first = self.distances(part)
+        return distance <= -self.config.clip - first, distance >= self.config.clip - first
+
+    def lanes(self, part: int) -> pl.Slice:
+        """Where in the period the keys of a part are."""
+        lane = (self.key - self.query + part * LANES) % self.config.width
+        return pl.ds(pl.multiple_of(lane, LANES), LANES)
+
+    def spread(self, terms: jax.Ref, h: int, near: bool) -> jax.Array:
+        """Numbers of a head per query and offset, skewed, to [queries, keys]."""
+        left, spread = terms[h, :, self.config.width :], []
+        if not near:
+            return wide(jnp.where(self.offset > 0, 0.0, left), self.config.keys)
+        for n in range(self.config.keys // LANES):
+            before, after = self.sides(n)
+            inner = jnp.where(after, 0.0, terms[h, :, self.lanes(n)])
+            spread.append(jnp.where(before, left, inner))
+        return jnp.concatenate(spread, axis=1)
+
+    def collect(self, bands: jax.Ref, h: int, x: jax.Array, near: bool) -> None:
+        """Adds [queries, keys] to numbers per query and offset: the transpose of `spread`."""
+        left = slice(self.config.width, None)
+        if not near:
+            bands[h, :, left] += jnp.where(self.offset > 0, 0.0, sum(parts(x)))
+            return
+        for n, part in enumerate(parts(x)):
+            before, after = self.sides(n)
+            bands[h, :, left] += jnp.where(before, part, 0.0)
+            bands[h, :, self.lanes(n)] += jnp.where(before | after, 0.0, part)
+
+    def window(self, logits: jax.Array) -> jax.Array:
+        """`logits` [queries, keys], masked where the offset is beyond ±reach."""
+        masked = []
+        for n, part in enumerate(parts(logits)):
+            distance, first = self.distances(n)
+            masked.append(jnp.where(jnp.abs(distance + first) <= self.config.reach, part, MASKED))
+        return jnp.concatenate(masked, axis=1)
+
+    def drop(
+        self, seed: jax.Ref, numbers: jax.Ref, h: int, *tiles: jax.Array
+    ) -> list[jax.Array]:
+        """Dropout, without its scale, of a head's weights; rows are those of [B, H, Lq, Lk]."""
+        config = self.config
+        if not config.rate:
+            return list(tiles)
+        first = numbers[self.row] * np.uint32(config.heads) + (self.head + h).astype(jnp.uint32)
+        first = first * np.uint32(config.length) + self.query.astype(jnp.uint32)
+        rows = first + jax.lax.broadcasted_iota(jnp.uint32, (config.queries, LANES), 0)
+        columns = jax.lax.broadcasted_iota(jnp.uint32, (1, LANES), 1)
+        columns = columns + self.key.astype(jnp.uint32)
+        words = jnp.stack([jnp.full((1, LANES), seed[n]) for n in (0, 1)])
+        kept = [
+            keep(words, rows, columns + np.uint32(n), config.rate)
+            for n in range(0, config.keys, LANES)
+        ]
+        return [
+            jnp.concatenate([jnp.where(k, x, 0.0) for k, x in zip(kept, parts(tile))], axis=1)
+            for tile in tiles
+        ]
+
+
+def skew(terms: jax.Array, config: KernelConfig) -> jax.Array:
+    """From offsets to keys: rotates row i of [queries, width] to the right by i lanes, and appends
+    128 lanes of the number of offset −clip."""
+    rotated = pltpu.roll(terms, 0, axis=1, stride=1, stride_axis=0)
+    last = terms[:, config.far : config.far + 1]
+    return jnp.concatenate([rotated, jnp.broadcast_to(last, (len(last), LANES))], axis=1)
+
+
+def unskew(bands: jax.Array, config: KernelConfig, dtype: DTypeLike) -> jax.Array:
+    """From keys to offsets: the transpose of `skew`, rotating row i to the left by i lanes.
+
+    Strided rotations go to the right only. To the left by i is to the right by width − i, which
+    grows with the row number when rows are in reverse order; the matrix unit puts them there.
+    """
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), n) for n in (0, 1))
+    reverse = (row + column == LANES - 1).astype(dtype)
+    rotated = []
+    for n in range(0, config.queries, LANES):
+        x = dot(reverse, bands[n : n + LANES, : config.width].astype(dtype), 1, 0)
+        shift = (1 - n - LANES) % config.width
+        x = pltpu.roll(x, shift, axis=1, stride=1, stride_axis=0).astype(dtype)
+        rotated.append(dot(reverse, x, 1, 0))
+    inner = jnp.concatenate(rotated)
+    lane = jax.lax.broadcasted_iota(jnp.int32, inner.shape, 1)
+    last = jnp.sum(bands[:, config.width :], axis=1, keepdims=True)
+    return jnp.where(lane == config.far, last, inner).astype(dtype)
+
+
+def clear(*refs: jax.Ref | None) -> None:
+    for ref in refs:
+        if ref is not None:
+            ref[...] = jnp.zeros_like(ref)
+
+
+def parts(x: jax.Array) -> list[jax.Array]:
+    """[queries, n · 128] as n registers' worth of lanes each."""
+    return jnp.split(x, x.shape[1] // LANES, axis=1)
+
+
+def wide(x: jax.Array, lanes: int) -> jax.Array:
+    """[queries, 128] of equal lanes, repeated or sliced to any number of lanes."""
+    return jnp.concatenate([x] * -(-lanes // LANES), axis=1)[:, :lanes]
+
+
+def dot(a: jax.Array, b: jax.Array, axis_a: int, axis_b: int) -> jax.Array:
+    dims = (((axis_a,), (axis_b,)), ((), ()))
+    return jax.lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
