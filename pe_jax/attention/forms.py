@@ -110,7 +110,8 @@ def arrays(x: Operands, form: Form) -> tuple[How, Terms] | None:
     for term in x.terms:
         if not term.offsets.has_terms:
             continue
-        how = next((name for name in form.terms if _supports(name, term, x)), None)
+        fitting = [name for name in form.terms if _supports(name, term, x)]
+        how = next((name for name in fitting if _suits(name, term)), next(iter(fitting), None))
         if how is None and not any((term.offsets.keys, term.offsets.queries, term.offsets.values)):
             added.append(bias(term))
         elif how is None:
@@ -144,6 +145,13 @@ def _supports(form: str, term: Term, x: Operands) -> bool:
     if term.offsets.queries and jnp.ndim(x.scale):
         return False
     return supports_tables(term)
+
+
+def _suits(form: str, term: Term) -> bool:
+    """Whether a form is as good as it can be: tables of a range of offsets, and for sinusoids not
+    of all that occur."""
+    clipped = term.offsets.frequencies is None or term.offsets.clip is not None
+    return form == "rotation" or (term.shift is not None and clipped)
 
 
 def supports_rotation(term: Term) -> bool:

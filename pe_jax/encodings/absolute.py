@@ -28,7 +28,13 @@ def learned_absolute(max_length: int, hidden_size: int, *, stddev: float = 0.02)
         init=init,
         embed=_added(lambda params, x: look_up(params["table"], x)),
         view=View("absolute", lambda params, x: look_up(params["table"], x)),
-        about=About("P_x free", "L·D", "nearly†, locally†, nearly†"),
+        about=About(
+            "P_x free",
+            "L·D",
+            max_length * hidden_size,
+            "Gehring et al. 2017; Devlin et al. 2018",
+            paper="nearly†, locally†, nearly†",
+        ),
         longest=max_length,
         resize=lambda params, *to: {"table": resize_table(params["table"], *to)},
     )
@@ -45,7 +51,9 @@ def sinusoidal_absolute(hidden_size: int, *, base: float = 10_000.0, scale: floa
         word embeddings up instead, by sqrt(D).) No property of P·Pᵀ depends on it.
     """
     fixed = default_frequencies(hidden_size, base)
-    about = About("S(ω, x), ω_i = 10000^(−2i/D)", "0", "yes, locally, yes")
+    about = About(
+        f"S(ω, x), ω_i = {base:g}^(−2i/D)", "0", 0, "Vaswani et al. 2017", "yes, locally, yes"
+    )
     return _sinusoidal(lambda params: jnp.array(fixed), scale, about)
 
 
@@ -59,7 +67,9 @@ def learnable_sinusoidal_absolute(
     as in `sinusoidal_absolute`.
     """
     start = default_frequencies(hidden_size, base)
-    about = About("S(ω, x), ω free", "D/2", "yes, locally†, yes")
+    about = About(
+        "S(ω, x), ω free", "D/2", hidden_size // 2, "Wang et al. 2021, 3.2", "yes, locally†, yes"
+    )
     part = _sinusoidal(lambda params: params["frequencies"], scale, about)
     return part._replace(
         init=lambda key: {"frequencies": jnp.array(start)}, frequency_leaves=("frequencies",)

@@ -130,14 +130,25 @@ class View(NamedTuple):
 
 
 class About(NamedTuple):
-    """A row of table 1: the formula, its number of parameters, and what the paper says of it.
+    """What there is to know of an encoding without running it: its row of table 1.
 
-    `paper` is translation invariance, monotonicity, symmetry; † means observed, not derived.
+    Attributes:
+      formula: in one line.
+      parameters: their number as a formula; `count` at these sizes.
+      source: the paper and its equation or section.
+      paper: what Wang et al. say: translation invariance, monotonicity, symmetry; † means observed,
+        not derived.
+      invariant: attention depends on positions by their differences alone.
+      cacheable: what is computed for a key stays right when the sequence grows.
     """
 
     formula: str
     parameters: str
+    count: int
+    source: str
     paper: str = "–"
+    invariant: bool = False
+    cacheable: bool = True
 
 
 def no_parameters(key: jax.Array) -> Params:

@@ -40,7 +40,14 @@ def learned_relative(head_size: int, *, clip: int = 64, separate: bool = False) 
         clipped = np.clip(x, -clip, clip) if isinstance(x, np.ndarray) else jnp.clip(x, -clip, clip)
         return look_up(params["table"], clipped + clip)
 
-    about = About("P_m free", "(2·clip+1)·d", "yes, locally†, no")
+    about = About(
+        "P_m free",
+        f"{'2·' if separate else ''}(2·clip+1)·d",
+        (1 + separate) * (2 * clip + 1) * head_size,
+        "Shaw et al. 2018",
+        "yes, locally†, no",
+        invariant=True,
+    )
     return _relative(init, vectors, None, clip, separate)._replace(about=about)
 
 
@@ -54,7 +61,15 @@ def sinusoidal_relative(
     """
     fixed = default_frequencies(head_size, base)
     part = _sinusoidal(no_parameters, lambda _: jnp.array(fixed), clip, separate=False)
-    return part._replace(about=About("S(ω, m), ω_i = 10000^(−2i/d)", "0", "yes, locally, no"))
+    about = About(
+        f"S(ω, m), ω_i = {base:g}^(−2i/d)",
+        "0",
+        0,
+        "Wei et al. 2019",
+        "yes, locally, no",
+        invariant=True,
+    )
+    return part._replace(about=about)
 
 
 @named
@@ -70,10 +85,15 @@ def learnable_sinusoidal_relative(
     part = _sinusoidal(
         lambda key: {"frequencies": jnp.array(start)}, lambda p: p["frequencies"], clip, separate
     )
-    return part._replace(
-        about=About("S(ω, m), ω free", "d/2", "yes, locally†, no"),
-        frequency_leaves=("frequencies",),
+    about = About(
+        "S(ω, m), ω free",
+        "d" if separate else "d/2",
+        (1 + separate) * (head_size // 2),
+        "Wang et al. 2021, 3.2",
+        "yes, locally†, no",
+        invariant=True,
     )
+    return part._replace(about=about, frequency_leaves=("frequencies",))
 
 
 def _sinusoidal(
