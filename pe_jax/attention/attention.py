@@ -13,10 +13,12 @@ import jax.numpy as jnp
 
 from pe_jax.attention import dropout, forms, plain
 from pe_jax.attention.core import Given, Operand, Setting, attend
+from pe_jax.attention.masks import masked_softmax
+from pe_jax.attention.offset_terms import How, Terms
 from pe_jax.attention.operands import Operands, finish, prepare
 from pe_jax.attention.tpu_kernel import adapter as kernel
 from pe_jax.encodings.base import Context, Params, PositionEncoding, as_array, checked, none
-from pe_jax.shapes import Array, Bool, Float
+from pe_jax.shapes import Array, Float
 
 
 def attention(
@@ -96,22 +98,48 @@ def attention_logits(
     return plain.logits(prepare(encoding, params, q, k, k, context, None))
 
 
+def attention_weights(
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk H d"],
+    encoding: PositionEncoding,
+    params: Params | None,
+    context: Context | None = None,
+    *,
+    mask: Any = None,
+) -> Float[Array, "B H Lq Lk"]:
+    """How much each query takes of each key, without dropout; float32."""
+    context = _complete(context, encoding, q, k)
+    _check_mask(mask, q, k)
+    x = prepare(encoding, params, q, k, k, context, mask)
+    return masked_softmax(plain.logits(x), x.whole_mask)
+
+
 def _by_hand(
-    x: Operands, made: tuple, seed: Array | None, rate: float, context: Context, block: int | None
+    x: Operands,
+    made: tuple[How, Terms],
+    seed: Array | None,
+    rate: float,
+    context: Context,
+    block: int | None,
 ) -> Float[Array, "B Lq H f"]:
     """Attention whose backward pass is written by hand."""
     how, terms = made
-    ranged = x.shift is not None
-    positions = context.positions_q, context.positions_k
-    setting = Setting(how, rate, positions if ranged else None, x.reach, block)
-    at = (None, None) if ranged else [jnp.asarray(as_array(p)) for p in positions]
+    q, k = context.positions_q, context.positions_k
+    ranges = (q, k) if isinstance(q, range) and isinstance(k, range) else None
+    at: tuple[Array | None, Array | None] = (None, None)
+    if not ranges and (terms.tables is not None or terms.rotations):
+        assert q is not None and k is not None
+        at = jnp.asarray(as_array(q)), jnp.asarray(as_array(k))
+    setting = Setting(how, rate, ranges, x.reach, block)
     return attend(setting, Operand(x.q, x.k, x.v, terms), Given(*at, x.mask, seed))
 
 
 def _complete(context: Context | None, encoding: PositionEncoding, q: Array, k: Array) -> Context:
     """`context` with positions that fit q and k."""
-    axes = encoding.axes
     context = Context(None) if context is None else context
+    if not encoding.parts:  # Positions of any kind are those of other layers.
+        return context._replace(positions_q=range(q.shape[1]), positions_k=range(k.shape[1]))
+    axes = encoding.axes
     of_q = checked(context.positions_q, q.shape[1], axes, "q")
     of_k = context.positions_k
     if of_k is None and k.shape[1] == q.shape[1]:
@@ -119,7 +147,7 @@ def _complete(context: Context | None, encoding: PositionEncoding, q: Array, k: 
     return context._replace(positions_q=of_q, positions_k=checked(of_k, k.shape[1], axes, "k"))
 
 
-def _check_mask(mask: Any, q: Array, k: Array) -> Bool[Array, "#B #H #Lq Lk"] | None:
+def _check_mask(mask: Any, q: Array, k: Array) -> None:
     if mask is None:
         return
     if mask.dtype != jnp.bool_:

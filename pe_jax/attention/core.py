@@ -292,6 +292,7 @@ class _Masked(NamedTuple):
 
 def _numbered(setting: Setting, rows: _ByQuery, given: Given) -> tuple[Array, _ByQuery, _Masked]:
     """Blocks of queries in front, and their numbers."""
+    assert setting.block is not None
     cut = functools.partial(_blocks, block=setting.block)
     at = given.positions_q
     own_rows = given.mask is not None and given.mask.shape[2] > 1
@@ -313,13 +314,21 @@ def _block(
     lq: int,
 ) -> tuple[Operand, _Part]:
     """A block of queries with the keys that it can reach."""
-    query, key, k, v, terms = number * setting.block, 0, shared.k, shared.v, shared.terms
+    assert setting.block is not None
+    k, v, terms = shared
+    query: ArrayLike = number * setting.block
+    key: ArrayLike = 0
     terms = terms._replace(content_q=rows.content)
     terms = terms if rows.added is None else terms._replace(added=rows.added)
     mask = given.mask if masked.mask is None else masked.mask
     if setting.reach is not None and setting.ranges is not None:
         width = min(k.shape[1], setting.block + 2 * setting.reach)
-        first = query + setting.ranges[0].start - setting.ranges[1].start - setting.reach
+        first = (
+            number * setting.block
+            + setting.ranges[0].start
+            - setting.ranges[1].start
+            - setting.reach
+        )
         key = jnp.clip(first, 0, k.shape[1] - width)
         some = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, key, width, axis)
         k, v = some(k, 1), some(v, 1)

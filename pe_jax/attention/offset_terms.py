@@ -7,8 +7,8 @@ included, take arrays instead, and these come in two kinds.
 
 - `pairs`: the row of each pair of query and key, [Lq, Lk, d]; one matmul a query.
 - `buckets`: a query meets 2·clip + 1 different vectors, so one matmul with these gives all its
-  terms; `spread` lays them out along the keys and `collect` sums weights back. Beyond the clip every
-  key has the same term: one number per query and side. No [Lq, Lk, d], no scatter.
+  terms; `spread` lays them out along the keys and `collect` sums weights back. Beyond the clip
+  every key has the same term: one number per query and side. No [Lq, Lk, d], no scatter.
 
 `Rotation`: vectors that are sinusoids, q_i·P(j - i) = (q_i rotated by i)·P(j), see `rotate_pairs`.
 Any positions, and no rows at all.
@@ -281,9 +281,8 @@ def _bucket_logits(clip: int, tables: Tables, q: Array, k: Array, where: Where) 
 
 
 def _exchanged(where: Where) -> Where:
-    return Where(
-        where.positions_k, where.positions_q, None if where.shift is None else -where.shift
-    )
+    shift = None if where.shift is None else -jnp.asarray(where.shift)
+    return Where(where.positions_k, where.positions_q, shift)
 
 
 def _bias_logits(clip: int, bias: Array, where: Where) -> Float[Array, "#B #H Lq Lk"]:

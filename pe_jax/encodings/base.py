@@ -73,7 +73,7 @@ class Context(NamedTuple):
       key: for encodings that draw while training, the same in every layer; None draws nothing.
     """
 
-    positions_q: Positions
+    positions_q: Positions | None = None
     positions_k: Positions | None = None
     x_q: Array | None = None
     x_k: Array | None = None
@@ -134,7 +134,7 @@ class About(NamedTuple):
 
     Attributes:
       formula: in one line.
-      parameters: their number as a formula; `count` at these sizes.
+      parameters: their number as a formula; `number` at these sizes.
       source: the paper and its equation or section.
       paper: what Wang et al. say: translation invariance, monotonicity, symmetry; † means observed,
         not derived.
@@ -144,7 +144,7 @@ class About(NamedTuple):
 
     formula: str
     parameters: str
-    count: int
+    number: int
     source: str
     paper: str = "–"
     invariant: bool = False
@@ -288,7 +288,7 @@ class PositionEncoding:
 
     @property
     def axes(self) -> int:
-        """A, of the positions that it takes.
+        """A, of the positions that it takes; 1 where it takes none.
 
         Raises:
           ValueError: if parts take positions of different numbers of axes.
@@ -391,6 +391,8 @@ def embed(
       ValueError: for positions of another length than `x`, past the longest position of the
         encoding, or missing parameters.
     """
+    if not any(part.embed for part in encoding.parts):
+        return x
     inputs = Inputs(checked(positions, x.shape[1], encoding.axes, "x"), tokens, key)
     for part, own in encoding.split(params):
         if part.embed:

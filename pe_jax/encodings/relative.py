@@ -52,9 +52,7 @@ def learned_relative(head_size: int, *, clip: int = 64, separate: bool = False) 
 
 
 @named
-def sinusoidal_relative(
-    head_size: int, *, clip: int | None = 64, base: float = 10_000.0
-) -> Part:
+def sinusoidal_relative(head_size: int, *, clip: int | None = 64, base: float = 10_000.0) -> Part:
     """The fixed sinusoid of the signed, clipped offset (Wei et al. 2019); no parameters.
 
     `clip=None` leaves offsets unclipped.

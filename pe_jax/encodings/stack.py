@@ -26,7 +26,7 @@ class Stack:
       >>> modern = Stack(layers=(far, near + encodings.window(reach=64), near))
     """
 
-    common: PositionEncoding = PositionEncoding()
+    common: PositionEncoding = dataclasses.field(default_factory=PositionEncoding)
     layers: tuple[PositionEncoding, ...] = ()
     own: bool = False
 

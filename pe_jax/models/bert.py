@@ -5,7 +5,7 @@ Shapes: B batch, L length, D hidden size, H heads, d head size.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -13,12 +13,35 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import attention, dropout, padding_mask
-from pe_jax.encodings import PositionEncoding
-from pe_jax.models.config import REMAT
+from pe_jax.encodings import (
+    Context,
+    Params,
+    PositionEncoding,
+    Positions,
+    Projections,
+    Stack,
+    embed,
+)
+from pe_jax.models.config import REMAT, BertConfig
+from pe_jax.models.linear import projection
 from pe_jax.models.module import BertModule
 from pe_jax.shapes import Array, Bool, Float, Int
 
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
+
+
+class Surroundings(NamedTuple):
+    """What all layers share beside their input.
+
+    Attributes:
+      positions: of the tokens.
+      mask: `[B, 1, 1 or L, L]` or None.
+      position_key: for encodings that draw while training, else None.
+    """
+
+    positions: Positions
+    mask: Array | None
+    position_key: jax.Array | None
 
 
 @jax.checkpoint  # Made again in the backward pass: erf is cheaper to compute than to keep.
@@ -35,20 +58,32 @@ class SelfAttention(BertModule):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B L D"], position_params, positions, mask, key: jax.Array | None
+        self,
+        x: Float[Array, "B L D"],
+        position_params: Params,
+        around: Surroundings,
+        key: jax.Array | None,
     ) -> Float[Array, "B L D"]:
         c = self.config
-        qkv = self.dense((3, c.num_heads, c.head_size), "qkv")(x)  # [B, L, 3, H, d]
-        q, k, v = (part[:, :, 0] for part in jnp.split(qkv, 3, axis=2))
+        dense = self.dense((3, c.num_heads, c.head_size), "qkv")
+        q, k, v = (part[:, :, 0] for part in jnp.split(dense(x), 3, axis=2))  # [B, L, H, d] each
+        self.sow("intermediates", "compared", (x, q, k))  # For inspection; costs nothing else.
+        context = Context(
+            around.positions,
+            around.positions,
+            x_q=x,
+            x_k=x,
+            projections=Projections(*(projection(dense.variables["params"], i) for i in (0, 1))),
+            key=around.position_key,
+        )
         out = attention(
             q,
             k,
             v,
             self.encoding,
             position_params,
-            positions_q=positions,
-            positions_k=positions,
-            mask=mask,
+            context,
+            mask=around.mask,
             dropout_rate=c.attention_dropout_rate,
             dropout_key=key,
             form=c.attention,
@@ -58,23 +93,39 @@ class SelfAttention(BertModule):
 
 
 class Block(BertModule):
-    """One Transformer block: each sublayer is added to its input, then normalised."""
+    """One Transformer block: each sublayer is added to its input, then normalised.
+
+    Attributes:
+      encoding: what attention takes.
+      at_input: what is embedded at the input of this block, see `Stack.layers`.
+    """
 
     encoding: PositionEncoding
+    at_input: PositionEncoding
 
     @nn.compact
-    def __call__(self, x, position_params, positions, mask, key: jax.Array | None):
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        position_params: Params,
+        around: Surroundings,
+        key: jax.Array | None,
+    ) -> Float[Array, "B L D"]:
         c = self.config
         keys = _split(key, 3)
-        y = SelfAttention(c, self.encoding, name="attention")(
-            x, position_params, positions, mask, keys[0]
-        )
+        x = embed(
+            self.at_input, position_params, x, around.positions, key=around.position_key
+        ).astype(x.dtype)
+        y = SelfAttention(c, self.encoding, name="attention")(x, position_params, around, keys[0])
         x = self.layer_norm("attention_norm")(x + dropout(y, c.dropout_rate, keys[1]))
         y = self.dense(c.hidden_size, "down")(gelu(self.dense(c.intermediate_size, "up")(x)))
         return self.layer_norm("mlp_norm")(x + dropout(y, c.dropout_rate, keys[2]))
 
 
-def _split(key: jax.Array | None, count: int) -> Any:
+Keys = jax.Array | list[None]
+
+
+def _split(key: jax.Array | None, count: int) -> Keys:
     """Dropout keys, an axis of `count`; without a key as many times None."""
     return [None] * count if key is None else jax.random.split(key, count)
 
@@ -83,12 +134,9 @@ class Bert(BertModule):
     """The encoder: token, segment and position embeddings, then the blocks.
 
     Attributes:
-      config: the sizes.
-      encoding: the position encoding; None means the one that `config.position` names. Its
-        parameters live under `"position"`, and only if it has any.
+      config: the sizes, and the position encoding, whose parameters are under `"position"`, if it
+        has any.
     """
-
-    encoding: PositionEncoding | None = None
 
     @nn.compact
     def __call__(
@@ -96,7 +144,7 @@ class Bert(BertModule):
         tokens: Int[Array, "B L"],
         segments: Int[Array, "B L"] | None = None,
         mask: Mask | None = None,
-        positions: Int[Array, "*B L"] | None = None,
+        positions: Positions | None = None,
         *,
         deterministic: bool = True,
     ) -> Float[Array, "B L D"]:
@@ -107,50 +155,73 @@ class Bert(BertModule):
           segments: token types, 0 or 1; default all 0.
           mask: `[B, L]`, True at tokens and False at padding; or a whole attention mask
             `[B, 1, L, L]` such as `pe_jax.attention.segment_mask` gives for packed sequences.
-          positions: `[L]` or `[B, L]`; default 0 .. L-1.
+          positions: see `pe_jax.encodings.Positions`; default range(L).
           deterministic: False switches dropout on and needs the rng "dropout".
         """
         c = self.config
-        encoding = c.encoding() if self.encoding is None else self.encoding
-        keys = _split(None if deterministic else self.make_rng("dropout"), c.num_layers + 1)
+        stack = c.encoding()
+        key = None if deterministic else self.make_rng("dropout")
+        keys = _split(key, c.num_layers + 1)
         if mask is not None and mask.ndim == 2:
             mask = padding_mask(mask)
+        if positions is None and stack.axes == 1:
+            positions = range(tokens.shape[1])
+        position_key = None if key is None else jax.random.fold_in(key, c.num_layers)
+        around = Surroundings(positions, mask, position_key)
 
         position_params = {}
-        if jax.tree.leaves(jax.eval_shape(encoding.init, jax.random.key(0))):
-            position_params = self.param("position", encoding.init)
+        initial = lambda key: stack.init(key, c.num_layers)
+        if jax.tree.leaves(jax.eval_shape(initial, jax.random.key(0))):
+            position_params = self.param("position", initial)
         x = self.embedding(c.vocab_size, "token")(tokens)
         segments = jnp.zeros_like(tokens) if segments is None else segments
         x = x + self.embedding(c.num_segments, "segment")(segments)
-        if encoding.embed:
-            # Known while compiling, so that a learned table is checked before anything runs.
-            known = np.arange(tokens.shape[1]) if positions is None else positions
-            x = x + encoding.embed(position_params, known)
+        x = embed(stack.common, position_params, x, positions, tokens=tokens, key=position_key)
         x = self.layer_norm("embedding_norm")(x)
         x = dropout(x, c.dropout_rate, keys[-1])
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
             for i in range(c.num_layers):
-                layer = Block(c, encoding, name=f"layer_{i}")
-                x = layer(x, position_params, positions, mask, keys[i])
+                encoding, own = stack.at_layer(position_params, i)
+                layer = Block(c, encoding, stack.extra({}, i)[0], name=f"layer_{i}")
+                x = layer(x, own, around, keys[i])
             return x
         layers = [self.variables["params"][f"layer_{i}"] for i in range(c.num_layers)]
-        return _run_layers(c, encoding, layers, x, position_params, positions, mask, keys[:-1])
+        return _run_layers(c, stack, layers, x, position_params, around, keys[:-1])
 
 
-def _run_layers(c, encoding, layers, x, position_params, positions, mask, keys):
-    """The blocks as a pure function of their parameters, for jax.checkpoint and jax.lax.scan."""
-    block = Block(c, encoding, parent=None)
+def _run_layers(
+    c: BertConfig,
+    stack: Stack,
+    layers: list[Params],
+    x: Float[Array, "B L D"],
+    position_params: Params,
+    around: Surroundings,
+    keys: Keys,
+) -> Float[Array, "B L D"]:
+    """The blocks as a pure function of their parameters, for jax.checkpoint and jax.lax.scan.
 
-    def run(x, layer):
-        params, key = layer
-        return block.apply({"params": params}, x, position_params, positions, mask, key), None
+    A loop runs as many blocks at a time as differ in their encoding.
+    """
+    turn = max(1, len(stack.layers))
+    placed = [stack.at_layer(position_params, i) for i in range(c.num_layers)]
+
+    def run(x: Array, group: list) -> tuple[Array, None]:
+        for i, (params, key, own) in enumerate(group):
+            block = Block(c, placed[i][0], stack.extra({}, i)[0], parent=None)
+            own = placed[i][1] if own is None else own
+            x = block.apply({"params": params}, x, own, around, key)
+        return x, None
 
     if c.remat != "none":
         # In a loop nothing could be merged with the forward pass: no need to prevent it.
         run = jax.checkpoint(run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers)
+    each = [
+        (params, key, own if stack.own else None)
+        for params, key, (_, own) in zip(layers, keys, placed)
+    ]
+    groups = [each[i : i + turn] for i in range(0, c.num_layers, turn)]
     if not c.scan_layers:
-        for params, key in zip(layers, keys):
-            x, _ = run(x, (params, key))
+        for group in groups:
+            x, _ = run(x, group)
         return x
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
-    return jax.lax.scan(run, x, (stacked, None if keys[0] is None else keys))[0]
+    return jax.lax.scan(run, x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *groups))[0]

@@ -30,9 +30,8 @@ class BertConfig:
       num_layers, num_heads, intermediate_size: of the Transformer blocks.
       max_length: rows of a learned absolute position table; nothing else depends on it.
       num_segments: rows of the segment (token type) embedding.
-      position: name of the position encoding, see `pe_jax.encodings.from_name`.
-      clip: relative offsets are clipped to -clip .. clip.
-      sinusoid_scale: absolute sinusoids are multiplied by it.
+      position: the position encoding: a name, see `pe_jax.encodings.stack_from_name`, or one made
+        in Python. Whatever takes this config trains, measures, counts and exports this one.
       dropout_rate: of embeddings and sublayer outputs; attention_dropout_rate: of the weights.
       dtype: of the computation, "float32" or "bfloat16". Parameters, softmax, LayerNorm statistics,
         angles and losses are float32 always.
@@ -52,9 +51,7 @@ class BertConfig:
     intermediate_size: int = 3072
     max_length: int = 512
     num_segments: int = 2
-    position: str = "learned_absolute"
-    clip: int = 64
-    sinusoid_scale: float = 1.0
+    position: str | encodings.PositionEncoding | encodings.Stack = "learned_absolute"
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-12
@@ -75,22 +72,23 @@ class BertConfig:
         if self.remat not in REMAT:
             raise ValueError(f"remat is one of {', '.join(REMAT)}, got {self.remat!r}.")
         choose(self.attention, self.max_length, self.platform or None)  # A known form, or an error.
+        turn = len(self.encoding().layers) or 1
+        if self.scan_layers and self.num_layers % turn:
+            raise ValueError(
+                f"scan_layers runs {turn} layers of {self.encoding().name!r} at a time, which does "
+                f"not divide num_layers {self.num_layers}: give scan_layers=False."
+            )
 
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_heads
 
-    def encoding(self) -> encodings.PositionEncoding:
-        """The position encoding that `position` names, built for these sizes."""
-        return encodings.from_name(
-            self.position,
-            hidden_size=self.hidden_size,
-            head_size=self.head_size,
-            num_heads=self.num_heads,
-            max_length=self.max_length,
-            clip=self.clip,
-            sinusoid_scale=self.sinusoid_scale,
-        )
+    def encoding(self) -> encodings.Stack:
+        """The position encoding, over all layers, built for these sizes."""
+        if not isinstance(self.position, str):
+            return encodings.as_stack(self.position)
+        sizes = (self.hidden_size, self.head_size, self.num_heads, self.max_length)
+        return encodings.stack_from_name(self.position, encodings.Sizes(*sizes))
 
 
 # Layers, hidden size: the sizes of Turc et al. 2019 and Devlin et al. 2018, heads of size 64.

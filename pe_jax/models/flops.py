@@ -1,9 +1,10 @@
 """Model FLOPs: what the definition of the model asks for, however a program computes it.
 
-Only products of matrices count, two FLOPs for each multiplication with its addition. A relative
-encoding counts as its formula says: one dot product of the width of its vectors for every query,
-key and head, in the logits and again in the values. So a clever form of a relative term has the
-FLOPs of the plain one, and a program that recomputes or pads has no more than one that does not.
+Only products of matrices count, two FLOPs for each multiplication with its addition. Vectors of
+offsets count as their formula says: one dot product of their width for every query, key and head,
+in the logits and again in the values. So a clever form of such a term has the FLOPs of the plain
+one, and a program that recomputes or pads has no more than one that does not. A window counts the
+keys within its reach.
 """
 
 from __future__ import annotations
@@ -11,42 +12,58 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings import PositionEncoding
+from pe_jax.attention.operands import Operands, prepare
+from pe_jax.encodings import Context, Params, PositionEncoding, Projections
 from pe_jax.models.config import BertConfig
 
 
 def forward_flops(config: BertConfig, rows: int, length: int, predictions: int) -> float:
-    """Of one forward pass with both pretraining heads.
+    """Model FLOPs of one forward pass with both pretraining heads.
 
     Args:
       rows, length: of the batch.
       predictions: a row; the masked-LM head works at these positions only.
     """
     d, inner, vocabulary = config.hidden_size, config.intermediate_size, config.vocab_size
-    projections = 2 * d * (4 * d + 2 * inner)  # Of a token: queries, keys, values, out, up, down.
-    attended = 2 * length * d  # Of a token, q·k; and as much again for weights·v.
-    relative = 2 * length * config.num_heads * _relative_widths(config.encoding())
-    layer = length * (projections + 2 * attended + relative)
+    projections = 2 * d * (4 * d + 2 * inner)  # A token's queries, keys, values, out, up, down.
+    layers = config.num_layers * length * projections
+    layers += sum(_attended(config, i, length) for i in range(config.num_layers))
     masked_lm = predictions * 2 * d * (d + vocabulary)
     next_sentence = 2 * d * (d + 2)
-    return float(rows * (config.num_layers * layer + masked_lm + next_sentence))
+    return float(rows * (layers + masked_lm + next_sentence))
 
 
 def train_flops(config: BertConfig, rows: int, length: int, predictions: int) -> float:
-    """Of one training step: the gradient of a product is two products of its size."""
+    """Model FLOPs of one training step: the gradient of a product is two products of its size."""
     return 3 * forward_flops(config, rows, length, predictions)
 
 
-def _relative_widths(encoding: PositionEncoding) -> int:
-    """The widths of all vectors that meet each pair of query and key, added up."""
-    return sum(
-        _width(part) * (bool(part.logits) + bool(part.values))
-        for part in encoding.parts or (encoding,)
-    )
+def _attended(config: BertConfig, layer: int, length: int) -> int:
+    """FLOPs of a layer's products over pairs of query and key."""
+    stack = config.encoding()
+    encoding, _ = stack.at_layer({}, layer)
+    x = _abstract_operands(config, encoding)
+    vectors = (terms.offsets[:3] for terms in x.terms)  # Of keys, of queries, of values.
+    widths = x.q.shape[-1] + x.v.shape[-1]
+    widths += config.head_size * sum(one is not None for three in vectors for one in three)
+    reach = length - 1 if x.reach is None else min(x.reach, length - 1)
+    pairs = length * (2 * reach + 1) - reach * (reach + 1)
+    return 2 * pairs * config.num_heads * widths
 
 
-def _width(encoding: PositionEncoding) -> int:
-    if encoding.vectors is None:
-        return 0
-    vectors = lambda key: encoding.vectors(encoding.init(key), jnp.zeros(1, jnp.int32))
-    return jax.eval_shape(vectors, jax.random.key(0)).shape[-1]
+def _abstract_operands(config: BertConfig, encoding: PositionEncoding) -> Operands:
+    """What enters attention, with shapes in place of arrays."""
+    heads = jax.ShapeDtypeStruct((1, 1, config.num_heads, config.head_size), jnp.float32)
+    hidden = jax.ShapeDtypeStruct((1, 1, config.hidden_size), jnp.float32)
+    found: list[Operands] = []
+
+    def run(params: Params, qkv: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        project = lambda p: jnp.zeros((*p.shape[:-1], config.num_heads, config.head_size))
+        at = range(1) if encoding.axes == 1 else jnp.zeros((1, encoding.axes))
+        context = Context(at, at, x, x, Projections(project, project))
+        found.append(prepare(encoding, params, qkv, qkv, qkv, context, None))
+        return found[0].q, found[0].v
+
+    params = jax.eval_shape(encoding.init, jax.random.key(0))
+    jax.eval_shape(run, params, heads, hidden)
+    return found[0]

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from pe_jax.attention import dropout
-from pe_jax.encodings import PositionEncoding
+from pe_jax.encodings import Positions
 from pe_jax.models.bert import Bert, Mask, gelu
 from pe_jax.models.linear import linear
 from pe_jax.models.module import BertModule
@@ -53,8 +53,6 @@ class PretrainingLogits(NamedTuple):
 class BertForPretraining(BertModule):
     """BERT with its two pretraining heads: masked language model and next sentence."""
 
-    encoding: PositionEncoding | None = None
-
     @nn.compact
     def __call__(
         self,
@@ -62,12 +60,12 @@ class BertForPretraining(BertModule):
         masked_positions: Int[Array, "B P"],
         segments: Int[Array, "B L"] | None = None,
         mask: Mask | None = None,
-        positions: Int[Array, "*B L"] | None = None,
+        positions: Positions | None = None,
         *,
         deterministic: bool = True,
     ) -> PretrainingLogits:
         """As `Bert.__call__`; `masked_positions` are the P places per row to predict."""
-        bert = Bert(self.config, self.encoding, name="bert")
+        bert = Bert(self.config, name="bert")
         hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
         embedding = bert.variables["params"]["token"]["embedding"]
         masked_lm = MaskedLanguageHead(self.config, name="masked_lm")(
@@ -86,7 +84,6 @@ class BertForClassification(BertModule):
     """
 
     outputs: int
-    encoding: PositionEncoding | None = None
 
     @nn.compact
     def __call__(
@@ -94,12 +91,12 @@ class BertForClassification(BertModule):
         tokens: Int[Array, "B L"],
         segments: Int[Array, "B L"] | None = None,
         mask: Mask | None = None,
-        positions: Int[Array, "*B L"] | None = None,
+        positions: Positions | None = None,
         *,
         deterministic: bool = True,
     ) -> Float[Array, "B C"]:
         """Logits of the classes, or the value, float32; arguments as of `Bert.__call__`."""
-        hidden = Bert(self.config, self.encoding, name="bert")(
+        hidden = Bert(self.config, name="bert")(
             tokens, segments, mask, positions, deterministic=deterministic
         )
         pooled = Pooler(self.config, name="pooler")(hidden)
@@ -118,20 +115,18 @@ class SpanLogits(NamedTuple):
 class BertForSpans(BertModule):
     """Where in the input an answer begins and ends (Devlin et al., section 4.2)."""
 
-    encoding: PositionEncoding | None = None
-
     @nn.compact
     def __call__(
         self,
         tokens: Int[Array, "B L"],
         segments: Int[Array, "B L"] | None = None,
         valid: Bool[Array, "B L"] | None = None,
-        positions: Int[Array, "*B L"] | None = None,
+        positions: Positions | None = None,
         *,
         deterministic: bool = True,
     ) -> SpanLogits:
         """As `Bert.__call__`; `valid` is True at tokens and False at padding."""
-        hidden = Bert(self.config, self.encoding, name="bert")(
+        hidden = Bert(self.config, name="bert")(
             tokens, segments, valid, positions, deterministic=deterministic
         )
         logits = self.dense(2, "spans")(hidden).astype(jnp.float32)  # [B, L, 2]

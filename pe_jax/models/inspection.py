@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
-import numpy as np
 
-from pe_jax.attention import attention_logits, masked_softmax
+from pe_jax.attention import attention_logits, attention_weights
+from pe_jax.encodings import Context, Params, Positions, Projections
 from pe_jax.models.bert import Bert, Mask
 from pe_jax.models.config import BertConfig
+from pe_jax.models.linear import projection
 from pe_jax.shapes import Array, Float, Int
 
 
 def hidden_states(
     config: BertConfig,
-    params: Any,
+    params: Params,
     tokens: Int[Array, "B L"],
     segments: Int[Array, "B L"] | None = None,
     mask: Mask | None = None,
-    positions: Int[Array, "*B L"] | None = None,
+    positions: Positions | None = None,
 ) -> Float[Array, "N B L D"]:
     """What enters the first layer and what leaves each, N = `config.num_layers` + 1; pure.
 
@@ -47,7 +48,7 @@ def hidden_states(
 
 
 def queries_and_keys(
-    config: BertConfig, params: Any, tokens: Int[Array, "B L"], *, layer: int = 0
+    config: BertConfig, params: Params, tokens: Int[Array, "B L"], *, layer: int = 0
 ) -> tuple[Float[Array, "B L H d"], Float[Array, "B L H d"]]:
     """What attention of a layer compares, in a model without dropout; pure.
 
@@ -59,53 +60,54 @@ def queries_and_keys(
     Raises:
       ValueError: if the model has no such layer.
     """
+    return _compared(config, params, tokens, layer)[1:]
+
+
+def _compared(config: BertConfig, params: Params, tokens: Array, layer: int) -> tuple[Array, ...]:
+    """What enters attention of a layer `[B, L, D]`, and its queries and keys."""
     if not 0 <= layer < config.num_layers:
         raise ValueError(f"The model has layers 0 to {config.num_layers - 1}, got layer {layer}.")
-    model = Bert(dataclasses.replace(config, num_layers=layer + 1))
-    path = (f"layer_{layer}", "attention", "qkv")
-    _, state = model.apply(
-        {"params": params},
-        tokens,
-        capture_intermediates=lambda module, _: module.path == path,
-        mutable="intermediates",
-    )
-    qkv = state["intermediates"][path[0]][path[1]][path[2]]["__call__"][0]  # [B, L, 3, H, d]
-    return qkv[:, :, 0], qkv[:, :, 1]
+    below = dataclasses.replace(config, num_layers=layer + 1, scan_layers=False, remat="none")
+    _, state = Bert(below).apply({"params": params}, tokens, mutable="intermediates")
+    return state["intermediates"][f"layer_{layer}"]["attention"]["compared"][0]
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.
 def attention_map(
     config: BertConfig, *, layer: int = 0, what: Literal["logits", "weights"] = "logits"
-) -> Callable[[Any, Int[Array, "B L"]], Float[Array, "B H L L"]]:
+) -> Callable[[Params, Int[Array, "B L"]], Float[Array, "B H L L"]]:
     """`attend(params, tokens) -> [B, H, L, L]`: a layer's attention as `identical_words` takes it.
 
     Args:
-      what: `"logits"` are the raw products, the encoding's term included, before the scaling by
-        1/sqrt(d) and the softmax (paper, equation 5); `"weights"` come after both.
+      what: `"weights"` are the model's own; `"logits"` are what enters their softmax, every term of
+        the encoding as the model has it, times sqrt(d): the raw products of the paper's equation 5.
 
     Raises:
       ValueError: for another `what`.
     """
     if what not in ("logits", "weights"):
-        raise ValueError(f"Attention is looked at as 'logits' or 'weights', got {what!r}.")
-    encoding = config.encoding()
+        raise ValueError(f"Attention is seen as 'logits' or 'weights', got {what!r}.")
 
     def attend(params, tokens):
-        q, k = queries_and_keys(config, params, tokens, layer=layer)
-        positions = np.arange(tokens.shape[1])
-        logits = attention_logits(q, k, encoding, params.get("position", {}), positions, positions)
-        return masked_softmax(logits * q.shape[-1] ** -0.5, None) if what == "weights" else logits
+        encoding, own = config.encoding().at_layer(params.get("position", {}), layer)
+        x, q, k = _compared(config, params, tokens, layer)
+        dense = params[f"layer_{layer}"]["attention"]["qkv"]
+        maps = Projections(projection(dense, 0), projection(dense, 1))
+        context = Context(x_q=x, x_k=x, projections=maps)
+        if what == "weights":
+            return attention_weights(q, k, encoding, own, context)
+        return attention_logits(q, k, encoding, own, context) * q.shape[-1] ** 0.5
 
     return attend
 
 
-def projections(params: Any, layer: int) -> tuple[Float[Array, "D H d"], Float[Array, "D H d"]]:
+def projections(params: Params, layer: int) -> tuple[Float[Array, "D H d"], Float[Array, "D H d"]]:
     """W_Q and W_K of a layer, by head."""
     kernel = params[f"layer_{layer}"]["attention"]["qkv"]["kernel"]  # [D, 3, H, d]
     return kernel[:, 0], kernel[:, 1]
 
 
-def query_key_matrices(params: Any, num_layers: int) -> Float[Array, "N D D"]:
+def query_key_matrices(params: Params, num_layers: int) -> Float[Array, "N D D"]:
     """W_Q·W_Kᵀ of each layer, summed over its heads."""
     both = (projections(params, layer) for layer in range(num_layers))
     return jnp.stack([jnp.einsum("dhe,fhe->df", q, k) for q, k in both])

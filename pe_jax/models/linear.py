@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from pe_jax.encodings import Params
 from pe_jax.product import product
 from pe_jax.shapes import Array, Float
 
@@ -68,3 +70,17 @@ class Dense(nn.Module):
         kernel = kernel.astype(self.dtype).reshape(math.prod(inner), -1)
         out = linear(False, rows, kernel, bias.reshape(-1)).astype(self.dtype)
         return out.reshape(*x.shape[: x.ndim - self.axes], *self.features)
+
+
+def projection(params: Params, part: int) -> Callable[[Array], jax.Array]:
+    """The map `[..., D] -> [..., H, d]` that is one part of a layer with features (parts, H, d).
+
+    Args:
+      params: of the layer.
+    """
+
+    def project(x: Float[Array, "*M D"]) -> Float[Array, "*M H d"]:
+        kernel, bias = params["kernel"][:, part], params["bias"][part]
+        return jnp.einsum("...d,dhe->...he", x, kernel.astype(x.dtype)) + bias.astype(x.dtype)
+
+    return project

@@ -60,16 +60,12 @@ class Work(NamedTuple):
     value_unskews: int
 
 
-def forward(
-    config: KernelConfig, shared: Shared, rows: Rows
-) -> tuple[jax.Array, jax.Array]:
+def forward(config: KernelConfig, shared: Shared, rows: Rows) -> tuple[jax.Array, jax.Array]:
     """The output [B, Lq, H · d], and `log_sum` of `Rows`."""
     return _run(_forward_program(config, rows), config, shared, rows)
 
 
-def backward(
-    config: KernelConfig, shared: Shared, rows: Rows
-) -> Gradients:
+def backward(config: KernelConfig, shared: Shared, rows: Rows) -> Gradients:
     """Gradients for rows that have `out`, `log_sum` and `grad` as well.
 
     Those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, width].
@@ -214,9 +210,7 @@ def _log_sum(config: KernelConfig, rows: int) -> Shape:
     return Shape((rows, groups, config.group, config.query_tiles * config.queries), jnp.float32)
 
 
-def _abstract_inputs(
-    config: KernelConfig, dtype: DTypeLike, rows: int = 1
-) -> tuple[Shared, Rows]:
+def _abstract_inputs(config: KernelConfig, dtype: DTypeLike, rows: int = 1) -> tuple[Shared, Rows]:
     """The inputs' shapes."""
 
     def table(count: int) -> Shape | None:
@@ -233,9 +227,7 @@ def _abstract_inputs(
         table(config.value_tables),
     )
     mask = Shape((rows, 1, of_keys), jnp.float32)
-    return shared, Rows(
-        Shape((rows,), jnp.uint32), mask, q, k, k, q, _log_sum(config, rows), q
-    )
+    return shared, Rows(Shape((rows,), jnp.uint32), mask, q, k, k, q, _log_sum(config, rows), q)
 
 
 def _memory(program: Program, config: KernelConfig, inputs: tuple) -> int:

@@ -120,9 +120,7 @@ class Tile:
             masked.append(jnp.where(jnp.abs(distance + first) <= self.config.reach, part, MASKED))
         return jnp.concatenate(masked, axis=1)
 
-    def drop(
-        self, seed: jax.Ref, numbers: jax.Ref, h: int, *tiles: jax.Array
-    ) -> list[jax.Array]:
+    def drop(self, seed: jax.Ref, numbers: jax.Ref, h: int, *tiles: jax.Array) -> list[jax.Array]:
         """Dropout, without its scale, of a head's weights; rows are those of [B, H, Lq, Lk]."""
         config = self.config
         if not config.rate:
