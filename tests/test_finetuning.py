@@ -158,7 +158,7 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     """The encoder is the pretrained one for every seed; heads are drawn by seed."""
     resolved = finetuning.resolve(config(pretrained))
     experiment = finetuning.build(resolved, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.fresh())
+    state, changes = finetuning.start_from(experiment, experiment.init())
     _, old = newest_params(pretrained / "learned_absolute")
     got = jax.device_get(state.params)
     for part in ("bert", "pooler"):
@@ -175,7 +175,7 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
 def test_another_encoding(pretrained, tmp_path):
     changed = config(pretrained, **{"model.position": "learnable_sinusoidal_relative"})
     experiment = finetuning.build(finetuning.resolve(changed), tmp_path)
-    _, changes = finetuning.start_from(experiment, experiment.fresh())
+    _, changes = finetuning.start_from(experiment, experiment.init())
     assert "bert/position/learned_absolute/table" in changes.dropped
     assert "bert/position/learnable_sinusoidal_relative/frequencies" in changes.new
 
@@ -188,7 +188,7 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     resized = finetuning.resolve(config(pretrained, **longer, resize="repeat"))
     assert resized.model.max_length == 24
     experiment = finetuning.build(resized, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.fresh())
+    state, changes = finetuning.start_from(experiment, experiment.init())
     _, old = newest_params(pretrained / "learned_absolute")
     table, was = state.params["bert"]["position"]["table"], old["bert"]["position"]["table"]
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
@@ -205,7 +205,7 @@ def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, c
     for buckets in ((8, 12), ()):
         resolved.data.buckets = buckets
         experiment = finetuning.build(resolved, tmp_path)
-        placed = jax.device_put(params, experiment.place(params))
+        placed = jax.device_put(params, experiment.shardings_of(params))
         outputs.append(experiment.held_out_outputs(placed)["validation"])
         count = len(experiment.held_out["validation"])
         assert f"{count} of {count} held-out batches, " in capsys.readouterr().err

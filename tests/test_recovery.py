@@ -67,7 +67,7 @@ def test_killed_again_and_again(tmp_path):
         rest = run.communicate(timeout=120)[1]
         statuses.append(run.returncode)
     assert statuses == [-signal.SIGKILL, -signal.SIGKILL, 75]
-    assert re.search(r"Stopped and saved at step \d+\. The same command goes on", rest)
+    assert re.search(r"Stopped and saved at step \d+\. The same command resumes it", rest)
     pretraining.run(tiny.config(tmp_path, **LONG), tmp_path / "killed")
     assert same(tmp_path / "killed", tmp_path / "straight")
     lines = [(tmp_path / r / "metrics.jsonl").read_text() for r in ("killed", "straight")]
@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint(straight, tmp_path, capsys, damage):
     pretraining.run(config, folder)
     said = capsys.readouterr().err
     assert "The checkpoint of step 12 cannot be read (" in said
-    assert "Taking the one before, of step 8." in said and "Going on from step 8." in said
+    assert "Using the one before, of step 8." in said and "Resuming from step 8." in said
     assert same(folder, done)
     (kept,) = (folder / "damaged").iterdir()
     assert {path.name: path.read_bytes() for path in files(kept, "*")} == before
@@ -235,7 +235,7 @@ def test_a_full_disk(straight, tmp_path):
         shutil.rmtree(folder / "checkpoints" / str(step))
     with (
         files_of_at_most(10_000),
-        pytest.raises(OSError, match=r"not written to .*The newest whole one is of step 4"),
+        pytest.raises(OSError, match=r"not written to .*The newest complete one is of step 4"),
     ):
         pretraining.run(config, folder)
     assert saved_steps(folder) == [4]

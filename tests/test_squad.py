@@ -516,7 +516,7 @@ def test_scores_that_cannot_be():
         score([CONQUEST], {"a": "x"}, "1.1")
     with pytest.raises(ValueError, match="no questions"):
         score([], {}, "v1.1")
-    with pytest.raises(ValueError, match="'a' has no answer, which v1.1 does not know"):
+    with pytest.raises(ValueError, match="'a' has no answer, which v1.1 does not allow"):
         score([CONQUEST._replace(answers=())], {"a": "x"}, "v1.1")
     with pytest.raises(ValueError, match="None of the 1 questions has a prediction"):
         score([CONQUEST], {"b": "x"}, "v2.0")

@@ -14,7 +14,7 @@ from pe_jax.data import glue, load_tokenizer
 from pe_jax.interop import load_bert
 from pe_jax.tasks import finetuning, pretraining
 from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.start import open_start, tokenizer_beside
+from pe_jax.tasks.start import open_start, published_tokenizer
 from pe_jax.training.transplant import transplant
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny.WORDS]
@@ -100,20 +100,20 @@ def test_other_words_are_refused(published, tmp_path):
     other = tmp_path / "vocab.txt"
     other.write_text("\n".join([*VOCAB[:-2], *VOCAB[:-3:-1]]) + "\n")
     given = config(tmp_path, published, **{"data.vocab": str(other)})
-    with pytest.raises(ValueError, match=r"words of config.data.vocab=.* are not those of"):
+    with pytest.raises(ValueError, match=r"tokens of config.data.vocab=.* are not those of"):
         pretraining.build(pretraining.resolve(given))
     given.data.vocab = str(published / "vocab.txt")
     assert pretraining.tokenizer_file(given) == given.data.vocab
 
 
-def test_the_tokenizer_beside(published, tmp_path):
-    file = tokenizer_beside(published / "model.safetensors")
+def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):
+    file = published_tokenizer(published / "model.safetensors")
     assert file == published / "vocab.txt"
     bare = write(tmp_path / "bare", random_tensors(encoder_shapes()), BERT)
-    with pytest.raises(ValueError, match=r"no tokenizer.json or vocab.txt beside it"):
+    with pytest.raises(ValueError, match=r"no tokenizer.json or vocab.txt next to it"):
         open_start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    with pytest.raises(ValueError, match=r"has 22 tokens, the model beside it 13 rows"):
+    with pytest.raises(ValueError, match=r"has 22 tokens, the model next to it 13 rows"):
         open_start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join([*VOCAB[:12], "Whale"]) + "\n")
     with pytest.raises(ValueError, match=r"upper case.*\n.*lowercase=False") as caught:
@@ -144,7 +144,7 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     resolved = finetuning.resolve(c)
     assert (resolved.model.num_layers, resolved.model.layer_norm_epsilon) == (2, 1e-5)
     experiment = finetuning.build(resolved, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.fresh())
+    state, changes = finetuning.start_from(experiment, experiment.init())
     theirs = load_bert(published).params
     kernel = theirs["bert"]["layer_0"]["up"]["kernel"]
     np.testing.assert_array_equal(

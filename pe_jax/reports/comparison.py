@@ -73,7 +73,7 @@ def score(folder: Path) -> Scores:
     """Scores of the newest checkpoint in `folder` on each held-out example."""
     config = workdir.load_config(folder, "pretraining")
     experiment = build(config, saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.place)
+    step, params = newest_params(folder, experiment.shardings_of)
     stage = experiment.stages[-1]
     shardings = experiment.shardings.params
     each = parallelize_eval(_each_example(experiment.task), experiment.mesh, shardings)

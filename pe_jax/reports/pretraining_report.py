@@ -40,7 +40,7 @@ def report_pretraining(
     """
     if experiment is None:
         experiment = build(workdir.load_config(folder), saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.place)
+    step, params = newest_params(folder, experiment.shardings_of)
     numbers: dict[str, Any] = {
         "step": step,
         "position": experiment.model.position,

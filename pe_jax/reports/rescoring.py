@@ -56,7 +56,7 @@ def _score(config: ConfigDict, rows: int, folder: Path, out: Path) -> dict[str, 
     """Scores of the run in `folder` by `config`, which may have more positions than its `rows`."""
     say(f"Inputs of {config.data.length} tokens")
     experiment = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.place)
+    step, params = newest_params(folder, experiment.shardings_of)
     if config.model.max_length > rows and "position" in params["bert"]:
         stretch = lambda position: resize_positions(
             experiment.model.encoding(), position, config.model.max_length, config.resize

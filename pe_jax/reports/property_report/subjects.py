@@ -20,7 +20,7 @@ from pe_jax.models import Bert, BertConfig, preset
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.pretraining import initial_positions, stage_configs
 from pe_jax.tasks.run import saved_tokenizer
-from pe_jax.tasks.start import tokenizer_beside
+from pe_jax.tasks.start import published_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.sharding import on_one_device
@@ -179,7 +179,7 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
             length=model.max_length,
             model=model,
             params=params["bert"],
-            words=whole_words(load_tokenizer(tokenizer_beside(path))),
+            words=whole_words(load_tokenizer(published_tokenizer(path))),
         )
     table = load_position_table(path, family)
     return Subject(
