@@ -68,7 +68,7 @@ def config(pretrained, position="learned_absolute", **changes):
     return c
 
 
-def train(config, folder):
+def finetune(config, folder):
     """What `train.py` does: the run, then its report."""
     return report_finetuning(finetuning.run(config, folder), folder)
 
@@ -85,7 +85,7 @@ def done(pretrained, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
         patch.setattr(glue, "open_prepared", lambda *args: opened)
-        train(config(pretrained), folder)
+        finetune(config(pretrained), folder)
     return folder
 
 
@@ -95,7 +95,7 @@ def params_of(folder):
 
 def test_each_seed_is_the_run_of_that_seed_alone(done, pretrained, tmp_path):
     """On four devices: two seeds on two of them each, one seed on all four."""
-    train(config(pretrained, seeds=(7,)), tmp_path)
+    finetune(config(pretrained, seeds=(7,)), tmp_path)
     together, alone = params_of(done), params_of(tmp_path)
     different = 0.0
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
@@ -120,7 +120,7 @@ def test_resuming_is_bit_exact(done, pretrained, tmp_path, step):
     for later in (killed / "checkpoints").iterdir():
         if int(later.name) > step:
             shutil.rmtree(later)
-    train(config(pretrained), killed)
+    finetune(config(pretrained), killed)
     for a, b in zip(*map(jax.tree.leaves, map(params_of, (done, killed))), strict=True):
         np.testing.assert_array_equal(a, b)
     assert read(killed / "results.json") == read(done / "results.json")
@@ -254,13 +254,13 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
 )
 def test_configs_that_cannot_run(pretrained, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        train(config(pretrained, **changes), tmp_path / "run")
+        finetune(config(pretrained, **changes), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_a_run_does_not_start_from_a_fine_tuned_one(done, pretrained, tmp_path):
     with pytest.raises(ValueError, match="holds a run of 'cola'; wanted pretraining"):
-        train(config(pretrained, init=str(done)), tmp_path)
+        finetune(config(pretrained, init=str(done)), tmp_path)
 
 
 def test_what_is_for_pretraining_runs_says_so(done):
@@ -325,7 +325,7 @@ def squad(pretrained, folder, **changes):
 
 def test_questions(pretrained, tmp_path):
     """Official JSON in, official predictions out; the best of each seed's steps counts."""
-    train(squad(pretrained, tmp_path), tmp_path / "run")
+    finetune(squad(pretrained, tmp_path), tmp_path / "run")
     found = read(tmp_path / "run" / "results.json")
     assert found["dataset"] == str(tmp_path / "dev.json")
     assert set(found["scores"]) == {"f1", "exact"} and set(found["steps"]) <= {3, 6}
@@ -341,7 +341,7 @@ def test_questions_without_answers(pretrained, tmp_path):
     train = read(tmp_path / "train.json")
     train["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 1
     (tmp_path / "train.json").write_text(json.dumps(train))
-    text = train(c, tmp_path / "run")
+    text = finetune(c, tmp_path / "run")
     assert "left out: misplaced answer: 1" in text
     scores = read(tmp_path / "run" / "results.json")["scores"]
     assert {"f1", "exact", "HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh"} <= set(scores)

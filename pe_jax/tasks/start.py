@@ -86,7 +86,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _as_config(model: BertConfig) -> dict[str, Any]:
-    """A model in the keys of `config.model`: a named size, and every field that replaces its own."""
+    """A model in the keys of `config.model`: a named size, and the fields that replace its own."""
     fields = dataclasses.asdict(model)
     for from_data_or_devices in ("vocab_size", "platform"):
         del fields[from_data_or_devices]

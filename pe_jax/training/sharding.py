@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.stages import Wrapped
 
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree
 from pe_jax.training.step import TrainStep
@@ -128,7 +129,7 @@ def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
 
 def _by_compiler(
     step: TrainStep, mesh: Mesh, shardings: PyTree, batch: NamedSharding | None = None
-) -> TrainStep:
+) -> Wrapped:
     return jax.jit(
         _with_mesh(step, mesh),
         in_shardings=(shardings, batch or by_rows(mesh)),
@@ -137,7 +138,7 @@ def _by_compiler(
     )
 
 
-def _by_device(step: TrainStep, mesh: Mesh, shardings: PyTree) -> TrainStep:
+def _by_device(step: TrainStep, mesh: Mesh, shardings: PyTree) -> Wrapped:
     del shardings
     # check_vma=False: otherwise shard_map sums the gradients of replicated parameters itself, and
     # the step's own psum would count every device's gradient again.
@@ -160,7 +161,7 @@ class Parallel(NamedTuple):
     """
 
     split: bool
-    compile: Callable[[TrainStep, Mesh, PyTree], TrainStep]
+    compile: Callable[[TrainStep, Mesh, PyTree], Wrapped]
 
 
 PARALLEL = {
@@ -227,7 +228,7 @@ def gather(
     return gathered
 
 
-def parallelize(step: TrainStep, mesh: Mesh, how: str, shardings: PyTree) -> TrainStep:
+def parallelize(step: TrainStep, mesh: Mesh, how: str, shardings: PyTree) -> Wrapped:
     """`step(state, batch, axis=None) -> (state, metrics)`, compiled for the mesh; state is donated.
 
     Args:
@@ -250,7 +251,7 @@ def parallelize_eval(
     )
 
 
-def parallelize_seeds(step: TrainStep, mesh: Mesh, shardings: PyTree) -> TrainStep:
+def parallelize_seeds(step: TrainStep, mesh: Mesh, shardings: PyTree) -> Wrapped:
     """`step(state, batch) -> (state, metrics)` of several seeds, compiled for a `seed_mesh`; state
     is donated.
 

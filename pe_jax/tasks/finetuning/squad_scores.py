@@ -25,7 +25,7 @@ def exact_match(prediction: str, gold: str) -> int:
 
 
 def f1(prediction: str, gold: str, *, empty: int = 1) -> float:
-    """The harmonic mean of precision and recall of the prediction's words, counted with repetitions.
+    """The harmonic mean of precision and recall of the prediction's words, repetitions counted.
 
     Args:
       empty: the value if neither has a word: 1 in v2.0, 0 in v1.1.
@@ -59,8 +59,8 @@ def score(
 
     Returns:
       exact, f1, total (questions averaged over) and missing (questions without a prediction); in
-      v2.0 exact, f1 and total also with the prefixes HasAns_ and NoAns_, if there are such questions,
-      and with null scores best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
+      v2.0 exact, f1 and total also with the prefixes HasAns_ and NoAns_, if there are any, and with
+      null scores best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
 
     Raises:
       ValueError: for another version, no question, an unanswerable question in v1.1, no prediction

@@ -14,7 +14,7 @@ from pe_jax.tasks.pretraining.objective import pretraining_task
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import Params, PyTree
-from pe_jax.training.step import Task, TrainState, TrainStep, init_state, make_train_step
+from pe_jax.training.step import Task, TrainState, init_state, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Program:
         """The shapes, dtypes and shardings of a global batch of `stage`."""
         return sharding.abstract(batch_shapes(stage), sharding.by_rows(self.mesh))
 
-    def train_step(self, stage: ConfigDict) -> TrainStep:
+    def train_step(self, stage: ConfigDict) -> jax.stages.Wrapped:
         """The jitted step of `stage`: `(state, global batch) -> (state, metrics)`."""
         step = make_train_step(self.task, self.optimizer, accumulation=stage.accumulation)
         return sharding.parallelize(step, self.mesh, self.config.parallel, self.shardings)
