@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from pe_jax.console import terminal
-from pe_jax.console.compile_cache import keep_compiled_programs
+from pe_jax.console.compile_cache import cache_compiled_programs
 
 ROOT = Path(__file__).parent.parent
 
@@ -150,11 +150,11 @@ def test_the_environment_says_where_programs_are_kept(monkeypatch, tmp_path, jax
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", value)
     before = [getattr(jax.config, name) for name in jax_settings]
-    keep_compiled_programs()
+    cache_compiled_programs()
     assert [getattr(jax.config, name) for name in jax_settings] == before
     assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    keep_compiled_programs()
+    cache_compiled_programs()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "programs")
 
 
@@ -163,9 +163,9 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, jax_settings, cap
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "file"))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     jax.config.update("jax_compilation_cache_dir", None)
-    keep_compiled_programs()
+    cache_compiled_programs()
     assert jax.config.jax_compilation_cache_dir is None
-    assert "Compiled programs are not kept" in capsys.readouterr().err
+    assert "Compiled programs are not cached" in capsys.readouterr().err
 
 
 def test_measuring_properties(trained, tmp_path):

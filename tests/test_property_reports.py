@@ -21,7 +21,7 @@ from pe_jax.reports.property_report import (
     measure_properties,
 )
 from pe_jax.reports.property_report import scores as scores_part
-from pe_jax.reports.property_report.table1 import FORMS
+from pe_jax.reports.property_report.table1 import TABLE1_ROWS
 from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
 from pe_jax.tasks import pretraining
 from pe_jax.training import workdir
@@ -118,7 +118,7 @@ def test_the_start_is_the_run_s_own(runs):
 
 def test_table_1(config, tmp_path):
     """The paper's ticks and crosses: exact zeros for waves, parameters from `init`."""
-    assert set(FORMS) == set(encodings.SINGLE)
+    assert set(TABLE1_ROWS) == set(encodings.SINGLE)
     config.size, config.length, config.parts = "base", 40, "table1"
     config.words, config.seeds, config.clip = 3, 1, 8
     both = "learned_absolute+sinusoidal_relative"
@@ -190,7 +190,7 @@ def test_scores_from_a_table(runs, config, tmp_path):
     assert found["scores"] == {"cola": [0, 1, 2, 3], "rte": [0.5, 1.5, 0.5, 1.5]}
 
     table.write_text("run,cola\n" + "\n".join(f"{path.name},{path.name}" for path in runs))
-    with pytest.raises(ValueError, match="something else than a number"):
+    with pytest.raises(ValueError, match="has a cell that is not a number"):
         measure_properties(subjects, config, tmp_path / "out")
     table.write_text("run,cola\nother,1\n")
     with pytest.raises(ValueError, match="has no scores of learnable_sinusoidal_absolute, "):

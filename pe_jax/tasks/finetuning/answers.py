@@ -64,15 +64,8 @@ def best_answers(
     Raises:
       ValueError: for logits that have another shape than the windows, or that are not finite.
     """
-    shape = (len(windows.question), windows.length)
-    for name, logits in (("start", start_logits), ("end", end_logits)):
-        if logits.shape != shape:
-            raise ValueError(
-                f"The {name} logits have shape {logits.shape}, but there are {shape[0]} windows of "
-                f"length {shape[1]}: give a row for each window, in order, without padding rows."
-            )
-        if not np.isfinite(logits).all():
-            raise ValueError(f"The {name} logits hold NaN or infinity: has training diverged?")
+    _check("start", start_logits, windows)
+    _check("end", end_logits, windows)
     start_logits, end_logits = start_logits.astype(np.float64), end_logits.astype(np.float64)
     question, score, first, last = _spans(
         windows, start_logits, end_logits, n_best, max_answer_tokens
@@ -94,6 +87,17 @@ def best_answers(
         text = texts[0] if texts and not is_null else ""
         predictions.append(Prediction(asked.id, text, candidates, difference))
     return predictions
+
+
+def _check(name: str, logits: np.ndarray, windows: Windows) -> None:
+    shape = (len(windows.question), windows.length)
+    if logits.shape != shape:
+        raise ValueError(
+            f"The {name} logits have shape {logits.shape}, but there are {shape[0]} windows of "
+            f"length {shape[1]}: give a row for each window, in order, without padding rows."
+        )
+    if not np.isfinite(logits).all():
+        raise ValueError(f"The {name} logits hold NaN or infinity: has training diverged?")
 
 
 def _spans(
