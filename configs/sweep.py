@@ -3,8 +3,8 @@
 Command:  python eval.py --config=configs/sweep.py --out=R
 Hardware: one CPU.
 Time:     under a minute.
-Expected: base 10,000 decreases to 43 at BERT's D = 768 (the paper's "about 50"), to 68 at 1,024; any
-          base between 400 and 6,000 decreases to 68 already at 768.
+Expected: up to 43 for base 10,000 at BERT's D = 768 (the paper's "about 50"), 68 at 1,024; up to 68
+          already at 768 for any base between 400 and 6,000.
 """
 
 from ml_collections import ConfigDict

@@ -115,7 +115,7 @@ def over_seeds(train_step: TrainStep) -> TrainStep:
 
     Returns:
       `step(state, batch) -> (state, metrics)`: batch and metrics with a leading axis of seeds, the
-      state as `SEED_AXES` says.
+      state by `SEED_AXES`.
     """
     return jax.vmap(train_step, in_axes=(SEED_AXES, 0), out_axes=(SEED_AXES, 0))
 

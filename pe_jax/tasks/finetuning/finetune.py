@@ -250,7 +250,7 @@ def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[Tra
 
 
 def run(config: ConfigDict, folder: Path) -> FinetuningExperiment:
-    """Fine-tunes as `config` says, or resumes the run in `folder`; returns the experiment.
+    """Fine-tunes what `config` describes, or resumes the run in `folder`; returns the experiment.
 
     Writes, next to what every run writes, `predictions/` (see `FinetuningExperiment.score`).
 

@@ -155,7 +155,7 @@ def _held_out_batches(program: Program, stage: ConfigDict, text: TextSplit) -> l
 
 
 def run(config: ConfigDict, folder: Path) -> PretrainingExperiment:
-    """Trains what `config` says, or resumes the run in `folder`; returns the experiment."""
+    """Trains what `config` describes, or resumes the run in `folder`; returns the experiment."""
     config = resolve(config)
     workdir.check(folder, config)
     saved = saved_tokenizer(folder)
