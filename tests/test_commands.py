@@ -56,7 +56,7 @@ MEASURE = ["--config=configs/properties.py", "--config.size=tiny", "--config.par
 
 
 def kept(folder):
-    """The environment of a command that keeps its programs in `folder`."""
+    """The environment of a command that caches its programs in `folder`."""
     return {"PE_JAX_CACHE": str(folder / "cache"), "JAX_COMPILATION_CACHE_DIR": None}
 
 
@@ -94,7 +94,7 @@ def test_train_then_eval_say_the_same(trained):
 
 
 def test_lines_of_progress_keep_their_distance(monkeypatch, capsys):
-    clock = iter(range(0, 100, 4))  # Seconds: at the start, then at every tenth of the way.
+    clock = iter(range(0, 100, 4))  # Seconds: at the start, then at every tenth of the total.
     monkeypatch.setattr(terminal, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
     progress = terminal.Progress(10, unit="batches", lines=10.0)
     for _ in range(10):
@@ -117,7 +117,7 @@ def test_comparing_runs(trained):
     assert by_name["learned_relative"]["loss_difference"] == pytest.approx(difference, abs=1e-6)
     assert 0 < by_name["learned_relative"]["loss_difference_standard_error"] < 0.5
     assert "| learned_relative" in out
-    # The scores by example add up to what the report says of the whole.
+    # The scores by example add up to the report's score of the whole.
     report = json.loads((folder / "learned_relative" / "report" / "report.json").read_text())
     for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"):
         assert by_name["learned_relative"][name] == pytest.approx(
@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, jax_settings, cap
 
 
 def test_measuring_properties(trained, tmp_path):
-    """A run and an untrained encoding side by side."""
+    """A run and an untrained encoding in one report."""
     folder, _, _ = trained
     code, out, err = run(
         "eval.py", *MEASURE, f"--workdir={folder / 'learned_relative'}",

@@ -161,7 +161,7 @@ def test_what_is_no_program():
 
 
 def test_the_costlier_branch_counts():
-    """Both branches of a conditional are there, one runs."""
+    """A conditional has both branches, but only one runs."""
     text = """\
 %b0 (p0: f32[]) -> f32[] {
   %p0 = f32[] parameter(0)
@@ -313,7 +313,7 @@ def test_flops_by_hand():
 
 @pytest.fixture
 def here(monkeypatch):
-    """This machine's devices in the place of a slice's."""
+    """This machine's devices instead of a slice's."""
     slice_here = topology.Slice("v5e:2x2", V5E, (2, 2), sharding.data_mesh())
     monkeypatch.setattr(compile_report, "make_slice", lambda name: slice_here)
     return slice_here
@@ -330,7 +330,7 @@ def test_the_report(here, config, tmp_path):
     costs = found["costs"]
     seconds = sum(costs["seconds"].values())
     assert costs["mfu"] == pytest.approx(found["model_flops"] / seconds / (4 * 197e12))
-    # All gradients are reduced among the chips, and hardly anything else.
+    # All gradients are reduced among the chips, and almost nothing else.
     parameters = costs["memory"]["parameters"]
     assert parameters < sum(one["bytes"] for one in costs["collectives"]) < 1.5 * parameters
     assert costs["unknown_loops"] == 0 and 0 <= costs["memory"]["padding, metrics"] < 1000
@@ -386,7 +386,7 @@ def test_no_such_slice(name):
 
 
 def test_the_units_of_the_chips():
-    """Units that are wrong by a thousand would show."""
+    """Detects units that are wrong by a thousand."""
     for tpu in chips.TPUS.values():
         assert chips.peak_flops(tpu.kind) == tpu.peak
         assert tpu.peak / tpu.hbm_bandwidth > 100  # FLOPs a byte: units of both are right.

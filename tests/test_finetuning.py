@@ -1,4 +1,4 @@
-"""Fine-tuning runs of seconds on texts made on the spot: seeds, starting points, what comes out."""
+"""Short fine-tuning runs on generated texts: seeds, starting points, results."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def pretrained(tmp_path_factory):
 
 
 def examples(count, seed):
-    """Two words each; whether the first of them is the greater decides the label."""
+    """Two words each; the label is whether the first of them is greater."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -168,7 +168,7 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     assert head.shape == (2, 16, 2) and not np.array_equal(head[0], head[1])
     assert changes.new == ["classifier/bias", "classifier/kernel"]
     assert "masked_lm/bias" in changes.dropped and "bert/token/embedding" in changes.kept
-    # Without head and dropout in common, the seeds still share nothing but the encoder.
+    # The seeds share nothing but the encoder: dropout keys differ too.
     assert not np.array_equal(*jax.random.key_data(state.key))
 
 
@@ -193,11 +193,11 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     table, was = state.params["bert"]["position"]["table"], old["bert"]["position"]["table"]
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
     assert "bert/position/learned_absolute/table" in changes.kept
-    finetuning.resolve(config(pretrained, "learned_relative", **longer))  # Has no length.
+    finetuning.resolve(config(pretrained, "learned_relative", **longer))  # Has no maximum length.
 
 
 def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, capsys):
-    """A row padded to its bucket or to the longest scores alike; who waits sees how far it is."""
+    """A row padded to its bucket or to the longest gets the same scores; progress is printed."""
     monkeypatch.setattr(finetuning_module, "_SECONDS_A_LINE", 0.0)
     resolved = finetuning.resolve(config(pretrained))
     _, params = newest_params(done)
@@ -234,9 +234,9 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
     experiment = finetuning.build(finetuning.resolve(config(pretrained)), tmp_path)
     assert len(experiment.problem.train.sizes()) == 43
     assert len(experiment.problem.held_out["validation"].sizes()) == 21
-    said = capsys.readouterr().err
-    assert "43 training examples; 1 with an empty text were left out" in said
-    assert "21 examples in validation, 1 of them with an empty text" in said
+    printed = capsys.readouterr().err
+    assert "43 training examples; 1 with an empty text were left out" in printed
+    assert "21 examples in validation, 1 of them with an empty text" in printed
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_what_is_for_pretraining_runs_says_so(done):
 
 
 def test_the_best_step_of_each_seed(tmp_path):
-    """Of equally good ones the first."""
+    """Among equally good steps the first one counts."""
     scored = {5: (10.0, 30.0), 10: (20.0, 20.0), 15: (20.0, 10.0)}
     lines = [
         {"step": step, "held_out/f1": 0.0, "held_out/f1/seed_1": a, "held_out/f1/seed_2": b,

@@ -1,4 +1,4 @@
-"""Starting from a published BERT: its sizes, words and weights, another position encoding."""
+"""Starting from a published BERT: its sizes, vocabulary and weights, another position encoding."""
 
 import json
 import types
@@ -33,7 +33,7 @@ def published(tmp_path_factory):
 
 
 def config(folder, published, **changes):
-    """A run of seconds that gives no size."""
+    """A short run that gives no size."""
     c = tiny.config(folder, **{"stage2.steps": 0})
     c.init = str(published)
     c.model.update(num_layers=None, hidden_size=None, num_heads=None, intermediate_size=None)
@@ -119,7 +119,7 @@ def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):
     with pytest.raises(ValueError, match=r"upper case.*\n.*lowercase=False") as caught:
         open_start(str(bare)).tokenizer()
     code = str(caught.value).splitlines()[-1].partition('"')[2].removesuffix('"')
-    exec(code, {})  # The command that it gives makes what is missing.
+    exec(code, {})  # The command in the message makes the missing file.
     cased = load_tokenizer(open_start(str(bare)).tokenizer())
     assert cased.encode("Whale whale", add_special_tokens=False).ids == [12, 1]
 
@@ -152,4 +152,6 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     )
     assert changes.new == ["classifier/bias", "classifier/kernel"]
     assert changes.dropped == ["bert/position/learned_absolute/table"]
-    assert "Not read from" in (said := capsys.readouterr().err) and "classifier.weight" in said
+    assert (
+        "Not read from" in (printed := capsys.readouterr().err) and "classifier.weight" in printed
+    )
