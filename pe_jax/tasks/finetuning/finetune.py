@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -175,7 +174,9 @@ def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> Fi
     sharding.check_rows(data.eval_batch_size, mesh)
     text = load_tokenizer(tokenizer or open_start(config.init).tokenizer())
     model = model_config(config, vocab_size=text.get_vocab_size())
-    problem = _problem(config, model, text)
+    problem = PROBLEMS[config.task](config, model, text)
+    for note in problem.notes:
+        say(note)
     lengths = (*(size for size in data.buckets if size < data.length), data.length)
     batches = _training_batches(config, problem, lengths)
     schedule, optimizer = optimizers.from_config(config.optimizer, len(batches))
@@ -200,16 +201,6 @@ def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> Fi
             for name, rows in problem.held_out.items()
         },
     )
-
-
-def _problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) -> Problem:
-    module, make = PROBLEMS[config.task]
-    # Imported here, as scores of GLUE need a package that pretraining does not.
-    problems = importlib.import_module(f"pe_jax.tasks.finetuning.{module}")
-    problem: Problem = getattr(problems, make)(config, model, tokenizer)
-    for note in problem.notes:
-        say(note)
-    return problem
 
 
 def _training_batches(

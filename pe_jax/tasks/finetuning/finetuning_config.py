@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ml_collections import ConfigDict
+from tokenizers import Tokenizer
 
 from pe_jax.data.glue import GLUE
+from pe_jax.models import BertConfig
+from pe_jax.tasks.finetuning.classification import glue_problem
+from pe_jax.tasks.finetuning.problem import Problem
+from pe_jax.tasks.finetuning.spans import squad_problem
 from pe_jax.tasks.start import open_start
 
-# config.task -> module and function that make its problem: `problem(config, model, tokenizer)`.
-PROBLEMS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(GLUE, ("classification", "glue_problem")),
-    "squad": ("spans", "squad_problem"),
+# By config.task.
+PROBLEMS: dict[str, Callable[[ConfigDict, BertConfig, Tokenizer], Problem]] = {
+    **dict.fromkeys(GLUE, glue_problem),
+    "squad": squad_problem,
 }
 TASKS = tuple(PROBLEMS)
 
