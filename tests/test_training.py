@@ -21,6 +21,7 @@ from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.model_config import model_config
 from pe_jax.training import chips, sharding, workdir
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training.checkpointing import Checkpoints
