@@ -61,7 +61,7 @@ def _run_folders() -> list[Path]:
 
 
 def _scores() -> tuple[str, Path]:
-    """What a run learned, or several side by side."""
+    """The report of a run, or a comparison of several."""
     if bool(_WORKDIR.value) == bool(_RUNS.value):
         raise ValueError("Give --workdir=RUN to report on it, or --runs='RUNS/*' to compare.")
     out, folders = _out("report"), _run_folders()

@@ -1,4 +1,4 @@
-"""Trains what a config says, or tells what it would take on TPUs.
+"""Trains what a config describes, or estimates what it would take on TPUs.
 
 python train.py --config=configs/quickstart.py --workdir=W
 python train.py --config=configs/glue.py --config.task=cola --config.init=RUN --workdir=W
@@ -21,19 +21,21 @@ from pe_jax.tpu.compile_report import compile_for
 from pe_jax.training import hosts, sharding
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment, a file in configs/.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; one that exists goes on.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; one that exists is resumed.")
 _COMPILE_FOR = flags.DEFINE_string(
-    "compile_for", None, "Only compile, for TPUs that need not be here, such as v5e:4x4."
+    "compile_for", None, "Only compile, for TPUs that need not be attached, such as v5e:4x4."
 )
 _LARGEST_BATCH = flags.DEFINE_bool(
-    "largest_batch", False, "With --compile_for: search the largest batch; compiles several times."
+    "largest_batch",
+    False,
+    "With --compile_for: find the largest batch; compiles several times.",
 )
 _OUT = flags.DEFINE_string("out", None, "With --compile_for: a JSON file for the numbers.")
 _COORDINATOR = flags.DEFINE_string(
     "coordinator", None, "On several hosts: HOST:PORT of the first, or 'auto' on pods and Slurm."
 )
-_HOSTS = flags.DEFINE_integer("hosts", None, "How many there are, with --coordinator=HOST:PORT.")
-_HOST = flags.DEFINE_integer("host", None, "The number of this one, from 0.")
+_HOSTS = flags.DEFINE_integer("hosts", None, "Number of hosts, with --coordinator=HOST:PORT.")
+_HOST = flags.DEFINE_integer("host", None, "Index of this host, from 0.")
 _LOST_AFTER = flags.DEFINE_integer("lost_after", 100, "Seconds until a silent host counts as lost.")
 flags.mark_flag_as_required("config")
 

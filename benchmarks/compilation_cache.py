@@ -32,11 +32,11 @@ def start() -> None:
     """To the end of the first step, as train.py does it; says so on standard output."""
     import jax
 
-    from pe_jax.console.compile_cache import keep_compiled_programs
+    from pe_jax.console.compile_cache import cache_compiled_programs
     from pe_jax.tasks import pretraining
     from pe_jax.training import sharding
 
-    keep_compiled_programs()
+    cache_compiled_programs()
     experiment = pretraining.build(_CONFIG.value)
     stage = experiment.stages[0]
     batch = sharding.to_global(next(iter(stage.batches)), sharding.by_rows(experiment.mesh))

@@ -53,7 +53,7 @@ class Side:
         config.model.dtype, config.resize = _DTYPE.value, "interpolate"
         config.steps = 10**6
         self._experiment = experiments.build(experiments.resolve(config), Path("unused"))
-        self._state = self._experiment.fresh()
+        self._state = self._experiment.init()
         self._step = 0
         source = self._experiment.batches
         first = {source[n]["tokens"].shape[-1]: n for n in range(source.steps_per_epoch)}

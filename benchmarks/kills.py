@@ -63,7 +63,7 @@ def kill_after(run: subprocess.Popen, folder: Path, seconds: float) -> dict | No
         return None
     if run.returncode > 0:
         raise RuntimeError(f"The run ended by itself:\n{said}")
-    began = re.search(r"Going on from step ([\d,]+)", said)
+    began = re.search(r"Resuming from step ([\d,]+)", said)
     half = [path.name for path in (folder / "checkpoints").glob("*tmp*")]
     return {
         "went_on_from": int(began[1].replace(",", "")) if began else 0,

@@ -1,4 +1,4 @@
-"""Every key of a config for training, with its default. The experiments change what they need."""
+"""Every key of a config for training, with its default. Experiments override some of them."""
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
@@ -9,17 +9,17 @@ def pretraining() -> ConfigDict:
     config.task = "pretraining"
     config.seed = 0  # Initial parameters, dropout and data order.
     config.init = ""  # A run to start from, its workdir, or a published BERT: docs/checkpoints.md.
-    config.parallel = "jit"  # Or "fsdp", the state split over devices; "pmap", mapped per device.
+    config.parallel = "jit"  # Or "fsdp", the state sharded; "pmap", mapped per device.
 
     config.model = ConfigDict()
-    config.model.size = "base"  # tiny, mini, small, medium, base, large; with init, as there.
-    config.model.num_layers = placeholder(int)  # These four, where given, replace the size's own.
+    config.model.size = "base"  # tiny, mini, small, medium, base, large; with init: its own.
+    config.model.num_layers = placeholder(int)  # These four, if given, replace the size's own.
     config.model.hidden_size = placeholder(int)
     config.model.num_heads = placeholder(int)
     config.model.intermediate_size = placeholder(int)
     config.model.position = "learned_absolute"  # See the README's table.
     config.model.clip = 64  # Relative offsets are clipped to -clip .. clip.
-    config.model.sinusoid_scale = 1.0  # Of absolute ones; from scratch 0.03, as loud as the words.
+    config.model.sinusoid_scale = 1.0  # Of absolute ones; from scratch 0.03, the scale of tokens.
     config.model.max_length = 512  # Rows of a learned absolute table.
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.1
@@ -35,11 +35,11 @@ def pretraining() -> ConfigDict:
     config.data.validation = ""  # Another source; empty holds out documents of `source`.
     config.data.held_out = 0.05  # The fraction held out, where `validation` is empty.
     config.data.feature = "text"  # The key of the text in JSON lines and tfds examples.
-    config.data.data_dir = ""  # Where tfds datasets lie; empty means tfds's default.
-    config.data.vocab = ""  # vocab.txt or tokenizer.json; empty: as init has, or one is trained.
+    config.data.data_dir = ""  # Folder of tfds datasets; empty means tfds's default.
+    config.data.vocab = ""  # vocab.txt or tokenizer.json; empty: init's, or one is trained.
     config.data.vocab_size = 30_522  # Of a trained vocabulary.
     config.data.mask_rate = 0.15
-    config.data.short_probability = 0.1  # How often an example is cut to a random shorter length.
+    config.data.short_probability = 0.1  # How often an example is truncated to a random length.
     config.data.workers = 0  # Processes that make batches; 0 makes them in a thread.
     config.data.cache_dir = ""  # Tokenized text; empty means ~/.cache/pe_jax.
 
@@ -73,7 +73,7 @@ def finetuning() -> ConfigDict:
     config.init = ""  # The workdir of a pretraining run, or a published BERT.
     config.resize = ""  # For inputs longer than a learned table: "interpolate" or "repeat".
 
-    config.model = ConfigDict()  # What is given replaces the pretrained model's own.
+    config.model = ConfigDict()  # Keys that are given replace the pretrained model's.
     config.model.position = placeholder(str)
     config.model.dropout_rate = placeholder(float)
     config.model.attention_dropout_rate = placeholder(float)
@@ -83,7 +83,7 @@ def finetuning() -> ConfigDict:
     config.model.remat = placeholder(str)
 
     config.data = ConfigDict()
-    config.data.data_dir = ""  # Where tfds datasets lie; empty means tfds's default.
+    config.data.data_dir = ""  # Folder of tfds datasets; empty means tfds's default.
     config.data.length = 128  # Of the longest inputs, tokens.
     config.data.buckets = (
         16,
@@ -95,7 +95,7 @@ def finetuning() -> ConfigDict:
     config.data.eval_batch_size = 64
 
     config.epochs = 3.0
-    config.steps = 0  # Where given, instead of epochs.
+    config.steps = 0  # If given, instead of epochs.
     config.accumulation = 1  # Micro-batches a step: the memory of one, the result of all.
     config.optimizer = _optimizer(learning_rate=2e-5)
 

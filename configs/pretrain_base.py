@@ -1,15 +1,15 @@
-"""BERT-base with another position encoding, trained on from a checkpoint (paper, table 4).
+"""BERT-base with another position encoding, continued from a checkpoint (paper, table 4).
 
 Length 128 for 5 epochs, then 512 for 2, learning rate 5e-5, batches of 64 and 512 sequences. The
 encoder and heads come from `config.init`, a published BERT as in the paper or a run; its position
 encoding is replaced by `config.model.position`. Text: what the paper used cannot be redistributed,
-so name your own.
+so give your own.
 
 Command:  python train.py --config=configs/pretrain_base.py --workdir=W --config.init=BERT \
               --config.model.position=learnable_sinusoidal_relative \
               --config.data.source='tfds:wikipedia/20230601.en:train'
 Hardware: TPU v5e-16 or 8 GPUs of 80 GB; on fewer chips raise stage2.accumulation.
-Time:     not measured: no such machine was at hand.
+Time:     not measured: no such machine was available.
 Expected: the paper's tables 2 and 3 after fine-tuning; no figure of ours yet.
 """
 

@@ -1,14 +1,14 @@
 """Pretraining on local text: a mini BERT on books, for a CPU or one GPU.
 
-Short sequences first, then long ones, as the paper does with 128 and 512: attention finds out what
-positions are for among 16 tokens in a few hundred steps, among 64 it takes far longer.
+Short sequences first, then long ones, as the paper does with 128 and 512: attention learns to use
+positions in a few hundred steps with 16 tokens, and far more slowly with 64.
 
 Command:  python train.py --config=configs/pretrain_books.py --workdir=W \
               --config.data.source='books/train-*.jsonl.xz' \
               --config.data.validation='books/valid.jsonl.xz' \
               --config.model.position=learned_relative
 Hardware: 2 CPU cores; one GPU.
-Time:     9 to 12 minutes on one CPU core beside another such run.
+Time:     9 to 12 minutes on one CPU core next to another such run.
 Expected: held-out masked-LM loss of 4.4 to 5.0 with positions, 5.5 without; docs/study-books.md.
 """
 

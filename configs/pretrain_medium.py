@@ -7,7 +7,7 @@ Command:  python train.py --config=configs/pretrain_medium.py --workdir=W \
               --config.model.position=learned_absolute \
               --config.data.source='tfds:wikipedia/20230601.en:train'
 Hardware: TPU v5e-8 or 4 GPUs of 40 GB; on fewer chips raise stage2.accumulation.
-Time:     not measured: no such machine was at hand.
+Time:     not measured: no such machine was available.
 Expected: the paper's figures 1 and 5; no figure of ours yet.
 """
 
@@ -30,5 +30,5 @@ def get_config():
     config.optimizer.warmup = 0.01
     config.eval_every = 10_000
     config.checkpoint_every = 5_000
-    config.keep_checkpoints = 100  # Figure 5 looks at P·Pᵀ across them.
+    config.keep_checkpoints = 100  # Figure 5 shows P·Pᵀ across them.
     return config

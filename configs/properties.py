@@ -16,10 +16,10 @@ from pe_jax.properties.regression import RIDGE
 def get_config():
     config = ConfigDict()
     config.task = "properties"
-    config.parts = ""  # Which, joined with commas; empty means all that apply. See the README.
-    config.length = 128  # Positions looked at, or as many as there are.
+    config.parts = ""  # Separated by commas; empty means all that apply. See the README.
+    config.length = 128  # Positions to measure, or all of a shorter encoding.
     config.windows = (5, 10, 20, 50)  # Of local monotonicity, offsets.
-    config.seed = 0  # Of the words that are drawn.
+    config.seed = 0  # Of the random words.
 
     # Identical words: raw "logits" before scaling, or softmaxed "weights"; figures of the heads'
     # "average" or of "each" head; how many words.
@@ -36,8 +36,8 @@ def get_config():
     config.table_window = 10  # Of its local monotonicity.
 
     config.ridge = RIDGE  # Penalties of the regression probe.
-    config.family = ""  # Of imported tables whose file does not say: bert, roberta or gpt2.
+    config.family = ""  # Of tables whose file does not tell: bert, roberta or gpt2.
     config.score_examples = 256  # Held-out examples that each checkpoint is scored on.
-    config.scores = ""  # CSV of scores to correlate with; empty takes the runs' held-out scores.
+    config.scores = ""  # CSV of scores to correlate with; empty uses the runs' held-out scores.
     config.vector = ""  # "pdf" or "svg" writes every figure in that format as well.
     return config

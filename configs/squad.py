@@ -1,4 +1,4 @@
-"""Fine-tuning on SQuAD v1.1 or v2.0: the answer's place in a context (paper, table 3).
+"""Fine-tuning on SQuAD v1.1 or v2.0: the span of a context that answers (paper, table 3).
 
 Five seeds in one program; each seed's best score of every 1,000 steps counts, as in the paper.
 
@@ -21,7 +21,7 @@ def get_config():
     config.data.length = 384
     config.data.buckets = (128, 192, 256)
     config.data.stride = 128  # Tokens between the starts of windows of a long context.
-    config.data.max_query = 64  # Questions are cut to this many tokens.
+    config.data.max_query = 64  # Questions are truncated to this many tokens.
     config.optimizer.learning_rate = 3e-5
     config.n_best = 20
     config.max_answer_tokens = 30

@@ -3,7 +3,7 @@
 Command:  python eval.py --config=configs/tables.py --runs='RUNS/*' --out=R
 Hardware: one CPU.
 Time:     seconds; nothing is trained or scored again.
-Writes:   tables.json, tables.md, and of each table that has a run its .md, .csv and .tex.
+Writes:   tables.json, tables.md, and for each table that has a run its .md, .csv and .tex.
 """
 
 from ml_collections import ConfigDict

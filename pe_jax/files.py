@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 import jax
 from etils import epath
+
+Json: TypeAlias = dict[str, Any]  # An object of a JSON file.
 
 
 def is_remote(path: str | Path) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from pe_jax.console import terminal
-from pe_jax.console.compile_cache import keep_compiled_programs
+from pe_jax.console.compile_cache import cache_compiled_programs
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,7 +56,7 @@ MEASURE = ["--config=configs/properties.py", "--config.size=tiny", "--config.par
 
 
 def kept(folder):
-    """The environment of a command that keeps its programs in `folder`."""
+    """The environment of a command that caches its programs in `folder`."""
     return {"PE_JAX_CACHE": str(folder / "cache"), "JAX_COMPILATION_CACHE_DIR": None}
 
 
@@ -94,7 +94,7 @@ def test_train_then_eval_say_the_same(trained):
 
 
 def test_lines_of_progress_keep_their_distance(monkeypatch, capsys):
-    clock = iter(range(0, 100, 4))  # Seconds: at the start, then at every tenth of the way.
+    clock = iter(range(0, 100, 4))  # Seconds: at the start, then at every tenth of the total.
     monkeypatch.setattr(terminal, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
     progress = terminal.Progress(10, unit="batches", lines=10.0)
     for _ in range(10):
@@ -117,7 +117,7 @@ def test_comparing_runs(trained):
     assert by_name["learned_relative"]["loss_difference"] == pytest.approx(difference, abs=1e-6)
     assert 0 < by_name["learned_relative"]["loss_difference_standard_error"] < 0.5
     assert "| learned_relative" in out
-    # The scores by example add up to what the report says of the whole.
+    # The scores by example add up to the report's score of the whole.
     report = json.loads((folder / "learned_relative" / "report" / "report.json").read_text())
     for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"):
         assert by_name["learned_relative"][name] == pytest.approx(
@@ -150,11 +150,11 @@ def test_the_environment_says_where_programs_are_kept(monkeypatch, tmp_path, jax
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", value)
     before = [getattr(jax.config, name) for name in jax_settings]
-    keep_compiled_programs()
+    cache_compiled_programs()
     assert [getattr(jax.config, name) for name in jax_settings] == before
     assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    keep_compiled_programs()
+    cache_compiled_programs()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "programs")
 
 
@@ -163,13 +163,13 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, jax_settings, cap
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "file"))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     jax.config.update("jax_compilation_cache_dir", None)
-    keep_compiled_programs()
+    cache_compiled_programs()
     assert jax.config.jax_compilation_cache_dir is None
-    assert "Compiled programs are not kept" in capsys.readouterr().err
+    assert "Compiled programs are not cached" in capsys.readouterr().err
 
 
 def test_measuring_properties(trained, tmp_path):
-    """A run and an untrained encoding side by side."""
+    """A run and an untrained encoding in one report."""
     folder, _, _ = trained
     code, out, err = run(
         "eval.py", *MEASURE, f"--workdir={folder / 'learned_relative'}",

@@ -28,7 +28,8 @@ def config(tmp_path):
 # --- reading a program ----------------------------------------------------------------------------
 
 # As the TPU compiler prints it, shortened: a loop of 5 - 1 runs with a loop of unknown length in
-# it, a reduce-scatter, a gather in two parts beside matmuls, and one of each other kind of work.
+# it, a reduce-scatter, a gather in two parts that overlap with matmuls, and one of each other kind
+# of work.
 MODULE = """\
 HloModule jit_step, is_scheduled=true, entry_computation_layout={()->f32[8,128]{1,0:T(8,128)}}
 
@@ -125,8 +126,8 @@ def test_cycles_count_as_often_as_they_run():
     assert hlo.read(MODULE).unknown_loops == ["while.3"]
 
 
-def test_collectives_and_what_runs_beside():
-    found = [(one.name, one.times, one.bytes, one.beside) for one in work("collective")]
+def test_collectives_and_what_overlaps():
+    found = [(one.name, one.times, one.bytes, one.overlapped) for one in work("collective")]
     assert found == [
         ("all-reduce", 4, 4096, False),
         ("reduce-scatter", 1, 4096, False),
@@ -134,7 +135,7 @@ def test_collectives_and_what_runs_beside():
         ("all-gather", 1, 4096, True),
     ]
     assert costs.collectives(hlo.read(MODULE).work)[2] == {
-        "name": "all-gather", "beside": True, "count": 2, "bytes": 8192,
+        "name": "all-gather", "overlapped": True, "count": 2, "bytes": 8192,
     }  # fmt: skip
     assert [(one.name, one.bytes) for one in work("copy")] == [("copy-done", 4096)]
 
@@ -160,7 +161,7 @@ def test_what_is_no_program():
 
 
 def test_the_costlier_branch_counts():
-    """Both branches of a conditional are there, one runs."""
+    """A conditional has both branches, but only one runs."""
     text = """\
 %b0 (p0: f32[]) -> f32[] {
   %p0 = f32[] parameter(0)
@@ -197,7 +198,7 @@ def test_a_program_compiled_here():
     reading = hlo.read(jax.jit(mapped).lower(x).compile().as_text())
     assert not reading.unknown_loops
     assert costs.collectives(reading.work) == [
-        {"name": "all-reduce", "beside": False, "count": 7, "bytes": 7 * 2 * 5 * 4}
+        {"name": "all-reduce", "overlapped": False, "count": 7, "bytes": 7 * 2 * 5 * 4}
     ]
 
 
@@ -210,10 +211,10 @@ def test_seconds_by_hand():
         hlo.Work("kernel", "b", 2, flops=10**9, bytes=1),
         hlo.Work("kernel", "c", 1, flops=1, bytes=10**9),
         hlo.Work("memory", "d", 1, bytes=10**6),
-        hlo.Work("copy", "e", 1, bytes=10**12, beside=True),
+        hlo.Work("copy", "e", 1, bytes=10**12, overlapped=True),
         hlo.Work("collective", "all-reduce", 1, bytes=10**6),
         hlo.Work("collective", "all-gather", 1, bytes=10**6),
-        hlo.Work("collective", "all-gather", 1, bytes=10**12, beside=True),
+        hlo.Work("collective", "all-gather", 1, bytes=10**12, overlapped=True),
     ]
     found = costs.seconds(one, V5E, (2, 4))
     assert found["estimated"] == pytest.approx(3e-6)
@@ -312,7 +313,7 @@ def test_flops_by_hand():
 
 @pytest.fixture
 def here(monkeypatch):
-    """This machine's devices in the place of a slice's."""
+    """This machine's devices instead of a slice's."""
     slice_here = topology.Slice("v5e:2x2", V5E, (2, 2), sharding.data_mesh())
     monkeypatch.setattr(compile_report, "make_slice", lambda name: slice_here)
     return slice_here
@@ -329,7 +330,7 @@ def test_the_report(here, config, tmp_path):
     costs = found["costs"]
     seconds = sum(costs["seconds"].values())
     assert costs["mfu"] == pytest.approx(found["model_flops"] / seconds / (4 * 197e12))
-    # All gradients are reduced among the chips, and hardly anything else.
+    # All gradients are reduced among the chips, and almost nothing else.
     parameters = costs["memory"]["parameters"]
     assert parameters < sum(one["bytes"] for one in costs["collectives"]) < 1.5 * parameters
     assert costs["unknown_loops"] == 0 and 0 <= costs["memory"]["padding, metrics"] < 1000
@@ -385,7 +386,7 @@ def test_no_such_slice(name):
 
 
 def test_the_units_of_the_chips():
-    """Units that are wrong by a thousand would show."""
+    """Detects units that are wrong by a thousand."""
     for tpu in chips.TPUS.values():
         assert chips.peak_flops(tpu.kind) == tpu.peak
         assert tpu.peak / tpu.hbm_bandwidth > 100  # FLOPs a byte: units of both are right.

@@ -1,4 +1,4 @@
-"""Fine-tuning runs of seconds on texts made on the spot: seeds, starting points, what comes out."""
+"""Short fine-tuning runs on generated texts: seeds, starting points, results."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def pretrained(tmp_path_factory):
 
 
 def examples(count, seed):
-    """Two words each; whether the first of them is the greater decides the label."""
+    """Two words each; the label is whether the first of them is greater."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -68,7 +68,7 @@ def config(pretrained, position="learned_absolute", **changes):
     return c
 
 
-def train(config, folder):
+def finetune(config, folder):
     """What `train.py` does: the run, then its report."""
     return report_finetuning(finetuning.run(config, folder), folder)
 
@@ -85,7 +85,7 @@ def done(pretrained, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
         patch.setattr(glue, "open_prepared", lambda *args: opened)
-        train(config(pretrained), folder)
+        finetune(config(pretrained), folder)
     return folder
 
 
@@ -95,7 +95,7 @@ def params_of(folder):
 
 def test_each_seed_is_the_run_of_that_seed_alone(done, pretrained, tmp_path):
     """On four devices: two seeds on two of them each, one seed on all four."""
-    train(config(pretrained, seeds=(7,)), tmp_path)
+    finetune(config(pretrained, seeds=(7,)), tmp_path)
     together, alone = params_of(done), params_of(tmp_path)
     different = 0.0
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
@@ -120,7 +120,7 @@ def test_resuming_is_bit_exact(done, pretrained, tmp_path, step):
     for later in (killed / "checkpoints").iterdir():
         if int(later.name) > step:
             shutil.rmtree(later)
-    train(config(pretrained), killed)
+    finetune(config(pretrained), killed)
     for a, b in zip(*map(jax.tree.leaves, map(params_of, (done, killed))), strict=True):
         np.testing.assert_array_equal(a, b)
     assert read(killed / "results.json") == read(done / "results.json")
@@ -158,7 +158,7 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     """The encoder is the pretrained one for every seed; heads are drawn by seed."""
     resolved = finetuning.resolve(config(pretrained))
     experiment = finetuning.build(resolved, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.fresh())
+    state, changes = finetuning.start_from(experiment, experiment.init())
     _, old = newest_params(pretrained / "learned_absolute")
     got = jax.device_get(state.params)
     for part in ("bert", "pooler"):
@@ -168,14 +168,14 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     assert head.shape == (2, 16, 2) and not np.array_equal(head[0], head[1])
     assert changes.new == ["classifier/bias", "classifier/kernel"]
     assert "masked_lm/bias" in changes.dropped and "bert/token/embedding" in changes.kept
-    # Without head and dropout in common, the seeds still share nothing but the encoder.
+    # The seeds share nothing but the encoder: dropout keys differ too.
     assert not np.array_equal(*jax.random.key_data(state.key))
 
 
 def test_another_encoding(pretrained, tmp_path):
     changed = config(pretrained, **{"model.position": "learnable_sinusoidal_relative"})
     experiment = finetuning.build(finetuning.resolve(changed), tmp_path)
-    _, changes = finetuning.start_from(experiment, experiment.fresh())
+    _, changes = finetuning.start_from(experiment, experiment.init())
     assert "bert/position/learned_absolute/table" in changes.dropped
     assert "bert/position/learnable_sinusoidal_relative/frequencies" in changes.new
 
@@ -188,16 +188,16 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     resized = finetuning.resolve(config(pretrained, **longer, resize="repeat"))
     assert resized.model.max_length == 24
     experiment = finetuning.build(resized, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.fresh())
+    state, changes = finetuning.start_from(experiment, experiment.init())
     _, old = newest_params(pretrained / "learned_absolute")
     table, was = state.params["bert"]["position"]["table"], old["bert"]["position"]["table"]
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
     assert "bert/position/learned_absolute/table" in changes.kept
-    finetuning.resolve(config(pretrained, "learned_relative", **longer))  # Has no length.
+    finetuning.resolve(config(pretrained, "learned_relative", **longer))  # Has no maximum length.
 
 
 def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, capsys):
-    """A row padded to its bucket or to the longest scores alike; who waits sees how far it is."""
+    """A row padded to its bucket or to the longest gets the same scores; progress is printed."""
     monkeypatch.setattr(finetuning_module, "_SECONDS_A_LINE", 0.0)
     resolved = finetuning.resolve(config(pretrained))
     _, params = newest_params(done)
@@ -205,7 +205,7 @@ def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, c
     for buckets in ((8, 12), ()):
         resolved.data.buckets = buckets
         experiment = finetuning.build(resolved, tmp_path)
-        placed = jax.device_put(params, experiment.place(params))
+        placed = jax.device_put(params, experiment.shardings_of(params))
         outputs.append(experiment.held_out_outputs(placed)["validation"])
         count = len(experiment.held_out["validation"])
         assert f"{count} of {count} held-out batches, " in capsys.readouterr().err
@@ -234,9 +234,9 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
     experiment = finetuning.build(finetuning.resolve(config(pretrained)), tmp_path)
     assert len(experiment.problem.train.sizes()) == 43
     assert len(experiment.problem.held_out["validation"].sizes()) == 21
-    said = capsys.readouterr().err
-    assert "43 training examples; 1 with an empty text were left out" in said
-    assert "21 examples in validation, 1 of them with an empty text" in said
+    printed = capsys.readouterr().err
+    assert "43 training examples; 1 with an empty text were left out" in printed
+    assert "21 examples in validation, 1 of them with an empty text" in printed
 
 
 @pytest.mark.parametrize(
@@ -254,13 +254,13 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
 )
 def test_configs_that_cannot_run(pretrained, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        train(config(pretrained, **changes), tmp_path / "run")
+        finetune(config(pretrained, **changes), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_a_run_does_not_start_from_a_fine_tuned_one(done, pretrained, tmp_path):
     with pytest.raises(ValueError, match="holds a run of 'cola'; wanted pretraining"):
-        train(config(pretrained, init=str(done)), tmp_path)
+        finetune(config(pretrained, init=str(done)), tmp_path)
 
 
 def test_what_is_for_pretraining_runs_says_so(done):
@@ -270,7 +270,7 @@ def test_what_is_for_pretraining_runs_says_so(done):
 
 
 def test_the_best_step_of_each_seed(tmp_path):
-    """Of equally good ones the first."""
+    """Among equally good steps the first one counts."""
     scored = {5: (10.0, 30.0), 10: (20.0, 20.0), 15: (20.0, 10.0)}
     lines = [
         {"step": step, "held_out/f1": 0.0, "held_out/f1/seed_1": a, "held_out/f1/seed_2": b,
@@ -325,7 +325,7 @@ def squad(pretrained, folder, **changes):
 
 def test_questions(pretrained, tmp_path):
     """Official JSON in, official predictions out; the best of each seed's steps counts."""
-    train(squad(pretrained, tmp_path), tmp_path / "run")
+    finetune(squad(pretrained, tmp_path), tmp_path / "run")
     found = read(tmp_path / "run" / "results.json")
     assert found["dataset"] == str(tmp_path / "dev.json")
     assert set(found["scores"]) == {"f1", "exact"} and set(found["steps"]) <= {3, 6}
@@ -341,7 +341,7 @@ def test_questions_without_answers(pretrained, tmp_path):
     train = read(tmp_path / "train.json")
     train["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 1
     (tmp_path / "train.json").write_text(json.dumps(train))
-    text = train(c, tmp_path / "run")
+    text = finetune(c, tmp_path / "run")
     assert "left out: misplaced answer: 1" in text
     scores = read(tmp_path / "run" / "results.json")["scores"]
     assert {"f1", "exact", "HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh"} <= set(scores)

@@ -75,7 +75,7 @@ def test_an_unknown_task():
 
 
 def test_the_nine_tasks_are_those_of_tfds():
-    """Names of features and classes, in the order of their numbers."""
+    """Names of features and classes, in the order of their ids."""
     found = pytest.importorskip("tensorflow_datasets.text.glue", reason="needs the extra tfds")
     configs = found.Glue.builder_configs
     for name, task in GLUE.items():
@@ -132,7 +132,7 @@ def test_metrics_by_hand():
     assert glue_score("pearson", values, guesses) == pytest.approx(
         100 * np.corrcoef(values, guesses)[0, 1]
     )
-    # One answer to everything.
+    # Constant answers.
     assert glue_score("matthews", labels, np.ones(5, int)) == 0
     assert glue_score("f1", labels, np.zeros(5, int)) == 0
     assert glue_score("pearson", values, np.ones(3)) == 0

@@ -1,4 +1,4 @@
-"""Several hosts: two processes of two devices each are one process of four."""
+"""Several hosts: two processes of two devices each compute what one process of four does."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ CHANGES = {"stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10}
 
 
 def start(folder, workdir, *args):
-    """Both hosts; the address is one that nobody listens on now."""
+    """Both hosts; the port is free."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -36,12 +36,12 @@ def end(processes):
 
 
 def test_two_hosts(tmp_path):
-    """One is killed, the other ends with an error; started again, both reach what one process of
-    four devices does. Only the first host writes."""
+    """One is killed, the other ends with an error; restarted, both reach the parameters of a single
+    process of four devices. Only the first host writes."""
     pretraining.run(tiny.config(tmp_path, **CHANGES), tmp_path / "one")
     both = start(tmp_path, tmp_path / "two")
-    said = next(line for line in both[0].stderr if line.startswith("step"))
-    assert "30/30" not in said
+    printed = next(line for line in both[0].stderr if line.startswith("step"))
+    assert "30/30" not in printed
     both[1].send_signal(signal.SIGKILL)
     statuses, _ = end(both)
     assert statuses[0] not in (0, 75) and statuses[1] == -signal.SIGKILL
@@ -62,7 +62,7 @@ def test_two_hosts(tmp_path):
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What a mesh needs to know of a device."""
+    """What a mesh needs to know about a device."""
 
     id: int
     process_index: int

@@ -1,4 +1,4 @@
-"""Property reports on small runs, fresh encodings and written checkpoints: numbers and figures."""
+"""Property reports on small runs, untrained encodings and checkpoints: numbers and figures."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from pe_jax.reports.property_report import (
     measure_properties,
 )
 from pe_jax.reports.property_report import scores as scores_part
-from pe_jax.reports.property_report.table1 import FORMS
+from pe_jax.reports.property_report.table1 import TABLE1_ROWS
 from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
 from pe_jax.tasks import pretraining
 from pe_jax.training import workdir
@@ -52,7 +52,7 @@ def numbers(out, part):
 
 
 def test_a_report_on_runs(runs, config, tmp_path):
-    """Every part at once: it is written, its figures are pictures, its page names them all."""
+    """All parts at once: files are written, figures are not empty, the page links all of them."""
     subjects = [from_run(path) for path in runs]
     subjects.append(from_name("learnable_sinusoidal_absolute", config, 0))
     text = measure_properties(subjects, config, tmp_path)
@@ -76,7 +76,7 @@ def test_a_report_on_runs(runs, config, tmp_path):
     moments = numbers(tmp_path, "evolution")["learned_absolute+learned_relative: learned_relative"]
     assert list(map(int, moments)) == [0, 5, 10, 12, 15, 20]
 
-    # The last checkpoint's score is the one that the run itself wrote down.
+    # The last checkpoint's score is the one in the run's own metrics.
     path = runs[0]
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if "held_out/masked_lm_loss" in line][-1]
@@ -108,7 +108,7 @@ def test_scores_are_kept(runs, config, tmp_path, monkeypatch):
 
 
 def test_the_start_is_the_run_s_own(runs):
-    """What is called the start is what the first step started from: replayed from the seed."""
+    """`Subject.start` is what the first step started from: replayed from the seed."""
     run = from_run(runs[2])
     experiment = pretraining.build(workdir.load_config(run.folder), run.folder / "tokenizer.json")
     expected = experiment.init().params["bert"]["position"]
@@ -117,8 +117,8 @@ def test_the_start_is_the_run_s_own(runs):
 
 
 def test_table_1(config, tmp_path):
-    """The paper's ticks and crosses: exact zeros for waves, parameters from `init`."""
-    assert set(FORMS) == set(encodings.SINGLE)
+    """The paper's ticks and crosses: exact zeros for sinusoids, parameters from `init`."""
+    assert set(TABLE1_ROWS) == set(encodings.SINGLE)
     config.size, config.length, config.parts = "base", 40, "table1"
     config.words, config.seeds, config.clip = 3, 1, 8
     both = "learned_absolute+sinusoidal_relative"
@@ -156,13 +156,13 @@ def test_untrained_encodings_heads_and_vector_figures(config, tmp_path):
     found = numbers(tmp_path, "words")["sinusoidal_absolute (untrained)"]
     assert len(found["heads"]) == 2 and found["words"] == 12
     assert "forward share" in text
-    # Waves of many frequencies hold the position up to rounding; it is read off them.
+    # Sinusoids of many frequencies determine the position up to rounding.
     fits = numbers(tmp_path, "regression")["sinusoidal_absolute (untrained)"]
     assert max(fit["r2"]["test"] for fit in fits) > 0.99
 
 
 def test_tables_of_other_families(config, tmp_path):
-    """A table by itself has vectors and can be probed; there is no attention to look at."""
+    """A table alone has vectors and can be probed, but has no attention."""
     rows = np.random.default_rng(0).normal(size=(32, 6)).astype(np.float32)
     save_file({"transformer.wpe.weight": rows}, tmp_path / "gpt.safetensors")
     save_file({"roberta.embeddings.position_embeddings.weight": rows}, tmp_path / "rob.safetensors")
@@ -190,7 +190,7 @@ def test_scores_from_a_table(runs, config, tmp_path):
     assert found["scores"] == {"cola": [0, 1, 2, 3], "rte": [0.5, 1.5, 0.5, 1.5]}
 
     table.write_text("run,cola\n" + "\n".join(f"{path.name},{path.name}" for path in runs))
-    with pytest.raises(ValueError, match="something else than a number"):
+    with pytest.raises(ValueError, match="has a cell that is not a number"):
         measure_properties(subjects, config, tmp_path / "out")
     table.write_text("run,cola\nother,1\n")
     with pytest.raises(ValueError, match="has no scores of learnable_sinusoidal_absolute, "):

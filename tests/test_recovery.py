@@ -1,4 +1,4 @@
-"""Runs that are killed, told to stop, or meet bad checkpoints, a full disk, an exploding loss."""
+"""Runs that are killed or stopped; damaged checkpoints, a full disk, a diverging loss."""
 
 import contextlib
 import itertools
@@ -40,34 +40,37 @@ def same(one, other):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """Twelve steps in one go, every fourth saved; dropout is on."""
+    """Twelve uninterrupted steps, every fourth saved; with dropout."""
     folder = tmp_path_factory.mktemp("straight")
-    size = {"model.hidden_size": 64, "model.intermediate_size": 128}  # Weights fill most of it.
+    size = {
+        "model.hidden_size": 64,
+        "model.intermediate_size": 128,
+    }  # Most of the bytes are weights.
     config = tiny.config(folder, **size, **{"stage2.steps": 0, "checkpoint_every": 4})
     pretraining.run(config, folder / "run")
     return config, folder / "run"
 
 
-# --- killed and told to stop ----------------------------------------------------------------------
+# --- killed and stopped ---------------------------------------------------------------------------
 
 LONG = {"stage1.steps": 120, "stage2.steps": 0, "checkpoint_every": 10, "keep_checkpoints": 3}
 
 
 def test_killed_again_and_again(tmp_path):
-    """At random moments, while it saves too; then told to stop, as a scheduler does."""
+    """Killed at random moments, also while saving; then stopped by a scheduler's signal."""
     pretraining.run(tiny.config(tmp_path, **LONG), tmp_path / "straight")
     rng = random.Random(time.time_ns())
     statuses = []
     for how in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
         run = tiny.command(tmp_path, tmp_path / "killed", LONG)
-        said = next(line for line in run.stderr if line.startswith("step"))
-        assert "120/120" not in said, "The run was over before it could be killed."
+        printed = next(line for line in run.stderr if line.startswith("step"))
+        assert "120/120" not in printed, "The run was over before it could be killed."
         time.sleep(rng.uniform(0, 0.4))
         run.send_signal(how)
         rest = run.communicate(timeout=120)[1]
         statuses.append(run.returncode)
     assert statuses == [-signal.SIGKILL, -signal.SIGKILL, 75]
-    assert re.search(r"Stopped and saved at step \d+\. The same command goes on", rest)
+    assert re.search(r"Stopped and saved at step \d+\. The same command resumes it", rest)
     pretraining.run(tiny.config(tmp_path, **LONG), tmp_path / "killed")
     assert same(tmp_path / "killed", tmp_path / "straight")
     lines = [(tmp_path / r / "metrics.jsonl").read_text() for r in ("killed", "straight")]
@@ -76,12 +79,12 @@ def test_killed_again_and_again(tmp_path):
     ]
     assert losses[0][-1] == losses[1][-1] is not None
     left = {path.name for path in (tmp_path / "killed" / "checkpoints").iterdir()}
-    assert left == {"100", "110", "120"}  # Nothing half-written is left.
+    assert left == {"100", "110", "120"}  # Nothing half-written remains.
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_told_to_stop(straight, tmp_path, number, status):
-    """The signal comes while a step runs; afterwards the handlers are those of before."""
+    """The signal arrives during a step; afterwards the previous handlers are restored."""
     config, done = straight
     before = signal.getsignal(number)
     step = pretraining.Program.train_step
@@ -170,9 +173,9 @@ def test_a_damaged_checkpoint(straight, tmp_path, capsys, damage):
     damage(folder / "checkpoints" / "12")
     before = {path.name: path.read_bytes() for path in files(folder / "checkpoints" / "12", "*")}
     pretraining.run(config, folder)
-    said = capsys.readouterr().err
-    assert "The checkpoint of step 12 cannot be read (" in said
-    assert "Taking the one before, of step 8." in said and "Going on from step 8." in said
+    printed = capsys.readouterr().err
+    assert "The checkpoint of step 12 cannot be read (" in printed
+    assert "Using the one before, of step 8." in printed and "Resuming from step 8." in printed
     assert same(folder, done)
     (kept,) = (folder / "damaged").iterdir()
     assert {path.name: path.read_bytes() for path in files(kept, "*")} == before
@@ -214,12 +217,12 @@ def test_fingerprints():
         fingerprint(jnp.zeros(3, jnp.bfloat16))
 
 
-# --- a full disk, a loss that explodes ------------------------------------------------------------
+# --- a full disk, a diverging loss ----------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def files_of_at_most(size):
-    """What a full disk does to whoever writes, without one: larger files cannot be written."""
+    """Simulates a full disk: larger files cannot be written."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -235,7 +238,7 @@ def test_a_full_disk(straight, tmp_path):
         shutil.rmtree(folder / "checkpoints" / str(step))
     with (
         files_of_at_most(10_000),
-        pytest.raises(OSError, match=r"not written to .*The newest whole one is of step 4"),
+        pytest.raises(OSError, match=r"not written to .*The newest complete one is of step 4"),
     ):
         pretraining.run(config, folder)
     assert saved_steps(folder) == [4]
@@ -266,7 +269,7 @@ def test_a_loss_that_explodes(straight, tmp_path):
 
 
 def test_a_run_folder_in_a_bucket(tmp_path):
-    """Config, metrics, tokenizer and figures; the checkpoints are Orbax's own affair."""
+    """Config, metrics, tokenizer and figures; checkpoints are left to Orbax."""
     inside = lambda path: tmp_path / str(path).removeprefix("gs://")
     one = lambda original, path, *args, **kwargs: original(inside(path), *args, **kwargs)
     two = lambda original, path, to: original(inside(path), inside(to))

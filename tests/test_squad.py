@@ -1,4 +1,4 @@
-"""Questions, their windows, the answers that logits say, and the official scores."""
+"""Questions, their windows, the answers decoded from logits, and the official scores."""
 
 import json
 import string
@@ -192,7 +192,7 @@ def test_the_window_with_the_most_context(tokenizer):
     ],
 )
 def test_where_windows_start(tokenizer, tokens, stride, starts):
-    """Room for five; a greater stride than that would leave tokens out."""
+    """Room for five; a larger stride would skip tokens."""
     question = ask(" ".join("a" * tokens))
     windows = data.evaluation_windows([question], tokenizer, 10, max_query=4, stride=stride)
     assert windows.first.tolist() == starts
@@ -286,7 +286,7 @@ def test_settings_of_windows_that_cannot_be(tokenizer):
 
 
 def one_hot(training):
-    """Logits that say the labels, and nothing in windows without the answer."""
+    """Logits that encode the labels, and nothing in windows without the answer."""
     logits = np.zeros((2, len(training.starts), training.windows.length), np.float32)
     rows = np.flatnonzero(training.starts)
     logits[0, rows, training.starts[rows]] = 10
@@ -368,7 +368,7 @@ def test_candidates_are_those_of_a_search_over_all_spans(tokenizer, seed, n_best
 
 
 def test_candidates_by_hand(tokenizer):
-    """Context a b c at places 4 to 6: starts 3 0 1, ends 0 0 2; other places do not count."""
+    """Context a b c at positions 4 to 6: starts 3 0 1, ends 0 0 2; other positions do not count."""
     windows = data.evaluation_windows([ask("a b c")], tokenizer, 8, max_query=4)
     starts = np.array([[2, 9, 9, 9, 3, 0, 1, 9]], np.float32)
     ends = np.array([[1, 9, 9, 9, 0, 0, 2, 9]], np.float32)
@@ -416,9 +416,9 @@ def test_logits_that_do_not_fit(tokenizer):
     ("answer", "normalised"),
     [
         ("The  Cat's\tan-imal, a Hat.", "cats animal hat"),
-        ("A.D. theatre", "ad theatre"),  # Punctuation goes first: `a.` is no article then.
+        ("A.D. theatre", "ad theatre"),  # Punctuation is removed first: `a.` is no article then.
         ("a an the", ""),
-        ("“Über” — 東京", "“über” — 東京"),  # Only ASCII punctuation goes.
+        ("“Über” — 東京", "“über” — 東京"),  # Only ASCII punctuation is removed.
         ("the—end", "—end"),  # The dash stays, and ends the word.
         ("İ", "i̇"),
     ],
@@ -516,7 +516,7 @@ def test_scores_that_cannot_be():
         score([CONQUEST], {"a": "x"}, "1.1")
     with pytest.raises(ValueError, match="no questions"):
         score([], {}, "v1.1")
-    with pytest.raises(ValueError, match="'a' has no answer, which v1.1 does not know"):
+    with pytest.raises(ValueError, match="'a' has no answer, which v1.1 does not allow"):
         score([CONQUEST._replace(answers=())], {"a": "x"}, "v1.1")
     with pytest.raises(ValueError, match="None of the 1 questions has a prediction"):
         score([CONQUEST], {"b": "x"}, "v2.0")

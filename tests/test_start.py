@@ -1,4 +1,4 @@
-"""Starting from a published BERT: its sizes, words and weights, another position encoding."""
+"""Starting from a published BERT: its sizes, vocabulary and weights, another position encoding."""
 
 import json
 import types
@@ -14,7 +14,7 @@ from pe_jax.data import glue, load_tokenizer
 from pe_jax.interop import load_bert
 from pe_jax.tasks import finetuning, pretraining
 from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.start import open_start, tokenizer_beside
+from pe_jax.tasks.start import open_start, published_tokenizer
 from pe_jax.training.transplant import transplant
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny.WORDS]
@@ -33,7 +33,7 @@ def published(tmp_path_factory):
 
 
 def config(folder, published, **changes):
-    """A run of seconds that gives no size."""
+    """A short run that gives no size."""
     c = tiny.config(folder, **{"stage2.steps": 0})
     c.init = str(published)
     c.model.update(num_layers=None, hidden_size=None, num_heads=None, intermediate_size=None)
@@ -100,26 +100,26 @@ def test_other_words_are_refused(published, tmp_path):
     other = tmp_path / "vocab.txt"
     other.write_text("\n".join([*VOCAB[:-2], *VOCAB[:-3:-1]]) + "\n")
     given = config(tmp_path, published, **{"data.vocab": str(other)})
-    with pytest.raises(ValueError, match=r"words of config.data.vocab=.* are not those of"):
+    with pytest.raises(ValueError, match=r"tokens of config.data.vocab=.* are not those of"):
         pretraining.build(pretraining.resolve(given))
     given.data.vocab = str(published / "vocab.txt")
     assert pretraining.tokenizer_file(given) == given.data.vocab
 
 
-def test_the_tokenizer_beside(published, tmp_path):
-    file = tokenizer_beside(published / "model.safetensors")
+def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):
+    file = published_tokenizer(published / "model.safetensors")
     assert file == published / "vocab.txt"
     bare = write(tmp_path / "bare", random_tensors(encoder_shapes()), BERT)
-    with pytest.raises(ValueError, match=r"no tokenizer.json or vocab.txt beside it"):
+    with pytest.raises(ValueError, match=r"no tokenizer.json or vocab.txt next to it"):
         open_start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    with pytest.raises(ValueError, match=r"has 22 tokens, the model beside it 13 rows"):
+    with pytest.raises(ValueError, match=r"has 22 tokens, the model next to it 13 rows"):
         open_start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join([*VOCAB[:12], "Whale"]) + "\n")
     with pytest.raises(ValueError, match=r"upper case.*\n.*lowercase=False") as caught:
         open_start(str(bare)).tokenizer()
     code = str(caught.value).splitlines()[-1].partition('"')[2].removesuffix('"')
-    exec(code, {})  # The command that it gives makes what is missing.
+    exec(code, {})  # The command in the message makes the missing file.
     cased = load_tokenizer(open_start(str(bare)).tokenizer())
     assert cased.encode("Whale whale", add_special_tokens=False).ids == [12, 1]
 
@@ -144,7 +144,7 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     resolved = finetuning.resolve(c)
     assert (resolved.model.num_layers, resolved.model.layer_norm_epsilon) == (2, 1e-5)
     experiment = finetuning.build(resolved, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.fresh())
+    state, changes = finetuning.start_from(experiment, experiment.init())
     theirs = load_bert(published).params
     kernel = theirs["bert"]["layer_0"]["up"]["kernel"]
     np.testing.assert_array_equal(
@@ -152,4 +152,6 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     )
     assert changes.new == ["classifier/bias", "classifier/kernel"]
     assert changes.dropped == ["bert/position/learned_absolute/table"]
-    assert "Not read from" in (said := capsys.readouterr().err) and "classifier.weight" in said
+    assert (
+        "Not read from" in (printed := capsys.readouterr().err) and "classifier.weight" in printed
+    )

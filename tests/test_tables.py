@@ -1,4 +1,4 @@
-"""Tables 2 and 3 of made-up runs, against numbers worked out by hand, and the paper's own."""
+"""Tables 2 and 3 of made-up runs, against numbers computed by hand, and the paper's."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The step, the optimizer, devices, checkpoints, resuming, and the report, on a run of seconds."""
+"""The step, the optimizer, devices, checkpoints, resuming, and the report, on short runs."""
 
 import contextlib
 import dataclasses
@@ -21,6 +21,7 @@ from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.model_config import model_config
 from pe_jax.training import chips, sharding, workdir
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training.checkpointing import Checkpoints
@@ -42,7 +43,7 @@ MODEL = BertConfig(
 )
 
 
-# Matrices and tables large enough for "fsdp" to split; with dropout.
+# Matrices and tables large enough for "fsdp" to shard; with dropout.
 WIDE = dataclasses.replace(
     MODEL,
     position="learned_absolute",
@@ -162,7 +163,7 @@ def test_fsdp_splits_what_is_large():
 
 
 def test_axes_that_are_split():
-    """The longest that four devices divide; none of a small leaf, or of one of odd sizes."""
+    """The longest axis that four devices divide; none of a small leaf, or of one of odd sizes."""
     spec = lambda *shape: (
         sharding.state_shardings(
             sharding.data_mesh(), "fsdp", jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -178,7 +179,7 @@ COLLECTIVE = re.compile(r"= \w+\[([\d,]*)\]\S* (all-gather|all-to-all|collective
 
 
 def test_fsdp_gathers_parameters_and_no_activations():
-    """Each split parameter once. (Without `sharding.gather` activations are moved as well.)"""
+    """Gathers each sharded parameter once. (Without `sharding.gather` also activations.)"""
     setup = Setup("fsdp", 4, WIDE, optimizer_name="lamb")
     state = setup.init()
     split = [x.shape for x in jax.tree.leaves(state.params) if tuple(x.sharding.spec)]
@@ -372,12 +373,12 @@ def test_clipping():
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """20 steps in one go, 12 of length 32 and 8 of length 48, every fifth step saved."""
+    """20 uninterrupted steps, 12 of length 32 and 8 of length 48, every fifth step saved."""
     folder = tmp_path_factory.mktemp("straight")
     position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
     config = tiny.config(folder, **position)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(chips.PEAKS, "cpu", 1e9)  # FLOP/s; nobody knows a real one.
+        patch.setitem(chips.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
         pretraining.run(config, folder / "run")
     return config, folder / "run"
 
@@ -489,11 +490,11 @@ def test_a_large_batch_run_with_lamb_learns(split):
 
 
 def test_a_run_goes_on_in_another_layout(split, tmp_path):
-    """The run is done, so that nothing but its place changes."""
+    """The run has finished, so only its shardings change."""
     config, done = split
     shutil.copytree(done, tmp_path / "run")
     other = config.copy_and_resolve_references()
-    other.parallel = "pmap"  # Draws other dropout.
+    other.parallel = "pmap"  # Draws other dropout masks.
     with pytest.raises(ValueError, match="parallel: 'fsdp' there, 'pmap' now"):
         pretraining.run(other, tmp_path / "run")
     other.parallel = "jit"
@@ -551,9 +552,9 @@ def test_starting_from_a_run_with_another_position_encoding(straight, tmp_path, 
     other.stage1.steps = 1
     other.optimizer.learning_rate = 0.0
     pretraining.run(other, tmp_path / "run")
-    said = capsys.readouterr().err
-    assert "dropped: bert/position/learned_absolute/table" in said
-    assert "new: nothing" in said
+    printed = capsys.readouterr().err
+    assert "dropped: bert/position/learned_absolute/table" in printed
+    assert "new: nothing" in printed
     checkpoints = Checkpoints(tmp_path / "run")
     new, old = jax.device_get(checkpoints.restore_params(1)), final_params(folder)
     checkpoints.close()
@@ -618,7 +619,7 @@ def test_epochs_become_steps(tmp_path):
 
 @pytest.mark.parametrize("name", [*encodings.SINGLE, encodings.PAPER[-1]])
 def test_every_encoding_trains(tmp_path, name):
-    """Loss falls on real batches, for each encoding and a combination, in bfloat16."""
+    """Loss decreases on real batches, for each encoding and a combination, in bfloat16."""
     changes = {"model.position": name, "model.dtype": "bfloat16", "stage2.steps": 0}
     experiment = pretraining.build(tiny.config(tmp_path, **changes))
     stage, state = experiment.stages[0], experiment.init()

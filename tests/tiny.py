@@ -1,4 +1,4 @@
-"""Small text and a small run, made on the spot."""
+"""Generated text and a short run on it."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def write_books(folder, count=12, length=30, seed=0):
 
 
 def config(folder, **changes):
-    """A run of seconds: one layer of 16, on `write_books`; `changes` by dotted key."""
+    """A short run: one layer of 16, on `write_books`; `changes` by dotted key."""
     c = defaults.pretraining()
     c.model.update(
         size="tiny", num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, max_length=48

@@ -1,4 +1,4 @@
-"""How the commands start and how they fail: a mistake of the user's is one message, not a trace."""
+"""How commands start and fail: for a user's mistake they print a message, not a traceback."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from collections.abc import Callable
 import jax
 from absl import app, flags, logging
 
-from pe_jax.console.compile_cache import keep_compiled_programs
+from pe_jax.console.compile_cache import cache_compiled_programs
 from pe_jax.console.terminal import say
 from pe_jax.errors import Interrupted
 
 
 def main(command: Callable[[], None]) -> None:
-    """Parses the flags and runs `command`; `--verbosity=1` adds the trace of an error."""
+    """Parses the flags and runs `command`; `--verbosity=1` adds the traceback of an error."""
 
     def parse(args: list[str]) -> list[str]:
         try:
             return app.parse_flags_with_usage(args)
         except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-            # ml_collections raises these for a config key it does not know, with the near ones.
+            # ml_collections raises these for an unknown config key, with similar ones.
             message = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
             raise SystemExit(f"error: in the flags: {message}") from None
 
     def run(args: list[str]) -> None:
         if len(args) > 1:
             raise SystemExit(f"error: arguments not understood: {' '.join(args[1:])}")
-        # The libraries' own progress is of no use to a reader of ours; warnings still show.
+        # Hides the libraries' own progress messages; warnings still show.
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)
-        keep_compiled_programs()
+        cache_compiled_programs()
         try:
             command()
         except Interrupted as stopped:
@@ -51,8 +51,8 @@ def main(command: Callable[[], None]) -> None:
 
 
 def _leave(status: int) -> None:
-    """Ends this process if it is one of several hosts, without waiting for the others: they would
-    wait for it in the middle of a step. They hear that it is gone."""
+    """Ends this process if it is one of several hosts. It does not wait for the others, which would
+    wait for it in the middle of a step: they are notified that it is lost."""
     if jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()

@@ -10,17 +10,17 @@ import jax
 from pe_jax.console.terminal import say
 from pe_jax.files import cache_folder
 
-# Every program is kept: the quickstart's 49 take one megabyte. JAX's own default of 1.0 would keep
-# two of them, and any limit in seconds keeps others on a busy machine than on an idle one.
+# Every program is cached: the quickstart's 49 take one megabyte. JAX's default of 1.0 would cache
+# two of them, and which ones a limit in seconds caches depends on how busy the machine is.
 _MIN_COMPILE_SECONDS = 0.0
 
 
-def keep_compiled_programs() -> None:
-    """From now on JAX keeps what it compiles in the cache folder, and looks there first.
+def cache_compiled_programs() -> None:
+    """Turns on JAX's persistent compilation cache, in the cache folder.
 
-    `JAX_COMPILATION_CACHE_DIR` in the environment wins, empty too. Where the folder cannot be
-    written, a line says so and nothing is kept. Machines may share it: JAX's key of a program holds
-    the versions, the compiler's flags and the kind of the devices, of a CPU all its features.
+    `JAX_COMPILATION_CACHE_DIR` in the environment has precedence, even if empty. If the folder
+    cannot be written, a message says so and nothing is cached. Machines may share it: JAX's key of
+    a program includes versions, compiler flags and the kind of device, for a CPU all its features.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
@@ -29,7 +29,7 @@ def keep_compiled_programs() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        say(f"Compiled programs are not kept: {error}. PE_JAX_CACHE names another folder.")
+        say(f"Compiled programs are not cached: {error}. PE_JAX_CACHE names another folder.")
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:

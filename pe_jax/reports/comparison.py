@@ -1,11 +1,11 @@
-"""Pretraining runs side by side: held-out scores on the same text, with paired standard errors."""
+"""Pretraining runs compared: held-out scores on the same text, with paired standard errors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -13,11 +13,12 @@ import numpy as np
 from pe_jax import encodings
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import write_text
+from pe_jax.files import Json, write_text
 from pe_jax.tasks.pretraining import build
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.pytrees import Batch, Metrics, Params
 from pe_jax.training.sharding import parallelize_eval
 from pe_jax.training.step import Task, make_eval_step
 
@@ -25,13 +26,19 @@ _LOSS = "masked_lm_loss"
 
 
 class Scores(NamedTuple):
-    """Of one run: name -> (sums `[N]`, counts `[N]`), for each of N held-out examples."""
+    """One run's scores.
+
+    Attributes:
+      parameters: the number of those of its position encoding.
+      same_for_all: what runs must have in common to be compared.
+      examples: name -> (sums `[N]`, counts `[N]`), for each of N held-out examples.
+    """
 
     position: str
     parameters: int
     step: int
     seed: int
-    same_for_all: dict[str, Any]
+    same_for_all: Json
     examples: dict[str, tuple[np.ndarray, np.ndarray]]
 
     def mean(self, name: str) -> float:
@@ -42,14 +49,14 @@ class Scores(NamedTuple):
 def compare(folders: list[Path], out: Path) -> str:
     """Writes `comparison.json` and `comparison.md` to `out`; returns the latter's text.
 
-    Differences are to the run with `none`, or to the first: paired by example, so that what is hard
-    about the text cancels, with the standard error of the paired mean over examples.
+    Differences are to the run with `none`, or to the first: paired by example, so that the
+    difficulty of the text cancels, with the standard error of the paired mean over examples.
 
     Raises:
-      ValueError: with fewer than two runs, or if they were not made on the same text and length.
+      ValueError: for fewer than two runs, or runs on different text or lengths.
     """
     if len(folders) < 2:
-        raise ValueError(f"Nothing to compare: {len(folders)} run(s) given, two are the least.")
+        raise ValueError(f"Nothing to compare: got {len(folders)} run(s), give two or more.")
     runs = []
     for folder in folders:
         say(f"Scoring {folder}")
@@ -73,7 +80,7 @@ def score(folder: Path) -> Scores:
     """Scores of the newest checkpoint in `folder` on each held-out example."""
     config = workdir.load_config(folder, "pretraining")
     experiment = build(config, saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.place)
+    step, params = newest_params(folder, experiment.shardings_of)
     stage = experiment.stages[-1]
     shardings = experiment.shardings.params
     each = parallelize_eval(_each_example(experiment.task), experiment.mesh, shardings)
@@ -100,11 +107,11 @@ def score(folder: Path) -> Scores:
     )
 
 
-def _each_example(task: Task):
-    """The task's sums and counts of every row of a batch by itself."""
+def _each_example(task: Task) -> Callable[[Params, Batch], Metrics]:
+    """The task's sums and counts of every row of a batch: `[B]` each."""
     eval_step = make_eval_step(task)
 
-    def one(params, row):
+    def one(params: Params, row: Batch) -> Metrics:
         return eval_step(params, jax.tree.map(lambda x: x[None], row))
 
     return jax.vmap(one, in_axes=(None, 0))
@@ -114,11 +121,11 @@ def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate(list(parts)).astype(np.float64)
 
 
-def _row(run: Scores, base: Scores) -> dict[str, Any]:
+def _row(run: Scores, base: Scores) -> Json:
     counts = run.examples[_LOSS][1]
     difference = run.examples[_LOSS][0] - base.examples[_LOSS][0]
     mean = difference.sum() / counts.sum()
-    # Of a ratio of sums, examples being the independent units (their tokens are not).
+    # The error of a ratio of sums; examples are the independent units (their tokens are not).
     error = np.sqrt(((difference - mean * counts) ** 2).sum()) / counts.sum()
     return {
         "position": run.position,
@@ -131,7 +138,7 @@ def _row(run: Scores, base: Scores) -> dict[str, Any]:
     }
 
 
-def _readable(rows: list[dict[str, Any]], runs: list[Scores], base: Scores) -> str:
+def _readable(rows: list[Json], runs: list[Scores], base: Scores) -> str:
     facts = runs[0].same_for_all
     cells = [
         [

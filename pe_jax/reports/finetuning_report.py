@@ -1,15 +1,14 @@
-"""What a fine-tuning run is worth: `results.json`, of which tables are made, and a page."""
+"""The report of a fine-tuning run: `results.json`, which tables are made from, and a page."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pe_jax.console.markdown import table
-from pe_jax.files import write_text
+from pe_jax.files import Json, write_text
 from pe_jax.tasks.finetuning import FinetuningExperiment
 from pe_jax.tasks.finetuning.selection import SELECT
 
@@ -17,7 +16,7 @@ _HELD_OUT = "held_out/"
 
 
 def report_finetuning(experiment: FinetuningExperiment, folder: Path) -> str:
-    """Writes `results.json` and `report.md` of a run that has ended; returns the latter's text."""
+    """Writes `results.json` and `report.md` of a finished run; returns the latter's text."""
     found = results(experiment, folder)
     write_text(folder / "results.json", json.dumps(found, indent=2) + "\n")
     text = page(found, experiment.problem.notes)
@@ -25,8 +24,8 @@ def report_finetuning(experiment: FinetuningExperiment, folder: Path) -> str:
     return text
 
 
-def results(experiment: FinetuningExperiment, folder: Path) -> dict[str, Any]:
-    """Scores in points of each seed, those of its last or best step, as `config.select` says.
+def results(experiment: FinetuningExperiment, folder: Path) -> Json:
+    """Scores of each seed in points, at its last or best step by `config.select`.
 
     Raises:
       ValueError: for another `config.select`.
@@ -36,7 +35,6 @@ def results(experiment: FinetuningExperiment, folder: Path) -> dict[str, Any]:
     names = [name for name in scored[-1] if name.startswith(_HELD_OUT) and name.count("/") == 1]
     score = lambda line, name, seed: line[f"{name}/seed_{seed}"]
     by = lambda seed: lambda line: score(line, f"{_HELD_OUT}{problem.metric}", seed)
-    # Of equally good steps the first.
     chosen = {seed: SELECT[config.select](scored, by(seed)) for seed in experiment.seeds}
     return {
         "dataset": problem.dataset,
@@ -57,12 +55,12 @@ def results(experiment: FinetuningExperiment, folder: Path) -> dict[str, Any]:
     }
 
 
-def _lines(folder: Path) -> list[dict[str, Any]]:
+def _lines(folder: Path) -> list[Json]:
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
-def page(found: dict[str, Any], notes: list[str]) -> str:
+def page(found: Json, notes: list[str]) -> str:
     """Results as Markdown that also reads well on a terminal."""
     seeds = found["seeds"]
     steps = sorted(set(found["steps"]))

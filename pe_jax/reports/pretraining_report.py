@@ -1,16 +1,16 @@
-"""What a pretraining run learned: scores against baselines, its position vectors, and a figure."""
+"""The report of a pretraining run: scores against baselines, and its position vectors."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from pe_jax.console.markdown import table
-from pe_jax.files import write_text
+from pe_jax.files import Json, write_text
 from pe_jax.reports.property_report.section import Settings
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.reports.property_report.vectors import vectors
@@ -18,15 +18,16 @@ from pe_jax.tasks.pretraining import PretrainingExperiment, build
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.pytrees import Params, Scalars
 
-# What the section on position vectors needs of `configs/properties.py`.
+# The keys of `configs/properties.py` that the section on position vectors uses.
 _SHOWN = ConfigDict({"length": 128, "windows": (5, 10, 20, 50), "vector": ""})
 
 
 class Report(NamedTuple):
-    """Numbers as they go to `report.json`, and the same to read."""
+    """The contents of `report.json` and of `report.md`."""
 
-    numbers: dict[str, Any]
+    numbers: Json
     text: str
 
 
@@ -40,8 +41,8 @@ def report_pretraining(
     """
     if experiment is None:
         experiment = build(workdir.load_config(folder), saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.place)
-    numbers: dict[str, Any] = {
+    step, params = newest_params(folder, experiment.shardings_of)
+    numbers: Json = {
         "step": step,
         "position": experiment.model.position,
         "held_out": _scores(experiment, step, params),
@@ -50,7 +51,7 @@ def report_pretraining(
     config, tokenizer = experiment.config, experiment.text.tokenizer
     position = sharding.whole(params["bert"].get("position", {}))
     section = None
-    if sharding.host()[0] == 0:  # From here on one host is enough, and only one writes.
+    if sharding.host()[0] == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
         run = trained("", folder, config, tokenizer, step, params)
         section = vectors([run], Settings(_SHOWN, out))
@@ -64,11 +65,10 @@ def report_pretraining(
     return Report(numbers, text)
 
 
-def _scores(experiment: PretrainingExperiment, step: int, params: Any) -> dict[str, float]:
-    """The model's means on held-out text, and those of two baselines on the same predictions."""
+def _scores(experiment: PretrainingExperiment, step: int, params: Params) -> Scalars:
+    """The model's means on held-out text, and those of two baselines on the same tokens."""
     stage = experiment.stages[-1]
-    batches = stage.held_out
-    every = lambda name: np.concatenate([sharding.whole(b[name]).ravel() for b in batches])
+    every = lambda name: np.concatenate([sharding.whole(b[name]).ravel() for b in stage.held_out])
     labels = every("masked_tokens")[every("masked_weights") > 0]
     next_sentence = every("next_sentence")
     log_p = _unigram(experiment)
@@ -84,7 +84,7 @@ def _scores(experiment: PretrainingExperiment, step: int, params: Any) -> dict[s
 
 
 def _unigram(experiment: PretrainingExperiment) -> np.ndarray:
-    """Log frequencies of tokens in the training documents, each count one too high (smoothing)."""
+    """Log frequencies of tokens in the training documents, with add-one smoothing."""
     text = experiment.text
     counts = np.ones(text.vocabulary.size)
     bounds = text.train.sentences[text.train.documents]
@@ -95,8 +95,8 @@ def _unigram(experiment: PretrainingExperiment) -> np.ndarray:
     return np.log(counts / counts.sum())
 
 
-def _readable(numbers: dict[str, Any]) -> str:
-    """The numbers as Markdown that also reads well on a terminal."""
+def _readable(numbers: Json) -> str:
+    """The scores as Markdown that also reads well on a terminal."""
     s = numbers["held_out"]
     rows = [
         ("masked-LM accuracy", s["masked_lm_accuracy"], s["unigram_accuracy"], "{:.1%}"),
@@ -113,7 +113,7 @@ def _readable(numbers: dict[str, Any]) -> str:
         "",
         f"On held-out text: {s['pairs']:,} sentence pairs of length {s['length']}, "
         f"{s['masked_tokens']:,} masked tokens. The baseline",
-        "always answers with the most frequent token, or the more frequent label.",
+        "always predicts the most frequent token, or the more frequent label.",
         "",
         *table(
             ["", "model", "baseline"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +11,7 @@ from ml_collections import ConfigDict
 
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import write_text
+from pe_jax.files import Json, write_text
 from pe_jax.tasks.finetuning import TASKS, build, fit_length
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
@@ -26,8 +25,8 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
     Writes `rescored.json`, `rescored.md` and the predictions to `out`.
 
     Args:
-      lengths: of inputs, tokens; default the run's own.
-      resize: how to lengthen a learned table of positions where inputs are longer, see
+      lengths: of inputs, in tokens; default the run's own.
+      resize: the method that lengthens a learned table of positions for longer inputs, see
         `pe_jax.encodings.resize_table`.
 
     Raises:
@@ -35,7 +34,7 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
         table and `resize` is empty.
     """
     config = workdir.load_config(folder, *TASKS)
-    # All of them first: a length that does not fit is an error before anything is scored.
+    # All lengths first: one that does not fit is an error before anything is scored.
     fitted = [_at_length(config, length, resize) for length in lengths or (config.data.length,)]
     rows = [_score(one, config.model.max_length, folder, out) for one in fitted]
     write_text(out / "rescored.json", json.dumps(rows, indent=2) + "\n")
@@ -52,11 +51,15 @@ def _at_length(config: ConfigDict, length: int, resize: str) -> ConfigDict:
     return config
 
 
-def _score(config: ConfigDict, rows: int, folder: Path, out: Path) -> dict[str, Any]:
-    """Scores of the run in `folder` by `config`, which may have more positions than its `rows`."""
+def _score(config: ConfigDict, rows: int, folder: Path, out: Path) -> Json:
+    """Scores of the run in `folder` under `config`.
+
+    Args:
+      rows: positions that the run's model has; `config` may have more.
+    """
     say(f"Inputs of {config.data.length} tokens")
     experiment = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.place)
+    step, params = newest_params(folder, experiment.shardings_of)
     if config.model.max_length > rows and "position" in params["bert"]:
         stretch = lambda position: resize_positions(
             experiment.model.encoding(), position, config.model.max_length, config.resize
@@ -77,7 +80,7 @@ def _score(config: ConfigDict, rows: int, folder: Path, out: Path) -> dict[str, 
     }
 
 
-def _page(config: ConfigDict, rows: list[dict[str, Any]]) -> str:
+def _page(config: ConfigDict, rows: list[Json]) -> str:
     names = list(rows[0]["scores"])
     cells = [
         [f"{row['length']:,}", *(_mean(row["scores"][name]) for name in names)] for row in rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -21,10 +20,10 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
     """Writes the newest checkpoint of the run in `folder` to `out`, see `interop.save_bert`.
 
     Args:
-      seed: which of a fine-tuned run of several.
+      seed: which seed of a fine-tuned run that has several.
 
     Returns:
-      What was written, a line.
+      What was written, and how to load it.
 
     Raises:
       ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or
@@ -55,12 +54,12 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
     )
 
 
-def _number(config: ConfigDict, seed: Any) -> int:
-    """Of a seed among those of a run."""
+def _number(config: ConfigDict, seed: int | None) -> int:
+    """The index of a seed among those of a run."""
     seeds = tuple(config.seeds)
     if seed is None and len(seeds) == 1:
         return 0
-    if seed not in seeds:
+    if seed is None or seed not in seeds:
         raise ValueError(
             f"The run has the seeds {', '.join(map(str, seeds))}: choose one, --config.seed=SEED; "
             f"got {seed}."

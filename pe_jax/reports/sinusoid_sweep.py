@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
@@ -19,18 +20,18 @@ from pe_jax.files import write_text
 class Measure(NamedTuple):
     """`of(psi, config) -> scalar` for ψ(0) .. ψ(L - 1), and what it is."""
 
-    of: Callable
+    of: Callable[[jax.Array, ConfigDict], jax.Array]
     label: str
 
 
-def _toeplitz(psi):
+def _toeplitz(psi: jax.Array) -> jax.Array:
     at = np.arange(psi.shape[0])
     return psi[np.abs(at[:, None] - at)]
 
 
 MEASURES: dict[str, Measure] = {
     "turning_point": Measure(
-        lambda psi, config: properties.turning_point(psi), "ψ(m) falls up to m ="
+        lambda psi, config: properties.turning_point(psi), "ψ(m) decreases up to m ="
     ),
     "monotonicity": Measure(
         lambda psi, config: properties.monotonicity(_toeplitz(psi), config.window),
@@ -46,43 +47,23 @@ MEASURES: dict[str, Measure] = {
 def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
     """Writes `sweep.json`, `sweep.png` and `report.md` to `out`; returns the latter's text.
 
-    Every pair of base and dimension is one setting of one compiled program, frequencies padded to
-    the largest dimension.
+    All pairs of base and dimension run in one compiled program, frequencies padded to the largest
+    dimension.
 
     Raises:
       ValueError: for an unknown measure, or axes that make no grid.
     """
     if config.measure not in MEASURES:
         raise ValueError(f"config.measure is one of {', '.join(MEASURES)}, got {config.measure!r}.")
-    bases = np.geomspace(config.bases[0], config.bases[1], config.base_count)
-    dims = np.geomspace(config.dims[0], config.dims[1], config.dim_count)
-    dims = np.unique(2 * np.round(dims / 2).astype(int))
-    if dims[0] < 2 or bases[0] <= 1 or len(bases) < 2 or len(dims) < 2:
-        raise ValueError(
-            f"A sweep needs two bases above 1 and two dimensions of 2 or more; got bases "
-            f"{bases[0]:g} to {bases[-1]:g} ({len(bases)}), dimensions {dims[0]} to {dims[-1]} "
-            f"({len(dims)})."
-        )
+    bases, dims = _grid(config)
     measure = MEASURES[config.measure]
-    offsets = np.arange(config.length)
-    i = np.arange(dims[-1] // 2)
-
-    def one(setting):
-        frequencies = setting["base"] ** (-2 * i / setting["dim"])
-        there = i < setting["dim"] // 2
-        waves = properties.waves(frequencies, offsets)  # [F, M]
-        return measure.of(jnp.where(there[:, None], waves, 0).sum(0), config)
-
-    pairs = np.array(list(itertools.product(bases, dims)))
-    settings = {"base": pairs[:, 0].astype(np.float32), "dim": pairs[:, 1].astype(np.int32)}
-    found = properties.sweep(one, settings, memory=int(config.memory))
-    values = found.reshape(len(bases), len(dims))
+    values = _measured(measure, bases, dims, config)
     figures.sweep_map(
         values,
         bases,
         dims,
         out / "sweep.png",
-        title=f"Fixed sinusoids of {len(pairs):,} kinds, offsets up to {config.length - 1}",
+        title=f"Fixed sinusoids of {values.size:,} kinds, offsets up to {config.length - 1}",
         label=measure.label,
         row_name="base of the frequencies",
         column_name="dimension D",
@@ -95,7 +76,7 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
         f"{values[at]:.4g} (base {bases[at[0]]:.4g}, D = {dims[at[1]]})" for at in ends
     )
     lines = [
-        f"# {len(pairs):,} fixed sinusoids: {measure.label}",
+        f"# {values.size:,} fixed sinusoids: {measure.label}",
         "",
         f"Bases {bases[0]:g} to {bases[-1]:g}, dimensions {dims[0]} to {dims[-1]}, offsets up to "
         f"{config.length - 1}.",
@@ -107,3 +88,35 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
     text = "\n".join(lines)
     write_text(out / "report.md", text)
     return text
+
+
+def _grid(config: ConfigDict) -> tuple[np.ndarray, np.ndarray]:
+    """Bases and even dimensions, both in geometric progression."""
+    bases = np.geomspace(config.bases[0], config.bases[1], config.base_count)
+    dims = np.geomspace(config.dims[0], config.dims[1], config.dim_count)
+    dims = np.unique(2 * np.round(dims / 2).astype(int))
+    if dims[0] < 2 or bases[0] <= 1 or len(bases) < 2 or len(dims) < 2:
+        raise ValueError(
+            f"A sweep needs two bases above 1 and two dimensions of 2 or more; got bases "
+            f"{bases[0]:g} to {bases[-1]:g} ({len(bases)}), dimensions {dims[0]} to {dims[-1]} "
+            f"({len(dims)})."
+        )
+    return bases, dims
+
+
+def _measured(
+    measure: Measure, bases: np.ndarray, dims: np.ndarray, config: ConfigDict
+) -> np.ndarray:
+    """The measure of every pair: `[bases, dims]`."""
+    offsets, i = np.arange(config.length), np.arange(dims[-1] // 2)
+
+    def one(setting: dict[str, jax.Array]) -> jax.Array:
+        frequencies = setting["base"] ** (-2 * i / setting["dim"])
+        exists = i < setting["dim"] // 2
+        cosines = properties.waves(frequencies, offsets)  # [F, M]
+        return measure.of(jnp.where(exists[:, None], cosines, 0).sum(0), config)
+
+    pairs = np.array(list(itertools.product(bases, dims)))
+    settings = {"base": pairs[:, 0].astype(np.float32), "dim": pairs[:, 1].astype(np.int32)}
+    found = properties.sweep(one, settings, memory=int(config.memory))
+    return found.reshape(len(bases), len(dims))

@@ -1,1 +1,1 @@
-"""What to train and how to score it."""
+"""What to train: pretraining and fine-tuning, from a config to a trained run."""

@@ -12,8 +12,11 @@ from pe_jax.models import BertConfig, preset
 def model_config(config: ConfigDict, **overrides: Any) -> BertConfig:
     """`config.model` as a BertConfig; checks the names of size and encoding.
 
+    Args:
+      overrides: fields of the BertConfig.
+
     Raises:
-      ValueError: for a name that is not known; the message lists the near ones.
+      ValueError: for an unknown name; the message lists similar ones.
     """
     values = {k: v for k, v in config.model.to_dict().items() if v is not None}
     model = preset(values.pop("size"), **values, **overrides)

@@ -1,10 +1,11 @@
-"""A run in its folder: started, or gone on with where its newest checkpoint stands."""
+"""A run in its folder: started, or resumed from its newest checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import optax
 from jax.sharding import NamedSharding
@@ -16,63 +17,66 @@ from pe_jax.files import write_text
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.interruption import interruptions
-from pe_jax.training.loop import Cadence, Stage, fit
+from pe_jax.training.loop import Cadence, RunContext, Stage, fit
 from pe_jax.training.metrics_writer import MetricsWriter
 from pe_jax.training.step import TrainState
 
 
-def saved_tokenizer(folder: Path) -> Path:
-    """Where the run in `folder` keeps its tokenizer."""
-    return folder / "tokenizer.json"
+class Training(NamedTuple):
+    """What to train.
 
-
-def train(
-    config: ConfigDict,
-    folder: Path,
-    stages: Sequence[Stage],
-    *,
-    fresh: TrainState,
-    start: Callable[[TrainState], TrainState],
-    schedule: optax.Schedule,
-    placed: NamedSharding,
-    tokenizer: Tokenizer,
-) -> TrainState:
-    """Trains to the end of the last stage; `folder` becomes this run's with the first step.
-
-    Args:
+    Attributes:
       config: with the keys `log_every`, `eval_every`, `checkpoint_every` and `keep_checkpoints`.
       fresh: the state before the first step.
       start: `start(fresh)` replaces what the run takes from another; not called on resuming.
-      placed: where batches lie.
+      schedule: learning rate of a step.
+      placed: the sharding of batches.
+    """
+
+    config: ConfigDict
+    stages: Sequence[Stage]
+    fresh: TrainState
+    start: Callable[[TrainState], TrainState]
+    schedule: optax.Schedule
+    placed: NamedSharding
+    tokenizer: Tokenizer
+
+
+def saved_tokenizer(folder: Path) -> Path:
+    """The file in which the run in `folder` keeps its tokenizer."""
+    return folder / "tokenizer.json"
+
+
+def train(training: Training, folder: Path) -> TrainState:
+    """Trains to the end of the last stage; `folder` becomes this run's with the first step.
 
     Raises:
       ValueError: if the folder holds a run of another config, or another process writes in it.
-      FloatingPointError: if a loss is not finite any more.
+      FloatingPointError: if a loss is no longer finite.
       OSError: if something cannot be written.
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
     """
+    config = training.config
     with workdir.occupied(folder):
         workdir.check(folder, config)
         with contextlib.closing(Checkpoints(folder, keep=config.keep_checkpoints)) as checkpoints:
-            restored = checkpoints.restore_newest(fresh)
+            restored = checkpoints.restore_newest(training.fresh)
             if restored is None:
-                state = start(fresh)
+                state = training.start(training.fresh)
             else:
-                say(f"Going on from step {restored.step:,}.")
+                say(f"Resuming from step {restored.step:,}.")
                 state = restored.state
             # Only now is the folder this run's: a config that cannot start does not occupy it.
             workdir.claim(folder, config)
-            write_text(saved_tokenizer(folder), tokenizer.to_str(pretty=True))
+            write_text(saved_tokenizer(folder), training.tokenizer.to_str(pretty=True))
             writer = MetricsWriter(folder, restored.step if restored else 0)
             with contextlib.closing(writer), interruptions() as asked:
-                return fit(
-                    state,
-                    stages,
-                    data=restored.data if restored else None,
-                    placed=placed,
-                    schedule=schedule,
-                    checkpoints=checkpoints,
-                    writer=writer,
+                run = RunContext(
+                    training.placed,
+                    training.schedule,
+                    checkpoints,
+                    writer,
                     asked_to_stop=asked,
                     cadence=Cadence(config.log_every, config.eval_every, config.checkpoint_every),
                 )
+                return fit(state, training.stages, run, restored.data if restored else None)

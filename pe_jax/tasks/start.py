@@ -1,4 +1,4 @@
-"""What `config.init` names, a trained model to start from: a run of ours, or a published BERT."""
+"""The trained model that `config.init` names: a run of this project, or a published BERT."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from pe_jax.models import BertConfig
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
-from pe_jax.training.checkpointing import Place, newest_params
+from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.pytrees import Params, ShardingsOf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,19 +30,19 @@ class Start:
     """A trained model to start from.
 
     Attributes:
-      config: with a `model` such as a run's config has, which describes it.
-      params: `params(place)` reads the encoder, under "bert", and the pretraining heads that there
-        are.
+      config: its `model` describes the model, in the keys of a run's config.
+      params: `params(shardings_of)` reads the encoder, under "bert", and the pretraining heads that
+        exist.
       tokenizer: `tokenizer()` is the file of its tokenizer.
     """
 
     config: ConfigDict
-    params: Callable[[Place], Any]
+    params: Callable[[ShardingsOf], Params]
     tokenizer: Callable[[], Path]
 
     @property
     def model(self) -> BertConfig:
-        """Its sizes; those of the vocabulary are not known before the tokenizer is."""
+        """Its sizes; that of the vocabulary is not known before the tokenizer is read."""
         return model_config(self.config)
 
     @property
@@ -50,7 +51,7 @@ class Start:
 
 
 def open_start(init: str) -> Start:
-    """What lies at `init`; parameters are not read yet.
+    """The model at `init`; its parameters are not read yet.
 
     Args:
       init: the workdir of a pretraining run, or a published BERT, see `interop.open_checkpoint`.
@@ -62,7 +63,7 @@ def open_start(init: str) -> Start:
     if _is_run(path):
         return Start(
             config=workdir.load_config(path, "pretraining"),
-            params=lambda place: newest_params(path, place)[1],
+            params=lambda shardings_of: newest_params(path, shardings_of)[1],
             tokenizer=lambda: saved_tokenizer(path),
         )
     try:
@@ -71,13 +72,13 @@ def open_start(init: str) -> Start:
         raise ValueError(f"{path} holds no run and no published BERT. {error}") from error
     return Start(
         config=ConfigDict({"model": _as_config(model)}),
-        params=lambda place: _published(path, place),
-        tokenizer=lambda: _whole_tokenizer(path, model.vocab_size),
+        params=lambda shardings_of: _published(path, shardings_of),
+        tokenizer=lambda: _checked_tokenizer(path, model.vocab_size),
     )
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a config of ours lies there; Hugging Face's has no task."""
+    """Whether the folder has a config of this project; Hugging Face's has no task."""
     try:
         return "task" in json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -85,50 +86,50 @@ def _is_run(path: Path) -> bool:
 
 
 def _as_config(model: BertConfig) -> dict[str, Any]:
-    """A model as `config.model` has it: a named size, and what differs from it."""
+    """A model in the keys of `config.model`: a named size, and the fields that replace its own."""
     fields = dataclasses.asdict(model)
-    for of_the_data_or_devices in ("vocab_size", "platform"):
-        del fields[of_the_data_or_devices]
+    for from_data_or_devices in ("vocab_size", "platform"):
+        del fields[from_data_or_devices]
     return {"size": "base", **fields}
 
 
-def _published(path: Path, place: Place) -> Any:
+def _published(path: Path, shardings_of: ShardingsOf) -> Params:
     bert = load_bert(path, heads=PRETRAINING)
     if bert.unread:
         say(f"Not read from {path}: {', '.join(bert.unread)}")
     params = jax.device_get(bert.params)
-    return jax.device_put(params, place(params))
+    return jax.device_put(params, shardings_of(params))
 
 
-def tokenizer_beside(path: Path) -> Path:
-    """The tokenizer's file of a published checkpoint.
+def published_tokenizer(path: Path) -> Path:
+    """The tokenizer file of a published checkpoint.
 
     Raises:
-      ValueError: if there is none, or it does not say whether case counts.
+      ValueError: if there is none, or it does not tell whether the model is cased.
     """
     folder = open_checkpoint(path).folder
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"
-    words = folder / "vocab.txt"
-    if not words.is_file():
-        raise ValueError(f"{path} has no tokenizer.json or vocab.txt beside it: put one there.")
-    text = words.read_text(encoding="utf-8")
-    if any(word != word.lower() for word in text.split("\n") if word not in SPECIAL_TOKENS):
+    vocab = folder / "vocab.txt"
+    if not vocab.is_file():
+        raise ValueError(f"{path} has no tokenizer.json or vocab.txt next to it: put one there.")
+    tokens = vocab.read_text(encoding="utf-8").split("\n")
+    if any(token != token.lower() for token in tokens if token not in SPECIAL_TOKENS):
         raise ValueError(
-            f"{words} has words in upper case, and a vocab.txt alone is taken to be of a model "
-            "that knows none. Make a tokenizer.json beside it:\n"
+            f"{vocab} has tokens in upper case, but a vocab.txt alone is read as that of an "
+            "uncased model. Make a tokenizer.json next to it:\n"
             '  python -c "from tokenizers import BertWordPieceTokenizer as T; '
-            f"T('{words}', lowercase=False).save('{folder / 'tokenizer.json'}')\""
+            f"T('{vocab}', lowercase=False).save('{folder / 'tokenizer.json'}')\""
         )
-    return words
+    return vocab
 
 
-def _whole_tokenizer(path: Path, vocab_size: int) -> Path:
-    file = tokenizer_beside(path)
-    words = load_tokenizer(file).get_vocab_size()
-    if words != vocab_size:
+def _checked_tokenizer(path: Path, vocab_size: int) -> Path:
+    file = published_tokenizer(path)
+    tokens = load_tokenizer(file).get_vocab_size()
+    if tokens != vocab_size:
         raise ValueError(
-            f"{file} has {words:,} tokens, the model beside it {vocab_size:,} rows of embeddings: "
-            "they are not of one model, or the rows were padded."
+            f"{file} has {tokens:,} tokens, the model next to it {vocab_size:,} rows of embeddings:"
+            " they do not belong to the same model, or the rows were padded."
         )
     return file

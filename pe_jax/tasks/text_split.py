@@ -1,4 +1,4 @@
-"""The text of a pretraining run, from the keys of `config.data`."""
+"""The text of a pretraining run, split for training and evaluation, from `config.data`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pe_jax.files import cache_folder
 
 @dataclasses.dataclass(frozen=True)
 class TextSplit:
-    """Tokenized corpora, and which of their documents serve for training and which are held out."""
+    """Tokenized corpora, and which of their documents are for training and which are held out."""
 
     tokenizer: Tokenizer
     train: data.TokenizedCorpus
@@ -30,16 +30,17 @@ class TextSplit:
 
 
 def load_text(config: ConfigDict, vocab: str) -> TextSplit:
-    """Reads, splits and tokenizes the text of `config` (once, see `pe_jax.data.tokenized`).
+    """Reads, splits and tokenizes the text of `config`.
 
-    Shards (`pe_jax.data.shards`) are only opened.
+    Tokenized text is cached (`pe_jax.data.tokenized`); shards (`pe_jax.data.shards`) are only
+    opened.
 
     Args:
       config: the `data` part of a run's config.
-      vocab: path of the tokenizer; empty trains one on the text, or takes that of the shards.
+      vocab: path of the tokenizer; empty trains one on the text, or uses that of the shards.
 
     Raises:
-      ValueError: for a source, feature or tokenizer that is not there.
+      ValueError: for a source, feature or tokenizer that does not exist.
     """
     cache = Path(config.cache_dir).expanduser() if config.cache_dir else cache_folder()
     open_source = functools.partial(

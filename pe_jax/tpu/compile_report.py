@@ -1,4 +1,4 @@
-"""What the TPU compiler says of every stage of a config, to read and as JSON."""
+"""The report of a config compiled for a TPU slice: every stage, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pe_jax.training.chips import GIB
 
 _METHOD = """\
 Nothing has run: times are estimates. The compiler's own are its cycles over the chip's clock. The
-bounds are from below, by published rates: kernels by max(FLOPs / peak, bytes / memory bandwidth),
-other instructions by their bytes, collectives by the bytes that a ring sends. What runs beside the
-computation is taken as hidden. MFU is the model's FLOPs (products of matrices only, three times the
+bounds are lower bounds by published rates: kernels by max(FLOPs / peak, bytes / memory bandwidth),
+other instructions by their bytes, collectives by the bytes that a ring sends. What overlaps with
+the computation counts as hidden. MFU is the model's FLOPs (matrix products only, three times the
 forward pass) over the time and the chips' bfloat16 peak."""
 _SOURCES = {
     "estimated": "compiler's estimate",
@@ -37,8 +37,8 @@ def compile_for(
 
     Args:
       topology: such as v5e:4x4.
-      find_largest: also searches the largest batch of each stage.
-      out: file for the numbers, JSON.
+      find_largest: also searches for the largest batch of each stage.
+      out: JSON file for the numbers.
 
     Raises:
       ValueError: for a topology that does not exist, or a config that cannot run there.
@@ -108,11 +108,11 @@ def _time(costs: Costs) -> list[str]:
 
 def _moved(costs: Costs) -> list[str]:
     megabytes = lambda size: f"{size / 1e6:,.1f}"
-    rows = [
-        [one["name"] + ", beside" * one["beside"], f"{one['count']:,}", megabytes(one["bytes"])]
-        for one in costs.collectives
-    ]
-    copies = ["copies within a chip, beside", "", megabytes(costs.copied)]
+    rows = []
+    for one in costs.collectives:
+        name = one["name"] + ", overlapped" * one["overlapped"]
+        rows.append([name, f"{one['count']:,}", megabytes(one["bytes"])])
+    copies = ["copies within a chip, overlapped", "", megabytes(costs.copied)]
     return table(["moved in a step", "count", "MB"], [*rows, copies])
 
 

@@ -1,14 +1,14 @@
-"""Seconds and bytes of a program compiled for a TPU, from what the compiler says of it.
+"""Seconds and bytes of a program compiled for a TPU, from the compiler's output.
 
 The time is an estimate: nothing has run. Most of it is the compiler's own, in cycles. What the
 compiler does not estimate is bounded from below by the chip's published rates:
 
 - a custom kernel takes max(FLOPs / peak, bytes / memory bandwidth);
-- another instruction, such as a gather, the time to read its operands and write its result once;
+- any other instruction, such as a gather, the time to read its operands and write its result once;
 - a collective, the bytes that each chip of a ring sends, over the bandwidth of the links that a
   chip in a corner of the slice has: one along each axis, two where the slice is a torus.
 
-Collectives and copies that run beside the computation are counted but take no time of their own.
+Collectives and copies that overlap with the computation are counted but take no time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from typing import Any
 
 import jax
 
+from pe_jax.files import Json
 from pe_jax.tpu.hlo import Work
 from pe_jax.training.chips import Tpu
+from pe_jax.training.pytrees import PyTree
+from pe_jax.training.step import TrainState
 
-# How often the payload crosses a chip's links in a ring of many: to be reduced, to be gathered.
+# How often the payload crosses a chip's links in a ring: once to be reduced, once to be gathered.
 _PASSES = {"all-reduce": 2}
 
 
 def seconds(work: Iterable[Work], tpu: Tpu, shape: tuple[int, ...]) -> dict[str, float]:
-    """Estimated time of one run by what it goes to; the step takes their sum.
+    """Estimated time of one run by kind of work; the step takes their sum.
 
     Args:
       work: see `hlo.read`.
@@ -42,7 +45,7 @@ def seconds(work: Iterable[Work], tpu: Tpu, shape: tuple[int, ...]) -> dict[str,
     sending = tpu.link_bandwidth * max(axes, 1) * (2 if torus else 1)
     total = dict.fromkeys(("estimated", "kernels", "unestimated", "collectives"), 0.0)
     for one in work:
-        if one.beside:
+        if one.overlapped:
             continue
         if one.kind == "estimated":
             total["estimated"] += one.times * one.cycles / tpu.clock
@@ -57,27 +60,27 @@ def seconds(work: Iterable[Work], tpu: Tpu, shape: tuple[int, ...]) -> dict[str,
     return total
 
 
-def collectives(work: Iterable[Work]) -> list[dict[str, Any]]:
-    """Count and payload bytes of each kind of collective in one run, those beside apart."""
-    found: dict[tuple[str, bool], dict[str, Any]] = {}
+def collectives(work: Iterable[Work]) -> list[Json]:
+    """Count and payload bytes of each kind of collective in one run, overlapped ones separately."""
+    found: dict[tuple[str, bool], Json] = {}
     for one in work:
         if one.kind == "collective":
             row = found.setdefault(
-                (one.name, one.beside),
-                {"name": one.name, "beside": one.beside, "count": 0, "bytes": 0},
+                (one.name, one.overlapped),
+                {"name": one.name, "overlapped": one.overlapped, "count": 0, "bytes": 0},
             )
             row["count"] += one.times
             row["bytes"] += one.times * one.bytes
     return list(found.values())
 
 
-def memory(stats: Any, state: Any, batch: Any) -> dict[str, int]:
+def memory(stats: Any, state: TrainState, batch: PyTree) -> dict[str, int]:
     """Bytes on each chip by kind; the program needs their sum.
 
     Args:
       stats: `compiled.memory_analysis()`.
-      state: the `TrainState` that it takes, shapes with shardings, and updates in place.
-      batch: likewise, what else it takes.
+      state: shapes with shardings of the state that the program updates in place.
+      batch: those of its other arguments.
     """
     parameters, optimizer = shard_bytes(state.params), shard_bytes(state.opt_state)
     rows = shard_bytes(batch)
@@ -94,8 +97,8 @@ def memory(stats: Any, state: Any, batch: Any) -> dict[str, int]:
     }
 
 
-def shard_bytes(tree: Any) -> int:
-    """Bytes of the part of `tree`, shapes with shardings, that lies on one device."""
+def shard_bytes(tree: PyTree) -> int:
+    """Bytes of `tree`, shapes with shardings, on one device."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)

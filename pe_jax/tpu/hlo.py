@@ -1,9 +1,8 @@
 """What a compiled program does, read from its optimized HLO text.
 
-The TPU compiler writes its estimate of the cycles of most instructions next to them. What has none
-is told apart here: custom kernels, which may state their own cost; collectives; copies that run
-beside the computation; and the few instructions that are left, such as gathers. The body of a loop
-counts as often as it runs.
+The TPU compiler writes its estimate of the cycles of most instructions next to them. The others are
+classified here: custom kernels, which may state their own cost; collectives; asynchronous copies;
+and the few remaining instructions, such as gathers. The body of a loop counts as often as it runs.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from pe_jax.files import Json
+
 COLLECTIVES = (
     "all-reduce",
     "all-gather",
@@ -21,7 +22,7 @@ COLLECTIVES = (
     "all-to-all",
     "collective-permute",
 )
-# Instructions that only name or rearrange what is there already.
+# Instructions that take no time.
 _FREE = {
     "parameter",
     "constant",
@@ -65,17 +66,17 @@ class Module(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Something that one device does.
+    """Work of one device.
 
     Attributes:
-      kind: what is known of it: `estimated` by the compiler in cycles; a custom `kernel`, by its
-        FLOPs and bytes; `memory`, by the bytes that it reads and writes; a `collective`, by its
-        payload (what is reduced, or what is there when all is gathered); a `copy` that runs beside
-        the computation, by its bytes.
-      name: of the instruction; of a collective, its opcode.
+      kind: what is known about it: `estimated` by the compiler, cycles; a custom `kernel`, FLOPs
+        and bytes; `memory`, the bytes that it reads and writes; a `collective`, its payload (what
+        is reduced, or the result of a gather); a `copy` that is asynchronous, its bytes.
+      name: of the instruction; for a collective, its opcode.
       times: how often it runs.
-      beside: whether the computation goes on meanwhile.
-      chain: of a collective that runs in parts, each beside another matmul; it counts once.
+      overlapped: whether it runs concurrently with the computation.
+      chain: identifies a collective that runs in parts, each concurrently with another matmul; it
+        counts once.
     """
 
     kind: Literal["estimated", "kernel", "memory", "collective", "copy"]
@@ -84,7 +85,7 @@ class Work(NamedTuple):
     cycles: int = 0
     flops: int = 0
     bytes: int = 0
-    beside: bool = False
+    overlapped: bool = False
     chain: str = ""
 
 
@@ -92,7 +93,7 @@ class Reading(NamedTuple):
     """All work of a program.
 
     Attributes:
-      unknown_loops: names of loops whose body was counted once, for want of the number of its runs.
+      unknown_loops: names of loops of unknown trip count, whose bodies are counted once.
     """
 
     work: list[Work]
@@ -189,7 +190,7 @@ def _walk(module: Module, computation: str, times: int, unknown: list[str]) -> I
 
 
 def _itself(one: Instruction, among: dict[str, Instruction], times: int) -> Iterator[Work]:
-    """The work of one instruction; nothing where it has none."""
+    """The work of one instruction; nothing if it takes no time."""
     moved = shape_bytes(one.shape) + _operand_bytes(one, among)
     if cycles := _cycles(one):
         yield Work("estimated", one.name, times, cycles=cycles)
@@ -199,7 +200,7 @@ def _itself(one: Instruction, among: dict[str, Instruction], times: int) -> Iter
             flops, bytes = (int(stated.get(key, 0)) for key in ("flops", "bytes_accessed"))
             yield Work("kernel", one.name, times, flops=flops, bytes=bytes or moved)
     elif one.opcode.endswith("-done"):
-        yield Work("copy", one.name, times, bytes=shape_bytes(one.shape), beside=True)
+        yield Work("copy", one.name, times, bytes=shape_bytes(one.shape), overlapped=True)
     elif one.opcode not in _FREE and not one.opcode.endswith("-start"):
         yield Work("memory", one.name, times, bytes=moved)
 
@@ -209,10 +210,10 @@ def _collective(
 ) -> Work:
     """A collective, itself or (`fusion` names the computation) within a fusion."""
     given, made = _operand_bytes(one, among), shape_bytes(one.shape)
-    if one.opcode.endswith("-start"):  # Its shape holds the operands as well, if it is a gather.
+    if one.opcode.endswith("-start"):  # The shape of a gather includes its operands.
         made -= given
     # The TPU's reduce-scatter is a fusion of an all-reduce and the slice that a device keeps. A
-    # collective in any other fusion is a part of one that runs beside a matmul.
+    # collective in any other fusion is a part of one that overlaps with a matmul.
     scatter = fusion.startswith("all-reduce-scatter")
     chain = re.search(r'chain_id="(\w+)"', one.attributes)
     return Work(
@@ -220,7 +221,7 @@ def _collective(
         "reduce-scatter" if scatter else _base(one.opcode),
         times,
         bytes=max(given, made),
-        beside=one.opcode.endswith("-start") or (bool(fusion) and not scatter),
+        overlapped=one.opcode.endswith("-start") or (bool(fusion) and not scatter),
         chain=chain[1] if chain else "",
     )
 
@@ -240,12 +241,12 @@ def _base(opcode: str) -> str:
 
 
 def _cycles(one: Instruction) -> int:
-    """The compiler's estimate, 0 where it makes none."""
+    """The compiler's estimate, 0 if there is none."""
     found = re.search(r'"estimated_cycles":"(\d+)"', one.attributes)
     return int(found[1]) if found else 0
 
 
-def _backend_config(one: Instruction) -> dict:
+def _backend_config(one: Instruction) -> Json:
     begin = one.attributes.find("backend_config={")
     if begin < 0:
         return {}
@@ -263,7 +264,7 @@ def _branches(one: Instruction) -> list[str]:
 
 
 def _trips(loop: Instruction, among: dict[str, Instruction], module: Module) -> int | None:
-    """How often a loop runs: as the compiler notes, or a counter's way up to a constant."""
+    """How often a loop runs: the compiler's annotation, or a counter compared with a constant."""
     if found := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
         return int(found[1])
     condition = module.computations[loop.called("condition")]
@@ -282,7 +283,7 @@ def _trips(loop: Instruction, among: dict[str, Instruction], module: Module) -> 
 
 
 def _source(name: str, among: dict[str, Instruction]) -> Instruction:
-    """The instruction that a value comes from, copies left out."""
+    """The instruction that a value comes from, through copies."""
     one = among[name]
     while one.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
         one = among[one.operands[0]]

@@ -1,7 +1,7 @@
-"""A training step on TPUs that are not here: does it fit, what does it move, how long does it take?
+"""A training step on TPUs that are not attached: its memory, communication and time.
 
-`estimate_stage` compiles the real step of a config with the TPU compiler and reads the result. How
-the time is estimated is said in `pe_jax.tpu.costs`; the report is `compile_report.py`.
+`estimate_stage` compiles the actual step of a config with the TPU compiler and reads the result.
+`pe_jax.tpu.costs` documents how the time is estimated; the report is in `compile_report.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -18,6 +17,7 @@ from ml_collections import ConfigDict
 from pe_jax.attention.forms import PLATFORMS
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
+from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.pretraining import make_program, tokenizer_file
@@ -25,25 +25,27 @@ from pe_jax.tpu import costs as tpu_costs
 from pe_jax.tpu import hlo
 from pe_jax.tpu.topology import Slice
 from pe_jax.training.chips import GIB
+from pe_jax.training.pytrees import PyTree
+from pe_jax.training.step import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What one step costs a chip.
+    """The costs of one step for a chip.
 
     Attributes:
       memory: bytes by kind, see `costs.memory`.
       flops: the compiler's count: all operations, the body of a loop once.
       collectives: see `costs.collectives`.
-      copied: bytes that are copied beside the computation.
-      seconds: by what they go to, see `costs.seconds`.
+      copied: bytes that are copied asynchronously.
+      seconds: by kind of work, see `costs.seconds`.
       mfu: the model's FLOPs over those seconds at the chips' peak.
-      unknown_loops: how many loops `seconds` takes as run once, for want of the number.
+      unknown_loops: how many loops of unknown trip count `seconds` counts as run once.
     """
 
     memory: dict[str, int]
     flops: float
-    collectives: list[dict[str, Any]]
+    collectives: list[Json]
     copied: int
     seconds: dict[str, float]
     mfu: float
@@ -63,12 +65,12 @@ class Estimate:
     """One stage of a config, compiled for a slice.
 
     Attributes:
-      chips: of the slice.
+      topology: name of the slice; chips: how many it has.
       length, rows: of the global batch.
       model_flops: of a step, all chips together.
-      costs: None where it does not fit.
-      failure: what the compiler says where it does not fit.
-      compile_seconds: what the compilation took here.
+      costs: None if it does not fit.
+      failure: the compiler's message if it does not fit.
+      compile_seconds: how long the compilation took.
     """
 
     topology: str
@@ -82,9 +84,10 @@ class Estimate:
 
 
 def estimate_stage(config: ConfigDict, stage: ConfigDict, chips: Slice) -> Estimate:
-    """Compiles the training step of `stage` for `chips` and reads what the compiler made of it.
+    """Compiles the training step of `stage` for `chips` and reads the result.
 
-    One that does not fit is no error. The batch divides among the chips, see `sharding.check_rows`.
+    One that does not fit is not an error. The batch must divide among the chips, see
+    `sharding.check_rows`.
     """
     model = _for_tpu(model_config(config, vocab_size=_vocab_size(config)), chips)
     program = make_program(config, chips.mesh, model, steps=1)
@@ -114,12 +117,20 @@ def estimate_stage(config: ConfigDict, stage: ConfigDict, chips: Slice) -> Estim
     )
 
 
-def _costs(compiled: Any, state: Any, batch: Any, model_flops: float, chips: Slice) -> Costs:
-    reading = hlo.read(compiled.as_text())
+def _costs(
+    compiled: jax.stages.Compiled,
+    state: TrainState,
+    batch: PyTree,
+    model_flops: float,
+    chips: Slice,
+) -> Costs:
+    text, analysis = compiled.as_text(), compiled.cost_analysis()
+    assert text is not None and analysis is not None  # The TPU compiler gives both.
+    reading = hlo.read(text)
     seconds = tpu_costs.seconds(reading.work, chips.tpu, chips.shape)
     return Costs(
         memory=tpu_costs.memory(compiled.memory_analysis(), state, batch),
-        flops=compiled.cost_analysis()["flops"],
+        flops=analysis["flops"],
         collectives=tpu_costs.collectives(reading.work),
         copied=sum(one.times * one.bytes for one in reading.work if one.kind == "copy"),
         seconds=seconds,
@@ -129,13 +140,13 @@ def _costs(compiled: Any, state: Any, batch: Any, model_flops: float, chips: Sli
 
 
 def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
-    """The model as it runs on these chips, whatever machine compiles it."""
+    """The model with the kernels of these chips, whatever machine compiles it."""
     kind = chips.mesh.devices.flat[0].device_kind.lower()
     return dataclasses.replace(model, platform=kind if kind in PLATFORMS else "tpu")
 
 
 def _vocab_size(config: ConfigDict) -> int:
-    """Of the vocabulary that the run would have, or of the one that would be trained."""
+    """The size of the run's vocabulary, or of the one that it would train."""
     file = tokenizer_file(config)
     return load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
 
@@ -143,7 +154,7 @@ def _vocab_size(config: ConfigDict) -> int:
 def largest_batch(
     config: ConfigDict, stage: ConfigDict, chips: Slice, fits: bool
 ) -> tuple[int, int]:
-    """Rows a chip with which `stage` fits, and a few more with which it does not.
+    """Rows a chip with which `stage` fits, and slightly more with which it does not.
 
     Args:
       fits: whether the stage fits as it is.
@@ -164,8 +175,8 @@ def largest_batch(
 def largest(attempt: Callable[[int], bool], start: int, fits: bool, unit: int) -> tuple[int, int]:
     """Two sizes: an attempt succeeds with the first, or it is 0, and fails with the second.
 
-    Doubles from `start`, which is known to succeed or not (`fits`), until an attempt fails, then
-    halves the gap at multiples of `unit`, down to a `unit` or a sixteenth of the size.
+    Doubles from `start`, whose success is known (`fits`), until an attempt fails, then bisects at
+    multiples of `unit`, down to a `unit` or a sixteenth of the size.
     """
     low, high = (start, 2 * start) if fits else (0, start)
     while low and attempt(high):

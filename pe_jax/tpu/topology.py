@@ -1,4 +1,4 @@
-"""TPU slices that are not here: what to compile for without one."""
+"""TPU slices to compile for, which need not be attached."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ EXAMPLES = "v5e:2x4, v5e:16x16, v6e:4x4, v4:2x2x2 or v5p:4x4x4"
 
 
 class Slice(NamedTuple):
-    """Some chips of one kind in a grid.
+    """A grid of chips of one kind.
 
     Attributes:
-      name: as `make_slice` was given it.
+      name: such as v5e:2x4.
       tpu: the kind of chip.
       shape: chips along each axis.
-      mesh: of devices that programs can be compiled for, and not run on.
+      mesh: of devices that programs can be compiled for, but not run on.
     """
 
     name: str
@@ -33,10 +33,10 @@ class Slice(NamedTuple):
 
 
 def make_slice(name: str) -> Slice:
-    """The slice that `name` stands for, such as v5e:2x4: a chip and its grid.
+    """The slice of a name such as v5e:2x4: a chip and its grid.
 
     Raises:
-      ValueError: if there is no such slice, or no TPU compiler here.
+      ValueError: if there is no such slice, or the TPU compiler is not installed.
     """
     found = re.fullmatch(r"(\w+):(\d+(?:x\d+){1,2})", name)
     if not found or found[1] not in TPUS:
@@ -52,7 +52,7 @@ def make_slice(name: str) -> Slice:
         ).devices
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(f"No TPU slice {name!r} (try {EXAMPLES}): {error}") from None
-    except RuntimeError as error:  # What jax raises where libtpu is missing.
+    except RuntimeError as error:  # JAX raises this if libtpu is missing.
         raise ValueError(
             f"Compiling for a TPU needs its compiler: pip install 'pe_jax[tpu]' ({error})."
         ) from None
@@ -60,13 +60,13 @@ def make_slice(name: str) -> Slice:
 
 
 def _stay_off_the_machine() -> None:
-    """The TPU library is here as a compiler: it neither asks for nor takes the machine's."""
+    """Uses the TPU library as a compiler only: it does not look for TPUs of this machine."""
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)  # What cannot run here cannot be read.
+    jax.config.update("jax_enable_compilation_cache", False)  # These cannot be loaded here.
     for name, value in {
         "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # Any; without one it warns.
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # Any type; without one it warns.
         "TPU_WORKER_HOSTNAMES": "localhost",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # A run may train beside it, or another compile.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # Another process may train or compile.
     }.items():
         os.environ.setdefault(name, value)

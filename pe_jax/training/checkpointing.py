@@ -1,8 +1,8 @@
-"""Orbax checkpoints of the training state, with the place in the data that comes next.
+"""Orbax checkpoints of the training state, with the position in the data that comes next.
 
-A checkpoint appears under its step's name once it is whole: a run killed while saving leaves the
-one before. What was saved has a fingerprint, and is compared with it when it is read: a checkpoint
-that is damaged or cut short is passed over, said so, and never deleted.
+A checkpoint appears under its step's name once it is complete: a run killed while saving leaves the
+one before. What is saved has a fingerprint, which is compared when it is restored: a checkpoint
+that is damaged or truncated is skipped with a message, and never deleted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grain
 import jax
@@ -21,21 +21,21 @@ import orbax.checkpoint as ocp
 from pe_jax.console.terminal import say
 from pe_jax.files import is_remote
 from pe_jax.training.fingerprint import fingerprint
+from pe_jax.training.pytrees import Params, PyTree, ShardingsOf
 from pe_jax.training.sharding import all_hosts, host, on_one_device
 from pe_jax.training.step import TrainState
 
-# From arrays, or what is known of their shapes, to the sharding of each.
-Place = Callable[[Any], Any]
+T = TypeVar("T")
 
-# Copies of an array are written by a part of the devices each; only where the parts are worth it:
-# cutting hundreds of small ones takes longer than writing them.
+# Each device that has a copy of an array writes a slice of it; not of small arrays, as slicing
+# hundreds of them takes longer than writing them.
 _ARRAYS = ocp.type_handlers.create_type_handler_registry(
     (jax.Array, ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=2**20))
 )
 
 
 class Restored(NamedTuple):
-    """A checkpoint: the state after `step`, and that of the iterator over what follows."""
+    """A checkpoint: the state after `step`, and that of the iterator over the data that follows."""
 
     step: int
     state: TrainState
@@ -47,12 +47,12 @@ class Checkpoints:
 
     Args:
       workdir: the run's folder.
-      keep: how many of the newest stay; None only reads, and changes nothing there.
+      keep: how many of the newest to keep; None only reads, and changes nothing there.
     """
 
     def __init__(self, workdir: Path, *, keep: int | None = None):
         self._workdir = workdir
-        # What a killed run left half-written is removed; its owner is gone, see `occupied`.
+        # What a killed run left half-written is removed; no other run writes here, see `occupied`.
         own = dict(max_to_keep=keep, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(
             _absolute(workdir) / "checkpoints",
@@ -64,12 +64,12 @@ class Checkpoints:
         )
 
     def steps(self) -> list[int]:
-        """All steps with a checkpoint, the oldest first."""
+        """All steps with a checkpoint, ascending."""
         return sorted(self._manager.all_steps())
 
     def save(self, state: TrainState, iterator: grain.DatasetIterator) -> None:
-        """Saves the state after its step, with the place in the data that comes next; goes on in
-        the background.
+        """Saves the state after its step, with the position in the data that comes next; finishes
+        in the background.
 
         Raises:
           OSError: if this checkpoint, or the one before, cannot be written.
@@ -84,16 +84,16 @@ class Checkpoints:
         step = int(state.step)
         args = ocp.args.Composite(state=ocp.args.PyTreeSave(state), facts=ocp.args.JsonSave(facts))
         with self._written(step):
-            # Never skipped, as it may be without force; a step that is there already is an error.
+            # Without force Orbax may skip it; a step that exists already is an error.
             self._manager.save(step, args=args, force=True)
 
     def restore_newest(self, like: TrainState) -> Restored | None:
-        """The newest checkpoint that can be read whole; None if there is none at all.
+        """The newest checkpoint that can be restored; None if there is none at all.
 
-        Those that cannot are moved to `workdir/damaged`.
+        Damaged ones are moved to `workdir/damaged`.
 
         Args:
-          like: a state with the structure, dtypes and shardings that are wanted.
+          like: a state with the structure, dtypes and shardings to restore to.
 
         Raises:
           ValueError: if there are checkpoints and none can be read.
@@ -104,7 +104,7 @@ class Checkpoints:
             found = self._manager.restore(step, args=args)
             facts, state = found["facts"], found["state"]
             _compare("state", fingerprint(state), facts["state"])
-            _compare("place in the data", _checksum(facts["data"]), facts["data_checksum"])
+            _compare("position in the data", _checksum(facts["data"]), facts["data_checksum"])
             return Restored(step, state, facts["data"])
 
         found, damaged = self._newest(read)
@@ -112,28 +112,30 @@ class Checkpoints:
             self._put_aside(step)
         return found
 
-    def restore_newest_params(self, place: Place = on_one_device) -> tuple[int, Any] | None:
-        """Step and parameters of the newest checkpoint that can be read; None if there is none.
+    def restore_newest_params(
+        self, shardings_of: ShardingsOf = on_one_device
+    ) -> tuple[int, Params] | None:
+        """Step and parameters of the newest checkpoint that can be restored; None if none exists.
 
         Raises:
           ValueError: if there are checkpoints and none can be read.
         """
-        return self._newest(lambda step: (step, self.restore_params(step, place)))[0]
+        return self._newest(lambda step: (step, self.restore_params(step, shardings_of)))[0]
 
-    def restore_params(self, step: int, place: Place = on_one_device) -> Any:
-        """Only the parameters at `step`, however they lay when they were saved.
+    def restore_params(self, step: int, shardings_of: ShardingsOf = on_one_device) -> Params:
+        """Only the parameters at `step`, whatever their shardings were when they were saved.
 
         Raises:
-          Exception: of some kind, if they are damaged.
+          Exception: any, if they are damaged.
         """
         metadata = self._manager.item_metadata(step)["state"].tree["params"]
         like = jax.tree.map(
             lambda m, where: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=where),
             metadata,
-            place(metadata),
+            shardings_of(metadata),
         )
         args = ocp.args.Composite(
-            state=_restore({"params": like}, partial_restore=True), facts=ocp.args.JsonRestore()
+            state=_restore({"params": like}, partial=True), facts=ocp.args.JsonRestore()
         )
         found = self._manager.restore(step, args=args)
         params = found["state"]["params"]
@@ -141,7 +143,7 @@ class Checkpoints:
         return params
 
     def close(self) -> None:
-        """Waits for what is still being written.
+        """Waits until everything is written.
 
         Raises:
           OSError: if it cannot be written.
@@ -150,11 +152,12 @@ class Checkpoints:
             self._manager.wait_until_finished()
         self._manager.close()
 
-    def _newest(self, read: Callable[[int], Any]) -> tuple[Any, list[int]]:
-        """What `read` makes of the newest step that it can read, and the steps it could not."""
+    def _newest(self, read: Callable[[int], T]) -> tuple[T | None, list[int]]:
+        """What `read` returns for the newest step that it can read, and the steps it could not."""
         damaged: dict[int, Exception] = {}
         for step in reversed(self.steps()):
-            found, error = None, None
+            found: T | None = None
+            error: Exception | None = None
             try:
                 found = read(step)
             # Damage shows in many ways: JSON, OCDBT, zstd, missing files and shapes.
@@ -164,20 +167,20 @@ class Checkpoints:
                 for bad, why in damaged.items():
                     say(f"The checkpoint of step {bad:,} cannot be read ({_brief(why)}).")
                 if damaged:
-                    say(f"Taking the one before, of step {step:,}.")
+                    say(f"Using the one before, of step {step:,}.")
                 return found, list(damaged)
             damaged[step] = error or OSError("another host cannot read it")
         if damaged:
             lines = "\n".join(f"  step {step:,}: {_brief(why)}" for step, why in damaged.items())
             raise ValueError(
                 f"None of the checkpoints in {self._workdir} can be read:\n{lines}\n"
-                "They were left as they are. Another version of this project may have written "
-                "them; else give another --workdir."
+                "They were not changed. Another version of this project may have written them; "
+                "otherwise give another --workdir."
             )
         return None, []
 
     def _put_aside(self, step: int) -> None:
-        """Where it is, it would keep the run from saving that step again."""
+        """Moves a damaged checkpoint: where it is, the run could not save that step again."""
         if host()[0] == 0:
             folder = self._workdir / "damaged"
             folder.mkdir(parents=True, exist_ok=True)
@@ -185,23 +188,25 @@ class Checkpoints:
             to = folder / f"{step}-{number}"
             (self._workdir / "checkpoints" / str(step)).rename(to)
             say(f"The damaged one was moved to {to}.")
-        all_hosts(True)  # Nobody goes on before it is done.
+        all_hosts(True)  # A barrier.
         self._manager.reload()
 
     @contextlib.contextmanager
     def _written(self, step: int | None) -> Iterator[None]:
-        """Says what could not be written. The failure may be that of an earlier save."""
+        """Reports what could not be written. The failure may be that of an earlier save."""
         try:
             yield
         except Exception as error:
             which = "The last checkpoint" if step is None else f"The checkpoint of step {step:,}"
-            whole = self.steps()
+            steps = self.steps()
             last = (
-                f"The newest whole one is of step {whole[-1]:,}" if whole else "None is there yet"
+                f"The newest complete one is of step {steps[-1]:,}"
+                if steps
+                else "There is none yet"
             )
             raise OSError(
                 f"{which}, or the one before, was not written to {self._workdir}: {_brief(error)}. "
-                f"{last}; the same command goes on from there."
+                f"{last}; the same command resumes from there."
             ) from error
 
 
@@ -209,12 +214,13 @@ def _absolute(workdir: Path) -> Path:
     return workdir if is_remote(workdir) else workdir.absolute()
 
 
-def _restore(like: Any, **options: Any) -> ocp.args.PyTreeRestore:
-    placed = ocp.checkpoint_utils.construct_restore_args(like)
-    return ocp.args.PyTreeRestore(like, restore_args=placed, **options)
+def _restore(like: PyTree, *, partial: bool = False) -> ocp.args.PyTreeRestore:
+    """`like`: shapes with shardings, or arrays; `partial` where the checkpoint holds more."""
+    args = ocp.checkpoint_utils.construct_restore_args(like)
+    return ocp.args.PyTreeRestore(like, restore_args=args, partial_restore=partial)
 
 
-def _checksum(data: Any) -> int:
+def _checksum(data: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
@@ -224,22 +230,22 @@ def _compare(what: str, found: int, saved: int) -> None:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of an error; of a long one its two ends, as the last words say the most."""
+    """The first line of an error; of a long line both ends, as the end says the most."""
     text = str(error).strip().split("\n")[0] or type(error).__name__
     return text if len(text) <= 240 else f"{text[:80]} ... {text[-160:]}"
 
 
 def saved_steps(workdir: Path) -> list[int]:
-    """The steps that a run has checkpoints of, the oldest first."""
+    """The steps that a run has checkpoints of, ascending."""
     with contextlib.closing(Checkpoints(workdir)) as checkpoints:
         return checkpoints.steps()
 
 
-def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tuple[int, Any]]:
-    """Step and parameters of the checkpoints of a run, the oldest first, one at a time.
+def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tuple[int, Params]]:
+    """Step and parameters of the checkpoints of a run, steps ascending, one at a time.
 
     Args:
-      skip: steps that are not read.
+      skip: steps not to read.
     """
     with contextlib.closing(Checkpoints(workdir)) as checkpoints:
         for step in checkpoints.steps():
@@ -247,17 +253,17 @@ def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tup
                 yield step, checkpoints.restore_params(step)
 
 
-def newest_params(workdir: Path, place: Place = on_one_device) -> tuple[int, Any]:
-    """Step and parameters of the newest checkpoint of a run that can be read.
+def newest_params(workdir: Path, shardings_of: ShardingsOf = on_one_device) -> tuple[int, Params]:
+    """Step and parameters of the newest checkpoint of a run that can be restored.
 
     Args:
-      place: where they go.
+      shardings_of: from the parameters' shapes to their shardings.
 
     Raises:
       ValueError: if the run has none yet, or none can be read.
     """
     with contextlib.closing(Checkpoints(workdir)) as checkpoints:
-        found = checkpoints.restore_newest_params(place)
+        found = checkpoints.restore_newest_params(shardings_of)
     if found is None:
         raise ValueError(f"The run in {workdir} has no checkpoint yet.")
     return found

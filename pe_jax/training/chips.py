@@ -1,15 +1,15 @@
-"""What accelerators can do at most, as data.
+"""Peak rates, memory and links of accelerators, for MFU (`loop`) and for estimates (`pe_jax.tpu`).
 
 Peaks (dense bfloat16) and bandwidths are the vendors' published ones: Google's Cloud TPU pages,
-NVIDIA's data sheets. The memory is what the TPU compiler lets a program have. The clock of v4 is
+NVIDIA's data sheets. The memory is what the TPU compiler lets a program use. The clock of v4 is
 published; the others are those at which the compiler's cycles agree with the published figures: its
-estimates of a large matmul lie at 70 to 93 % of the peak, and those of a large element-wise sum at
+estimates of a large matmul are at 70 to 93 % of the peak, and those of a large element-wise sum at
 72 to 81 % of the memory's bandwidth, on all four.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 GIB = 2**30
 
@@ -18,13 +18,13 @@ class Tpu(NamedTuple):
     """One TPU chip.
 
     Attributes:
-      kind: jax's `device_kind`; a device is a whole chip in each of these.
+      kind: JAX's `device_kind`; a device is a whole chip in each of these.
       peak: bfloat16 FLOP/s.
-      hbm: bytes of memory that a program may have; the system keeps the rest of the chip's.
+      hbm: bytes of memory that a program may use; the system reserves the rest of the chip's.
       hbm_bandwidth: bytes/s.
       clock: Hz, of the compiler's cycles.
       link_bandwidth: bytes/s of one link to another chip, one way.
-      torus: slices with only multiples of this along their axes wrap around at the edges.
+      torus: slices whose axes are all multiples of this wrap around at the edges.
       options: of `jax.experimental.topologies.get_topology_desc`.
     """
 
@@ -35,12 +35,12 @@ class Tpu(NamedTuple):
     clock: float
     link_bandwidth: float
     torus: int
-    options: dict[str, Any]
+    options: dict[str, str]
 
 
-# By the first part of a slice's name: v5e in v5e:2x4.
+# Keys are the first part of a slice's name: v5e in v5e:2x4.
 TPUS: dict[str, Tpu] = {
-    # Its two cores as one device, as jax shows them on the machine itself.
+    # Its two cores are one device, as JAX shows them on the machine itself.
     "v4": Tpu(
         "TPU v4", 275e12, 30.75 * GIB, 1200e9, 1.05e9, 50e9, 4, {"chip_config_name": "megacore"}
     ),
@@ -62,5 +62,5 @@ PEAKS = {tpu.kind: tpu.peak for tpu in TPUS.values()} | _GPU_PEAKS
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """bfloat16 FLOP/s of a device, by jax's name of its kind; None if it is not known."""
+    """bfloat16 FLOP/s of a device, by JAX's name of its kind; None if it is not known."""
     return PEAKS.get(device_kind)

@@ -1,6 +1,6 @@
-"""Several hosts as one machine: each runs the same command, and they find one another.
+"""Several hosts as one machine: each runs the same command and connects to the coordinator.
 
-One of them, host 0, is the coordinator: the others connect to it, and it hears when one is lost.
+The coordinator is host 0, which notices when another is lost.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from pe_jax.console.terminal import be_quiet
 
 
 def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: int) -> None:
-    """Joins the other hosts; before anything else is asked of the devices.
+    """Joins the other hosts; must come before any other use of the devices.
 
     Args:
       coordinator: host 0's address, `HOST:PORT`; "auto" finds all three on Cloud TPU pods, Slurm,
         Open MPI and Kubernetes.
-      hosts, host: how many there are, and the number of this one.
-      lost_after: seconds after which a host that is not heard of counts as lost. The others then
-        end with an error.
+      hosts, host: how many there are, and the index of this one.
+      lost_after: seconds without a heartbeat after which a host counts as lost. The others then end
+        with an error.
 
     Raises:
-      ValueError: if an address comes without the two numbers, or they make no sense, or the hosts
-        do not find one another.
+      ValueError: if an address comes without the two numbers, or they are out of range, or the
+        hosts cannot connect.
     """
     auto = coordinator == "auto"
     if auto != (hosts is None) or auto != (host is None):

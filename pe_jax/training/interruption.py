@@ -1,7 +1,7 @@
-"""Being asked to stop: SIGTERM, as schedulers send it before they take a machine away, or Ctrl-C.
+"""Stopping on request: SIGTERM, which schedulers send before they preempt a machine, or Ctrl-C.
 
-The loop asks after every step; the run then saves and ends with an exit status that says so, and
-the same command goes on from there. A second signal ends it at once.
+The loop checks after every step; the run then saves and ends with an exit status that says so, and
+the same command resumes it. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import orbax.checkpoint as ocp
 
 from pe_jax.training.sharding import host
 
-# By signal: 75 is EX_TEMPFAIL of sysexits.h, "try again"; 130 is what shells give for Ctrl-C.
+# 75 is EX_TEMPFAIL of sysexits.h, "try again"; 130 is what shells return for Ctrl-C.
 EXIT_STATUS = {signal.SIGTERM: 75, signal.SIGINT: 130}
 
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[Callable[[int], int]]:
-    """Catches the signals as long as the context lasts.
+    """Catches the signals within the context.
 
     Yields:
       `asked(step)`: 0, or the exit status if the run is to stop after `step`. On several hosts all
-      of them get the same answer, whichever was told; they all ask after every step.
+      of them get the same answer, whichever got the signal; all of them ask after every step.
     """
-    if host()[1] > 1:  # The runtime has caught SIGTERM, and finds a step for all to stop after.
+    if host()[1] > 1:  # The runtime has caught SIGTERM, and agrees on a step for all to stop after.
         status = EXIT_STATUS[signal.SIGTERM]
         yield lambda step: status if ocp.utils.reached_preemption(step) else 0
         return
@@ -35,7 +35,7 @@ def interruptions() -> Iterator[Callable[[int], int]]:
 
     def note(number: int, frame: object) -> None:
         received.append(EXIT_STATUS[signal.Signals(number)])
-        restore()  # The next one does what it always did.
+        restore()  # The next one has its usual effect.
 
     def restore() -> None:
         for number, handler in before.items():

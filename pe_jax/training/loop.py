@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import grain
 import jax
 import numpy as np
+import optax
 from jax.sharding import NamedSharding
 
 from pe_jax.console.terminal import Progress, say
@@ -17,12 +19,13 @@ from pe_jax.errors import Interrupted
 from pe_jax.training import chips, sharding
 from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.metrics_writer import MetricsWriter
-from pe_jax.training.step import Metrics, TrainState
+from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
+from pe_jax.training.step import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A run of steps over one kind of data.
+    """A number of steps over one kind of data.
 
     Attributes:
       name: for the log.
@@ -37,8 +40,8 @@ class Stage:
     name: str
     steps: int
     batches: grain.IterDataset
-    train_step: Callable[[TrainState, Any], tuple[TrainState, Metrics]]
-    evaluate: Callable[[int, Any], dict[str, float]]
+    train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+    evaluate: Callable[[int, Params], Scalars]
     flops: Callable[[int, int], float]
 
 
@@ -48,6 +51,32 @@ class Cadence(NamedTuple):
     log: int
     evaluate: int
     checkpoint: int
+
+
+class RunContext(NamedTuple):
+    """What the loop uses of a run besides its state and stages.
+
+    Attributes:
+      placed: the sharding of batches.
+      schedule: learning rate of a step.
+      asked_to_stop: see `interruptions`.
+    """
+
+    placed: NamedSharding
+    schedule: optax.Schedule
+    checkpoints: Checkpoints
+    writer: MetricsWriter
+    asked_to_stop: Callable[[int], int]
+    cadence: Cadence
+
+
+class Due(NamedTuple):
+    """What follows a step; `stop` is the exit status of a run that was asked to, else 0."""
+
+    log: bool
+    evaluate: bool
+    save: bool
+    stop: int
 
 
 class Totals:
@@ -66,16 +95,16 @@ class Totals:
                 wrong.append(f"{name} {pair[0].flat[np.argmin(np.isfinite(pair[0]))]}")
         return wrong
 
-    def means(self) -> dict[str, float]:
+    def means(self) -> Scalars:
         return {name: float(np.mean(s / np.maximum(n, 1))) for name, (s, n) in self._totals.items()}
 
 
 class _Unread(NamedTuple):
-    """What a step gave, before the host has looked at it."""
+    """What a step returned, before the host reads it, which waits for the devices."""
 
     step: int
     metrics: Metrics
-    batch: Any  # This host's rows, NumPy.
+    rows: HostBatch
 
     def read(self, totals: Totals, writer: MetricsWriter) -> None:
         """Adds the metrics to `totals`.
@@ -85,7 +114,7 @@ class _Unread(NamedTuple):
         """
         wrong = totals.add(self.metrics)
         if wrong:
-            kept = writer.keep_batch(self.step, self.batch)
+            kept = writer.keep_batch(self.step, self.rows)
             raise FloatingPointError(
                 f"Step {self.step:,} gave {', '.join(wrong)}. Its batch was written to {kept}, and "
                 "the checkpoints are of steps before it. A lower learning rate, a longer warmup or "
@@ -93,9 +122,52 @@ class _Unread(NamedTuple):
             )
 
 
+class _Meter:
+    """The steps since the last line of the log: their metrics, their size, and their time."""
+
+    def __init__(self, flops: Callable[[int, int], float]):
+        self.totals = Totals()
+        self._flops_of = flops
+        self._steps = self._rows = self._tokens = 0
+        self._flops = self._waited = 0.0
+        self._start = time.perf_counter()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time in the context as waiting for data."""
+        before = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - before
+
+    def count(self, batch: Batch) -> None:
+        """Counts a step on a global batch; tokens `[..., L]`, padding included."""
+        size, length = batch["tokens"].size, batch["tokens"].shape[-1]
+        self._steps += 1
+        self._rows += size // length
+        self._tokens += size
+        self._flops += self._flops_of(size // length, length)
+
+    def skip(self) -> None:
+        """Leaves out the time up to now, if no step was counted."""
+        if not self._steps:
+            self._start = time.perf_counter()
+
+    def scalars(self, learning_rate: float, peak: float | None) -> Scalars:
+        """Means of the metrics, and rates; `peak` FLOP/s of all devices, None where not known."""
+        seconds = time.perf_counter() - self._start
+        found = {
+            **self.totals.means(),
+            "learning_rate": learning_rate,
+            "examples_per_second": self._rows / seconds,
+            "tokens_per_second": self._tokens / seconds,
+            "data_wait": self._waited / seconds,
+        }
+        return found | ({"mfu": self._flops / seconds / peak} if peak else {})
+
+
 def evaluate(
-    eval_step: Callable[[Any, Any], Metrics], params: Any, batches: Iterable[Any]
-) -> dict[str, float]:
+    eval_step: Callable[[Params, Batch], Metrics], params: Params, batches: Iterable[Batch]
+) -> Scalars:
     """Means of a task's metrics over global batches."""
     totals = Totals()
     for batch in batches:
@@ -106,104 +178,107 @@ def evaluate(
 def fit(
     state: TrainState,
     stages: Sequence[Stage],
-    *,
-    data: Any,
-    placed: NamedSharding,
-    schedule: Callable[[int], Any],
-    checkpoints: Checkpoints,
-    writer: MetricsWriter,
-    asked_to_stop: Callable[[int], int],
-    cadence: Cadence,
+    run: RunContext,
+    data: dict[str, Any] | None = None,
 ) -> TrainState:
     """Trains from `state.step` to the end of the last stage; resumes inside any of them.
 
     Args:
-      data: where the batches of a stage that is under way stood, as its checkpoint has it.
-      placed: where batches lie.
-      asked_to_stop: see `interruptions`.
+      data: the state of the iterator over the batches of a stage that resumes, from its checkpoint.
 
     Raises:
-      FloatingPointError: if a loss or gradient is not finite; the batch is written beside the run.
+      FloatingPointError: if a loss or gradient is not finite; the batch is written to the run's
+        folder.
       Interrupted: if the run was asked to stop, once it has saved.
     """
-    step = int(state.step)
-    total = sum(stage.steps for stage in stages)
-    progress = Progress(total, step)
-    peak = chips.peak_flops(placed.mesh.devices.flat[0].device_kind)
-    begin = 0
+    step, begin = int(state.step), 0
+    progress = Progress(sum(stage.steps for stage in stages), step)
     for stage in stages:
         end = begin + stage.steps
-        if step >= end:
-            begin = end
-            continue
-        iterator = iter(stage.batches)
-        if step > begin:  # A stage that is already under way goes on where its data stood.
-            iterator.set_state(data)
-        # On a CPU minutes may pass between this line and the first of the log.
-        say(f"{stage.name}: compiling, then steps {step + 1:,} to {end:,}")
-        totals, unread, since, steps = Totals(), None, time.perf_counter(), 0
-        waited, rows, tokens, flops = 0.0, 0, 0, 0.0
-        while step < end:
-            # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
-            #    unless the pipeline is the slower of the two.
-            before = time.perf_counter()
-            rows_here = next(iterator)
-            batch = sharding.to_global(rows_here, placed)
-            waited += time.perf_counter() - before
-            size, length = batch["tokens"].size, batch["tokens"].shape[-1]
-            rows, tokens = rows + size // length, tokens + size
-            flops += stage.flops(size // length, length)
-            # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
-            state, metrics = stage.train_step(state, batch)
-            if unread is not None:
-                unread.read(totals, writer)
-            step, steps = step + 1, steps + 1
-            unread = _Unread(step, metrics, rows_here)
-            progress.advance()
-            last, stop = step == end, asked_to_stop(step)
-            save = last or stop or _due(step, cadence.checkpoint)
-            # 3. Log. What is not finite is never saved.
-            if save or _due(step, cadence.log):
-                unread.read(totals, writer)
-                unread = None
-            if last or _due(step, cadence.log):
-                seconds = time.perf_counter() - since
-                scalars = {
-                    **totals.means(),
-                    "learning_rate": float(schedule(step - 1)),
-                    "examples_per_second": rows / seconds,
-                    "tokens_per_second": tokens / seconds,  # Padding counts.
-                    "data_wait": waited / seconds,
-                }
-                if peak:
-                    scalars["mfu"] = flops / seconds / (peak * placed.mesh.size)
-                writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
-                progress.report(step, stage.name, _brief(scalars))
-                totals, since, steps = Totals(), time.perf_counter(), 0
-                waited, rows, tokens, flops = 0.0, 0, 0, 0.0
-            # 4. Evaluate.
-            if last or _due(step, cadence.evaluate):
-                scalars = stage.evaluate(step, state.params)
-                writer.write(step, {f"held_out/{name}": value for name, value in scalars.items()})
-                whole = {name: value for name, value in scalars.items() if "/" not in name}
-                progress.report(step, "held out", whole)
-                since = time.perf_counter() if not steps else since
-            # 5. Save, last: what a checkpoint's step has written is on disk before it.
-            if save:
-                checkpoints.save(state, iterator)
-            if stop:
-                progress.close()
-                raise Interrupted(step, stop)
+        if step < end:
+            iterator = iter(stage.batches)
+            if step > begin:
+                iterator.set_state(data)
+            # On a CPU minutes may pass between this line and the first of the log.
+            say(f"{stage.name}: compiling, then steps {step + 1:,} to {end:,}")
+            state = _fit_stage(state, stage, iterator, range(step + 1, end + 1), run, progress)
+            step = end
         begin = end
     progress.close()
     return state
 
 
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
+def _fit_stage(
+    state: TrainState,
+    stage: Stage,
+    iterator: grain.DatasetIterator,
+    steps: range,
+    run: RunContext,
+    progress: Progress,
+) -> TrainState:
+    writer, meter, unread = run.writer, _Meter(stage.flops), None
+    for step in steps:
+        # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
+        #    unless the pipeline is the slower of the two.
+        with meter.waiting():
+            rows = next(iterator)
+            batch = sharding.to_global(rows, run.placed)
+        meter.count(batch)
+        # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
+        state, metrics = stage.train_step(state, batch)
+        if unread is not None:
+            unread.read(meter.totals, writer)
+        unread = _Unread(step, metrics, rows)
+        progress.advance()
+        due = _due(step, step == steps[-1], run)
+        # 3. Log. What is not finite is never saved.
+        if due.save or due.log:
+            unread.read(meter.totals, writer)
+            unread = None
+        if due.log:
+            scalars = meter.scalars(float(run.schedule(step - 1)), _peak(run.placed))
+            writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
+            progress.report(step, stage.name, _brief(scalars))
+            meter = _Meter(stage.flops)
+        # 4. Evaluate.
+        if due.evaluate:
+            scalars = stage.evaluate(step, state.params)
+            writer.write(step, {f"held_out/{name}": value for name, value in scalars.items()})
+            progress.report(step, "held out", _whole(scalars))
+            meter.skip()
+        # 5. Save, last: what a checkpoint's step has written is on disk before it.
+        if due.save:
+            run.checkpoints.save(state, iterator)
+        if due.stop:
+            progress.close()
+            raise Interrupted(step, due.stop)
+    return state
 
 
-def _brief(scalars: dict[str, float]) -> dict[str, float]:
-    """The numbers worth a line on the terminal."""
+def _due(step: int, last: bool, run: RunContext) -> Due:
+    """What follows `step`, the last of its stage or not."""
+    at = lambda every: last or (every > 0 and step % every == 0)
+    stop, cadence = run.asked_to_stop(step), run.cadence
+    return Due(
+        log=at(cadence.log),
+        evaluate=at(cadence.evaluate),
+        save=bool(stop) or at(cadence.checkpoint),
+        stop=stop,
+    )
+
+
+def _peak(placed: NamedSharding) -> float | None:
+    """bfloat16 FLOP/s of all devices together; None if not known."""
+    of_one = chips.peak_flops(placed.mesh.devices.flat[0].device_kind)
+    return of_one and of_one * placed.mesh.size
+
+
+def _whole(scalars: Scalars) -> Scalars:
+    """All but the details."""
+    return {name: value for name, value in scalars.items() if "/" not in name}
+
+
+def _brief(scalars: Scalars) -> Scalars:
+    """The scalars worth a line on the terminal."""
     worth = ("loss", "accuracy", "examples_per_second", "mfu")
     return {name: value for name, value in scalars.items() if name.endswith(worth)}

@@ -1,30 +1,29 @@
-"""Where numbers go while a run lasts: JSON lines and TensorBoard events. The first host writes."""
+"""The scalars of a run as JSON lines and TensorBoard events. The first host writes them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorboardX
 
 from pe_jax.files import write_text
+from pe_jax.training.pytrees import HostBatch, Scalars
 from pe_jax.training.sharding import host
 
 
 class MetricsWriter:
     """Writes scalars to `metrics.jsonl` (one object a line: step, scalars) and TensorBoard events.
 
-    The file is replaced as a whole by each line, which is also what object stores can do: whoever
-    reads it never meets half a line. A run that resumes at `step` drops the lines of later steps:
-    it will write them again.
+    Every line replaces the whole file, which object stores support too: a reader never sees half a
+    line. A run that resumes at `step` drops the lines of later steps: it will write them again.
     """
 
     def __init__(self, workdir: Path, step: int):
         self._path = workdir / "metrics.jsonl"
         old = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
-        lines = old.split("\n")[:-1]  # What follows the last line break is half a line.
+        lines = old.split("\n")[:-1]  # After the last line break there may be half a line.
         self._lines = [line for line in lines if json.loads(line)["step"] <= step]
         write_text(self._path, self._text())
         self._events = None
@@ -33,19 +32,19 @@ class MetricsWriter:
             purge = step + 1 if step else None
             self._events = tensorboardX.SummaryWriter(folder, purge_step=purge)
 
-    def write(self, step: int, scalars: dict[str, float]) -> None:
+    def write(self, step: int, scalars: Scalars) -> None:
         self._lines.append(json.dumps({"step": step, **scalars}))
         write_text(self._path, self._text())
         if self._events is not None:
             for name, value in scalars.items():
                 self._events.add_scalar(name, value, step)
 
-    def keep_batch(self, step: int, batch: dict[str, Any]) -> Path:
-        """Writes this host's rows of a step's batch; returns where."""
+    def keep_batch(self, step: int, batch: HostBatch) -> Path:
+        """Writes this host's rows of a step's batch; returns the path."""
         path = self._path.with_name("failed") / f"step_{step}_host_{host()[0]}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
-            np.savez(file, **batch)
+            np.savez(file, **batch)  # type: ignore[arg-type]
         return path
 
     def close(self) -> None:

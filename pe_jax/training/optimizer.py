@@ -1,16 +1,17 @@
-"""AdamW and LAMB as BERT uses them: warm-up and linear decay, weight decay on matrices only."""
+"""AdamW and LAMB as BERT uses them: warmup and linear decay, weight decay on matrices only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import optax
 from ml_collections import ConfigDict
 
-# Leaves that weight decay and LAMB's trust ratio leave alone, by the last name of their path:
-# pulling frequencies to 0 would turn every sinusoid into a constant.
+from pe_jax.training.pytrees import Params, PyTree
+
+# Weight decay and LAMB's trust ratio skip leaves with these last names in their path: pulling
+# frequencies to 0 would make every sinusoid a constant.
 _PLAIN = ("bias", "scale", "frequencies")
 
 
@@ -42,7 +43,7 @@ def _adam(
       schedule: learning rate of a step.
       weight_decay: not applied to biases, LayerNorm scales and frequencies.
       clip_norm: gradients are scaled down to this norm; 0 means no clipping.
-      frequency_scale: the learning rate of frequencies over that of the rest.
+      frequency_scale: ratio of the learning rate of frequencies to that of all other parameters.
     """
     parts = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     parts += [
@@ -57,7 +58,7 @@ def _adam(
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
 
 
-def _decayed(params: Any) -> Any:
+def _decayed(params: Params) -> PyTree:
     return _named(params, _PLAIN, False)
 
 
@@ -65,7 +66,7 @@ def adamw(schedule: optax.Schedule, **settings: float) -> optax.GradientTransfor
     """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x.
 
     Args:
-      schedule, settings: as of `_adam`.
+      schedule, settings: see `_adam`.
     """
     return _adam((), schedule, **settings)
 
@@ -73,12 +74,13 @@ def adamw(schedule: optax.Schedule, **settings: float) -> optax.GradientTransfor
 def lamb(schedule: optax.Schedule, **settings: float) -> optax.GradientTransformation:
     """LAMB (You et al. 2020, algorithm 2, φ(z) = z): x <- x - rate·‖x‖/‖u‖·u with AdamW's u.
 
-    The trust ratio ‖x‖/‖u‖, one for each array, lets large batches stand a large rate. As in the
-    authors' code, arrays that are not decayed have none: the norm of a bias says nothing of how far
-    it may move. Where a norm is 0, the ratio is 1. Query, key and value share one array and ratio.
+    The trust ratio ‖x‖/‖u‖, one for each array, allows a large rate for large batches. As in the
+    authors' code, arrays that are not decayed have none: the norm of a bias says nothing about how
+    far it may move. Where a norm is 0, the ratio is 1. Query, key and value share one array and
+    ratio.
 
     Args:
-      schedule, settings: as of `_adam`.
+      schedule, settings: see `_adam`.
     """
     return _adam((optax.masked(optax.scale_by_trust_ratio(), _decayed),), schedule, **settings)
 
@@ -87,7 +89,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"adamw": a
 
 
 def from_name(name: str) -> Callable[..., optax.GradientTransformation]:
-    """`optimizer(schedule, **settings)` of `config.optimizer.name`; the settings are those of both.
+    """`optimizer(schedule, **settings)` of `config.optimizer.name`; both take the same settings.
 
     Raises:
       ValueError: for a name that is not known.
@@ -118,8 +120,8 @@ def from_config(
     )
 
 
-def _named(params: Any, names: tuple[str, ...], value: bool) -> Any:
-    """A tree like `params`: `value` where the last key is one of `names`, elsewhere `not value`."""
+def _named(params: Params, names: tuple[str, ...], value: bool) -> PyTree:
+    """The tree of `params` with `value` where the last key is in `names`, elsewhere `not value`."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: value if path[-1].key in names else not value, params
     )

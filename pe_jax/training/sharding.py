@@ -1,14 +1,13 @@
-"""Devices: the one place that names them. Data parallel over every device of every host.
+"""Meshes and shardings: data parallel over every device of every host.
 
-Three ways to spread one and the same step over the devices:
+Three ways to parallelize the same step:
 
 - `jit`: the compiler partitions the step over global arrays and inserts the all-reduces; the state
-  lies whole on every device;
-- `fsdp`: the same, with parameters and optimizer state split over the devices (fully sharded data
-  parallel, ZeRO); a step has the parameters whole while it uses them. Numbers and dropout draws are
-  those of `jit`;
-- `pmap`: the step is mapped per device (`shard_map`, which `jax.pmap` is made of today) and reduces
-  by name. Arrays, checkpoints and numbers are those of `jit`; only dropout draws differ.
+  is replicated;
+- `fsdp`: the same, with parameters and optimizer state sharded (fully sharded data parallel, ZeRO);
+  a step gathers the parameters while it uses them. Numbers and dropout masks are those of `jit`;
+- `pmap`: the step is mapped per device (`shard_map`, which implements `jax.pmap` today) and reduces
+  over a named axis. Arrays, checkpoints and numbers are those of `jit`; only dropout masks differ.
 """
 
 from __future__ import annotations
@@ -16,31 +15,38 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.stages import Wrapped
+
+from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree
+from pe_jax.training.step import TrainStep
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 AXIS = "data"
 SEEDS = "seeds"
 
-# Smaller leaves stay whole under `fsdp`. They are two thirds of the leaves of BERT-base (biases,
+# Smaller leaves stay replicated under `fsdp`: two thirds of the leaves of BERT-base (biases,
 # LayerNorm), each of which would cost a gather and a scatter, and 0.14 % of its parameters.
 _SMALLEST_SPLIT = 2**16  # Elements.
 
 
 def data_mesh(devices: list[jax.Device] | None = None) -> Mesh:
-    """All devices of all hosts in a row; each host's lie together, as its rows of a batch do."""
+    """All devices of all hosts along one axis, contiguous by host as the rows of a batch are."""
     devices = jax.devices() if devices is None else devices
     return jax.make_mesh((len(devices),), (AXIS,), devices=devices, axis_types=(AxisType.Auto,))
 
 
 def seed_mesh(seeds: int, devices: list[jax.Device] | None = None) -> Mesh:
     """All devices for a state of several seeds: those of a host are split by seeds as far as their
-    number allows, which takes no communication, and by rows beyond. Hosts are split by rows: each
-    has all seeds, and its own rows of their batches."""
+    number allows, which takes no communication, and then by rows. Hosts are split by rows: each has
+    all seeds, and its own rows of their batches."""
     devices = jax.devices() if devices is None else devices
     devices = sorted(devices, key=lambda device: device.process_index)
     hosts = len({device.process_index for device in devices})
@@ -65,37 +71,38 @@ def by_seeds_and_rows(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(SEEDS, AXIS))
 
 
-def on_one_device(tree: Any) -> Any:
-    """The sharding of leaves that lie whole on this host's first device."""
+def on_one_device(tree: PyTree) -> PyTree:
+    """The sharding of each leaf that puts all of it on this host's first device."""
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.tree.map(lambda _: device, tree)
 
 
-def to_global(batch: Any, placed: NamedSharding) -> Any:
-    """This host's rows of a batch (NumPy) as part of the global arrays, which lie as `placed`."""
-    place = functools.partial(jax.make_array_from_process_local_data, placed)
-    return jax.tree.map(place, batch)
+def to_global(batch: HostBatch, sharding: NamedSharding) -> Batch:
+    """Global arrays of `sharding` from this host's rows of them."""
+    make = functools.partial(jax.make_array_from_process_local_data, sharding)
+    return jax.tree.map(make, batch)
 
 
-def split_rows(batch: Any, mesh: Mesh) -> Any:
-    """A batch (NumPy) that every host has whole, its rows split over the devices."""
-    placed = by_rows(mesh)
+def split_rows(batch: HostBatch, mesh: Mesh) -> Batch:
+    """A batch that every host has all rows of, sharded by rows over the devices."""
+    sharding = by_rows(mesh)
     return jax.tree.map(
-        lambda x: jax.make_array_from_callback(x.shape, placed, x.__getitem__), batch
+        lambda x: jax.make_array_from_callback(x.shape, sharding, x.__getitem__), batch
     )
 
 
-def abstract(tree: Any, placed: NamedSharding | Any) -> Any:
+def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
     """`tree`, arrays or shapes, as shapes with shardings.
 
     Args:
-      placed: one sharding, or a tree of them that `tree` or its upper part has the structure of.
+      shardings: one sharding, or a tree of them whose structure is that of `tree` or its upper
+        part.
     """
 
-    def shape(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    def shape(x: jax.Array | jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    return jax.tree.map(shape, tree, jax.tree.broadcast(placed, tree))
+    return jax.tree.map(shape, tree, jax.tree.broadcast(shardings, tree))
 
 
 def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
@@ -108,32 +115,33 @@ def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
         )
 
 
-def _seen(function: Callable, mesh: Mesh) -> Callable:
-    """`function` with the mesh in sight: a kernel, which the compiler cannot split, then knows to
-    run on each device's own rows."""
+def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
+    """`function` traced under the mesh: a kernel, which the compiler cannot partition, then runs on
+    each device's own rows."""
 
     @functools.wraps(function)
-    def seeing(*args: Any) -> Any:
+    def traced(*args: P.args, **kwargs: P.kwargs) -> T:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return function(*args)
+            return function(*args, **kwargs)
 
-    return seeing
+    return traced
 
 
 def _by_compiler(
-    step: Callable, mesh: Mesh, shardings: Any, batch: NamedSharding | None = None
-) -> Callable:
+    step: TrainStep, mesh: Mesh, shardings: PyTree, batch: NamedSharding | None = None
+) -> Wrapped:
     return jax.jit(
-        _seen(step, mesh),
+        _with_mesh(step, mesh),
         in_shardings=(shardings, batch or by_rows(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
     )
 
 
-def _by_device(step: Callable, mesh: Mesh, shardings: Any) -> Callable:
-    # check_vma=False: with it on, shard_map sums the gradients of replicated parameters by itself,
-    # and the step's own psum would count every device's gradient once more.
+def _by_device(step: TrainStep, mesh: Mesh, shardings: PyTree) -> Wrapped:
+    del shardings
+    # check_vma=False: otherwise shard_map sums the gradients of replicated parameters itself, and
+    # the step's own psum would count every device's gradient again.
     mapped = jax.shard_map(
         functools.partial(step, axis=AXIS),
         mesh=mesh,
@@ -145,15 +153,15 @@ def _by_device(step: Callable, mesh: Mesh, shardings: Any) -> Callable:
 
 
 class Parallel(NamedTuple):
-    """A way to spread the step.
+    """A way to parallelize the step.
 
     Attributes:
-      split: whether the large leaves of the state are split over the devices, or all lie whole.
+      split: whether the large leaves of the state are sharded, or all are replicated.
       compile: `compile(step, mesh, shardings of the state) -> step`.
     """
 
     split: bool
-    compile: Callable[[Callable, Mesh, Any], Callable]
+    compile: Callable[[TrainStep, Mesh, PyTree], Wrapped]
 
 
 PARALLEL = {
@@ -169,10 +177,10 @@ def _parallel(how: str) -> Parallel:
     return PARALLEL[how]
 
 
-def state_shardings(mesh: Mesh, how: str, state: Any) -> Any:
-    """Where a state, or any part of one such as its parameters, lies: the sharding of each leaf.
+def state_shardings(mesh: Mesh, how: str, state: T) -> T:
+    """The sharding of each leaf of a state, or of any part of one such as its parameters.
 
-    Under `fsdp` a leaf is split along its longest axis that the number of devices divides.
+    Under `fsdp` a leaf is sharded along its longest axis that the number of devices divides.
 
     Args:
       how: a name in `PARALLEL`.
@@ -193,14 +201,16 @@ def _split_spec(shape: tuple[int, ...], devices: int) -> PartitionSpec:
     return PartitionSpec(*(AXIS if axis == longest else None for axis in range(len(shape))))
 
 
-def gather(function: Callable, mesh: Mesh, how: str) -> Callable:
-    """`function(params, ...)`, for parameters as `state_shardings` lays them.
+def gather(
+    function: Callable[Concatenate[Params, P], T], mesh: Mesh, how: str
+) -> Callable[Concatenate[Params, P], T]:
+    """`function(params, ...)`, for parameters with the shardings of `state_shardings`.
 
-    Split parameters are made whole on every device before `function` uses them; otherwise the
-    compiler, free to choose, would rather split the activations by features than by rows. Gradients
-    go the other way: they are summed over the devices, then each device keeps its part. (Two steps
-    here, so that the compiler may make one reduce-scatter of them. Asked for the parts right away,
-    XLA splits the matmuls instead, which takes more memory.)
+    Sharded parameters are gathered on every device before `function` uses them; otherwise the
+    compiler would prefer to shard the activations by features instead of rows. Gradients take the
+    opposite way: an all-reduce, then each device keeps its slice. (These are two constraints, so
+    that the compiler may fuse them to one reduce-scatter. With a single constraint to the slices
+    XLA shards the matmuls instead, which takes more memory.)
 
     Raises:
       ValueError: for a `how` that is not known.
@@ -209,15 +219,16 @@ def gather(function: Callable, mesh: Mesh, how: str) -> Callable:
         return function
 
     @functools.wraps(function)
-    def gathered(params: Any, *args: Any) -> Any:
-        # What constrains a value in the forward pass constrains its gradient in the backward pass.
+    def gathered(params: Params, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # A constraint of a value in the forward pass constrains its gradient in the backward pass.
         split = jax.lax.with_sharding_constraint(params, state_shardings(mesh, how, params))
-        return function(jax.lax.with_sharding_constraint(split, replicated(mesh)), *args)
+        whole = jax.lax.with_sharding_constraint(split, replicated(mesh))
+        return function(whole, *args, **kwargs)
 
     return gathered
 
 
-def parallelize(step: Callable, mesh: Mesh, how: str, shardings: Any) -> Callable:
+def parallelize(step: TrainStep, mesh: Mesh, how: str, shardings: PyTree) -> Wrapped:
     """`step(state, batch, axis=None) -> (state, metrics)`, compiled for the mesh; state is donated.
 
     Args:
@@ -229,16 +240,18 @@ def parallelize(step: Callable, mesh: Mesh, how: str, shardings: Any) -> Callabl
     return _parallel(how).compile(step, mesh, shardings)
 
 
-def parallelize_eval(step: Callable, mesh: Mesh, shardings: Any) -> Callable:
+def parallelize_eval(
+    step: Callable[[Params, Batch], T], mesh: Mesh, shardings: PyTree
+) -> Callable[[Params, Batch], T]:
     """`step(params, batch) -> metrics`, compiled for the mesh; `shardings` are the parameters'."""
     return jax.jit(
-        _seen(step, mesh),
+        _with_mesh(step, mesh),
         in_shardings=(shardings, by_rows(mesh)),
         out_shardings=replicated(mesh),
     )
 
 
-def parallelize_seeds(step: Callable, mesh: Mesh, shardings: Any) -> Callable:
+def parallelize_seeds(step: TrainStep, mesh: Mesh, shardings: PyTree) -> Wrapped:
     """`step(state, batch) -> (state, metrics)` of several seeds, compiled for a `seed_mesh`; state
     is donated.
 
@@ -251,26 +264,30 @@ def parallelize_seeds(step: Callable, mesh: Mesh, shardings: Any) -> Callable:
     return _by_compiler(mapped, mesh, shardings, by_seeds_and_rows(mesh))
 
 
-def parallelize_outputs(outputs: Callable, mesh: Mesh) -> Callable:
+def parallelize_outputs(
+    outputs: Callable[[Params, Batch], T], mesh: Mesh
+) -> Callable[[Params, Batch], T]:
     """`outputs(params, batch)` of several seeds on one batch, compiled for a `seed_mesh`.
 
     Returns:
       A function of parameters `[S, ...]` and a global batch `[B, ...]`; its outputs `[S, B, ...]`
-      lie whole on every device.
+      are replicated.
     """
-    seeds, whole = PartitionSpec(SEEDS), PartitionSpec()
-    mapped = _by_own_seeds(jax.vmap(outputs, in_axes=(0, None)), mesh, (seeds, whole), seeds)
+    seeds, every = PartitionSpec(SEEDS), PartitionSpec()
+    mapped = _by_own_seeds(jax.vmap(outputs, in_axes=(0, None)), mesh, (seeds, every), seeds)
     return jax.jit(
-        _seen(mapped, mesh),
+        _with_mesh(mapped, mesh),
         in_shardings=(by_seeds(mesh), by_rows(mesh)),
         out_shardings=replicated(mesh),
     )
 
 
-def _by_own_seeds(function: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
-    """`function` on every device's own seeds; rows are left to the compiler.
+def _by_own_seeds(
+    function: Callable[P, T], mesh: Mesh, in_specs: PyTree, out_specs: PyTree
+) -> Callable[P, T]:
+    """`function` on every device's own seeds; the compiler partitions the rows.
 
-    Left to it as well, seeds would be gathered where `vmap` does one after the other.
+    If it partitioned the seeds too, it would gather them where `vmap` is a loop over them.
     """
     return jax.shard_map(
         function,
@@ -283,19 +300,19 @@ def _by_own_seeds(function: Callable, mesh: Mesh, in_specs: Any, out_specs: Any)
 
 
 def host() -> tuple[int, int]:
-    """This host's number, and how many there are."""
+    """The index of this host, and the number of hosts."""
     return jax.process_index(), jax.process_count()
 
 
 def all_hosts(fine: bool) -> bool:
-    """Whether things are fine on every host; each of them asks, and waits for the others."""
+    """Whether `fine` holds on every host; a barrier, which every host has to call."""
     if jax.process_count() == 1:
         return fine
     return bool(multihost_utils.process_allgather(np.bool_(fine)).all())
 
 
-def whole(tree: Any) -> Any:
-    """Global arrays as NumPy arrays, on every host, wherever their parts lie."""
+def whole(tree: PyTree) -> PyTree:
+    """Global arrays of any sharding as NumPy arrays, all of them on every host."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)

@@ -15,10 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-Batch = Any
-Params = Any
-Sums = dict[str, jax.Array]
-Metrics = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, count)
+from pe_jax.training.pytrees import Batch, Metrics, Params, Sums
 
 
 class Task(NamedTuple):
@@ -47,6 +44,9 @@ class TrainState(NamedTuple):
     key: jax.Array
 
 
+TrainStep = Callable[..., tuple[TrainState, Metrics]]
+
+
 def init_state(task: Task, optimizer: optax.GradientTransformation, key: jax.Array) -> TrainState:
     """The state before the first step."""
     for_params, for_dropout = jax.random.split(key)
@@ -56,7 +56,7 @@ def init_state(task: Task, optimizer: optax.GradientTransformation, key: jax.Arr
 
 def make_train_step(
     task: Task, optimizer: optax.GradientTransformation, *, accumulation: int = 1
-) -> Callable[..., tuple[TrainState, Metrics]]:
+) -> TrainStep:
     """A step that runs the batch in `accumulation` micro-batches, with the result of one.
 
     Returns:
@@ -84,7 +84,7 @@ def make_train_step(
         else:
             parts = jax.tree.map(lambda x: _micro_batches(x, accumulation), batch)
 
-            def add(total, numbered):
+            def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
                 number, part = numbered
                 one = gradient(state.params, part, jax.random.fold_in(key, number))
                 return jax.tree.map(jnp.add, total, one), None
@@ -105,17 +105,17 @@ def make_train_step(
     return train_step
 
 
-# Of a state of several seeds: everything has a leading axis of seeds but the number of steps.
+# A state of several seeds has a leading axis of seeds everywhere but in the number of steps.
 _EACH: Any = 0
 SEED_AXES = TrainState(step=None, params=_EACH, opt_state=_EACH, key=_EACH)  # type: ignore[arg-type]
 
 
-def over_seeds(train_step: Callable[..., tuple[TrainState, Metrics]]) -> Callable:
+def over_seeds(train_step: TrainStep) -> TrainStep:
     """`train_step` for several runs that differ in their seed only, as one program.
 
     Returns:
       `step(state, batch) -> (state, metrics)`: batch and metrics with a leading axis of seeds, the
-      state as `SEED_AXES` says.
+      state by `SEED_AXES`.
     """
     return jax.vmap(train_step, in_axes=(SEED_AXES, 0), out_axes=(SEED_AXES, 0))
 
@@ -136,5 +136,5 @@ def _mean(total: jax.Array, count: jax.Array) -> jax.Array:
 
 def _micro_batches(x: jax.Array, parts: int) -> jax.Array:
     """`[B, ...] -> [parts, B/parts, ...]`, taking every parts-th row: under `jit` the rows of one
-    device then stay on it, where contiguous parts would lie on some of the devices only."""
+    device then stay on it, where contiguous parts would occupy some of the devices only."""
     return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)

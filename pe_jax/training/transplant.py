@@ -1,16 +1,17 @@
 """Starting from trained parameters, with the position encoding kept, changed or removed.
 
-Paper, section 4: a pretrained BERT is trained on with its absolute position module replaced.
+Paper, section 4: a pretrained BERT is trained further with its absolute position module replaced.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from pe_jax.encodings import PositionEncoding, resize_table, split
+from pe_jax.training.pytrees import Params
 
 
 class Changes(NamedTuple):
@@ -29,13 +30,13 @@ class Changes(NamedTuple):
 
 
 def transplant(
-    params: Any,
+    params: Params,
     encoding: PositionEncoding,
-    old: Any,
+    old: Params,
     old_encoding: PositionEncoding,
     *,
     heads: bool = True,
-) -> tuple[Any, Changes]:
+) -> tuple[Params, Changes]:
     """`params` of a fresh model with everything that fits taken from `old`.
 
     Position parameters are matched by the name of their encoding: those of an encoding that both
@@ -44,11 +45,10 @@ def transplant(
     Args:
       params, old: parameters of a BERT with heads: the encoder under `bert`, its positions under
         `bert/position`. Arrays, or their shapes.
-      heads: whether the heads that both have are to be the same; else they too are kept, dropped
-        or new.
+      heads: whether heads that both have must match; else they too are kept, dropped or new.
 
     Raises:
-      ValueError: if what is to be the same differs in name or shape; every mismatch is listed.
+      ValueError: if parameters that must match differ in name or shape; every mismatch is listed.
     """
     fresh, had = _named(params, encoding), _named(old, old_encoding)
     fits = {path for path in fresh.keys() & had.keys() if fresh[path].shape == had[path].shape}
@@ -71,14 +71,16 @@ def transplant(
     return jax.tree.unflatten(tree, merged), changes
 
 
-def resize_positions(encoding: PositionEncoding, params: Any, length: int, method: str) -> Any:
+def resize_positions(
+    encoding: PositionEncoding, params: Params, length: int, method: str
+) -> Params:
     """Position parameters for another number of positions, see `encodings.resize_table`.
 
     Args:
-      params: of `encoding`; only a learned table of absolute positions depends on the length.
+      params: those of `encoding`; only a learned table of absolute positions depends on the length.
     """
 
-    def resized(part: PositionEncoding, params: Any) -> Any:
+    def resized(part: PositionEncoding, params: Params) -> Params:
         if part.kind != "absolute" or "table" not in params:
             return params
         return {"table": resize_table(params["table"], length, method)}
@@ -92,9 +94,9 @@ _ENCODER = "bert"
 _POSITION = "bert/position/"
 
 
-def _named(params: Any, encoding: PositionEncoding) -> dict[str, Any]:
-    """Leaves by path, in tree order; positions under the name of their encoding in any case."""
-    lone = "" if encoding.parts else encoding.name  # A single encoding's are not nested.
+def _named(params: Params, encoding: PositionEncoding) -> dict[str, jax.Array]:
+    """Leaves by path, in tree order; position parameters always under their encoding's name."""
+    lone = "" if encoding.parts else encoding.name  # Those of a single encoding are not nested.
     named = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = "/".join(str(key.key) for key in path)
@@ -109,5 +111,5 @@ def _top(path: str) -> str:
     return path.partition("/")[0]
 
 
-def _shape(leaf: Any) -> str:
+def _shape(leaf: jax.Array | None) -> str:
     return "nothing" if leaf is None else str(tuple(np.shape(leaf)))

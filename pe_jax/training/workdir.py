@@ -1,4 +1,4 @@
-"""A run's folder: its config, kept beside what it wrote, and who writes in it."""
+"""A run's folder: its config, saved next to its results, and a lock for the process that writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from pe_jax.files import is_remote, write_text
 from pe_jax.training.sharding import host
 
-# What may differ when a run goes on: nothing that its numbers depend on.
+# What may differ when a run resumes: nothing that its numbers depend on.
 _MAY_CHANGE = (
     "log_every",
     "checkpoint_every",
@@ -25,10 +25,10 @@ _MAY_CHANGE = (
     "data.workers",
 )
 
-# Values that give the same numbers. With "fsdp" the state lies elsewhere than with "jit", and sums
-# are rounded in another order, as on another number of devices; dropout is drawn alike. Not so
-# "pmap": it draws dropout by device.
-_ALIKE = {"parallel": ("jit", "fsdp")}
+# Values that give the same numbers. With "fsdp" the state has other shardings than with "jit", and
+# sums are rounded in another order, as on another number of devices; dropout masks are the same.
+# With "pmap" they are not: it draws them per device.
+_EQUIVALENT = {"parallel": ("jit", "fsdp")}
 
 
 def check(workdir: Path, config: ConfigDict) -> None:
@@ -50,22 +50,22 @@ def check(workdir: Path, config: ConfigDict) -> None:
     if changed:
         raise ValueError(
             f"{workdir} holds a run with another config:\n" + "\n".join(changed) + "\n"
-            "Give another --workdir, or the same config to go on with that run."
+            "Give another --workdir, or the same config to resume that run."
         )
 
 
 def _same(key: str, old: Any, new: Any) -> bool:
-    """Whether a run goes on as it would have with the old value."""
-    alike = _ALIKE.get(key, ())
-    return old == new or key in _MAY_CHANGE or (old in alike and new in alike)
+    """Whether a run that resumes gives the numbers that it would have given with the old value."""
+    same = _EQUIVALENT.get(key, ())
+    return old == new or key in _MAY_CHANGE or (old in same and new in same)
 
 
 @contextlib.contextmanager
 def occupied(workdir: Path) -> Iterator[None]:
-    """Keeps a second run out of the folder as long as the context lasts.
+    """Locks the folder against a second run within the context.
 
-    The lock ends with the process, however that ends. Object stores have no locks, nor has every
-    network file system: there, nobody is kept out.
+    The lock ends with the process, however that ends. Object stores and some network file systems
+    have no locks: there nothing is checked.
 
     Raises:
       ValueError: if another process has the folder; the message says which.
@@ -81,7 +81,7 @@ def occupied(workdir: Path) -> Iterator[None]:
             lock.seek(0)
             raise ValueError(
                 f"Another run is writing in {workdir}: {lock.read().strip() or 'unknown'}. Wait "
-                "until it has ended, stop it (it saves and goes on later), or give another "
+                "until it has ended, stop it (it saves, and can be resumed), or give another "
                 "--workdir."
             ) from None
         except OSError:
@@ -102,7 +102,7 @@ def load_config(workdir: Path, *tasks: str) -> ConfigDict:
     """The config of the run in `workdir`.
 
     Args:
-      tasks: what it may have trained; anything where none is given.
+      tasks: what it may have trained; default anything.
 
     Raises:
       ValueError: if there is none, or one of another task.

@@ -1,4 +1,4 @@
-"""The paper's tables 2 and 3, made of finished fine-tuning runs."""
+"""The paper's tables 2 and 3, made from finished fine-tuning runs."""
 
 from pe_jax.reports.paper_tables.build import build, write_tables
 from pe_jax.reports.paper_tables.cells import Cell, Comparison, mean_over_tasks, welch

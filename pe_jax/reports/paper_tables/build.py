@@ -1,20 +1,19 @@
-"""From the folders of runs to tables 2 and 3, and to the files that hold them."""
+"""Tables 2 and 3 from the folders of runs, and the files that they are written to."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from pe_jax import encodings
 from pe_jax.errors import did_you_mean
-from pe_jax.files import write_text
+from pe_jax.files import Json, write_text
 from pe_jax.reports.paper_tables import formats, notes
 from pe_jax.reports.paper_tables.cells import Cell, mean_over_tasks, welch
-from pe_jax.reports.paper_tables.columns import IN_MEAN, Column, place
+from pe_jax.reports.paper_tables.columns import IN_MEAN, Column, sort_key
 from pe_jax.reports.paper_tables.results import Results, pool, read
 from pe_jax.reports.paper_tables.table import TITLES, Table
 
@@ -25,8 +24,8 @@ def write_tables(folders: list[Path], config: ConfigDict, out: Path) -> str:
     `tables.json` and `tables.md` hold both; `glue.*` and `squad.*` one each, if it has a run.
 
     Raises:
-      ValueError: if no run has finished, for results that are damaged or cannot be joined, and for
-        settings out of range.
+      ValueError: if no run has finished, results are damaged or cannot be pooled, or a setting is
+        out of range.
     """
     if not 0 < config.p_value < 1:
         raise ValueError(f"config.p_value is between 0 and 1, got {config.p_value}.")
@@ -68,8 +67,8 @@ def write_tables(folders: list[Path], config: ConfigDict, out: Path) -> str:
 
 
 def build(name: str, runs: list[Results], config: ConfigDict) -> Table:
-    """The table `name`, `"glue"` or `"squad"`, of runs that were joined over seeds."""
-    columns = sorted({column for run in runs for column in run.columns()}, key=place)
+    """The table `name`, `"glue"` or `"squad"`, of runs that are pooled over seeds."""
+    columns = sorted({column for run in runs for column in run.columns()}, key=sort_key)
     positions = {run.position for run in runs}
     order = [one for one in encodings.PAPER if one in positions or config.all_rows]
     order += sorted(positions.difference(order))
@@ -89,7 +88,7 @@ def build(name: str, runs: list[Results], config: ConfigDict) -> Table:
             grid.append([cells.get(position) for position in order])
     grid = [_compared(column, order, config.baseline) for column in grid]
     rows = dict(zip(order, map(list, zip(*grid))))
-    # Of as many seeds as most cells have; the larger number where two are as frequent.
+    # The number of seeds that most cells have; of equally frequent ones the larger.
     counts = Counter(run.n for row in rows.values() for run in row if run)
     usual = max(counts, key=lambda n: (counts[n], n))
     table = Table(name, keys, labels, rows, config.baseline, config.p_value, usual, [])
@@ -97,7 +96,7 @@ def build(name: str, runs: list[Results], config: ConfigDict) -> Table:
 
 
 def _means(own: dict[str, dict[str, Cell]], positions: set[str]) -> dict[str, tuple[str, ...]]:
-    """Columns of means -> the sets they are over: all eight, and those that every row has."""
+    """Columns of means -> the sets they average: all eight, and those that every row has."""
     means = {f"mean of {len(IN_MEAN)}": IN_MEAN}
     common = tuple(task for task in IN_MEAN if positions <= own.get(task, {}).keys())
     if 1 < len(common) < len(IN_MEAN):
@@ -117,7 +116,7 @@ def _compared(column: list[Cell | None], order: list[str], baseline: str) -> lis
     ]
 
 
-def _numbers(table: Table) -> dict[str, Any]:
+def _numbers(table: Table) -> Json:
     return {
         "columns": dict(zip(table.keys, table.labels)),
         "rows": {

@@ -1,19 +1,21 @@
-"""One number of a table: its mean, its spread over seeds, and its distance from a baseline."""
+"""A cell of a table: mean and spread over seeds, and the difference from a baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
+
+from pe_jax.files import Json
 
 
 class Comparison(NamedTuple):
     """Welch's two-sided t-test of scores against a baseline's.
 
-    `interval`: 95 % confidence bounds of the difference. All but the difference are None where
-    neither side varies over its seeds: the test measures a difference by that variation.
+    `interval`: 95 % confidence bounds of the difference. All but the difference are None if neither
+    side varies over its seeds: the test measures a difference in units of that variation.
     """
 
     difference: float
@@ -24,7 +26,7 @@ class Comparison(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Scores in points, one for each seed; `test` is None where there is nothing to compare."""
+    """Scores in points, one for each seed; `test` is None if there is nothing to compare."""
 
     seeds: tuple[int, ...]
     scores: tuple[float, ...]
@@ -47,8 +49,8 @@ class Cell(NamedTuple):
     def p(self) -> float | None:
         return self.test.p if self.test else None
 
-    def numbers(self) -> dict[str, Any]:
-        """As in `tables.json`."""
+    def numbers(self) -> Json:
+        """The cell in `tables.json`."""
         return {
             "mean": self.mean,
             "std": self.std,
@@ -60,7 +62,7 @@ class Cell(NamedTuple):
 
 
 def welch(scores: Sequence[float], baseline: Sequence[float]) -> Comparison | None:
-    """Compares scores with a baseline's, whose variance may be another; None below two seeds."""
+    """Compares scores with a baseline of possibly different variance; None below two seeds."""
     if min(len(scores), len(baseline)) < 2:
         return None
     difference = float(np.mean(scores) - np.mean(baseline))
@@ -78,14 +80,14 @@ def welch(scores: Sequence[float], baseline: Sequence[float]) -> Comparison | No
 
 def _variance(values: Sequence[float]) -> float:
     """With n - 1 in the denominator."""
-    # Rounding of the mean would leave some 1e-29 of equal values.
+    # Equal values would get some 1e-29 from the rounding of the mean.
     return float(np.var(values, ddof=1)) if np.ptp(values) else 0.0
 
 
 def mean_over_tasks(cells: Sequence[Cell | None]) -> Cell | None:
     """Each seed's mean over tasks; None if a task is missing or has other seeds than the first.
 
-    The spread of a row's mean is thus over seeds, as the paper's, not over tasks.
+    The spread of a row's mean is thus over seeds, as in the paper, not over tasks.
     """
     there = [cell for cell in cells if cell]
     if not there or len(there) < len(cells) or len({cell.seeds for cell in there}) > 1:

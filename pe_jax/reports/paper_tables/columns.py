@@ -1,4 +1,4 @@
-"""The columns of tables 2 and 3: which metric of which set, in the paper's order."""
+"""The columns of tables 2 and 3: a metric of a dataset each, in the paper's order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GLUE: dict[str, tuple[str, str]] = {
     "glue/wnli": ("WNLI acc", "accuracy"),
 }
 
-# The paper's mean leaves WNLI out: its development set contradicts its training set.
+# The paper's mean excludes WNLI: its development set contradicts its training set.
 IN_MEAN: tuple[str, ...] = tuple(name for name in GLUE if name != "glue/wnli")
 
 # Table 3; other sets of questions and spans have the same two columns, under their own names.
@@ -35,12 +35,12 @@ class Column(NamedTuple):
 
     @property
     def own(self) -> bool:
-        """Whether training was on the set's own training split, as in published results."""
+        """Whether runs were trained on the set's own training split, as in published results."""
         return self.trained_on == self.dataset
 
     @property
     def key(self) -> str:
-        """Its name in files, unlike any other column's."""
+        """Its unique name in files."""
         origin = "" if self.own else f"{self.trained_on} -> "
         return f"{origin}{self.dataset} {self.metric}"
 
@@ -67,8 +67,8 @@ def columns(dataset: str, trained_on: str) -> list[Column]:
     ]
 
 
-def place(column: Column) -> tuple:
-    """Sorts columns: the paper's first, in its order; then those trained on something else."""
+def sort_key(column: Column) -> tuple[bool, int, str, str, int]:
+    """Sorts columns: the paper's first, in its order; then those trained on another set."""
     known = [*GLUE, *SQUAD]
     at = known.index(column.dataset) if column.dataset in known else len(known)
     within = list(SPAN_METRICS).index(column.metric) if column.table == "squad" else 0

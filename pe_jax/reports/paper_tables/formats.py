@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pe_jax.console import markdown as plain
@@ -26,7 +27,7 @@ _LATEX = str.maketrans(
 
 
 class Printed(NamedTuple):
-    """The parts of a cell's text; the last three are empty where there is nothing to say."""
+    """The parts of a cell's text; the last three may be empty."""
 
     mean: str
     bold: bool
@@ -91,7 +92,7 @@ def escape(text: str) -> str:
 
 
 def printed(table: Table) -> dict[str, list[Printed]]:
-    """Encoding -> the text of its cells; equal as printed, several are the best of a column."""
+    """Encoding -> the text of its cells; those that print as the best of a column are bold."""
     columns = zip(*table.rows.values())
     rounded = lambda cell: f"{cell.mean:z.{table.decimals}f}"
     best = [max((float(rounded(c)) for c in column if c), default=None) for column in columns]
@@ -113,6 +114,6 @@ def _mark(cell: Cell, p_value: float) -> str:
     return "†" if cell.test.difference > 0 else "‡"
 
 
-def _joined(cell: Printed, bold, escape=str) -> str:
+def _joined(cell: Printed, bold: Callable[[str], str], escape: Callable[[str], str] = str) -> str:
     mean = bold(cell.mean) if cell.bold else escape(cell.mean)
     return mean + escape(f"{cell.mark}{cell.spread}{cell.seeds}")

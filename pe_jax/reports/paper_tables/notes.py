@@ -1,4 +1,4 @@
-"""What is said under a table: what its marks mean, and what a reader should beware of."""
+"""The notes under a table: what its marks mean, and warnings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def origins(columns: list[Column]) -> dict[str, str]:
 
 
 def under(table: Table, runs: list[Results], columns: list[Column]) -> list[str]:
-    """Sentences for the caption, then warnings; each is one line."""
+    """Sentences for the caption, then warnings, one a line."""
     lines = [_spread(table, runs), _tests(table)]
     if table.name == "glue":
         lines.insert(
             1,
             "mcc is Matthews' correlation and spear. Spearman's, times 100; MNLI-mm is the "
-            "mismatched set. Means over tasks leave WNLI out; their ± is over seeds, of each "
+            "mismatched set. Means over tasks exclude WNLI; their ± is over seeds, of each "
             "seed's mean, and they are missing where a task is, or has other seeds.",
         )
     lines += [
@@ -63,7 +63,7 @@ def _tests(table: Table) -> str:
 
 def _settings_apart(runs: list[Results], columns: list[Column]) -> list[str]:
     """Settings in which the rows of a column differ, columns with the same differences together."""
-    said: dict[str, list[str]] = defaultdict(list)
+    warnings: dict[str, list[str]] = defaultdict(list)
     for column in columns:
         mine = [run for run in runs if column in run.columns()]
         for key, values in differences(mine).items():
@@ -71,15 +71,15 @@ def _settings_apart(runs: list[Results], columns: list[Column]) -> list[str]:
             for run, value in zip(mine, values):
                 having[json.dumps(value)].append(run.position)
             each = "; ".join(f"{value} ({', '.join(who)})" for value, who in having.items())
-            said[f"{key} is {each}"].append(column.label)
+            warnings[f"{key} is {each}"].append(column.label)
     return [
         f"Warning: rows of {', '.join(labels)} differ in settings: {what}."
-        for what, labels in said.items()
+        for what, labels in warnings.items()
     ]
 
 
 def _inits_apart(runs: list[Results]) -> list[str]:
-    """Encodings whose runs start from different weights: a row is then not of one model."""
+    """Encodings whose runs start from different weights: their rows mix several models."""
     inits: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         inits[run.position].add(run.init)

@@ -1,4 +1,4 @@
-"""What fine-tuning runs left in their folders: read, checked, and joined over seeds."""
+"""The results in the folders of fine-tuning runs: read, checked, and pooled over seeds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from flax import traverse_util
 
+from pe_jax.files import Json
 from pe_jax.reports.paper_tables.columns import Column, columns
 from pe_jax.training import workdir
 
 _KEYS = ("dataset", "trained_on", "position", "init", "select", "seeds", "scores")
 
-# Last parts of config keys that no score depends on, or that the tables take from the results.
+# Last parts of config keys that no score depends on, or that tables read from the results.
 _NOT_SETTINGS = {
     "cache_dir",
     "checkpoint_every",
@@ -32,10 +33,10 @@ _NOT_SETTINGS = {
 
 
 class Results(NamedTuple):
-    """Scores of one encoding on one set, over seeds; of one run, or of several that were joined.
+    """Scores of one encoding on one set, over the seeds of one run or of several pooled ones.
 
     `scores`: metric -> points for each of `seeds`, which ascend. `settings`: dotted config keys
-    that scores depend on, without the encoding and the pretrained weights.
+    that scores depend on, except the encoding and the pretrained weights.
     """
 
     folder: Path
@@ -45,7 +46,7 @@ class Results(NamedTuple):
     init: str
     seeds: tuple[int, ...]
     scores: dict[str, tuple[float, ...]]
-    settings: dict[str, Any]
+    settings: Json
 
     def columns(self) -> list[Column]:
         return columns(self.dataset, self.trained_on)
@@ -55,7 +56,7 @@ def read(folder: Path) -> Results | None:
     """The results of the run in `folder`, or None if it has not finished.
 
     Raises:
-      ValueError: if `results.json` is not what a finished run writes, or `config.json` is missing.
+      ValueError: if `results.json` is not that of a finished run, or `config.json` is missing.
     """
     path = folder / "results.json"
     if not path.is_file():
@@ -67,7 +68,7 @@ def read(folder: Path) -> Results | None:
     missing = [key for key in _KEYS if key not in found]
     if missing:
         raise ValueError(f"{path} lacks {', '.join(missing)}; it has {', '.join(found) or 'none'}.")
-    # Of sets other than GLUE and SQuAD, `dataset` may say both: TRAINING SET -> EVALUATION SET.
+    # For sets other than GLUE and SQuAD, `dataset` may name both: TRAINING SET -> EVALUATION SET.
     dataset = found["dataset"].rpartition(" -> ")[2]
     trained_on = found["trained_on"].partition(" -> ")[0]
     try:
@@ -88,7 +89,7 @@ def read(folder: Path) -> Results | None:
 
 
 def pool(runs: Iterable[Results]) -> dict[tuple[str, str, str], Results]:
-    """One `Results` for each (dataset, trained_on, position): runs of other seeds are joined.
+    """One `Results` for each (dataset, trained_on, position): runs of other seeds are pooled.
 
     Raises:
       ValueError: if two runs of one cell share a seed, or differ in more than their seeds.
@@ -128,13 +129,13 @@ def _joined(one: Results, other: Results) -> Results:
     )
 
 
-def _checked_seeds(path: Path, seeds: Any) -> list[int]:
+def _checked_seeds(path: Path, seeds: object) -> list[int]:
     if not isinstance(seeds, list) or not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"{path}: seeds are to be a list of different numbers, got {seeds!r}.")
+        raise ValueError(f"{path}: seeds must be a list of different numbers, got {seeds!r}.")
     return seeds
 
 
-def _by_seed(path: Path, seeds: list[int], scores: Any, name: str) -> tuple[float, ...]:
+def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> tuple[float, ...]:
     """The scores of a metric, ordered by seed."""
     if name not in scores:
         raise ValueError(f"{path} has no score {name!r}; it has {', '.join(scores) or 'none'}.")
@@ -143,14 +144,14 @@ def _by_seed(path: Path, seeds: list[int], scores: Any, name: str) -> tuple[floa
         raise ValueError(f"{path}: {len(seeds)} seeds need as many scores {name!r}, got {values}.")
     if not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
         raise ValueError(
-            f"{path}: scores {name!r} are to be finite numbers, got {values}. "
-            "A run that diverged has no place in a mean: leave it out, or run it again."
+            f"{path}: scores {name!r} must be finite numbers, got {values}. "
+            "A run that diverged cannot enter a mean: leave it out, or run it again."
         )
     return tuple(float(value) for _, value in sorted(zip(seeds, values)))
 
 
-def _settings(folder: Path, select: str) -> dict[str, Any]:
-    # How often a run was scored decides which step was its best, but not which was its last.
+def _settings(folder: Path, select: str) -> Json:
+    # How often a run was scored decides which step was its best, but not which was the last.
     without = _NOT_SETTINGS | ({"eval_every"} if select == "last" else set())
     config = traverse_util.flatten_dict(workdir.load_config(folder).to_dict(), sep=".")
     kept = {key: value for key, value in config.items() if key.rpartition(".")[2] not in without}

@@ -13,8 +13,8 @@ DECIMALS = {"glue": 1, "squad": 2}  # As the paper prints them.
 class Table(NamedTuple):
     """`rows`: encoding -> a cell for each of `keys`, None where there is no score.
 
-    `keys` name columns in files, `labels` in print; `usual` is the number of seeds that goes
-    without saying.
+    `keys` name columns in files, `labels` in print; `usual` is the number of seeds that is not
+    printed in the cells.
     """
 
     name: str

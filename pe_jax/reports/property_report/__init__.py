@@ -1,4 +1,4 @@
-"""The property report: what position encodings are like, measured and drawn, part by part."""
+"""The property report: properties of position encodings, measured and plotted, part by part."""
 
 from pe_jax.reports.property_report.report import PARTS, measure_properties
 from pe_jax.reports.property_report.subjects import Subject, from_checkpoint, from_name, from_run

@@ -1,13 +1,12 @@
-"""How position vectors come about: P·Pᵀ at the checkpoints of a run (paper, A.4, figure 5)."""
+"""How position vectors evolve: P·Pᵀ at the checkpoints of a run (paper, A.4, figure 5)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.console.markdown import table
+from pe_jax.files import Json
 from pe_jax.reports.property_report.measures import cells, columns, measure
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject, position_vectors
@@ -20,7 +19,7 @@ _PANELS = 8
 def evolution(subjects: list[Subject], settings: Settings) -> Section | None:
     """P·Pᵀ and its properties at the start and at every checkpoint of each run that learns them."""
     names = columns(settings.windows)
-    numbers: dict[str, Any] = {}
+    numbers: Json = {}
     rows, paths = [], []
     for subject in subjects:
         if subject.folder is None or not subject.position:
@@ -29,7 +28,7 @@ def evolution(subjects: list[Subject], settings: Settings) -> Section | None:
         moments += [
             (step, params["bert"]["position"]) for step, params in params_by_step(subject.folder)
         ]
-        if len(moments) < 3:  # The start and the end alone are in the section on vectors.
+        if len(moments) < 3:  # Start and end alone are in the section on position vectors.
             continue
         for part, learned in subject.parts():
             if not learned:

@@ -1,29 +1,30 @@
-"""What learned frequencies do: single cosines, their sum ψ, how far it falls (figures 4 and 6)."""
+"""Frequencies: single cosines, their sum ψ, and how far it decreases (figures 4 and 6)."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.console.markdown import table
+from pe_jax.files import Json
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject
 
 
 def frequencies(subjects: list[Subject], settings: Settings) -> Section | None:
-    """ψ(m) and its turning point for every part made of waves, and where its frequencies lie."""
+    """ψ(m), its turning point, and the range of frequencies for every sinusoidal part."""
     length = settings.config.length
     m = np.arange(length)
-    numbers: dict[str, Any] = {}
+    numbers: Json = {}
     rows, paths, curves = [], [], {}
     for subject in subjects:
         for part, params in subject.parts():
             if part.frequencies is None:
                 continue
             label = subject.label(part)
-            w = np.abs(np.asarray(part.frequencies(params)))  # cos does not know the sign.
+            w = np.abs(np.asarray(part.frequencies(params)))  # cos is even.
             curve = np.asarray(properties.psi(w, m)) / len(w)
             turn = int(properties.turning_point(curve))
             curves[label] = (curve, turn)
@@ -49,20 +50,23 @@ def frequencies(subjects: list[Subject], settings: Settings) -> Section | None:
             vector=settings.config.vector,
         )
     )
+    shares = (f"below π/{length}", "above π")
     lines = [
-        f"Frequencies in radians per position. Waves below π/{length} fall over all {length}",
-        "positions, waves above π alternate from one position to the next. ψ(m) = Σ cos(ω_i m)",
-        "falls without a break up to the turning point.",
+        f"Frequencies in radians per position. Cosines below π/{length} decrease over all {length}",
+        "positions, those above π alternate from one position to the next. ψ(m) = Σ cos(ω_i m)",
+        "decreases up to the turning point.",
         "",
         *table(
-            ["waves", "F", "least", "median", "greatest", f"below π/{length}", "above π", "turn"],
+            ["sinusoids", "F", "least", "median", "greatest", *shares, "turn"],
             rows,
         ),
     ]
     return Section("Frequencies", numbers, lines, paths)
 
 
-def _figure(label, w: np.ndarray, m: np.ndarray, curve: np.ndarray, turn: int, settings: Settings):
+def _figure(
+    label: str, w: np.ndarray, m: np.ndarray, curve: np.ndarray, turn: int, settings: Settings
+) -> Path:
     """Five frequencies from the slowest to the fastest, and the sum of all."""
     chosen = np.sort(w)[np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))]
     waves = np.asarray(properties.waves(chosen, m))

@@ -1,8 +1,8 @@
-"""Identical word probing: attention among copies of one word (paper, 3.1, equation 5, figure 3)."""
+"""Identical word probing: attention among copies of one token (paper, 3.1, eq. 5, figure 3)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, TypeAlias
 
 import jax
 import numpy as np
@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from pe_jax import figures, properties
 from pe_jax.console.markdown import table
+from pe_jax.files import Json
 from pe_jax.models import attention_map
 from pe_jax.reports.property_report.measures import (
     Numbers,
@@ -22,6 +23,8 @@ from pe_jax.reports.property_report.measures import (
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject
 
+Quantity: TypeAlias = Literal["logits", "weights"]
+
 _OF_WEIGHTS = {
     "forward_share": "forward share",
     "chen_locality": "Chen locality",
@@ -29,10 +32,10 @@ _OF_WEIGHTS = {
 }
 
 
-def probe(subject: Subject, settings: Settings, what: str) -> jax.Array:
+def probe(subject: Subject, settings: Settings, what: Quantity) -> jax.Array:
     """Ā `[H, L, L]` of one layer, the mean over random words: logits or weights.
 
-    Several parts of a report look at the same one: it is measured once.
+    Several parts of a report use the same Ā: it is measured once.
     """
     key = (subject, what)
     if key not in settings.probes:
@@ -40,21 +43,21 @@ def probe(subject: Subject, settings: Settings, what: str) -> jax.Array:
     return settings.probes[key]
 
 
-def _probe(subject: Subject, config: ConfigDict, what: str) -> jax.Array:
+def _probe(subject: Subject, config: ConfigDict, what: Quantity) -> jax.Array:
     assert subject.model is not None and subject.words is not None
     if not len(subject.words):
         raise ValueError(f"{subject.name} has no whole words in its vocabulary to probe with.")
     draw = np.random.default_rng(config.seed)
     words = draw.choice(subject.words, _count(subject, config), replace=False).astype(np.int32)
     length = min(config.length, subject.length)
-    attend = attention_map(subject.model, layer=config.layer, what=what)  # type: ignore[arg-type]
-    # Memory in mind: logits of a batch, and [L, L, d] where an encoding makes them.
+    attend = attention_map(subject.model, layer=config.layer, what=what)
+    # Bounds the memory of a batch's logits, and of the [L, L, d] that some encodings make.
     batch = max(1, min(16, 2**25 // (length**2 * subject.model.num_heads)))
     return properties.identical_words(attend, subject.params, words, length=length, batch=batch)
 
 
 def _count(subject: Subject, config: ConfigDict) -> int:
-    """How many words are drawn: as many as asked for, or as there are."""
+    """How many words are drawn: `config.words`, or all of a smaller vocabulary."""
     return 0 if subject.words is None else min(config.words, len(subject.words))
 
 
@@ -70,10 +73,11 @@ def words(subjects: list[Subject], settings: Settings) -> Section | None:
     config = settings.config
     if config.heads not in ("average", "each"):
         raise ValueError(f"config.heads is 'average' or 'each', got {config.heads!r}.")
-    numbers: dict[str, Any] = {}
+    numbers: Json = {}
     panels = []
     for subject in subjects:
-        logits, weights = (np.asarray(probe(subject, settings, w)) for w in ("logits", "weights"))
+        logits = np.asarray(probe(subject, settings, "logits"))
+        weights = np.asarray(probe(subject, settings, "weights"))
         shown = weights if config.attention == "weights" else logits
         numbers[subject.name] = {
             "words": _count(subject, config),

@@ -1,4 +1,4 @@
-"""The metrics of one matrix as named numbers, and how tables show them."""
+"""The metrics of one matrix by name, and their columns in tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def measure(phi: Array, windows: Sequence[int]) -> Numbers:
 
     Args:
       phi: `[L, L]`.
-      windows: of monotonicity; those that do not fit are left out.
+      windows: of monotonicity; those that do not fit are skipped.
     """
     fitting = [w for w in windows if w < len(phi)]
     found = {
@@ -32,7 +32,7 @@ def measure(phi: Array, windows: Sequence[int]) -> Numbers:
 
 
 def measure_weights(weights: Array) -> Numbers:
-    """What softmaxed attention `[L, L]` of identical words says of direction and distance."""
+    """Direction and distance of the softmaxed attention `[L, L]` among identical words."""
     found = {
         "forward_share": properties.forward_share(weights),
         "chen_locality": properties.chen_locality(weights),
@@ -53,7 +53,7 @@ def columns(windows: Sequence[int]) -> dict[str, str]:
 
 
 def cells(numbers: Numbers, names: Sequence[str]) -> list[str]:
-    """Numbers with three decimals, a dash for one that is not there."""
+    """Numbers with three decimals, a dash for a missing one."""
     return [f"{numbers[name]:.3f}" if name in numbers else "–" for name in names]
 
 

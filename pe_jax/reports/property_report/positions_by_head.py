@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.console.markdown import table
+from pe_jax.files import Json
 from pe_jax.models import projections, query_key_matrices
 from pe_jax.reports.property_report.measures import Numbers, cells, columns, measure, standardized
 from pe_jax.reports.property_report.section import Section, Settings
@@ -53,7 +53,7 @@ def heads(subjects: list[Subject], settings: Settings) -> Section | None:
             ],
         ),
     ]
-    numbers: dict[str, Any] = {"position_products": by_head, "layers": by_layer}
+    numbers: Json = {"position_products": by_head, "layers": by_layer}
     return Section("Positions by head", numbers, lines, paths)
 
 
@@ -65,7 +65,7 @@ def _position_products(
     for subject in subjects:
         for part, params in subject.parts():
             if part.kind != "absolute":
-                continue  # A relative vector is added to the keys after the projection.
+                continue  # Relative vectors are added to the keys after the projection.
             label, layer = subject.label(part), settings.config.layer
             x = subject.span(part, settings.config.length)
             vectors = position_vectors(part, params, x)
@@ -110,7 +110,7 @@ def _layers(subject: Subject) -> list[Numbers]:
 
 
 def _shown(by_head: list[Numbers], *, alone: bool) -> dict[str, Numbers]:
-    """What the table has room for: every head of a subject that is alone, else their mean."""
+    """The rows of the table: every head of a single subject, else their mean."""
     if alone:
         return {str(h): numbers for h, numbers in enumerate(by_head)}
     return {"mean": {k: float(np.mean([one[k] for one in by_head])) for k in by_head[0]}}

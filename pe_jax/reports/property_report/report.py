@@ -1,4 +1,4 @@
-"""Puts the parts of a property report together: numbers, figures, and a page to read."""
+"""The property report: the chosen parts, with their numbers, figures, and a page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pe_jax.reports.property_report.subjects import Subject
 
 
 class Part(NamedTuple):
-    """A measurement, and what it needs to have something to show."""
+    """A measurement, and what subjects it needs."""
 
     make: Callable[[list[Subject], Settings], Section | None]
     needs: str
@@ -53,11 +53,10 @@ def measure_properties(subjects: list[Subject], config: ConfigDict, out: Path) -
     """Writes `PART.json`, figures and `report.md` to `out`; returns the latter's text.
 
     Args:
-      subjects: what to measure.
-      config: of `configs/properties.py`; `config.parts` chooses parts, all that apply by default.
+      config: of `configs/properties.py`; `config.parts` chooses parts, by default all that apply.
 
     Raises:
-      ValueError: for an unknown part, or a chosen one that has nothing to show.
+      ValueError: for an unknown part, or a chosen one that does not apply to the subjects.
     """
     if not subjects:
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,10 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
     """Pearson's and Spearman's correlations of the violations of Ā with the runs' scores.
 
     Scores are the last held-out ones of each run, or those of the CSV file `config.scores`: a
-    header, a row a run, the run's name first; more is better.
+    header, then a row for each run that begins with its name; more is better.
 
     Raises:
-      ValueError: for a CSV file that lacks runs, or holds something else than numbers.
+      ValueError: for a CSV file that lacks runs, or has a cell that is not a number.
     """
     runs = [subject for subject in subjects if subject.folder]
     if len(runs) < properties.MINIMUM_RUNS:
@@ -37,23 +38,6 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
     shared = [name for name in names if all(name in one for one in measured)]
     violations = {names[name]: [one[name] for one in measured] for name in shared}
     found = properties.correlate(violations, scores)
-    shape = (len(violations), len(scores))
-    grid = lambda field: np.array(
-        [np.nan if (v := getattr(one, field)) is None else v for one in found]
-    ).reshape(shape)
-    paths = [
-        figures.correlation_map(
-            grid(kind),
-            grid(f"{kind}_p"),
-            list(violations),
-            [name.replace(" ", "\n") for name in scores],
-            settings.figure(f"correlation_{kind}"),
-            title=f"Violations against scores over {len(runs)} runs ({kind.capitalize()})",
-            label="correlation; * p < 0.05",
-            vector=settings.config.vector,
-        )
-        for kind in ("pearson", "spearman")
-    ]
     text = lambda value, form: "–" if value is None else format(value, form)
     rows = [
         [one.violation, one.score, str(one.n),
@@ -63,8 +47,8 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
     ]  # fmt: skip
     lines = [
         "Over the runs, violations by the logits of identical words against scores. More is",
-        "better: below 0 the violation goes with worse scores. p-values are two-sided, not",
-        f"corrected for the {len(found)} pairs looked at. A dash: one of the two is constant.",
+        "better: below 0, more violation goes with worse scores. p-values are two-sided, not",
+        f"corrected for the {len(found)} pairs. A dash: one of the two is constant.",
         "",
         *table(["violation", "score", "n", "Pearson", "p", "Spearman", "p"], rows),
     ]
@@ -74,7 +58,39 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
         "scores": scores,
         "correlations": [one._asdict() for one in found],
     }
+    title = f"Violations against scores over {len(runs)} runs"
+    paths = [
+        _figure(kind, found, (list(violations), list(scores)), title, settings)
+        for kind in ("pearson", "spearman")
+    ]
     return Section("Properties against scores", numbers, lines, paths)
+
+
+def _figure(
+    kind: str,
+    found: Sequence[properties.Correlation],
+    names: tuple[list[str], list[str]],
+    title: str,
+    settings: Settings,
+) -> Path:
+    """The correlations of one kind, by violation and score."""
+    violations, scores = names
+
+    def grid(field: str) -> np.ndarray:
+        values = [getattr(one, field) for one in found]
+        filled = np.array([np.nan if value is None else value for value in values])
+        return filled.reshape(len(violations), len(scores))
+
+    return figures.correlation_map(
+        grid(kind),
+        grid(f"{kind}_p"),
+        violations,
+        [name.replace(" ", "\n") for name in scores],
+        settings.figure(f"correlation_{kind}"),
+        title=f"{title} ({kind.capitalize()})",
+        label="correlation; * p < 0.05",
+        vector=settings.config.vector,
+    )
 
 
 def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
@@ -112,6 +128,4 @@ def _from_csv(path: Path, runs: list[str]) -> dict[str, list[float]]:
             for i, name in enumerate(header[1:])
         }
     except (ValueError, IndexError) as error:
-        raise ValueError(
-            f"{path} holds something else than a number in each cell: {error}."
-        ) from None
+        raise ValueError(f"{path} has a cell that is not a number: {error}.") from None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 
 from pe_jax import figures
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import write_text
+from pe_jax.files import Json, write_text
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject
-from pe_jax.tasks.pretraining import build
+from pe_jax.tasks.pretraining import PretrainingExperiment, build
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
@@ -24,12 +23,12 @@ _SCORE = "masked_lm_accuracy"
 def scores(subjects: list[Subject], settings: Settings) -> Section | None:
     """Every checkpoint of each run, scored on held-out text of the last stage's length.
 
-    Scores are kept in `scores_cache/` of the output: a second call scores new checkpoints only.
+    Scores are cached in `scores_cache/` of the output: a second call scores new checkpoints only.
     """
     runs = [subject for subject in subjects if subject.folder]
     if not runs:
         return None
-    numbers: dict[str, Any] = {}
+    numbers: Json = {}
     rows, curves = [], {}
     switches: dict[float, str] = {}
     for run in runs:
@@ -71,12 +70,27 @@ def scores(subjects: list[Subject], settings: Settings) -> Section | None:
     return Section("Scores across the switch of lengths", numbers, lines, [path])
 
 
-def _percent(checkpoint: dict[str, Any] | None) -> str:
+def _percent(checkpoint: Json | None) -> str:
     return "–" if checkpoint is None else f"{checkpoint[_SCORE]:.1%}"
 
 
-def _score(run: Subject, settings: Settings) -> dict[str, Any]:
-    """Epoch and scores of every checkpoint; what was scored before is read from the cache."""
+def _score(run: Subject, settings: Settings) -> Json:
+    """Epoch and scores of every checkpoint, from the cache where they are in it."""
+    known = _scored(run, settings)
+    stages = known["stages"]
+    found = []
+    for step in sorted(map(int, known["checkpoints"])):
+        stage = next(s for s in reversed(stages) if step > s["step"])
+        epoch = stage["epoch"] + (step - stage["step"]) * stage["epochs_a_step"]
+        found.append(
+            {"step": step, "epoch": epoch, "stage_length": stage["length"],
+             **known["checkpoints"][str(step)]}
+        )  # fmt: skip
+    return {"length": stages[-1]["length"], "stages": stages, "checkpoints": found}
+
+
+def _scored(run: Subject, settings: Settings) -> Json:
+    """The cache of a run's scores, after scoring the checkpoints that it lacks."""
     assert run.folder is not None
     cache = settings.out / "scores_cache" / f"{run.name}.json"
     config = workdir.load_config(run.folder)
@@ -88,24 +102,21 @@ def _score(run: Subject, settings: Settings) -> dict[str, Any]:
     if {str(step) for step in saved_steps(run.folder)} - set(known["checkpoints"]):
         say(f"Scoring the checkpoints of {run.folder}")
         experiment = build(config, saved_tokenizer(run.folder))
-        known["stages"], begin, epoch = [], 0, 0.0
-        for stage in experiment.stages:
-            known["stages"].append(
-                {"epoch": epoch, "step": begin, "length": stage.length,
-                 "epochs_a_step": stage.rows / stage.examples}
-            )  # fmt: skip
-            begin, epoch = begin + stage.steps, epoch + stage.steps * stage.rows / stage.examples
+        known["stages"] = _stages(experiment)
         scored = [int(step) for step in known["checkpoints"]]
         for step, params in params_by_step(run.folder, skip=scored):
             known["checkpoints"][str(step)] = experiment.stages[-1].evaluate(step, params)
             write_text(cache, json.dumps(known) + "\n")
-    stages = known["stages"]
-    found = []
-    for step in sorted(map(int, known["checkpoints"])):
-        stage = next(s for s in reversed(stages) if step > s["step"])
-        epoch = stage["epoch"] + (step - stage["step"]) * stage["epochs_a_step"]
-        found.append(
-            {"step": step, "epoch": epoch, "stage_length": stage["length"],
-             **known["checkpoints"][str(step)]}
+    return known
+
+
+def _stages(experiment: PretrainingExperiment) -> list[Json]:
+    """Where each stage begins, in epochs and steps, and its length."""
+    stages, begin, epoch = [], 0, 0.0
+    for stage in experiment.stages:
+        stages.append(
+            {"epoch": epoch, "step": begin, "length": stage.length,
+             "epochs_a_step": stage.rows / stage.examples}
         )  # fmt: skip
-    return {"length": stages[-1]["length"], "stages": stages, "checkpoints": found}
+        begin, epoch = begin + stage.steps, epoch + stage.steps * stage.rows / stage.examples
+    return stages

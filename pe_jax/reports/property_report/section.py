@@ -1,41 +1,46 @@
-"""What each measurement of a property report gives back."""
+"""What the parts of a property report share, and what each returns."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
+import jax
 from ml_collections import ConfigDict
+
+from pe_jax.files import Json
+from pe_jax.reports.property_report.subjects import Subject
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """Numbers as they go to JSON, lines of Markdown to read, and the files of the figures."""
+    """Numbers for the JSON file, lines of Markdown, and the files of the figures."""
 
     title: str
-    numbers: dict[str, Any]
+    numbers: Json
     lines: list[str]
     figures: list[Path] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What all measurements share: the config, the folder for their figures, and the probes.
+    """The config, the folder for figures, and the probes that several parts use.
 
     Attributes:
-      probes: attention among identical words, by subject and kind, once it has been measured.
+      probes: Ā `[H, L, L]`, attention among identical words, by subject and kind; filled as it is
+        measured.
     """
 
     config: ConfigDict
     out: Path
-    probes: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    probes: dict[tuple[Subject, str], jax.Array] = dataclasses.field(default_factory=dict)
 
     @property
     def windows(self) -> tuple[int, ...]:
         return tuple(self.config.windows)
 
     def figure(self, name: str) -> Path:
-        """The path of a figure; what a subject is called may hold characters that files cannot."""
+        """The path of a figure; characters of a subject's name that file names cannot have become
+        underscores."""
         safe = "".join(c if c.isalnum() or c in "-_+." else "_" for c in name.replace(": ", "_"))
         return self.out / f"{safe}.png"

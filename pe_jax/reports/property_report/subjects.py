@@ -1,11 +1,11 @@
-"""What is measured: a run, a fresh encoding, an imported BERT, or a bare table of positions."""
+"""What is measured: a run, an untrained encoding, a published BERT, or only its position table."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,10 @@ from pe_jax.models import Bert, BertConfig, preset
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.pretraining import initial_positions, stage_configs
 from pe_jax.tasks.run import saved_tokenizer
-from pe_jax.tasks.start import tokenizer_beside
+from pe_jax.tasks.start import published_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.pytrees import Params
 from pe_jax.training.sharding import on_one_device
 
 _FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
@@ -33,66 +34,66 @@ class Subject:
     """A position encoding with parameters, and the BERT around it if there is one.
 
     Attributes:
-      name: what tables and figures call it; empty where there is nothing to tell it from.
+      name: in tables and figures; empty if it is the only one.
       encoding, position: the encoding and its parameters.
-      length: the longest input it was made for.
-      model, params: sizes and parameters of the `Bert`; None for a bare table.
+      length: the longest input it supports.
+      model, params: sizes and parameters of the `Bert`; None for a position table alone.
       words: ids of whole words to probe with.
-      folder, step: of a run, and its newest checkpoint.
+      folder, step: those of a run and its newest checkpoint.
       untrained: whether the parameters are random.
       start: the position parameters that the run drew before its first step; None if it drew none.
     """
 
     name: str
     encoding: encodings.PositionEncoding
-    position: Any
+    position: Params
     length: int
     model: BertConfig | None = None
-    params: Any = None
+    params: Params = dataclasses.field(default_factory=dict)
     words: np.ndarray | None = None
     folder: Path | None = None
     step: int | None = None
     untrained: bool = False
-    start: Any = None
+    start: Params | None = None
 
-    def parts(self) -> list[tuple[encodings.PositionEncoding, Any]]:
+    def parts(self) -> list[tuple[encodings.PositionEncoding, Params]]:
         """The single encodings that have position vectors, each with its parameters."""
         both = encodings.split(self.encoding, self.position)
         return [(part, params) for part, params in both if part.vectors]
 
-    def params_of(self, part: encodings.PositionEncoding, position: Any) -> Any:
+    def params_of(self, part: encodings.PositionEncoding, position: Params) -> Params:
         """The parameters of one part within those of the whole encoding, at some step."""
         both = encodings.split(self.encoding, position)
         return next(params for one, params in both if one.name == part.name)
 
     def label(self, part: encodings.PositionEncoding) -> str:
-        """What to call one part: the subject, and the part if it is not the only one."""
+        """The name of one part: the subject's, with the part's own if there are several."""
         if not self.name:
             return part.name
         return self.name if len(self.parts()) == 1 else f"{self.name}: {part.name}"
 
     def span(self, part: encodings.PositionEncoding, length: int) -> np.ndarray:
-        """The positions 0 .. length - 1 of an absolute part, the offsets that a relative one tells
-        apart."""
+        """The positions 0 .. length - 1 of an absolute part, or the offsets that a relative one
+        distinguishes."""
         if part.kind == "relative":
-            assert self.model is not None  # Bare tables are absolute.
+            assert self.model is not None  # A position table alone is absolute.
             return np.arange(-self.model.clip, self.model.clip + 1)
         return np.arange(min(length, self.length))
 
 
-def position_vectors(part: encodings.PositionEncoding, params: Any, x: np.ndarray) -> jax.Array:
+def position_vectors(part: encodings.PositionEncoding, params: Params, x: np.ndarray) -> jax.Array:
     """P(x) of a part that `Subject.parts` gave: `[len(x), D or d]`."""
     assert part.vectors is not None
     return part.vectors(params, x)
 
 
 def axis(part: encodings.PositionEncoding) -> str:
-    """What the position vectors of a part are counted by."""
+    """What the position vectors of a part are indexed by."""
     return "offset" if part.kind == "relative" else "position"
 
 
 def from_run(folder: Path) -> Subject:
-    """The newest checkpoint of a run, called by its folder.
+    """The newest checkpoint of a run, named as its folder.
 
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
@@ -104,15 +105,15 @@ def from_run(folder: Path) -> Subject:
 
 
 def trained(
-    name: str, folder: Path, config: ConfigDict, tokenizer: Tokenizer, step: int, params: Any
+    name: str, folder: Path, config: ConfigDict, tokenizer: Tokenizer, step: int, params: Params
 ) -> Subject:
-    """A run of which everything is read already: `params` are the model's, with its heads."""
+    """A run that is already read: `params` are those of the model with its heads."""
     model = model_config(config, vocab_size=tokenizer.get_vocab_size())
     position = params["bert"].get("position", {})
     return Subject(
         name=name,
         encoding=model.encoding(),
-        # Measured on one device, wherever the model lies.
+        # Measured on one device, whatever the model's shardings.
         position=jax.device_put(position, on_one_device(position)),
         length=max(stage.length for stage in stage_configs(config)),
         model=model,
@@ -120,7 +121,7 @@ def trained(
         words=whole_words(tokenizer),
         folder=folder,
         step=step,
-        # A run that went on from another's parameters did not draw its own.
+        # A run that starts from another's parameters does not draw its own.
         start=None if config.init else initial_positions(config, model),
     )
 
@@ -140,7 +141,7 @@ def from_name(name: str, config: ConfigDict, seed: int) -> Subject:
         vocab_size=_FRESH_WORDS,
         max_length=config.length,
     )
-    params = _fresh(model)(jax.random.key(seed))
+    params = _init(model)(jax.random.key(seed))
     return Subject(
         name=f"{name} (untrained)",
         encoding=model.encoding(),
@@ -154,7 +155,7 @@ def from_name(name: str, config: ConfigDict, seed: int) -> Subject:
 
 
 @functools.cache
-def _fresh(model: BertConfig):
+def _init(model: BertConfig) -> Callable[[jax.Array], Params]:
     """`init(key)` of a BERT, compiled once for all seeds."""
     return jax.jit(lambda key: Bert(model).init(key, jnp.zeros((1, 2), jnp.int32))["params"])
 
@@ -163,8 +164,8 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     """A published BERT, or only the position table of another family (RoBERTa, GPT-2).
 
     Args:
-      family: whose table it is, where the file does not say; see `pe_jax.interop`.
-      name: what to call it; default the folder or file.
+      family: of the table, if the file does not say; see `pe_jax.interop`.
+      name: default the name of the folder or file.
 
     Raises:
       ValueError: for a file that cannot be read, or lacks what a BERT or a position table needs.
@@ -179,7 +180,7 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
             length=model.max_length,
             model=model,
             params=params["bert"],
-            words=whole_words(load_tokenizer(tokenizer_beside(path))),
+            words=whole_words(load_tokenizer(published_tokenizer(path))),
         )
     table = load_position_table(path, family)
     return Subject(
@@ -191,6 +192,6 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
 
 
 def whole_words(tokenizer: Tokenizer) -> np.ndarray:
-    """Ids of the tokens that are words of two letters or more by themselves."""
+    """Ids of the tokens that are whole words, of two letters or more."""
     ids = tokenizer.get_vocab()
     return np.array(sorted(ids[token] for token in ids if token.isalpha() and len(token) > 1))

@@ -1,24 +1,33 @@
-"""Table 1 of the paper, generated: formula, parameters and properties of every single encoding."""
+"""Table 1 of the paper, generated: formula, parameters and properties of every encoding."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 from pe_jax import encodings, properties
 from pe_jax.console.markdown import table
+from pe_jax.files import Json
+from pe_jax.models import BertConfig
 from pe_jax.reports.property_report.identical_words import probe
-from pe_jax.reports.property_report.measures import measure
+from pe_jax.reports.property_report.measures import Numbers, measure
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject, from_name, position_vectors
+from pe_jax.shapes import Array
+from pe_jax.training.pytrees import Params
 
 
-class Form(NamedTuple):
-    """What an encoding's position vectors are, how many numbers they take, what the paper says.
+class Table1Row(NamedTuple):
+    """The cells of an encoding that do not depend on its parameters.
 
-    `paper` is translation invariance, monotonicity, symmetry; † means observed, not derived.
+    Attributes:
+      formula: of the position vectors; parameters: their number.
+      paper: what the paper's table 1 says on translation invariance, monotonicity and symmetry; †
+        means observed, not derived.
     """
 
     formula: str
@@ -26,14 +35,14 @@ class Form(NamedTuple):
     paper: str
 
 
-FORMS: dict[str, Form] = {
-    "none": Form("–", "0", "–"),
-    "learned_absolute": Form("P_x free", "L·D", "nearly†, locally†, nearly†"),
-    "sinusoidal_absolute": Form("S(ω, x), ω_i = 10000^(−2i/D)", "0", "yes, locally, yes"),
-    "learnable_sinusoidal_absolute": Form("S(ω, x), ω free", "D/2", "yes, locally†, yes"),
-    "learned_relative": Form("P_m free", "(2·clip+1)·d", "yes, locally†, no"),
-    "sinusoidal_relative": Form("S(ω, m), ω_i = 10000^(−2i/d)", "0", "yes, locally, no"),
-    "learnable_sinusoidal_relative": Form("S(ω, m), ω free", "d/2", "yes, locally†, no"),
+TABLE1_ROWS: dict[str, Table1Row] = {
+    "none": Table1Row("–", "0", "–"),
+    "learned_absolute": Table1Row("P_x free", "L·D", "nearly†, locally†, nearly†"),
+    "sinusoidal_absolute": Table1Row("S(ω, x), ω_i = 10000^(−2i/D)", "0", "yes, locally, yes"),
+    "learnable_sinusoidal_absolute": Table1Row("S(ω, x), ω free", "D/2", "yes, locally†, yes"),
+    "learned_relative": Table1Row("P_m free", "(2·clip+1)·d", "yes, locally†, no"),
+    "sinusoidal_relative": Table1Row("S(ω, m), ω_i = 10000^(−2i/d)", "0", "yes, locally, no"),
+    "learnable_sinusoidal_relative": Table1Row("S(ω, m), ω free", "d/2", "yes, locally†, no"),
 }
 _SHOWN = ("translation_invariance", "monotonicity_local", "monotonicity_all", "symmetry")
 _HEADINGS = ("TI", "mono. {}", "mono. all", "symm.")
@@ -42,71 +51,90 @@ _HEADINGS = ("TI", "mono. {}", "mono. all", "symm.")
 def table1(subjects: list[Subject], settings: Settings) -> Section | None:
     """The untrained encodings among the subjects, and below each the runs that trained it.
 
-    Twice: by P·Pᵀ and by the attention among identical words. Before training, the mean over
-    `config.seeds` random models.
+    Measured twice: by P·Pᵀ and by the attention among identical words. Before training, the mean
+    over `config.seeds` random models.
     """
     config = settings.config
-    numbers: dict[str, Any] = {}
+    numbers: Json = {}
     rows: list[list[str]] = []
     for encoding in [subject.encoding for subject in subjects if subject.untrained]:
-        form = _form(encoding)
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
-        found = [_both(one, settings) for one in fresh]
-        mean = {
-            matrix: {k: float(np.mean([one[matrix][k] for one in found])) for k in found[0][matrix]}
-            for matrix in found[0]
-        }
-        count, turn = encodings.parameter_count(encoding), _turning_point(fresh[0], config.length)
+        measured = _measured(fresh, settings)
+        fixed = _fixed_cells(encoding)
         numbers[encoding.name] = {
-            "formula": form.formula,
-            "parameters": count,
-            "turning_point": turn,
-            "untrained": mean,
+            "formula": fixed.formula,
+            "parameters": measured.parameters,
+            "turning_point": measured.turning_point,
+            "untrained": measured.properties,
             "trained": {},
         }
-        rows.append(_row(encoding.name, form, count, turn, mean))
+        rows.append(_row(encoding.name, fixed, measured))
         for run in subjects:
             if run.step and run.encoding.name == encoding.name:
-                mine, turn = _both(run, settings), _turning_point(run, config.length)
-                numbers[encoding.name]["trained"][run.name] = {"turning_point": turn, **mine}
-                name = f"↳ {run.name}, step {run.step:,}"
-                rows.append(_row(name, None, encodings.parameter_count(run.encoding), turn, mine))
+                mine = _measured([run], settings)
+                numbers[encoding.name]["trained"][run.name] = {
+                    "turning_point": mine.turning_point,
+                    **mine.properties,
+                }
+                rows.append(_row(f"↳ {run.name}, step {run.step:,}", None, mine))
     if not rows:
         return None
-    model = fresh[0].model
-    assert model is not None
+    assert fresh[0].model is not None
+    return Section("Table 1, generated", numbers, _lines(rows, fresh[0].model, config))
+
+
+def _lines(rows: list[list[str]], model: BertConfig, config: ConfigDict) -> list[str]:
     headings = [h.format(config.table_window) for h in _HEADINGS]
-    lines = [
+    return [
         f"Sizes before training: {config.size} (D = {model.hidden_size}, d = {model.head_size}), "
         f"length {config.length}, clip {config.clip}; mean of {config.seeds} random models.",
         "Violations by P·Pᵀ (plain) and by the logits of identical words (Ā): 0 = the property",
-        "holds; 0 without decimals is exact. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], x being",
+        "holds; 0 without decimals is exact. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], where x is",
         "a position, m an offset clipped to ±clip. mono. is monotonicity, 0.5 = no order; ψ",
-        "falls to the offset up to which the dot product of two vectors falls. The paper judges",
-        "absolute encodings by P·Pᵀ and relative ones by what they do in attention.",
+        "decreases to the offset up to which the dot product of two vectors decreases. The paper",
+        "judges absolute encodings by P·Pᵀ and relative ones by what they do in attention.",
         "",
         *table(
-            ["encoding", "position vectors", "parameters", "number", "ψ falls to",
+            ["encoding", "position vectors", "parameters", "number", "ψ decreases to",
              *headings, *(f"Ā {h}" for h in headings), "paper: TI, mono., symm."],
             rows,
         ),
     ]  # fmt: skip
-    return Section("Table 1, generated", numbers, lines)
 
 
-def _form(encoding: encodings.PositionEncoding) -> Form:
-    """Of one encoding, or of several added up."""
-    forms = [FORMS[part.name] for part in encoding.parts or (encoding,)]
-    if len(forms) == 1:
-        return forms[0]
-    return Form(" + ".join(f.formula for f in forms), " + ".join(f.parameters for f in forms), "–")
+def _fixed_cells(encoding: encodings.PositionEncoding) -> Table1Row:
+    """Those of one encoding, or of several added up."""
+    rows = [TABLE1_ROWS[part.name] for part in encoding.parts or (encoding,)]
+    if len(rows) == 1:
+        return rows[0]
+    formula, parameters = (" + ".join(cells) for cells in list(zip(*rows))[:2])
+    return Table1Row(formula, parameters, "–")
 
 
-def _both(subject: Subject, settings: Settings) -> dict[str, dict[str, float]]:
-    """The properties by P·Pᵀ, where there are vectors, and by identical words."""
+class _Measured(NamedTuple):
+    """An encoding, measured: its number of parameters, and its properties by matrix and name."""
+
+    parameters: int
+    turning_point: int | None
+    properties: dict[str, Numbers]
+
+
+def _measured(subjects: list[Subject], settings: Settings) -> _Measured:
+    """The mean over subjects of one encoding; the turning point of the first."""
+    found = [_both(one, settings) for one in subjects]
+    mean = {
+        matrix: {k: float(np.mean([one[matrix][k] for one in found])) for k in found[0][matrix]}
+        for matrix in found[0]
+    }
+    count = encodings.parameter_count(subjects[0].encoding)
+    return _Measured(count, _turning_point(subjects[0], settings.config.length), mean)
+
+
+def _both(subject: Subject, settings: Settings) -> dict[str, Numbers]:
+    """The properties by P·Pᵀ, if there are vectors, and by identical words."""
     window = settings.config.table_window
-    found = {}
-    single = [] if subject.encoding.parts else subject.parts()  # Of several there is no one P·Pᵀ.
+    found: dict[str, Numbers] = {}
+    single = [] if subject.encoding.parts else subject.parts()  # Several have no single P·Pᵀ.
     for part, params in single:
         x = subject.span(part, settings.config.length)
         found["vectors"] = _named(_proximity(part, params, x), window)
@@ -114,13 +142,13 @@ def _both(subject: Subject, settings: Settings) -> dict[str, dict[str, float]]:
     return found
 
 
-def _named(phi, window: int) -> dict[str, float]:
+def _named(phi: Array, window: int) -> Numbers:
     measured = measure(phi, [window])
     return {"monotonicity_local": measured[f"monotonicity_{window}"], **measured}
 
 
-def _proximity(part: encodings.PositionEncoding, params, x: np.ndarray):
-    """P·Pᵀ; of waves by ψ, their closed form, in which equal offsets are equal to the last bit."""
+def _proximity(part: encodings.PositionEncoding, params: Params, x: np.ndarray) -> jax.Array:
+    """P·Pᵀ; for sinusoids in closed form, ψ, which is bit-identical for equal offsets."""
     if part.frequencies is None:
         return properties.proximity(position_vectors(part, params, x))
     apart = np.abs(x[:, None] - x)
@@ -135,16 +163,18 @@ def _turning_point(subject: Subject, length: int) -> int | None:
     return None
 
 
-def _row(name: str, form: Form | None, count: int, turn: int | None, found) -> list[str]:
+def _row(name: str, fixed: Table1Row | None, measured: _Measured) -> list[str]:
+    """A line of the table; that of a run leaves out what its encoding's line shows."""
+    found, turn = measured.properties, measured.turning_point
     cell = lambda v: "0" if v == 0 else f"{v:.3f}"
     some = lambda matrix: [cell(found[matrix][k]) if matrix in found else "–" for k in _SHOWN]
     return [
         name,
-        form.formula if form else "",
-        form.parameters if form else "",
-        f"{count:,}",
+        fixed.formula if fixed else "",
+        fixed.parameters if fixed else "",
+        f"{measured.parameters:,}",
         "–" if turn is None else str(turn),
         *some("vectors"),
         *some("words"),
-        form.paper if form else "",
+        fixed.paper if fixed else "",
     ]

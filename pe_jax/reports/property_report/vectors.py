@@ -7,15 +7,21 @@ import numpy as np
 from pe_jax import figures, properties
 from pe_jax.console.markdown import table
 from pe_jax.encodings import PositionEncoding
-from pe_jax.reports.property_report.measures import cells, columns, measure, to_unit
+from pe_jax.reports.property_report.measures import (
+    Numbers,
+    cells,
+    columns,
+    measure,
+    to_unit,
+)
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject, axis, position_vectors
 
 
 def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
-    """P·Pᵀ of every part that has vectors, as it is and, for runs, as it started."""
+    """P·Pᵀ of every part that has vectors, as it is and, for runs, before training."""
     names = columns(settings.windows)
-    numbers: dict = {}
+    numbers: dict[str, dict[str, Numbers]] = {}
     rows, panels = [], []
     for subject in subjects:
         for part, params in subject.parts():
@@ -45,7 +51,7 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
     lines = [
         "Violations by P·Pᵀ, from 0 (the property holds exactly) to 1: translation invariance, all",
         "positions and without the first; monotonicity within windows of offsets; symmetry, which",
-        "dot products have by themselves. Relative vectors are compared offset with offset.",
+        "every matrix of dot products has. Relative vectors are compared offset with offset.",
         "",
         *table(["position vectors", "kind", "when", *names.values()], rows),
     ]

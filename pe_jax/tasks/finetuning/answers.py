@@ -1,4 +1,4 @@
-"""From the logits of a span prediction to answers in the original text (Devlin et al., 4.2, 4.3).
+"""Answers in the original text, decoded from the logits of spans (Devlin et al., 4.2, 4.3).
 
 Shapes: W windows, Q questions, L length, N n_best.
 """
@@ -22,14 +22,14 @@ class Candidate(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What is answered to a question.
+    """The answer to a question.
 
     Attributes:
-      id: the question's.
-      text: the answer; empty for "unanswerable", or where there is no candidate.
+      id: of the question.
+      text: the answer; empty for "unanswerable", or if there is no candidate.
       candidates: the best spans, best first.
-      null_difference: the score of "unanswerable" minus that of the best span; infinite where there
-        is no span.
+      null_difference: the score of "unanswerable" minus that of the best span; infinite if there is
+        no span.
     """
 
     id: str
@@ -49,9 +49,9 @@ def best_answers(
 ) -> list[Prediction]:
     """A prediction for each question, in their order.
 
-    Candidates are made of the `n_best` starts and the `n_best` ends in each window's context. A
-    start counts in the window where its token has the most context. Of equal scores the earlier
-    span goes first.
+    Candidates combine the `n_best` starts and the `n_best` ends in each window's context. A start
+    counts in the window where its token has the most context. Among equal scores the earlier span
+    comes first.
 
     Args:
       start_logits, end_logits: `[W, L]` floats.
@@ -62,17 +62,10 @@ def best_answers(
         always answer with the best span.
 
     Raises:
-      ValueError: for logits of another shape than the windows', or that are not finite.
+      ValueError: for logits that have another shape than the windows, or that are not finite.
     """
-    shape = (len(windows.question), windows.length)
-    for name, logits in (("start", start_logits), ("end", end_logits)):
-        if logits.shape != shape:
-            raise ValueError(
-                f"The {name} logits have shape {logits.shape}, but there are {shape[0]} windows of "
-                f"length {shape[1]}: give a row for each window, in order, without padding rows."
-            )
-        if not np.isfinite(logits).all():
-            raise ValueError(f"The {name} logits hold NaN or infinity: has training diverged?")
+    _check("start", start_logits, windows)
+    _check("end", end_logits, windows)
     start_logits, end_logits = start_logits.astype(np.float64), end_logits.astype(np.float64)
     question, score, first, last = _spans(
         windows, start_logits, end_logits, n_best, max_answer_tokens
@@ -96,14 +89,31 @@ def best_answers(
     return predictions
 
 
-def _spans(windows: Windows, start_logits, end_logits, n_best: int, max_answer_tokens: int):
+def _check(name: str, logits: np.ndarray, windows: Windows) -> None:
+    shape = (len(windows.question), windows.length)
+    if logits.shape != shape:
+        raise ValueError(
+            f"The {name} logits have shape {logits.shape}, but there are {shape[0]} windows of "
+            f"length {shape[1]}: give a row for each window, in order, without padding rows."
+        )
+    if not np.isfinite(logits).all():
+        raise ValueError(f"The {name} logits hold NaN or infinity: has training diverged?")
+
+
+def _spans(
+    windows: Windows,
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    n_best: int,
+    max_answer_tokens: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Question, score, first and last context token of candidates: by question, best first.
 
     At most N of each window.
     """
-    place = np.arange(windows.length)
+    position = np.arange(windows.length)
     begin = windows.context_at[:, None]
-    in_context = (place >= begin) & (place < begin + windows.context_sizes()[:, None])
+    in_context = (position >= begin) & (position < begin + windows.context_sizes()[:, None])
     starts, start_scores = _top(start_logits, max_context(windows), n_best)  # [W, N]
     ends, end_scores = _top(end_logits, in_context, n_best)
     scores = start_scores[:, :, None] + end_scores[:, None, :]  # [W, N, N]
@@ -122,10 +132,8 @@ def _spans(windows: Windows, start_logits, end_logits, n_best: int, max_answer_t
 
 
 def _top(scores: np.ndarray, allowed: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and scores `[W, count]` of the greatest allowed in each row; -inf where too few.
-
-    Of equals the lower index.
-    """
+    """Indices and scores `[W, count]` of the largest allowed ones in each row; -inf where there are
+    fewer. Among equal ones the lower index comes first."""
     scores = np.where(allowed, scores, -np.inf)
     top = np.argsort(-scores, axis=-1, kind="stable")[:, :count]
     return top, np.take_along_axis(scores, top, axis=-1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,9 @@ from tokenizers import Tokenizer
 from pe_jax.data.glue import GLUE, Examples, GlueTask, encode_examples, load_glue, without_empty
 from pe_jax.models import BertConfig, BertForClassification
 from pe_jax.tasks.finetuning.glue_scores import glue_score
-from pe_jax.tasks.finetuning.problem import Problem, Scored, draw, run
+from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.training.step import Task
 
 
@@ -26,12 +26,12 @@ def classification_task(model: BertConfig, outputs: int) -> Task:
     """
     bert = BertForClassification(model, outputs)
 
-    def counts(batch: Any) -> dict[str, jax.Array]:
+    def counts(batch: Batch) -> Sums:
         rows = jnp.float32(len(batch["label"]))
         return {"loss": rows} if outputs == 1 else {"loss": rows, "accuracy": rows}
 
-    def sums(params: Any, batch: Any, key: jax.Array | None) -> dict[str, jax.Array]:
-        logits = run(bert, params, batch, key)
+    def sums(params: Params, batch: Batch, key: jax.Array | None) -> Sums:
+        logits = apply(bert, params, batch, key)
         if outputs == 1:
             return {"loss": ((logits[:, 0] - batch["label"]) ** 2).sum()}
         loss, right = cross_entropy(logits, batch["label"])
@@ -44,7 +44,7 @@ def glue_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) ->
     """The GLUE task that `config.task` names.
 
     Raises:
-      ValueError: if its data is not there, or has labels that are not known.
+      ValueError: if its data is missing, or has unknown labels.
     """
     glue, name = GLUE[config.task], f"glue/{config.task}"
     read = lambda split: load_glue(config.task, split, config.data.data_dir)
@@ -68,7 +68,7 @@ def glue_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) ->
         dataset=name,
         trained_on=name,
         task=classification_task(model, classes),
-        outputs=lambda params, batch: run(bert, params, batch, None),
+        outputs=lambda params, batch: apply(bert, params, batch, None),
         per_token=False,
         train=encode(without_empty(train)),
         held_out={name: encode(examples) for name, examples in held_out.items()},
@@ -89,7 +89,7 @@ def _metric(metric: str, suffix: str) -> str:
 
 def _scores(
     glue: GlueTask, held_out: dict[str, Examples], answers: dict[str, np.ndarray]
-) -> dict[str, float]:
+) -> Scalars:
     return {
         _metric(metric, suffix): glue_score(
             metric, held_out[_name(suffix)].labels, answers[_name(suffix)]

@@ -1,7 +1,7 @@
-"""Fine-tuning of several seeds as one program, from a config to a finished run.
+"""Fine-tuning of several seeds as one program, from a config to a trained run.
 
 The seeds share the pretrained encoder. Each draws its own head, its own order of the data and its
-own dropout, exactly as it would alone.
+own dropout masks, exactly as it would alone.
 
 Shapes: S seeds, N held-out rows, B rows of a batch, L length.
 """
@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,30 +21,31 @@ from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
 from pe_jax.console.terminal import Progress, say
-from pe_jax.data.glue import GLUE
 from pe_jax.data.rows import EvaluationBatch, TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
 from pe_jax.models import BertConfig, train_flops
+from pe_jax.tasks.finetuning.finetuning_config import PROBLEMS, resolve
 from pe_jax.tasks.finetuning.problem import Problem
 from pe_jax.tasks.finetuning.selection import check_select
 from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.run import saved_tokenizer, train
+from pe_jax.tasks.run import Training, saved_tokenizer, train
 from pe_jax.tasks.start import open_start
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.loop import Stage
-from pe_jax.training.step import SEED_AXES, TrainState, init_state, make_train_step, over_seeds
+from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
+from pe_jax.training.step import (
+    SEED_AXES,
+    TrainState,
+    TrainStep,
+    init_state,
+    make_train_step,
+    over_seeds,
+)
 from pe_jax.training.transplant import Changes, resize_positions, transplant
 
-# config.task -> where its problem is made: `problem(config, model, tokenizer)`.
-_PROBLEMS = {
-    **dict.fromkeys(GLUE, ("classification", "glue_problem")),
-    "squad": ("spans", "squad_problem"),
-}
-TASKS = tuple(_PROBLEMS)
-
-_SECONDS_A_LINE = 10.0  # Of an evaluation that takes long, as SQuAD's does on a CPU.
+_SECONDS_A_LINE = 10.0  # Of a long evaluation, such as SQuAD's on a CPU.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +56,7 @@ class FinetuningExperiment:
       config: with the model's sizes filled in, see `resolve`.
       folder: where predictions are written.
       shardings: of the state of all seeds.
+      outputs: `outputs(params, batch)` of all seeds: leaves `[S, B, ...]`.
     """
 
     config: ConfigDict
@@ -67,10 +67,10 @@ class FinetuningExperiment:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     mesh: jax.sharding.Mesh
-    shardings: Any
+    shardings: TrainState
     batches: TrainingBatches
-    train_step: Callable[[TrainState, Any], Any]
-    outputs: Callable[[Any, Any], Any]
+    train_step: TrainStep
+    outputs: Callable[[Params, Batch], PyTree]
     held_out: dict[str, list[EvaluationBatch]]
 
     @property
@@ -79,7 +79,7 @@ class FinetuningExperiment:
 
     @property
     def stage(self) -> Stage:
-        """What the loop needs of it."""
+        """The one stage of the training loop."""
         return Stage(
             name=self.config.task,
             steps=len(self.batches),
@@ -89,22 +89,22 @@ class FinetuningExperiment:
             flops=functools.partial(train_flops, self.model, predictions=0),
         )
 
-    def place(self, tree: Any) -> Any:
-        """Where parameters of all seeds lie: the sharding of each leaf."""
+    def shardings_of(self, tree: PyTree) -> PyTree:
+        """The sharding of each leaf of the parameters of all seeds."""
         return jax.tree.map(lambda _: sharding.by_seeds(self.mesh), tree)
 
-    def fresh(self) -> TrainState:
+    def init(self) -> TrainState:
         """The state of all seeds before the first step, nothing taken from another run."""
         make = functools.partial(init_state, self.problem.task, self.optimizer)
-        placed = jax.jit(jax.vmap(make, out_axes=SEED_AXES), out_shardings=self.shardings)
-        return placed(jax.vmap(jax.random.key)(np.array(self.seeds)))
+        sharded = jax.jit(jax.vmap(make, out_axes=SEED_AXES), out_shardings=self.shardings)
+        return sharded(jax.vmap(jax.random.key)(np.array(self.seeds)))
 
-    def score(self, step: int, params: Any) -> dict[str, float]:
+    def score(self, step: int, params: Params) -> Scalars:
         """Scores of all seeds on held-out data; predictions go to `predictions/` of the folder.
 
         Returns:
           The mean of each score over the seeds by its name, and under `name/seed_0` and so on the
-          score of each.
+          score of each seed.
         """
         scored = []
         for seed, outputs in zip(self.seeds, _by_seed(self.held_out_outputs(params))):
@@ -121,8 +121,8 @@ class FinetuningExperiment:
         }
         return {**means, **details}
 
-    def held_out_outputs(self, params: Any) -> dict[str, Any]:
-        """What the heads say of every held-out row, by held-out set: leaves `[S, N, ...]`."""
+    def held_out_outputs(self, params: Params) -> dict[str, PyTree]:
+        """The head's outputs for every held-out row, by held-out set: leaves `[S, N, ...]`."""
         count = sum(map(len, self.held_out.values()))
         progress = Progress(count, unit="held-out batches", lines=_SECONDS_A_LINE)
         collect = functools.partial(self._collect, params, progress)
@@ -130,12 +130,14 @@ class FinetuningExperiment:
         progress.close()
         return outputs
 
-    def _collect(self, params: Any, progress: Progress, batches: list[EvaluationBatch]) -> Any:
+    def _collect(
+        self, params: Params, progress: Progress, batches: list[EvaluationBatch]
+    ) -> PyTree:
         rows = sum(len(one.numbers) for one in batches)
-        whole: Any = None
+        whole: PyTree = None
         for one in batches:
             found = self.outputs(params, sharding.split_rows(one.batch, self.mesh))
-            found = jax.tree.map(self._filled, jax.device_get(found))
+            found = jax.tree.map(self._padded, jax.device_get(found))
             if whole is None:
                 shape = lambda x: np.empty((x.shape[0], rows, x.shape[2]), x.dtype)
                 whole = jax.tree.map(shape, found)
@@ -144,61 +146,16 @@ class FinetuningExperiment:
             progress.advance()
         return whole
 
-    def _filled(self, x: np.ndarray) -> np.ndarray:
-        """Outputs `[S, B, L]` of a short batch as long as those of the longest."""
+    def _padded(self, x: np.ndarray) -> np.ndarray:
+        """Outputs `[S, B, L]` of a short batch, padded to the length of the longest."""
         more = self.config.data.length - x.shape[2] if self.problem.per_token else 0
         return np.pad(x, [(0, 0), (0, 0), (0, more)], constant_values=np.finfo(x.dtype).min)
 
 
-def _by_seed(outputs: Any) -> list[Any]:
+def _by_seed(outputs: PyTree) -> list[PyTree]:
     """A tree of `[S, N, ...]` as S trees of `[N, ...]`."""
     leaves, tree = jax.tree.flatten(outputs)
     return [jax.tree.unflatten(tree, each) for each in zip(*leaves)]
-
-
-def resolve(config: ConfigDict) -> ConfigDict:
-    """`config` with its model filled in from the pretrained one that it starts from.
-
-    What `config.model` gives replaces the latter's own. A learned table of positions that is
-    shorter than the inputs is lengthened, if `config.resize` says how.
-
-    Raises:
-      ValueError: without a pretrained model, or where its table is too short.
-    """
-    if config.task not in TASKS:
-        raise ValueError(f"Fine-tuning knows the tasks {', '.join(TASKS)}; got {config.task!r}.")
-    if not config.init:
-        raise ValueError(
-            "Fine-tuning starts from a pretrained run: give its workdir, --config.init=RUN, or the "
-            "folder of a published BERT."
-        )
-    if len(set(config.seeds)) < len(config.seeds) or not config.seeds:
-        raise ValueError(f"config.seeds are different numbers, got {tuple(config.seeds)}.")
-    start = open_start(config.init).config
-    given = {key: value for key, value in config.model.to_dict().items() if value is not None}
-    resolved = config.copy_and_resolve_references()
-    resolved.model = ConfigDict({**start.model.to_dict(), **given})
-    fit_length(resolved)
-    return resolved
-
-
-def fit_length(config: ConfigDict) -> None:
-    """Makes the model of `config` as long as its inputs, if it may be.
-
-    Raises:
-      ValueError: for inputs longer than a learned table of positions, if `config.resize` is empty.
-    """
-    length, rows = config.data.length, config.model.max_length
-    if length <= rows:
-        return
-    if "learned_absolute" in config.model.position.split("+") and not config.resize:
-        raise ValueError(
-            f"Inputs of {length} tokens do not fit a learned table of {rows} positions: give "
-            "--config.resize=interpolate or repeat (pe_jax.encodings.resize_table), give shorter "
-            "inputs (--config.data.length), or start from a sinusoidal or relative encoding, which "
-            "have no length."
-        )
-    config.model.max_length = length
 
 
 def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> FinetuningExperiment:
@@ -217,28 +174,15 @@ def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> Fi
     sharding.check_rows(data.eval_batch_size, mesh)
     text = load_tokenizer(tokenizer or open_start(config.init).tokenizer())
     model = model_config(config, vocab_size=text.get_vocab_size())
-    module, make = _PROBLEMS[config.task]
-    # Only now, as scores of GLUE need a package that pretraining does not.
-    problems = importlib.import_module(f"pe_jax.tasks.finetuning.{module}")
-    problem: Problem = getattr(problems, make)(config, model, text)
+    problem = PROBLEMS[config.task](config, model, text)
     for note in problem.notes:
         say(note)
-
     lengths = (*(size for size in data.buckets if size < data.length), data.length)
-    per_epoch = len(problem.train.sizes()) // data.batch_size
-    steps = config.steps or max(1, round(config.epochs * per_epoch))
-    host, hosts = sharding.host()
-    batches = TrainingBatches(
-        problem.train, lengths, data.batch_size, tuple(config.seeds), steps, host, hosts
-    )
-    schedule, optimizer = optimizers.from_config(config.optimizer, steps)
+    batches = _training_batches(config, problem, lengths)
+    schedule, optimizer = optimizers.from_config(config.optimizer, len(batches))
     each = sharding.by_seeds(mesh)
     shardings = TrainState(sharding.replicated(mesh), each, each, each)  # type: ignore[arg-type]
     step = over_seeds(make_train_step(problem.task, optimizer, accumulation=config.accumulation))
-    held_out = {
-        name: evaluation_batches(rows, lengths, data.eval_batch_size)
-        for name, rows in problem.held_out.items()
-    }
     return FinetuningExperiment(
         config=config,
         folder=folder,
@@ -252,8 +196,20 @@ def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> Fi
         batches=batches,
         train_step=sharding.parallelize_seeds(step, mesh, shardings),
         outputs=sharding.parallelize_outputs(problem.outputs, mesh),
-        held_out=held_out,
+        held_out={
+            name: evaluation_batches(rows, lengths, data.eval_batch_size)
+            for name, rows in problem.held_out.items()
+        },
     )
+
+
+def _training_batches(
+    config: ConfigDict, problem: Problem, lengths: tuple[int, ...]
+) -> TrainingBatches:
+    rows, seeds = config.data.batch_size, tuple(config.seeds)
+    per_epoch = len(problem.train.sizes()) // rows
+    steps = config.steps or max(1, round(config.epochs * per_epoch))
+    return TrainingBatches(problem.train, lengths, rows, seeds, steps, *sharding.host())
 
 
 def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[TrainState, Changes]:
@@ -285,7 +241,7 @@ def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[Tra
 
 
 def run(config: ConfigDict, folder: Path) -> FinetuningExperiment:
-    """Fine-tunes as `config` says, or goes on with the run in `folder`; returns the experiment.
+    """Fine-tunes what `config` describes, or resumes the run in `folder`; returns the experiment.
 
     Writes, next to what every run writes, `predictions/` (see `FinetuningExperiment.score`).
 
@@ -303,14 +259,14 @@ def run(config: ConfigDict, folder: Path) -> FinetuningExperiment:
         say(f"Parameters from {config.init}:\n{changes}")
         return state
 
-    train(
+    training = Training(
         config,
-        folder,
         [experiment.stage],
-        fresh=experiment.fresh(),
+        fresh=experiment.init(),
         start=start,
         schedule=experiment.schedule,
         placed=sharding.by_seeds_and_rows(experiment.mesh),
         tokenizer=experiment.tokenizer,
     )
+    train(training, folder)
     return experiment

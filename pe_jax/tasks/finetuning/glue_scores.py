@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 
-def _sklearn() -> Any:
+def _sklearn() -> ModuleType:
     try:
         return importlib.import_module("sklearn.metrics")
     except ImportError as error:
@@ -20,12 +21,12 @@ def _sklearn() -> Any:
         ) from error
 
 
-def _correlation(of: Callable) -> Callable[[np.ndarray, np.ndarray], float]:
+def _correlation(of: Callable[..., Any]) -> Callable[[np.ndarray, np.ndarray], float]:
     def score(labels: np.ndarray, predictions: np.ndarray) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", stats.ConstantInputWarning)
             value = float(of(labels, predictions).statistic)
-        return 0.0 if np.isnan(value) else value  # The same answer to everything: no correlation.
+        return 0.0 if np.isnan(value) else value  # Constant answers do not correlate.
 
     return score
 

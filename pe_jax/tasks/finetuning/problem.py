@@ -1,4 +1,4 @@
-"""What a dataset brings to fine-tuning."""
+"""What fine-tuning needs of a dataset."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.data.rows import Rows
+from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
 from pe_jax.training.step import Task
 
 
 class Scored(NamedTuple):
-    """What one seed's outputs are worth.
+    """The scores of one seed's outputs.
 
     Attributes:
       scores: in points, by metric.
-      predictions: what to keep of them, as JSON, by name.
+      predictions: what to write, values of JSON by the name of the file.
     """
 
-    scores: dict[str, float]
+    scores: Scalars
     predictions: dict[str, Any]
 
 
@@ -31,37 +32,37 @@ class Problem(NamedTuple):
     Attributes:
       dataset: what it is scored on; trained_on: what it is trained on.
       task: the head's losses.
-      outputs: `outputs(params, batch)`, arrays that predictions are made of: `[B, C]`, or where
-        `per_token` `[B, L]`.
+      outputs: `outputs(params, batch)`, logits `[B, C]`, or `[B, L]` where `per_token`.
       train: the training rows.
-      held_out: those to score, by name.
-      score: of one seed's outputs for each of `held_out`, `[N, C]`, or `[N, L]` with L the length
-        of the longest inputs, and the least number there is beyond a row's own batch.
+      held_out: the rows to score, by name.
+      score: `score(outputs)` of one seed, with the outputs of each of `held_out`: `[N, C]`, or
+        `[N, L]` with L the length of the longest inputs, padded with the least float beyond the
+        length of a row's own batch.
       baseline: scores of a trivial answer.
       metric: the score to select by.
-      notes: what a reader should know of the data.
+      notes: what a reader should know about the data.
     """
 
     dataset: str
     trained_on: str
     task: Task
-    outputs: Callable[[Any, Any], Any]
+    outputs: Callable[[Params, Batch], PyTree]
     per_token: bool
     train: Rows
     held_out: dict[str, Rows]
-    score: Callable[[dict[str, Any]], Scored]
-    baseline: dict[str, float]
+    score: Callable[[dict[str, PyTree]], Scored]
+    baseline: Scalars
     metric: str
     notes: list[str]
 
 
-def draw(model: nn.Module, key: jax.Array) -> Any:
+def draw(model: nn.Module, key: jax.Array) -> Params:
     """Fresh parameters of a BERT with a head."""
     return model.init(key, jnp.zeros((1, 8), jnp.int32))["params"]
 
 
-def run(model: nn.Module, params: Any, batch: Any, key: jax.Array | None) -> Any:
-    """What the head says of a batch; without a key no dropout."""
+def apply(model: nn.Module, params: Params, batch: Batch, key: jax.Array | None) -> Any:
+    """The head's outputs for a batch, with the type of the model's own; no key means no dropout."""
     return model.apply(
         {"params": params},
         batch["tokens"],

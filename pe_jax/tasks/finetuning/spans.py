@@ -1,9 +1,9 @@
-"""SQuAD: where in a context the answer to a question stands."""
+"""SQuAD: the span of a context that answers a question."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,13 @@ from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
 from pe_jax.data.squad import Question, load_questions, read_official
-from pe_jax.data.windows import as_rows, evaluation_windows, training_windows
+from pe_jax.data.windows import Windows, as_rows, evaluation_windows, training_windows
 from pe_jax.models import BertConfig, BertForSpans, SpanLogits
 from pe_jax.tasks.finetuning import squad_scores
 from pe_jax.tasks.finetuning.answers import best_answers
-from pe_jax.tasks.finetuning.problem import Problem, Scored, draw, run
+from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.training.step import Task
 
 _HELD_OUT = "validation"
@@ -31,12 +32,12 @@ def span_task(model: BertConfig) -> Task:
     """
     bert = BertForSpans(model)
 
-    def counts(batch: Any) -> dict[str, jax.Array]:
+    def counts(batch: Batch) -> Sums:
         rows = jnp.float32(len(batch["start"]))
         return {"loss": rows, "accuracy": rows}
 
-    def sums(params: Any, batch: Any, key: jax.Array | None) -> dict[str, jax.Array]:
-        logits = run(bert, params, batch, key)
+    def sums(params: Params, batch: Batch, key: jax.Array | None) -> Sums:
+        logits = apply(bert, params, batch, key)
         start_loss, start_right = cross_entropy(logits.start, batch["start"])
         end_loss, end_right = cross_entropy(logits.end, batch["end"])
         return {
@@ -51,7 +52,7 @@ def squad_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) -
     """The questions of `config.data.train` and `config.data.validation`.
 
     Raises:
-      ValueError: if they are not there, or not one can be trained on.
+      ValueError: if they do not exist, or none of them can be trained on.
     """
     data = config.data
     sizes = {"max_query": data.max_query, "stride": data.stride}
@@ -59,34 +60,7 @@ def squad_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) -
     rows, starts, ends, skipped = training_windows(train, tokenizer, data.length, **sizes)
     questions = read_questions(data.validation, data.data_dir)
     windows = evaluation_windows(questions, tokenizer, data.length, **sizes)
-    null_threshold = config.null_threshold if config.version == "v2.0" else None
     bert = BertForSpans(model)
-
-    def score(outputs: dict[str, SpanLogits]) -> Scored:
-        start, end = outputs[_HELD_OUT]
-        predictions = best_answers(
-            windows,
-            start,
-            end,
-            n_best=config.n_best,
-            max_answer_tokens=config.max_answer_tokens,
-            null_threshold=null_threshold,
-        )
-        texts = {one.id: one.text for one in predictions}
-        scores = squad_scores.score(questions, texts, config.version)
-        kept: dict[str, Any] = {"answers": texts}
-        if null_threshold is not None:
-            # JSON has no infinity.
-            nulls = {one.id: min(one.null_difference, _LARGEST) for one in predictions}
-            spans = {
-                one.id: one.candidates[0].text if one.candidates else "" for one in predictions
-            }
-            kept["null_differences"] = nulls
-            # The best threshold is sought among answers before any threshold.
-            best = squad_scores.score(questions, spans, config.version, nulls)
-            scores |= {name: value for name, value in best.items() if name.startswith("best_")}
-        return Scored({k: v for k, v in scores.items() if k not in ("total", "missing")}, kept)
-
     notes = [f"{len(rows.questions):,} training questions in {len(starts):,} windows"]
     if skipped:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items())
@@ -96,22 +70,47 @@ def squad_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) -
         dataset=_own_name(data.validation, "validation"),
         trained_on=_own_name(data.train, "train"),
         task=span_task(model),
-        outputs=lambda params, batch: run(bert, params, batch, None),
+        outputs=lambda params, batch: apply(bert, params, batch, None),
         per_token=True,
         train=as_rows(rows, start=starts, end=ends),
         held_out={_HELD_OUT: as_rows(windows)},
-        score=score,
+        score=lambda outputs: _score(config, windows, outputs[_HELD_OUT]),
         baseline=_baseline(questions, config.version),
         metric="f1",
         notes=notes,
     )
 
 
+def _score(config: ConfigDict, windows: Windows, logits: SpanLogits) -> Scored:
+    """Answers from the logits `[W, L]` of one seed, and their scores."""
+    null_threshold = config.null_threshold if config.version == "v2.0" else None
+    predictions = best_answers(
+        windows,
+        logits.start,
+        logits.end,
+        n_best=config.n_best,
+        max_answer_tokens=config.max_answer_tokens,
+        null_threshold=null_threshold,
+    )
+    texts = {one.id: one.text for one in predictions}
+    scores = squad_scores.score(windows.questions, texts, config.version)
+    kept: dict[str, Any] = {"answers": texts}
+    if null_threshold is not None:
+        # JSON has no infinity.
+        nulls = {one.id: min(one.null_difference, _LARGEST) for one in predictions}
+        kept["null_differences"] = nulls
+        # The best threshold is searched among answers before any threshold.
+        spans = {one.id: one.candidates[0].text if one.candidates else "" for one in predictions}
+        best = squad_scores.score(windows.questions, spans, config.version, nulls)
+        scores |= {name: value for name, value in best.items() if name.startswith("best_")}
+    return Scored({k: v for k, v in scores.items() if k not in ("total", "missing")}, kept)
+
+
 def read_questions(source: str, data_dir: str) -> list[Question]:
     """Questions of a source: `NAME:SPLIT` or `NAME:SPLIT+SPLIT` of tfds, or an official JSON file.
 
     Raises:
-      ValueError: for a source that is not there.
+      ValueError: for a source that does not exist.
     """
     if source.endswith(".json"):
         return read_official(source)
@@ -125,13 +124,13 @@ def read_questions(source: str, data_dir: str) -> list[Question]:
 
 
 def _own_name(source: str, split: str) -> str:
-    """The dataset alone where it is this split of SQuAD, as tables name it; else the source."""
+    """The dataset alone if the source is this split of SQuAD, as in tables; else the source."""
     name, _, found = source.partition(":")
     return name if found == split and name.startswith("squad/") else source
 
 
-def _baseline(questions: list[Question], version: str) -> dict[str, float]:
-    """Of answering every question with its context's first sentence, or in v2.0 not at all."""
+def _baseline(questions: list[Question], version: Literal["v1.1", "v2.0"]) -> Scalars:
+    """Scores of answering with the first sentence of the context, or in v2.0 with no answer."""
     answer = (lambda q: "") if version == "v2.0" else (lambda q: q.context.partition(". ")[0])
-    scores = squad_scores.score(questions, {q.id: answer(q) for q in questions}, version)  # type: ignore[arg-type]
+    scores = squad_scores.score(questions, {q.id: answer(q) for q in questions}, version)
     return {name: scores[name] for name in ("f1", "exact")}

@@ -20,7 +20,7 @@ def normalise(answer: str) -> str:
 
 
 def exact_match(prediction: str, gold: str) -> int:
-    """1 if both are the same once normalised, else 0."""
+    """1 if both are equal after normalisation, else 0."""
     return int(normalise(prediction) == normalise(gold))
 
 
@@ -28,7 +28,7 @@ def f1(prediction: str, gold: str, *, empty: int = 1) -> float:
     """The harmonic mean of precision and recall of the prediction's words, repetitions counted.
 
     Args:
-      empty: the value where neither has a word: 1 by v2.0, 0 by v1.1.
+      empty: the value if neither has a word: 1 in v2.0, 0 in v1.1.
     """
     predicted, wanted = normalise(prediction).split(), normalise(gold).split()
     if not predicted and not wanted:
@@ -46,21 +46,21 @@ def score(
     version: Literal["v1.1", "v2.0"],
     null_scores: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """The scores of a set of predictions; of several gold answers the nearest counts.
+    """The scores of a set of predictions; among several gold answers the best match counts.
 
     Args:
       questions: with their gold answers.
-      predictions: the answer to each question's id, "" for unanswerable. They count as they are.
-      version: a question without a prediction scores 0 in v1.1, and is left out of all averages in
-        v2.0.
-      null_scores: for v2.0, how sure it is that a question has no answer, by id, on any scale. With
-        them the best threshold is sought, above which the answer would be "". For that search to
-        mean anything, `predictions` should be the best spans, before any threshold.
+      predictions: the answer to each question's id, "" for unanswerable.
+      version: a question without a prediction scores 0 in v1.1, and is excluded from all averages
+        in v2.0.
+      null_scores: for v2.0, how likely a question has no answer, by id, on any scale. They are
+        searched for the best threshold, above which the answer would be "". `predictions` should
+        then be the best spans, before any threshold.
 
     Returns:
       exact, f1, total (questions averaged over) and missing (questions without a prediction); in
-      v2.0 exact, f1 and total also with the prefixes HasAns_ and NoAns_, where there are such, and,
-      with null scores, best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
+      v2.0 exact, f1 and total also with the prefixes HasAns_ and NoAns_, if there are any, and with
+      null scores best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
 
     Raises:
       ValueError: for another version, no question, an unanswerable question in v1.1, no prediction
@@ -77,12 +77,16 @@ def score(
     return {**scorer(questions, predictions, null_scores), "missing": missing}
 
 
-def _score_v1(questions, predictions, null_scores) -> dict[str, float]:
+def _score_v1(
+    questions: Sequence[Question],
+    predictions: Mapping[str, str],
+    null_scores: Mapping[str, float] | None,
+) -> dict[str, float]:
     del null_scores
     for q in questions:
         if not q.answers:
             raise ValueError(
-                f"The question {q.id!r} has no answer, which v1.1 does not know: score it as "
+                f"The question {q.id!r} has no answer, which v1.1 does not allow: score it as "
                 "'v2.0'."
             )
     exact: list[float] = [0] * len(questions)
@@ -94,7 +98,11 @@ def _score_v1(questions, predictions, null_scores) -> dict[str, float]:
     return _averages("", exact, overlap)
 
 
-def _score_v2(questions, predictions, null_scores) -> dict[str, float]:
+def _score_v2(
+    questions: Sequence[Question],
+    predictions: Mapping[str, str],
+    null_scores: Mapping[str, float] | None,
+) -> dict[str, float]:
     exact, overlap = {}, {}
     for q in questions:
         if q.id in predictions:
@@ -119,7 +127,9 @@ def _score_v2(questions, predictions, null_scores) -> dict[str, float]:
     return scores
 
 
-def _averages(prefix: str, exact: Collection[float], overlap: Collection[float]):
+def _averages(
+    prefix: str, exact: Collection[float], overlap: Collection[float]
+) -> dict[str, float]:
     total = len(exact)
     return {
         f"{prefix}exact": 100 * sum(exact) / total,
@@ -136,8 +146,8 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """The best score over all thresholds, and the null score up to which a question is answered.
 
-    Nothing answered, all unanswerable questions are right (missing ones too, as the official search
-    has it); the threshold is then 0. Raising it answers one question after the other.
+    If nothing is answered, all unanswerable questions are right (missing ones too, as in the
+    official search); the threshold is then 0. Raising it answers one question after another.
     """
     without = [id for id in scores if id not in null_scores]
     if without:

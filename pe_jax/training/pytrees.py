@@ -1,0 +1,20 @@
+"""What the trees that training passes around are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+PyTree: TypeAlias = Any  # Of arrays, of their shapes, or of anything else that a docstring names.
+Params: TypeAlias = dict[str, Any]  # Nested by module; arrays, or their shapes, are its leaves.
+HostBatch: TypeAlias = dict[str, np.ndarray]  # This host's rows.
+Batch: TypeAlias = dict[str, jax.Array]  # The global batch, sharded over the devices.
+Sums: TypeAlias = dict[str, jax.Array]
+Metrics: TypeAlias = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, count)
+Scalars: TypeAlias = dict[str, float]
+
+# From a tree of arrays, or of their shapes, to the sharding of each leaf.
+ShardingsOf: TypeAlias = Callable[[PyTree], PyTree]
