@@ -19,10 +19,11 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from grain.sharding import ShardOptions
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
-from pe_jax.data.glue import GLUE
+from pe_jax.data.glue_tasks import GLUE
 from pe_jax.data.rows import EvaluationBatch, TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.models import BertConfig, train_flops
@@ -225,9 +226,13 @@ def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> Ex
     lengths = (*(size for size in data.buckets if size < data.length), data.length)
     per_epoch = len(problem.train.sizes()) // data.batch_size
     steps = config.steps or max(1, round(config.epochs * per_epoch))
-    host, hosts = sharding.host()
     batches = TrainingBatches(
-        problem.train, lengths, data.batch_size, tuple(config.seeds), steps, host, hosts
+        problem.train,
+        lengths,
+        data.batch_size,
+        tuple(config.seeds),
+        steps,
+        ShardOptions(*sharding.host()),
     )
     schedule, optimizer = optimizers.from_config(config.optimizer, steps)
     each = sharding.by_seeds(mesh)
