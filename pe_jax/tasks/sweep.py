@@ -70,8 +70,8 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
     def one(setting):
         frequencies = setting["base"] ** (-2 * i / setting["dim"])
         there = i < setting["dim"] // 2
-        waves = properties.waves(frequencies, offsets)  # [F, M]
-        return measure.of(jnp.where(there[:, None], waves, 0).sum(0), config)
+        cosines = properties.cosines(frequencies, offsets)  # [F, M]
+        return measure.of(jnp.where(there[:, None], cosines, 0).sum(0), config)
 
     pairs = np.array(list(itertools.product(bases, dims)))
     settings = {"base": pairs[:, 0].astype(np.float32), "dim": pairs[:, 1].astype(np.int32)}
@@ -79,13 +79,10 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
     values = found.reshape(len(bases), len(dims))
     figures.sweep_map(
         values,
-        bases,
-        dims,
+        (figures.Axis("base of the frequencies", bases), figures.Axis("dimension D", dims)),
         out / "sweep.png",
         title=f"Fixed sinusoids of {len(pairs):,} kinds, offsets up to {config.length - 1}",
         label=measure.label,
-        row_name="base of the frequencies",
-        column_name="dimension D",
         vector=config.vector,
     )
     numbers = {"bases": bases.tolist(), "dims": dims.tolist(), config.measure: values.tolist()}

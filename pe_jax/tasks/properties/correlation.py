@@ -43,10 +43,12 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
     ).reshape(shape)
     paths = [
         figures.correlation_map(
-            grid(kind),
-            grid(f"{kind}_p"),
-            list(violations),
-            [name.replace(" ", "\n") for name in scores],
+            figures.CorrelationTable(
+                grid(kind),
+                grid(f"{kind}_p"),
+                list(violations),
+                [name.replace(" ", "\n") for name in scores],
+            ),
             settings.figure(f"correlation_{kind}"),
             title=f"Violations against scores over {len(runs)} runs ({kind.capitalize()})",
             label="correlation; * p < 0.05",
