@@ -116,7 +116,7 @@ def test_a_real_bert(torch, transformers):
     "position", ["none", "learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute"]
 )
 @pytest.mark.parametrize(
-    ("model", "arguments", "name"),
+    "case",
     [
         (BertForPretraining, {}, "BertForPreTraining"),
         (BertForClassification, {"outputs": 3}, "BertForSequenceClassification"),
@@ -126,8 +126,9 @@ def test_a_real_bert(torch, transformers):
     ids=["pretraining", "classes", "value", "spans"],
 )
 def test_an_exported_model_has_the_same_outputs_in_pytorch(
-    torch, transformers, tmp_path, position, model, arguments, name
+    torch, transformers, tmp_path, position, case
 ):
+    model, arguments, name = case
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     words = load_tokenizer(tmp_path / "vocab.txt")
     sizes = dict(hidden_size=32, num_layers=3, num_heads=4, intermediate_size=48, max_length=30)

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import flax.traverse_util
 import numpy as np
@@ -181,7 +180,7 @@ def _within(name: str) -> str:
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-def _config(config: BertConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+def _config(config: BertConfig, tokenizer: Tokenizer) -> dict[str, object]:
     return {
         **{key: only for key, (only, _) in layout.ONLY.items()},
         **{key: getattr(config, ours) for ours, key in layout.SIZES.items()},
@@ -191,7 +190,7 @@ def _config(config: BertConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _classes(labels: Sequence[str], regression: bool) -> dict[str, Any]:
+def _classes(labels: Sequence[str], regression: bool) -> dict[str, object]:
     if not labels:
         return {}
     return {
@@ -217,7 +216,7 @@ def _write(folder: Path, save: Callable[[Path], None]) -> None:
 
 
 def _save(
-    folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
+    folder: Path, config: dict[str, object], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
 ) -> None:
     whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
@@ -255,5 +254,5 @@ def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def _save_json(file: Path, values: dict[str, Any]) -> None:
+def _save_json(file: Path, values: dict[str, object]) -> None:
     file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

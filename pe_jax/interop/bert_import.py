@@ -78,10 +78,8 @@ def load_bert(path: str | Path, heads: Collection[str] = tuple(layout.HEADS)) ->
         *(f"{names[name]}: is not part of this model" for name in unread if _is_unknown(name)),
     ]
     if errors:
-        lines = "\n  ".join(errors)
-        raise ValueError(
-            f"{path} does not hold the BERT that its config.json describes:\n  {lines}"
-        )
+        heading = f"{path} does not hold the BERT that its config.json describes:"
+        raise ValueError("\n  ".join([heading, *errors]))
     return PublishedBert(
         config,
         _read_params(checkpoint, config, names, leaves),
