@@ -10,7 +10,7 @@ Time:     a minute or two for a run of a small BERT.
 
 from ml_collections import ConfigDict
 
-from pe_jax.properties.regression import RIDGE
+from pe_jax.properties.position_regression import RIDGE
 
 
 def get_config():

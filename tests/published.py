@@ -1,4 +1,4 @@
-"""A small published BERT: random weights under their published names, and what it computes."""
+"""A small published BERT: random weights under their published names, and its outputs."""
 
 import json
 
@@ -69,12 +69,12 @@ def random_tensors(shapes, seed=0):
 
 
 def bert_tensors(seed=0):
-    """The encoder alone, and position ids as old files have them."""
+    """The encoder alone, with position ids as in old files."""
     return {**random_tensors(encoder_shapes(), seed), "embeddings.position_ids": np.arange(N)[None]}
 
 
 def whole_tensors(seed=0):
-    """The encoder and both pretraining heads, as `BertForPreTraining` names them."""
+    """The encoder and both pretraining heads, under the names of `BertForPreTraining`."""
     whole = random_tensors(encoder_shapes() | head_shapes(), seed)
     return {n if n.startswith("cls.") else f"bert.{n}": tensor for n, tensor in whole.items()}
 
@@ -88,7 +88,7 @@ def write(folder, tensors, config=None, file="model.safetensors"):
 
 
 def numpy_bert(t, config, tokens, segments, valid):
-    """What enters the first layer and leaves each, in float64, straight from the published names;
+    """The input of the first layer and the output of each, in float64, from the published tensors;
     one head at a time."""
     t = {name.removeprefix("bert."): np.asarray(value, np.float64) for name, value in t.items()}
     x = t["embeddings.word_embeddings.weight"][tokens]
@@ -118,9 +118,9 @@ def numpy_heads(t, config, hidden):
     t = {name.removeprefix("bert."): np.asarray(value, np.float64) for name, value in t.items()}
     x = _gelu(_dense(t, hidden, "cls.predictions.transform.dense"))
     x = _norm(t, config, x, "cls.predictions.transform.LayerNorm")
-    words = x @ t["embeddings.word_embeddings.weight"].T + t["cls.predictions.bias"]
+    masked_lm = x @ t["embeddings.word_embeddings.weight"].T + t["cls.predictions.bias"]
     pooled = np.tanh(_dense(t, hidden[:, 0], "pooler.dense"))
-    return words, _dense(t, pooled, "cls.seq_relationship")
+    return masked_lm, _dense(t, pooled, "cls.seq_relationship")
 
 
 def _dense(t, x, name):

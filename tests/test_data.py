@@ -1,4 +1,4 @@
-"""From text to batches: corpora, tokenizer, cache, pairs, masks, and the stream's determinism."""
+"""From text to batches: corpora, tokenizer, cache, pairs, masks, and determinism of the stream."""
 
 import gzip
 import itertools
@@ -68,7 +68,7 @@ def test_fingerprints_follow_content(tmp_path):
     assert data.open_corpus(str(path)).fingerprint() == first
 
 
-def test_sources_that_are_not_there(tmp_path):
+def test_sources_that_do_not_exist(tmp_path):
     with pytest.raises(ValueError, match=r"No file matches .*nothing.*pydoc"):
         data.open_corpus(str(tmp_path / "nothing*.txt"))
     (tmp_path / "a.csv").write_text("x")
@@ -85,7 +85,7 @@ def test_sources_that_are_not_there(tmp_path):
 
 
 def test_tfds_without_tensorflow(tmp_path):
-    """A real tfds dataset, written and read as array_record; TensorFlow never gets imported."""
+    """A real tfds dataset, written and read as array_record; TensorFlow is never imported."""
     tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
 
     class TinyText(tfds.core.GeneratorBasedBuilder):
@@ -175,7 +175,7 @@ def test_training_a_tokenizer_is_deterministic(tmp_path):
     assert first == second
 
 
-def test_the_cache_is_found_again_and_holds_the_text(tmp_path, monkeypatch):
+def test_the_cache_is_reused_and_holds_the_text(tmp_path, monkeypatch):
     path = write_books(tmp_path)
     corpus = data.open_corpus(str(path))
     tokenizer = data.prepare_tokenizer(corpus, "", 200, tmp_path / "cache")
@@ -232,7 +232,7 @@ def test_chunks_cover_each_document_once(books):
 
 
 @pytest.mark.parametrize("max_tokens", [3, 40, 10_000])
-def test_chunks_are_those_of_a_plain_loop(books, max_tokens):
+def test_chunks_equal_those_of_a_loop(books, max_tokens):
     corpus = books[0]
     documents, starts = np.array([5, 0, 11, 7]), corpus.sentences
     rows = []
@@ -265,8 +265,8 @@ def test_pairs(books):
     assert np.mean(lengths) > 34
 
 
-def test_lengths_do_not_tell_the_label(books):
-    """A model that sees only where [SEP] stands and where the text ends must stay at chance."""
+def test_lengths_do_not_give_the_label_away(books):
+    """A model that sees only the positions of [SEP] and of the end must stay at chance."""
     corpus = books[0]
     documents = corpus.all_documents()
     rows = pairs.chunks(corpus, documents, 40)
@@ -278,11 +278,11 @@ def test_lengths_do_not_tell_the_label(books):
     for part in (0, 1):
         counts = [np.bincount([t[part] for t in s], minlength=41) for s in lengths.values()]
         shares = [c / c.sum() for c in counts]
-        # The best guess from this length is right this much more often than chance.
+        # By how much the best guess from this length beats chance.
         assert np.abs(shares[0] - shares[1]).sum() / 4 < 0.06
 
 
-def test_second_parts_are_next_or_of_another_document(books):
+def test_second_parts_follow_or_come_from_another_document(books):
     corpus = books[0]
     documents = corpus.all_documents()[:2]
     row = pairs.chunks(corpus, documents, 60)[0]
@@ -323,7 +323,7 @@ VOCABULARY = data.Vocabulary(
 
 
 def test_whole_words_and_rates():
-    # Words of one, two and three tokens in turn.
+    # Alternating words of one, two and three tokens.
     tokens = np.array([2, *[10, 11, 41, 12, 42, 43] * 10, 3], np.int32)
     maskable = np.ones(62, bool)
     maskable[[0, -1]] = False
@@ -348,7 +348,7 @@ def test_whole_words_and_rates():
     assert kinds / kinds.sum() == pytest.approx([0.8, 0.1 + 0.1 / 45, 0.1 - 0.1 / 45], abs=0.01)
 
 
-def test_at_most_so_many_and_at_least_one():
+def test_the_number_of_masks_has_a_maximum_and_is_at_least_one():
     tokens, rng = np.arange(5, 35, dtype=np.int32), np.random.default_rng(0)
     every = np.ones(30, bool)
     assert len(masking.mask_words(tokens, every, VOCABULARY, rng, max_predictions=3).positions) == 3
@@ -356,7 +356,7 @@ def test_at_most_so_many_and_at_least_one():
     assert len(masking.mask_words(tokens[:2], ~every[:2], VOCABULARY, rng).positions) == 0
 
 
-def test_a_word_does_not_run_over_a_separator():
+def test_a_word_does_not_cross_a_separator():
     tokens = np.array([2, 10, 3, 40, 41, 3])  # [CLS] word [SEP] ##cut ##off [SEP]
     maskable = np.array([False, True, False, True, True, False])
     rng = np.random.default_rng(0)
@@ -370,7 +370,7 @@ def test_a_word_does_not_run_over_a_separator():
 # --- the stream -----------------------------------------------------------------------------------
 
 
-def test_an_example_holds_together(books):
+def test_an_example_is_consistent(books):
     _, _, v = books
     examples = make_examples(books)
     for n in range(len(examples)):
@@ -428,7 +428,7 @@ def test_the_iterator_resumes(books):
     assert all(same(next(resumed), e) for e in expected)
 
 
-def test_hosts_cut_the_same_global_batch(books):
+def test_hosts_split_the_same_global_batch(books):
     examples = make_examples(books)
     whole = take(data.batches(examples, batch_size=8, seed=3), 3)
     parts = [
@@ -436,26 +436,28 @@ def test_hosts_cut_the_same_global_batch(books):
     ]
     for n, batch in enumerate(whole):
         for key, rows in batch.items():
-            cut = np.concatenate([parts[0][n][key], parts[1][n][key]])
-            np.testing.assert_array_equal(rows, cut)
+            joined = np.concatenate([parts[0][n][key], parts[1][n][key]])
+            np.testing.assert_array_equal(rows, joined)
     with pytest.raises(ValueError, match="8 rows does not divide among 3 hosts"):
         data.batches(examples, batch_size=8, seed=3, hosts=3)
 
 
 def test_worker_processes_make_the_same_batches(books):
     examples = make_examples(books)
-    assert len(pickle.dumps(examples.corpus)) < 1_000  # Workers map the files, no copy is sent.
-    flags.FLAGS.mark_as_parsed()  # As it is in a command; grain's workers look.
+    assert (
+        len(pickle.dumps(examples.corpus)) < 1_000
+    )  # Workers map the files: the arrays are not pickled.
+    flags.FLAGS.mark_as_parsed()  # As in a command; grain's workers check it.
     here, there = (
         take(data.batches(examples, batch_size=4, seed=7, workers=workers), 5) for workers in (0, 2)
     )
     assert all(same(a, b) for a, b in zip(here, there, strict=True))
 
 
-def test_texts_that_make_no_pair(books, tmp_path):
+def test_texts_without_any_pair_are_refused(books, tmp_path):
     (tmp_path / "a.txt").write_text("One sentence.\n\nAnother one.")
     corpus = data.tokenize(data.open_corpus(str(tmp_path / "a.txt")), books[1], tmp_path)
-    with pytest.raises(ValueError, match="No document here has two sentences"):
+    with pytest.raises(ValueError, match="No document of this corpus has two sentences"):
         make_examples((corpus, books[1], books[2]))
     with pytest.raises(ValueError, match="got length 4"):
         make_examples(books, length=4)

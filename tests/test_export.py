@@ -1,4 +1,4 @@
-"""A run as a Hugging Face folder: what is in it, what comes back, what is refused."""
+"""Export to a Hugging Face folder: its content, the way back, and what is refused."""
 
 import dataclasses
 import json
@@ -15,8 +15,7 @@ from tokenizers import Tokenizer
 from configs import defaults
 from configs import glue as glue_config
 from pe_jax.data import load_tokenizer
-from pe_jax.interop import export as exporting
-from pe_jax.interop import load_bert, position_table, save_bert
+from pe_jax.interop import bert_export, load_bert, position_table, save_bert
 from pe_jax.models import (
     BertConfig,
     BertForClassification,
@@ -34,14 +33,14 @@ MODEL = BertConfig(
 
 
 @pytest.fixture
-def words(tmp_path):
+def tokenizer(tmp_path):
     file = tmp_path / "words" / "vocab.txt"
     file.parent.mkdir()
     file.write_text("\n".join(WORDS) + "\n")
     return load_tokenizer(file)
 
 
-def drawn(model, config=MODEL, **arguments):
+def random_params(model, config=MODEL, **arguments):
     """Random parameters of a model, biases among them."""
     one = jnp.zeros((1, 1), jnp.int32)
     shapes = jax.eval_shape(model(config, **arguments).init, jax.random.key(0), one, one)["params"]
@@ -63,9 +62,11 @@ def read(path):
     ],
     ids=["pretraining", "classes", "value", "spans"],
 )
-def test_what_goes_out_comes_back(words, tmp_path, model, arguments, labels, architecture):
-    params = drawn(model, **arguments)
-    assert save_bert(tmp_path / "out", MODEL, params, words, labels=labels) == architecture
+def test_an_exported_model_loads_unchanged(
+    tokenizer, tmp_path, model, arguments, labels, architecture
+):
+    params = random_params(model, **arguments)
+    assert save_bert(tmp_path / "out", MODEL, params, tokenizer, labels=labels) == architecture
     back = load_bert(tmp_path / "out")
     assert back.config == MODEL and back.unread == ()
     assert jax.tree.structure(back.params) == jax.tree.structure(params)
@@ -79,11 +80,11 @@ def test_what_goes_out_comes_back(words, tmp_path, model, arguments, labels, arc
         assert written["problem_type"] == kind
 
 
-def test_the_published_goes_out_as_it_came_in(words, tmp_path):
-    """Every tensor by name, and nothing else."""
+def test_a_published_model_is_exported_unchanged(tokenizer, tmp_path):
+    """The same tensors, and no others."""
     tensors = whole_tensors()
     config, params, *_ = load_bert(write(tmp_path / "in", tensors, BERT))
-    save_bert(tmp_path / "out", config, params, words)
+    save_bert(tmp_path / "out", config, params, tokenizer)
     out = load_file(tmp_path / "out" / "model.safetensors")
     assert out.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -91,18 +92,18 @@ def test_the_published_goes_out_as_it_came_in(words, tmp_path):
     written = read(tmp_path / "out" / "config.json")
     assert BERT.items() <= written.items()
     encoder = {key: params[key] for key in ("bert", "pooler")}
-    assert save_bert(tmp_path / "bare", config, encoder, words) == "BertModel"
+    assert save_bert(tmp_path / "bare", config, encoder, tokenizer) == "BertModel"
     assert load_bert(tmp_path / "bare").absent == ("masked_lm", "next_sentence")
 
 
 @pytest.mark.parametrize(
     "name", ["none", "sinusoidal_absolute", "learnable_sinusoidal_absolute", "learned_absolute"]
 )
-def test_encodings_that_only_embed_become_a_table(words, tmp_path, name):
-    """A BERT with nothing but a table then computes the same."""
+def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
+    """A BERT with a position table then has the same outputs."""
     config = BertConfig(**{**vars(MODEL), "position": name, "sinusoid_scale": 0.5})
-    params = drawn(BertForPretraining, config)
-    save_bert(tmp_path / "out", config, params, words)
+    params = random_params(BertForPretraining, config)
+    save_bert(tmp_path / "out", config, params, tokenizer)
     tokens = np.random.default_rng(1).integers(0, V, (2, N))
     got = hidden_states(config, params["bert"], tokens)
     tensors = load_file(tmp_path / "out" / "model.safetensors")
@@ -117,108 +118,111 @@ def test_encodings_that_only_embed_become_a_table(words, tmp_path, name):
     ("name", "match"),
     [
         ("learned_relative", "learned_relative adds a term to the attention logits, learned_rel"),
-        ("learned_absolute+sinusoidal_relative", "with: sinusoidal_relative adds a term"),
+        (
+            "learned_absolute+sinusoidal_relative",
+            "cannot represent .*: sinusoidal_relative adds a term",
+        ),
     ],
 )
-def test_encodings_that_do_more_are_refused(words, tmp_path, name, match):
+def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
     config = BertConfig(**{**vars(MODEL), "position": name})
     with pytest.raises(ValueError, match=match):
-        save_bert(tmp_path / "out", config, drawn(BertForPretraining, config), words)
+        save_bert(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
     with pytest.raises(ValueError, match="adds position vectors to what is attended to"):
         position_table(config, {})
     assert not (tmp_path / "out").exists()
 
 
-def test_the_tokenizer_goes_with_it(words, tmp_path):
-    words.enable_truncation(3)
-    save_bert(tmp_path / "out", MODEL, drawn(BertForSpans), words)
+def test_the_tokenizer_is_exported(tokenizer, tmp_path):
+    tokenizer.enable_truncation(3)
+    save_bert(tmp_path / "out", MODEL, random_params(BertForSpans), tokenizer)
     assert (tmp_path / "out" / "vocab.txt").read_text().splitlines() == WORDS
-    said = read(tmp_path / "out" / "tokenizer_config.json")
-    assert said["do_lower_case"] and said["model_max_length"] == N
+    written = read(tmp_path / "out" / "tokenizer_config.json")
+    assert written["do_lower_case"] and written["model_max_length"] == N
     out = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     pair = out.encode("A bc d", "e")
     assert pair.tokens == ["[CLS]", "a", "b", "##c", "d", "[SEP]", "e", "[SEP]"]
     assert pair.type_ids == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert words.truncation  # The one that was given is as it was.
+    assert tokenizer.truncation  # The argument is unchanged.
 
 
-def test_parts_that_do_not_fit_are_listed(words, tmp_path):
-    params = drawn(BertForClassification, outputs=3)
+def test_parts_that_do_not_fit_are_listed(tokenizer, tmp_path):
+    params = random_params(BertForClassification, outputs=3)
     del params["bert"]["layer_1"]["up"]
     params["bert"]["extra"] = np.ones(2)
     params["pooler"]["dense"]["bias"] = np.ones(D + 1)
     config = BertConfig(**{**vars(MODEL), "vocab_size": V + 1})
     with pytest.raises(ValueError, match="do not make one BERT") as caught:
-        save_bert(tmp_path / "out", config, params, words, labels=("a", "b"))
+        save_bert(tmp_path / "out", config, params, tokenizer, labels=("a", "b"))
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
-        "bert/extra: has no place in such a model",
-        "bert/token/embedding: makes (13, 12), (14, 12) wanted",
+        "bert/extra: is not part of such a model",
+        "bert/token/embedding: converts to (13, 12), (14, 12) expected",
         "bert/layer_1/up/kernel: missing",
         "bert/layer_1/up/bias: missing",
-        "pooler/dense/bias: makes (13,), (12,) wanted",
+        "pooler/dense/bias: converts to (13,), (12,) expected",
         "the tokenizer has 13 tokens, the model 14",
         "2 labels for a classifier of 3 outputs",
     ]
     with pytest.raises(ValueError, match="the parts bert, head, spans"):
-        save_bert(tmp_path / "out", MODEL, {**drawn(BertForSpans), "head": {}}, words)
+        save_bert(tmp_path / "out", MODEL, {**random_params(BertForSpans), "head": {}}, tokenizer)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_appears_whole_or_not_at_all(words, tmp_path, monkeypatch):
-    params, out = drawn(BertForSpans), tmp_path / "out"
+def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
+    params, out = random_params(BertForSpans), tmp_path / "out"
     out.mkdir()
-    save_bert(out, MODEL, params, words)  # An empty one is as good as none.
+    save_bert(out, MODEL, params, tokenizer)  # An empty folder is accepted.
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     with pytest.raises(ValueError, match="out is not empty: give a new folder"):
-        save_bert(out, MODEL, params, words)
+        save_bert(out, MODEL, params, tokenizer)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     with pytest.raises(ValueError, match="gs://bucket/out is no local folder"):
-        save_bert("gs://bucket/out", MODEL, params, words)
-    there = set(os.listdir(tmp_path))
+        save_bert("gs://bucket/out", MODEL, params, tokenizer)
+    listing = set(os.listdir(tmp_path))
 
     def full(*args):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(exporting, "_save_json", full)
+    monkeypatch.setattr(bert_export, "_save_json", full)
     with pytest.raises(OSError, match="No space"):
-        save_bert(tmp_path / "other", MODEL, params, words)
-    assert set(os.listdir(tmp_path)) == there
+        save_bert(tmp_path / "other", MODEL, params, tokenizer)
+    assert set(os.listdir(tmp_path)) == listing
 
 
-# Runs.
+# --- runs -----------------------------------------------------------------------------------------
 
 
-def stand_in(folder, config, params, words, monkeypatch):
-    """A run's folder, but for its checkpoint."""
+def write_run(folder, config, params, tokenizer, monkeypatch):
+    """Writes the folder of a run, and patches the reading of its checkpoint."""
     config.model = {"size": "base", **{k: v for k, v in vars(MODEL).items() if k != "vocab_size"}}
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(config.to_json_best_effort())
-    (folder / "tokenizer.json").write_text(words.to_str())
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
     monkeypatch.setattr(runs, "newest_params", lambda folder: (5, params))
 
 
-def test_a_run_and_a_start_from_it(words, tmp_path, monkeypatch):
-    """Exported, it is a published BERT to start from, with the same words and weights."""
-    params = drawn(BertForPretraining)
-    stand_in(tmp_path / "run", defaults.pretraining(), params, words, monkeypatch)
-    said = runs.export(tmp_path / "run", tmp_path / "out")
-    assert said.startswith(f"BertForPreTraining of {tmp_path / 'run'}, step 5. In Python")
+def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
+    """An exported run is a published BERT to start from, with the same vocabulary and weights."""
+    params = random_params(BertForPretraining)
+    write_run(tmp_path / "run", defaults.pretraining(), params, tokenizer, monkeypatch)
+    text = runs.export(tmp_path / "run", tmp_path / "out")
+    assert text.startswith(f"BertForPreTraining of {tmp_path / 'run'}, step 5. In Python")
     start = open_start(str(tmp_path / "out"))
     jax.tree.map(np.testing.assert_array_equal, start.params(on_one_device), params)
     assert start.model == dataclasses.replace(MODEL, vocab_size=start.model.vocab_size)
-    assert load_tokenizer(start.tokenizer()).get_vocab() == words.get_vocab()
+    assert load_tokenizer(start.tokenizer()).get_vocab() == tokenizer.get_vocab()
     with pytest.raises(ValueError, match=r"a run of seed 0, got config.seed=3"):
         runs.export(tmp_path / "run", tmp_path / "seed", 3)
 
 
-def test_one_seed_of_several(words, tmp_path, monkeypatch):
-    """Classes have the names of the task."""
+def test_one_seed_of_several(tokenizer, tmp_path, monkeypatch):
+    """Class labels are those of the task."""
     config = glue_config.get_config()
     config.task, config.seeds = "rte", (3, 7)
-    first, second = drawn(BertForClassification, outputs=2), drawn(BertForClassification, outputs=2)
-    second = jax.tree.map(lambda leaf: leaf + 1, second)
+    first = random_params(BertForClassification, outputs=2)
+    second = jax.tree.map(lambda leaf: leaf + 1, first)
     both = jax.tree.map(lambda *leaves: np.stack(leaves), first, second)
-    stand_in(tmp_path / "run", config, both, words, monkeypatch)
+    write_run(tmp_path / "run", config, both, tokenizer, monkeypatch)
     runs.export(tmp_path / "run", tmp_path / "out", 7)
     jax.tree.map(np.testing.assert_array_equal, load_bert(tmp_path / "out").params, second)
     labels = {"0": "entailment", "1": "not_entailment"}

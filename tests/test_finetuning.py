@@ -11,7 +11,7 @@ import tiny
 
 from configs import glue as glue_config
 from configs import squad as squad_config
-from pe_jax.data import glue
+from pe_jax.data import glue_tasks
 from pe_jax.reports.comparison import score
 from pe_jax.reports.finetuning_report import page, report_finetuning, results
 from pe_jax.reports.property_report import from_run
@@ -52,7 +52,7 @@ def cola(monkeypatch):
     def open_prepared(name, split, data_dir=""):
         return types.SimpleNamespace(as_data_source=sets.__getitem__)
 
-    monkeypatch.setattr(glue, "open_prepared", open_prepared)
+    monkeypatch.setattr(glue_tasks, "open_prepared", open_prepared)
     return sets
 
 
@@ -84,7 +84,7 @@ def done(pretrained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("done") / "run"
     with pytest.MonkeyPatch.context() as patch:
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
-        patch.setattr(glue, "open_prepared", lambda *args: opened)
+        patch.setattr(glue_tasks, "open_prepared", lambda *args: opened)
         finetune(config(pretrained), folder)
     return folder
 

@@ -1,4 +1,4 @@
-"""Other people's checkpoints: what is read, what is refused, and a BERT that computes the same."""
+"""Published checkpoints: what is read, what is refused, and a BERT with the same outputs."""
 
 import dataclasses
 import importlib.util
@@ -36,7 +36,7 @@ from pe_jax.models import Bert, BertForPretraining, hidden_states
 
 
 def write_shards(folder, tensors, config):
-    """Every other tensor in the second file."""
+    """Writes tensors to two files, alternately."""
     files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     where = {name: files[i % 2] for i, name in enumerate(tensors)}
     for file in files:
@@ -45,7 +45,7 @@ def write_shards(folder, tensors, config):
     return folder
 
 
-# Tensors by name.
+# --- tensors by name ------------------------------------------------------------------------------
 
 
 def test_a_folder_or_one_file(tmp_path):
@@ -82,14 +82,14 @@ def test_shards(tmp_path):
 
 
 class Bomb:
-    """Pickled so that loading it raises; a pickle that is only refused does not."""
+    """Raises when it is unpickled, so a test fails if the pickle is loaded."""
 
     def __reduce__(self):
         return (int, ("a pickle was loaded",))
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt", "model.pth"])
-def test_pickles_are_refused_unread(tmp_path, name):
+def test_pickles_are_refused_without_loading(tmp_path, name):
     file = tmp_path / "a folder" / name
     file.parent.mkdir()
     file.write_bytes(pickle.dumps(Bomb()))
@@ -104,7 +104,7 @@ def test_pickles_are_refused_unread(tmp_path, name):
         compile(code, "command", "exec")
 
 
-def test_the_command_takes_the_weights_alone(tmp_path):
+def test_the_conversion_command_lists_the_weights_only(tmp_path):
     for name in ("optimizer.pt", "pytorch_model-1-of-2.bin", "pytorch_model-2-of-2.bin"):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(ValueError, match="pytorch_model-2-of-2.bin: a pickle") as caught:
@@ -112,7 +112,7 @@ def test_the_command_takes_the_weights_alone(tmp_path):
     assert "optimizer" not in str(caught.value)
 
 
-def test_missing_or_damaged_files_say_what_to_do(tmp_path):
+def test_errors_for_missing_or_damaged_files_say_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"No checkpoint at .*nowhere.*hf download"):
         open_checkpoint(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="neither model.safetensors nor .*give that file"):
@@ -123,7 +123,7 @@ def test_missing_or_damaged_files_say_what_to_do(tmp_path):
     for damaged in (b"", whole[:5], whole[:-5], pointer):
         file.write_bytes(damaged)
         with pytest.raises(
-            ValueError, match=r"model.safetensors is not a whole.*download it again"
+            ValueError, match=r"model.safetensors is not a complete.*download it again"
         ):
             open_checkpoint(tmp_path)
     file.write_bytes(whole)
@@ -138,7 +138,7 @@ def test_missing_or_damaged_files_say_what_to_do(tmp_path):
         open_checkpoint(index.parent)
 
 
-# Position tables.
+# --- position tables ------------------------------------------------------------------------------
 
 ROWS = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32)
 
@@ -167,7 +167,7 @@ def test_position_tables(tmp_path, name, model_type, argument, family, first_row
     np.testing.assert_array_equal(table.vectors, ROWS[first_row:], strict=True)
 
 
-def test_roberta_counts_on_from_its_padding_token(tmp_path):
+def test_roberta_positions_start_after_its_padding_token(tmp_path):
     write(tmp_path, {TABLE: ROWS}, {"model_type": "roberta", "pad_token_id": 0})
     assert load_position_table(tmp_path).first_row == 1
 
@@ -179,7 +179,7 @@ def test_tables_are_float32(tmp_path, dtype):
     np.testing.assert_array_equal(load_position_table(tmp_path).vectors, expected, strict=True)
 
 
-def test_a_table_that_bert_and_roberta_share_needs_a_word(tmp_path):
+def test_a_table_name_that_bert_and_roberta_share_needs_an_argument(tmp_path):
     choose = "can be of bert or roberta.*family='bert' or family='roberta'"
     with pytest.raises(ValueError, match=choose):
         load_position_table(write(tmp_path, {TABLE: ROWS}))
@@ -225,17 +225,17 @@ def test_a_table_that_is_unused_or_no_table(tmp_path):
             load_position_table(tmp_path)
 
 
-# A BERT.
+# --- a BERT ---------------------------------------------------------------------------------------
 
 
 def old_names(tensors):
-    """As in the first published files: LayerNorm's gamma and beta."""
+    """The names of the first published files: LayerNorm's gamma and beta."""
     gamma = lambda name: name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
     return {gamma(name): tensor for name, tensor in tensors.items()}
 
 
 def inputs():
-    """Tokens, segments, and which of them are no padding: of one row all but the first are."""
+    """Tokens, segments, and a mask of valid tokens; the last row is padding but for one token."""
     rng = np.random.default_rng(2)
     valid = np.arange(7) < np.array([[7], [4], [1]])
     return rng.integers(0, V, (3, 7)), rng.integers(0, S, (3, 7)), valid
@@ -253,8 +253,8 @@ def test_config(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["plain", "old", "shards"])
-def test_what_it_computes_is_what_a_numpy_bert_does(tmp_path, layout):
-    """Every layer's hidden states, where padded too, and both heads."""
+def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
+    """Hidden states of every layer, also at padding, and both heads."""
     tensors = whole_tensors()
     if layout == "shards":
         write_shards(tmp_path, tensors, BERT)
@@ -275,8 +275,8 @@ def test_what_it_computes_is_what_a_numpy_bert_does(tmp_path, layout):
     np.testing.assert_allclose(logits.next_sentence, pairs, atol=5e-5, rtol=0)
 
 
-def test_hidden_states_end_with_what_the_model_gives(tmp_path):
-    """However its layers are run, and where positions do not begin at 0."""
+def test_the_last_hidden_states_are_the_output_of_the_model(tmp_path):
+    """Also with scanned, rematerialised layers, and positions that do not start at 0."""
     config, params, *_ = load_bert(write(tmp_path, bert_tensors(), BERT))
     tokens, segments, valid = inputs()
     looped = dataclasses.replace(config, scan_layers=True, remat="full")
@@ -327,7 +327,7 @@ def test_tied_weights_are_the_same_or_an_error(tmp_path):
         load_bert(write(tmp_path, tensors | again, BERT))
 
 
-def test_every_mismatch_is_listed_at_once(tmp_path):
+def test_all_mismatches_are_listed(tmp_path):
     tensors = whole_tensors()
     del tensors[f"bert.{TABLE}"], tensors["bert.encoder.layer.1.attention.self.key.bias"]
     del tensors["cls.seq_relationship.bias"]
@@ -338,13 +338,13 @@ def test_every_mismatch_is_listed_at_once(tmp_path):
     with pytest.raises(ValueError, match="does not hold the BERT") as caught:
         load_bert(write(tmp_path, tensors, BERT))
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
-        f"{TABLE}: missing, (10, 12) wanted",
-        "bert.embeddings.LayerNorm.bias: I8, floats wanted",
-        "bert.encoder.layer.0.intermediate.dense.weight: (12, 20), (20, 12) wanted",
-        "encoder.layer.1.attention.self.key.bias: missing, (12,) wanted",
-        "cls.seq_relationship.bias: missing, (2,) wanted",
-        "cls.predictions.extra: has no place in this model",
-        "bert.encoder.layer.2.output.dense.bias: has no place in this model",
+        f"{TABLE}: missing, (10, 12) expected",
+        "bert.embeddings.LayerNorm.bias: I8, floats expected",
+        "bert.encoder.layer.0.intermediate.dense.weight: (12, 20), (20, 12) expected",
+        "encoder.layer.1.attention.self.key.bias: missing, (12,) expected",
+        "cls.seq_relationship.bias: missing, (2,) expected",
+        "cls.predictions.extra: is not part of this model",
+        "bert.encoder.layer.2.output.dense.bias: is not part of this model",
     ]
 
 
@@ -363,7 +363,7 @@ def test_other_models_are_refused(tmp_path, changes, match):
         load_bert(write(tmp_path, bert_tensors(), {**BERT, **changes}))
 
 
-def test_a_config_is_needed(tmp_path):
+def test_a_config_is_required(tmp_path):
     with pytest.raises(ValueError, match=r"has no config\.json"):
         load_bert(write(tmp_path, bert_tensors()))
     few = {key: BERT[key] for key in ("model_type", "vocab_size", "hidden_size")}
@@ -371,11 +371,11 @@ def test_a_config_is_needed(tmp_path):
         load_bert(write(tmp_path, bert_tensors(), few))
 
 
-# Google's.
+# --- Google's checkpoints -------------------------------------------------------------------------
 
 
 def google_names(tensors):
-    """Names and orientation of the published TensorFlow checkpoints, the optimizer's among them."""
+    """Names and layouts of the published TensorFlow checkpoints, optimizer slots included."""
     theirs = {"global_step": np.int64(7)}
     for name, tensor in tensors.items():
         kernel = tensor.ndim == 2 and "embeddings" not in name and "seq_rel" not in name
@@ -401,7 +401,7 @@ def google_config():
 
 
 class StandIn:
-    """As much of TensorFlow as reads a checkpoint; the tensors lie in a NumPy file."""
+    """A fake of the part of TensorFlow that reads checkpoints; the tensors are in a NumPy file."""
 
     class train:
         @staticmethod
@@ -416,7 +416,7 @@ class StandIn:
 
 @pytest.fixture
 def google(tmp_path, monkeypatch):
-    """A folder as Google published them, and the tensors in it by their names elsewhere."""
+    """A folder such as Google published, and its tensors under Hugging Face names."""
     tensors = whole_tensors()
     with open(tmp_path / "bert_model.ckpt.data-00000-of-00001", "wb") as file:
         np.savez(file, **google_names(tensors))
@@ -442,7 +442,7 @@ def test_tensorflow_checkpoints_that_cannot_be_read(google, monkeypatch):
     (folder / "model.ckpt-9.index").touch()
     with pytest.raises(ValueError, match=r"2 checkpoints: give one, .*bert_model.ckpt or .*ckpt-9"):
         open_checkpoint(folder)
-    with pytest.raises(ValueError, match=r"has no model.ckpt-9.data-\* beside it: download"):
+    with pytest.raises(ValueError, match=r"has no model.ckpt-9.data-\* next to it: download"):
         open_checkpoint(folder / "model.ckpt-9")
     (folder / "model.ckpt-9.index").unlink()
     data = folder / "bert_model.ckpt.data-00000-of-00001"
@@ -450,7 +450,9 @@ def test_tensorflow_checkpoints_that_cannot_be_read(google, monkeypatch):
     with pytest.raises(ValueError, match=r"TensorFlow cannot read .*bert_model.ckpt \(.*again"):
         open_checkpoint(folder)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(ValueError, match=r"TensorFlow has to read: pip install 'pe_jax\[tf\]'"):
+    with pytest.raises(
+        ValueError, match=r"reading it needs TensorFlow: pip install 'pe_jax\[tf\]'"
+    ):
         open_checkpoint(folder)
 
 
@@ -459,7 +461,7 @@ def test_tensorflow_checkpoints_that_cannot_be_read(google, monkeypatch):
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow, the extra tf, is missing"
 )
 def test_a_checkpoint_that_tensorflow_writes(tmp_path):
-    """By the Saver and the kind of variables that Google's were written with."""
+    """With the Saver and the type of variables that Google used."""
     tf, tensors = importlib.import_module("tensorflow"), whole_tensors()
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:

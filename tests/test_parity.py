@@ -1,6 +1,6 @@
-"""The same numbers as PyTorch's BERT, in and out; of a real one, where its weights are at hand.
+"""Import and export give the outputs of PyTorch's BERT, also for a real model if available.
 
-`PE_JAX_MINILM` names the folder of all-MiniLM-L6-v2 (docs/checkpoints.md says where from).
+`PE_JAX_MINILM` is the folder of all-MiniLM-L6-v2 (docs/checkpoints.md has the download command).
 """
 
 import importlib.util
@@ -50,7 +50,7 @@ def transformers():
 
 
 def random_bert(torch, transformers, folder, name="BertForPreTraining", **sizes):
-    """A model whose weights are louder than fresh ones, biases among them; written to `folder`."""
+    """A model with weights, biases too, larger than at initialization; written to `folder`."""
     torch.manual_seed(0)
     sizes = dict(vocab_size=60, max_position_embeddings=40, intermediate_size=48) | sizes
     model = getattr(transformers, name)(transformers.BertConfig(**sizes)).eval()
@@ -62,7 +62,7 @@ def random_bert(torch, transformers, folder, name="BertForPreTraining", **sizes)
 
 
 def inputs(config, rows=5, length=24):
-    """Tokens, segments, and which are no padding: each row is shorter than the one before."""
+    """Tokens, segments, and a mask of valid tokens: each row is shorter than the one before."""
     rng = np.random.default_rng(0)
     valid = np.arange(length) < np.linspace(length, length // 8, rows).round()[:, None]
     tokens = np.where(valid, rng.integers(0, config.vocab_size, valid.shape), 0)
@@ -86,7 +86,7 @@ def states(outputs):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
-    """Every layer, padded places too."""
+    """Of every layer, also at padding."""
     model = random_bert(torch, transformers, tmp_path, **SHAPES[shape])
     config, params, absent, unread = load_bert(tmp_path)
     assert absent == unread == ()
@@ -116,7 +116,7 @@ def test_a_real_bert(torch, transformers):
     "position", ["none", "learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute"]
 )
 @pytest.mark.parametrize(
-    ("model", "arguments", "name"),
+    "case",
     [
         (BertForPretraining, {}, "BertForPreTraining"),
         (BertForClassification, {"outputs": 3}, "BertForSequenceClassification"),
@@ -125,9 +125,10 @@ def test_a_real_bert(torch, transformers):
     ],
     ids=["pretraining", "classes", "value", "spans"],
 )
-def test_what_is_exported_computes_the_same_there(
-    torch, transformers, tmp_path, position, model, arguments, name
+def test_an_exported_model_has_the_same_outputs_in_pytorch(
+    torch, transformers, tmp_path, position, case
 ):
+    model, arguments, name = case
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     words = load_tokenizer(tmp_path / "vocab.txt")
     sizes = dict(hidden_size=32, num_layers=3, num_heads=4, intermediate_size=48, max_length=30)

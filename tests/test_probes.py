@@ -31,7 +31,7 @@ def model(position):
     return config, bert, init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
 
 
-# Sweeps
+# --- sweeps ---------------------------------------------------------------------------------------
 
 
 def violations(setting):
@@ -46,7 +46,7 @@ def violations(setting):
 
 @pytest.mark.parametrize("count", [1, 7, 37])
 @pytest.mark.parametrize("memory", [1, 2**16, 2**30])
-def test_a_sweep_is_a_loop(count, memory):
+def test_a_sweep_equals_a_loop(count, memory):
     rng = np.random.default_rng(count)
     settings = {"base": rng.uniform(2, 9000, count), "length": rng.integers(3, 24, count)}
     found = properties.sweep(violations, settings, memory=memory, progress=False)
@@ -58,7 +58,7 @@ def test_a_sweep_is_a_loop(count, memory):
 
 
 def test_seeds_are_settings():
-    """Random tables have no property but symmetry, whatever the seed."""
+    """Random tables have no property but symmetry, for every seed."""
 
     def random_table(seed):
         phi = properties.proximity(jax.random.normal(jax.random.key(seed), (48, 32)))
@@ -70,7 +70,7 @@ def test_seeds_are_settings():
 
 
 def test_chunks_follow_memory_and_devices(capsys):
-    """One setting a device at least, however little memory; all at once where they fit."""
+    """At least one setting per device, however little the memory; one chunk if all fit."""
     fn = lambda x: jnp.outer(jnp.arange(64.0) * x, jnp.arange(64.0)).sum()
     settings = np.arange(40, dtype=np.float32)
     expected = np.arange(64).sum() ** 2 * settings
@@ -96,12 +96,12 @@ def test_settings_without_one_leading_axis(settings):
         properties.sweep(lambda s: s, settings, progress=False)
 
 
-# Identical words
+# --- identical words ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layer", [0, 2])
 def test_queries_and_keys_are_those_of_the_model(layer):
-    """The logits that they give are the ones that make the model's output: softmax, values, out."""
+    """Softmax of their logits, times values and output projection, is the model's output."""
     config, bert, params = model("learned_absolute")
     tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, 30)
     q, k = queries_and_keys(config, params, tokens, layer=layer)
@@ -124,7 +124,7 @@ def test_no_such_layer():
 
 @pytest.mark.parametrize("position", encodings.PAPER)
 def test_identical_words_against_equation_5(position):
-    """Each word by itself, each pair of positions in turn, in NumPy."""
+    """Against NumPy loops over words and pairs of positions."""
     config, _, params = model(position)
     words, length = np.array([3, 7, 11, 28, 2]), 9
     found = properties.identical_words(attention_map(config), params, words, length=length, batch=2)
@@ -159,7 +159,7 @@ def test_identical_words_against_equation_5(position):
     np.testing.assert_allclose(found, total / len(words), atol=2e-4)
 
 
-def test_identical_words_show_what_table_1_says():
+def test_identical_words_show_the_properties_of_table_1():
     """No positions: a constant. Relative ones: the same on every diagonal, not symmetric."""
     words = np.arange(30)
     for position in encodings.SINGLE:
@@ -191,11 +191,11 @@ def test_positions_through_the_projections():
     np.testing.assert_allclose(matrices[1], whole, rtol=1e-4, atol=1e-5)
 
 
-# Regression
+# --- regression -----------------------------------------------------------------------------------
 
 
-def test_regression_is_scikit_learns():
-    """Fewer and more vectors than dimensions, closed form and ridge, against another library."""
+def test_regression_equals_scikit_learn():
+    """Fewer and more vectors than dimensions, least squares and ridge."""
     rng = np.random.default_rng(0)
     for rows, dim in ((40, 7), (30, 64)):
         x, y = rng.normal(size=(rows, dim)), np.arange(rows)
@@ -215,13 +215,13 @@ def test_regression_is_scikit_learns():
             )
 
 
-def test_regression_reads_a_line_exactly_and_noise_not_at_all():
+def test_regression_is_exact_for_a_line_and_at_chance_for_noise():
     line = np.stack([np.arange(20) * 0.1, np.ones(20)], axis=1).astype(np.float32)
     exact = properties.regress(line)[0]
     assert exact.r2["test"] == pytest.approx(1) and exact.mean_absolute_error["all"] < 1e-4
     noise = np.random.default_rng(0).normal(size=(400, 4))
     assert abs(properties.regress(noise)[0].r2["test"]) < 0.1
-    constant = properties.regress(np.ones((10, 3)))[0]  # Nothing to read: always the mean.
+    constant = properties.regress(np.ones((10, 3)))[0]  # No information: predicts the mean.
     np.testing.assert_allclose(constant.predicted, 4)
 
 
@@ -234,7 +234,7 @@ def test_regression_on_offsets_and_a_choice_of_training_positions():
     assert fit.r2["test"] == pytest.approx(1)
 
 
-def test_regression_refuses():
+def test_regression_refuses_bad_arguments():
     with pytest.raises(ValueError, match="got 2 vectors, 1 of them"):
         properties.regress(np.ones((2, 3)))
     with pytest.raises(ValueError, match="0 or more, got -1"):
@@ -243,10 +243,10 @@ def test_regression_refuses():
         properties.regress(np.full((9, 3), np.nan))
 
 
-# Correlations
+# --- correlations ---------------------------------------------------------------------------------
 
 
-def test_correlations_are_scipys():
+def test_correlations_equal_scipy():
     rng = np.random.default_rng(0)
     table = {"a": rng.normal(size=7), "b": rng.normal(size=7)}
     scores = {"s": table["a"] * 2 + rng.normal(size=7), "t": -np.exp(table["b"])}

@@ -1,3 +1,5 @@
+"""`product`: matrix products in float32, whatever the dtype of the operands."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ SIZES = dict(b=2, h=3, q=5, k=4, d=6, m=7)
     [
         "bqhd,bkhd->bhqk",
         "bhqk,bkhd->bqhd",
-        "bhqk,qkd->bqhd",  # The axes of one operand apart in the result.
+        "bhqk,qkd->bqhd",  # The axes of one operand are not adjacent in the result.
         "bqhd,md->bhqm",
         "qd,kd->kq",
     ],
@@ -33,5 +35,5 @@ def test_value_and_gradients_are_those_of_einsum(spec, dtype):
     to = to.astype(jnp.float32)
     for grad, wanted in zip(transpose(to), expected_transpose(to)):
         assert grad.dtype == dtype
-        tolerance = 1e-5 if dtype == "float32" else 1e-2  # Rounded to go back.
+        tolerance = 1e-5 if dtype == "float32" else 1e-2  # Gradients are rounded to bfloat16.
         np.testing.assert_allclose(grad.astype(jnp.float32), wanted, rtol=tolerance, atol=tolerance)

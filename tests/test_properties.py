@@ -1,4 +1,4 @@
-"""Property metrics: golden values worked by hand, and the analytic facts of the paper's table 1."""
+"""Property metrics: values computed by hand, and the analytic facts of the paper's table 1."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ PHI = jnp.array([[9.0, 1.0, 2.0], [5.0, 9.0, 3.0], [2.0, 5.0, 9.0]])
 
 def test_translation_invariance_by_hand():
     # Mean of the six is 3; squared deviations 4 + 0 + 4 + 4 + 1 + 1 = 14, of which only offset +1
-    # (1 and 3 about 2) is unexplained: 2.
+    # (1 and 3, with mean 2) is unexplained: 2.
     assert float(properties.translation_invariance(PHI)) == pytest.approx(2 / 14)
 
 
@@ -27,7 +27,7 @@ def test_symmetry_by_hand():
 def test_monotonicity_by_hand():
     # Row 0, right: Φ(0,1)=1 < Φ(0,2)=2, wrong. Row 2, left: Φ(2,1)=5 > Φ(2,0)=2, right.
     assert float(properties.monotonicity(PHI)) == pytest.approx(1 / 2)
-    # By weight: |2 - 1| of |2 - 1| + |2 - 5|.
+    # Weighted: |2 - 1| of |2 - 1| + |2 - 5|.
     assert float(properties.monotonicity(PHI, weighted=True)) == pytest.approx(1 / 4)
     four = jnp.array(
         [
@@ -75,7 +75,7 @@ def test_a_random_table():
 
 
 def test_float32_is_enough_at_length_512():
-    """Against the definitions in float64, on a matrix whose mean dwarfs its deviations."""
+    """Against the definitions in float64, on a matrix whose mean is far above its deviations."""
     rng = np.random.default_rng(0)
     wide = (
         1e3 + rng.normal(size=(512, 512)) - 0.01 * np.abs(np.subtract.outer(*[np.arange(512)] * 2))
@@ -120,8 +120,8 @@ def test_bad_windows():
         properties.translation_invariance(PHI, skip=1)
 
 
-def test_what_counts_can_be_limited_to_the_first_positions():
-    """`length` on a padded matrix is the metric of the matrix itself, also traced and mapped."""
+def test_length_restricts_metrics_to_the_first_positions():
+    """With `length`, a padded matrix gives the metric of the matrix itself, also under vmap."""
     phi = jax.random.normal(jax.random.key(1), (9, 9))
     padded = jnp.full((14, 14), 7.0).at[:9, :9].set(phi)
     for metric in (
@@ -159,7 +159,7 @@ def test_monotonicity_against_loops():
         assert weighted == pytest.approx(weight_wrong / weight)
 
 
-def test_a_toeplitz_matrix_is_invariant_to_the_last_bit():
+def test_a_toeplitz_matrix_is_exactly_invariant():
     values = properties.psi(encodings.default_frequencies(64), np.arange(200))
     phi = values[np.abs(np.subtract.outer(np.arange(200), np.arange(200)))]
     assert float(properties.translation_invariance(phi)) == 0
@@ -167,7 +167,7 @@ def test_a_toeplitz_matrix_is_invariant_to_the_last_bit():
     assert float(properties.symmetry(phi)) == 0
 
 
-def test_nan_is_not_hidden():
+def test_nan_propagates():
     phi = jnp.ones((6, 6)).at[2, 4].set(jnp.nan)
     for metric in (
         properties.translation_invariance,
@@ -191,7 +191,7 @@ def test_nan_is_not_hidden():
     ],
 )
 def test_gradients(metric):
-    """Against central differences in float64; finite where the metric is at its edge."""
+    """Against central differences in float64; finite at degenerate matrices."""
     with jax.enable_x64(True):
         phi = jax.random.uniform(jax.random.key(0), (6, 6), jnp.float64)
         grad = jax.grad(metric)(phi)
@@ -247,11 +247,11 @@ def test_saponati_by_hand():
     np.testing.assert_allclose(properties.saponati_directionality(both), [1, -1])
 
 
-def test_waves_add_up_to_psi():
+def test_cosines_sum_to_psi():
     w = encodings.default_frequencies(16)
     m = np.arange(20)
-    np.testing.assert_allclose(properties.waves(w, m).sum(0), properties.psi(w, m), rtol=1e-5)
+    np.testing.assert_allclose(properties.cosines(w, m).sum(0), properties.psi(w, m), rtol=1e-5)
     p = encodings.sinusoid(m, w)
     np.testing.assert_allclose(p @ p[0], properties.psi(w, m), rtol=1e-4)
-    assert int(properties.turning_point(jnp.array([3.0, 2.0, 1.0]))) == 2  # Falls to the end.
+    assert int(properties.turning_point(jnp.array([3.0, 2.0, 1.0]))) == 2  # Decreases to the end.
     assert int(properties.turning_point(jnp.array([3.0, 3.0, 1.0]))) == 0

@@ -1,8 +1,9 @@
-"""Batches by length: what is in them, for one seed and for several."""
+"""Batches by length: their content, for one seed and for several."""
 
 import grain
 import numpy as np
 import pytest
+from grain.sharding import ShardOptions
 
 from pe_jax.data.rows import (
     Rows,
@@ -16,7 +17,7 @@ LENGTHS = (4, 6, 9)
 
 
 def make_rows(sizes):
-    """Row n is n repeated; its second segment is its last token."""
+    """Row n consists of copies of the number n + 1; its second segment is its last token."""
     tokens = np.repeat(np.arange(1, len(sizes) + 1), sizes).astype(np.int32)
     bounds = np.append(0, np.cumsum(sizes))
     second = np.array(sizes, np.int32) - 1
@@ -27,7 +28,7 @@ def random_rows(count=53, seed=0):
     return make_rows(np.random.default_rng(seed).integers(2, 10, count))
 
 
-def test_padding_by_hand():
+def test_padding_against_a_worked_example():
     batch = pad_rows(make_rows([2, 3, 1]), np.array([1, 0]), 4)
     np.testing.assert_array_equal(batch["tokens"], [[2, 2, 2, 0], [1, 1, 0, 0]])
     np.testing.assert_array_equal(batch["segments"], [[0, 0, 1, 0], [0, 1, 0, 0]])
@@ -54,9 +55,9 @@ def test_an_epoch_has_each_row_once(lengths):
             labels = np.concatenate([batch["label"][seed] for batch in epoch])
             assert len(set(labels)) == len(labels) == 52
             seen.append(tuple(labels))
-    assert len(set(seen)) == 6  # Each seed and epoch has an order of its own.
-    left = [set(range(1, 54)) - set(order) for order in seen]
-    assert len(set(map(frozenset, left))) > 1  # Not the same row is left out each time.
+    assert len(set(seen)) == 6  # Each seed and epoch has its own order.
+    dropped = [set(range(1, 54)) - set(order) for order in seen]
+    assert len(set(map(frozenset, dropped))) > 1  # Not the same row each time.
 
 
 def test_padding_goes_no_further_than_the_bucket():
@@ -70,11 +71,11 @@ def test_padding_goes_no_further_than_the_bucket():
         sizes = source[n]["valid"].sum(-1)
         length = source[n]["tokens"].shape[-1]
         below = max((size for size in LENGTHS if size < length), default=0)
-        # At most a batch less one row comes from shorter buckets, with every seed.
+        # For every seed fewer rows than a batch come from shorter buckets.
         assert ((sizes <= below).sum(-1) < 4).all()
 
 
-def test_a_seed_sees_what_it_would_see_alone():
+def test_a_seed_gets_the_batches_that_it_gets_alone():
     together = TrainingBatches(random_rows(), LENGTHS, 4, seeds=(3, 7, 9), steps=30)
     alone = TrainingBatches(random_rows(), LENGTHS, 4, seeds=(7,), steps=30)
     for n in range(30):
@@ -84,13 +85,16 @@ def test_a_seed_sees_what_it_would_see_alone():
 
 def test_hosts_have_parts_of_one_batch():
     whole = TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 13)
-    parts = [TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 13, host, 2) for host in range(2)]
+    parts = [
+        TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 13, ShardOptions(host, 2))
+        for host in range(2)
+    ]
     for n in range(13):
         joined = np.concatenate([part[n]["tokens"] for part in parts], axis=1)
         np.testing.assert_array_equal(joined, whole[n]["tokens"])
 
 
-def test_a_stream_goes_on_where_it_stood():
+def test_a_stream_resumes_from_its_state():
     source = TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 30)
     iterator = iter(training_batches(source))
     batches = [next(iterator) for _ in range(17)]
@@ -118,13 +122,13 @@ def test_evaluation_has_all_rows_once():
         assert one.batch["tokens"].shape[1] == min(n for n in LENGTHS if n >= longest)
 
 
-def test_what_cannot_be_batched():
+def test_rows_that_cannot_be_batched_are_refused():
     rows = random_rows()
     with pytest.raises(ValueError, match="53 examples do not fill a batch of 64"):
         TrainingBatches(rows, LENGTHS, 64, (0,), 1)
     with pytest.raises(ValueError, match="A row of 9 tokens does not fit the longest bucket"):
         TrainingBatches(rows, (4, 6), 4, (0,), 1)
-    with pytest.raises(ValueError, match=r"ascend, got \(6, 4, 9\)"):
+    with pytest.raises(ValueError, match=r"and ascend, got \(6, 4, 9\)"):
         evaluation_batches(rows, (6, 4, 9), 4)
     with pytest.raises(ValueError, match="4 rows does not divide among 3 hosts"):
-        TrainingBatches(rows, LENGTHS, 4, (0,), 1, host=0, hosts=3)
+        TrainingBatches(rows, LENGTHS, 4, (0,), 1, ShardOptions(0, 3))

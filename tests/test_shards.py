@@ -1,6 +1,6 @@
-"""Tokenized shards: the same arrays and batches as from text, and what is wrong is said.
+"""Tokenized shards: the same arrays and batches as from text, and errors that name the fault.
 
-Only the last test runs Apache Beam; the others write shards as its workers do.
+Only the last tests run Apache Beam; the others write shards as its workers do.
 """
 
 import json
@@ -18,7 +18,7 @@ from pe_jax.data import corpora, shards
 from pe_jax.data.sharded import open_shards, shards_tokenizer
 from pe_jax.tasks.text_split import load_text
 
-BLOCK = 100  # Small: reads cross the bounds of blocks and of shards.
+BLOCK = 100  # Small, so that reads cross the bounds of blocks and of shards.
 
 
 def write_source(folder):
@@ -32,7 +32,7 @@ def write_source(folder):
 
 
 def write_shards(source, tokenizer, folder):
-    """What the Beam pipeline does, one part after the other."""
+    """Does what the Beam pipeline does, sequentially."""
     folder.mkdir()
     parts = corpora.parts(source)
     written = [
@@ -92,7 +92,7 @@ def test_arrays_equal_those_of_the_text(prepared):
 def test_batches_equal_those_of_the_text(prepared, workers):
     _, tokenizer, local, folder = prepared
     assert len(pickle.dumps(open_shards(folder))) < 1_000
-    flags.FLAGS.mark_as_parsed()  # As it is in a command; grain's workers look.
+    flags.FLAGS.mark_as_parsed()  # As in a command; grain's workers check it.
 
     def first(corpus, workers):
         train, _ = corpus.split(0.25)
@@ -163,14 +163,14 @@ def test_parts_of_a_tfds_dataset(tmp_path):
         corpora.parts("tfds:tiny_lines:train", data_dir=str(tmp_path), examples=0)
 
 
-# --- as a run's text ------------------------------------------------------------------------------
+# --- as the text of a run -------------------------------------------------------------------------
 
 
 def text_config(tmp_path, **changes):
     return tiny.config(tmp_path, **changes).data
 
 
-def test_a_run_takes_the_tokenizer_of_the_shards(prepared, tmp_path):
+def test_a_run_uses_the_tokenizer_of_the_shards(prepared, tmp_path):
     source, tokenizer, local, folder = prepared
     text = load_text(text_config(tmp_path, **{"data.source": f"shards:{folder}"}), "")
     assert text.tokenizer.to_str() == tokenizer.to_str()
@@ -178,7 +178,7 @@ def test_a_run_takes_the_tokenizer_of_the_shards(prepared, tmp_path):
     train, held_out = local.split(0.25)
     np.testing.assert_array_equal(text.train_documents, train)
     np.testing.assert_array_equal(text.held_out_documents, held_out)
-    # A run that goes on gives the tokenizer that it has kept.
+    # A resumed run passes the tokenizer that it has saved.
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
     both = {"data.source": f"shards:{folder}", "data.validation": source}
     text = load_text(text_config(tmp_path, **both), str(tmp_path / "tokenizer.json"))
@@ -214,7 +214,7 @@ def test_a_folder_that_is_not_finished(prepared, tmp_path, copy):
         open_shards(copy)
 
 
-def test_shards_that_are_missing_extra_or_cut(copy):
+def test_shards_that_are_missing_extra_or_truncated(copy):
     last = copy / "tokens-00004-of-00005.array_record"
     content = last.read_bytes()
     last.unlink()
@@ -256,7 +256,7 @@ def test_a_damaged_index(copy, name):
 def test_a_replaced_tokenizer(copy):
     about = json.loads((copy / "tokenizer.json").read_text())
     (copy / "tokenizer.json").write_text(json.dumps(about, indent=7))
-    with pytest.raises(ValueError, match="not the tokenizer that the shards beside it"):
+    with pytest.raises(ValueError, match="not the tokenizer that the shards next to it"):
         shards_tokenizer(copy)
 
 
@@ -273,7 +273,7 @@ def test_an_index_of_other_sizes(prepared, tmp_path):
 
 # --- Apache Beam ----------------------------------------------------------------------------------
 
-# What DirectRunner falls back to; by the name of DirectRunner Beam first tries to download another.
+# The fallback of DirectRunner, which itself first tries to download another runner.
 RUNNER = "--runner=FnApiRunner"
 
 
@@ -295,18 +295,20 @@ def options():
 def test_the_pipeline_writes_the_same(prepared, tmp_path, beam):
     source, tokenizer, local, folder = prepared
     out = tmp_path / "out"
-    beam.prepare(source, tokenizer, str(out), options=options())
+    beam.prepare(beam.TextInput(source), tokenizer, str(out), options())
     assert {path.name for path in out.iterdir()} == {path.name for path in folder.iterdir()}
     same_arrays(local, open_shards(out))
     assert shards_tokenizer(out).to_str() == tokenizer.to_str()
     with pytest.raises(ValueError, match="is not empty"):
-        beam.prepare(source, tokenizer, str(out), options=options())
+        beam.prepare(beam.TextInput(source), tokenizer, str(out), options())
 
 
 @pytest.mark.beam
-def test_the_last_step_may_be_done_again(copy, beam):
+def test_the_last_step_can_be_repeated(copy, beam):
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
-    (copy / "tokens-00000-of-00005.array_record.unfinished-0").write_text("of a worker that died")
+    (copy / "tokens-00000-of-00005.array_record.unfinished-0").write_text(
+        "from a worker that failed"
+    )
     about = json.loads(before["about.json"])
     found = [shards.Shard(**shard) for shard in about["shards"]]
     with pytest.MonkeyPatch.context() as patch:
@@ -321,7 +323,7 @@ def test_a_failed_run_leaves_nothing_to_train_on(prepared, tmp_path, beam):
     (tmp_path / "b.jsonl").write_text('{"body": "Not."}\n')
     with pytest.raises(ValueError, match=r"b\.jsonl, line 1: no text under 'text'"):
         beam.prepare(
-            str(tmp_path / "*.jsonl"), prepared[1], str(tmp_path / "out"), options=options()
+            beam.TextInput(str(tmp_path / "*.jsonl")), prepared[1], str(tmp_path / "out"), options()
         )
     with pytest.raises(ValueError, match="no finished corpus"):
         open_shards(tmp_path / "out")
@@ -329,7 +331,7 @@ def test_a_failed_run_leaves_nothing_to_train_on(prepared, tmp_path, beam):
 
 @pytest.mark.beam
 def test_source_and_folder_in_a_bucket(prepared, tmp_path, beam):
-    """A file system of Beam's that is not the local one, its files by other names."""
+    """Beam with a file system other than the local one: local files under `bucket://` names."""
     from apache_beam.io.filesystem import FileMetadata
     from apache_beam.io.localfilesystem import LocalFileSystem
 
@@ -359,10 +361,10 @@ def test_source_and_folder_in_a_bucket(prepared, tmp_path, beam):
     source, tokenizer, local, _ = prepared
     shutil.copytree(source.removesuffix("/*"), tmp_path / "in")
     with pytest.raises(ValueError, match="bucket://in is not empty"):
-        beam.prepare("bucket://in/*", tokenizer, "bucket://in", options=options())
-    beam.prepare("bucket://in/*", tokenizer, "bucket://new", options=options())
+        beam.prepare(beam.TextInput("bucket://in/*"), tokenizer, "bucket://in", options())
+    beam.prepare(beam.TextInput("bucket://in/*"), tokenizer, "bucket://new", options())
     same_arrays(local, open_shards(tmp_path / "new"))
     listed = json.loads((tmp_path / "new" / "about.json").read_text())["shards"]
     assert listed[0]["part"] == "bucket://in/1.jsonl"
     with pytest.raises(ValueError, match="No file matches the data source 'bucket://in/none"):
-        beam.prepare("bucket://in/none*", tokenizer, "bucket://other", options=options())
+        beam.prepare(beam.TextInput("bucket://in/none*"), tokenizer, "bucket://other", options())

@@ -1,9 +1,9 @@
 """The Apache Beam pipeline that writes a folder of shards (see `pe_jax.data.shards`).
 
 One worker reads one part of the source (a file, a range of a tfds split) and writes its shard; when
-all are there, one worker writes the index, then `about.json`. Files go through Beam's file systems,
-so sources and folders may lie in a bucket. Documents, sentences and tokens are made by the code
-that makes them where training tokenizes for itself, with the same result.
+all shards are written, one worker writes the index, then `about.json`. Files go through Beam's file
+systems, so sources and folders may be in a bucket. The code that splits text into documents,
+sentences and tokens is the one that training uses on text, so the results are equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
@@ -37,33 +37,38 @@ class _Part(NamedTuple):
     source: str
 
 
+class TextInput(NamedTuple):
+    """The text to tokenize.
+
+    Attributes:
+      source: as `config.data.source` writes it; paths may also be in a bucket (`gs://...`).
+      feature, data_dir: as for `pe_jax.data.open_corpus`.
+      examples: the number of examples of a tfds dataset in one shard.
+    """
+
+    source: str
+    feature: str = "text"
+    data_dir: str = ""
+    examples: int = 20_000
+
+
 def prepare(
-    source: str,
-    tokenizer: Tokenizer,
-    out: str,
-    *,
-    feature: str = "text",
-    data_dir: str = "",
-    examples: int = 20_000,
-    options: PipelineOptions | None = None,
+    text: TextInput, tokenizer: Tokenizer, out: str, options: PipelineOptions | None = None
 ) -> None:
-    """Writes the text of `source` as shards into the folder `out`, and waits until it is done.
+    """Writes `text` as shards into the folder `out`; returns when the pipeline has finished.
 
     Args:
-      source: as `config.data.source` writes it; paths may also be those of a bucket (`gs://...`).
-      out: a folder that is new or empty, here or in a bucket, where all workers can write.
-      feature, data_dir: as for `pe_jax.data.open_corpus`.
-      examples: of a tfds dataset, in one shard.
+      out: a new or empty folder, local or in a bucket, where all workers can write.
       options: Beam's.
 
     Raises:
-      ValueError: for a source that is not there or holds no text, or a folder that is not empty.
+      ValueError: for a source that does not exist or holds no text, or a folder that is not empty.
     """
     if not is_remote(out):
         out = os.path.abspath(out)
-    sources = _parts(source, data_dir, examples)
+    sources = _parts(text)
     if _list(FileSystems.join(out, "*")):
-        raise ValueError(f"{out} is not empty. Give another --out, or delete what is there.")
+        raise ValueError(f"{out} is not empty. Give another --out, or delete its content.")
     parts = [
         _Part(shards.shard_name(number, len(sources)), part) for number, part in enumerate(sources)
     ]
@@ -72,28 +77,28 @@ def prepare(
         _ = (
             pipeline
             | "parts" >> beam.Create(parts)
-            | "spread" >> beam.Reshuffle()  # Without it one worker might get them all.
-            | "write shards" >> beam.ParDo(_WriteShard(out, feature, data_dir))
+            | "spread" >> beam.Reshuffle()  # Otherwise one worker might get all parts.
+            | "write shards" >> beam.ParDo(_WriteShard(out, text.feature, text.data_dir))
             | "wait for all" >> beam.combiners.ToList()
-            | "write index" >> beam.Map(_write_index, source=source, out=out)
+            | "write index" >> beam.Map(_write_index, source=text.source, out=out)
         )
 
 
 class _WriteShard(beam.DoFn):
-    """Parts to what their shards hold."""
+    """Writes the shard of each part, and yields what the index needs of it."""
 
     def __init__(self, out: str, feature: str, data_dir: str):
         self._out, self._feature, self._data_dir = out, feature, data_dir
 
     def setup(self) -> None:
-        # From the folder and not with the pipeline, whose description runners limit in size.
+        # Read from the folder, not pickled with the pipeline: runners limit the pipeline's size.
         path = FileSystems.join(self._out, "tokenizer.json")
         self._tokenizer = Tokenizer.from_buffer(_read(path))
 
     def process(self, part: _Part) -> Iterator[shards.Shard]:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            source = _bring(part.source, folder) if is_remote(part.source) else part.source
+            source = _download(part.source, folder) if is_remote(part.source) else part.source
             corpus = corpora.open_corpus(source, feature=self._feature, data_dir=self._data_dir)
             shard = shards.write_shard(corpus, self._tokenizer, folder, part.name)
             for file in (shards.sizes_file(part.name), shards.tokens_file(part.name)):
@@ -102,36 +107,36 @@ class _WriteShard(beam.DoFn):
 
 
 def _write_index(found: list[shards.Shard], source: str, out: str) -> None:
-    """The files that cover all shards; `about.json` comes last."""
-    found = sorted(found)  # By name, so by the place of their parts in the source.
+    """Writes the files that cover all shards; `about.json` comes last."""
+    found = sorted(found)  # By name, that is in the order of the source.
     paths = [FileSystems.join(out, shards.sizes_file(shard.name)) for shard in found]
     sizes = (shards.read_sizes(io.BytesIO(_read(path))) for path in paths)
-    text = shards.about(source, found, _read(FileSystems.join(out, "tokenizer.json")))
+    about = shards.about(source, found, _read(FileSystems.join(out, "tokenizer.json")))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         shards.write_index(found, sizes, folder)
-        (folder / "about.json").write_text(text, encoding="utf-8")
-        # What workers that died have left.
+        (folder / "about.json").write_text(about, encoding="utf-8")
+        # Files that failed workers left behind.
         if left := _list(FileSystems.join(out, f"*{_UNFINISHED}*")):
             FileSystems.delete(left)
         for file in ("sentences.npy", "documents.npy", "about.json"):
             _publish(folder / file, FileSystems.join(out, file))
 
 
-# --- files, here or in a bucket -------------------------------------------------------------------
+# --- files, local or in a bucket ------------------------------------------------------------------
 
 
-def _parts(source: str, data_dir: str, examples: int) -> list[str]:
-    if not is_remote(source):
-        return corpora.parts(source, data_dir=data_dir, examples=examples)
-    paths = _list(source)
+def _parts(text: TextInput) -> list[str]:
+    if not is_remote(text.source):
+        return corpora.parts(text.source, data_dir=text.data_dir, examples=text.examples)
+    paths = _list(text.source)
     if not paths:
-        raise ValueError(f"No file matches the data source {source!r}.")
+        raise ValueError(f"No file matches the data source {text.source!r}.")
     return paths
 
 
-def _bring(path: str, folder: Path) -> str:
-    """The source that names a local copy, in `folder`, of the remote file `path`."""
+def _download(path: str, folder: Path) -> str:
+    """Copies the remote file `path` into `folder`; returns the source that names the copy."""
     copy = folder / path.rpartition("/")[2]
     with _open(path) as original, open(copy, "wb") as file:
         shutil.copyfileobj(original, file)
@@ -139,7 +144,7 @@ def _bring(path: str, folder: Path) -> str:
 
 
 def _publish(path: Path, target: str) -> None:
-    """Copies a local file to `target`; nobody sees it there before it is whole."""
+    """Copies a local file to `target` atomically: writes under another name, then renames."""
     unfinished = f"{target}{_UNFINISHED}{uuid.uuid4().hex}"
     with open(path, "rb") as file, _create(unfinished) as copy:
         shutil.copyfileobj(file, copy)
@@ -160,12 +165,12 @@ def _write(path: str, content: bytes) -> None:
         file.write(content)
 
 
-# Beam would unpack files by the ends of their names.
+# Uncompressed, as Beam would otherwise decompress by file suffix.
 
 
-def _open(path: str):
+def _open(path: str) -> BinaryIO:
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
-def _create(path: str):
+def _create(path: str) -> BinaryIO:
     return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)

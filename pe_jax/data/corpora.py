@@ -1,11 +1,11 @@
 """Where text comes from: the embedded default, local files, or a tfds dataset.
 
-A corpus is a stream of documents (strings) and a fingerprint of its content, so that what is
-derived from it can be cached. Sources, as `config.data.source` writes them:
+A corpus is a stream of documents (strings) and a fingerprint of its content, by which what is
+derived from it is cached. Sources, as `config.data.source` writes them:
 
-- `pydoc`: the language reference that every CPython carries (`pydoc_data.topics`), prose only;
+- `pydoc`: the language reference that is part of every CPython (`pydoc_data.topics`), prose only;
 - `tfds:NAME:SPLIT`, e.g. `tfds:wiki40b/en:train` or `tfds:wiki40b/en:train[:1%]`: any prepared
-  tfds text dataset, no TensorFlow;
+  tfds text dataset, read without TensorFlow;
 - anything else is a path or glob of `.txt` or `.jsonl` files, each also as `.gz` or `.xz`.
 """
 
@@ -18,7 +18,7 @@ import importlib
 import json
 import lzma
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -38,10 +38,10 @@ def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Co
 
     Args:
       feature: the key of the text in JSON lines and tfds examples.
-      data_dir: where tfds datasets lie; empty means tfds's own default.
+      data_dir: the folder of tfds datasets; empty means tfds's own default.
 
     Raises:
-      ValueError: for a source that is not there, or that has no such feature.
+      ValueError: for a source that does not exist, or that has no such feature.
     """
     if source == "pydoc":
         return Corpus(source, _pydoc_documents, _pydoc_fingerprint)
@@ -51,12 +51,12 @@ def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Co
 
 
 def parts(source: str, *, data_dir: str = "", examples: int = 20_000) -> list[str]:
-    """Sources that hold the documents of `source` between them, in its order.
+    """Splits `source` into sources that one worker each reads, in the order of its documents.
 
-    Each file is one, and each run of `examples` examples of a tfds dataset: what one worker reads.
+    A part is one file, or `examples` consecutive examples of a tfds dataset.
 
     Raises:
-      ValueError: for a source that is not there.
+      ValueError: for a source that does not exist.
     """
     if source == "pydoc":
         return [source]
@@ -69,9 +69,9 @@ def parts(source: str, *, data_dir: str = "", examples: int = 20_000) -> list[st
 
 
 def _pydoc_documents() -> Iterator[str]:
-    """One document a topic: paragraphs of prose, each once.
+    """One document per topic: its paragraphs of prose, without duplicates.
 
-    Some topics contain others whole; the smaller one comes first and keeps the text, so that a
+    Some topics contain others as a whole; the smaller one comes first and keeps the text, so that a
     held-out topic does not occur in training as well.
     """
     seen = set()
@@ -88,7 +88,7 @@ def _pydoc_documents() -> Iterator[str]:
 
 
 def _is_prose(paragraph: str) -> bool:
-    """Sentences, not code, grammar productions, tables or headings."""
+    """Whether it is sentences, not code, grammar productions, tables or headings."""
     letters = sum(c.isalpha() or c.isspace() for c in paragraph)
     return (
         len(paragraph.split()) >= 6
@@ -126,7 +126,7 @@ def _file_corpus(pattern: str, feature: str) -> Corpus:
             yield from read(path, feature)
 
     def fingerprint() -> str:
-        # The files as they lie on disk: hashing takes a fraction of what decompressing would.
+        # Of the compressed files: hashing takes a fraction of the time of decompressing.
         return _hash([feature.encode(), *(_digest(path) for path in paths)])
 
     return Corpus(pattern, documents, fingerprint)
@@ -137,7 +137,7 @@ def _reader(path: Path) -> Callable[[Path, str], Iterator[str]]:
     kind = suffixes[-1] if suffixes else ""
     if kind not in _READERS:
         raise ValueError(
-            f"Cannot tell what {path} holds: its name should end in one of {', '.join(_READERS)}, "
+            f"Unknown type of file {path}: its name should end in one of {', '.join(_READERS)}, "
             f"followed by nothing or one of {', '.join(_OPENERS)}."
         )
     return _READERS[kind]
@@ -148,7 +148,7 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _read_text(path: Path, feature: str) -> Iterator[str]:
-    """Documents are separated by blank lines, as in BERT's own data format."""
+    """Documents are separated by blank lines, as in the data format of the original BERT."""
     del feature
     with _open_text(path) as lines:
         block: list[str] = []
@@ -190,7 +190,7 @@ _READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
 
 _WIKI40B_MARKUP = re.compile(r"_START_(?:ARTICLE|SECTION|PARAGRAPH)_|_NEWLINE_")
 
-# Datasets, without their configs, whose text holds more than text.
+# Datasets (names without their configs) whose text contains markup.
 _CLEANING: dict[str, Callable[[str], str]] = {
     "wiki40b": lambda text: _WIKI40B_MARKUP.sub("\n", text),
 }
@@ -227,7 +227,7 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
     if feature not in builder.info.features:
         raise ValueError(
             f"{source!r} has no feature {feature!r} but {sorted(builder.info.features)}. "
-            "Name the one with the text: --config.data.feature=..."
+            "Name the one that holds the text: --config.data.feature=..."
         )
 
     clean = _CLEANING.get(name.partition("/")[0], str)
@@ -238,7 +238,7 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
             yield clean(text.decode("utf-8") if isinstance(text, bytes) else str(text))
 
     def fingerprint() -> str:
-        info = builder.info  # A part of a split does not know its size, the dataset does.
+        info = builder.info  # A slice of a split has no size in bytes, the dataset has.
         facts = (info.full_name, split, feature, info.splits[split].num_examples, info.dataset_size)
         return _hash([repr(tuple(map(str, facts))).encode()])
 
@@ -248,10 +248,12 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
 # --- hashing --------------------------------------------------------------------------------------
 
 
-def _hash(parts) -> str:
+def _hash(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(hashlib.sha256(part).digest())  # Part by part: no two lists run together.
+        digest.update(
+            hashlib.sha256(part).digest()
+        )  # Hashed one by one: [ab, c] differs from [a, bc].
     return digest.hexdigest()
 
 

@@ -10,7 +10,7 @@ from pe_jax.data.tokenizer import Vocabulary
 
 
 class Masked(NamedTuple):
-    """tokens `[L]` with some replaced; positions `[n]` ascending; labels `[n]`, their true ids."""
+    """tokens `[L]`, some replaced; their positions `[n]`, ascending; labels `[n]`, the true ids."""
 
     tokens: np.ndarray
     positions: np.ndarray
@@ -26,11 +26,11 @@ def mask_words(
     rate: float = 0.15,
     max_predictions: int = 20,
 ) -> Masked:
-    """Chooses whole words up to `rate` of the maskable tokens, and `max_predictions` at most.
+    """Masks whole words: a fraction `rate` of the maskable tokens, at most `max_predictions`.
 
-    Of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay as they are. A word that
-    would exceed the number is passed over for a shorter one; at least one token is chosen where any
-    word fits.
+    Of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay unchanged. A word that
+    would exceed the limit is skipped for a shorter one; at least one token is chosen if any word
+    fits.
 
     Args:
       tokens: `[L]` ids.

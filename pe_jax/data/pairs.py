@@ -1,7 +1,7 @@
 """Sentence pairs for next-sentence prediction (Devlin et al. 2018, section 3.1 and A.2).
 
-A chunk is a run of consecutive sentences of one document, long enough to fill an example. Each
-time a chunk is drawn it is cut in two at a random sentence; half of the time its second part is
+A chunk is a sequence of consecutive sentences of one document, long enough to fill an example. Each
+time a chunk is drawn it is split in two at a random sentence; half of the time its second part is
 replaced by text from a random other document.
 """
 
@@ -25,21 +25,22 @@ class Pair(NamedTuple):
 
 
 def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> np.ndarray:
-    """`[N, 3]`: document, first sentence, past the last sentence.
+    """`[N, 3]` int64: document, first sentence, and one past the last sentence of each chunk.
 
-    A chunk has at least `max_tokens` tokens where its document has them, and at least two
-    sentences, so that every chunk can be cut and labels stay even. A document of one sentence has
-    no chunk.
+    A chunk has at least `max_tokens` tokens if its document has them, and at least two sentences,
+    so that every chunk can be split and the labels stay balanced. A document of one sentence has no
+    chunk.
     """
     starts, numbers = corpus.sentences, np.arange(len(documents))
     begin, stop = corpus.documents[documents], corpus.documents[documents + 1]
     rows = [np.zeros((0, 3), np.int64)]
-    # One chunk of every document a round: a corpus has millions of documents, and few long ones.
-    while len(left := np.flatnonzero(stop - begin >= 2)):
-        numbers, begin, stop = numbers[left], begin[left], stop[left]
+    # Vectorized over documents, one chunk of each per iteration: a corpus has millions of
+    # documents, few of them long.
+    while len(unfinished := np.flatnonzero(stop - begin >= 2)):
+        numbers, begin, stop = numbers[unfinished], begin[unfinished], stop[unfinished]
         end = np.searchsorted(starts, starts[begin] + max_tokens)
         end = np.minimum(np.maximum(end, begin + 2), stop)
-        end = np.where(stop - end < 2, stop, end)  # One sentence alone could not be cut: it joins.
+        end = np.where(stop - end < 2, stop, end)  # A single sentence cannot be split: it joins.
         rows.append(np.stack([numbers, begin, end], axis=-1))
         begin = end
     found = np.concatenate(rows)
@@ -59,10 +60,10 @@ def make_pair(
     """A pair of at least one token each and at most `max_tokens` together.
 
     Args:
-      documents: those that a random second part may come from.
+      documents: the documents that a random second part may come from.
       chunk: a row of `chunks`.
-      short_probability: how often the pair is cut to a random shorter length, so that the model
-        also meets short inputs.
+      short_probability: how often the pair is truncated to a random shorter length, so that the
+        model is also trained on short inputs.
     """
     document, begin, stop = (int(n) for n in chunk)
     if rng.random() < short_probability:
@@ -73,8 +74,8 @@ def make_pair(
     if label == IS_NEXT:
         second = _text(corpus, middle, stop)
     else:
-        # As long as the part it stands for: neither the lengths nor the place of [SEP] may tell the
-        # two labels apart.
+        # As long as the part that it replaces: neither the lengths nor the position of [SEP] may
+        # give the label away.
         whole = int(corpus.sentences[stop] - corpus.sentences[begin])
         wanted = max(1, min(whole, max_tokens) - len(first))
         second = _random_text(corpus, documents, document, (begin, stop), wanted, rng)
@@ -86,10 +87,17 @@ def _text(corpus: TokenizedCorpus, begin: int, stop: int) -> np.ndarray:
     return corpus.tokens[corpus.sentences[begin] : corpus.sentences[stop]]
 
 
-def _random_text(corpus, documents, document, own, wanted, rng) -> np.ndarray:
-    """Sentences of at least `wanted` tokens from a random place of another document.
+def _random_text(
+    corpus: TokenizedCorpus,
+    documents: np.ndarray,
+    document: int,
+    own: tuple[int, int],
+    wanted: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Sentences of at least `wanted` tokens from a random position of another document.
 
-    Where there is no other, from outside the chunk `own`; less where the document ends.
+    If there is no other, from outside the chunk `own`; fewer tokens where the document ends.
     """
     starts = corpus.sentences
     if len(documents) > 1:
@@ -97,7 +105,7 @@ def _random_text(corpus, documents, document, own, wanted, rng) -> np.ndarray:
         if other == document:
             other = int(documents[-1])
         low, high = (int(n) for n in corpus.documents[other : other + 2])
-        # Not so near the end of the document that too little follows, if it has that much.
+        # If the document is long enough, at least `wanted` tokens before its end.
         last = int(np.searchsorted(starts, starts[high] - wanted, side="right")) - 1
         begin = int(rng.integers(low, max(low, min(last, high - 1)) + 1))
     else:
@@ -114,18 +122,21 @@ def _random_text(corpus, documents, document, own, wanted, rng) -> np.ndarray:
     return _text(corpus, begin, min(max(end, begin + 1), high))
 
 
-def _truncate(first, second, max_tokens, rng):
-    """Shortens the longer part first, then both alike, each at random ends."""
+def _truncate(
+    first: np.ndarray, second: np.ndarray, max_tokens: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Truncates the longer part first, then both equally, each at random ends."""
     excess = len(first) + len(second) - max_tokens
     if excess <= 0:
         return first, second
     longer = min(excess, abs(len(first) - len(second)))
     rest = excess - longer
-    cuts = [rest // 2, rest - rest // 2]
-    cuts[0 if len(first) > len(second) else 1] += longer
-    return _cut(first, cuts[0], rng), _cut(second, cuts[1], rng)
+    drops = [rest // 2, rest - rest // 2]
+    drops[0 if len(first) > len(second) else 1] += longer
+    return _drop(first, drops[0], rng), _drop(second, drops[1], rng)
 
 
-def _cut(part: np.ndarray, cut: int, rng: np.random.Generator) -> np.ndarray:
-    front = int(rng.binomial(cut, 0.5))
-    return part[front : len(part) - (cut - front)]
+def _drop(part: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Drops `count` tokens, each from the front or the back at random."""
+    front = int(rng.binomial(count, 0.5))
+    return part[front : len(part) - (count - front)]

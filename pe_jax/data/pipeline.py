@@ -1,9 +1,9 @@
 """Batches for pretraining, as a grain pipeline.
 
 Example n of the stream is a pure function of (seed, n): the pair, its random second part and its
-masks are drawn anew each epoch, and a run that resumes at step n sees what an unbroken one saw. The
-iterator's state is one integer, saved with the checkpoint. Batch b of h hosts is cut into h equal
-runs of rows, so the global batch is the same for any number of hosts.
+masks are redrawn each epoch, and a run that resumes at step n gets the batches of an uninterrupted
+one. The iterator's state is one integer, saved with the checkpoint. Each global batch is split into
+equal blocks of rows, one per host, so it is the same for any number of hosts.
 
 Shapes: B batch rows of this host, L length, P max_predictions.
 """
@@ -23,7 +23,7 @@ from pe_jax.data.tokenizer import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingExamples:
-    """Examples of one length: call it with a chunk's number and a random generator."""
+    """Examples of one length: a random map for grain, from a chunk's index and a generator."""
 
     corpus: TokenizedCorpus
     documents: np.ndarray
@@ -36,11 +36,13 @@ class PretrainingExamples:
 
     def __post_init__(self):
         if self.length < 8:
-            raise ValueError(f"Sequences need room for two parts, got length {self.length}.")
+            raise ValueError(
+                f"Sequences need room for two parts: at least 8 tokens, got length {self.length}."
+            )
         rows = chunks(self.corpus, self.documents, self.length - 3)
         if not len(rows):
             raise ValueError(
-                "No document here has two sentences, so no sentence pair can be made; "
+                "No document of this corpus has two sentences, so no sentence pair can be made; "
                 "text files separate documents by blank lines."
             )
         object.__setattr__(self, "chunks", rows)
@@ -49,7 +51,7 @@ class PretrainingExamples:
         return len(self.chunks)
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """One example: tokens `[CLS] first [SEP] second [SEP]`, masked, and what to predict."""
+        """One example: tokens `[CLS] first [SEP] second [SEP]`, masked, and its targets."""
         v, length = self.vocabulary, self.length
         first, second, label = make_pair(
             self.corpus,
@@ -59,15 +61,17 @@ class PretrainingExamples:
             rng,
             self.short_probability,
         )
-        ends = np.array([1 + len(first), 2 + len(first) + len(second)])  # Of the two [SEP].
+        ends = np.array(
+            [1 + len(first), 2 + len(first) + len(second)]
+        )  # The positions of the two [SEP].
         tokens = np.full(length, v.pad, np.int32)
         tokens[0] = v.cls
         tokens[1 : ends[0]] = first
         tokens[ends[0] + 1 : ends[1]] = second
         tokens[ends] = v.sep
-        place = np.arange(length)
-        valid = place <= ends[1]
-        special = np.isin(place, [0, *ends])
+        position = np.arange(length)
+        valid = position <= ends[1]
+        special = np.isin(position, [0, *ends])
         masked = mask_words(
             tokens,
             valid & ~special,
@@ -80,7 +84,7 @@ class PretrainingExamples:
         pad = (0, self.max_predictions - used)
         return {
             "tokens": masked.tokens,
-            "segments": ((place > ends[0]) & valid).astype(np.int32),
+            "segments": ((position > ends[0]) & valid).astype(np.int32),
             "valid": valid,
             "masked_positions": np.pad(masked.positions, pad).astype(np.int32),
             "masked_tokens": np.pad(masked.labels, pad).astype(np.int32),
@@ -98,12 +102,12 @@ def batches(
     hosts: int = 1,
     workers: int = 0,
 ) -> grain.IterDataset:
-    """An endless stream of batches, shuffled anew each epoch.
+    """An endless stream of batches, reshuffled each epoch.
 
     Args:
-      batch_size: rows of the global batch, all hosts together.
-      host, hosts: which part of each batch is made here.
-      workers: processes that make batches; 0 makes them in threads of this one.
+      batch_size: rows of the global batch, over all hosts.
+      host, hosts: index of this host and number of hosts; this host makes its rows only.
+      workers: worker processes that make batches; 0 makes them in threads of this process.
 
     Returns:
       A grain dataset of dicts: tokens, segments `[B, L]` int32, valid `[B, L]` bool,
@@ -111,7 +115,7 @@ def batches(
       padded), next_sentence `[B]` int32 (0 is next, 1 is random).
 
     Raises:
-      ValueError: if the batch does not divide among the hosts.
+      ValueError: if the batch is not divisible by the number of hosts.
     """
     if batch_size % hosts:
         raise ValueError(f"A batch of {batch_size} rows does not divide among {hosts} hosts.")

@@ -1,4 +1,4 @@
-"""Tokenizes a corpus into shards for training, on whatever runs Apache Beam (the extra `beam`).
+"""Tokenizes a corpus into shards for training, on any runner of Apache Beam (the extra `beam`).
 
 python -m pe_jax.data.prepare --source='books/*.jsonl.xz' --vocab=tokenizer.json --out=SHARDS
 python -m pe_jax.data.prepare --source=tfds:wiki40b/en:train --vocab=tokenizer.json \\
@@ -28,15 +28,15 @@ _OUT = flags.DEFINE_string(
 _FEATURE = flags.DEFINE_string(
     "feature", "text", "Key of the text in JSON lines and tfds examples."
 )
-_DATA_DIR = flags.DEFINE_string("data_dir", "", "Where tfds datasets lie; empty: tfds's default.")
+_DATA_DIR = flags.DEFINE_string("data_dir", "", "Folder of tfds datasets; empty: tfds's default.")
 _EXAMPLES = flags.DEFINE_integer(
-    "examples", 20_000, "Of a tfds dataset, in one shard.", lower_bound=1
+    "examples", 20_000, "Examples of a tfds dataset in one shard.", lower_bound=1
 )
 
 
 def run(args: list[str]) -> None:
     if not flags.FLAGS["verbosity"].present:
-        logging.set_verbosity(logging.WARNING)  # Beam tells of every step it takes.
+        logging.set_verbosity(logging.WARNING)  # Beam logs every step at INFO.
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -45,16 +45,13 @@ def run(args: list[str]) -> None:
         raise SystemExit(f"error: this needs apache-beam (the extra beam): {error}.") from error
     try:
         beam.prepare(
-            _SOURCE.value,
+            beam.TextInput(_SOURCE.value, _FEATURE.value, _DATA_DIR.value, _EXAMPLES.value),
             load_tokenizer(_VOCAB.value),
             _OUT.value,
-            feature=_FEATURE.value,
-            data_dir=_DATA_DIR.value,
-            examples=_EXAMPLES.value,
-            options=PipelineOptions(args[1:]),
+            PipelineOptions(args[1:]),
         )
     except (ValueError, OSError) as error:
-        # The flags here have the names of those keys.
+        # The flags of this command are named after these keys.
         raise SystemExit("error: " + str(error).replace("--config.data.", "--")) from None
     print(f"Written to {_OUT.value}; train with --config.data.source=shards:{_OUT.value}")
 

@@ -1,10 +1,10 @@
 """Tokenized inputs of many lengths, and padded batches of them.
 
 A batch takes its rows from one bucket of lengths and is padded to that bucket's length only, so
-that short inputs do not pay for the longest. Batch n is a pure function of (seed, n): a run that
-resumes sees what an unbroken one saw. The lengths of the batches follow one another in the same
-order for every seed, and only their rows differ: so batches of several seeds have one shape at
-every step, and each seed sees what it would see alone.
+that short inputs are not padded to the longest. Batch n is a pure function of (seed, n): a run that
+resumes gets the batches of an uninterrupted one. The order of the batches' lengths is the same for
+every seed, and only their rows differ: so batches of several seeds have one shape at every step,
+and each seed gets the batches that it would get alone.
 
 Shapes: N rows, T tokens of all rows, S seeds, B rows of a batch, L its length.
 """
@@ -17,19 +17,21 @@ from typing import NamedTuple
 
 import grain
 import numpy as np
+from grain.sharding import ShardOptions
 
-_ORDER_SEED = 20_210_503  # Of the order of lengths, the same for every run.
+_ORDER_SEED = 20_210_503  # For the order of lengths, the same in every run.
+_ONE_HOST = ShardOptions(shard_index=0, shard_count=1)
 
 
 class Rows(NamedTuple):
-    """Inputs of one or two segments, end to end, and what they are labelled with.
+    """Inputs of one or two segments, concatenated, and their labels.
 
     Attributes:
-      tokens: `[T]` int32, the inputs one after the other, special tokens included, unpadded.
-      bounds: `[N + 1]` int64, where each begins in `tokens`, then T.
+      tokens: `[T]` int32, the concatenated inputs, special tokens included, without padding.
+      bounds: `[N + 1]` int64, index in `tokens` of each input's first token, then T.
       second: `[N]` int32, position in the input where its second segment begins.
       pad: id of the padding token.
-      targets: `[N]` arrays, by the names they have in a batch.
+      targets: `[N]` arrays, by their names in a batch.
     """
 
     tokens: np.ndarray
@@ -39,7 +41,7 @@ class Rows(NamedTuple):
     targets: dict[str, np.ndarray]
 
     def sizes(self) -> np.ndarray:
-        """`[N]` int64: tokens of each row."""
+        """`[N]` int64: number of tokens of each row."""
         return np.diff(self.bounds)
 
 
@@ -47,40 +49,40 @@ def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarr
     """Some rows as a batch.
 
     Args:
-      numbers: `[*B]` of the rows, none longer than `length`.
+      numbers: `[*B]` indices of the rows, none longer than `length`.
 
     Returns:
       tokens, segments `[*B, L]` int32, valid `[*B, L]` bool (False at padding), targets `[*B]`.
     """
-    place = np.arange(length)
+    position = np.arange(length)
     begin, end = rows.bounds[numbers][..., None], rows.bounds[numbers + 1][..., None]
-    valid = begin + place < end
-    tokens = rows.tokens[np.minimum(begin + place, len(rows.tokens) - 1)]
+    valid = begin + position < end
+    tokens = rows.tokens[np.minimum(begin + position, len(rows.tokens) - 1)]
     return {
         "tokens": np.where(valid, tokens, rows.pad).astype(np.int32),
-        "segments": ((place >= rows.second[numbers][..., None]) & valid).astype(np.int32),
+        "segments": ((position >= rows.second[numbers][..., None]) & valid).astype(np.int32),
         "valid": valid,
         **{name: values[numbers] for name, values in rows.targets.items()},
     }
 
 
 class TrainingBatches:
-    """Batches of several seeds, each in an order of its own: a random access data source for grain.
+    """Batches of several seeds, each with its own order: a random access data source for grain.
 
-    An epoch takes floor(N / B) batches. Rows that are left over in a bucket go to the next longer
-    one, those left over in the last are not seen in this epoch: others in each.
+    An epoch has floor(N / B) batches. Rows that do not fill a batch of their bucket go to the next
+    longer one; those that remain in the last are dropped in this epoch, different ones in each.
 
     Args:
-      rows: what to train on.
-      lengths: of the buckets, ascending; the last one is that of the longest rows.
-      batch_size: B, of the global batch of one seed.
-      seeds: one batch each at every step.
-      steps: how many.
-      host, hosts: which part of each batch is made here.
+      rows: the training data.
+      lengths: of the buckets, ascending; no row is longer than the last.
+      batch_size: B, rows of the global batch of one seed.
+      seeds: each step has one batch per seed.
+      steps: number of steps.
+      shard: index of this host and number of hosts; this host makes its rows of each batch only.
 
     Raises:
       ValueError: for fewer rows than a batch has, rows longer than the last length, or a batch that
-        does not divide among the hosts.
+        is not divisible by the number of hosts.
     """
 
     def __init__(
@@ -90,12 +92,12 @@ class TrainingBatches:
         batch_size: int,
         seeds: Sequence[int],
         steps: int,
-        host: int = 0,
-        hosts: int = 1,
+        shard: ShardOptions = _ONE_HOST,
     ):
         sizes = rows.sizes()
         if len(sizes) < batch_size:
             raise ValueError(f"{len(sizes)} examples do not fill a batch of {batch_size}.")
+        host, hosts = shard.shard_index, shard.shard_count
         if batch_size % hosts:
             raise ValueError(f"A batch of {batch_size} rows does not divide among {hosts} hosts.")
         check_lengths(lengths, int(sizes.max()))
@@ -110,17 +112,17 @@ class TrainingBatches:
         return self._steps
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        """Of this host: tokens, segments, valid `[S, B, L]`, targets `[S, B]`."""
+        """This host's tokens, segments, valid `[S, B, L]` and targets `[S, B]`."""
         epoch, number = divmod(step, self.steps_per_epoch)
         length, numbers = self._epoch(epoch)[number]
         return pad_rows(self._rows, numbers[:, self._part], length)
 
     def _make_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """Length and row numbers `[S, B]` of each batch."""
-        of_seeds = [self._make_batches(epoch, seed) for seed in self._seeds]
+        """Length and row indices `[S, B]` of each batch."""
+        by_seed = [self._make_batches(epoch, seed) for seed in self._seeds]
         batches = [
             (length, np.stack(numbers))
-            for length, *numbers in zip(self._batch_lengths(), *of_seeds, strict=True)
+            for length, *numbers in zip(self._batch_lengths(), *by_seed, strict=True)
         ]
         order = np.random.default_rng([_ORDER_SEED, epoch]).permutation(len(batches))
         return [batches[n] for n in order]
@@ -132,30 +134,30 @@ class TrainingBatches:
         return np.repeat(self._lengths, batches).tolist()
 
     def _make_batches(self, epoch: int, seed: int) -> np.ndarray:
-        """Row numbers `[batches, B]` of one seed, buckets ascending."""
+        """Row indices `[batches, B]` of one seed, buckets ascending."""
         rng = np.random.default_rng([seed, epoch])
-        batches, left = [], np.empty(0, np.int64)
+        batches, remainder = [], np.empty(0, np.int64)
         for bucket in range(len(self._lengths)):
-            pool = np.concatenate([left, np.flatnonzero(self._bucket_of == bucket)])
+            pool = np.concatenate([remainder, np.flatnonzero(self._bucket_of == bucket)])
             rng.shuffle(pool)
             whole = len(pool) // self._size * self._size
             batches.append(pool[:whole].reshape(-1, self._size))
-            left = pool[whole:]
+            remainder = pool[whole:]
         return np.concatenate(batches)
 
 
 def training_batches(source: TrainingBatches) -> grain.IterDataset:
-    """The batches of `source` as a stream that is made ahead, with a place that can be saved."""
+    """The batches of `source`, prefetched, as a dataset whose iterator state can be saved."""
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
     return grain.MapDataset.source(source).to_iter_dataset(options)
 
 
 class EvaluationBatch(NamedTuple):
-    """A batch of rows, the last one repeated to fill it, and which rows these are.
+    """A batch of rows, filled up by repeating the last one, and the indices of its rows.
 
     Attributes:
-      batch: as `pad_rows` gives it; all hosts have the whole of it.
-      numbers: `[n]`, n <= B: the rows, without the repeated ones.
+      batch: as from `pad_rows`; the same, whole batch on all hosts.
+      numbers: `[n]`, n <= B: the row indices, without the repeated ones.
     """
 
     batch: dict[str, np.ndarray]
@@ -165,7 +167,7 @@ class EvaluationBatch(NamedTuple):
 def evaluation_batches(
     rows: Rows, lengths: Sequence[int], batch_size: int
 ) -> list[EvaluationBatch]:
-    """All rows once, the shortest first, each batch padded to the least length that holds it.
+    """All rows once, ascending in size, each batch padded to the smallest length that fits.
 
     Raises:
       ValueError: for rows longer than the last length.
@@ -183,8 +185,10 @@ def evaluation_batches(
 
 
 def check_lengths(lengths: Sequence[int], longest: int) -> None:
-    """Raises ValueError unless `lengths` ascend and the last one holds `longest` tokens."""
+    """Raises ValueError unless `lengths` ascend and the last one fits `longest` tokens."""
     if list(lengths) != sorted(set(lengths)) or not lengths or lengths[0] < 1:
-        raise ValueError(f"Lengths of buckets ascend, got {tuple(lengths)}.")
+        raise ValueError(
+            f"Lengths of buckets have to be positive and ascend, got {tuple(lengths)}."
+        )
     if longest > lengths[-1]:
         raise ValueError(f"A row of {longest} tokens does not fit the longest bucket, {lengths}.")

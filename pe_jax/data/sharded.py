@@ -1,7 +1,7 @@
-"""A corpus in shards as training reads it: the arrays of a tokenized one, tokens by random access.
+"""A corpus in shards, read by training: the arrays of a tokenized corpus, tokens by random access.
 
-See `pe_jax.data.shards` for the files. Each process reads the blocks that its rows need and no
-others; of hosts that share a folder none reads it whole.
+See `pe_jax.data.shards` for the files. Each process reads only the blocks that its rows need, also
+where several hosts share a folder.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import hashlib
 import itertools
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grain
 import numpy as np
 from tokenizers import Tokenizer
 
-from pe_jax.data.shards import FORMAT, tokens_file
+from pe_jax.data.shards import FORMAT, About, Shard, tokens_file
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.tokenizer import load_tokenizer
 
 
 class ShardedCorpus(TokenizedCorpus):
-    """A folder of shards; `tokens` reads from disk what a slice asks for."""
+    """A folder of shards; slicing `tokens` reads from disk."""
 
     tokens = functools.cached_property(lambda self: ShardedTokens(self.folder))  # type: ignore
 
 
 class _File(NamedTuple):
-    """A file of records, all of them, as array_record asks for it; so it opens none to count."""
+    """All records of a file, as array_record takes them; with the count given it opens no file."""
 
     filename: str
     skip: int
@@ -42,15 +42,15 @@ class ShardedTokens:
     """`[T]` token ids of all shards, read by slices: `tokens[a:b]`."""
 
     def __init__(self, folder: Path):
-        facts = read_about(folder)
-        shards = [shard for shard in facts["shards"] if shard["tokens"]]
-        self._block, self._dtype = facts["block"], np.dtype(facts["dtype"]).newbyteorder("<")
-        blocks = [-(-shard["tokens"] // self._block) for shard in shards]
-        # Of each shard, the number of its first token and of its first block. Lists: looking up one
-        # number is ten times as fast as in an array.
-        self._starts = [0, *itertools.accumulate(shard["tokens"] for shard in shards)]
+        about = read_about(folder)
+        shards = [shard for shard in about.shards if shard.tokens]
+        self._block, self._dtype = about.block, np.dtype(about.dtype).newbyteorder("<")
+        blocks = [-(-shard.tokens // self._block) for shard in shards]
+        # Indices of the first token and the first block of each shard. Lists: indexing one entry is
+        # ten times as fast as in an array.
+        self._starts = [0, *itertools.accumulate(shard.tokens for shard in shards)]
         self._first = [0, *itertools.accumulate(blocks)]
-        self._paths = [str(folder / tokens_file(shard["name"])) for shard in shards]
+        self._paths = [str(folder / tokens_file(shard.name)) for shard in shards]
         self._records = grain.sources.ArrayRecordDataSource(
             [_File(path, 0, n, n) for path, n in zip(self._paths, blocks, strict=True)]
         )
@@ -71,11 +71,11 @@ class ShardedTokens:
             return pieces[0]
         return np.concatenate(pieces or [np.zeros(0, self._dtype)])
 
-    def _from(self, place: int) -> np.ndarray:
-        """The tokens from `place` to the end of its block."""
-        shard = bisect.bisect_right(self._starts, place) - 1
-        block, within = divmod(place - self._starts[shard], self._block)
-        wanted = min(self._block, self._starts[shard + 1] - (place - within))
+    def _from(self, index: int) -> np.ndarray:
+        """The tokens from `index` to the end of its block."""
+        shard = bisect.bisect_right(self._starts, index) - 1
+        block, within = divmod(index - self._starts[shard], self._block)
+        wanted = min(self._block, self._starts[shard + 1] - (index - within))
         try:
             tokens = np.frombuffer(self._records[self._first[shard] + block], self._dtype)
         except (RuntimeError, ValueError, IndexError) as error:
@@ -86,15 +86,15 @@ class ShardedTokens:
 
 
 def open_shards(folder: Path) -> ShardedCorpus:
-    """The corpus in `folder`, once its files are found to be those that `about.json` lists.
+    """The corpus in `folder`, after comparing its files with those that `about.json` lists.
 
-    Sizes are compared, not contents: damage within a file is an error when its block is read.
+    Compares sizes, not contents: damage within a file is an error when its block is read.
 
     Raises:
-      ValueError: if the folder is not finished, of another format, or its files are not those.
+      ValueError: if the folder is not finished, of another format, or its files differ.
     """
-    facts = read_about(folder)
-    expected = {tokens_file(shard["name"]): shard["bytes"] for shard in facts["shards"]}
+    about = read_about(folder)
+    expected = {tokens_file(shard.name): shard.bytes for shard in about.shards}
     found = {path.name: path.stat().st_size for path in folder.glob("*.array_record")}
     if found != expected:
         faults = [
@@ -103,19 +103,21 @@ def open_shards(folder: Path) -> ShardedCorpus:
             if found.get(name) != expected.get(name)
         ]
         raise ValueError(
-            f"The shards in {folder} are not those that it was prepared with:\n"
+            f"The shards in {folder} differ from those that about.json lists:\n"
             + "\n".join(faults[:10])
             + ("\n  ..." if faults[10:] else "")
             + "\nCopy the folder again, or prepare the corpus again."
         )
     corpus = ShardedCorpus(folder)
-    for name, of in (("sentences", "tokens"), ("documents", "sentences")):
+    ends = {"sentences": (about.sentences, about.tokens)}
+    ends["documents"] = (about.documents, about.sentences)
+    for name, (count, end) in ends.items():
         path = folder / f"{name}.npy"
         try:
             starts = getattr(corpus, name)
         except (OSError, ValueError) as error:
             raise _damaged(path, str(error)) from error
-        if (len(starts), starts[-1]) != (facts[name] + 1, facts[of]):
+        if (len(starts), starts[-1]) != (count + 1, end):
             raise _damaged(path, f"{len(starts)} entries up to {starts[-1]}")
     return corpus
 
@@ -124,35 +126,35 @@ def shards_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer that the shards in `folder` were made with.
 
     Raises:
-      ValueError: if it is not there, or another than then.
+      ValueError: if the file is missing, or holds another tokenizer.
     """
-    wanted, path = read_about(folder)["tokenizer"], folder / "tokenizer.json"
+    wanted, path = read_about(folder).tokenizer, folder / "tokenizer.json"
     tokenizer = load_tokenizer(path)
     if hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
         raise ValueError(
-            f"{path} is not the tokenizer that the shards beside it were made with. "
+            f"{path} is not the tokenizer that the shards next to it were made with. "
             "Copy the folder again, or prepare the corpus again."
         )
     return tokenizer
 
 
 def check_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    """Makes sure that `tokenizer` is the one that the shards in `folder` were made with.
+    """Checks that the shards in `folder` were made with `tokenizer`.
 
     Raises:
-      ValueError: if it is another.
+      ValueError: if they were made with another one.
     """
     own = shards_tokenizer(folder)
     if own.to_str() != tokenizer.to_str():
         raise ValueError(
             f"The shards in {folder} were made with another tokenizer, of "
             f"{own.get_vocab_size():,} tokens; the run's has {tokenizer.get_vocab_size():,}. Leave "
-            "--config.data.vocab empty to take theirs, or prepare the corpus with the run's."
+            "--config.data.vocab empty to use theirs, or prepare the corpus with the run's."
         )
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """What `about.json` says.
+def read_about(folder: Path) -> About:
+    """The content of `about.json`.
 
     Raises:
       ValueError: if there is none, or one of another format.
@@ -161,7 +163,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(
             f"{folder} holds no finished corpus: there is no {path}. Prepare one with "
-            "python -m pe_jax.data.prepare, and wait until it has ended."
+            "python -m pe_jax.data.prepare, and wait until it has finished."
         )
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -172,7 +174,10 @@ def read_about(folder: Path) -> dict[str, Any]:
             f"{path} is of format {facts.get('format')!r}, this version reads {FORMAT}: "
             "prepare the corpus again."
         )
-    return facts
+    try:
+        return About(**{**facts, "shards": [Shard(**shard) for shard in facts["shards"]]})
+    except (TypeError, KeyError) as error:
+        raise _damaged(path, str(error)) from error
 
 
 def _size(count: int | None) -> str:

@@ -1,18 +1,19 @@
-"""Tokenized text in shards: the files that many workers write, each its own.
+"""Tokenized text in shards: the format on disk, and its writer; each worker writes its own shard.
 
 A folder of shards holds, for N of them,
 
-- `tokens-00000-of-0000N.array_record`: token ids end to end, in records of BLOCK ids, the last one
-  shorter. A record is the bytes of little-endian uint16, or uint32 where the vocabulary needs it.
+- `tokens-00000-of-0000N.array_record`: concatenated token ids, in records of BLOCK ids, the last
+  one shorter. A record is the bytes of little-endian uint16, or uint32 if the vocabulary needs it.
   Blocks, not documents: reading a chunk of 128 tokens costs the same in a tweet and in a book;
-- `sizes-00000-of-0000N.npz`: tokens of each sentence, sentences of each document, both uint32;
-- `sentences.npy`, `documents.npy`: where the sentences and documents of all shards begin, as
-  `pe_jax.data.tokenized` has them, so that training maps two files, however many shards there are;
+- `sizes-00000-of-0000N.npz`: the tokens of each sentence, the sentences of each document, as uint32
+  counts;
+- `sentences.npy`, `documents.npy`: the starts of the sentences and documents of all shards, as in
+  `pe_jax.data.tokenized`, so that training maps two files, however many shards there are;
 - `tokenizer.json`;
-- `about.json`, written last: what there should be. A folder without it is not finished.
+- `about.json`, written last: the expected content. A folder without it is not finished.
 
 Shard n is part n of the source, in its order. What a worker writes depends on its part and the
-tokenizer alone, so doing it again, there or elsewhere, writes the same.
+tokenizer alone, so a retry, on any machine, writes the same bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
@@ -30,17 +31,17 @@ from tokenizers import Tokenizer
 from pe_jax.data.corpora import Corpus
 from pe_jax.data.tokenized import token_dtype, tokenize_documents
 
-FORMAT = 1  # Raise it when the files or the sentence rule change.
-BLOCK = 2048  # Token ids in a record: 4 kB, read in about the time of a far smaller one.
+FORMAT = 1  # Increment it when the files or the sentence rule change.
+BLOCK = 2048  # Token ids per record: 4 kB, read in about the time of a far smaller one.
 
 
 class Shard(NamedTuple):
-    """What a worker says of the shard that it wrote.
+    """Facts about a shard, from the worker that wrote it.
 
     Attributes:
       name: `00000-of-00004`.
-      part: the source that it holds.
-      tokens, sentences, documents: how many.
+      part: the part of the source that it holds.
+      tokens, sentences, documents: their numbers.
       bytes: size of the tokens' file.
     """
 
@@ -52,15 +53,39 @@ class Shard(NamedTuple):
     bytes: int
 
 
+class About(NamedTuple):
+    """The content of `about.json`.
+
+    Attributes:
+      format: FORMAT of the version that wrote the folder.
+      source: the whole source.
+      tokens, sentences, documents: their numbers over all shards.
+      block: token ids per record.
+      dtype: of the token ids, by its NumPy name.
+      tokenizer: SHA-256 of `tokenizer.json`.
+      shards: one entry per shard, in order.
+    """
+
+    format: int
+    source: str
+    tokens: int
+    sentences: int
+    documents: int
+    block: int
+    dtype: str
+    tokenizer: str
+    shards: list[Shard]
+
+
 class Sizes(NamedTuple):
-    """sentences `[s]`, tokens of each; documents `[n]`, sentences of each; both uint32."""
+    """uint32 counts: tokens of each sentence, `[s]`, and sentences of each document, `[n]`."""
 
     sentences: np.ndarray
     documents: np.ndarray
 
 
 def shard_name(number: int, count: int) -> str:
-    """Sorted by name, shards are in order."""
+    """The name of shard `number` of `count`; sorting by name keeps the order."""
     width = max(5, len(str(count)))
     return f"{number:0{width}d}-of-{count:0{width}d}"
 
@@ -74,7 +99,7 @@ def sizes_file(name: str) -> str:
 
 
 def write_shard(corpus: Corpus, tokenizer: Tokenizer, folder: Path, name: str) -> Shard:
-    """Writes the two files of a shard into `folder`; takes the memory of one batch of documents."""
+    """Writes the two files of a shard into `folder`, with one batch of documents in memory."""
     blocks = _Blocks(folder / tokens_file(name), token_dtype(tokenizer))
     sentences, documents = [np.zeros(0, np.uint32)], []
     for document in tokenize_documents(corpus.documents(), tokenizer):
@@ -95,33 +120,33 @@ def write_shard(corpus: Corpus, tokenizer: Tokenizer, folder: Path, name: str) -
 
 
 class _Blocks:
-    """Cuts a stream of token ids into records of BLOCK."""
+    """Writes a stream of token ids in records of BLOCK."""
 
     def __init__(self, path: Path, dtype: np.dtype):
-        # Groups of one record are what random access needs: a group is read as a whole. Compressed,
-        # token ids take a quarter less room, and twice the time to read.
+        # One record per group, for random access: a group is read as a whole. Compression would
+        # save a quarter of the size, and double the time to read.
         self._writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
         self._dtype = dtype.newbyteorder("<")
-        self._rest = np.zeros(0, self._dtype)
+        self._remainder = np.zeros(0, self._dtype)
         self._tokens = 0
 
     def add(self, tokens: np.ndarray) -> None:
         self._tokens += len(tokens)
-        waiting = np.concatenate([self._rest, tokens.astype(self._dtype)])
+        waiting = np.concatenate([self._remainder, tokens.astype(self._dtype)])
         whole = len(waiting) - len(waiting) % BLOCK
         for first in range(0, whole, BLOCK):
             self._writer.write(waiting[first : first + BLOCK].tobytes())
-        self._rest = waiting[whole:]
+        self._remainder = waiting[whole:]
 
     def close(self) -> int:
-        """How many tokens were written."""
-        if len(self._rest):
-            self._writer.write(self._rest.tobytes())
+        """Writes the remainder; returns the number of tokens written."""
+        if len(self._remainder):
+            self._writer.write(self._remainder.tobytes())
         self._writer.close()
         return self._tokens
 
 
-def read_sizes(file) -> Sizes:
+def read_sizes(file: Path | BinaryIO) -> Sizes:
     """The sizes from a path or an open file."""
     with np.load(file, allow_pickle=False) as arrays:
         return Sizes(arrays["sentences"], arrays["documents"])
@@ -131,10 +156,10 @@ def write_index(shards: list[Shard], sizes: Iterable[Sizes], folder: Path) -> No
     """Writes `sentences.npy` and `documents.npy` of all shards.
 
     Args:
-      sizes: of each shard, in the same order; one at a time is in memory.
+      sizes: those of each shard, in the same order; one at a time is in memory.
 
     Raises:
-      ValueError: if no shard holds a sentence, or a shard's sizes are not those of its tokens.
+      ValueError: if no shard holds a sentence, or a shard's sizes contradict its other file.
     """
     if not any(shard.tokens for shard in shards):
         raise ValueError(f"The {len(shards)} part(s) of the source hold no text.")
@@ -148,7 +173,7 @@ def write_index(shards: list[Shard], sizes: Iterable[Sizes], folder: Path) -> No
                 f"{sizes_file(shard.name)} counts {found} tokens, sentences and documents, its "
                 f"shard {shard[2:5]}: prepare the corpus again."
             )
-        # In place, each after the last start of the shard before.
+        # Written in place, continuing from the last start of the previous shard.
         for starts, at, of in ((sentences, s, in_tokens), (documents, d, in_sentences)):
             starts[at + 1 : at + 1 + len(of)] = starts[at] + np.cumsum(of, dtype=np.int64)
         s, d = s + len(in_tokens), d + len(in_sentences)
@@ -164,15 +189,16 @@ def _starts_file(path: Path, count: int) -> np.memmap:
 
 def about(source: str, shards: list[Shard], tokenizer_json: bytes) -> str:
     """The text of `about.json`."""
-    facts = {
-        "format": FORMAT,
-        "source": source,
-        "tokens": sum(shard.tokens for shard in shards),
-        "sentences": sum(shard.sentences for shard in shards),
-        "documents": sum(shard.documents for shard in shards),
-        "block": BLOCK,
-        "dtype": token_dtype(Tokenizer.from_buffer(tokenizer_json)).name,
-        "tokenizer": hashlib.sha256(tokenizer_json).hexdigest(),
-        "shards": [shard._asdict() for shard in shards],
-    }
-    return json.dumps(facts, indent=1) + "\n"
+    facts = About(
+        format=FORMAT,
+        source=source,
+        tokens=sum(shard.tokens for shard in shards),
+        sentences=sum(shard.sentences for shard in shards),
+        documents=sum(shard.documents for shard in shards),
+        block=BLOCK,
+        dtype=token_dtype(Tokenizer.from_buffer(tokenizer_json)).name,
+        tokenizer=hashlib.sha256(tokenizer_json).hexdigest(),
+        shards=shards,
+    )
+    listed = [shard._asdict() for shard in shards]
+    return json.dumps(facts._asdict() | {"shards": listed}, indent=1) + "\n"

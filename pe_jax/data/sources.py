@@ -1,4 +1,4 @@
-"""What `config.data.source` may be: text to tokenize here, or shards that were tokenized before."""
+"""The values of `config.data.source`: text to tokenize, or shards that are tokenized already."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Source(NamedTuple):
     """A source of token ids.
 
     Attributes:
-      tokenizer: `tokenizer(vocab, vocab_size)` is the one at path `vocab`; where that is empty, the
-        source's own: trained on the text, or the one that the shards were made with.
+      tokenizer: `tokenizer(vocab, vocab_size)` is the tokenizer at path `vocab`; if that is empty,
+        the source's own: trained on the text, or the one that the shards were made with.
       tokenized: `tokenized(tokenizer)` is the corpus as token ids.
     """
 
@@ -31,14 +31,14 @@ class Source(NamedTuple):
 
 
 def open_source(source: str, *, feature: str, data_dir: str, cache_dir: Path) -> Source:
-    """`shards:FOLDER`, or what `open_corpus` takes.
+    """Opens `shards:FOLDER`, or any source of `open_corpus`.
 
     Args:
-      feature, data_dir: as for `open_corpus`; of no concern to shards.
-      cache_dir: where tokenized text is kept.
+      feature, data_dir: as for `open_corpus`; shards ignore them.
+      cache_dir: where tokenized text is cached.
 
     Raises:
-      ValueError: for a source that is not there.
+      ValueError: for a source that does not exist.
     """
     if source.startswith(_SHARDS):
         folder = Path(source.removeprefix(_SHARDS)).expanduser()
@@ -53,7 +53,7 @@ def open_source(source: str, *, feature: str, data_dir: str, cache_dir: Path) ->
 
 
 def _shards_tokenizer(folder: Path, vocab: str, vocab_size: int) -> Tokenizer:
-    del vocab_size  # Of a vocabulary yet to be trained.
+    del vocab_size  # Applies to training a vocabulary only.
     return load_tokenizer(vocab) if vocab else shards_tokenizer(folder)
 
 

@@ -1,8 +1,8 @@
 """A tokenized corpus on disk: three flat arrays, memory-mapped, written once and keyed by content.
 
-The folder's name is a hash of what went in (the text's fingerprint, the tokenizer, the format), so
-a second start finds it in the time of hashing the input files, and a change never meets an old
-copy. It is written beside its place and renamed: a killed run leaves no half-written cache.
+The folder's name is a hash of the inputs (the text's fingerprint, the tokenizer, the format), so a
+second start finds it in the time of hashing the input files, and a changed input never finds an old
+copy. It is written to a temporary folder and renamed: a killed run leaves no partial cache.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tqdm import tqdm
 from pe_jax.data.corpora import Corpus
 from pe_jax.data.tokenizer import load_tokenizer, train_tokenizer
 
-_FORMAT = 1  # Raise it when the arrays or the sentence rule change.
-_BATCH = 20_000  # Sentences tokenized at a time: enough for the tokenizer's threads.
+_FORMAT = 1  # Increment it when the arrays or the sentence rule change.
+_BATCH = 20_000  # Sentences per call of the tokenizer: enough for its threads.
 
 # A sentence ends after . ! or ? (and one closing quote or bracket) before a space and an opening
 # capital, digit, quote or bracket. "Sentences" of pretraining need no more (Devlin et al., A.2).
@@ -35,10 +35,10 @@ _SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'�
 
 
 class TokenizedCorpus:
-    """Token ids of a corpus, with where its sentences and documents begin.
+    """Token ids of a corpus, and the starts of its sentences and documents.
 
     Attributes:
-      tokens: `[T]` ids of all sentences, end to end.
+      tokens: `[T]` ids of all sentences, concatenated.
       sentences: `[S + 1]` index of each sentence's first token, then T.
       documents: `[N + 1]` index of each document's first sentence, then S.
     """
@@ -63,7 +63,7 @@ class TokenizedCorpus:
         """Documents for training and for validation: every n-th one is held out, n = 1 / held_out.
 
         Raises:
-          ValueError: if the fraction is not in (0, 0.5], or leaves validation without a document.
+          ValueError: if the fraction is not in (0, 0.5], or no document would be held out.
         """
         if not 0 < held_out <= 0.5:
             raise ValueError(f"held_out is a fraction of documents in (0, 0.5], got {held_out}.")
@@ -83,21 +83,21 @@ def sentences(document: str) -> Iterator[str]:
 
 
 class TokenizedDocument(NamedTuple):
-    """tokens `[n]` of its sentences, end to end; sizes `[s]` uint32, tokens of each sentence."""
+    """tokens `[n]` of its concatenated sentences; sizes `[s]` uint32, tokens of each sentence."""
 
     tokens: np.ndarray
     sizes: np.ndarray
 
 
 def token_dtype(tokenizer: Tokenizer) -> np.dtype:
-    """The smallest unsigned integer that holds every id."""
+    """uint16 if it holds every id, else uint32."""
     return np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32)
 
 
 def tokenize_documents(
     documents: Iterable[str], tokenizer: Tokenizer
 ) -> Iterator[TokenizedDocument]:
-    """The documents in their order; sentences and documents without a token are left out."""
+    """The documents in order; sentences and documents without a token are dropped."""
     pending: list[list[str]] = []
     waiting = 0
     for document in documents:
@@ -112,7 +112,7 @@ def tokenize_documents(
 def _tokenize_batch(
     documents: list[list[str]], tokenizer: Tokenizer
 ) -> Iterator[TokenizedDocument]:
-    """Tokenizes documents, each a list of sentences, in one go."""
+    """Tokenizes documents, each a list of sentences, in one call."""
     dtype = token_dtype(tokenizer)
     encoded = iter(
         tokenizer.encode_batch_fast(
@@ -127,7 +127,7 @@ def _tokenize_batch(
 
 
 def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Path) -> Tokenizer:
-    """The tokenizer at path `vocab`; where that is empty, one trained on the corpus (cached)."""
+    """The tokenizer at path `vocab`; if that is empty, one trained on the corpus (cached)."""
     if vocab:
         return load_tokenizer(vocab)
     key = _key("tokenizer", corpus.fingerprint(), str(vocab_size))
@@ -142,7 +142,7 @@ def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Pa
 
 
 def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> TokenizedCorpus:
-    """The corpus as token ids, from the cache if it was tokenized before.
+    """The corpus as token ids, from the cache if it is there.
 
     Raises:
       ValueError: if the corpus holds no sentence.
@@ -154,7 +154,7 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Tokenized
         temporary = Path(tempfile.mkdtemp(dir=cache_dir))
         try:
             _write(corpus, tokenizer, temporary)
-            _move_into_place(temporary, folder)
+            _rename(temporary, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return TokenizedCorpus(folder)
@@ -174,15 +174,15 @@ def _write(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _starts(sizes: np.ndarray | list[int]) -> np.ndarray:
-    """Where each run of the given sizes begins, then where the last one ends."""
+    """`[n + 1]`: the start of each segment of the given sizes, then the end of the last one."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
-def _move_into_place(temporary: Path, folder: Path) -> None:
+def _rename(temporary: Path, folder: Path) -> None:
     try:
         os.rename(temporary, folder)
     except OSError:
-        if not folder.exists():  # Otherwise another process was faster with the same content.
+        if not folder.exists():  # Otherwise another process has written the same content.
             raise
 
 
@@ -192,7 +192,7 @@ def _key(*parts: str) -> str:
 
 
 class _Texts:
-    """The documents of a corpus, as often as they are asked for."""
+    """The documents of a corpus as an iterable that can be read several times."""
 
     def __init__(self, corpus: Corpus):
         self._corpus = corpus

@@ -15,7 +15,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class Vocabulary(NamedTuple):
-    """What masking and packing need to know of a tokenizer.
+    """The ids and flags of a tokenizer that masking and padding need.
 
     Attributes:
       size: number of ids.
@@ -37,12 +37,12 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """A lower-casing WordPiece tokenizer with at most `vocab_size` tokens, special ones first.
 
     Args:
-      texts: read twice, so not a one-way iterator.
+      texts: iterated twice, so not an iterator.
     """
     # The trainer numbers the continuing characters (##a) in the order of a hash map and breaks ties
     # between merges by those numbers: two trainings on one text would differ. So a first pass finds
-    # the characters, and the second is given them in a fixed order. Neither is special afterwards:
-    # the vocabulary alone goes into the tokenizer that is returned.
+    # the characters, and the second is given them in a fixed order, as special tokens. The returned
+    # tokenizer is built from the vocabulary alone, in which they are ordinary tokens.
     characters = [token for token in _train(texts, 0, []) if token.startswith("##")]
     vocab = _train(texts, vocab_size, sorted(characters))
     tokenizer = _word_piece(vocab)
@@ -62,10 +62,10 @@ def _train(texts: Iterable[str], vocab_size: int, first: list[str]) -> dict[str,
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """A tokenizer from a `tokenizer.json` or a BERT `vocab.txt` (lower-casing).
 
-    Truncation and padding, which some published files switch on, are switched off.
+    Truncation and padding, which some published files enable, are disabled.
 
     Raises:
-      ValueError: for a file that is missing, of another kind, or lacks a special token.
+      ValueError: for a file that is missing, of another type, or lacks a special token.
     """
     path = to_path(path)
     if not path.is_file():
@@ -104,7 +104,7 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def _word_piece(vocab: dict[str, int]) -> Tokenizer:
-    """BERT's tokenizer over a vocabulary: lower case, accents off, longest match first."""
+    """BERT's tokenizer over a vocabulary: lower case, accents stripped, longest match first."""
     model = models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

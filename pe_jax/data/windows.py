@@ -1,8 +1,8 @@
 """Questions as token ids: `[CLS] question [SEP] window of context [SEP]` (Devlin et al., 4.2).
 
-A context that is too long for one input is cut into overlapping windows. Tokens know the characters
-they came from, so that a span of tokens is a span of the original text, whatever the tokenizer
-lower-cased, stripped or split.
+A context that is too long for one input is split into overlapping windows. Each token has the
+offsets of its characters, so that a span of tokens is a span of the original text, whatever the
+tokenizer lower-cased, stripped or split.
 
 Shapes: W windows, Q questions, T tokens of all windows, C tokens of all contexts, L length.
 """
@@ -17,26 +17,26 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.data.rows import Rows
-from pe_jax.data.squad import Question
+from pe_jax.data.squad_questions import Question
 from pe_jax.data.tokenizer import vocabulary
 
-_BATCH = 2_000  # Texts tokenized at a time: their offsets take far more room than the arrays kept.
+_BATCH = 2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
 
 
 class Windows(NamedTuple):
-    """All windows of some questions, those of a question next to each other, in order.
+    """All windows of some questions, grouped by question, in order.
 
     Attributes:
       questions: the Q questions.
       length: L, of a padded input.
       pad: id of the padding token.
-      tokens: `[T]` int32, the inputs end to end, without padding.
-      bounds: `[W + 1]` int64, where each input begins in `tokens`, then T.
+      tokens: `[T]` int32, the concatenated inputs, without padding.
+      bounds: `[W + 1]` int64, index in `tokens` of each input's first token, then T.
       question: `[W]` int32, index of the window's question.
       context_at: `[W]` int32, position in the input of its first context token.
-      first: `[W]` int32, which token of the question's context that is.
-      contexts: `[Q, 2]` int64, where in `offsets` the question's context begins and ends.
-      offsets: `[C, 2]` int32, first and past the last character of each context token.
+      first: `[W]` int32, index of that token in the question's context.
+      contexts: `[Q, 2]` int64, begin and end in `offsets` of the question's context.
+      offsets: `[C, 2]` int32, first and one past the last character of each context token.
     """
 
     questions: Sequence[Question]
@@ -51,7 +51,7 @@ class Windows(NamedTuple):
     offsets: np.ndarray
 
     def context_sizes(self) -> np.ndarray:
-        """`[W]` int64: how many context tokens each window has."""
+        """`[W]` int64: number of context tokens of each window."""
         return np.diff(self.bounds) - self.context_at - 1
 
 
@@ -61,8 +61,8 @@ class TrainingWindows(NamedTuple):
     Attributes:
       windows: those of all questions that can be trained on.
       starts, ends: `[W]` int32, positions in the input of the answer's first and last token; 0,
-        the [CLS], where the answer is not wholly inside the window, or there is none.
-      skipped: how many questions were left out, by reason.
+        that of [CLS], if there is no answer or it is not entirely inside the window.
+      skipped: number of skipped questions, by reason.
     """
 
     windows: Windows
@@ -79,16 +79,16 @@ def evaluation_windows(
     max_query: int = 64,
     stride: int = 128,
 ) -> Windows:
-    """The windows of every question, of an empty context too.
+    """The windows of every question, also of one with an empty context.
 
     Args:
       length: of an input, special tokens included.
-      max_query: a question is cut to this many tokens.
+      max_query: questions are truncated to this many tokens.
       stride: tokens from the start of a window to the start of the next (BERT's `doc_stride`);
-        where a window has room for fewer, the next one follows without a gap.
+        if a window has room for fewer, the next one follows without a gap.
 
     Raises:
-      ValueError: if there is no question, or no room for a context, or a stride below 1.
+      ValueError: if there is no question, no room for a context, or a stride below 1.
     """
     _check(length, max_query, stride)
     if not questions:
@@ -106,15 +106,15 @@ def training_windows(
 ) -> TrainingWindows:
     """The windows of the questions that can be trained on, with labels from the first answer.
 
-    The answer's tokens are those that share a character with it. Left out, and counted, are
-    questions with an `empty question`, `empty context` or `empty answer` (all: without a token), or
-    a `misplaced answer` (the context has another text where the answer should begin).
+    The answer's tokens are those that share a character with it. Questions with an `empty
+    question`, `empty context` or `empty answer` (all: without a token), or a `misplaced answer`
+    (the context has another text where the answer should begin) are skipped and counted.
 
     Args:
       length, max_query, stride: as for `evaluation_windows`.
 
     Raises:
-      ValueError: as there, or if no question is left.
+      ValueError: as there, or if every question is skipped.
     """
     _check(length, max_query, stride)
     encoded = _encode(questions, tokenizer)
@@ -127,7 +127,7 @@ def training_windows(
     skipped = dict(Counter(fault for fault in faults if fault))
     if not kept:
         raise ValueError(
-            f"None of {len(questions)} questions can be trained on; left out: {skipped}."
+            f"None of {len(questions)} questions can be trained on; skipped: {skipped}."
         )
     windows = _windows(
         [questions[n] for n in kept],
@@ -145,7 +145,7 @@ def training_windows(
 
 
 def as_rows(windows: Windows, **targets: np.ndarray) -> Rows:
-    """The inputs of the windows, their context being the second segment.
+    """The inputs of the windows as rows, the context as second segment.
 
     Args:
       targets: `[W]` labels, by name.
@@ -156,23 +156,23 @@ def as_rows(windows: Windows, **targets: np.ndarray) -> Rows:
 def max_context(windows: Windows) -> np.ndarray:
     """`[W, L]` bool: context tokens that have more context in this window than in any other.
 
-    BERT's rule: the lesser number of tokens to the left and right within the window, plus a
-    hundredth of the window's size; of equals the first window wins. So every context token of every
-    question is marked in one window exactly.
+    BERT's rule: the smaller of the numbers of tokens to the left and right within the window, plus
+    a hundredth of the window's size; ties go to the first window. So every context token of every
+    question is marked in exactly one window.
     """
     sizes, count = windows.context_sizes(), len(windows.question)
     row = np.repeat(np.arange(count), sizes)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # Which token of which question: contexts may share their offsets, so they do not tell.
+    within = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    # Index over the context tokens of all questions; not into `offsets`, which questions may share.
     lengths = np.diff(windows.contexts)[:, 0]
-    token = (np.cumsum(lengths) - lengths)[windows.question[row]] + windows.first[row] + place
-    # In hundredths, to compare integers; with the row in the last digits, the first of equals wins.
-    value = 100 * np.minimum(place, sizes[row] - 1 - place) + sizes[row]
+    token = (np.cumsum(lengths) - lengths)[windows.question[row]] + windows.first[row] + within
+    # In hundredths, to compare integers; the row as the lowest digits breaks ties.
+    value = 100 * np.minimum(within, sizes[row] - 1 - within) + sizes[row]
     value = value * count + (count - 1 - row)
     best = np.full(lengths.sum(), -1)
     np.maximum.at(best, token, value)
     marked = np.zeros((count, windows.length), bool)
-    marked[row, windows.context_at[row] + place] = value == best[token]
+    marked[row, windows.context_at[row] + within] = value == best[token]
     return marked
 
 
@@ -185,9 +185,9 @@ class _Context(NamedTuple):
 
 
 class _Encoded(NamedTuple):
-    questions: list[np.ndarray]  # Token ids of each.
-    contexts: list[_Context]  # Each text once.
-    context_of: list[int]  # Of each question.
+    questions: list[np.ndarray]  # Token ids of each question.
+    contexts: list[_Context]  # Without duplicates.
+    context_of: list[int]  # Index in `contexts` for each question.
 
 
 def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> _Encoded:
@@ -214,7 +214,7 @@ _NO_SPAN = (-1, -1)
 
 
 def _answer_span(question: Question, offsets: np.ndarray) -> tuple[int, int]:
-    """First and last token of the first answer; _NO_SPAN where there is none."""
+    """First and last token of the first answer; _NO_SPAN if there is none."""
     if not question.answers:
         return _NO_SPAN
     begin = question.answers[0].start
@@ -223,7 +223,9 @@ def _answer_span(question: Question, offsets: np.ndarray) -> tuple[int, int]:
     return (int(touched[0]), int(touched[-1])) if len(touched) else _NO_SPAN
 
 
-def _fault(question: Question, ids, context_ids, span: tuple[int, int]) -> str:
+def _fault(
+    question: Question, ids: np.ndarray, context_ids: np.ndarray, span: tuple[int, int]
+) -> str:
     """Why the question cannot be trained on; empty if it can."""
     if not len(ids):
         return "empty question"
@@ -254,7 +256,7 @@ def _check(length: int, max_query: int, stride: int) -> None:
         raise ValueError(f"max_query and stride count tokens, got {max_query} and {stride}.")
     if length - max_query - 3 < 1:
         raise ValueError(
-            f"Inputs of {length} tokens have no room for a context beside questions of up to "
+            f"Inputs of {length} tokens have no room for a context next to questions of up to "
             f"{max_query} and three special tokens: raise the length or lower max_query."
         )
 

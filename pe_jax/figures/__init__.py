@@ -1,16 +1,18 @@
-"""Figures of matrices and tables that others computed (matplotlib): PNG, on request PDF or SVG."""
+"""Figures of given matrices and tables (matplotlib) as PNG, on request also PDF or SVG."""
 
-from pe_jax.figures.curves import prediction_plot, psi_curves, score_curves, wave_curves
+from pe_jax.figures.curves import cosine_curves, prediction_plot, psi_curves, score_curves
+from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
 from pe_jax.figures.matrices import Panel, matrix_grid
-from pe_jax.figures.tables import correlation_map, sweep_map
 
 __all__ = [
+    "Axis",
+    "CorrelationTable",
     "Panel",
     "correlation_map",
+    "cosine_curves",
     "matrix_grid",
     "prediction_plot",
     "psi_curves",
     "score_curves",
     "sweep_map",
-    "wave_curves",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from pe_jax.figures import style
@@ -21,20 +22,20 @@ def score_curves(
     switches: Mapping[float, str] | None = None,
     vector: str = "",
 ) -> Path:
-    """A score against the epoch, a line a run (paper, figure 1).
+    """A score against the epoch, one line per run (paper, figure 1).
 
     Args:
       curves: run -> (epochs, scores), scores from 0 to 1.
-      switches: epochs at which the sequence length changes -> what to write there.
+      switches: epochs at which the sequence length changes -> annotation.
     """
     figure = style.new(6.4, 4.0, title)
     axes = figure.subplots()
     for number, (name, (epochs, scores)) in enumerate(curves.items()):
         axes.plot(epochs, scores, marker="o", ms=3, label=name, **style.line_style(number))
-    for epoch, what in (switches or {}).items():
+    for epoch, annotation in (switches or {}).items():
         axes.axvline(epoch, color="0.6", lw=1, zorder=0)
         axes.annotate(
-            what, (epoch, 1), xycoords=("data", "axes fraction"), xytext=(3, -3),
+            annotation, (epoch, 1), xycoords=("data", "axes fraction"), xytext=(3, -3),
             textcoords="offset points", va="top", fontsize=8, color="0.35",
         )  # fmt: skip
     axes.set_xlabel("epoch")
@@ -46,8 +47,8 @@ def score_curves(
 
 
 @style.applied
-def wave_curves(
-    waves: Mapping[str, np.ndarray],
+def cosine_curves(
+    cosines: Mapping[str, np.ndarray],
     total: np.ndarray,
     path: str | Path,
     *,
@@ -58,13 +59,13 @@ def wave_curves(
     """(a) cosines of single frequencies, (b) the sum of all of them (paper, figure 4).
 
     Args:
-      waves: what each is called -> cos(w m) at m = 0, 1, ...
-      total: ψ(m), the sum over all frequencies, over their number.
-      turning_point: up to which ψ falls, to be marked.
+      cosines: label -> cos(w m) at m = 0, 1, ...
+      total: ψ(m) / ψ(0), the mean over all frequencies.
+      turning_point: the offset up to which ψ decreases; a dot marks it.
     """
     figure = style.new(8.4, 3.4, title)
     left, right = figure.subplots(1, 2)
-    for number, (name, values) in enumerate(waves.items()):
+    for number, (name, values) in enumerate(cosines.items()):
         left.plot(values, label=name, lw=1.2, **style.line_style(number))
     left.set_title("(a) single frequencies")
     left.set_ylabel("cos(ω m)")
@@ -72,7 +73,7 @@ def wave_curves(
     right.plot(total, color=style.COLOURS[0])
     right.set_title("(b) sum over all frequencies")
     right.set_ylabel("ψ(m) / ψ(0)")
-    _mark(right, turning_point, total, style.COLOURS[1], f"falls up to m = {turning_point}")
+    _mark(right, turning_point, total, style.COLOURS[1], f"decreases up to m = {turning_point}")
     right.legend(fontsize=8)
     for axes in (left, right):
         axes.set_xlabel("offset m")
@@ -89,18 +90,18 @@ def psi_curves(
     title: str,
     vector: str = "",
 ) -> Path:
-    """ψ(m) of several sets of frequencies over each other, each as a share of ψ(0) (figure 6).
+    """ψ(m) / ψ(0) of several sets of frequencies in one plot (figure 6).
 
     Args:
-      turning_points: where each stops falling; a dot marks it.
+      turning_points: the offset up to which each decreases; a dot marks it.
     """
     figure = style.new(6.4, 4.0, title)
     axes = figure.subplots()
     for number, (name, values) in enumerate(curves.items()):
-        look = style.line_style(number)
+        line = style.line_style(number)
         turn = turning_points[name]
-        axes.plot(values, label=f"{name} (falls up to {turn})", **look)
-        _mark(axes, turn, values, look["color"])
+        axes.plot(values, label=f"{name} (decreases up to {turn})", **line)
+        _mark(axes, turn, values, line["color"])
     axes.set_xlabel("offset m, positions")
     axes.set_ylabel("ψ(m) / ψ(0)")
     axes.grid(alpha=0.3)
@@ -118,12 +119,12 @@ def prediction_plot(
     what: str = "position",
     vector: str = "",
 ) -> Path:
-    """Position predicted from the position vector against the true one, a panel a fit.
+    """Position predicted from the position vector against the true one, one panel per fit.
 
     Args:
       positions: the true ones `[N]`.
-      panels: (title, predicted `[N]`, bool `[N]` where it was trained).
-      what: what is predicted, for the axes.
+      panels: (title, predicted `[N]`, bool mask `[N]` of the training positions).
+      what: name of the predicted quantity, for the axes.
     """
     figure = style.new(max(4.2 * len(panels), 5.6), 3.9, title)
     low, high = positions.min(), positions.max()
@@ -133,16 +134,16 @@ def prediction_plot(
         axes.plot([low, high], [low, high], color="0.5", lw=1, label="exact", zorder=0)
         axes.plot(
             positions[~train], predicted[~train], "o", ms=2.5, color=style.COLOURS[1],
-            label="tested on",
+            label="test",
         )  # fmt: skip
         axes.plot(
             positions[train], predicted[train], ".", ms=2.5, color=style.COLOURS[0],
-            label="trained on",
+            label="train",
         )  # fmt: skip
         margin = 0.25 * (high - low)
         axes.set_ylim(low - margin, high + margin)
         outside = int(((predicted < low - margin) | (predicted > high + margin)).sum())
-        axes.set_title(name + (f"\n({outside} outside the picture)" if outside else ""))
+        axes.set_title(name + (f"\n({outside} out of range)" if outside else ""))
         axes.set_xlabel(f"true {what}")
         axes.set_ylabel(f"predicted {what}")
         axes.grid(alpha=0.3)
@@ -150,5 +151,5 @@ def prediction_plot(
     return style.save(figure, path, vector)
 
 
-def _mark(axes, turn: int, values: np.ndarray, colour: str, label: str | None = None) -> None:
+def _mark(axes: Axes, turn: int, values: np.ndarray, colour: str, label: str | None = None) -> None:
     axes.plot([turn], [values[turn]], "o", ms=5, color=colour, label=label)

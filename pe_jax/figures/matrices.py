@@ -10,9 +10,11 @@ import numpy as np
 
 from pe_jax.figures import style
 
+_COLUMNS = 4  # At most.
+
 
 class Panel(NamedTuple):
-    """A matrix `[N, N]`: its title, the first and last position or offset, what the axes are."""
+    """A matrix `[N, N]`: its title, first and last position or offset, and labels of the axes."""
 
     title: str
     matrix: np.ndarray
@@ -30,7 +32,6 @@ def matrix_grid(
     title: str,
     label: str,
     limits: tuple[float, float],
-    across: int = 4,
     vector: str = "",
 ) -> Path:
     """Matrices as images in a grid with one colour scale for all of them.
@@ -38,16 +39,15 @@ def matrix_grid(
     Args:
       label: of the colour scale, with its unit.
       limits: ends of the scale.
-      across: panels a row, at most.
       vector: "pdf" or "svg" writes that file as well.
     """
-    rows = -(-len(panels) // across)
-    columns = -(-len(panels) // rows)  # As even as can be: six are two rows of three.
+    rows = -(-len(panels) // _COLUMNS)
+    columns = -(-len(panels) // rows)  # Balanced: six panels are two rows of three.
     figure = style.new(max(2.7 * columns + 1.1, 4.6), 2.75 * rows + 0.7, title)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    below = above = False  # Is anything past the ends of the scale?
+    below = above = False  # Whether any value is beyond the ends of the scale.
     for axes, panel in zip(grid.flat, panels, strict=False):
         edges = (panel.first - 0.5, panel.last + 0.5)
         image = axes.imshow(

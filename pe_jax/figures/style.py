@@ -1,33 +1,41 @@
-"""What all figures share: fonts, colours that the colour-blind tell apart, writing a file."""
+"""Shared by all figures: fonts, a palette for the colour-blind, writing files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from pe_jax.files import to_path
 
-STYLE: dict[Any, Any] = {
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
+
+STYLE: dict[RcKeyType, float | str] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "figure.titlesize": 11,
     "svg.fonttype": "none",
 }
 
-# Decorates every function that draws: the style holds while it draws, and for nobody else.
+# Decorates every function that draws: the style is set during the call and restored afterwards.
 applied = matplotlib.rc_context(STYLE)
 
-# Okabe and Ito's palette without its yellow, which is too pale for lines; dashes tell apart what
-# colours cannot, in print and where there are more lines than colours.
+# Okabe and Ito's palette without its yellow, which is too pale for lines; dashes distinguish lines
+# in print, and where there are more lines than colours.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 VECTOR = ("pdf", "svg")
 
 
-def line_style(number: int) -> dict:
+class LineStyle(TypedDict):
+    color: str
+    linestyle: str
+
+
+def line_style(number: int) -> LineStyle:
     """Colour and dashes of the nth line of a plot."""
     return {
         "color": COLOURS[number % len(COLOURS)],
@@ -36,7 +44,7 @@ def line_style(number: int) -> dict:
 
 
 def new(width: float, height: float, title: str = "") -> Figure:
-    """An empty figure, inches; no window, no global state."""
+    """An empty figure of a size in inches; opens no window and touches no global state."""
     figure = Figure(figsize=(width, height))
     figure.set_layout_engine("constrained", w_pad=0.08, wspace=0.03)
     if title:
@@ -45,10 +53,10 @@ def new(width: float, height: float, title: str = "") -> Figure:
 
 
 def save(figure: Figure, path: str | Path, vector: str = "") -> Path:
-    """Writes the figure as PNG to `path`, and beside it as `vector` ("pdf" or "svg") if given.
+    """Writes the figure as PNG to `path`, and next to it as `vector` ("pdf" or "svg") if given.
 
     Raises:
-      ValueError: for another kind of vector file.
+      ValueError: for another vector format.
     """
     if vector and vector not in VECTOR:
         raise ValueError(f"Vector figures are {' or '.join(VECTOR)}, got {vector!r}.")

@@ -1,8 +1,8 @@
-"""Other people's checkpoints: tensors by name, position tables, a BERT's weights in and out."""
+"""Published checkpoints: tensors by name, position tables, import and export of BERTs."""
 
-from pe_jax.interop.bert import PRETRAINING, PublishedBert, load_bert, read_config
-from pe_jax.interop.checkpoints import Checkpoint, open_checkpoint
-from pe_jax.interop.export import position_table, save_bert
+from pe_jax.interop.bert_export import position_table, save_bert
+from pe_jax.interop.bert_import import PRETRAINING, PublishedBert, load_bert, read_config
+from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
 from pe_jax.interop.position_tables import FAMILIES, PositionTable, load_position_table
 
 __all__ = [

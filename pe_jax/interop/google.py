@@ -9,14 +9,14 @@ import importlib
 import os
 import re
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from pe_jax.interop.tensors import Header, Tensors
 
-# Their spelling of a name: ours, one after the other. The rest is the same.
-_SPELLING = (
+# Replacements that turn a TensorFlow name into Hugging Face's, applied in order.
+_RENAMES = (
     (r"/", "."),
     (r"layer_(\d+)", r"layer.\1"),
     (r"_embeddings$", "_embeddings.weight"),
@@ -25,15 +25,15 @@ _SPELLING = (
     (r"seq_relationship\.output_weights$", "seq_relationship.weight"),
     (r"seq_relationship\.output_bias$", "seq_relationship.bias"),
 )
-_OF_THE_OPTIMIZER = re.compile(r"(^|/)(global_step|(adam|lamb)_[mv])$")
+_OPTIMIZER_SLOT = re.compile(r"(^|/)(global_step|(adam|lamb)_[mv])$")
 _DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def find_google(path: Path) -> str:
-    """What the names of a checkpoint's files begin with, as TensorFlow wants it; empty if none.
+    """The prefix of a checkpoint's files, as TensorFlow takes it; empty if there is none.
 
     Args:
-      path: a folder, or that beginning itself.
+      path: a folder, or the prefix itself.
 
     Raises:
       ValueError: if the folder holds several.
@@ -47,7 +47,7 @@ def find_google(path: Path) -> str:
 
 
 def open_google(prefix: str) -> Tensors:
-    """The tensors of a checkpoint, kernels turned to [out, in]; the optimizer's are left out.
+    """The tensors of a checkpoint, kernels transposed to [out, in]; without the optimizer's.
 
     Raises:
       ValueError: if TensorFlow is not installed, or cannot read the files.
@@ -55,13 +55,13 @@ def open_google(prefix: str) -> Tensors:
     tf = _tensorflow(prefix)
     folder, name = os.path.split(prefix)
     if not any(Path(folder or ".").glob(f"{name}.data-*")):
-        raise ValueError(f"{prefix}.index has no {name}.data-* beside it: download it again.")
+        raise ValueError(f"{prefix}.index has no {name}.data-* next to it: download it again.")
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    except Exception as error:  # Its reader raises IndexError, TypeError and others at damage.
+    except Exception as error:  # Damaged files raise IndexError, TypeError and others.
         raise _damaged(prefix, error) from error
-    theirs = {_spelled(name): name for name in shapes if not _OF_THE_OPTIMIZER.search(name)}
+    theirs = {_renamed(name): name for name in shapes if not _OPTIMIZER_SLOT.search(name)}
 
     def read(name: str) -> np.ndarray:
         try:
@@ -81,19 +81,19 @@ def _is_kernel(name: str) -> bool:
     return name.endswith("/kernel")
 
 
-def _spelled(name: str) -> str:
-    for theirs, ours in _SPELLING:
+def _renamed(name: str) -> str:
+    for theirs, ours in _RENAMES:
         name = re.sub(theirs, ours, name)
     return name
 
 
-def _tensorflow(prefix: str) -> Any:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # It greets whoever imports it.
+def _tensorflow(prefix: str) -> ModuleType:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # No banner on import.
     try:
         return importlib.import_module("tensorflow")
     except ImportError as error:
         raise ValueError(
-            f"{prefix} is a TensorFlow checkpoint, which TensorFlow has to read: "
+            f"{prefix} is a TensorFlow checkpoint; reading it needs TensorFlow: "
             f"pip install 'pe_jax[tf]' ({error})."
         ) from error
 

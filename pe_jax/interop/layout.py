@@ -1,19 +1,19 @@
-"""How PyTorch's BERT and `pe_jax.models` name and lay out the same things: one table, both ways.
+"""Names and memory layouts of PyTorch's BERT and of `pe_jax.models`, for import and export.
 
 Names and shapes are those of a Hugging Face checkpoint without the prefix `bert.`, and of its
-config.json. Import and export, and readers of other formats, all speak these names.
+config.json; readers of other formats translate to them. `ours` is pe_jax, `theirs` Hugging Face.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pe_jax.models import BertConfig
 
-# Our field: their key of config.json.
+# Field of BertConfig: key in config.json.
 SIZES = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -23,73 +23,74 @@ SIZES = {
     "max_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
 }
-# Old files leave some of these out; their defaults are those of BertConfig.
+# Old files lack some of these; the defaults are those of BertConfig.
 CONSTANTS = {
     "layer_norm_epsilon": "layer_norm_eps",
     "dropout_rate": "hidden_dropout_prob",
     "attention_dropout_rate": "attention_probs_dropout_prob",
     "initializer_stddev": "initializer_range",
 }
-# Their key: the one value that `Bert` computes, and what a file without the key means.
-ONLY: dict[str, tuple[Any, Any]] = {
+# Key in config.json: the only value that `Bert` supports, and the meaning of a missing key.
+ONLY: dict[str, tuple[str | bool, str | bool | None]] = {
     "model_type": ("bert", None),
     "position_embedding_type": ("absolute", "absolute"),
     "hidden_act": ("gelu", "gelu"),
     "is_decoder": (False, False),
 }
-# Names that only say another one again: the output layer is the embedding of the words.
+# Tensors that repeat another one: the output layer is tied to the token embedding.
 TIED = {
     "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
 
-class Form(NamedTuple):
-    """How a parameter of ours is made of tensors of theirs, and they of it.
+class LayoutConversion(NamedTuple):
+    """Converts between one parameter of pe_jax and the tensors that hold it in a checkpoint.
 
     Attributes:
-      ours: from the tensors and the number of heads.
-      theirs: the tensors again.
+      to_ours: `(tensors, number of heads) -> parameter`.
+      to_theirs: the inverse, `parameter -> tensors`.
     """
 
-    ours: Callable[[list[np.ndarray], int], np.ndarray]
-    theirs: Callable[[np.ndarray], list[np.ndarray]]
+    to_ours: Callable[[list[np.ndarray], int], np.ndarray]
+    to_theirs: Callable[[np.ndarray], list[np.ndarray]]
 
 
-# A dense kernel is [out, in] there and [in, out] here, and the heads are the outer part of an axis
-# that holds them: H·d = D.
-_SAME = Form(lambda tensors, heads: tensors[0], lambda x: [x])
-_TURNED = Form(lambda tensors, heads: tensors[0].T, lambda x: [x.T])
-_OUT_KERNEL = Form(
+# A dense kernel is [out, in] in PyTorch and [in, out] in Flax; an axis of size D = H·d is split
+# heads first.
+_SAME = LayoutConversion(lambda tensors, heads: tensors[0], lambda x: [x])
+_TRANSPOSED = LayoutConversion(lambda tensors, heads: tensors[0].T, lambda x: [x.T])
+_OUT_KERNEL = LayoutConversion(
     lambda tensors, heads: tensors[0].T.reshape(heads, -1, len(tensors[0])),
     lambda x: [x.reshape(-1, x.shape[-1]).T],
 )
-_QKV_KERNEL = Form(
+_QKV_KERNEL = LayoutConversion(
     lambda qkv, heads: np.stack([w.T.reshape(len(w), heads, -1) for w in qkv], axis=1),
     lambda x: [w.reshape(len(w), -1).T for w in np.moveaxis(x, 1, 0)],
 )
-_QKV_BIAS = Form(
+_QKV_BIAS = LayoutConversion(
     lambda qkv, heads: np.stack([b.reshape(heads, -1) for b in qkv]),
     lambda x: [b.reshape(-1) for b in x],
 )
 
 
 class Leaf(NamedTuple):
-    """One of our parameters, by its path, and the tensors that it is made of.
+    """A parameter, by its path, and the tensors that hold it in a checkpoint.
 
     Attributes:
-      theirs: a `*` stands for query, key and value in turn.
-      shape: of each tensor, see `tensor_shape`.
+      ours: path of the parameter, joined by `/`.
+      theirs: name of the tensor; with a `*`, of three, for query, key and value.
+      shape: that of each tensor, see `tensor_shape`.
     """
 
     ours: str
     theirs: str
     shape: str
-    form: Form
+    conversion: LayoutConversion
 
     @property
     def tensors(self) -> list[str]:
-        """The names of the tensors, in the order that `form` has them."""
+        """The names of the tensors, in the order of `conversion`."""
         if "*" not in self.theirs:
             return [self.theirs]
         return [self.theirs.replace("*", which) for which in ("query", "key", "value")]
@@ -97,7 +98,7 @@ class Leaf(NamedTuple):
 
 def _dense(ours: str, theirs: str, shape: str) -> tuple[Leaf, Leaf]:
     return (
-        Leaf(f"{ours}/kernel", f"{theirs}.weight", shape, _TURNED),
+        Leaf(f"{ours}/kernel", f"{theirs}.weight", shape, _TRANSPOSED),
         Leaf(f"{ours}/bias", f"{theirs}.bias", shape.split()[0], _SAME),
     )
 
@@ -126,7 +127,7 @@ _LAYER = (
     *_dense("down", "output.dense", "D M"),
     *_norm("mlp_norm", "output"),
 )
-# By the name that our models give them.
+# By their names in `pe_jax.models`.
 HEADS: dict[str, tuple[Leaf, ...]] = {
     "pooler": _dense("pooler/dense", "pooler.dense", "D D"),
     "masked_lm": (
@@ -151,7 +152,7 @@ def encoder_leaves(num_layers: int) -> Iterator[Leaf]:
 
 
 def tensor_shape(leaf: Leaf, config: BertConfig, classes: int) -> tuple[int, ...]:
-    """Of each tensor of `leaf`.
+    """The shape of each tensor of `leaf`.
 
     V vocabulary, N positions, S segments, D hidden size, M intermediate size, C classes.
     """

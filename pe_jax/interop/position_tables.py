@@ -1,4 +1,4 @@
-"""Learned position tables of published checkpoints, one vector a position."""
+"""Learned position tables of published checkpoints: one vector per position."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pe_jax.interop.checkpoints import Checkpoint, open_checkpoint
+from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
 from pe_jax.shapes import Array, Float
 
 
 class Family(NamedTuple):
-    """Models that keep their table in the same place.
+    """Models that store their table under the same name.
 
     Attributes:
       key: name of the table, by itself or after one of `prefixes`.
-      model_types: what config.json calls these models.
-      padding: row of the padding token, if positions are counted on from the row after it; None
-        where the first position is row 0.
+      model_types: `model_type` in the config.json of these models.
+      padding: row of the padding token, if the first position is the row after it; None if the
+        first position is row 0.
     """
 
     key: str
@@ -30,7 +30,7 @@ class Family(NamedTuple):
 _KEY = "embeddings.position_embeddings.weight"
 FAMILIES = {
     "bert": Family(_KEY, ("bert.", "distilbert.", "electra."), ("bert", "distilbert", "electra")),
-    # fairseq's layout: token id 1 pads, rows 0 and 1 belong to no position.
+    # fairseq's layout: token id 1 is padding, rows 0 and 1 belong to no position.
     "roberta": Family(_KEY, ("roberta.",), ("roberta", "xlm-roberta", "camembert"), padding=1),
     "gpt2": Family("wpe.weight", ("transformer.",), ("gpt2",)),
 }
@@ -40,7 +40,7 @@ _FAMILY_OF = {kind: family for family, f in FAMILIES.items() for kind in f.model
 class PositionTable(NamedTuple):
     """A learned table: `vectors[i]` is the vector of the i-th position, float32.
 
-    `name` is the tensor's in the checkpoint, `first_row` the row of it that is `vectors[0]`.
+    `name` is that of the tensor in the checkpoint, `first_row` its row that is `vectors[0]`.
     """
 
     name: str
@@ -50,12 +50,12 @@ class PositionTable(NamedTuple):
 
 
 def load_position_table(path: str | Path, family: str = "") -> PositionTable:
-    """The learned position table of a BERT, RoBERTa or GPT-2 like checkpoint.
+    """The learned position table of a checkpoint of the BERT, RoBERTa or GPT-2 family.
 
     Args:
       path: see `open_checkpoint`.
-      family: a key of `FAMILIES` or one of its model types. Only needed where neither the tensor's
-        name nor config.json tells: BERT and RoBERTa share a name, but not the first row.
+      family: a key of `FAMILIES` or one of its model types. Only needed if neither the tensor's
+        name nor config.json decides: BERT and RoBERTa share a name, but not the first row.
 
     Raises:
       ValueError: if there is no such table, or its family is unclear or contradicted.
@@ -64,7 +64,7 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
     kind = checkpoint.config.get("position_embedding_type", "absolute")
     if kind != "absolute":
         raise ValueError(
-            f"{path} has position_embedding_type {kind!r} in its config.json: such a model holds "
+            f"{path} has position_embedding_type {kind!r} in its config.json: such a model has "
             "a table of absolute positions, but never uses it."
         )
     found = _tables(checkpoint)
@@ -82,7 +82,7 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
 
 
 def _tables(checkpoint: Checkpoint) -> dict[str, str]:
-    """Tensors that may be the table, by family; at least one."""
+    """Names of the tensors that may be the table, by family; at least one."""
     keys = {
         family: [prefix + f.key for prefix in ("", *f.prefixes)] for family, f in FAMILIES.items()
     }
@@ -99,19 +99,19 @@ def _tables(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _family(config: dict[str, Any], found: dict[str, str], family: str) -> str:
-    """The one family that the tensor's name, config.json and the argument leave."""
+    """The one family that agrees with the tensor's name, config.json and the argument."""
     if family and family not in _FAMILY_OF:
         raise ValueError(f"Unknown family {family!r}: use one of {', '.join(_FAMILY_OF)}.")
-    said = {"config.json's model_type": config.get("model_type", ""), "the argument": family}
-    said = {source: kind for source, kind in said.items() if kind in _FAMILY_OF}
-    left = set(found).intersection(*({_FAMILY_OF[kind]} for kind in said.values()))
-    if len(left) == 1:
-        return left.pop()
+    claims = {"config.json's model_type": config.get("model_type", ""), "the argument": family}
+    claims = {source: kind for source, kind in claims.items() if kind in _FAMILY_OF}
+    possible = set(found).intersection(*({_FAMILY_OF[kind]} for kind in claims.values()))
+    if len(possible) == 1:
+        return possible.pop()
     fits = f"{' and '.join(dict.fromkeys(found.values()))} can be of {' or '.join(found)}"
-    if said:
-        claims = " and ".join(f"{source} is {kind!r}" for source, kind in said.items())
-        raise ValueError(f"{fits}, but {claims}. Correct what is wrong.")
+    if claims:
+        listed = " and ".join(f"{source} is {kind!r}" for source, kind in claims.items())
+        raise ValueError(f"{fits}, but {listed}. Correct what is wrong.")
     raise ValueError(
-        f"{fits}, whose first positions are in different rows, and config.json has no model_type "
-        f"known here to tell. Choose: family={' or family='.join(map(repr, found))}."
+        f"{fits}, whose first positions are in different rows, and config.json has no known "
+        f"model_type. Choose: family={' or family='.join(map(repr, found))}."
     )

@@ -1,4 +1,4 @@
-"""What every format of checkpoint comes down to: tensors by name, read one at a time."""
+"""The interface of every checkpoint format: tensors by name, read one at a time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 
 class Header(NamedTuple):
-    """What a file says of a tensor before it is read; dtype as safetensors spells it: "BF16"."""
+    """Shape and dtype of a tensor that is not read yet; dtype by its safetensors name, "BF16"."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 class Tensors(NamedTuple):
-    """The headers of all tensors, and `read(name)`, the values in the dtype that they have there.
+    """The headers of all tensors, and `read(name)`, a tensor in its dtype in the file.
 
-    `read` raises ValueError for a file that is damaged.
+    `read` raises ValueError for a damaged file.
     """
 
     headers: dict[str, Header]

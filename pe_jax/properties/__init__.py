@@ -1,6 +1,6 @@
 """Properties of position encodings: metrics as pure jitted functions, sweeps, and probes."""
 
-from pe_jax.properties.correlation import MINIMUM_RUNS, Correlation, correlate
+from pe_jax.properties.cosine_sums import cosines, psi, turning_point
 from pe_jax.properties.literature import (
     chen_locality,
     chen_symmetry,
@@ -14,10 +14,10 @@ from pe_jax.properties.metrics import (
     symmetry,
     translation_invariance,
 )
+from pe_jax.properties.position_regression import Fit, regress
 from pe_jax.properties.probing import identical_words, position_products
-from pe_jax.properties.regression import Fit, regress
+from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
 from pe_jax.properties.sweeps import compile_sweep, sweep
-from pe_jax.properties.waves import psi, turning_point, waves
 
 __all__ = [
     "MINIMUM_RUNS",
@@ -27,6 +27,7 @@ __all__ = [
     "chen_symmetry",
     "compile_sweep",
     "correlate",
+    "cosines",
     "forward_share",
     "identical_words",
     "monotonicity",
@@ -40,5 +41,4 @@ __all__ = [
     "symmetry",
     "translation_invariance",
     "turning_point",
-    "waves",
 ]

@@ -1,4 +1,4 @@
-"""Measures of other papers, for comparison with the literature; 1 means that the property holds.
+"""Metrics of other papers, for comparison with the literature; 1 means that the property holds.
 
 Chen et al. 2023, *The Locality and Symmetry of Positional Encodings* (arXiv 2310.12864), on the
 attention weights of identical words. Saponati et al. 2025, *The underlying structures of
@@ -30,8 +30,8 @@ def chen_locality(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
 def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     """1 - mean of |weights[i, i-m] - weights[i, i+m]|, rescaled to [0, 1] within each query's row.
 
-    Over all i and m for which both exist. The rescaling (least difference of a row 0, greatest 1;
-    all 0 where they are equal) makes it insensitive to how small the differences are.
+    Over all i and m for which both exist. The rescaling (the smallest difference of a row to 0, the
+    greatest to 1; all to 0 if they are equal) makes the metric insensitive to their magnitude.
 
     Raises:
       ValueError: with fewer than three positions no query has neighbours on both sides.
@@ -53,9 +53,10 @@ def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
 
 @jax.jit
 def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[Array, "*B"]:
-    """(‖S‖² - ‖A‖²) / ‖W‖² for the symmetric and antisymmetric parts of W: 1, -1 where only one is.
+    """(‖S‖² - ‖A‖²) / ‖W‖² of the symmetric part S and the antisymmetric part A of W.
 
-    0 for a random matrix, and for a zero one. (Their code's ‖S‖² / ‖W‖² is (1 + this) / 2.)
+    1 for a symmetric W, -1 for an antisymmetric one, about 0 for a random one, and 0 for W = 0.
+    (‖S‖² / ‖W‖², as in their code, is (1 + this) / 2.)
     """
     transposed = jnp.swapaxes(matrix, -1, -2)
     whole = (matrix**2).sum((-2, -1))
@@ -68,12 +69,12 @@ def saponati_directionality(
 ) -> Float[Array, "*B"]:
     """Whether columns (1) or rows (-1) of W stand out, in [-1, 1].
 
-    (C - R) / (C + R), where C sums by how much the norms of columns exceed their mean plus
-    `deviations` standard deviations (of the sample, N - 1), and R the same of rows; 0 where none
-    does. Autoregressive training makes columns stand out.
+    (C - R) / (C + R), where C sums the amounts by which the norms of columns exceed their mean plus
+    `deviations` sample standard deviations (N - 1), and R the same for rows; 0 if none does.
+    Autoregressive training makes columns stand out.
     """
 
-    def excess(norms):
+    def excess(norms: jax.Array) -> jax.Array:
         limit = norms.mean(-1) + deviations * norms.std(-1, ddof=1)
         return jnp.maximum(norms - limit[..., None], 0).sum(-1)
 

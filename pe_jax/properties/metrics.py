@@ -1,14 +1,14 @@
 """Translation invariance, monotonicity and symmetry of proximity matrices (paper, section 2.1).
 
-Each metric is a violation in [0, 1], 0 where the property holds exactly, of a proximity matrix
-Φ `[*B, L, L]`, Φ[x, y] the proximity of positions x and y. Leading axes are free. The measures are
-our own: the accepted paper has indicators whose formulas could not be obtained.
+Each metric is a violation in [0, 1], 0 if the property holds exactly, of a proximity matrix
+Φ `[*B, L, L]`, Φ[x, y] the proximity of positions x and y. Leading axes are batch axes. The metrics
+are our own: the accepted paper has indicators whose formulas could not be obtained.
 
-All are pure, compile, and can be told with `length` that only the first positions count, so that
-matrices of several sizes fit one program (fewer than three positions violate nothing). A constant Φ
-violates nothing, except that it orders no pair (every comparison is a tie, so monotonicity is 1/2).
-A Φ with a NaN in it gives NaN. Gradients are those of the formulas; the unweighted monotonicity is
-a count and has none.
+All are pure and jittable. `length` restricts them to the first positions, so that padded matrices
+of several sizes fit one program (fewer than three positions violate nothing). A constant Φ violates
+nothing, except that it orders no pair (every comparison is a tie, so monotonicity is 1/2). A Φ with
+a NaN gives NaN. Gradients are those of the formulas; the unweighted monotonicity is a count and has
+none.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ def translation_invariance(
 ) -> Float[Array, "*B"]:
     """Violation of Φ(x, x + m) = Φ(y, y + m) (paper, property 2): 1 - R² of the best Toeplitz fit.
 
-    Over the off-diagonal entries, as self-proximity says nothing of distance: the squared deviation
-    from the mean of the entry's diagonal, over the squared deviation from the overall mean. About 1
-    for a random table, 0 for a sinusoid.
+    Over the off-diagonal entries, as self-proximity does not depend on distance: the squared
+    deviation from the mean of the entry's diagonal, divided by the squared deviation from the
+    overall mean. About 1 for a random table, 0 for a sinusoid.
 
     Args:
-      skip: rows and columns left out at the start; 1 leaves out [CLS], an outlier in real BERTs.
+      skip: number of leading rows and columns to exclude; 1 excludes [CLS], an outlier in real
+        BERTs.
       length: only the first `length` positions count; default all. May be traced.
 
     Raises:
-      ValueError: with fewer than three positions every matrix would fit.
+      ValueError: for fewer than three positions, where every matrix would fit.
     """
     phi = phi[..., skip:, skip:]
     positions = phi.shape[-1]
     if positions < 3:
         raise ValueError(f"Translation invariance needs at least 3 positions, got {positions}.")
     inside = _inside(positions, None if length is None else length - skip)
-    by_offset, there = _by_offset(phi, inside & ~jnp.eye(positions, dtype=bool))  # [*B, L, 2L-1]
-    # Centred first: the squares of a large common constant would drown the deviations in float32.
-    mean = jnp.sum(by_offset, (-2, -1), keepdims=True) / there.sum()
-    whole = jnp.sum(jnp.where(there, by_offset - mean, 0) ** 2, (-2, -1))
-    # Each diagonal less its first entry, so that one of equal entries deviates by 0 exactly.
+    by_offset, present = _by_offset(phi, inside & ~jnp.eye(positions, dtype=bool))  # [*B, L, 2L-1]
+    # Centred before squaring: a large common constant would swamp the deviations in float32.
+    mean = jnp.sum(by_offset, (-2, -1), keepdims=True) / present.sum()
+    whole = jnp.sum(jnp.where(present, by_offset - mean, 0) ** 2, (-2, -1))
+    # Minus the first entry of each diagonal, so that a constant diagonal deviates by exactly 0.
     first = jnp.concatenate([jnp.flip(phi[..., :, 0], -1), phi[..., 0, 1:]], axis=-1)
-    shifted = jnp.where(there, by_offset - first[..., None, :], 0)
-    counts = jnp.maximum(there.sum(-2, keepdims=True), 1)
+    shifted = jnp.where(present, by_offset - first[..., None, :], 0)
+    counts = jnp.maximum(present.sum(-2, keepdims=True), 1)
     diagonal = shifted.sum(-2, keepdims=True) / counts
-    unexplained = jnp.sum(jnp.where(there, shifted - diagonal, 0) ** 2, (-2, -1))
+    unexplained = jnp.sum(jnp.where(present, shifted - diagonal, 0) ** 2, (-2, -1))
     return _share(unexplained, whole, by_offset)
 
 
@@ -72,12 +73,12 @@ def monotonicity(
 ) -> Float[Array, "*B"]:
     """Violation of m > n => Φ(x, x ± m) < Φ(x, x ± n) (paper, property 1).
 
-    The share of pairs 1 <= n < m <= window, of each row and each direction, that are in the wrong
-    order; ties count half.
+    The fraction of pairs 1 <= n < m <= window, over every row and both directions, that are in the
+    wrong order; ties count half.
 
     Args:
       window: the largest offset compared; default all, L - 1.
-      weighted: each pair counts by its |difference|; ties then weigh nothing.
+      weighted: weigh each pair by its |difference|; ties then have weight 0.
       length: only the first `length` positions count; default all. May be traced.
 
     Raises:
@@ -86,34 +87,39 @@ def monotonicity(
     positions = phi.shape[-1]
     window = positions - 1 if window is None else window
     if not 2 <= window <= positions - 1:
-        raise ValueError(f"A window lies between 2 and L - 1 = {positions - 1}, got {window}.")
-    # Offsets grow by one from column to column in Φ itself, and in the band of those that count,
-    # which is the smaller of the two where the window is narrow.
+        raise ValueError(f"A window is between 2 and L - 1 = {positions - 1}, got {window}.")
+    # Offsets increase by one from column to column, in Φ itself and in the band of offsets within
+    # the window, which is the smaller array if the window is narrow.
     if 2 * window < positions:
-        values, there = _by_offset(phi, _inside(positions, length))
+        values, present = _by_offset(phi, _inside(positions, length))
         band = slice(positions - 1 - window, positions + window)
-        values, there = values[..., band], there[:, band]
-        offsets = jnp.broadcast_to(jnp.arange(-window, window + 1), there.shape)
+        values, present = values[..., band], present[:, band]
+        offsets = jnp.broadcast_to(jnp.arange(-window, window + 1), present.shape)
     else:
-        values, there = phi, _inside(positions, length)
+        values, present = phi, _inside(positions, length)
         offsets = jnp.arange(positions) - jnp.arange(positions)[:, None]
-    there &= (offsets != 0) & (jnp.abs(offsets) <= window)
+    present &= (offsets != 0) & (jnp.abs(offsets) <= window)
     count = _weighted_pairs if weighted else _pairs
-    # Turned round on the left, so that on both sides a larger number in a later column is wrong.
-    wrong, total = count(jnp.where(there, jnp.sign(offsets) * values, 0), there, offsets, window)
+    # Negated left of the diagonal, so that on both sides an increase along the row is wrong.
+    values = jnp.where(present, jnp.sign(offsets) * values, 0)
+    wrong, total = count(values, present, offsets, window)
     violation = ratio(wrong, total, 0.5)
-    unknown = jnp.isnan(jnp.where(there, values, 0)).any((-2, -1))
-    return jnp.where(unknown, jnp.nan, violation)
+    return jnp.where(jnp.isnan(values).any((-2, -1)), jnp.nan, violation)
 
 
-def _pairs(values, there, offsets, window):
-    """(pairs of one side in the wrong order, all pairs of one side), ties half.
+def _pairs(
+    values: Float[Array, "*B L N"],
+    present: Bool[Array, "L N"],
+    offsets: Int[Array, "L N"],
+    window: int,
+) -> tuple[Float[Array, "*B"], Float[Array, ""]]:
+    """(number of pairs in the wrong order, number of pairs), over pairs on one side; ties are 1/2.
 
-    Distance between columns by distance, so that memory stays at that of Φ. Counts are kept for
-    each entry and summed last, as integers, which is what makes it fast and keeps it exact.
+    A scan over the distance between columns, so that memory stays at that of Φ. Integer counts per
+    entry, summed at the end, are both fast and exact.
     """
     width = values.shape[-1]
-    values = jnp.where(there, values, jnp.nan)  # A comparison with NaN is false: nothing to mask.
+    values = jnp.where(present, values, jnp.nan)  # Comparisons with NaN are false: no mask needed.
     beyond = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, window)], constant_values=jnp.nan)
 
     def add(excess, k):
@@ -125,21 +131,27 @@ def _pairs(values, there, offsets, window):
     excess, _ = jax.lax.scan(
         add, jnp.zeros(values.shape, jnp.int32), jnp.arange(1, window), unroll=min(8, window - 1)
     )
-    sides = jnp.stack([there & (offsets > 0), there & (offsets < 0)]).sum(-1).astype(jnp.float32)
+    sides = jnp.stack([present & (offsets > 0), present & (offsets < 0)])
+    sides = sides.sum(-1).astype(jnp.float32)
     total = (sides * (sides - 1) / 2).sum()
     return (total + excess.sum(-1).astype(values.dtype).sum(-1)) / 2, total
 
 
-def _weighted_pairs(values, there, offsets, window):
-    """(sum of the differences in the wrong order, sum of all), absolute, over pairs of one side."""
+def _weighted_pairs(
+    values: Float[Array, "*B L N"],
+    present: Bool[Array, "L N"],
+    offsets: Int[Array, "L N"],
+    window: int,
+) -> tuple[Float[Array, "*B"], Float[Array, "*B"]]:
+    """(sum of |difference| in the wrong order, sum of all), over pairs on one side."""
     width = values.shape[-1]
     pad = lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, window)])
-    beyond, there_beyond = pad(values), pad(there)
+    beyond, present_beyond = pad(values), pad(present)
 
-    @jax.checkpoint  # The backward pass compares again instead of keeping L³ differences.
+    @jax.checkpoint  # The backward pass recomputes the L³ differences instead of saving them.
     def add(sums, k):
         shifted = lambda x: jax.lax.dynamic_slice_in_dim(x, k, width, axis=-1)
-        compared = there & shifted(there_beyond) & ((offsets > 0) | (offsets + k < 0))
+        compared = present & shifted(present_beyond) & ((offsets > 0) | (offsets + k < 0))
         difference = jnp.where(compared, shifted(beyond) - values, 0)
         return (sums[0] + jnp.maximum(difference, 0), sums[1] + jnp.abs(difference)), None
 
@@ -169,9 +181,9 @@ def symmetry(
 def forward_share(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     """How much more attention goes forwards than backwards, in [-1, 1].
 
-    (mass above the diagonal - mass below) / (their sum), of attention weights, row = query; 0 where
-    neither side has any. The paper (section 5.2) finds learnable sinusoidal relative encodings
-    attend "more on forwarding tokens".
+    (sum above the diagonal - sum below) / (sum of both), of attention weights, row = query; 0 if
+    both are 0. The paper (section 5.2) finds that learnable sinusoidal relative encodings attend
+    "more on forwarding tokens".
     """
     above = jnp.triu(weights, 1).sum((-2, -1))
     below = jnp.tril(weights, -1).sum((-2, -1))
@@ -179,7 +191,7 @@ def forward_share(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
 
 
 def _inside(positions: int, length: int | Array | None) -> Bool[Array, "L L"]:
-    """Where both positions are among the first `length`."""
+    """True where both positions are among the first `length`."""
     inside = jnp.arange(positions) < (positions if length is None else length)
     return inside[:, None] & inside
 
@@ -187,16 +199,16 @@ def _inside(positions: int, length: int | Array | None) -> Bool[Array, "L L"]:
 def _by_offset(
     phi: Float[Array, "*B L L"], entry: Bool[Array, "L L"]
 ) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
-    """Φ[x, x + m] at row x and column L - 1 + m, 0 where there is none; and where there is one.
+    """Φ[x, x + m] at row x and column L - 1 + m, 0 outside `entry`; and `entry` laid out likewise.
 
-    M = 2L - 1. Padding each row by L and reading the same numbers in rows one shorter moves row x
-    by x columns: a reshape, where indices would make a gather.
+    M = 2L - 1. Padding each row by L and reshaping to rows that are one shorter shifts row x by x
+    columns: a reshape, where indexing would be a gather.
     """
 
-    def skewed(matrix):
+    def skewed(matrix: Array) -> Array:
         length = matrix.shape[-1]
-        turned = jnp.flip(matrix, -1)
-        padded = jnp.pad(turned, [(0, 0)] * (matrix.ndim - 1) + [(0, length)])
+        flipped = jnp.flip(matrix, -1)
+        padded = jnp.pad(flipped, [(0, 0)] * (matrix.ndim - 1) + [(0, length)])
         flat = padded.reshape(*matrix.shape[:-2], -1)[..., : length * (2 * length - 1)]
         return jnp.flip(flat.reshape(*matrix.shape[:-1], 2 * length - 1), -1)
 
@@ -204,7 +216,7 @@ def _by_offset(
 
 
 def _share(part: Array, whole: Array, phi: Array) -> Array:
-    """part / whole in [0, 1]; 0 where `whole` is no more than the rounding of a constant Φ."""
+    """part / whole in [0, 1]; 0 if `whole` is no larger than the rounding error of a constant Φ."""
     size = phi.shape[-2] ** 2
     rounding = size * (8 * jnp.finfo(phi.dtype).eps * jnp.abs(phi).max((-2, -1))) ** 2
     constant = whole <= rounding

@@ -1,4 +1,4 @@
-"""A ratio that is defined, and so is its gradient, where there is nothing to divide by."""
+"""A ratio whose value and gradient are defined for a divisor of 0."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pe_jax.shapes import Array, Float
 def ratio(
     part: Float[Array, "*B"], whole: Float[Array, "*#B"], otherwise: float
 ) -> Float[Array, "*B"]:
-    """part / whole where the whole is above 0, else `otherwise`.
+    """part / whole if the whole is above 0, else `otherwise`.
 
-    The divisor is replaced as well as the result: a quotient by 0 that is not chosen would still
-    make the gradient NaN.
+    The divisor is replaced as well as the result: a division by 0 in the branch that `where` does
+    not select would still make the gradient NaN.
     """
-    some = whole > 0
-    return jnp.where(some, part / jnp.where(some, whole, 1), otherwise)
+    positive = whole > 0
+    return jnp.where(positive, part / jnp.where(positive, whole, 1), otherwise)

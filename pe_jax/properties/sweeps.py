@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.stages import Compiled
+from jaxtyping import PyTree
 
 from pe_jax.console.terminal import Progress
 
-MEMORY = 2**26  # Bytes a device. On a CPU fewer settings at once are faster: they fit its caches.
+MEMORY = 2**26  # Bytes per device. On a CPU small chunks are faster: they fit its caches.
 
 
 def sweep(
-    fn: Callable[[Any], Any],
-    settings: Any,
+    fn: Callable[[PyTree], PyTree],
+    settings: PyTree,
     *,
     memory: int = MEMORY,
     devices: list[jax.Device] | None = None,
     progress: bool = True,
-) -> Any:
-    """`fn` of each setting, mapped, compiled once and run chunk by chunk.
+) -> PyTree:
+    """`vmap(fn)` over many settings, compiled once and run in chunks.
 
-    Sizes differ between settings? Pad them and say how much counts: frequencies of several
-    dimensions as zeros with weights 0, lengths by the metrics' `length`.
+    If sizes differ between settings, pad them and mask: zero frequencies with weights 0 for several
+    dimensions, the metrics' `length` for several lengths.
 
     Args:
       fn: `fn(setting) -> results`, pure; a setting and its results are pytrees of arrays.
       settings: the same pytree with a leading axis N on every array (seeds as integers).
-      memory: bytes that a chunk may take on a device, by the compiler's own account of one setting;
-        at least one setting a device is run at a time.
-      devices: default all devices of this host; settings are split among them.
-      progress: show a progress bar (plain lines where there is no terminal).
+      memory: bytes that a chunk may take on a device, by the compiler's memory analysis; a chunk
+        has at least one setting per device.
+      devices: default all devices of this host; settings are sharded over them.
+      progress: show a progress bar (plain lines if stderr is no terminal).
 
     Returns:
       The pytree of results, NumPy arrays with leading axis N.
@@ -56,15 +57,15 @@ def sweep(
 
 
 def compile_sweep(
-    fn: Callable[[Any], Any],
-    settings: Any,
+    fn: Callable[[PyTree], PyTree],
+    settings: PyTree,
     *,
     memory: int = MEMORY,
     devices: list[jax.Device] | None = None,
-) -> Callable[..., Any]:
-    """`run(settings, progress=False) -> results` of `sweep`, compiled for settings like these.
+) -> Callable[..., PyTree]:
+    """`run(settings, progress=False) -> results` of `sweep`, compiled for the shapes of `settings`.
 
-    For sweeping with one function again and again; arguments and errors are those of `sweep`.
+    For repeated sweeps of one function; arguments and errors are those of `sweep`.
     """
     settings = jax.tree.map(np.asarray, settings)
     count = _count(settings)
@@ -72,25 +73,25 @@ def compile_sweep(
     mesh = jax.make_mesh(
         (len(devices),), ("settings",), devices=devices, axis_types=(AxisType.Auto,)
     )
-    split = NamedSharding(mesh, PartitionSpec("settings"))
-    each_device = -(-count // len(devices))
-    fitting = _settings_at_once(fn, settings, memory, most=each_device)
-    chunks = -(-each_device // fitting)
-    chunk = -(-each_device // chunks) * len(devices)  # All chunks alike, none nearly empty.
-    program = _compile(fn, settings, chunk, split)
+    sharding = NamedSharding(mesh, PartitionSpec("settings"))
+    per_device = -(-count // len(devices))
+    fitting = _settings_at_once(fn, settings, memory, most=per_device)
+    chunks = -(-per_device // fitting)
+    chunk = -(-per_device // chunks) * len(devices)  # Of equal size, so that none is nearly empty.
+    program = _compile(fn, settings, chunk, sharding)
 
-    def run(settings: Any, progress: bool = False) -> Any:
+    def run(settings: PyTree, progress: bool = False) -> PyTree:
         settings = jax.tree.map(np.asarray, settings)
         count = _count(settings)
         bar = Progress(count, unit="settings", lines=0.0) if progress else None
         running, done = [], []
         for start in range(0, count, chunk):
-            # The last chunk is filled up with its first setting, so that one program serves all.
-            at = np.arange(start, start + chunk)
-            at = np.where(at < count, at, start)
-            some = jax.device_put(jax.tree.map(lambda x: x[at], settings), split)  # noqa: B023
-            running.append((min(chunk, count - start), program(some)))
-            if len(running) > 1:  # One is always dispatched ahead of the one that is fetched.
+            # The last chunk is padded with its first setting, so that all have the compiled shape.
+            rows = np.arange(start, start + chunk)
+            rows = np.where(rows < count, rows, start)
+            part = jax.tree.map(lambda x: x[rows], settings)  # noqa: B023
+            running.append((min(chunk, count - start), program(jax.device_put(part, sharding))))
+            if len(running) > 1:  # One chunk is always dispatched before the previous is fetched.
                 done.append(_fetch(*running.pop(0), bar))
         done += [_fetch(size, results, bar) for size, results in running]
         if bar:
@@ -100,36 +101,44 @@ def compile_sweep(
     return run
 
 
-def _fetch(size: int, results: Any, bar: Progress | None) -> Any:
+def _fetch(size: int, results: PyTree, bar: Progress | None) -> PyTree:
     fetched = jax.tree.map(lambda x: np.asarray(x)[:size], results)
     if bar:
         bar.advance(size)
     return fetched
 
 
-def _count(settings: Any) -> int:
+def _count(settings: PyTree) -> int:
     sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(settings)}
     if len(sizes) != 1 or () in sizes or (0,) in sizes:
         raise ValueError(
-            "Every array of the settings has one and the same leading axis, one entry a setting; "
+            "Every array of the settings has one and the same leading axis, an entry per setting; "
             f"got leading axes {sorted(sizes)}."
         )
     return sizes.pop()[0]
 
 
-def _compile(fn: Callable, settings: Any, chunk: int, split: NamedSharding | None = None) -> Any:
-    """`fn` mapped over `chunk` settings, split over devices or on one."""
+def _compile(
+    fn: Callable[[PyTree], PyTree],
+    settings: PyTree,
+    chunk: int,
+    sharding: NamedSharding | None = None,
+) -> Compiled:
+    """`vmap(fn)` compiled for `chunk` settings, sharded or on one device."""
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), jnp.asarray(x[:0]).dtype), settings
     )
-    return jax.jit(jax.vmap(fn), in_shardings=split, out_shardings=split).lower(shapes).compile()
+    mapped = jax.jit(jax.vmap(fn), in_shardings=sharding, out_shardings=sharding)
+    return mapped.lower(shapes).compile()
 
 
-def _settings_at_once(fn: Callable, settings: Any, memory: int, *, most: int) -> int:
-    """How many settings fit `memory`, by the compiler's analysis of a program for few."""
+def _settings_at_once(
+    fn: Callable[[PyTree], PyTree], settings: PyTree, memory: int, *, most: int
+) -> int:
+    """How many settings fit `memory`, by the compiler's analysis of a small program."""
     trial = min(4, most)
     used = _compile(fn, settings, trial).memory_analysis()
-    if used is None:  # A backend that does not say.
+    if used is None:  # The backend has no memory analysis.
         return most
     each = (
         used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes

@@ -8,7 +8,7 @@ import jax
 from ml_collections import ConfigDict
 
 from pe_jax.data import load_tokenizer
-from pe_jax.data.glue import GLUE
+from pe_jax.data.glue_tasks import GLUE
 from pe_jax.interop import save_bert
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.run import saved_tokenizer

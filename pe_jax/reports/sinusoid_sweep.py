@@ -60,13 +60,10 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
     values = _measured(measure, bases, dims, config)
     figures.sweep_map(
         values,
-        bases,
-        dims,
+        (figures.Axis("base of the frequencies", bases), figures.Axis("dimension D", dims)),
         out / "sweep.png",
         title=f"Fixed sinusoids of {values.size:,} kinds, offsets up to {config.length - 1}",
         label=measure.label,
-        row_name="base of the frequencies",
-        column_name="dimension D",
         vector=config.vector,
     )
     numbers = {"bases": bases.tolist(), "dims": dims.tolist(), config.measure: values.tolist()}
@@ -113,7 +110,7 @@ def _measured(
     def one(setting: dict[str, jax.Array]) -> jax.Array:
         frequencies = setting["base"] ** (-2 * i / setting["dim"])
         exists = i < setting["dim"] // 2
-        cosines = properties.waves(frequencies, offsets)  # [F, M]
+        cosines = properties.cosines(frequencies, offsets)  # [F, M]
         return measure.of(jnp.where(exists[:, None], cosines, 0).sum(0), config)
 
     pairs = np.array(list(itertools.product(bases, dims)))

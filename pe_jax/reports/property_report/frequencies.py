@@ -69,9 +69,9 @@ def _figure(
 ) -> Path:
     """Five frequencies from the slowest to the fastest, and the sum of all."""
     chosen = np.sort(w)[np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))]
-    waves = np.asarray(properties.waves(chosen, m))
-    return figures.wave_curves(
-        {f"ω = {one:.2g}": wave for one, wave in zip(chosen, waves, strict=True)},
+    cosines = np.asarray(properties.cosines(chosen, m))
+    return figures.cosine_curves(
+        {f"ω = {one:.2g}": curve for one, curve in zip(chosen, cosines, strict=True)},
         curve,
         settings.figure(f"figure4_waves_{label}"),
         title=f"Cosines of frequencies and their sum: {label}",

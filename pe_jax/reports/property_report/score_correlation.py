@@ -82,10 +82,12 @@ def _figure(
         return filled.reshape(len(violations), len(scores))
 
     return figures.correlation_map(
-        grid(kind),
-        grid(f"{kind}_p"),
-        violations,
-        [name.replace(" ", "\n") for name in scores],
+        figures.CorrelationTable(
+            grid(kind),
+            grid(f"{kind}_p"),
+            violations,
+            [name.replace(" ", "\n") for name in scores],
+        ),
         settings.figure(f"correlation_{kind}"),
         title=f"{title} ({kind.capitalize()})",
         label="correlation; * p < 0.05",

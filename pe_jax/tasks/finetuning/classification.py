@@ -10,7 +10,14 @@ import numpy as np
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
-from pe_jax.data.glue import GLUE, Examples, GlueTask, encode_examples, load_glue, without_empty
+from pe_jax.data.glue_tasks import (
+    GLUE,
+    Examples,
+    GlueTask,
+    encode_examples,
+    load_glue,
+    without_empty,
+)
 from pe_jax.models import BertConfig, BertForClassification
 from pe_jax.tasks.finetuning.glue_scores import glue_score
 from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw

@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import optax
+from grain.sharding import ShardOptions
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
@@ -209,7 +210,8 @@ def _training_batches(
     rows, seeds = config.data.batch_size, tuple(config.seeds)
     per_epoch = len(problem.train.sizes()) // rows
     steps = config.steps or max(1, round(config.epochs * per_epoch))
-    return TrainingBatches(problem.train, lengths, rows, seeds, steps, *sharding.host())
+    shard = ShardOptions(*sharding.host())
+    return TrainingBatches(problem.train, lengths, rows, seeds, steps, shard)
 
 
 def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[TrainState, Changes]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
-from pe_jax.data.glue import GLUE
+from pe_jax.data.glue_tasks import GLUE
 from pe_jax.models import BertConfig
 from pe_jax.tasks.finetuning.classification import glue_problem
 from pe_jax.tasks.finetuning.problem import Problem

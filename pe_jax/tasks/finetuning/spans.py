@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
-from pe_jax.data.squad import Question, load_questions, read_official
+from pe_jax.data.squad_questions import Question, load_questions, read_official
 from pe_jax.data.windows import Windows, as_rows, evaluation_windows, training_windows
 from pe_jax.models import BertConfig, BertForSpans, SpanLogits
 from pe_jax.tasks.finetuning import squad_scores

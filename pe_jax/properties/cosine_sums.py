@@ -1,6 +1,6 @@
-"""Sums of cosines: what the frequencies of a sinusoid say of its monotonicity (paper, section 3.2).
+"""Sums of cosines: the frequencies of a sinusoid decide its monotonicity (paper, section 3.2).
 
-The dot product of two sinusoids m apart is ψ(m) = sum_i cos(w_i m), whatever their positions.
+The dot product of the sinusoids of two positions that are m apart is ψ(m) = sum_i cos(w_i m).
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pe_jax.shapes import Array, Float, Int
 
 
 @jax.jit
-def waves(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[Array, "*B F M"]:
-    """cos(w_i m): what each frequency (radians per position) adds to ψ (paper, figure 4a)."""
+def cosines(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[Array, "*B F M"]:
+    """cos(w_i m), the summands of ψ; frequencies in radians per position (paper, figure 4a)."""
     return jnp.cos(frequencies[..., None] * offsets)
 
 
 @jax.jit
 def psi(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[Array, "*B M"]:
-    """ψ(m) = sum_i cos(w_i m), the dot product of two sinusoids m apart (paper, section 3.2)."""
-    return waves(frequencies, offsets).sum(-2)
+    """ψ(m) = sum_i cos(w_i m), the dot product of sinusoids m apart (paper, section 3.2)."""
+    return cosines(frequencies, offsets).sum(-2)
 
 
 @jax.jit
 def turning_point(values: Float[Array, "*B M"]) -> Int[Array, "*B"]:
     """The first m with ψ(m+1) >= ψ(m), for values ψ(0), ψ(1), ...; M - 1 if there is none.
 
-    Up to there the proximity of sinusoids falls with their distance.
+    Up to there the proximity of sinusoids decreases with their distance.
     """
     rising = values[..., 1:] >= values[..., :-1]
     return jnp.where(rising.any(-1), jnp.argmax(rising, axis=-1), values.shape[-1] - 1)

@@ -1,6 +1,6 @@
 """Tensors by name from a published checkpoint, whatever its format, under Hugging Face names.
 
-A pickle (`pytorch_model.bin`, `.pt`) can run any code while it loads: none is ever opened here.
+A pickle (`pytorch_model.bin`, `.pt`) can run arbitrary code when loaded: none is ever opened here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # Also what makes bfloat16 a dtype to NumPy, and so readable by safetensors.
+import ml_dtypes  # Also registers bfloat16 with NumPy, which safetensors needs to read it.
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
@@ -23,7 +23,7 @@ from pe_jax.interop.tensors import Header, Tensors
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-# clone: a pickle's tied tensors share their memory, which safetensors does not write.
+# clone: tied tensors of a pickle share memory, which safetensors refuses to write.
 _CONVERT = (
     "import sys, torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous() "
     "for f in sys.argv[2:] for k, v in "
@@ -33,13 +33,13 @@ _CONVERT = (
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint; a tensor is read from its file when it is asked for.
+    """An open checkpoint; a tensor is read from its file on request.
 
     Attributes:
       path: as given.
-      folder: where its files lie.
+      folder: the folder of its files.
       config: the content of config.json or bert_config.json, {} if there is none.
-      headers: of every tensor, by name.
+      headers: the header of every tensor, by name.
       values: reads a tensor, see `Tensors`.
     """
 
@@ -62,7 +62,7 @@ class Checkpoint:
 
     def read(self, name: str) -> np.ndarray:
         """The tensor in its own dtype; float16 and bfloat16 become float32."""
-        self._header(name)  # There is one, or this says so.
+        self._header(name)  # Raises if there is none.
         tensor = self.values(name)
         return tensor.astype(np.float32) if tensor.dtype in _NARROW else tensor
 
@@ -76,13 +76,13 @@ _NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Opens a checkpoint: reads every file's header, and no tensor yet.
+    """Opens a checkpoint: reads the header of every file, but no tensor.
 
     Args:
       path: a folder with `model.safetensors`, or with shards and `model.safetensors.index.json`; or
-        one .safetensors file; or a folder with one of Google's checkpoints, or the beginning that
-        the names of its files share (`.../bert_model.ckpt`). config.json, or with Google's
-        bert_config.json, is read if it lies beside the tensors.
+        one .safetensors file; or a folder with one of Google's checkpoints, or the prefix of the
+        names of its files (`.../bert_model.ckpt`). config.json, or Google's bert_config.json, is
+        read if it is next to the tensors.
 
     Raises:
       ValueError: if there is nothing to read, if it is a pickle, or a file is damaged or missing.
@@ -100,14 +100,14 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
             "hf download NAME --local-dir FOLDER."
         )
     if path.suffix in _PICKLES:
-        raise _refusal([path], path.with_suffix(".safetensors"))
+        raise _pickle_error([path], path.with_suffix(".safetensors"))
     files = [path] if path.is_file() else _tensor_files(path)
     folder = files[0].parent
     return Checkpoint(path, folder, _config(folder / "config.json", {}), *_open_files(files))
 
 
 def _config(file: Path, implied: dict[str, Any]) -> dict[str, Any]:
-    """What a file says, with what it leaves out because of what it is; {} if there is none."""
+    """The content of a file, completed with the `implied` keys; {} if there is no file."""
     return {**implied, **_json(file)} if file.is_file() else {}
 
 
@@ -117,10 +117,10 @@ def _tensor_files(folder: Path) -> list[Path]:
     if (folder / _INDEX).is_file():
         return _shards(folder / _INDEX)
     pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES)
-    # Beside the weights lie pickles of other kinds: optimizer.pt, training_args.bin.
+    # Folders with weights also contain other pickles: optimizer.pt, training_args.bin.
     weights = [file for file in pickles if file.name.startswith("pytorch_model")] or pickles
     if weights and not any(folder.glob("*.safetensors")):
-        raise _refusal(weights, folder / _WHOLE)
+        raise _pickle_error(weights, folder / _WHOLE)
     raise ValueError(
         f"{folder} has neither {_WHOLE} nor {_INDEX} nor a TensorFlow checkpoint. If its tensors "
         "are in a file of another name, give that file as the path."
@@ -128,7 +128,7 @@ def _tensor_files(folder: Path) -> list[Path]:
 
 
 def _open_files(files: list[Path]) -> Tensors:
-    """The tensors of safetensors files, all together."""
+    """The tensors of several safetensors files as one collection."""
     headers, where = {}, {}
     for file in files:
         with _opened(file) as tensors:
@@ -159,14 +159,14 @@ def _shards(index: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def _opened(file: Path) -> Iterator[safe_open]:
     try:
         with safe_open(file, framework="numpy") as tensors:
             yield tensors
     except SafetensorError as error:
         raise ValueError(
-            f"{file} is not a whole safetensors file ({error}). Its download was cut short, or it "
-            "is only a Git LFS pointer: download it again."
+            f"{file} is not a complete safetensors file ({error}). Its download was interrupted, "
+            "or it is only a Git LFS pointer: download it again."
         ) from error
 
 
@@ -177,10 +177,10 @@ def _json(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is not a JSON object ({error}): download it again.") from error
 
 
-def _refusal(pickles: list[Path], to: Path) -> ValueError:
+def _pickle_error(pickles: list[Path], to: Path) -> ValueError:
     command = shlex.join(["python", "-c", _CONVERT, str(to), *map(str, pickles)])
     return ValueError(
-        f"{', '.join(map(str, pickles))}: a pickle can run any code while it loads and is not "
-        "opened. If you trust where it comes from, convert it (this needs torch and safetensors), "
+        f"{', '.join(map(str, pickles))}: a pickle can run arbitrary code when loaded and is not "
+        "opened. If you trust its source, convert it (this needs torch and safetensors), "
         f"then try again:\n  {command}"
     )

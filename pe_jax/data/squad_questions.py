@@ -1,4 +1,4 @@
-"""Questions about a context whose answers are spans of it, as SQuAD has them."""
+"""SQuAD: questions about a context whose answers are spans of the context."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question, its context, and its gold answers; none means that it is unanswerable."""
+    """A question, its context, and its gold answers, empty if it is unanswerable."""
 
     id: str
     question: str
@@ -30,11 +30,11 @@ class Question(NamedTuple):
 def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
     """The questions of a prepared tfds dataset with SQuAD's features, read without TensorFlow.
 
-    Plausible answers (of v2.0's unanswerable questions) are not answers, and are not read.
+    The "plausible answers" of v2.0's unanswerable questions are not answers, and not read.
 
     Args:
       name: as tfds writes it: `squad/v1.1`, `squad/v2.0`, `squad_shifts` ...
-      data_dir: where tfds datasets lie; empty means tfds's own default.
+      data_dir: the folder of tfds datasets; empty means tfds's own default.
 
     Raises:
       ValueError: if there is no such dataset or split, or it lacks a feature.
@@ -46,7 +46,7 @@ def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
             f"{name!r} has no feature {', '.join(missing)} but {sorted(builder.info.features)}: "
             "a dataset of questions needs those of SQuAD."
         )
-    contexts: dict[str, str] = {}  # One string for all questions on the same context.
+    contexts: dict[str, str] = {}  # One string shared by all questions on a context.
     questions = []
     for example in builder.as_data_source(split):
         context = _text(example["context"])

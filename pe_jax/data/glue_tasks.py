@@ -1,9 +1,9 @@
-"""The nine GLUE tasks (Wang et al. 2018): which texts they have, which labels, which splits."""
+"""The nine GLUE tasks (Wang et al. 2018): their texts, labels, metrics and splits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -12,6 +12,8 @@ from pe_jax.data.prepared import open_prepared
 from pe_jax.data.rows import Rows
 from pe_jax.data.tokenizer import vocabulary
 
+_Feature = bytes | str | int | float  # A feature of a tfds example; text may be bytes.
+
 
 class GlueTask(NamedTuple):
     """A task.
@@ -19,8 +21,8 @@ class GlueTask(NamedTuple):
     Attributes:
       texts: names of the one or two text features.
       labels: names of the classes; empty for a regression.
-      metrics: names in `pe_jax.tasks.glue_scores`; the first one is the one to select by.
-      validation: name in the scores, split.
+      metrics: names of the task's scores; checkpoints are selected by the first one.
+      validation: pairs of a name in the scores and a split.
     """
 
     texts: tuple[str, ...]
@@ -32,7 +34,7 @@ class GlueTask(NamedTuple):
 _ENTAILMENT = ("entailment", "not_entailment")
 _YES_NO = ("no", "yes")
 
-# Metrics are the official ones; where there are two, the one of the paper's table 2 comes first.
+# Metrics are the official ones; where there are two, that of the paper's table 2 comes first.
 GLUE: dict[str, GlueTask] = {
     "cola": GlueTask(("sentence",), ("unacceptable", "acceptable"), ("matthews",)),
     "sst2": GlueTask(("sentence",), ("negative", "positive"), ("accuracy",)),
@@ -59,7 +61,7 @@ class Examples(NamedTuple):
     Attributes:
       texts: `[N]` strings for each text feature of the task.
       labels: `[N]` int32 classes, or float32 values of a regression.
-      empty: `[N]` bool, whether one of its texts has no character but white space.
+      empty: `[N]` bool, whether one of its texts is empty or only white space.
     """
 
     texts: tuple[list[str], ...]
@@ -72,11 +74,11 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
 
     Args:
       name: a key of `GLUE`.
-      data_dir: where tfds datasets lie; empty means tfds's own default.
+      data_dir: the folder of tfds datasets; empty means tfds's own default.
 
     Raises:
-      ValueError: if there is no such task, dataset or split, or an example lacks a text or has a
-        label that is not known (as in the test splits of tfds).
+      ValueError: if there is no such task, dataset or split, or an example lacks a text or has an
+        unknown label (as in the test splits of tfds).
     """
     if name not in GLUE:
         raise ValueError(f"GLUE has the tasks {', '.join(GLUE)}; got {name!r}.")
@@ -95,14 +97,14 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
     return Examples(texts, np.array(labels, kind), np.array(empty, bool))
 
 
-def _text(example: dict[str, Any], name: str, where: str) -> str:
+def _text(example: Mapping[str, _Feature], name: str, where: str) -> str:
     if name not in example:
         raise ValueError(f"{where} has no {name!r} but {sorted(example)}.")
     value = example[name]
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 
-def _label(value: Any, task: GlueTask, where: str) -> float:
+def _label(value: float | None, task: GlueTask, where: str) -> float:
     if task.labels and value is not None and 0 <= value < len(task.labels):
         return int(value)
     if not task.labels and value is not None and 0 <= value <= 5:  # STS-B's scale.
@@ -112,7 +114,7 @@ def _label(value: Any, task: GlueTask, where: str) -> float:
 
 
 def without_empty(examples: Examples) -> Examples:
-    """The examples that have all their texts."""
+    """The examples none of whose texts is empty."""
     keep = ~examples.empty
     texts = tuple([text for text, kept in zip(one, keep) if kept] for one in examples.texts)
     return Examples(texts, examples.labels[keep], examples.empty[keep])
@@ -121,10 +123,11 @@ def without_empty(examples: Examples) -> Examples:
 def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Rows:
     """`[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`; targets: `label`.
 
-    Too long inputs are cut at the ends of their texts, the longer one first, as BERT does.
+    Inputs that are too long are truncated at the ends of their texts, the longer one first, as BERT
+    does.
 
     Args:
-      length: the most tokens of a row, special ones included.
+      length: the largest number of tokens of a row, special tokens included.
     """
     special = vocabulary(tokenizer)
     columns = [
@@ -136,7 +139,7 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
         raise ValueError(f"Inputs of {length} tokens have no room for {len(columns)} text(s).")
     rows, second = [], []
     for parts in zip(*columns):
-        kept = _cut([len(part) for part in parts], room)
+        kept = _truncated_sizes([len(part) for part in parts], room)
         row = [special.cls]
         starts = []
         for part, size in zip(parts, kept):
@@ -149,8 +152,8 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
     return Rows(np.concatenate(rows), bounds, np.array(second, np.int32), special.pad, targets)
 
 
-def _cut(sizes: Sequence[int], room: int) -> list[int]:
-    """Sizes of the texts after taking tokens off the longer one, of equals the second, to fit."""
+def _truncated_sizes(sizes: Sequence[int], room: int) -> list[int]:
+    """Sizes of the texts truncated to fit `room`: the longer one first, the second if equal."""
     if len(sizes) == 1 or sum(sizes) <= room:
         return [min(size, room) for size in sizes]
     first, second = sizes

@@ -1,4 +1,4 @@
-"""A BERT of ours as a Hugging Face folder, for what PyTorch's BERT can hold."""
+"""Exports a BERT as a Hugging Face folder, if PyTorch's BERT can represent it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import flax.traverse_util
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, processors
 
-from pe_jax.encodings import PositionEncoding
+from pe_jax.encodings import Params, PositionEncoding
 from pe_jax.files import is_remote
 from pe_jax.interop import layout
 from pe_jax.models import BertConfig
 
-# The heads that a model has: what transformers calls it.
+# The heads of a model: its class in transformers.
 _ARCHITECTURES = {
     (): "BertModel",
     ("pooler",): "BertModel",
@@ -28,9 +27,9 @@ _ARCHITECTURES = {
     ("pooler", "classifier"): "BertForSequenceClassification",
     ("spans",): "BertForQuestionAnswering",
 }
-# What an encoding may do beside adding vectors to the words, and PyTorch's BERT cannot.
+# What an encoding may do besides adding vectors to the token embeddings, and PyTorch's BERT cannot.
 _BEYOND = {
-    "rotate": "turns queries and keys",
+    "rotate": "rotates queries and keys",
     "logits": "adds a term to the attention logits",
     "values": "adds position vectors to what is attended to",
 }
@@ -46,7 +45,7 @@ _SPECIAL = {
 def save_bert(
     folder: str | Path,
     config: BertConfig,
-    params: Any,
+    params: Params,
     tokenizer: Tokenizer,
     *,
     labels: Sequence[str] = (),
@@ -58,43 +57,33 @@ def save_bert(
 
     Args:
       folder: a local one, new or empty.
-      params: of a model with heads: the encoder under "bert", the heads beside it, as
-        `BertForPretraining`, `BertForClassification` and `BertForSpans` have them, or `load_bert`.
-      tokenizer: WordPiece, with BERT's special tokens; it learns here to put [CLS] and [SEP].
+      params: of `BertForPretraining`, `BertForClassification` or `BertForSpans`, or from
+        `load_bert`: the encoder under "bert", each head under its own name.
+      tokenizer: WordPiece, with BERT's special tokens; a copy that adds [CLS] and [SEP] is saved.
       labels: names of the classes of "classifier".
 
     Returns:
-      The class of transformers that it is written for.
+      The name of the class of transformers that loads the folder.
 
     Raises:
-      ValueError: if the folder holds something or is not local, PyTorch's BERT cannot hold the
+      ValueError: if the folder is not empty or not local, PyTorch's BERT cannot represent the
         position encoding, or the parts do not fit each other; every mismatch is listed, and nothing
         is written.
     """
-    if is_remote(folder):
-        raise ValueError(f"{folder} is no local folder: export to one, then copy it there.")
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty: give a new folder to export to.")
-    heads = tuple(head for head in layout.HEADS if head in params)
-    unknown = sorted(params.keys() - {"bert", *heads})
-    if heads not in _ARCHITECTURES or unknown:
-        known = "; ".join("bert " + " ".join(heads) for heads in _ARCHITECTURES)
-        raise ValueError(
-            f"No BERT of transformers has the parts {', '.join(sorted(params))}. Known: {known}."
-        )
+    folder = _checked_folder(folder)
+    heads = _checked_heads(params)
     architecture = _ARCHITECTURES[heads]
     table = position_table(config, params["bert"].get("position", {}))
-    tensors, wrong = _tensors(config, params, table, heads)
-    words = tokenizer.get_vocab_size()
-    if words != config.vocab_size:
-        wrong.append(f"the tokenizer has {words} tokens, the model {config.vocab_size}")
+    tensors, errors = _tensors(config, params, table, heads)
+    tokens = tokenizer.get_vocab_size()
+    if tokens != config.vocab_size:
+        errors.append(f"the tokenizer has {tokens} tokens, the model {config.vocab_size}")
     classes = len(tensors["classifier.bias"]) if "classifier" in heads else 0
     if labels and len(labels) != classes:
-        wrong.append(f"{len(labels)} labels for a classifier of {classes} outputs")
-    if wrong:
-        raise ValueError("The parts do not make one BERT:\n  " + "\n  ".join(wrong))
-    if architecture != "BertModel":  # There the encoder is a part of the model.
+        errors.append(f"{len(labels)} labels for a classifier of {classes} outputs")
+    if errors:
+        raise ValueError("The parts do not make one BERT:\n  " + "\n  ".join(errors))
+    if architecture != "BertModel":  # The other classes hold the encoder as a submodule.
         tensors = {_within(name): tensor for name, tensor in tensors.items()}
     theirs = {
         "architectures": [architecture],
@@ -105,14 +94,38 @@ def save_bert(
     return architecture
 
 
-def position_table(config: BertConfig, position: Any) -> np.ndarray:
-    """What an encoding adds to the words at positions 0 .. max_length - 1: `[N, D]`, float32.
+def _checked_folder(folder: str | Path) -> Path:
+    if is_remote(folder):
+        raise ValueError(f"{folder} is no local folder: export to one, then copy it there.")
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not empty: give a new folder to export to.")
+    return folder
+
+
+def _checked_heads(params: Params) -> tuple[str, ...]:
+    """The heads in `params`, a key of `_ARCHITECTURES`."""
+    heads = tuple(head for head in layout.HEADS if head in params)
+    unknown = sorted(params.keys() - {"bert", *heads})
+    if heads not in _ARCHITECTURES or unknown:
+        known = "; ".join("bert " + " ".join(heads) for heads in _ARCHITECTURES)
+        raise ValueError(
+            f"No BERT of transformers has the parts {', '.join(sorted(params))}. Known: {known}."
+        )
+    return heads
+
+
+def position_table(config: BertConfig, position: Params) -> np.ndarray:
+    """The vectors that an encoding adds to the token embeddings at positions 0 .. max_length - 1.
 
     Args:
       position: the parameters of the encoding.
 
+    Returns:
+      `[N, D]` float32.
+
     Raises:
-      ValueError: for an encoding that does more than add vectors to the words.
+      ValueError: for an encoding that does more than add vectors to the token embeddings.
     """
     encoding = config.encoding()
     beyond = [
@@ -122,8 +135,8 @@ def position_table(config: BertConfig, position: Any) -> np.ndarray:
     ]
     if beyond:
         raise ValueError(
-            f"PyTorch's BERT has a table of absolute positions and nothing else to hold "
-            f"{encoding.name!r} with: {', '.join(beyond)}, in every layer. Export a model with an "
+            f"PyTorch's BERT has nothing but a table of absolute positions, which cannot represent "
+            f"{encoding.name!r}: {', '.join(beyond)}, in every layer. Export a model with an "
             "absolute encoding or none, or use this one with pe_jax."
         )
     if encoding.embed is None:
@@ -136,9 +149,9 @@ def _does_beyond(encoding: PositionEncoding) -> list[str]:
 
 
 def _tensors(
-    config: BertConfig, params: Any, table: np.ndarray, heads: tuple[str, ...]
+    config: BertConfig, params: Params, table: np.ndarray, heads: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Their tensors by name, and a line for each parameter that does not fit."""
+    """The exported tensors by name, and one line per parameter that does not fit."""
     ours = flax.traverse_util.flatten_dict(params, sep="/")
     ours = {path: x for path, x in ours.items() if not path.startswith("bert/position/")}
     ours[layout.POSITIONS.ours] = table
@@ -147,26 +160,26 @@ def _tensors(
         *(x for h in heads for x in layout.HEADS[h]),
     ]
     classes = len(ours.get("classifier/bias", ()))
-    strange = sorted(ours.keys() - {leaf.ours for leaf in leaves})
+    unknown = sorted(ours.keys() - {leaf.ours for leaf in leaves})
     tensors: dict[str, np.ndarray] = {}
-    wrong = [f"{path}: has no place in such a model" for path in strange]
+    errors = [f"{path}: is not part of such a model" for path in unknown]
     for leaf in leaves:
         if leaf.ours not in ours:
-            wrong.append(f"{leaf.ours}: missing")
+            errors.append(f"{leaf.ours}: missing")
             continue
-        made = leaf.form.theirs(np.asarray(ours[leaf.ours], np.float32))
+        made = leaf.conversion.to_theirs(np.asarray(ours[leaf.ours], np.float32))
         shape = layout.tensor_shape(leaf, config, classes)
         if any(tensor.shape != shape for tensor in made):
-            wrong.append(f"{leaf.ours}: makes {made[0].shape}, {shape} wanted")
+            errors.append(f"{leaf.ours}: converts to {made[0].shape}, {shape} expected")
         tensors |= zip(leaf.tensors, made, strict=True)
-    return tensors, wrong
+    return tensors, errors
 
 
 def _within(name: str) -> str:
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-def _config(config: BertConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+def _config(config: BertConfig, tokenizer: Tokenizer) -> dict[str, object]:
     return {
         **{key: only for key, (only, _) in layout.ONLY.items()},
         **{key: getattr(config, ours) for ours, key in layout.SIZES.items()},
@@ -176,7 +189,7 @@ def _config(config: BertConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _classes(labels: Sequence[str], regression: bool) -> dict[str, Any]:
+def _classes(labels: Sequence[str], regression: bool) -> dict[str, object]:
     if not labels:
         return {}
     return {
@@ -186,8 +199,8 @@ def _classes(labels: Sequence[str], regression: bool) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, save: Any) -> None:
-    """Lets `save` fill a folder beside, which then takes the place of `folder`."""
+def _write(folder: Path, save: Callable[[Path], None]) -> None:
+    """Calls `save` with a temporary folder, which is then renamed to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
     try:
@@ -195,14 +208,14 @@ def _write(folder: Path, save: Any) -> None:
         for file in temporary.iterdir():
             file.chmod(0o644)
         temporary.chmod(0o755)
-        os.replace(temporary, folder)  # An empty folder may be there.
+        os.replace(temporary, folder)  # Also replaces an empty folder.
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
 def _save(
-    folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
+    folder: Path, config: dict[str, object], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
 ) -> None:
     whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
@@ -222,12 +235,12 @@ def _save(
         },
     )
     ids = tokenizer.get_vocab()
-    words = "".join(f"{word}\n" for word in sorted(ids, key=ids.__getitem__))
-    (folder / "vocab.txt").write_text(words, encoding="utf-8")
+    vocabulary = "".join(f"{token}\n" for token in sorted(ids, key=ids.__getitem__))
+    (folder / "vocab.txt").write_text(vocabulary, encoding="utf-8")
 
 
 def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that puts [CLS] before a text and [SEP] behind each, and neither cuts nor pads."""
+    """A copy that puts [CLS] first and [SEP] after each text, and neither truncates nor pads."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
@@ -240,5 +253,5 @@ def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def _save_json(file: Path, values: dict[str, Any]) -> None:
+def _save_json(file: Path, values: dict[str, object]) -> None:
     file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

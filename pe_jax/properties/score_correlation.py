@@ -1,4 +1,4 @@
-"""Do violations of the properties go with worse scores? Correlations over a table of runs."""
+"""Are violations of the properties associated with worse scores? Correlations over runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ MINIMUM_RUNS = 4  # With three points almost any two columns correlate.
 
 
 class Correlation(NamedTuple):
-    """Of one property with one score, over `n` runs; None where a column is constant.
+    """The correlation of one property with one score over `n` runs; None if a column is constant.
 
-    The p-values are two-sided, for no correlation: Pearson's by the t distribution, Spearman's too
-    (an approximation below about 20 runs). They know nothing of how many pairs were looked at.
+    The p-values are two-sided, of the null hypothesis of no correlation, both by the t distribution
+    (for Spearman's an approximation below about 20 runs). They are not corrected for the number of
+    pairs.
     """
 
     violation: str
@@ -35,11 +36,11 @@ def correlate(
     """Pearson's and Spearman's correlation of each violation with each score.
 
     Args:
-      violations, scores: columns over the same runs, in the same order; NaN where a run lacks a
-        value, which leaves it out of that column's correlations.
+      violations, scores: columns over the same runs, in the same order; NaN if a run lacks a
+        value; the column's correlations then exclude that run.
 
     Raises:
-      ValueError: with columns of different lengths, or fewer than 4 runs in any pair.
+      ValueError: for columns of different lengths, or fewer than 4 runs in any pair.
     """
     columns = {**violations, **scores}
     lengths = {name: len(np.asarray(column)) for name, column in columns.items()}
