@@ -31,8 +31,8 @@ from pe_jax.training.workdir import load_config
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to measure; default the scores.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
 _RUNS = flags.DEFINE_string("runs", None, "Glob of the folders of runs.")
-_ENCODINGS = flags.DEFINE_list(
-    "encodings", [], "Untrained encodings; 'all', or 'paper' for its 13."
+_ENCODINGS = flags.DEFINE_string(
+    "encodings", "", "Untrained encodings; 'all', or 'paper' for its 13."
 )
 _CHECKPOINTS = flags.DEFINE_list(
     "checkpoints", [], "Published models: folders or .safetensors files, each PATH or NAME=PATH."
@@ -82,8 +82,10 @@ def _lengths(config: ConfigDict) -> tuple[str, Path]:
 
 def _properties(config: ConfigDict) -> tuple[str, Path]:
     out = _out("properties")
-    wanted = {"all": list(encodings.SINGLE), "paper": list(encodings.PAPER)}
-    names = [name for one in _ENCODINGS.value for name in wanted.get(one, [one])]
+    wanted = {"all": list(encodings.ENCODINGS), "paper": list(encodings.PAPER)}
+    names = [
+        name for one in encodings.split_names(_ENCODINGS.value) for name in wanted.get(one, [one])
+    ]
     subjects = [property_report.from_run(folder) for folder in _run_folders()]
     subjects += [property_report.from_name(name, config, config.seed) for name in names]
     for one in _CHECKPOINTS.value:

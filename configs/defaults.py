@@ -17,9 +17,7 @@ def pretraining() -> ConfigDict:
     config.model.hidden_size = placeholder(int)
     config.model.num_heads = placeholder(int)
     config.model.intermediate_size = placeholder(int)
-    config.model.position = "learned_absolute"  # See the README's table.
-    config.model.clip = 64  # Relative offsets are clipped to -clip .. clip.
-    config.model.sinusoid_scale = 1.0  # Of absolute ones; from scratch 0.03, the scale of tokens.
+    config.model.position = "learned_absolute"  # With options: "rope(base=500)+alibi".
     config.model.max_length = 512  # Rows of a learned absolute table.
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.1

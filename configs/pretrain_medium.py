@@ -17,7 +17,6 @@ from configs import defaults
 def get_config():
     config = defaults.pretraining()
     config.model.size = "medium"
-    config.model.sinusoid_scale = 0.03  # From scratch, unlike pretrain_base.
     config.model.max_length = 512
     config.model.dtype = "bfloat16"
     config.data.source = "tfds:wikipedia/20230601.en:train"

@@ -30,8 +30,6 @@ def get_config():
 
     # Untrained encodings (and table 1): the sizes of the BERT around them.
     config.size = "base"
-    config.clip = 64
-    config.sinusoid_scale = 1.0
     config.seeds = 3  # Random models that table 1 averages over.
     config.table_window = 10  # Of its local monotonicity.
 

@@ -8,6 +8,7 @@
 """
 
 from pe_jax.encodings.absolute import (
+    PUBLISHED,
     learnable_sinusoidal_absolute,
     learned_absolute,
     sinusoidal_absolute,
@@ -27,21 +28,29 @@ from pe_jax.encodings.base import (
     named,
     none,
     offsets,
-    parameter_count,
 )
-from pe_jax.encodings.names import ENCODINGS, PAPER, WRAPPERS, Sizes, from_name, stack_from_name
+from pe_jax.encodings.names import (
+    ENCODINGS,
+    PAPER,
+    WRAPPERS,
+    Sizes,
+    from_name,
+    split_names,
+    stack_from_name,
+)
 from pe_jax.encodings.relative import (
     learnable_sinusoidal_relative,
     learned_relative,
     sinusoidal_relative,
 )
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
-from pe_jax.encodings.stack import Stack, as_stack
+from pe_jax.encodings.stack import Placed, Stack, as_stack, parameter_count
 from pe_jax.encodings.tables import look_up, resize_table
 
 __all__ = [
     "ENCODINGS",
     "PAPER",
+    "PUBLISHED",
     "WRAPPERS",
     "About",
     "Context",
@@ -49,6 +58,7 @@ __all__ = [
     "Offsets",
     "Params",
     "Part",
+    "Placed",
     "PositionEncoding",
     "Positions",
     "Projections",
@@ -74,5 +84,6 @@ __all__ = [
     "sinusoid",
     "sinusoidal_absolute",
     "sinusoidal_relative",
+    "split_names",
     "stack_from_name",
 ]

@@ -76,6 +76,10 @@ def learnable_sinusoidal_absolute(
     )
 
 
+# The encoding of published models, a table of positions and nothing else, and its parameter.
+PUBLISHED = learned_absolute.__name__, "table"
+
+
 def _sinusoidal(frequencies: Callable[[Params], jax.Array], scale: float, about: About) -> Part:
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         return scale * sinusoid(x, frequencies(params))

@@ -364,12 +364,6 @@ def none() -> PositionEncoding:
     return PositionEncoding()
 
 
-def parameter_count(encoding: PositionEncoding) -> int:
-    """How many numbers `encoding` learns, from the shapes of its `init`."""
-    shapes = jax.eval_shape(encoding.init, jax.random.key(0))
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
-
-
 def embed(
     encoding: PositionEncoding,
     params: Params | None,

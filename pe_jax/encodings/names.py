@@ -98,6 +98,18 @@ def stack_from_name(name: str, sizes: Sizes) -> Stack:
     return as_stack(built)
 
 
+def split_names(text: str) -> list[str]:
+    """Names joined by commas, which may be inside parentheses as well."""
+    names, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and not depth:
+            names.append("")
+        else:
+            names[-1] += character
+    return [name.strip() for name in names if name.strip()]
+
+
 _FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."
 
 

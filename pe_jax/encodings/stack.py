@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 
-from pe_jax.encodings.base import Params, PositionEncoding
+from pe_jax.encodings.base import Params, Part, PositionEncoding, View
+
+
+class Placed(NamedTuple):
+    """A part of a stack, by the name of its place: `rope`, or `cycle_1/rope` in some layers."""
+
+    name: str
+    part: Part
+    params: Params
+
+    @property
+    def view(self) -> View:
+        """How it is measured; nothing to measure where the part does not say."""
+        return self.part.view or View("relative")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,27 +104,37 @@ class Stack:
         names = [one.name for one in self.layers]
         return f"cycle_{names.index(self._extra(layer).name)}" if names else ""
 
+    def placed(self, params: Params) -> list[Placed]:
+        """All parts with their parameters; those that layers share occur once."""
+        found = [Placed(part.key, part, own) for part, own in self.common.split(params)]
+        names = {self._entry(i): i for i in reversed(range(self._sets(params)))}
+        for name, layer in sorted(names.items(), key=lambda item: item[1]):
+            split = self._extra(layer).split(params.get(name, {}))
+            found += [Placed(f"{name}/{part.key}", part, own) for part, own in split]
+        return found
+
+    def _sets(self, params: Params) -> int:
+        """How many layers to look at to see all parameters."""
+        return sum(name.startswith("layer_") for name in params) if self.own else len(self.layers)
+
     def resize(self, params: Params, length: int, method: str) -> Params:
         """Parameters for another number of positions, see `resize_table`."""
         resized = self.common.resize(params, length, method)
-        for name, one in self._entries(params):
-            resized = {**resized, name: one.resize(params[name], length, method)}
+        for name, layer in self._entries(params):
+            resized[name] = self._extra(layer).resize(params[name], length, method)
         return resized
 
     def frequencies(self, params: Params) -> Params:
         """A tree like `params`: True for parameters that are frequencies."""
         marks = _frequencies(self.common, params)
-        return {**marks, **{name: _frequencies(one, params[name]) for name, one in
-                            self._entries(params)}}  # fmt: skip
+        for name, layer in self._entries(params):
+            marks[name] = _frequencies(self._extra(layer), params[name])
+        return marks
 
-    def _entries(self, params: Params) -> list[tuple[str, PositionEncoding]]:
-        """The entries of the layers, each with its encoding."""
-        numbers = {name: int(name.split("_")[-1]) for name in params if name not in self._common}
-        return [(name, self._extra(number)) for name, number in numbers.items()]
-
-    @property
-    def _common(self) -> set[str]:
-        return {part.key for part in self.common.parts}
+    def _entries(self, params: Params) -> list[tuple[str, int]]:
+        """The entries of the layers, each with the number of a layer that reads it."""
+        names = params.keys() - {part.key for part in self.common.parts}
+        return [(name, int(name.rpartition("_")[2])) for name in names]
 
 
 def as_stack(encoding: PositionEncoding | Stack) -> Stack:
@@ -126,3 +150,9 @@ def _frequencies(encoding: PositionEncoding, params: Params) -> Params:
     return {
         part.key: marks(part.frequency_leaves, own) for part, own in encoding.split(params) if own
     }
+
+
+def parameter_count(encoding: PositionEncoding | Stack, num_layers: int = 1) -> int:
+    """How many numbers `encoding` learns in a model of so many layers, from the shapes of `init`."""
+    initial = lambda key: as_stack(encoding).init(key, num_layers)
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(initial, jax.random.key(0))))

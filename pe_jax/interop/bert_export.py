@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, processors
 
-from pe_jax.encodings import Params, PositionEncoding
+from pe_jax.encodings import Params, Part
 from pe_jax.files import is_remote
 from pe_jax.interop import layout
 from pe_jax.models import BertConfig
@@ -26,12 +26,6 @@ _ARCHITECTURES = {
     ("pooler", "masked_lm", "next_sentence"): "BertForPreTraining",
     ("pooler", "classifier"): "BertForSequenceClassification",
     ("spans",): "BertForQuestionAnswering",
-}
-# What an encoding may do besides adding vectors to the token embeddings, and PyTorch's BERT cannot.
-_BEYOND = {
-    "rotate": "rotates queries and keys",
-    "logits": "adds a term to the attention logits",
-    "values": "adds position vectors to what is attended to",
 }
 _SPECIAL = {
     "unk_token": "[UNK]",
@@ -127,25 +121,26 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     Raises:
       ValueError: for an encoding that does more than add vectors to the token embeddings.
     """
-    encoding = config.encoding()
-    beyond = [
-        f"{part.name} {what}"
-        for part in encoding.parts or (encoding,)
-        for what in _does_beyond(part)
-    ]
-    if beyond:
+    stack = config.encoding()
+    beyond = [f"{one.name} {what}" for one in stack.placed(position) for what in _beyond(one.part)]
+    if stack.layers or beyond:
         raise ValueError(
             f"PyTorch's BERT has nothing but a table of absolute positions, which cannot represent "
-            f"{encoding.name!r}: {', '.join(beyond)}, in every layer. Export a model with an "
-            "absolute encoding or none, or use this one with pe_jax."
+            f"{stack.name!r}: {', '.join(beyond) or 'it differs from layer to layer'}. Export a "
+            "model with an absolute encoding or none, or use this one with pe_jax."
         )
-    if encoding.embed is None:
-        return np.zeros((config.max_length, config.hidden_size), np.float32)
-    return np.asarray(encoding.embed(position, np.arange(config.max_length)), np.float32)
+    table = np.zeros((config.max_length, config.hidden_size), np.float32)
+    for _, part, params in stack.placed(position):
+        assert part.view and part.view.vectors
+        table += np.asarray(part.view.vectors(params, np.arange(config.max_length)))
+    return table
 
 
-def _does_beyond(encoding: PositionEncoding) -> list[str]:
-    return [what for hook, what in _BEYOND.items() if getattr(encoding, hook)]
+def _beyond(part: Part) -> list[str]:
+    """What a part does beyond adding vectors of positions to the input."""
+    vectors = part.view is not None and part.view.kind == "absolute" and part.view.vectors
+    own = [] if vectors or not part.embed else ["changes the input in a way of its own"]
+    return [*part.in_attention, *own]
 
 
 def _tensors(

@@ -135,7 +135,7 @@ def _config(checkpoint: Checkpoint) -> BertConfig:
         )
     constants = {ours: theirs[key] for ours, key in layout.CONSTANTS.items() if key in theirs}
     sizes = {ours: theirs[key] for ours, key in layout.SIZES.items()}
-    return BertConfig(**sizes, **constants, position="learned_absolute")
+    return BertConfig(**sizes, **constants, position=PUBLISHED[0])
 
 
 def _modern(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pe_jax.encodings import PUBLISHED
 from pe_jax.models import BertConfig
 
 # Field of BertConfig: key in config.json.
@@ -110,7 +111,9 @@ def _norm(ours: str, theirs: str) -> tuple[Leaf, Leaf]:
     )
 
 
-POSITIONS = Leaf("bert/position/table", "embeddings.position_embeddings.weight", "N D", _SAME)
+POSITIONS = Leaf(
+    "/".join(("bert/position", *PUBLISHED)), "embeddings.position_embeddings.weight", "N D", _SAME
+)
 _EMBEDDINGS = (
     Leaf("bert/token/embedding", "embeddings.word_embeddings.weight", "V D", _SAME),
     POSITIONS,

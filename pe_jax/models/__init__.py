@@ -1,6 +1,6 @@
 """Flax Linen BERT; one encoder class, encodings are data."""
 
-from pe_jax.models.bert import Bert
+from pe_jax.models.bert import Bert, frequencies
 from pe_jax.models.config import PRESETS, BertConfig, preset
 from pe_jax.models.flops import forward_flops, train_flops
 from pe_jax.models.heads import (
@@ -31,6 +31,7 @@ __all__ = [
     "SpanLogits",
     "attention_map",
     "forward_flops",
+    "frequencies",
     "hidden_states",
     "preset",
     "projections",

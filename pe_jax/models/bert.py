@@ -225,3 +225,12 @@ def _run_layers(
             x, _ = run(x, group)
         return x
     return jax.lax.scan(run, x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *groups))[0]
+
+
+def frequencies(config: BertConfig, params: Params) -> Params:
+    """A tree like `params`, those of a model with heads: True for the frequencies that it learns."""
+    marks = jax.tree.map(lambda _: False, params)
+    if "position" in params["bert"]:
+        own = config.encoding().frequencies(params["bert"]["position"])
+        marks = {**marks, "bert": {**marks["bert"], "position": own}}
+    return marks

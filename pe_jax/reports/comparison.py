@@ -91,8 +91,10 @@ def score(folder: Path) -> Scores:
     }
     d = config.data
     return Scores(
-        position=experiment.model.position,
-        parameters=encodings.parameter_count(experiment.model.encoding()),
+        position=experiment.model.encoding().name,
+        parameters=encodings.parameter_count(
+            experiment.model.encoding(), experiment.model.num_layers
+        ),
         step=step,
         seed=config.seed,
         same_for_all={

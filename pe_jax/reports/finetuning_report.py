@@ -39,7 +39,7 @@ def results(experiment: FinetuningExperiment, folder: Path) -> Json:
     return {
         "dataset": problem.dataset,
         "trained_on": problem.trained_on,
-        "position": experiment.model.position,
+        "position": experiment.model.encoding().name,
         "init": config.init,
         "select": config.select,
         "metric": problem.metric,

@@ -44,7 +44,7 @@ def report_pretraining(
     step, params = newest_params(folder, experiment.shardings_of)
     numbers: Json = {
         "step": step,
-        "position": experiment.model.position,
+        "position": experiment.model.encoding().name,
         "held_out": _scores(experiment, step, params),
     }
     text = _readable(numbers)

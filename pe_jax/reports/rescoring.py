@@ -16,7 +16,6 @@ from pe_jax.tasks.finetuning import TASKS, build, fit_length
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
-from pe_jax.training.transplant import resize_positions
 
 
 def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str = "") -> str:
@@ -61,9 +60,8 @@ def _score(config: ConfigDict, rows: int, folder: Path, out: Path) -> Json:
     experiment = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
     step, params = newest_params(folder, experiment.shardings_of)
     if config.model.max_length > rows and "position" in params["bert"]:
-        stretch = lambda position: resize_positions(
-            experiment.model.encoding(), position, config.model.max_length, config.resize
-        )
+        to = config.model.max_length, config.resize
+        stretch = lambda position: experiment.model.encoding().resize(position, *to)
         position = jax.vmap(stretch)(params["bert"]["position"])
         params = {**params, "bert": {**params["bert"], "position": position}}
     scores = experiment.score(step, params)

@@ -19,6 +19,4 @@ def model_config(config: ConfigDict, **overrides: Any) -> BertConfig:
       ValueError: for an unknown name; the message lists similar ones.
     """
     values = {k: v for k, v in config.model.to_dict().items() if v is not None}
-    model = preset(values.pop("size"), **values, **overrides)
-    model.encoding()
-    return model
+    return preset(values.pop("size"), **values, **overrides)

@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
-from pe_jax.encodings import PositionEncoding
 from pe_jax.files import to_path
 from pe_jax.interop import PRETRAINING, load_bert, open_checkpoint, read_config
 from pe_jax.models import BertConfig
@@ -44,10 +43,6 @@ class Start:
     def model(self) -> BertConfig:
         """Its sizes; that of the vocabulary is not known before the tokenizer is read."""
         return model_config(self.config)
-
-    @property
-    def encoding(self) -> PositionEncoding:
-        return self.model.encoding()
 
 
 def open_start(init: str) -> Start:

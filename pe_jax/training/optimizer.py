@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -10,9 +11,17 @@ from ml_collections import ConfigDict
 
 from pe_jax.training.pytrees import Params, PyTree
 
-# Weight decay and LAMB's trust ratio skip leaves with these last names in their path: pulling
-# frequencies to 0 would make every sinusoid a constant.
-_PLAIN = ("bias", "scale", "frequencies")
+# `mark(params)`: a tree like `params`, True for some of its leaves.
+Mark = Callable[[Params], PyTree]
+
+# Weight decay and LAMB's trust ratio skip leaves with these last names in their path, and
+# frequencies: pulling those to 0 would make every sinusoid a constant.
+_PLAIN = ("bias", "scale")
+
+
+def no_frequencies(params: Params) -> PyTree:
+    """The mark of a model that learns none."""
+    return jax.tree.map(lambda _: False, params)
 
 
 def linear_schedule(peak: float, warmup: int, steps: int) -> optax.Schedule:
@@ -30,6 +39,7 @@ def _adam(
     adapt: tuple[optax.GradientTransformation, ...],
     schedule: optax.Schedule,
     *,
+    frequencies: Mark = no_frequencies,
     weight_decay: float = 0.01,
     b1: float = 0.9,
     b2: float = 0.999,
@@ -41,6 +51,7 @@ def _adam(
 
     Args:
       schedule: learning rate of a step.
+      frequencies: which parameters are frequencies, see `models.frequencies`.
       weight_decay: not applied to biases, LayerNorm scales and frequencies.
       clip_norm: gradients are scaled down to this norm; 0 means no clipping.
       frequency_scale: ratio of the learning rate of frequencies to that of all other parameters.
@@ -48,30 +59,37 @@ def _adam(
     parts = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     parts += [
         optax.scale_by_adam(b1, b2, epsilon),
-        optax.add_decayed_weights(weight_decay, mask=_decayed),
+        optax.add_decayed_weights(weight_decay, mask=functools.partial(_decayed, frequencies)),
         *adapt,
     ]
     if frequency_scale != 1.0:
-        parts.append(
-            optax.masked(optax.scale(frequency_scale), lambda p: _named(p, ("frequencies",), True))
-        )
+        parts.append(optax.masked(optax.scale(frequency_scale), frequencies))
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
 
 
-def _decayed(params: Params) -> PyTree:
-    return _named(params, _PLAIN, False)
+def _decayed(frequencies: Mark, params: Params) -> PyTree:
+    """True for what weight decay applies to."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _, frequency: not frequency and path[-1].key not in _PLAIN,
+        params,
+        frequencies(params),
+    )
 
 
-def adamw(schedule: optax.Schedule, **settings: float) -> optax.GradientTransformation:
+def adamw(
+    schedule: optax.Schedule, frequencies: Mark = no_frequencies, **settings: float
+) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x.
 
     Args:
-      schedule, settings: see `_adam`.
+      schedule, frequencies, settings: see `_adam`.
     """
-    return _adam((), schedule, **settings)
+    return _adam((), schedule, frequencies=frequencies, **settings)
 
 
-def lamb(schedule: optax.Schedule, **settings: float) -> optax.GradientTransformation:
+def lamb(
+    schedule: optax.Schedule, frequencies: Mark = no_frequencies, **settings: float
+) -> optax.GradientTransformation:
     """LAMB (You et al. 2020, algorithm 2, φ(z) = z): x <- x - rate·‖x‖/‖u‖·u with AdamW's u.
 
     The trust ratio ‖x‖/‖u‖, one for each array, allows a large rate for large batches. As in the
@@ -80,9 +98,11 @@ def lamb(schedule: optax.Schedule, **settings: float) -> optax.GradientTransform
     ratio.
 
     Args:
-      schedule, settings: see `_adam`.
+      schedule, frequencies, settings: see `_adam`.
     """
-    return _adam((optax.masked(optax.scale_by_trust_ratio(), _decayed),), schedule, **settings)
+    decayed = functools.partial(_decayed, frequencies)
+    adapt = (optax.masked(optax.scale_by_trust_ratio(), decayed),)
+    return _adam(adapt, schedule, frequencies=frequencies, **settings)
 
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"adamw": adamw, "lamb": lamb}
@@ -100,9 +120,12 @@ def from_name(name: str) -> Callable[..., optax.GradientTransformation]:
 
 
 def from_config(
-    config: ConfigDict, steps: int
+    config: ConfigDict, steps: int, frequencies: Mark = no_frequencies
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
     """Learning rate and optimizer of `config.optimizer` for a run of `steps` steps.
+
+    Args:
+      frequencies: which parameters are frequencies, see `models.frequencies`.
 
     Raises:
       ValueError: for a name that is not known.
@@ -111,17 +134,11 @@ def from_config(
     schedule = linear_schedule(peak, round(config.warmup * steps), steps)
     return schedule, from_name(config.name)(
         schedule,
+        frequencies,
         weight_decay=config.weight_decay,
         b1=config.b1,
         b2=config.b2,
         epsilon=config.epsilon,
         clip_norm=config.clip_norm,
         frequency_scale=1.0 if for_frequencies is None else for_frequencies / peak,
-    )
-
-
-def _named(params: Params, names: tuple[str, ...], value: bool) -> PyTree:
-    """The tree of `params` with `value` where the last key is in `names`, elsewhere `not value`."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: value if path[-1].key in names else not value, params
     )

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from pe_jax.encodings import PositionEncoding, resize_table, split
 from pe_jax.training.pytrees import Params
 
 
@@ -29,14 +28,7 @@ class Changes(NamedTuple):
         )
 
 
-def transplant(
-    params: Params,
-    encoding: PositionEncoding,
-    old: Params,
-    old_encoding: PositionEncoding,
-    *,
-    heads: bool = True,
-) -> tuple[Params, Changes]:
+def transplant(params: Params, old: Params, *, heads: bool = True) -> tuple[Params, Changes]:
     """`params` of a fresh model with everything that fits taken from `old`.
 
     Position parameters are matched by the name of their encoding: those of an encoding that both
@@ -50,7 +42,7 @@ def transplant(
     Raises:
       ValueError: if parameters that must match differ in name or shape; every mismatch is listed.
     """
-    fresh, had = _named(params, encoding), _named(old, old_encoding)
+    fresh, had = _named(params), _named(old)
     fits = {path for path in fresh.keys() & had.keys() if fresh[path].shape == had[path].shape}
     both = {_top(path) for path in fresh} & {_top(path) for path in had} if heads else {_ENCODER}
     wrong = [
@@ -71,39 +63,16 @@ def transplant(
     return jax.tree.unflatten(tree, merged), changes
 
 
-def resize_positions(
-    encoding: PositionEncoding, params: Params, length: int, method: str
-) -> Params:
-    """Position parameters for another number of positions, see `encodings.resize_table`.
-
-    Args:
-      params: those of `encoding`; only a learned table of absolute positions depends on the length.
-    """
-
-    def resized(part: PositionEncoding, params: Params) -> Params:
-        if part.kind != "absolute" or "table" not in params:
-            return params
-        return {"table": resize_table(params["table"], length, method)}
-
-    if not encoding.parts:
-        return resized(encoding, params)
-    return {part.name: resized(part, own) for part, own in split(encoding, params) if own}
-
-
 _ENCODER = "bert"
 _POSITION = "bert/position/"
 
 
-def _named(params: Params, encoding: PositionEncoding) -> dict[str, jax.Array]:
-    """Leaves by path, in tree order; position parameters always under their encoding's name."""
-    lone = "" if encoding.parts else encoding.name  # Those of a single encoding are not nested.
-    named = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = "/".join(str(key.key) for key in path)
-        if lone and name.startswith(_POSITION):
-            name = f"{_POSITION}{lone}/{name.removeprefix(_POSITION)}"
-        named[name] = leaf
-    return named
+def _named(params: Params) -> dict[str, jax.Array]:
+    """Leaves by path, in tree order."""
+    return {
+        "/".join(str(key.key) for key in path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
 
 
 def _top(path: str) -> str:

@@ -30,8 +30,8 @@ def evolution(subjects: list[Subject], settings: Settings) -> Section | None:
         ]
         if len(moments) < 3:  # Start and end alone are in the section on position vectors.
             continue
-        for part, learned in subject.parts():
-            if not learned:
+        for part in subject.parts():
+            if not part.params:
                 continue
             label = subject.label(part)
             x = subject.span(part, settings.config.length)

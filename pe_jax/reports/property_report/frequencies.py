@@ -20,11 +20,11 @@ def frequencies(subjects: list[Subject], settings: Settings) -> Section | None:
     numbers: Json = {}
     rows, paths, curves = [], [], {}
     for subject in subjects:
-        for part, params in subject.parts():
-            if part.frequencies is None:
+        for part in subject.viewed():
+            if part.view.frequencies is None:
                 continue
             label = subject.label(part)
-            w = np.abs(np.asarray(part.frequencies(params)))  # cos is even.
+            w = np.abs(np.asarray(part.view.frequencies(part.params))).ravel()  # cos is even.
             curve = np.asarray(properties.psi(w, m)) / len(w)
             turn = int(properties.turning_point(curve))
             curves[label] = (curve, turn)

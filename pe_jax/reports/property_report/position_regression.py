@@ -18,10 +18,10 @@ def regression(subjects: list[Subject], settings: Settings) -> Section | None:
     numbers: Json = {}
     rows, paths = [], []
     for subject in subjects:
-        for part, params in subject.parts():
+        for part in subject.parts():
             label, x = subject.label(part), subject.span(part, subject.length)
             fits = properties.regress(
-                np.asarray(position_vectors(part, params, x)), x, ridge=settings.config.ridge
+                np.asarray(position_vectors(part, part.params, x)), x, ridge=settings.config.ridge
             )
             numbers[label] = [
                 {"ridge": fit.ridge, "r2": fit.r2, "mean_absolute_error": fit.mean_absolute_error}

@@ -63,12 +63,12 @@ def _position_products(
     """Properties of every head, and a figure, for each absolute part."""
     by_head, paths = {}, []
     for subject in subjects:
-        for part, params in subject.parts():
-            if part.kind != "absolute":
+        for part in subject.parts():
+            if part.view.kind != "absolute":
                 continue  # Relative vectors are added to the keys after the projection.
             label, layer = subject.label(part), settings.config.layer
             x = subject.span(part, settings.config.length)
-            vectors = position_vectors(part, params, x)
+            vectors = position_vectors(part, part.params, x)
             products = np.asarray(
                 properties.position_products(vectors, *projections(subject.params, layer))
             )

@@ -13,8 +13,8 @@ import numpy as np
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
-from pe_jax import encodings
 from pe_jax.data import load_tokenizer
+from pe_jax.encodings import PUBLISHED, Placed, Sizes, Stack, stack_from_name
 from pe_jax.interop import load_bert, load_position_table, open_checkpoint
 from pe_jax.models import Bert, BertConfig, preset
 from pe_jax.tasks.model_config import model_config
@@ -35,7 +35,7 @@ class Subject:
 
     Attributes:
       name: in tables and figures; empty if it is the only one.
-      encoding, position: the encoding and its parameters.
+      encoding, position: the encoding over all layers, and its parameters.
       length: the longest input it supports.
       model, params: sizes and parameters of the `Bert`; None for a position table alone.
       words: ids of whole words to probe with.
@@ -45,7 +45,7 @@ class Subject:
     """
 
     name: str
-    encoding: encodings.PositionEncoding
+    encoding: Stack
     position: Params
     length: int
     model: BertConfig | None = None
@@ -56,40 +56,43 @@ class Subject:
     untrained: bool = False
     start: Params | None = None
 
-    def parts(self) -> list[tuple[encodings.PositionEncoding, Params]]:
-        """The single encodings that have position vectors, each with its parameters."""
-        both = encodings.split(self.encoding, self.position)
-        return [(part, params) for part, params in both if part.vectors]
+    def parts(self) -> list[Placed]:
+        """The single encodings that have position vectors."""
+        return [one for one in self.viewed() if one.view.vectors]
 
-    def params_of(self, part: encodings.PositionEncoding, position: Params) -> Params:
+    def viewed(self) -> list[Placed]:
+        """The single encodings that have vectors or frequencies."""
+        return [one for one in self.encoding.placed(self.position) if one.part.view]
+
+    def params_of(self, one: Placed, position: Params) -> Params:
         """The parameters of one part within those of the whole encoding, at some step."""
-        both = encodings.split(self.encoding, position)
-        return next(params for one, params in both if one.name == part.name)
+        return next(p.params for p in self.encoding.placed(position) if p.name == one.name)
 
-    def label(self, part: encodings.PositionEncoding) -> str:
+    def label(self, one: Placed) -> str:
         """The name of one part: the subject's, with the part's own if there are several."""
         if not self.name:
-            return part.name
-        return self.name if len(self.parts()) == 1 else f"{self.name}: {part.name}"
+            return one.name
+        return self.name if len(self.viewed()) == 1 else f"{self.name}: {one.name}"
 
-    def span(self, part: encodings.PositionEncoding, length: int) -> np.ndarray:
+    def span(self, one: Placed, length: int) -> np.ndarray:
         """The positions 0 .. length - 1 of an absolute part, or the offsets that a relative one
-        distinguishes."""
-        if part.kind == "relative":
-            assert self.model is not None  # A position table alone is absolute.
-            return np.arange(-self.model.clip, self.model.clip + 1)
-        return np.arange(min(length, self.length))
+        distinguishes, at most ±(length - 1)."""
+        if one.view.kind == "absolute":
+            return np.arange(min(length, self.length))
+        clip = one.part.offsets.clip if one.part.offsets else None
+        reach = length - 1 if clip is None else clip
+        return np.arange(-reach, reach + 1)
 
 
-def position_vectors(part: encodings.PositionEncoding, params: Params, x: np.ndarray) -> jax.Array:
-    """P(x) of a part that `Subject.parts` gave: `[len(x), D or d]`."""
-    assert part.vectors is not None
-    return part.vectors(params, x)
+def position_vectors(one: Placed, params: Params, x: np.ndarray) -> jax.Array:
+    """P(x) of a part that `Subject.parts` gave, with parameters of some step: `[len(x), D or d]`."""
+    assert one.view.vectors
+    return one.view.vectors(params, x)
 
 
-def axis(part: encodings.PositionEncoding) -> str:
+def axis(one: Placed) -> str:
     """What the position vectors of a part are indexed by."""
-    return "offset" if part.kind == "relative" else "position"
+    return "offset" if one.view.kind == "relative" else "position"
 
 
 def from_run(folder: Path) -> Subject:
@@ -136,8 +139,6 @@ def from_name(name: str, config: ConfigDict, seed: int) -> Subject:
         config.size,
         num_layers=1,
         position=name,
-        clip=config.clip,
-        sinusoid_scale=config.sinusoid_scale,
         vocab_size=_FRESH_WORDS,
         max_length=config.length,
     )
@@ -185,10 +186,16 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     table = load_position_table(path, family)
     return Subject(
         name=name,
-        encoding=encodings.learned_absolute(*table.vectors.shape),
-        position={"table": table.vectors},
+        encoding=_published(table.vectors),
+        position={PUBLISHED[0]: {PUBLISHED[1]: table.vectors}},
         length=len(table.vectors),
     )
+
+
+def _published(table: np.ndarray) -> Stack:
+    """The encoding that holds a table `[N, D]` of a published model."""
+    rows, hidden_size = table.shape
+    return stack_from_name(PUBLISHED[0], Sizes(hidden_size, hidden_size, 1, rows))
 
 
 def whole_words(tokenizer: Tokenizer) -> np.ndarray:

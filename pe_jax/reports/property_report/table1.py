@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from pe_jax import encodings, properties
+from pe_jax import properties
 from pe_jax.console.markdown import table
+from pe_jax.encodings import About, Placed, Stack, parameter_count
 from pe_jax.files import Json
 from pe_jax.models import BertConfig
 from pe_jax.reports.property_report.identical_words import probe
@@ -18,32 +19,7 @@ from pe_jax.reports.property_report.measures import Numbers, measure
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject, from_name, position_vectors
 from pe_jax.shapes import Array
-from pe_jax.training.pytrees import Params
 
-
-class Table1Row(NamedTuple):
-    """The cells of an encoding that do not depend on its parameters.
-
-    Attributes:
-      formula: of the position vectors; parameters: their number.
-      paper: what the paper's table 1 says on translation invariance, monotonicity and symmetry; †
-        means observed, not derived.
-    """
-
-    formula: str
-    parameters: str
-    paper: str
-
-
-TABLE1_ROWS: dict[str, Table1Row] = {
-    "none": Table1Row("–", "0", "–"),
-    "learned_absolute": Table1Row("P_x free", "L·D", "nearly†, locally†, nearly†"),
-    "sinusoidal_absolute": Table1Row("S(ω, x), ω_i = 10000^(−2i/D)", "0", "yes, locally, yes"),
-    "learnable_sinusoidal_absolute": Table1Row("S(ω, x), ω free", "D/2", "yes, locally†, yes"),
-    "learned_relative": Table1Row("P_m free", "(2·clip+1)·d", "yes, locally†, no"),
-    "sinusoidal_relative": Table1Row("S(ω, m), ω_i = 10000^(−2i/d)", "0", "yes, locally, no"),
-    "learnable_sinusoidal_relative": Table1Row("S(ω, m), ω free", "d/2", "yes, locally†, no"),
-}
 _SHOWN = ("translation_invariance", "monotonicity_local", "monotonicity_all", "symmetry")
 _HEADINGS = ("TI", "mono. {}", "mono. all", "symm.")
 
@@ -60,15 +36,15 @@ def table1(subjects: list[Subject], settings: Settings) -> Section | None:
     for encoding in [subject.encoding for subject in subjects if subject.untrained]:
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
         measured = _measured(fresh, settings)
-        fixed = _fixed_cells(encoding)
+        about = _about(encoding)
         numbers[encoding.name] = {
-            "formula": fixed.formula,
+            "formula": about.formula,
             "parameters": measured.parameters,
             "turning_point": measured.turning_point,
             "untrained": measured.properties,
             "trained": {},
         }
-        rows.append(_row(encoding.name, fixed, measured))
+        rows.append(_row(encoding.name, about, measured))
         for run in subjects:
             if run.step and run.encoding.name == encoding.name:
                 mine = _measured([run], settings)
@@ -87,10 +63,10 @@ def _lines(rows: list[list[str]], model: BertConfig, config: ConfigDict) -> list
     headings = [h.format(config.table_window) for h in _HEADINGS]
     return [
         f"Sizes before training: {config.size} (D = {model.hidden_size}, d = {model.head_size}), "
-        f"length {config.length}, clip {config.clip}; mean of {config.seeds} random models.",
+        f"length {config.length}; mean of {config.seeds} random models.",
         "Violations by P·Pᵀ (plain) and by the logits of identical words (Ā): 0 = the property",
         "holds; 0 without decimals is exact. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], where x is",
-        "a position, m an offset clipped to ±clip. mono. is monotonicity, 0.5 = no order; ψ",
+        "a position, m an offset, clipped where there is a clip. mono. is monotonicity, 0.5 = no order; ψ",
         "decreases to the offset up to which the dot product of two vectors decreases. The paper",
         "judges absolute encodings by P·Pᵀ and relative ones by what they do in attention.",
         "",
@@ -102,13 +78,14 @@ def _lines(rows: list[list[str]], model: BertConfig, config: ConfigDict) -> list
     ]  # fmt: skip
 
 
-def _fixed_cells(encoding: encodings.PositionEncoding) -> Table1Row:
-    """Those of one encoding, or of several added up."""
-    rows = [TABLE1_ROWS[part.name] for part in encoding.parts or (encoding,)]
+def _about(encoding: Stack) -> About:
+    """What there is to know of one encoding, or of several added up."""
+    parts = [part for one in encoding.encodings for part in one.parts]
+    rows = [part.about or About(part.name, "", 0, "") for part in parts]
     if len(rows) == 1:
         return rows[0]
     formula, parameters = (" + ".join(cells) for cells in list(zip(*rows))[:2])
-    return Table1Row(formula, parameters, "–")
+    return About(formula or "–", parameters or "0", 0, "")
 
 
 class _Measured(NamedTuple):
@@ -126,7 +103,9 @@ def _measured(subjects: list[Subject], settings: Settings) -> _Measured:
         matrix: {k: float(np.mean([one[matrix][k] for one in found])) for k in found[0][matrix]}
         for matrix in found[0]
     }
-    count = encodings.parameter_count(subjects[0].encoding)
+    model = subjects[0].model
+    layers = model.num_layers if model else 1
+    count = parameter_count(subjects[0].encoding, layers)
     return _Measured(count, _turning_point(subjects[0], settings.config.length), mean)
 
 
@@ -134,10 +113,10 @@ def _both(subject: Subject, settings: Settings) -> dict[str, Numbers]:
     """The properties by P·Pᵀ, if there are vectors, and by identical words."""
     window = settings.config.table_window
     found: dict[str, Numbers] = {}
-    single = [] if subject.encoding.parts else subject.parts()  # Several have no single P·Pᵀ.
-    for part, params in single:
-        x = subject.span(part, settings.config.length)
-        found["vectors"] = _named(_proximity(part, params, x), window)
+    for part in _single(subject):
+        if part.view.vectors:
+            x = subject.span(part, settings.config.length)
+            found["vectors"] = _named(_proximity(part, x), window)
     found["words"] = _named(probe(subject, settings, "logits").mean(0), window)
     return found
 
@@ -147,34 +126,41 @@ def _named(phi: Array, window: int) -> Numbers:
     return {"monotonicity_local": measured[f"monotonicity_{window}"], **measured}
 
 
-def _proximity(part: encodings.PositionEncoding, params: Params, x: np.ndarray) -> jax.Array:
+def _single(subject: Subject) -> list[Placed]:
+    """The part that is the whole encoding; several parts have no single P·Pᵀ."""
+    placed = subject.encoding.placed(subject.position)
+    return placed if len(placed) == 1 else []
+
+
+def _proximity(part: Placed, x: np.ndarray) -> jax.Array:
     """P·Pᵀ; for sinusoids in closed form, ψ, which is bit-identical for equal offsets."""
-    if part.frequencies is None:
-        return properties.proximity(position_vectors(part, params, x))
+    if part.view.frequencies is None:
+        return properties.proximity(position_vectors(part, part.params, x))
     apart = np.abs(x[:, None] - x)
-    return properties.psi(part.frequencies(params), np.arange(apart.max() + 1))[jnp.asarray(apart)]
+    w = part.view.frequencies(part.params)
+    return properties.psi(w, np.arange(apart.max() + 1))[jnp.asarray(apart)]
 
 
 def _turning_point(subject: Subject, length: int) -> int | None:
-    for part, params in [] if subject.encoding.parts else subject.parts():
-        if part.frequencies is not None:
-            values = properties.psi(part.frequencies(params), np.arange(length))
-            return int(properties.turning_point(values))
+    for part in _single(subject):
+        if part.view.frequencies is not None:
+            w = part.view.frequencies(part.params).ravel()
+            return int(properties.turning_point(properties.psi(w, np.arange(length))))
     return None
 
 
-def _row(name: str, fixed: Table1Row | None, measured: _Measured) -> list[str]:
+def _row(name: str, about: About | None, measured: _Measured) -> list[str]:
     """A line of the table; that of a run leaves out what its encoding's line shows."""
     found, turn = measured.properties, measured.turning_point
     cell = lambda v: "0" if v == 0 else f"{v:.3f}"
     some = lambda matrix: [cell(found[matrix][k]) if matrix in found else "–" for k in _SHOWN]
     return [
         name,
-        fixed.formula if fixed else "",
-        fixed.parameters if fixed else "",
+        about.formula if about else "",
+        about.parameters if about else "",
         f"{measured.parameters:,}",
         "–" if turn is None else str(turn),
         *some("vectors"),
         *some("words"),
-        fixed.paper if fixed else "",
+        about.paper if about else "",
     ]

@@ -6,7 +6,7 @@ import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.console.markdown import table
-from pe_jax.encodings import PositionEncoding
+from pe_jax.encodings import Placed
 from pe_jax.reports.property_report.measures import (
     Numbers,
     cells,
@@ -24,19 +24,19 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
     numbers: dict[str, dict[str, Numbers]] = {}
     rows, panels = [], []
     for subject in subjects:
-        for part, params in subject.parts():
+        for part in subject.parts():
             x = subject.span(part, settings.config.length)
             label = subject.label(part)
             before = subject.params_of(part, subject.start or {})
-            versions = {"trained" if subject.step else "as it is": params}
+            versions = {"trained" if subject.step else "as it is": part.params}
             if before:
                 versions["at the start"] = before
             for when, some in versions.items():
                 phi = np.asarray(properties.proximity(position_vectors(part, some, x)))
                 found = measure(phi, settings.windows)
                 numbers.setdefault(label, {})[when] = found
-                rows.append([label, part.kind, when, *cells(found, list(names))])
-                if some is params:
+                rows.append([label, part.view.kind, when, *cells(found, list(names))])
+                if some is part.params:
                     panels.append(panel(label, part, phi, x))
     if not panels:
         return None
@@ -58,6 +58,6 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
     return Section("Position vectors", numbers, lines, [path])
 
 
-def panel(title: str, part: PositionEncoding, phi: np.ndarray, x: np.ndarray) -> figures.Panel:
+def panel(title: str, part: Placed, phi: np.ndarray, x: np.ndarray) -> figures.Panel:
     """P·Pᵀ of a part at positions or offsets `x`, in units of its self-proximity."""
     return figures.Panel(title, to_unit(phi), int(x[0]), int(x[-1]), axis(part), axis(part))

@@ -25,7 +25,7 @@ from pe_jax.console.terminal import Progress, say
 from pe_jax.data.rows import EvaluationBatch, TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
-from pe_jax.models import BertConfig, train_flops
+from pe_jax.models import BertConfig, frequencies, train_flops
 from pe_jax.tasks.finetuning.finetuning_config import PROBLEMS, resolve
 from pe_jax.tasks.finetuning.problem import Problem
 from pe_jax.tasks.finetuning.selection import check_select
@@ -44,7 +44,7 @@ from pe_jax.training.step import (
     make_train_step,
     over_seeds,
 )
-from pe_jax.training.transplant import Changes, resize_positions, transplant
+from pe_jax.training.transplant import Changes, transplant
 
 _SECONDS_A_LINE = 10.0  # Of a long evaluation, such as SQuAD's on a CPU.
 
@@ -180,7 +180,9 @@ def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> Fi
         say(note)
     lengths = (*(size for size in data.buckets if size < data.length), data.length)
     batches = _training_batches(config, problem, lengths)
-    schedule, optimizer = optimizers.from_config(config.optimizer, len(batches))
+    schedule, optimizer = optimizers.from_config(
+        config.optimizer, len(batches), functools.partial(frequencies, model)
+    )
     each = sharding.by_seeds(mesh)
     shardings = TrainState(sharding.replicated(mesh), each, each, each)  # type: ignore[arg-type]
     step = over_seeds(make_train_step(problem.task, optimizer, accumulation=config.accumulation))
@@ -221,20 +223,14 @@ def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[Tra
       ValueError: if it has no parameters yet, or its encoder does not fit.
     """
     start = open_start(experiment.config.init)
-    old_encoding = start.encoding
     old = start.params(
         lambda tree: jax.tree.map(lambda _: sharding.replicated(experiment.mesh), tree)
     )
     if experiment.config.resize and "position" in old["bert"]:
-        position = resize_positions(
-            old_encoding,
-            old["bert"]["position"],
-            experiment.model.max_length,
-            experiment.config.resize,
-        )
+        to = experiment.model.max_length, experiment.config.resize
+        position = start.model.encoding().resize(old["bert"]["position"], *to)
         old = {**old, "bert": {**old["bert"], "position": position}}
-    encoding = experiment.model.encoding()
-    merge = lambda params, old: transplant(params, encoding, old, old_encoding, heads=False)
+    merge = functools.partial(transplant, heads=False)
     one = jax.eval_shape(experiment.problem.task.init, jax.random.key(0))
     _, changes = merge(one, old)
     each = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))

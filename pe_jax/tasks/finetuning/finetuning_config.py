@@ -12,6 +12,7 @@ from pe_jax.models import BertConfig
 from pe_jax.tasks.finetuning.classification import glue_problem
 from pe_jax.tasks.finetuning.problem import Problem
 from pe_jax.tasks.finetuning.spans import squad_problem
+from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.start import open_start
 
 # By config.task.
@@ -57,7 +58,7 @@ def fit_length(config: ConfigDict) -> None:
     length, rows = config.data.length, config.model.max_length
     if length <= rows:
         return
-    if "learned_absolute" in config.model.position.split("+") and not config.resize:
+    if model_config(config).encoding().longest is not None and not config.resize:
         raise ValueError(
             f"Inputs of {length} tokens do not fit a learned table of {rows} positions: give "
             "--config.resize=interpolate or repeat (pe_jax.encodings.resize_table), give shorter "

@@ -187,6 +187,5 @@ def transplant_start(experiment: PretrainingExperiment, params: Params) -> tuple
     Raises:
       ValueError: if it has no parameters yet, or a part other than the positions does not fit.
     """
-    start = open_start(experiment.config.init)
-    old = start.params(experiment.shardings_of)
-    return transplant(params, experiment.model.encoding(), old, start.encoding)
+    old = open_start(experiment.config.init).params(experiment.shardings_of)
+    return transplant(params, old)

@@ -6,7 +6,6 @@ from ml_collections import ConfigDict
 
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
-from pe_jax.models import BertConfig
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.start import open_start
 
@@ -29,7 +28,7 @@ def resolve(config: ConfigDict) -> ConfigDict:
     start, own = open_start(config.init).model, model_config(config)
     open_sizes = [name for name in _SIZES if config.model[name] is None]
     longest = max(stage.length for stage in stage_configs(config))
-    learned = [_has_table(model) for model in (start, own)]
+    learned = [model.encoding().longest is not None for model in (start, own)]
     length = ["max_length"] if all(learned) and longest <= start.max_length else []
     taken = {
         name: getattr(start, name)
@@ -76,7 +75,3 @@ def tokenizer_file(config: ConfigDict) -> str:
             f"at {config.init} was trained with: leave config.data.vocab empty."
         )
     return str(started)
-
-
-def _has_table(model: BertConfig) -> bool:
-    return "learned_absolute" in model.position.split("+")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from pe_jax.models import BertConfig
+from pe_jax.models import BertConfig, frequencies
 from pe_jax.tasks.pretraining.objective import pretraining_task
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding
@@ -63,7 +64,9 @@ def make_program(
     Args:
       model: see `model_config`.
     """
-    schedule, optimizer = optimizers.from_config(config.optimizer, steps)
+    schedule, optimizer = optimizers.from_config(
+        config.optimizer, steps, functools.partial(frequencies, model)
+    )
     task = pretraining_task(model)
     task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
     state = _state_shapes(task, optimizer)
