@@ -58,13 +58,26 @@ def in_float64(function, *args):
         return np.asarray(value), jax.tree.map(np.asarray, grads)
 
 
+def clipped(name, clip):
+    """The name with this clip of its relative parts."""
+    parts = (f"{p}(clip={clip})" if p.endswith("relative") else p for p in name.split("+"))
+    return "+".join(parts)
+
+
 def build(name, clip, heads, dim):
     """An encoding of that clip, and parameters that are large enough to be seen."""
-    encoding = encodings.from_name(
-        name, hidden_size=heads * dim, head_size=dim, num_heads=heads, max_length=16, clip=clip
-    )
+    sizes = dict(hidden_size=heads * dim, head_size=dim, num_heads=heads, max_length=16)
+    encoding = encodings.from_name(clipped(name, clip), **sizes)
     drawn = encoding.init(jax.random.key(3))
     return encoding, jax.tree.map(lambda x: 4 * x if x.ndim == 2 else x, drawn)
+
+
+def _range(positions):
+    """Positions as a range, where they are one."""
+    one = (
+        range(int(positions[0]), int(positions[0]) + len(positions)) if positions.ndim == 1 else ()
+    )
+    return one if positions.ndim == 1 and positions.tolist() == list(one) else positions
 
 
 def draw(rows, lq, lk, heads, dim):
@@ -83,15 +96,15 @@ def check_attention(name, qkv, positions_q, positions_k, mask, clip, form="auto"
     # One row for all queries where it is the same, as padding masks have it.
     short = mask[:, :1] if (mask == mask[:, :1]).all() else mask
 
+    context = encodings.Context(_range(positions_q), _range(positions_k))
+
     def ours(q, k, v, params):
-        where = dict(positions_q=positions_q, positions_k=positions_k)
         mask = jnp.asarray(short)[:, None]
-        out = pe_jax.attention.attention(q, k, v, encoding, params, mask=mask, form=form, **where)
+        out = pe_jax.attention.attention(q, k, v, encoding, params, context, mask=mask, form=form)
         return (out * to).sum()
 
     def loops(q, k, v, params):
-        nested = params if encoding.parts else {name: params}
-        nested = {n: nested.get(n, {}) for n in relative}
+        nested = {n: params.get(n, {}) for n in relative}
         out = attention(
             relative, nested, q, k, v, spread(positions_q), spread(positions_k), mask, clip
         )

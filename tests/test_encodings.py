@@ -6,16 +6,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pe_jax import encodings
+from pe_jax.attention import attention_logits
 
-SIZES = dict(hidden_size=8, head_size=4, num_heads=2, max_length=16, clip=3)
+SIZES = dict(hidden_size=8, head_size=4, num_heads=2, max_length=16)
 
 
-def build(name, **changes):
-    return encodings.from_name(name, **{**SIZES, **changes})
+def build(name):
+    return encodings.from_name(reference.clipped(name, 3), **SIZES)
+
+
+def embedded(encoding, params, positions):
+    """What `encoding` adds to an input of zeros."""
+    return encodings.embed(encoding, params, jnp.zeros((1, len(positions), 8)), positions)[0]
+
+
+def view(encoding):
+    """How the one part of `encoding` is measured."""
+    (part,) = encoding.parts
+    return part.view
 
 
 # --- the sinusoid ---------------------------------------------------------------------------------
@@ -67,13 +80,25 @@ def test_scale_of_absolute_sinusoids():
     for make in (encodings.sinusoidal_absolute, encodings.learnable_sinusoidal_absolute):
         small, full = make(8, scale=0.5), make(8)
         params = full.init(jax.random.key(0))
-        x = np.arange(5)
-        np.testing.assert_allclose(small.embed(params, x), full.embed(params, x) / 2, rtol=1e-6)
-        np.testing.assert_array_equal(small.vectors(params, x), small.embed(params, x))
-    named = build("sinusoidal_absolute", sinusoid_scale=0.5)
-    np.testing.assert_array_equal(
-        named.embed({}, x), encodings.sinusoidal_absolute(8, scale=0.5).embed({}, x)
-    )
+        x = range(5)
+        half = embedded(full, params, x) / 2
+        np.testing.assert_allclose(embedded(small, params, x), half, rtol=1e-6)
+        seen = view(small).vectors(params.get(small.parts[0].key, {}), np.arange(5))
+        np.testing.assert_array_equal(seen, embedded(small, params, x))
+    named = encodings.from_name("sinusoidal_absolute(scale=0.5)", **SIZES)
+    expected = embedded(encodings.sinusoidal_absolute(8, scale=0.5), {}, x)
+    np.testing.assert_array_equal(embedded(named, {}, x), expected)
+
+
+@pytest.mark.parametrize("w", [1.0, 0.3, 1e-3])
+def test_angles_far_out(w):
+    """A shift by 2^17 rotates by the same angle for every position: differences stay."""
+    w = jnp.array([w])
+    near, far = (encodings.angles(jnp.arange(8) + shift, w)[:, 0] for shift in (0, 2**17))
+    turn = np.exp(1j * np.asarray(far)) / np.exp(1j * np.asarray(near))
+    np.testing.assert_allclose(turn, turn[0], atol=3e-6)
+    slope = jax.grad(lambda w: encodings.angles(jnp.array([5, 2**17 + 3]), w).sum())(w)
+    assert float(slope[0]) == pytest.approx(5 + 2**17 + 3)
 
 
 # --- names, parameters ----------------------------------------------------------------------------
@@ -97,7 +122,7 @@ def test_the_paper_has_13():
 @pytest.mark.parametrize("name", encodings.PAPER)
 def test_parameter_counts(name):
     encoding = build(name)
-    assert encoding.name == name
+    assert encoding.name == reference.clipped(name, 3)
     expected = sum(COUNTS[part] for part in name.split("+"))
     params = encoding.init(jax.random.key(0))
     assert encodings.parameter_count(encoding) == expected
@@ -118,43 +143,150 @@ def test_learnable_sinusoids_start_at_the_fixed_ones():
     for kind in ("absolute", "relative"):
         fixed, learnable = build(f"sinusoidal_{kind}"), build(f"learnable_sinusoidal_{kind}")
         x = jnp.arange(-2, 3)
-        start = learnable.init(jax.random.key(0))
-        np.testing.assert_array_equal(fixed.vectors({}, x), learnable.vectors(start, x))
+        (start,) = learnable.init(jax.random.key(0)).values()
+        np.testing.assert_array_equal(view(fixed).vectors({}, x), view(learnable).vectors(start, x))
 
 
 def test_separate_tables_for_keys_and_values():
     encoding = encodings.learned_relative(4, clip=3, separate=True)
     params = encoding.init(jax.random.key(0))
     assert encodings.parameter_count(encoding) == 2 * 7 * 4
-    assert not np.allclose(params["key"]["table"], params["value"]["table"])
+    own = params["learned_relative"]
+    assert not np.allclose(own["key"]["table"], own["value"]["table"])
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("learned_absolut", "Did you mean learned_absolute"),
-        ("learned_absolute+relative", "'relative' in 'learned_absolute\\+relative'"),
-        ("", "Unknown position encoding ''"),
+        ("learned_absolute+relative", "'relative' is not known.*in 'learned_absolute\\+relative'"),
+        ("", "Cannot read the position encoding ''"),
+        ("learned_absolute+", "Cannot read the position encoding"),
         ("learned_relative+learned_relative", "may occur once"),
+        ("learned_relative(clip=4)+learned_relative(clip=8)", "may occur once"),
+        ("learned_relative(clp=3)", "has no option 'clp'. Did you mean clip"),
+        ("learned_relative(clip=3, clip=4)", "Cannot read"),
+        ("learned_relative(clip='three')", "'clip' takes int, got 'three'"),
+        ("learned_relative(clip=2.5)", "'clip' takes int, got 2.5"),
+        ("learned_relative(clip=True)", "'clip' takes int, got True"),
+        ("learned_relative(clip=0)", "must be >= 1, got 0"),
+        ("sinusoidal_relative(base=0)", "base of the frequencies is positive, got 0"),
+        ("learned_relative(3)", "need their names"),
+        ("learned_relative(clip=1 + 2)", "is no number, word or tuple"),
+        ("1+none", "'1' is no encoding"),
+        ("none.x", "'none.x' is no encoding"),
+        ("__import__('os')", "'__import__' is not known"),
+        ("cycle(none, learned_relative)", "differs from layer to layer"),
     ],
 )
-def test_unknown_names(name, message):
+def test_names_that_mean_nothing(name, message):
     with pytest.raises(ValueError, match=message):
-        build(name)
+        encodings.from_name(name, **SIZES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "learned_relative(clip=16)",
+        "learned_relative(clip=16, separate=True)",
+        "sinusoidal_absolute(base=500, scale=0.03)",
+        "sinusoidal_relative(clip=None)+learned_absolute",
+    ],
+)
+def test_names_parse_back(name):
+    assert encodings.from_name(name, **SIZES).name == name
+
+
+def test_a_default_that_is_written_out_is_left_out():
+    assert encodings.from_name("sinusoidal_relative( clip = 64 )", **SIZES).name == (
+        "sinusoidal_relative"
+    )
+
+
+def test_lists_of_names_are_cut_outside_parentheses():
+    text = "none, learned_relative(clip=4, separate=True),cycle(none, none)"
+    assert encodings.split_names(text) == [
+        "none", "learned_relative(clip=4, separate=True)", "cycle(none, none)"
+    ]  # fmt: skip
 
 
 def test_any_other_combination():
     encoding = build("sinusoidal_absolute+learned_absolute+learned_relative")
     params = encoding.init(jax.random.key(0))
     assert set(params) == {"learned_absolute", "learned_relative"}
-    total = encoding.embed(params, np.arange(5))
-    parts = [p.embed(q, np.arange(5)) for p, q in encodings.split(encoding, params) if p.embed]
-    np.testing.assert_allclose(total, parts[0] + parts[1], rtol=1e-6)
+    total = embedded(encoding, params, range(5))
+    alone = [embedded(encodings.PositionEncoding((p,)), params, range(5)) for p in encoding.parts]
+    np.testing.assert_allclose(total, sum(alone), rtol=1e-6)
 
 
-def test_clip_must_tell_something_apart():
-    with pytest.raises(ValueError, match="must be >= 1, got 0"):
-        build("learned_relative", clip=0)
+def test_missing_parameters_are_named():
+    encoding = build("learned_absolute+learned_relative")
+    with pytest.raises(ValueError, match="learned_relative are missing; got learned_absolute"):
+        encoding.split({"learned_absolute": {}})
+    assert build("none").split(None) == []
+
+
+def test_positions_that_do_not_fit():
+    encoding = build("sinusoidal_absolute")
+    x = jnp.zeros((1, 5, 8))
+    for positions, message in (
+        (range(4), "4 positions for 5 tokens"),
+        (np.zeros((2, 3)), "3 positions for 5 tokens"),
+        (range(0, 10, 2), "consecutive"),
+        (np.zeros((1, 1, 5)), r"Positions are \[L\] or \[B, L\], got \[1, 1, 5\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            encodings.embed(encoding, {}, x, positions)
+
+
+# --- stacks over layers ---------------------------------------------------------------------------
+
+STACKS = {
+    "learned_absolute": {"learned_absolute/table": (16, 8)},
+    "cycle(learned_relative(clip=2), none)": {"cycle_0/learned_relative/table": (5, 4)},
+    "learned_absolute+cycle(learned_relative(clip=2), none, learned_relative(clip=2))": {
+        "cycle_0/learned_relative/table": (5, 4),
+        "learned_absolute/table": (16, 8),
+    },
+    "own(learnable_sinusoidal_relative, none)": {
+        "layer_0/learnable_sinusoidal_relative/frequencies": (2,),
+        "layer_2/learnable_sinusoidal_relative/frequencies": (2,),
+    },
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_parameters_of_stacks(name):
+    stack = encodings.stack_from_name(name, encodings.Sizes(**SIZES))
+    assert stack.name == name
+    params = stack.init(jax.random.key(0), 4)
+    shapes = {
+        "/".join(key.key for key in path): leaf.shape
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    assert shapes == STACKS[name]
+    assert encodings.parameter_count(stack, 4) == sum(map(math.prod, shapes.values()))
+    placed = {one.name: one.params for one in stack.placed(params)}
+    assert {name for name, own in placed.items() if own} == {
+        path.rpartition("/")[0] for path in shapes
+    }
+    for layer in range(4):
+        encoding, own = stack.at_layer(params, layer)
+        assert len(encoding.split(own)) == len(encoding.parts)  # No parameter is missing.
+    marks = jax.tree_util.tree_leaves_with_path(stack.frequencies(params))
+    assert all(mark == (path[-1].key == "frequencies") for path, mark in marks)
+
+
+def test_stacks_that_cannot_be():
+    read = lambda name: encodings.stack_from_name(name, encodings.Sizes(**SIZES))
+    for name, message in {
+        "cycle(none)+own(none)": "more than one",
+        "cycle(cycle(none))": "inside another encoding",
+        "cycle()": "at least one",
+        "learned_relative+cycle(learned_relative)": "may occur once",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            read(name)
 
 
 # --- learned tables -------------------------------------------------------------------------------
@@ -163,11 +295,13 @@ def test_clip_must_tell_something_apart():
 def test_a_position_past_a_learned_table():
     encoding = build("learned_absolute")
     params = encoding.init(jax.random.key(0))
-    for positions in (np.arange(17), jnp.arange(17), np.array([-1])):
+    for positions in (range(17), np.arange(17), jnp.arange(17), np.array([-1])):
         with pytest.raises(ValueError, match=r"length 16 .*sinusoidal.*resize_table"):
-            encoding.embed(params, positions)
+            embedded(encoding, params, positions)
+    with pytest.raises(ValueError, match="rows for integers, got float64"):
+        embedded(encoding, params, np.array([0.5]))
     # Inside jit the values are not known: NaN, never a wrong row.
-    out = jax.jit(encoding.embed)(params, jnp.array([15, 16]))
+    out = jax.jit(lambda x: embedded(encoding, params, x))(jnp.array([15, 16]))
     assert np.isfinite(out[0]).all() and np.isnan(out[1]).all()
 
 
@@ -206,8 +340,9 @@ def test_the_sign_of_offsets():
 
     encoding = build("learned_relative")
     table = jnp.arange(7.0)[:, None] * jnp.ones((1, 4))  # Row r holds r; offset m is row m + 3.
-    q = jnp.ones((1, 2, 1, 4))
-    got = encoding.logits({"table": table}, q, q, np.arange(2), np.arange(5))[0, 0] / 4
+    params = {"learned_relative": {"table": table}}
+    q, k = jnp.ones((1, 2, 1, 4)), jnp.zeros((1, 5, 1, 4))
+    got = attention_logits(q, k, encoding, params)[0, 0] * 4**0.5 / 4
     assert got.tolist() == [[3, 4, 5, 6, 6], [2, 3, 4, 5, 6]]  # Clipped at +3.
 
 
@@ -216,9 +351,8 @@ def test_relative_terms_ignore_a_common_shift(name):
     encoding = build(name)
     params = encoding.init(jax.random.key(0))
     q = jax.random.normal(jax.random.key(1), (2, 9, 2, 4))
-    here = encoding.logits(params, q, q, np.arange(9), np.arange(9))
-    there = encoding.logits(params, q, q, np.arange(9) + 100, np.arange(9) + 100)
-    np.testing.assert_allclose(here, there, atol=1e-4)
+    logits = lambda at: attention_logits(q, q, encoding, params, encodings.Context(at))
+    np.testing.assert_allclose(logits(range(9)), logits(range(100, 109)), atol=1e-4)
 
 
 def test_no_flax_in_encodings_and_attention():

@@ -97,11 +97,12 @@ def test_a_published_model_is_exported_unchanged(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["none", "sinusoidal_absolute", "learnable_sinusoidal_absolute", "learned_absolute"]
+    "name",
+    ["none", "sinusoidal_absolute(scale=0.5)", "learnable_sinusoidal_absolute", "learned_absolute"],
 )
 def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
     """A BERT with a position table then has the same outputs."""
-    config = BertConfig(**{**vars(MODEL), "position": name, "sinusoid_scale": 0.5})
+    config = BertConfig(**{**vars(MODEL), "position": name})
     params = random_params(BertForPretraining, config)
     save_bert(tmp_path / "out", config, params, tokenizer)
     tokens = np.random.default_rng(1).integers(0, V, (2, N))
@@ -117,10 +118,10 @@ def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("learned_relative", "learned_relative adds a term to the attention logits, learned_rel"),
+        ("learned_relative", "learned_relative adds terms to the attention logits, learned_rel"),
         (
             "learned_absolute+sinusoidal_relative",
-            "cannot represent .*: sinusoidal_relative adds a term",
+            "cannot represent .*: sinusoidal_relative adds terms",
         ),
     ],
 )
@@ -128,7 +129,7 @@ def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
     config = BertConfig(**{**vars(MODEL), "position": name})
     with pytest.raises(ValueError, match=match):
         save_bert(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
-    with pytest.raises(ValueError, match="adds position vectors to what is attended to"):
+    with pytest.raises(ValueError, match="adds position vectors to the values"):
         position_table(config, {})
     assert not (tmp_path / "out").exists()
 

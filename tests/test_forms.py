@@ -9,14 +9,13 @@ import pytest
 import reference
 
 from pe_jax import encodings
-from pe_jax.attention import attention, core, dropout, forms, relative
-from pe_jax.encodings import combine
+from pe_jax.attention import attention, core, dropout, forms, offset_terms
 
 H, d = 2, 4
-RELATIVE = [n for n in encodings.SINGLE if n.endswith("relative")]
+RELATIVE = [n for n in encodings.PAPER if n.endswith("relative") and "+" not in n]
 SERVED = [
     (form, name)
-    for form in ("naive", "buckets", "rotation", "fused")
+    for form in ("naive", "pairs", "buckets", "rotation", "fused")
     for name in RELATIVE
     if form != "rotation" or "sinusoidal" in name
 ]
@@ -41,7 +40,7 @@ def small_blocks(monkeypatch):
 @pytest.mark.parametrize(("form", "name"), SERVED)
 @pytest.mark.parametrize(("lq", "lk", "first", "clip"), [(5, 8, 2, 2), (7, 7, 0, 9)])
 def test_every_form_against_the_loops(form, name, lq, lk, first, clip):
-    """Clips within and beyond the length, queries that start elsewhere, a key nobody looks at."""
+    """Clips within and beyond the length, queries that start elsewhere, a key that no query attends to."""
     mask = np.ones((2, lq, lk), bool)
     mask[1, :, -2:] = False
     at_q, at_k = np.arange(lq) + first, np.arange(lk)
@@ -71,15 +70,14 @@ def test_every_form_drops_the_same_weights(form):
 def test_bfloat16_gradients_stay_near_float32(form, name, per_row):
     """At sizes of real heads: XLA lacks some bfloat16 products on CPUs, see `product`."""
     if per_row and form == "buckets":
-        pytest.skip("needs consecutive positions that are known while compiling")
+        pytest.skip("needs ranges")
     encoding, params = reference.build(name, 5, 4, 64)
     positions = jnp.tile(jnp.arange(64), (4, 1)) if per_row else None
     qkv = [jnp.asarray(x) / 2 for x in reference.draw(4, 64, 64, 4, 64)]
     to = np.random.default_rng(9).normal(size=qkv[0].shape)
 
     def loss(q, k, v, params):
-        where = dict(positions_q=positions, positions_k=positions)
-        out = attention(q, k, v, encoding, params, form=form, **where)
+        out = attention(q, k, v, encoding, params, encodings.Context(positions), form=form)
         return (out.astype(jnp.float32) * to).sum()
 
     grads = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))
@@ -105,12 +103,13 @@ def test_dropped_weights_are_those_of_dropout():
 
 def test_gradient_through_dropout_is_the_derivative():
     encoding, params = build("learnable_sinusoidal_relative", 3)
+    ((name, own),) = params.items()
     q, k, v = (jnp.asarray(x, jnp.float32) for x in draw(1, 6, 6))
     loss = lambda params: (
         attention(q, k, v, encoding, params, dropout_rate=0.3, dropout_key=jax.random.key(1)) ** 2
     ).sum()
-    slope = jax.grad(loss)(params)["frequencies"][1]
-    at = lambda h: loss({"frequencies": params["frequencies"].at[1].add(h)})
+    slope = jax.grad(loss)(params)[name]["frequencies"][1]
+    at = lambda h: loss({name: {"frequencies": own["frequencies"].at[1].add(h)}})
     np.testing.assert_allclose(slope, (at(1e-2) - at(-1e-2)) / 2e-2, rtol=2e-2)
 
 
@@ -119,13 +118,13 @@ def test_spread_and_collect_are_transposes():
     for clip, lq, lk, shift in ((3, 5, 7, 0), (3, 5, 7, -2), (9, 4, 4, 1), (1, 6, 3, 4)):
         buckets = jnp.asarray(rng.normal(size=(2, lq, 2 * clip + 1)), jnp.float32)
         x = jnp.asarray(rng.normal(size=(2, lq, lk)), jnp.float32)
-        out = relative.spread(clip, lk, buckets, shift)
+        out = offset_terms.spread(clip, lk, buckets, shift)
         for i in range(lq):
             for j in range(lk):
                 bucket = min(max(j - i + shift, -clip), clip) + clip
                 np.testing.assert_array_equal(out[:, i, j], buckets[:, i, bucket])
         there = (out * x).sum()
-        back = (buckets * relative.collect(clip, lk, x, shift)).sum()
+        back = (buckets * offset_terms.collect(clip, lk, x, shift)).sum()
         np.testing.assert_allclose(there, back, rtol=1e-4)
 
 
@@ -134,9 +133,8 @@ def test_fused_memory_is_linear_in_the_length(name):
     """Twice the length, at most a little over twice the temporaries, forward and backward."""
 
     def temporaries(length):
-        encoding = encodings.from_name(
-            name, hidden_size=8, head_size=d, num_heads=H, max_length=length
-        )
+        sizes = dict(hidden_size=8, head_size=d, num_heads=H, max_length=length)
+        encoding = encodings.from_name(name, **sizes)
         shape = jax.ShapeDtypeStruct((1, length, H, d), jnp.float32)
         params = jax.eval_shape(encoding.init, jax.random.key(0))
         loss = lambda q, k, v, p: attention(
@@ -172,7 +170,7 @@ def test_auto_names_no_form_that_cannot_serve():
     q, k, v = draw(1, 6, 6)
     packed = jnp.array([[0, 1, 2, 0, 1, 2]])
     run = lambda platform, positions: attention(
-        q, k, v, encoding, params, positions_q=positions, positions_k=positions, platform=platform
+        q, k, v, encoding, params, encodings.Context(positions), platform=platform
     )
     expected = run("cpu", packed)
     for platform in ("cpu", "gpu", "tpu"):
@@ -182,9 +180,7 @@ def test_auto_names_no_form_that_cannot_serve():
 
 
 def test_two_relative_terms_at_once():
-    both = combine(
-        encodings.learned_relative(d, clip=2), encodings.sinusoidal_relative(d, clip=None)
-    )
+    both = encodings.learned_relative(d, clip=2) + encodings.sinusoidal_relative(d, clip=None)
     params = both.init(jax.random.key(0))
     q, k, v = draw(1, 9, 9)
     expected = attention(q, k, v, both, params, form="naive")
@@ -196,18 +192,20 @@ def test_two_relative_terms_at_once():
 def test_forms_that_cannot():
     encoding, params = build("learned_relative", 3)
     q, k, v = draw(1, 6, 6)
-    with pytest.raises(ValueError, match=r"auto, naive, buckets.*got 'flash'"):
+    with pytest.raises(ValueError, match=r"auto, naive, pairs, buckets.*got 'flash'"):
         attention(q, k, v, encoding, params, form="flash")
-    with pytest.raises(ValueError, match=r"'rotation' needs vectors made of waves.*learned_rel"):
+    with pytest.raises(
+        ValueError, match=r"'rotation' needs vectors that are sinusoids.*learned_rel"
+    ):
         attention(q, k, v, encoding, params, form="rotation")
     apart = np.array([0, 2, 4, 6, 8, 10])
     for form in ("buckets", "kernel"):
-        with pytest.raises(ValueError, match=f"{form!r} needs .*consecutive positions"):
-            attention(q, k, v, encoding, params, positions_q=apart, positions_k=apart, form=form)
+        with pytest.raises(ValueError, match=f"{form!r} needs .*ranges"):
+            attention(q, k, v, encoding, params, encodings.Context(apart), form=form)
 
 
 def test_blocks_are_cut_and_joined():
     x = jnp.arange(2 * 7 * 3.0).reshape(2, 7, 3)
-    parts = core._cut(x, 3)
+    parts = core._blocks(x, 3)
     assert parts.shape == (3, 2, 3, 3)
-    np.testing.assert_array_equal(core._join(parts, 7), x)
+    np.testing.assert_array_equal(core._join(parts, 1, 7), x)

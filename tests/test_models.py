@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import reference
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset
@@ -20,12 +21,11 @@ CONFIG = BertConfig(
     num_heads=2,
     intermediate_size=12,
     max_length=16,
-    clip=3,
     initializer_stddev=0.5,
 )
 
 # Each kind by itself, and one combination.
-EACH = [*encodings.SINGLE, "learned_absolute+learnable_sinusoidal_relative"]
+EACH = [*encodings.PAPER[:7], "learned_absolute+learnable_sinusoidal_relative"]
 
 POSITIONS = {
     "learned_absolute": {"table": (16, 8)},
@@ -71,6 +71,7 @@ SHARED = {
 
 
 def make(position="learned_absolute", seed=0, **changes):
+    position = reference.clipped(position, 3)
     model = BertForPretraining(dataclasses.replace(CONFIG, position=position, **changes))
     one = jnp.zeros((1, 4), jnp.int32)
     return model, jax.jit(model.init)(jax.random.key(seed), one, one[:, :1])
@@ -83,10 +84,7 @@ def tokens(rows=2, length=6, seed=1):
 @pytest.mark.parametrize("name", encodings.PAPER)
 def test_exact_parameter_tree(name):
     parts = name.split("+")
-    if len(parts) == 1:
-        position = POSITIONS[name]
-    else:
-        position = {f"{p}/{leaf}": s for p in parts for leaf, s in POSITIONS[p].items()}
+    position = {f"{p}/{leaf}": s for p in parts for leaf, s in POSITIONS[p].items()}
     expected = {**SHARED, **{f"bert/position/{leaf}": s for leaf, s in position.items()}}
     _, variables = make(name)
     got = flax.traverse_util.flatten_dict(variables["params"], sep="/")
@@ -227,17 +225,21 @@ def test_every_parameter_learns(name):
 def test_an_encoding_of_ones_own():
     """A PositionEncoding that has no name in this library goes straight into the model."""
 
-    def logits(params, q, k, positions_q, positions_k):
-        distance = jnp.abs(encodings.offsets(positions_q, positions_k))
-        return -params["slopes"][:, None, None] * distance
+    def bias(params, x, context):
+        return -params["slopes"] * jnp.abs(x)[..., None]
 
-    own = encodings.PositionEncoding(
-        "my_bias", "none", lambda key: {"slopes": jnp.ones(2)}, logits=logits
+    part = encodings.Part(
+        "my_bias",
+        lambda key: {"slopes": jnp.ones(2)},
+        offsets=encodings.Offsets(bias=bias),
     )
-    model = Bert(CONFIG, own)
+    own = encodings.PositionEncoding((part,))
+    model = Bert(dataclasses.replace(CONFIG, position=own))
     variables = jax.jit(model.init)(jax.random.key(0), tokens())
-    assert variables["params"]["position"]["slopes"].shape == (2,)
-    assert model.apply(variables, tokens()).shape == (2, 6, 8)
+    slopes = lambda params: params["position"]["my_bias"]["slopes"]
+    assert slopes(variables["params"]).shape == (2,)
+    grads = jax.grad(lambda v: (model.apply(v, tokens()) ** 3).sum())(variables)
+    assert np.abs(slopes(grads["params"])).min() > 0
 
 
 @pytest.mark.parametrize("name", EACH)

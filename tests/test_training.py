@@ -35,7 +35,6 @@ MODEL = BertConfig(
     num_heads=2,
     intermediate_size=24,
     max_length=10,
-    clip=3,
     position="learned_absolute+learnable_sinusoidal_relative",
     dropout_rate=0.0,
     attention_dropout_rate=0.0,
@@ -617,7 +616,7 @@ def test_epochs_become_steps(tmp_path):
     assert experiment.stages[1].steps == 8
 
 
-@pytest.mark.parametrize("name", [*encodings.SINGLE, encodings.PAPER[-1]])
+@pytest.mark.parametrize("name", [*encodings.PAPER[:7], encodings.PAPER[-1]])
 def test_every_encoding_trains(tmp_path, name):
     """Loss decreases on real batches, for each encoding and a combination, in bfloat16."""
     changes = {"model.position": name, "model.dtype": "bfloat16", "stage2.steps": 0}

@@ -31,7 +31,6 @@ def config(folder, **changes):
     c.model.update(
         size="tiny", num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, max_length=48
     )
-    c.model.clip = 4
     c.data.source = str(write_books(folder))
     c.data.vocab_size = 120
     c.data.held_out = 0.25

@@ -153,6 +153,6 @@ def _frequencies(encoding: PositionEncoding, params: Params) -> Params:
 
 
 def parameter_count(encoding: PositionEncoding | Stack, num_layers: int = 1) -> int:
-    """How many numbers `encoding` learns in a model of so many layers, from the shapes of `init`."""
+    """How many numbers `encoding` learns in a model of `num_layers`, from the shapes of `init`."""
     initial = lambda key: as_stack(encoding).init(key, num_layers)
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(initial, jax.random.key(0))))

@@ -122,7 +122,8 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
       ValueError: for an encoding that does more than add vectors to the token embeddings.
     """
     stack = config.encoding()
-    beyond = [f"{one.name} {what}" for one in stack.placed(position) for what in _beyond(one.part)]
+    parts = [part for encoding in stack.encodings for part in encoding.parts]
+    beyond = [f"{part.key} {what}" for part in parts for what in _beyond(part)]
     if stack.layers or beyond:
         raise ValueError(
             f"PyTorch's BERT has nothing but a table of absolute positions, which cannot represent "

@@ -228,7 +228,7 @@ def _run_layers(
 
 
 def frequencies(config: BertConfig, params: Params) -> Params:
-    """A tree like `params`, those of a model with heads: True for the frequencies that it learns."""
+    """A tree like `params`, those of a model with heads: True for learned frequencies."""
     marks = jax.tree.map(lambda _: False, params)
     if "position" in params["bert"]:
         own = config.encoding().frequencies(params["bert"]["position"])

@@ -85,7 +85,7 @@ class Subject:
 
 
 def position_vectors(one: Placed, params: Params, x: np.ndarray) -> jax.Array:
-    """P(x) of a part that `Subject.parts` gave, with parameters of some step: `[len(x), D or d]`."""
+    """P(x) of one of `Subject.parts`, with parameters of some step: `[len(x), D or d]`."""
     assert one.view.vectors
     return one.view.vectors(params, x)
 
