@@ -40,7 +40,7 @@ def small_blocks(monkeypatch):
 @pytest.mark.parametrize(("form", "name"), SERVED)
 @pytest.mark.parametrize(("lq", "lk", "first", "clip"), [(5, 8, 2, 2), (7, 7, 0, 9)])
 def test_every_form_against_the_loops(form, name, lq, lk, first, clip):
-    """Clips within and beyond the length, queries that start elsewhere, a key that no query attends to."""
+    """Clips within and beyond the length, queries that start elsewhere, masked keys."""
     mask = np.ones((2, lq, lk), bool)
     mask[1, :, -2:] = False
     at_q, at_k = np.arange(lq) + first, np.arange(lk)
@@ -195,7 +195,7 @@ def test_forms_that_cannot():
     with pytest.raises(ValueError, match=r"auto, naive, pairs, buckets.*got 'flash'"):
         attention(q, k, v, encoding, params, form="flash")
     with pytest.raises(
-        ValueError, match=r"'rotation' needs vectors that are sinusoids.*learned_rel"
+        ValueError, match=r"'rotation' needs vectors that are sinu.*learned_rel"
     ):
         attention(q, k, v, encoding, params, form="rotation")
     apart = np.array([0, 2, 4, 6, 8, 10])
