@@ -12,6 +12,7 @@ from pe_jax.encodings.absolute import (
     learned_absolute,
     sinusoidal_absolute,
 )
+from pe_jax.encodings.axial import rope_axial
 from pe_jax.encodings.base import (
     About,
     Context,
@@ -29,7 +30,11 @@ from pe_jax.encodings.base import (
     offsets,
     parameter_count,
 )
+from pe_jax.encodings.complex_order import complex_order
+from pe_jax.encodings.fox import fox
 from pe_jax.encodings.names import ENCODINGS, PAPER, WRAPPERS, Sizes, from_name, stack_from_name
+from pe_jax.encodings.pope import pope
+from pe_jax.encodings.randomised import randomised
 from pe_jax.encodings.relative import (
     learnable_sinusoidal_relative,
     learned_relative,
@@ -38,6 +43,7 @@ from pe_jax.encodings.relative import (
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
 from pe_jax.encodings.stack import Stack, as_stack
 from pe_jax.encodings.tables import look_up, resize_table
+from pe_jax.encodings.tupe import tupe
 
 __all__ = [
     "ENCODINGS",
@@ -57,8 +63,10 @@ __all__ = [
     "View",
     "angles",
     "as_stack",
+    "complex_order",
     "default_frequencies",
     "embed",
+    "fox",
     "from_name",
     "learnable_sinusoidal_absolute",
     "learnable_sinusoidal_relative",
@@ -69,10 +77,14 @@ __all__ = [
     "none",
     "offsets",
     "parameter_count",
+    "pope",
+    "randomised",
     "resize_table",
+    "rope_axial",
     "rotate_pairs",
     "sinusoid",
     "sinusoidal_absolute",
     "sinusoidal_relative",
     "stack_from_name",
+    "tupe",
 ]
