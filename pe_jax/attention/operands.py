@@ -109,9 +109,7 @@ def prepare(
         if part.offsets is None and part.logits is None:
             continue
         logits = part.logits(own, content_q, content_k, here) if part.logits else None
-        term = Term(
-            part.name, own, here, part.offsets or Offsets(), logits, here is not context
-        )
+        term = Term(part.name, own, here, part.offsets or Offsets(), logits, here is not context)
         terms.append(term)
         if term.offsets.reach is not None:
             if term.shift is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Part, Positions, View, as_array, named
+from pe_jax.encodings.base import About, Context, Params, Part, Positions, View, as_array, named
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs
 from pe_jax.shapes import Array
 
@@ -14,7 +14,7 @@ from pe_jax.shapes import Array
 def rope_axial(
     head_size: int, *, base: float = 100.0, axes: int = 2, width: int | None = None
 ) -> Part:
-    """RoPE with an equal share of the head for each axis (Heo et al. 2024, arXiv 2403.13298, 3.2).
+    """RoPE with an equal share of the head for each axis (Heo et al. 2024, arXiv 2403.13298).
 
     Axis a of a position rotates pairs of neighbours in the a-th share, d/A numbers, of queries and
     keys by w_t · position, w_t = base^(-2tA/d). Logits depend on differences of positions, axis by
@@ -52,7 +52,9 @@ def rope_axial(
         rotated = rotate_pairs(shares, -of_axes(positions)[..., None, :], frequencies)
         return rotated.reshape(x.shape).astype(x.dtype)
 
-    def heads(params, q: Array, k: Array, v: Array, context: Context):
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: Context
+    ) -> tuple[Array, Array, Array]:
         assert context.positions_k is not None
         return rotate(q, context.positions_q), rotate(k, context.positions_k), v
 
@@ -63,7 +65,7 @@ def rope_axial(
             f"R(ω, x_a) on share a, ω_t = {base:g}^(−2tA/d)",
             "0",
             0,
-            "Heo et al. 2024, 3.2",
+            "Heo et al. 2024",
             invariant=width is None,
         ),
         axes=axes if width is None else 1,

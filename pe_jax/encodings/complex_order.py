@@ -14,7 +14,7 @@ from pe_jax.shapes import Array, Float
 
 @named
 def complex_order(hidden_size: int, *, vocab_size: int = 30_522, base: float = 10_000.0) -> Part:
-    """Encoding word order in complex embeddings (Wang et al. 2020, arXiv 1912.12333, eq. 4).
+    """Encoding word order in complex embeddings (Wang et al. 2020, arXiv 1912.12333).
 
         E(token, x) = r·e^(i(ω x + θ)),   amplitude r, frequency ω and phase θ the token's own
 
@@ -52,7 +52,7 @@ def complex_order(hidden_size: int, *, vocab_size: int = 30_522, base: float = 1
             "E(w)·e^(iω_w x)",
             "V·D/2",
             vocab_size * hidden_size // 2,
-            "Wang et al. 2020, eq. 4",
+            "Wang et al. 2020",
         ),
         frequency_leaves=("frequencies",),
     )

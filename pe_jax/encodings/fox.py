@@ -1,4 +1,4 @@
-"""Forgetting attention: each token has gates that weaken what attention sees through it."""
+"""Forgetting attention: tokens have gates that weaken attention across them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pe_jax.shapes import Array, Bool, Float, Int
 
 @named
 def fox(hidden_size: int, num_heads: int, *, gate_bias: float = 5.0) -> Part:
-    """Forgetting attention, in both directions (Lin et al. 2025, arXiv 2503.02130, eq. 5).
+    """Forgetting attention, in both directions (Lin et al. 2025, arXiv 2503.02130).
 
         bias_ij = Σ_{j < l ≤ i} log σ(x_l·a_h + b_h)        for keys to the left (the paper's)
         bias_ij = Σ_{i < l ≤ j} log σ(x_l·a'_h + b'_h)      for keys to the right
@@ -23,14 +23,14 @@ def fox(hidden_size: int, num_heads: int, *, gate_bias: float = 5.0) -> Part:
     triangle. Under a causal mask only the first line remains, which is the paper's.
 
     Params: `{"left": {"kernel": [D, H], "bias": [H]}, "right": {...}}`; kernels drawn from a normal
-    of 0.02, biases `gate_bias`: gates of σ(5) = 0.993 start nearly open (x-transformers; the
-    paper's models start at 0.5).
+    of 0.02, biases `gate_bias`: gates of σ(5) = 0.993 start nearly open, as in x-transformers.
 
     Needs the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache, keep them too
     (what a key adds stays right when the sequence grows).
 
     Tokens are in the order of the row. Sums between two tokens contain the gates of tokens between
-    them and no others, so documents packed into one row, and padding on either side, do not meet.
+    them and no others, so documents packed into one row do not affect one another, nor does padding
+    on either side.
     Queries are found among the keys: where there are as many of both they are the same tokens, else
     (a cache) those keys that have the queries' positions, which are then unique in a row. A query
     that is not among the keys is a ValueError, or NaN where positions are traced.
@@ -70,7 +70,7 @@ def fox(hidden_size: int, num_heads: int, *, gate_bias: float = 5.0) -> Part:
             "Σ log σ(x_l·a + b), l between query and key",
             "2·(D + 1)·H",
             2 * (hidden_size + 1) * num_heads,
-            "Lin et al. 2025, eq. 5",
+            "Lin et al. 2025",
             invariant=True,
         ),
     )

@@ -13,7 +13,7 @@ from pe_jax.shapes import Array, Real
 def randomised(
     encoding: PositionEncoding, *, longest: int = 2048, real: bool = False
 ) -> PositionEncoding:
-    """`encoding` at sorted random positions (Ruoss et al. 2023, arXiv 2305.16843, section 3).
+    """`encoding` at sorted random positions (Ruoss et al. 2023, arXiv 2305.16843).
 
     While training (with a key), the n-th position of a sequence of L tokens is the n-th smallest of
     L different numbers out of 0 .. longest-1. The same key draws the same numbers for queries and
@@ -24,8 +24,10 @@ def randomised(
     well: pass a key for that. Its relative encoding draws offsets by themselves; here, offsets are
     differences of drawn positions.
 
-    Positions count tokens from 0, as they do in packed and padded rows: all are below the number of
-    keys. Others are a ValueError; traced ones become `longest` (NaN with `real`).
+    Positions count tokens from 0, as they do in packed and padded rows: all are below L, the number
+    of keys. Others are a ValueError; traced ones become `longest` (NaN with `real`). L is that of
+    the whole row: a document gets other positions with more padding or among other documents, and a
+    cache needs its final number of keys from the start.
 
     Args:
       longest: of the sequences to generalise to; more tokens are a ValueError.
@@ -56,7 +58,6 @@ def randomised(
             family=part.key,
             positions=positions,
             longest=None if real else longest,
-            # Positions depend on the number of tokens: each more moves those before it.
             about=part.about and _about(part.about),
         )
 
@@ -65,6 +66,7 @@ def randomised(
 
 def _about(about: About) -> About:
     source = f"Ruoss et al. 2023; {about.source}"
+    # Positions depend on the number of tokens: one more moves those before it.
     return about._replace(source=source, invariant=False, cacheable=False)
 
 

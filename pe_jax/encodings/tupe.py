@@ -20,7 +20,7 @@ def tupe(
     untied_cls: bool = True,
     stddev: float = 0.02,
 ) -> Part:
-    """Untied positional encoding, TUPE-A (Ke et al. 2021, arXiv 2006.15595, eq. 7 to 10).
+    """Untied positional encoding, TUPE-A (Ke et al. 2021, arXiv 2006.15595, section 3).
 
         logit_ij = (q_i·k_j + c_ij) / sqrt(2d),   c_ij = (norm(P_i) U_Q)·(norm(P_j) U_K)
 
@@ -28,8 +28,8 @@ def tupe(
     position 0, [CLS], and by θ2 for other queries and the key there: [CLS] does not prefer what is
     near the start. In packed rows position 0 is each document's own.
 
-    As in the authors' code, positions pass through a layer norm (without one, c starts 10^4 times
-    smaller than the content) and U have biases, which include the norm's own gain and bias. Its θ
+    As in the authors' code, positions pass through a layer norm (without one, c would start as
+    small as stddev²) and U have biases, which include the norm's own gain and bias. Its θ
     are products of further rows of P; here they are the numbers themselves.
 
     Params: `{"table": [max_length, D], "query": {"kernel": [D, H, d], "bias": [H, d]}, "key":
@@ -87,7 +87,7 @@ def tupe(
             "(norm(P_i)·U_Q)·(norm(P_j)·U_K) / √(2d)",
             f"L·D + 2·(D + 1)·H·d{' + 2·H' if untied_cls else ''}",
             max_length * hidden_size + 2 * size + 2 * num_heads * untied_cls,
-            "Ke et al. 2021, eq. 7–10",
+            "Ke et al. 2021, 3",
         ),
         longest=max_length,
         resize=lambda params, *to: {**params, "table": resize_table(params["table"], *to)},

@@ -63,8 +63,8 @@ def tupe(params, p: Pair):
 
 def complex_order(params, x, position, token):
     """The word's own frequencies rotate its embedding, taken as complex numbers."""
-    turned = (x[0::2] + 1j * x[1::2]) * jnp.exp(1j * position * params["frequencies"][token])
-    return jnp.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+    rotated = (x[0::2] + 1j * x[1::2]) * jnp.exp(1j * position * params["frequencies"][token])
+    return jnp.stack([rotated.real, rotated.imag], axis=-1).reshape(x.shape)
 
 
 def randomised(inner: Reference, longest: int, length: int) -> Reference:
