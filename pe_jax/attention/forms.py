@@ -101,7 +101,8 @@ def _here() -> str:
 def arrays(x: Operands, form: Form) -> tuple[How, Terms] | None:
     """The terms of `x` as arrays, in the forms that `form` prefers; None where there is no form but
     the plain one: for vectors of offsets without a clip at positions that are no range, for real
-    positions, and for a temperature of each query where vectors join the queries.
+    positions, for positions of a part's own, and for a temperature of each query where vectors join
+    the queries.
     """
     in_tables: list[Term] = []
     rotations: list[tuple] = []
@@ -140,6 +141,8 @@ def _rows(term: Term) -> int:
 
 
 def _supports(form: str, term: Term, x: Operands) -> bool:
+    if term.moved:
+        return False
     if form == "rotation":
         return supports_rotation(term)
     if term.offsets.queries and jnp.ndim(x.scale):
@@ -175,7 +178,7 @@ def _real(term: Term) -> bool:
 _NEEDS = {
     "rotation": "vectors that are sinusoids",
     "buckets": "consecutive positions, given as ranges",
-    "pairs": "integer positions, and a clip where they are no ranges",
+    "pairs": "integer positions, as they are given, and a clip where they are no ranges",
 }
 
 

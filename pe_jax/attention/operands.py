@@ -26,6 +26,7 @@ class Term(NamedTuple):
       offsets: its terms of the offset, see `Offsets`.
       logits: all its other ones, `[#B, #H, Lq, Lk]`, or None.
       context: what it sees of the layer; positions are its own.
+      moved: whether these are others than the call's, which forms with arrays go by.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Term(NamedTuple):
     context: Context
     offsets: Offsets
     logits: Array | None
+    moved: bool = False
 
     @property
     def positions(self) -> tuple[Positions, Positions]:
@@ -107,7 +109,7 @@ def prepare(
         if part.offsets is None and part.logits is None:
             continue
         logits = part.logits(own, content_q, content_k, here) if part.logits else None
-        term = Term(part.name, own, here, part.offsets or Offsets(), logits)
+        term = Term(part.name, own, here, part.offsets or Offsets(), logits, here is not context)
         terms.append(term)
         if term.offsets.reach is not None:
             if term.shift is None:

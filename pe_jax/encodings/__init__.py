@@ -13,6 +13,7 @@ from pe_jax.encodings.absolute import (
     learned_absolute,
     sinusoidal_absolute,
 )
+from pe_jax.encodings.axial import rope_axial
 from pe_jax.encodings.base import (
     About,
     Context,
@@ -29,6 +30,8 @@ from pe_jax.encodings.base import (
     none,
     offsets,
 )
+from pe_jax.encodings.complex_order import complex_order
+from pe_jax.encodings.fox import fox
 from pe_jax.encodings.names import (
     ENCODINGS,
     PAPER,
@@ -38,6 +41,8 @@ from pe_jax.encodings.names import (
     split_names,
     stack_from_name,
 )
+from pe_jax.encodings.pope import pope
+from pe_jax.encodings.randomised import randomised
 from pe_jax.encodings.relative import (
     learnable_sinusoidal_relative,
     learned_relative,
@@ -46,6 +51,7 @@ from pe_jax.encodings.relative import (
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
 from pe_jax.encodings.stack import Placed, Stack, as_stack, parameter_count
 from pe_jax.encodings.tables import look_up, resize_table
+from pe_jax.encodings.tupe import tupe
 
 __all__ = [
     "ENCODINGS",
@@ -67,8 +73,10 @@ __all__ = [
     "View",
     "angles",
     "as_stack",
+    "complex_order",
     "default_frequencies",
     "embed",
+    "fox",
     "from_name",
     "learnable_sinusoidal_absolute",
     "learnable_sinusoidal_relative",
@@ -79,11 +87,15 @@ __all__ = [
     "none",
     "offsets",
     "parameter_count",
+    "pope",
+    "randomised",
     "resize_table",
+    "rope_axial",
     "rotate_pairs",
     "sinusoid",
     "sinusoidal_absolute",
     "sinusoidal_relative",
     "split_names",
     "stack_from_name",
+    "tupe",
 ]

@@ -14,9 +14,14 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from pe_jax.encodings import absolute, base, relative
+from pe_jax.encodings import absolute, axial, base, relative
 from pe_jax.encodings.base import PositionEncoding
+from pe_jax.encodings.complex_order import complex_order
+from pe_jax.encodings.fox import fox
+from pe_jax.encodings.pope import pope
+from pe_jax.encodings.randomised import randomised
 from pe_jax.encodings.stack import Stack, as_stack
+from pe_jax.encodings.tupe import tupe
 from pe_jax.errors import did_you_mean
 
 
@@ -43,10 +48,17 @@ ENCODINGS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
     relative.learned_relative,
     relative.sinusoidal_relative,
     relative.learnable_sinusoidal_relative,
+    pope,
+    fox,
+    axial.rope_axial,
+    tupe,
+    complex_order,
 )
 
 # Those that change another: `name(encoding, option=...)`.
-WRAPPERS: Mapping[str, Callable[..., PositionEncoding]] = _by_name()
+WRAPPERS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
+    randomised,
+)
 
 _PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
 _PAPERS_ABSOLUTE = ("learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute")

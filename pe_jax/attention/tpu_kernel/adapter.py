@@ -34,7 +34,7 @@ def supports(x: Operands) -> bool:
     return (
         of_keys
         and x.shift is not None
-        and all(term.shift is not None and term.logits is None for term in x.terms)
+        and all(term.shift == x.shift and term.logits is None for term in x.terms)
         and not any(term.offsets.queries for term in x.terms)
         and 2 * _clip(in_tables) + 1 <= _ROWS
         and not (mapped and vectors)

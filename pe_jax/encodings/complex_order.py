@@ -1,0 +1,58 @@
+"""Complex-order embeddings: each token has frequencies of its own."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import About, Inputs, Params, Part, as_array, named
+from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.encodings.tables import look_up
+from pe_jax.shapes import Array, Float
+
+
+@named
+def complex_order(hidden_size: int, *, vocab_size: int = 30_522, base: float = 10_000.0) -> Part:
+    """Encoding word order in complex embeddings (Wang et al. 2020, arXiv 1912.12333).
+
+        E(token, x) = r·e^(i(ω x + θ)),   amplitude r, frequency ω and phase θ the token's own
+
+    in D/2 complex coordinates, neighbouring numbers of an embedding the real and imaginary part of
+    one. A word embedding of D numbers is r·e^(iθ) already, so it is rotated by ω x and nothing else
+    is learned. (The authors' model is complex throughout, D coordinates of two numbers; its code
+    leaves θ out.) Position 0 leaves embeddings as they are; lengths are never changed.
+
+    Params: `{"frequencies": [V, D/2]}` in radians per position, starting, as in the authors' code,
+    at the sinusoid's for every token. Ids past the vocabulary are a ValueError (see
+    `tables.look_up`); `vocab_size` is BERT's by default.
+    """
+    start = default_frequencies(hidden_size, base)
+    if vocab_size < 1:
+        raise ValueError(f"vocab_size is a number of tokens, at least 1, got {vocab_size}.")
+
+    def embed(params: Params, x: Float[Array, "B L D"], inputs: Inputs) -> Float[Array, "B L D"]:
+        if inputs.tokens is None:
+            raise ValueError(
+                "complex_order has frequencies for each token and got no tokens: pass them, "
+                "embed(..., tokens=tokens)."
+            )
+        own = look_up(params["frequencies"], inputs.tokens)
+        positions = jnp.broadcast_to(jnp.asarray(as_array(inputs.positions)), own.shape[:-1])
+        angle = jax.vmap(jax.vmap(angles))(positions, own)
+        sin, cos = jnp.sin(angle), jnp.cos(angle)
+        real, imaginary = x[..., 0::2].astype(jnp.float32), x[..., 1::2].astype(jnp.float32)
+        rotated = [real * cos - imaginary * sin, imaginary * cos + real * sin]
+        return jnp.stack(rotated, axis=-1).reshape(x.shape).astype(x.dtype)
+
+    return Part(
+        init=lambda key: {"frequencies": jnp.array(np.tile(start, (vocab_size, 1)))},
+        embed=embed,
+        about=About(
+            "E(w)·e^(iω_w x)",
+            "V·D/2",
+            vocab_size * hidden_size // 2,
+            "Wang et al. 2020",
+        ),
+        frequency_leaves=("frequencies",),
+    )

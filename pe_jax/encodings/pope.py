@@ -1,0 +1,70 @@
+"""PoPE: the content gives the magnitude of each complex coordinate, the position its phase."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import About, Context, Params, Part, View, as_array, named
+from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.shapes import Array, Float
+
+
+@named
+def pope(
+    head_size: int, num_heads: int, *, base: float = 10_000.0, random_phases: bool = False
+) -> Part:
+    """Polar coordinate position embedding (Gopalakrishnan et al. 2025, arXiv 2509.10534).
+
+        logit_ij = s · Σ_c softplus(q_ic) softplus(k_jc) cos((j - i) w_c + δ_hc)
+
+    with w_c = base^(-c/d) for c = 0 .. d-1: a frequency for each coordinate, where RoPE has one for
+    each pair. Queries and keys grow to 2d, real parts first; s stays 1/sqrt(d); values are left
+    alone. What is compared (magnitudes, never negative) and where (phases) do not mix.
+
+    Params: `{"phase": [H, d]}`, δ in radians, zeros; with `random_phases`, uniform in [-2π, 0]. A
+    phase moves the offset that a coordinate favours from 0 to -δ/w.
+
+    The published code clamps δ to [-2π, 0]. That loses no phase, but starting from 0 it stops the
+    gradient of every phase whose first step goes up, and only offsets of one direction can be
+    reached by small steps. An encoder attends in both, so δ is left free here; for weights of that
+    code, clip them once.
+    """
+    frequencies = default_frequencies(2 * head_size, base)
+
+    def init(key: jax.Array) -> Params:
+        shape = num_heads, head_size
+        if random_phases:
+            return {"phase": jax.random.uniform(key, shape, minval=-2 * np.pi, maxval=0.0)}
+        return {"phase": jnp.zeros(shape)}
+
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: Context
+    ) -> tuple[Array, Array, Array]:
+        assert context.positions_k is not None
+        at_q, at_k = (
+            angles(as_array(at), frequencies)[..., None, :]
+            for at in (context.positions_q, context.positions_k)
+        )
+        return _polar(q, at_q), _polar(k, at_k + params["phase"]), v
+
+    return Part(
+        init=init,
+        heads=heads,
+        view=View("relative", frequencies=lambda _: jnp.array(frequencies)),
+        about=About(
+            "softplus(q)·e^(iωx), softplus(k)·e^(i(ωx + δ))",
+            "H·d",
+            num_heads * head_size,
+            "Gopalakrishnan et al. 2025",
+            invariant=True,
+        ),
+    )
+
+
+def _polar(x: Float[Array, "B L H d"], phase: Float[Array, "..."]) -> Float[Array, "B L H e"]:
+    """Real and imaginary parts of softplus(x)·e^(i·phase), e = 2d; computed in float32."""
+    magnitude = jax.nn.softplus(x.astype(jnp.float32))
+    parts = magnitude * jnp.cos(phase), magnitude * jnp.sin(phase)
+    return jnp.concatenate(parts, axis=-1).astype(x.dtype)

@@ -1,0 +1,94 @@
+"""TUPE: positions attend to positions by projections of their own, apart from the content."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.base import About, Context, Params, Part, View, as_array, named
+from pe_jax.encodings.tables import look_up, resize_table
+from pe_jax.shapes import Array, Float, Real
+
+
+@named
+def tupe(
+    hidden_size: int,
+    head_size: int,
+    num_heads: int,
+    max_length: int,
+    *,
+    untied_cls: bool = True,
+    stddev: float = 0.02,
+) -> Part:
+    """Untied positional encoding, TUPE-A (Ke et al. 2021, arXiv 2006.15595, section 3).
+
+        logit_ij = (q_i·k_j + c_ij) / sqrt(2d),   c_ij = (norm(P_i) U_Q)·(norm(P_j) U_K)
+
+    with P and U shared by all layers. `untied_cls` replaces c_ij / sqrt(2d) by θ1 for the query at
+    position 0, [CLS], and by θ2 for other queries and the key there: [CLS] does not prefer what is
+    near the start. In packed rows position 0 is each document's own.
+
+    As in the authors' code, positions pass through a layer norm (without one, c would start as
+    small as stddev²) and U have biases, which include the norm's own gain and bias. Its θ
+    are products of further rows of P; here they are the numbers themselves.
+
+    Params: `{"table": [max_length, D], "query": {"kernel": [D, H, d], "bias": [H, d]}, "key":
+    {...}, "theta": [2, H]}`; table and kernels drawn from a normal of `stddev`, the others zeros;
+    no theta without `untied_cls`. A position past the table is a ValueError (see
+    `tables.look_up`).
+    """
+
+    def init(key: jax.Array) -> Params:
+        draw = jax.nn.initializers.normal(stddev)
+        for_table, for_query, for_key = jax.random.split(key, 3)
+
+        def projection(own: jax.Array) -> Params:
+            shape = num_heads, head_size
+            return {"kernel": draw(own, (hidden_size, *shape)), "bias": jnp.zeros(shape)}
+
+        return {
+            "table": draw(for_table, (max_length, hidden_size)),
+            "query": projection(for_query),
+            "key": projection(for_key),
+            **({"theta": jnp.zeros((2, num_heads))} if untied_cls else {}),
+        }
+
+    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
+        return look_up(jax.nn.standardize(params["table"], axis=-1), x)
+
+    def projected(params: Params, which: str, x: Real[Array, "*B"]) -> Float[Array, "*B H d"]:
+        # The whole table at once: the same in every layer, and compilers merge what is the same.
+        table = jax.nn.standardize(params["table"], axis=-1)
+        own = params[which]
+        rows = jnp.einsum("nD,Dhd->nhd", table, own["kernel"]) + own["bias"]
+        return look_up(rows.reshape(len(rows), -1), x).reshape(*x.shape, num_heads, head_size)
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> Array:
+        assert context.positions_k is not None
+        at_q, at_k = as_array(context.positions_q), as_array(context.positions_k)
+        c = jnp.einsum(
+            "...qhd,...khd->...hqk",
+            projected(params, "query", at_q),
+            projected(params, "key", at_k),
+        ) / jnp.sqrt(2.0 * head_size)
+        if untied_cls:
+            to_cls, from_cls = at_k[..., None, None, :] == 0, at_q[..., None, :, None] == 0
+            theta = params["theta"][:, :, None, None]
+            c = jnp.where(from_cls, theta[0], jnp.where(to_cls, theta[1], c))
+        return c if c.ndim == 4 else c[None]
+
+    size = hidden_size * num_heads * head_size + num_heads * head_size
+    return Part(
+        init=init,
+        logits=logits,
+        factor=lambda params, context: 2**-0.5,
+        view=View("absolute", vectors),
+        about=About(
+            "(norm(P_i)·U_Q)·(norm(P_j)·U_K) / √(2d)",
+            f"L·D + 2·(D + 1)·H·d{' + 2·H' if untied_cls else ''}",
+            max_length * hidden_size + 2 * size + 2 * num_heads * untied_cls,
+            "Ke et al. 2021, 3",
+        ),
+        longest=max_length,
+        resize=lambda params, *to: {**params, "table": resize_table(params["table"], *to)},
+    )
