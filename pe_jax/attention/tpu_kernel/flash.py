@@ -55,7 +55,7 @@ def flash_attention(
     block: tuple[int, int] | None = None,
     interpret: bool = False,
 ) -> Float[Array, "B Lq H d"]:
-    """Multi-head attention with relative terms, differentiable in q, k, v, both tables and the bias.
+    """Multi-head attention with relative terms, differentiable in q, k, v, tables and bias.
 
     Under `jit` over several devices, call it inside `jax.set_mesh(mesh)`: a kernel cannot be split
     by the compiler, so each device runs it on its rows of the batch.
@@ -145,8 +145,8 @@ def _configure(
         raise ValueError(f"A reach is 0 or more, or None for no window, got {reach}.")
     # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
     longest = max(length - 1 - offset, keys - 1 + offset)
-    clip = min(_clip(terms), longest if reach is None else min(reach, longest))
-    clip = max(1, clip)
+    reach = None if reach is None or reach >= longest else reach
+    clip = max(1, min(_clip(terms), longest if reach is None else reach))
 
     def with_tiles(of_queries: int, of_keys: int) -> KernelConfig:
         return KernelConfig(
@@ -247,7 +247,7 @@ def _lay_out_terms(config: KernelConfig, terms: Terms, seed: Array | None) -> Sh
     )
 
 
-def _periodic(config: KernelConfig, x: jax.Array) -> jax.Array:
+def _periodic(config: KernelConfig, x: Array) -> jax.Array:
     """[M, N, ...] to [N, width, ...]: differences to offset clip, offset m at (m − offset) mod
     width."""
     x = jnp.moveaxis(x[:-1] - x[-1:], 0, 1)
