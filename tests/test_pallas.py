@@ -71,11 +71,12 @@ def dense(
     reach=None,
     offset=0,
     valid,
+    scale,
     dropout_rate=0.0,
     seed=None,
 ):
     """The formula with all of [B, H, Lq, Lk] at once."""
-    (rows, lq, heads, size), lk = q.shape, k.shape[1]
+    (rows, lq, heads, _), lk = q.shape, k.shape[1]
     offsets = np.arange(lk) - np.arange(lq)[:, None] + offset
 
     def per_head(x, axes):
@@ -87,7 +88,7 @@ def dense(
     logits = jnp.einsum("bqhd,bkhd->bhqk", q, k)
     if key_table is not None:
         logits += jnp.einsum("bqhd,qkhd->bhqk", q, per_head(key_table, 3))
-    logits /= np.sqrt(size)
+    logits *= scale
     if bias is not None:
         logits += jnp.moveaxis(per_head(bias, 2), 2, 0)
     allowed = valid[:, None, None] & (np.abs(offsets) <= (lq + lk if reach is None else reach))
@@ -143,7 +144,7 @@ CASES = {  # lengths; heads and their size; clip, terms, offset, reach
     "a shared bias and keys, window beyond the clip": (300, 150, 1, 128, 20, "kb", 40, 64),
     "a shared bias, window within the clip": (20, 300, 2, 64, 60, "bV", -140, 30),
     "a window alone, of whole blocks": (300, 520, 1, 128, 1, "", -70, 256),
-    "a window that hides all keys": (9, 8, 1, 128, 2, "kvb", 500, 100),
+    "a window that hides all keys": (9, 8, 1, 128, 2, "b", 500, 100),
 }
 
 
@@ -155,6 +156,7 @@ def test_against_the_dense_formula(case, quick):
         offset=offset,
         reach=reach,
         valid=jnp.asarray(np.random.default_rng(1).random((1, lk)) < 0.8),
+        scale=0.1,
         dropout_rate=0.2,
         seed=jnp.array([3, 2**31 + 5], jnp.uint32),
     )
@@ -164,13 +166,6 @@ def test_against_the_dense_formula(case, quick):
     )
     if "hides" in case:
         assert all(np.abs(grad).max() == 0 for grad in grads)
-
-
-def test_the_scale_multiplies_no_bias(quick):
-    """Queries scaled by the caller: the same numbers."""
-    q, k, v, table, bias = draw(1, 6, 6, 2, 4, 2, "kB")
-    run = functools.partial(flash_attention, k=k, v=v, key_table=table, bias=bias, interpret=True)
-    np.testing.assert_allclose(run(q), run(q / 2, scale=1.0), rtol=1e-5)  # The root of 4 is 2.
 
 
 def test_tiles_outside_the_window_are_not_computed():
@@ -198,7 +193,7 @@ def test_the_tiles_of_a_window(reach, offset, block):
     """Those that are counted are those where a query attends to a key, and they are consecutive."""
     lq, lk = 700, 1100
     q, k = (jax.ShapeDtypeStruct((1, n, 1, 128), np.float32) for n in (lq, lk))
-    config = flash._configure(q, k, flash.Terms(None, None, None), reach, offset, block)
+    config = flash._configure(q, k, flash.Terms(None, None, None), reach, offset, block=block)
     query, key = np.arange(config.query_tiles * block[0]), np.arange(config.key_tiles * block[1])
     attended = np.abs(key - query[:, None] + offset) <= reach
     tiles = attended.reshape(-1, block[0], config.key_tiles, block[1]).any((1, 3))
@@ -287,7 +282,10 @@ def test_bad_input():
 
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-def test_compiles_for_a_tpu_without_gathering_the_batch(monkeypatch):
+@pytest.mark.parametrize(
+    ("terms", "reach"), [("kv", None), ("KVB", None), ("b", 40), ("Kvb", 200), ("", 1)]
+)
+def test_compiles_for_a_tpu_without_gathering_the_batch(terms, reach, monkeypatch):
     from jax.experimental import topologies
 
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
@@ -295,25 +293,27 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(monkeypatch):
     mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
     whole, split = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
 
-    def grads(qkv, tables, valid, seed):
-        def loss(qkv, tables):
-            out = flash_attention(*qkv, *tables, valid=valid, dropout_rate=0.1, seed=seed)
+    def grads(qkv, arrays, valid, seed):
+        settings = dict(reach=reach, valid=valid, dropout_rate=0.1, seed=seed)
+
+        def loss(qkv, arrays):
+            out = with_terms(flash_attention, terms, **settings)(*qkv, *arrays)
             return jnp.square(out.astype(jnp.float32)).sum()
 
-        return jax.grad(loss, argnums=(0, 1))(qkv, tables)
+        return jax.grad(loss, argnums=(0, 1))(qkv, arrays)
 
-    shape = jax.ShapeDtypeStruct
+    _, _, _, *arrays = draw(8, 1, 1, 12, 64, 64, terms)
     args = (
-        (shape((8, 128, 12, 64), jnp.bfloat16),) * 3,
-        (shape((129, 64), jnp.float32),) * 2,
-        shape((8, 128), jnp.bool_),
-        shape((2,), jnp.uint32),
+        (jax.ShapeDtypeStruct((8, 384, 12, 64), jnp.bfloat16),) * 3,
+        tuple(arrays),
+        jax.ShapeDtypeStruct((8, 384), jnp.bool_),
+        jax.ShapeDtypeStruct((2,), jnp.uint32),
     )
     with jax.set_mesh(mesh):
         run = jax.jit(grads, in_shardings=(split, whole, split, whole))
         hlo = run.lower(*args).compile().as_text()
     assert len(re.findall(r'custom_call_target="tpu_custom_call"', hlo)) == 2
-    assert "all-reduce" in hlo and "all-gather" not in hlo
+    assert ("all-reduce" in hlo) == bool(terms) and "all-gather" not in hlo
 
 
 @pytest.mark.tpu_compiler
