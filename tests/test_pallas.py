@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
-from pe_jax.attention.tpu_kernel import flash_attention
+from pe_jax.attention.tpu_kernel import fits, flash, flash_attention
 from pe_jax.models import preset
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tpu.topology import make_slice
@@ -39,34 +39,69 @@ def quick(monkeypatch):
     monkeypatch.setattr(pltpu, "roll", roll)
 
 
-def draw(rows, lq, lk, heads, size, clip):
-    """q, k, v, a table for the keys and one for the values."""
+def draw(rows, lq, lk, heads, size, clip, terms="kv"):
+    """q, k, v and terms: a table for keys, one for values, a bias; capitals have one per head."""
     rng = np.random.default_rng(0)
-    shapes = [(rows, n, heads, size) for n in (lq, lk, lk)] + [(2 * clip + 1, size)] * 2
+    shapes = [(rows, n, heads, size) for n in (lq, lk, lk)]
+    for term in terms:
+        shape = (2 * clip + 1, *([heads] if term.isupper() else []))
+        shapes.append(shape if term in "bB" else (*shape, size))
     return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
-def dense(q, k, v, key_table, value_table, *, offset=0, valid, dropout_rate=0.0, seed=None):
+def with_terms(function, terms, **settings):
+    """`function` of q, k, v and the arrays that `terms` names."""
+    names = {"k": "key_table", "v": "value_table", "b": "bias"}
+
+    def run(q, k, v, *arrays):
+        given = {names[term.lower()]: x for term, x in zip(terms, arrays, strict=True)}
+        return function(q, k, v, **given, **settings)
+
+    return run
+
+
+def dense(
+    q,
+    k,
+    v,
+    key_table=None,
+    value_table=None,
+    *,
+    bias=None,
+    reach=None,
+    offset=0,
+    valid,
+    scale,
+    dropout_rate=0.0,
+    seed=None,
+):
     """The formula with all of [B, H, Lq, Lk] at once."""
-    (rows, lq, heads, size), lk = q.shape, k.shape[1]
+    (rows, lq, heads, _), lk = q.shape, k.shape[1]
     offsets = np.arange(lk) - np.arange(lq)[:, None] + offset
 
-    def vectors(table):
-        clip = len(table) // 2
-        return table[np.clip(offsets, -clip, clip) + clip]
+    def per_head(x, axes):
+        """[Lq, Lk, H, ...]: the rows of all offsets."""
+        clip = len(x) // 2
+        x = x if x.ndim == axes else x[:, None].repeat(heads, axis=1)
+        return x[np.clip(offsets, -clip, clip) + clip]
 
     logits = jnp.einsum("bqhd,bkhd->bhqk", q, k)
     if key_table is not None:
-        logits += jnp.einsum("bqhd,qkd->bhqk", q, vectors(key_table))
-    allowed = jnp.broadcast_to(valid[:, None, None], logits.shape)
-    weights = jax.nn.softmax(logits / np.sqrt(size), where=allowed, axis=-1)
+        logits += jnp.einsum("bqhd,qkhd->bhqk", q, per_head(key_table, 3))
+    logits *= scale
+    if bias is not None:
+        logits += jnp.moveaxis(per_head(bias, 2), 2, 0)
+    allowed = valid[:, None, None] & (np.abs(offsets) <= (lq + lk if reach is None else reach))
+    allowed = jnp.broadcast_to(allowed, logits.shape)
+    weights = jax.nn.softmax(logits, where=allowed, axis=-1)
+    weights = jnp.where(allowed.any(-1, keepdims=True), weights, 0)
     if dropout_rate:
         numbers = np.arange(rows * heads * lq, dtype=np.uint32).reshape(rows, heads, lq, 1)
         kept = keep(seed, numbers, np.arange(lk, dtype=np.uint32), dropout_rate)
         weights = jnp.where(kept, weights * scale_of_kept(dropout_rate), 0)
     out = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
     if value_table is not None:
-        out += jnp.einsum("bhqk,qkd->bqhd", weights, vectors(value_table))
+        out += jnp.einsum("bhqk,qkhd->bqhd", weights, per_head(value_table, 3))
     return out
 
 
@@ -99,34 +134,86 @@ def test_against_loops(quick):
     assert all(np.abs(grad[1]).max() == 0 for grad in grads[:3])
 
 
-CASES = {  # lengths, clip, tables, offset
-    "many blocks": (300, 200, 64, "kv", 40),
-    "only keys, clip longer than the sequence": (9, 8, 20, "k", 0),
-    "only values, clip of more than a block, behind": (20, 150, 100, "v", -70),
-    "no tables": (130, 70, 1, "", 0),
+CASES = {  # lengths; heads and their size; clip, terms, offset, reach
+    "many blocks": (300, 200, 1, 128, 64, "kv", 40, None),
+    "only keys, clip longer than the sequence": (9, 8, 2, 128, 20, "k", 0, None),
+    "only values, clip of more than a block, behind": (20, 150, 2, 128, 100, "v", -70, None),
+    "no terms": (130, 70, 2, 128, 1, "", 0, None),
+    "per head, side by side in the lanes": (9, 130, 4, 64, 5, "KVB", 3, None),
+    "a bias per head alone, many blocks": (140, 150, 2, 128, 64, "B", 0, None),
+    "a shared bias and keys, window beyond the clip": (300, 150, 1, 128, 20, "kb", 40, 64),
+    "a shared bias, window within the clip": (20, 300, 2, 64, 60, "bV", -140, 30),
+    "a window alone, of whole blocks": (300, 520, 1, 128, 1, "", -70, 256),
+    "a window that hides all keys": (9, 8, 1, 128, 2, "b", 500, 100),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_against_the_dense_formula(case, quick):
-    """Dropout and padding everywhere; blocks of 128, and heads that fill the lanes."""
-    lq, lk, clip, which, offset = CASES[case]
-    q, k, v, key_table, value_table = draw(1, lq, lk, 2, 128, clip)
-    tables = [t for name, t in (("k", key_table), ("v", value_table)) if name in which]
-    valid = jnp.asarray(np.random.default_rng(1).random((1, lk)) < 0.8)
+    """Dropout and padding everywhere; blocks of 128."""
+    lq, lk, heads, size, clip, terms, offset, reach = CASES[case]
     settings = dict(
-        offset=offset, valid=valid, dropout_rate=0.2, seed=jnp.array([3, 2**31 + 5], jnp.uint32)
+        offset=offset,
+        reach=reach,
+        valid=jnp.asarray(np.random.default_rng(1).random((1, lk)) < 0.8),
+        scale=0.1,
+        dropout_rate=0.2,
+        seed=jnp.array([3, 2**31 + 5], jnp.uint32),
     )
+    ours = with_terms(flash_attention, terms, **settings, interpret=True, block=(128, 128))
+    grads = check(
+        draw(1, lq, lk, heads, size, clip, terms), ours, with_terms(dense, terms, **settings)
+    )
+    if "hides" in case:
+        assert all(np.abs(grad).max() == 0 for grad in grads)
 
-    def with_tables(function, **more):
-        def run(q, k, v, *tables):
-            tables = dict(zip(which, tables))
-            return function(q, k, v, tables.get("k"), tables.get("v"), **settings, **more)
 
-        return run
+def test_tiles_outside_the_window_are_not_computed():
+    """What is there does no harm, and is no work for XLA's scheduler to expect."""
+    q, k, v = draw(1, 300, 600, 1, 128, 1, "")
+    with_nan = np.where(np.arange(600)[:, None, None] < 512, v, np.nan)
+    run = functools.partial(flash_attention, block=(128, 128), interpret=True)
+    near = run(q, k, with_nan, reach=80)  # The last tile of queries, 256 to 383, up to key 463.
+    np.testing.assert_array_equal(near, run(q, k, v, reach=80))
+    assert np.isnan(run(q, k, with_nan)).all()
 
-    ours = with_tables(flash_attention, interpret=True, block=(128, 128))
-    check([q, k, v, *tables], ours, with_tables(dense))
+    def flops(reach):
+        loss = lambda q: run(q, k, v, reach=reach).sum()
+        return [int(n) for n in re.findall(r"flops=(\d+)", str(jax.make_jaxpr(jax.grad(loss))(q)))]
+
+    # Tiles of queries meet 2, 3 and 3 tiles of keys instead of 5 each.
+    assert [15 * few for few in flops(80)] == [8 * all_ for all_ in flops(None)]
+    assert len(flops(None)) == 2
+
+
+@pytest.mark.parametrize("block", [(128, 128), (256, 128), (128, 384)])
+@pytest.mark.parametrize("offset", [0, -300, 777, -5000])
+@pytest.mark.parametrize("reach", [0, 127, 128, 300, 1000])
+def test_the_tiles_of_a_window(reach, offset, block):
+    """Those that are counted are those where a query attends to a key, and they are consecutive."""
+    lq, lk = 700, 1100
+    q, k = (jax.ShapeDtypeStruct((1, n, 1, 128), np.float32) for n in (lq, lk))
+    config = flash._configure(q, k, flash.Terms(None, None, None), reach, offset, block=block)
+    query, key = np.arange(config.query_tiles * block[0]), np.arange(config.key_tiles * block[1])
+    attended = np.abs(key - query[:, None] + offset) <= reach
+    tiles = attended.reshape(-1, block[0], config.key_tiles, block[1]).any((1, 3))
+    assert config.attended_tiles == tiles.sum(1).tolist()
+    for n in np.flatnonzero(tiles.any(1)):
+        first, end = config.window(int(n))
+        assert tiles[n, first:end].all()
+
+
+def test_what_fits_the_chip():
+    """A bias for all offsets of 512 tokens fits; for 16,384 it does not, unless in a window."""
+
+    def ask(length, **more):
+        x = jax.ShapeDtypeStruct((1, length, 12, 64), jnp.bfloat16)
+        bias = jax.ShapeDtypeStruct((2 * length - 1, 12), jnp.float32)
+        return fits(x, x, bias=bias, **more)
+
+    assert ask(512) and not ask(16384)
+    assert ask(16384, reach=512)
+    assert ask(4096) and not ask(4096, on_chip=30 * 2**20)
 
 
 @pytest.mark.parametrize("rows", [8, 3], ids=["shared out", "too few to share out"])
@@ -183,13 +270,22 @@ def test_bad_input():
         flash_attention(q, k, v, table[:4])
     with pytest.raises(ValueError, match=r"got \[3, 5\]"):
         flash_attention(q, k, v, table, table[:3])
+    with pytest.raises(ValueError, match=r"got \[5, 7\]"):
+        flash_attention(q, k, v, table, bias=np.zeros(7, np.float32))
+    with pytest.raises(ValueError, match=r"3 tables or biases for 1 heads"):
+        flash_attention(q, k, v, bias=np.zeros((5, 3), np.float32))
+    with pytest.raises(ValueError, match=r"got -1"):
+        flash_attention(q, k, v, reach=-1)
     with pytest.raises(ValueError, match=r"got \(100, 128\)"):
         flash_attention(q, k, v, block=(100, 128))
 
 
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-def test_compiles_for_a_tpu_without_gathering_the_batch(monkeypatch):
+@pytest.mark.parametrize(
+    ("terms", "reach"), [("kv", None), ("KVB", None), ("b", 40), ("Kvb", 200), ("", 1)]
+)
+def test_compiles_for_a_tpu_without_gathering_the_batch(terms, reach, monkeypatch):
     from jax.experimental import topologies
 
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
@@ -197,25 +293,27 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(monkeypatch):
     mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
     whole, split = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
 
-    def grads(qkv, tables, valid, seed):
-        def loss(qkv, tables):
-            out = flash_attention(*qkv, *tables, valid=valid, dropout_rate=0.1, seed=seed)
+    def grads(qkv, arrays, valid, seed):
+        settings = dict(reach=reach, valid=valid, dropout_rate=0.1, seed=seed)
+
+        def loss(qkv, arrays):
+            out = with_terms(flash_attention, terms, **settings)(*qkv, *arrays)
             return jnp.square(out.astype(jnp.float32)).sum()
 
-        return jax.grad(loss, argnums=(0, 1))(qkv, tables)
+        return jax.grad(loss, argnums=(0, 1))(qkv, arrays)
 
-    shape = jax.ShapeDtypeStruct
+    _, _, _, *arrays = draw(8, 1, 1, 12, 64, 64, terms)
     args = (
-        (shape((8, 128, 12, 64), jnp.bfloat16),) * 3,
-        (shape((129, 64), jnp.float32),) * 2,
-        shape((8, 128), jnp.bool_),
-        shape((2,), jnp.uint32),
+        (jax.ShapeDtypeStruct((8, 384, 12, 64), jnp.bfloat16),) * 3,
+        tuple(arrays),
+        jax.ShapeDtypeStruct((8, 384), jnp.bool_),
+        jax.ShapeDtypeStruct((2,), jnp.uint32),
     )
     with jax.set_mesh(mesh):
         run = jax.jit(grads, in_shardings=(split, whole, split, whole))
         hlo = run.lower(*args).compile().as_text()
     assert len(re.findall(r'custom_call_target="tpu_custom_call"', hlo)) == 2
-    assert "all-reduce" in hlo and "all-gather" not in hlo
+    assert ("all-reduce" in hlo) == bool(terms) and "all-gather" not in hlo
 
 
 @pytest.mark.tpu_compiler

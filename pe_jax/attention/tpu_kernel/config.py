@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from pe_jax.attention.dropout import scale as scale_of_kept
 
 LANES = 128
+
+Count = int | jax.Array  # Known while compiling, or inside a kernel.
 
 
 class KernelConfig(NamedTuple):
@@ -72,25 +75,30 @@ class KernelConfig(NamedTuple):
     def value_terms(self) -> bool:
         return bool(self.value_tables)
 
-    def first_key_tile(self, query_tile: int | jax.Array) -> int | jax.Array:
-        """The first tile of keys in the window of a tile of queries; beyond the last if none is."""
+    def window(self, query_tile: Count) -> tuple[Count, Count]:
+        """The tiles of keys that a tile of queries attends to: the first, and the one after the
+        last. Both may be beyond the keys, where there are none to attend to."""
         if self.reach is None:
-            return 0
-        key = query_tile * self.queries - self.offset - self.reach
-        return key * (key > 0) // self.keys  # For Python's numbers and traced ones alike.
+            return 0, self.key_tiles
+        first = query_tile * self.queries - self.offset - self.reach
+        end = (query_tile + 1) * self.queries - self.offset + self.reach
+        return _tiles(first, self.keys), _tiles(end + self.keys - 1, self.keys)
 
     @property
     def attended_tiles(self) -> list[int]:
-        """For each tile of queries, how many tiles of keys are in its window."""
-        if self.reach is None:
-            return [self.key_tiles] * self.query_tiles
-        counts = []
-        for n in range(self.query_tiles):
-            last = ((n + 1) * self.queries - 1 - self.offset + self.reach) // self.keys
-            counts.append(min(last, self.key_tiles - 1) - int(self.first_key_tile(n)) + 1)
-        return [max(0, count) for count in counts]
+        """For each tile of queries, how many tiles of keys it attends to."""
+        windows = map(self.window, range(self.query_tiles))
+        return [max(0, min(int(end), self.key_tiles) - int(first)) for first, end in windows]
 
     @property
     def key_steps(self) -> int:
         """Steps over the keys that every tile of queries takes."""
         return max(1, *self.attended_tiles)
+
+
+def _tiles(keys: Count, of: int) -> Count:
+    """Whole tiles in a number of keys, 0 for a negative one."""
+    if isinstance(keys, int):
+        return max(keys, 0) // of
+    # Not `//`: compiling that ahead of time for a TPU fails (its sign asks which chip is here).
+    return jax.lax.div(jnp.maximum(keys, 0), jnp.int32(of))

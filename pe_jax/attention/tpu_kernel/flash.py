@@ -3,7 +3,45 @@
     logits_ij = scale · q_i·(k_j + P_{j−i}) + bias_{j−i}      weights = dropout(softmax(logits))
     out_i = Σ_j weights_ij (v_j + R_{j−i})
 
-PERFORMANCE
+m = j − i is the offset of a key from a query; P and R are tables of 2·clip + 1 rows (Shaw et al.
+2018), of all heads or one per head, and so is the bias. Logits, weights and dropout bits exist only
+as tiles on the chip (see `tiles`). For TPU v5 and later, whose registers rotate by rows. What
+limits the length are gradients of keys and values, 128 lanes of which stay on the chip: 2 KiB a key
+in bfloat16. What limits the clip are terms per query and offset, see `fits`.
+
+What that saves, by hand, for one layer of BERT-base: 8 rows of 512, 12 heads of 64, bfloat16,
+clip 64, tables shared by the heads. The kernels read and write arrays [8, 512, 768] of 6.3 MB:
+
+                                          forward      backward
+    arrays: q, k, v, out; backward also
+      their gradients                     4: 25 MB     8: 51 MB
+    q·k, weights·v and their gradients    6.4 GFLOP    16.1 GFLOP
+    relative terms                        4.8 GFLOP    10.5 GFLOP
+
+The terms' FLOPs grow with L, not with L²: two thirds of the forward ones, half of the backward
+ones, are the rotation in `tiles.unskew`. The form `fused` has memory linear in the length as well,
+in blocks of 128 queries and ordinary XLA operations. Its unit is T, [8, 12, 128, 512] in float32:
+25.2 MB. XLA fuses neither across a matmul or a gather nor across a row's reduction, so a block
+reads and writes, with `spread` and `collect` of `relative` (numbers per offset are T / 4):
+
+    forward                                 T    backward                                   T
+    q·k                           write     1    q·k, spread                     as left    2.5
+    q·P, spread    .25 + .25 + 1          1.5    weights, dropped   read 2, write .5        2.5
+    max, sum of exponentials  read 2 + 2    4    their product with grad          read       .5
+    weights, dropped  read 2, write .5    2.5    grad·v; grad·R, spread   1 + .25 + .25 + 1 2.5
+    their product with v          read     .5    collect the weights              as left  3.25
+    collect: to float32  .5 + 1, gather          gradients of logits
+      .25 + .25, sums    1 + .25         3.25      read 2 + 2, write 1 + .5                 5.5
+                                                 dq, dk                      read .5 + .5     1
+                                                 collect them: gather, sums               1.75
+    sum                                 12.75    sum                                       19.5
+
+Four blocks of these are 1.3 GB forward and 2.0 GB backward, 43 times the 76 MB above: 4.0 ms of a
+v5e's 819 GB/s, where the kernels' bytes take 0.1 ms and their FLOPs at least 0.2 ms at 197 TFLOP/s.
+Dropout bits are in memory in neither. As XLA compiles `fused` for a v5e (libtpu 0.0.42), most of
+these 1.3 and 2.0 GB stay in the 128 MiB on the chip, yet it expects 4.3 million cycles forward and
+13.9 million with gradients, 2.8 and 9.3 ms, without the gathers, for which it has no estimate; 63 %
+and 57 % of them transpose what the gathers return. Nothing here was timed on a TPU.
 """
 
 from __future__ import annotations
@@ -53,9 +91,10 @@ def flash_attention(
     dropout_rate: float = 0.0,
     seed: Array | None = None,
     block: tuple[int, int] | None = None,
+    on_chip: int = ON_CHIP,
     interpret: bool = False,
 ) -> Float[Array, "B Lq H d"]:
-    """Multi-head attention with relative terms, differentiable in q, k, v, both tables and the bias.
+    """Multi-head attention with relative terms, differentiable in q, k, v, tables and bias.
 
     Under `jit` over several devices, call it inside `jax.set_mesh(mesh)`: a kernel cannot be split
     by the compiler, so each device runs it on its rows of the batch.
@@ -78,6 +117,8 @@ def flash_attention(
         those of weights [B, H, Lq, Lk]; seed uint32 [2]. No seed, no dropout.
       block: queries and keys of a tile, multiples of 128; default up to 512, by the lengths, the
         window and the memory on the chip.
+      on_chip: bytes on the chip that the kernel may take. The default fits every TPU since v5; v5e
+        and v6e have twice as much. What does not fit (see `fits`) fails when compiled.
       interpret: run as ordinary JAX operations, on any device.
 
     Returns:
@@ -89,7 +130,7 @@ def flash_attention(
         negative reach; for a block that does not fit.
     """
     terms = Terms(key_table, value_table, bias)
-    config = _configure(q, k, terms, reach, offset, block)._replace(
+    config = _configure(q, k, terms, reach, offset, on_chip, block)._replace(
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         rate=0.0 if seed is None else dropout_rate,
         interpret=interpret,
@@ -116,15 +157,27 @@ def fits(
     """Whether `flash_attention` of arrays of these shapes fits the chip, gradients included.
 
     Terms take memory on the chip in proportion to the offsets that occur, at most M and Lq + Lk − 1
-    and 2·reach + 1 of them; gradients of keys and values in proportion to Lk. LIMITS
+    and 2·reach + 1 of them: 4 bytes for each such offset (in steps of 128), query of a tile (128 at
+    least), head of a program and direction (2 for logits, 2 for values). Gradients of keys and
+    values take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
+    The longest self-attention in 60 MiB, bfloat16:
+
+                                               12 heads of 64   16 of 128   12 of 32   8 of 80
+        tables, clip 64                            23,168        23,424      22,400     3,968
+        a bias for all 2·L − 1 offsets              4,608         5,760       3,200     1,408
+        both tables for all offsets                 2,304         2,944       1,664       768
+        both and a bias, per head                   1,792         2,944         896       384
+        a bias for all offsets of a window,
+          8,192 keys: the largest reach             3,712         4,992       2,432      none
 
     Args:
-      on_chip: bytes that the kernel may take.
+      on_chip: see `flash_attention`.
 
     Raises:
       ValueError: as `flash_attention`.
     """
-    config = _configure(q, k, Terms(key_table, value_table, bias), reach, offset, None)
+    terms = Terms(key_table, value_table, bias)
+    config = _configure(q, k, terms, reach, offset, on_chip)
     return launch.on_chip_bytes(config, q.dtype) <= on_chip
 
 
@@ -137,7 +190,8 @@ def _configure(
     terms: Terms,
     reach: int | None,
     offset: int,
-    block: tuple[int, int] | None,
+    on_chip: int = ON_CHIP,
+    block: tuple[int, int] | None = None,
 ) -> KernelConfig:
     """The sizes, by the shapes of the arguments."""
     (_, length, heads, size), keys = q.shape, k.shape[1]
@@ -145,8 +199,8 @@ def _configure(
         raise ValueError(f"A reach is 0 or more, or None for no window, got {reach}.")
     # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
     longest = max(length - 1 - offset, keys - 1 + offset)
-    clip = min(_clip(terms), longest if reach is None else min(reach, longest))
-    clip = max(1, clip)
+    reach = None if reach is None or reach >= longest else reach
+    clip = max(1, min(_clip(terms), longest if reach is None else reach))
 
     def with_tiles(of_queries: int, of_keys: int) -> KernelConfig:
         return KernelConfig(
@@ -169,7 +223,7 @@ def _configure(
 
     if block is None:
         choices = [with_tiles(n, _tile(keys, reach)) for n in _tiles(length, reach)]
-        fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= ON_CHIP)
+        fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= on_chip)
         return next(fitting, choices[-1])
     if min(block) < 1 or any(n % LANES for n in block):
         raise ValueError(f"A block has a multiple of 128 queries and of keys, got {block}.")
@@ -247,7 +301,7 @@ def _lay_out_terms(config: KernelConfig, terms: Terms, seed: Array | None) -> Sh
     )
 
 
-def _periodic(config: KernelConfig, x: jax.Array) -> jax.Array:
+def _periodic(config: KernelConfig, x: Array) -> jax.Array:
     """[M, N, ...] to [N, width, ...]: differences to offset clip, offset m at (m − offset) mod
     width."""
     x = jnp.moveaxis(x[:-1] - x[-1:], 0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -35,9 +36,9 @@ class Shared(NamedTuple):
     """
 
     seed: Leaf
-    key_table: Leaf | None
-    bias: Leaf | None
-    value_table: Leaf | None
+    key_table: Leaf
+    bias: Leaf
+    value_table: Leaf
 
 
 class Rows(NamedTuple):
@@ -57,9 +58,9 @@ class Rows(NamedTuple):
     q: Leaf
     k: Leaf
     v: Leaf
-    out: Leaf | None = None
-    log_sum: Leaf | None = None
-    grad: Leaf | None = None
+    out: Leaf = None
+    log_sum: Leaf = None
+    grad: Leaf = None
 
 
 class Gradients(NamedTuple):
@@ -68,9 +69,9 @@ class Gradients(NamedTuple):
     q: Leaf
     k: Leaf
     v: Leaf
-    key_table: Leaf | None
-    bias: Leaf | None
-    value_table: Leaf | None
+    key_table: Leaf
+    bias: Leaf
+    value_table: Leaf
 
 
 class ForwardState(NamedTuple):
@@ -107,9 +108,9 @@ def forward_kernel(config, shared, rows, out, log_sum, state):
         _lay_out_logit_terms(config, shared, rows, state.terms)
 
     @tile.each
-    def attend(near, edge):
+    def attend(uniform):
         for h, lanes in enumerate(config.lanes):
-            logits = _logits(tile, rows, state.terms, h, near, edge)
+            logits = _logits(tile, rows, state.terms, h, uniform)
             top = jnp.maximum(state.top[h], jnp.max(logits, axis=1, keepdims=True))
             weights = jnp.exp2(logits - wide(top, config.keys))
             decay = jnp.exp2(state.top[h] - top)
@@ -120,7 +121,7 @@ def forward_kernel(config, shared, rows, out, log_sum, state):
             state.out[h] = wide(decay, config.size) * state.out[h] + product
             if config.value_terms:
                 state.bands[h] *= wide(decay, state.bands.shape[-1])
-                tile.collect(state.bands, h, weights, near)
+                tile.collect(state.bands, h, weights, uniform)
 
     @pl.when(pl.program_id(3) == pl.num_programs(3) - 1)
     def finish():
@@ -147,10 +148,13 @@ def backward_kernel(config, shared, rows, gradients, state):
     def begin_group():
         clear(state.dk, state.dv, gradients.bias)
 
-    tables = (config.key_tables, gradients.key_table), (config.value_tables, gradients.value_table)
-    for count, gradient in tables:  # Of one table, all groups of heads add to the gradient.
-        first = first_key & first_query
-        pl.when(first & first_group if count == 1 else first)(lambda ref=gradient: clear(ref))
+    # To the gradient of a shared table, all groups of heads add.
+    for tables, gradient in (
+        (config.key_tables, gradients.key_table),
+        (config.value_tables, gradients.value_table),
+    ):
+        first = first_key & first_query & (first_group if tables == 1 else True)
+        pl.when(first)(functools.partial(clear, gradient))
 
     @pl.when(first_key)
     def begin():
@@ -168,24 +172,24 @@ def backward_kernel(config, shared, rows, gradients, state):
                 state.value_terms[h] = skew(terms, config)
 
     @tile.each
-    def differentiate(near, edge):
+    def differentiate(uniform):
         here = pl.ds(pl.multiple_of(tile.key, LANES), config.keys)
         for h, lanes in enumerate(config.lanes):
             q, k, v, grad = (x[0, :, lanes] for x in (rows.q, rows.k, rows.v, rows.grad))
-            logits = _logits(tile, rows, state.logit_terms, h, near, edge)
+            logits = _logits(tile, rows, state.logit_terms, h, uniform)
             weights = jnp.exp2(logits - wide(state.log_sum[h], config.keys))
             dweights = dot(grad, v, 1, 1)
             if config.value_terms:
-                dweights += tile.spread(state.value_terms, h, near)
+                dweights += tile.spread(state.value_terms, h, uniform)
             dropped, dweights = tile.drop(shared.seed, rows.numbers, h, weights, dweights)
             dlogits = weights * (dweights - wide(state.mean[h], config.keys))
             state.dv[here, lanes] += dot(dropped.astype(v.dtype), grad, 0, 0)
             state.dk[here, lanes] += dot(dlogits.astype(q.dtype), q, 0, 0)
             state.dq[h] += dot(dlogits.astype(k.dtype), k, 1, 0)
             if config.logit_terms:
-                tile.collect(state.logit_bands, h, dlogits, near)
+                tile.collect(state.logit_bands, h, dlogits, uniform)
             if config.value_terms:
-                tile.collect(state.value_bands, h, dropped, near)
+                tile.collect(state.value_bands, h, dropped, uniform)
 
     # What all logit gradients and weights have in common multiplies the sums.
     weight_scale = config.dropout_scale
@@ -214,9 +218,7 @@ def backward_kernel(config, shared, rows, gradients, state):
         gradients.v[0] = (state.dv[...] * weight_scale).astype(gradients.v.dtype)
 
 
-def _lay_out_logit_terms(
-    config: KernelConfig, shared: Shared, rows: Rows, terms: jax.Ref | None
-) -> None:
+def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Rows, terms: Leaf) -> None:
     """Sets what the logits of a block of queries get per offset, base 2, to be `Tile.spread`."""
     if not config.logit_terms:
         return
@@ -230,19 +232,19 @@ def _lay_out_logit_terms(
         terms[h] = skew(x, config)
 
 
-def _logits(
-    tile: Tile, rows: Rows, terms: jax.Ref | None, h: int, near: bool, edge: bool
-) -> jax.Array:
+def _logits(tile: Tile, rows: Rows, terms: Leaf, h: int, uniform: bool) -> jax.Array:
     """Base-2 logits of a head on a tile."""
     config, lanes = tile.config, tile.config.lanes[h]
     logits = dot(rows.q[0, :, lanes], rows.k[0, :, lanes], 1, 1) * (config.scale * LOG2_E)
     if config.logit_terms:
-        logits += tile.spread(terms, h, near)
+        logits += tile.spread(terms, h, uniform)
     logits += rows.mask[0]
-    return tile.window(logits) if edge else logits
+    if config.reach is None or uniform:
+        return logits
+    return tile.window(logits, config.reach)
 
 
-def _table(table: jax.Ref, h: int) -> jax.Array:
+def _table(table: Leaf, h: int) -> jax.Array:
     """The table of a head, which may be that of all."""
     return table[min(h, table.shape[0] - 1)]
 

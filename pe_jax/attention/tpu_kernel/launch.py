@@ -25,6 +25,8 @@ from pe_jax.attention.tpu_kernel.kernels import (
 
 _TEMPORARIES = 12 * 2**20  # Bytes on the chip for intermediate results of a tile of 512 × 512.
 
+_ANY, _IN_TURN = pltpu.GridDimensionSemantics.PARALLEL, pltpu.GridDimensionSemantics.ARBITRARY
+
 Shape = jax.ShapeDtypeStruct
 
 
@@ -108,7 +110,9 @@ def _backward_program(config: KernelConfig, rows: Rows) -> Program:
     of_rows = lambda x: None if x is None else Shape((len(rows.q), *x.shape), jnp.float32)
     shared, _ = _abstract_inputs(config, rows.q.dtype)
     gradients = Gradients(
-        *(Shape(x.shape, x.dtype) for x in (rows.q, rows.k, rows.v)),
+        q=Shape(rows.q.shape, rows.q.dtype),
+        k=Shape(rows.k.shape, rows.k.dtype),
+        v=Shape(rows.v.shape, rows.v.dtype),
         key_table=of_rows(shared.key_table),
         bias=of_rows(shared.bias),
         value_table=of_rows(shared.value_table),
@@ -137,7 +141,7 @@ def _backward_program(config: KernelConfig, rows: Rows) -> Program:
 def _run(program: Program, config: KernelConfig, shared: Shared, rows: Rows) -> tuple:
     """Runs a kernel for each (row of the batch, group of heads, tile of queries, of keys)."""
     grid = len(rows.q), config.heads // config.group, config.query_tiles, config.key_steps
-    order = ["parallel" if axis < program.parallel else "arbitrary" for axis in range(len(grid))]
+    order = [_ANY if axis < program.parallel else _IN_TURN for axis in range(len(grid))]
     return pl.pallas_call(
         functools.partial(program.body, config),
         grid=grid,
@@ -163,11 +167,8 @@ class _Specs:
 
         def key_tile(i, j):
             """Past the last tile of the window it stays, and so is not loaded again."""
-            if config.reach is None:
-                return j
-            last = ((i + 1) * config.queries - 1 - config.offset + config.reach) // config.keys
-            tile = jnp.minimum(config.first_key_tile(i) + j, last)
-            return jnp.clip(tile, 0, config.key_tiles - 1)
+            first, end = config.window(i)
+            return jnp.clip(jnp.minimum(first + j, end - 1), 0, config.key_tiles - 1)
 
         def table(count: int) -> tuple[pl.BlockSpec | None, pl.BlockSpec | None]:
             """Of a table, and of its gradient."""

@@ -41,7 +41,8 @@ class Tile:
     """The tile of a program: its place among queries, keys and offsets."""
 
     def __init__(self, config: KernelConfig):
-        key_tile = config.first_key_tile(pl.program_id(2)) + pl.program_id(3)
+        first, _ = config.window(pl.program_id(2))
+        key_tile = first + pl.program_id(3)
         self.config = config
         self.row, self.head = pl.program_id(0), pl.program_id(1) * config.group
         self.query = pl.program_id(2) * config.queries
@@ -49,31 +50,31 @@ class Tile:
         self.offset = config.offset + self.key - self.query  # From query 0 to key 0 of the tile.
         self.exists = key_tile < config.key_tiles
 
-    def each(self, body: Callable[[bool, bool], None]) -> None:
-        """Runs `body(near, edge)` if any query of the tile attends to any key.
+    def each(self, body: Callable[[bool], None]) -> None:
+        """Runs `body(uniform)` if any query of the tile attends to any key.
 
-        near: whether the terms of its keys differ, as any offset is within ±clip; edge: whether the
-        window ends within the tile. Code that handles either handles the other case as well.
+        uniform: whether all attend to all, and no offset is within ±clip, so that a query has the
+        same terms for all keys. What computes any other tile computes such a one as well, slower.
         """
         config = self.config
         first, last = self.offset - (config.queries - 1), self.offset + config.keys - 1
-        near = (first < config.clip) & (last > -config.clip)
-        whens_near = {True: near, False: ~near}
-        if not (config.logit_terms or config.value_terms):
-            whens_near = {False: True}
-        whens_edge = {False: True}
+        seen: jax.Array | bool = True
+        uniform: jax.Array | bool = True
+        if config.logit_terms or config.value_terms:
+            uniform = (first >= config.clip) | (last <= -config.clip)
         if config.reach is not None:
-            inside = (first >= -config.reach) & (last <= config.reach) & self.exists
-            seen = (first <= config.reach) & self.exists
-            whens_edge = {True: seen & ~inside, False: inside}
-            if True in whens_near and config.reach <= config.clip:
-                whens_near = {True: True}
-        for near, when_near in whens_near.items():
-            for edge, when_edge in whens_edge.items():
-                pl.when(when_near & when_edge)(functools.partial(body, near, edge))
+            seen = self.exists & (first <= config.reach)
+            inside = (first >= -config.reach) & (last <= config.reach)
+            # Offsets within the window may all be within ±clip: then there is one kind of tile.
+            uniform = inside & uniform if config.reach > config.clip else False
+        if uniform is not False:
+            pl.when(seen & uniform)(functools.partial(body, True))
+        if uniform is not True:
+            pl.when(seen & ~jnp.asarray(uniform))(functools.partial(body, False))
 
     def distances(self, part: int) -> tuple[jax.Array, jax.Array]:
-        """Key minus query from the first of each, for 128 keys; and the offset of these."""
+        """Key minus query, counted from the first of each, for 128 keys; and the offset of these
+        first ones."""
         query, key = (
             jax.lax.broadcasted_iota(jnp.int32, (self.config.queries, LANES), axis)
             for axis in (0, 1)
@@ -85,15 +86,15 @@ class Tile:
         distance, first = self.distances(part)
         return distance <= -self.config.clip - first, distance >= self.config.clip - first
 
-    def lanes(self, part: int) -> pl.Slice:
+    def lanes(self, part: int) -> slice | pl.Slice:
         """Where in the period the keys of a part are."""
         lane = (self.key - self.query + part * LANES) % self.config.width
         return pl.ds(pl.multiple_of(lane, LANES), LANES)
 
-    def spread(self, terms: jax.Ref, h: int, near: bool) -> jax.Array:
+    def spread(self, terms: jax.Ref, h: int, uniform: bool) -> jax.Array:
         """Numbers of a head per query and offset, skewed, to [queries, keys]."""
         left, spread = terms[h, :, self.config.width :], []
-        if not near:
+        if uniform:
             return wide(jnp.where(self.offset > 0, 0.0, left), self.config.keys)
         for n in range(self.config.keys // LANES):
             before, after = self.sides(n)
@@ -101,10 +102,10 @@ class Tile:
             spread.append(jnp.where(before, left, inner))
         return jnp.concatenate(spread, axis=1)
 
-    def collect(self, bands: jax.Ref, h: int, x: jax.Array, near: bool) -> None:
+    def collect(self, bands: jax.Ref, h: int, x: jax.Array, uniform: bool) -> None:
         """Adds [queries, keys] to numbers per query and offset: the transpose of `spread`."""
         left = slice(self.config.width, None)
-        if not near:
+        if uniform:
             bands[h, :, left] += jnp.where(self.offset > 0, 0.0, sum(parts(x)))
             return
         for n, part in enumerate(parts(x)):
@@ -112,12 +113,12 @@ class Tile:
             bands[h, :, left] += jnp.where(before, part, 0.0)
             bands[h, :, self.lanes(n)] += jnp.where(before | after, 0.0, part)
 
-    def window(self, logits: jax.Array) -> jax.Array:
+    def window(self, logits: jax.Array, reach: int) -> jax.Array:
         """`logits` [queries, keys], masked where the offset is beyond ±reach."""
         masked = []
         for n, part in enumerate(parts(logits)):
             distance, first = self.distances(n)
-            masked.append(jnp.where(jnp.abs(distance + first) <= self.config.reach, part, MASKED))
+            masked.append(jnp.where(jnp.abs(distance + first) <= reach, part, MASKED))
         return jnp.concatenate(masked, axis=1)
 
     def drop(self, seed: jax.Ref, numbers: jax.Ref, h: int, *tiles: jax.Array) -> list[jax.Array]:
