@@ -194,9 +194,7 @@ def test_forms_that_cannot():
     q, k, v = draw(1, 6, 6)
     with pytest.raises(ValueError, match=r"auto, naive, pairs, buckets.*got 'flash'"):
         attention(q, k, v, encoding, params, form="flash")
-    with pytest.raises(
-        ValueError, match=r"'rotation' needs vectors that are sinu.*learned_rel"
-    ):
+    with pytest.raises(ValueError, match=r"'rotation' needs vectors that are sinu.*learned_rel"):
         attention(q, k, v, encoding, params, form="rotation")
     apart = np.array([0, 2, 4, 6, 8, 10])
     for form in ("buckets", "kernel"):

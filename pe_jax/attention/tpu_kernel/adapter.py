@@ -7,12 +7,15 @@ rotated selves meet keys next to P(j); values next to P(j) give outputs that are
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention.offset_terms import Tables, farthest, tables
 from pe_jax.attention.operands import Operands, Term
-from pe_jax.attention.tpu_kernel.flash import flash_attention
+from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.encodings.base import as_array
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float
@@ -21,24 +24,32 @@ NEEDS = (
     "positions that are ranges, no mask but of keys, no terms but those of the offset, and tables "
     "of these that fit on the chip"
 )
-# Rows of the tables: a state of [queries, rows] numbers a head is kept on the chip.
-_ROWS = 2049
+
+
+class _Laid(NamedTuple):
+    """The arrays of `flash_attention`: everything that is next to one another is in them."""
+
+    q: Array
+    k: Array
+    v: Array
+    key_table: Array | None
+    value_table: Array | None
+    bias: Array | None
 
 
 def supports(x: Operands) -> bool:
     """Whether `attend` can compute this attention."""
     of_keys = x.mask is None or (x.mask.shape[1] == x.mask.shape[2] == 1)
+    vectors = any(term.offsets.keys for term in x.terms if not _rotates(term))
     mapped = x.q is not x.content_q
-    in_tables = [term for term in x.terms if not _rotates(term)]
-    vectors = any(term.offsets.keys for term in in_tables)
-    return (
-        of_keys
-        and x.shift is not None
-        and all(term.shift == x.shift and term.logits is None for term in x.terms)
-        and not any(term.offsets.queries for term in x.terms)
-        and 2 * _clip(in_tables) + 1 <= _ROWS
-        and not (mapped and vectors)
+    terms = all(
+        term.shift == x.shift and term.logits is None and not term.offsets.queries
+        for term in x.terms
     )
+    if x.shift is None or not of_keys or not terms or (mapped and vectors):
+        return False
+    q, k, _, *tables, bias = jax.eval_shape(lambda: _laid_out(x))
+    return fits(q, k, *tables, bias=bias, reach=x.reach, offset=x.shift)
 
 
 def attend(
@@ -51,24 +62,10 @@ def attend(
       interpret: run as ordinary operations, on any device.
     """
     assert x.shift is not None
-    rotated = [term for term in x.terms if _rotates(term)]
-    in_tables = [term for term in x.terms if not _rotates(term) and term.offsets.has_terms]
-    made = tables(in_tables, _clip(in_tables), x.scale) if in_tables else None
-    made = Tables(None, None, None, None) if made is None else made
-    size, value_size = x.q.shape[-1], x.v.shape[-1]
-    beside = [_beside(term, x) for term in rotated]
-    v = jnp.pad(x.v, [(0, 0)] * 3 + [(0, size - value_size)])  # Keys may be wider than values.
-    wider = sum(q.shape[-1] for q, _, _ in beside)
-    pad = lambda table, own: None if table is None else jnp.pad(
-        table, [(0, 0)] * (table.ndim - 1) + [(0, size - own + wider)]
-    )  # fmt: skip
+    laid = _laid_out(x)
     out = flash_attention(
-        jnp.concatenate([x.q, *(q for q, _, _ in beside)], axis=-1),
-        jnp.concatenate([x.k, *(k for _, k, _ in beside)], axis=-1),
-        jnp.concatenate([v, *(v for _, _, v in beside)], axis=-1),
-        pad(made.keys, size),
-        pad(made.values, value_size),
-        bias=made.bias,
+        *laid[:5],
+        bias=laid.bias,
         reach=x.reach,
         offset=x.shift,
         valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
@@ -77,15 +74,39 @@ def attend(
         seed=seed,
         interpret=interpret,
     )
-    total, at = out[..., :value_size], size
-    for term, (_, _, values) in zip(rotated, beside, strict=True):
-        positions = -np.asarray(as_array(term.positions[0]))[:, None]
+    total, at = out[..., : x.v.shape[-1]], x.q.shape[-1]
+    for term in filter(_rotates, x.terms):
         assert term.offsets.value_frequencies
         w = term.offsets.value_frequencies(term.params)
-        own = out[..., at : at + values.shape[-1]]
+        own, at = out[..., at : at + 2 * len(w)], at + 2 * len(w)
+        positions = -np.asarray(as_array(term.positions[0]))[:, None]
         total += rotate_pairs(own, positions, w).astype(total.dtype)
-        at += values.shape[-1]
     return total
+
+
+def _laid_out(x: Operands) -> _Laid:
+    rotated = [term for term in x.terms if _rotates(term)]
+    in_tables = [term for term in x.terms if not _rotates(term) and term.offsets.has_terms]
+    made = tables(in_tables, _clip(in_tables), x.scale) if in_tables else None
+    made = Tables(None, None, None, None) if made is None else made
+    beside = [_beside(term, x) for term in rotated]
+    wide = x.q.shape[-1] + sum(q.shape[-1] for q, _, _ in beside)
+
+    def pad(table: Array | None, size: int = wide) -> Array | None:
+        """With zeros where other terms are."""
+        if table is None:
+            return None
+        return jnp.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, size - table.shape[-1])])
+
+    v = pad(x.v, x.q.shape[-1])  # Keys may be wider than values.
+    return _Laid(
+        jnp.concatenate([x.q, *(q for q, _, _ in beside)], axis=-1),
+        jnp.concatenate([x.k, *(k for _, k, _ in beside)], axis=-1),
+        jnp.concatenate([v, *(v for _, _, v in beside)], axis=-1),
+        pad(made.keys),
+        pad(made.values),
+        made.bias,
+    )
 
 
 def _rotates(term: Term) -> bool:
