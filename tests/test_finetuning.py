@@ -190,7 +190,7 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     experiment = finetuning.build(resized, tmp_path)
     state, changes = finetuning.start_from(experiment, experiment.init())
     _, old = newest_params(pretrained / "learned_absolute")
-    table, was = state.params["bert"]["position"]["table"], old["bert"]["position"]["table"]
+    table, was = (p["bert"]["position"]["learned_absolute"]["table"] for p in (state.params, old))
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
     assert "bert/position/learned_absolute/table" in changes.kept
     finetuning.resolve(config(pretrained, "learned_relative", **longer))  # Has no maximum length.

@@ -42,7 +42,7 @@ def runs(tmp_path_factory):
 @pytest.fixture
 def config():
     config = configs.get_config()
-    config.update(size="tiny", length=24, words=12, seeds=2, windows=(3, 8), clip=6)
+    config.update(size="tiny", length=24, words=12, seeds=2, windows=(3, 8))
     config.update(table_window=3, score_examples=16)
     return config
 
@@ -67,8 +67,8 @@ def test_a_report_on_runs(runs, config, tmp_path):
         assert pixels.std() > 0.05, path  # Not an empty page.
 
     # What is written is what the library measures on the run's own checkpoint.
-    part, params = subjects[0].parts()[0]
-    phi = properties.proximity(part.vectors(params, np.arange(24)))
+    part = subjects[0].parts()[0]
+    phi = properties.proximity(part.view.vectors(part.params, np.arange(24)))
     found = numbers(tmp_path, "vectors")["learnable_sinusoidal_absolute"]["trained"]
     assert found["monotonicity_3"] == pytest.approx(float(properties.monotonicity(phi, 3)))
     assert found["monotonicity_all"] == pytest.approx(float(properties.monotonicity(phi)))
@@ -118,11 +118,10 @@ def test_the_start_is_the_run_s_own(runs):
 
 def test_table_1(config, tmp_path):
     """The paper's ticks and crosses: exact zeros for sinusoids, parameters from `init`."""
-    assert set(TABLE1_ROWS) == set(encodings.SINGLE)
     config.size, config.length, config.parts = "base", 40, "table1"
-    config.words, config.seeds, config.clip = 3, 1, 8
+    config.words, config.seeds = 3, 1
     both = "learned_absolute+sinusoidal_relative"
-    subjects = [from_name(name, config, 0) for name in (*encodings.SINGLE, both)]
+    subjects = [from_name(name, config, 0) for name in (*encodings.PAPER[:7], both)]
     measure_properties(subjects, config, tmp_path)
     found = numbers(tmp_path, "table1")
     assert {name: row["parameters"] for name, row in found.items()} == {
@@ -169,8 +168,9 @@ def test_tables_of_other_families(config, tmp_path):
     gpt = from_checkpoint(tmp_path / "gpt.safetensors", "")
     roberta = from_checkpoint(tmp_path / "rob.safetensors", "", "RoBERTa")
     assert (gpt.name, gpt.length, roberta.name, roberta.length) == ("gpt", 32, "RoBERTa", 30)
-    part, params = roberta.parts()[0]
-    np.testing.assert_array_equal(part.vectors(params, np.arange(30)), rows[2:])
+    part = roberta.parts()[0]
+    vectors = part.view.vectors(part.params, np.arange(30))
+    np.testing.assert_array_equal(vectors, rows[2:])
     text = measure_properties([gpt, roberta], config, tmp_path / "out")
     assert "## Regression probe" in text and "## Identical words" not in text
     config.parts = "words"

@@ -66,7 +66,8 @@ def test_weights_with_another_position_encoding(published, tmp_path):
     for part in ("token", "layer_1"):
         jax.tree.map(np.testing.assert_array_equal, params["bert"][part], theirs["bert"][part])
     np.testing.assert_array_equal(
-        params["bert"]["position"]["learned_absolute"]["table"], theirs["bert"]["position"]["table"]
+        params["bert"]["position"]["learned_absolute"]["table"],
+        theirs["bert"]["position"]["learned_absolute"]["table"],
     )
     jax.tree.map(np.testing.assert_array_equal, params["pooler"], theirs["pooler"])
     assert changes.new == [

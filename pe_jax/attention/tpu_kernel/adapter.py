@@ -92,13 +92,14 @@ def _laid_out(x: Operands) -> _Laid:
     beside = [_beside(term, x) for term in rotated]
     wide = x.q.shape[-1] + sum(q.shape[-1] for q, _, _ in beside)
 
-    def pad(table: Array | None, size: int = wide) -> Array | None:
+    def pad(table: Array | None) -> Array | None:
         """With zeros where other terms are."""
         if table is None:
             return None
-        return jnp.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, size - table.shape[-1])])
+        return jnp.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, wide - table.shape[-1])])
 
-    v = pad(x.v, x.q.shape[-1])  # Keys may be wider than values.
+    # Keys may be wider than values.
+    v = jnp.pad(x.v, [(0, 0)] * 3 + [(0, x.q.shape[-1] - x.v.shape[-1])])
     return _Laid(
         jnp.concatenate([x.q, *(q for q, _, _ in beside)], axis=-1),
         jnp.concatenate([x.k, *(k for _, k, _ in beside)], axis=-1),

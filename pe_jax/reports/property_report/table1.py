@@ -67,8 +67,8 @@ def _lines(rows: list[list[str]], model: BertConfig, config: ConfigDict) -> list
         "Violations by P·Pᵀ (plain) and by the logits of identical words (Ā): 0 = the property",
         "holds; 0 without decimals is exact. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], where x is",
         "a position, m an offset, clipped where there is a clip. mono. is monotonicity, 0.5 = no",
-        "order; ψ decreases to the offset up to which the dot product of two vectors decreases. The",
-        "paper judges absolute encodings by P·Pᵀ and relative ones by what they do in attention.",
+        "order; ψ decreases to the offset up to which the dot product of two vectors decreases.",
+        "The paper judges absolute encodings by P·Pᵀ, relative ones by what they do in attention.",
         "",
         *table(
             ["encoding", "position vectors", "parameters", "number", "ψ decreases to",
