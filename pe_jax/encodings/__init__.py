@@ -12,6 +12,7 @@ from pe_jax.encodings.absolute import (
     learned_absolute,
     sinusoidal_absolute,
 )
+from pe_jax.encodings.alibi import alibi
 from pe_jax.encodings.base import (
     About,
     Context,
@@ -29,6 +30,8 @@ from pe_jax.encodings.base import (
     offsets,
     parameter_count,
 )
+from pe_jax.encodings.deberta import deberta
+from pe_jax.encodings.fire import fire
 from pe_jax.encodings.names import ENCODINGS, PAPER, WRAPPERS, Sizes, from_name, stack_from_name
 from pe_jax.encodings.relative import (
     learnable_sinusoidal_relative,
@@ -37,7 +40,9 @@ from pe_jax.encodings.relative import (
 )
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
 from pe_jax.encodings.stack import Stack, as_stack
+from pe_jax.encodings.t5 import t5
 from pe_jax.encodings.tables import look_up, resize_table
+from pe_jax.encodings.transformer_xl import transformer_xl
 
 __all__ = [
     "ENCODINGS",
@@ -55,10 +60,13 @@ __all__ = [
     "Sizes",
     "Stack",
     "View",
+    "alibi",
     "angles",
     "as_stack",
+    "deberta",
     "default_frequencies",
     "embed",
+    "fire",
     "from_name",
     "learnable_sinusoidal_absolute",
     "learnable_sinusoidal_relative",
@@ -75,4 +83,6 @@ __all__ = [
     "sinusoidal_absolute",
     "sinusoidal_relative",
     "stack_from_name",
+    "t5",
+    "transformer_xl",
 ]

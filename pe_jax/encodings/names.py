@@ -15,8 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from pe_jax.encodings import absolute, base, relative
+from pe_jax.encodings.alibi import alibi
 from pe_jax.encodings.base import PositionEncoding
+from pe_jax.encodings.deberta import deberta
+from pe_jax.encodings.fire import fire
 from pe_jax.encodings.stack import Stack, as_stack
+from pe_jax.encodings.t5 import t5
+from pe_jax.encodings.transformer_xl import transformer_xl
 from pe_jax.errors import did_you_mean
 
 
@@ -43,6 +48,11 @@ ENCODINGS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
     relative.learned_relative,
     relative.sinusoidal_relative,
     relative.learnable_sinusoidal_relative,
+    alibi,
+    t5,
+    fire,
+    transformer_xl,
+    deberta,
 )
 
 # Those that change another: `name(encoding, option=...)`.
