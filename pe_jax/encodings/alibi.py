@@ -22,7 +22,7 @@ def alibi(num_heads: int, *, directed: bool = False, learnable: bool = False) ->
     The paper is causal; these are its first author's forms for encoders (issue 5 of its
     repository, "Encoder-Attention"):
 
-    - default: both directions alike, 1. "Symmetric". Alone it cannot tell left from right.
+    - default: both directions alike, 1. "Symmetric". Alone it does not distinguish left from right.
     - `directed=True`: the first half of the heads attends to the left (and to itself), the second
       half to the right, both with the slopes of H/2 heads: 2. "Nonsymmetric". Where a mask leaves a
       query no key on its head's side, the head gives zeros; a query that has none and no mask at
@@ -72,10 +72,10 @@ def alibi(num_heads: int, *, directed: bool = False, learnable: bool = False) ->
     return Part(
         init=init if learnable else no_parameters,
         offsets=Offsets(bias=bias),
-        # Not a steep bias: what is subtracted from all logits of a row must stay small.
+        # Not a steep bias: the TPU kernel subtracts the bias of the farthest offset from all logits.
         logits=own_side if halves else None,
         about=About(
-            f"−m_h |m|, {'m_h free' if learnable else 'm_h = 2^(−8h/H)'}"
+            f"−s_h |m|, {'s_h free' if learnable else 's_h = 2^(−8h/H)'}"
             + (", by side" if directed else ""),
             ("2H" if directed else "H") if learnable else "0",
             count,

@@ -16,7 +16,7 @@ from pe_jax.encodings.base import (
     named,
 )
 from pe_jax.encodings.tables import look_up
-from pe_jax.shapes import Array, Float, Int
+from pe_jax.shapes import Array, Float, Int, Real
 
 
 @named
@@ -34,7 +34,7 @@ def deberta(
     minus key, so rows above k are keys to the left. Invariant; neither monotone nor symmetric by
     construction; integer positions only.
 
-    Eq. 4 has row δ(j, i) in Q, where the authors' code and every checkpoint have δ(i, j), as here.
+    Eq. 4 has row δ(j, i) in Q, where the authors' code and transformers have δ(i, j), as here.
     Not here: absolute positions before the last layers (the enhanced mask decoder), which are no
     part of the attention, and LayerNorm and dropout of the table.
 
@@ -48,10 +48,11 @@ def deberta(
     Raises:
       ValueError: for buckets that do not fit; in attention, without `Context.projections`.
     """
-    if buckets is not None and not 4 <= buckets < 2 * (max_relative_positions - 1):
+    if buckets is not None and (buckets % 2 or not 4 <= buckets < 2 * max_relative_positions - 2):
         raise ValueError(
-            f"DeBERTa needs 4 buckets or more, and half of them below max_relative_positions - 1 = "
-            f"{max_relative_positions - 1}; got buckets={buckets}. buckets=None has none."
+            "DeBERTa needs an even number of buckets, at least 4, half of them below "
+            f"max_relative_positions - 1 = {max_relative_positions - 1}; got buckets={buckets}. "
+            "buckets=None has none."
         )
     if max_relative_positions < 1:
         raise ValueError(f"max_relative_positions must be >= 1, got {max_relative_positions}.")
@@ -62,13 +63,13 @@ def deberta(
     def init(key: jax.Array) -> Params:
         return {"table": stddev * jax.random.normal(key, (2 * half, hidden_size))}
 
-    def of_offsets(table: Float[Array, "N *M"], x: Int[Array, "*B"]) -> Float[Array, "*B *M"]:
+    def of_offsets(table: Float[Array, "N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
         return look_up(table[rows], x.clip(-clip, clip) + clip)
 
-    def keys(params: Params, x: Int[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
+    def keys(params: Params, x: Real[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
         return of_offsets(_projections(context).key(params["table"]), x)
 
-    def queries(params: Params, x: Int[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
+    def queries(params: Params, x: Real[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
         return of_offsets(_projections(context).query(params["table"]), x)
 
     return Part(

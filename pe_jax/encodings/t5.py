@@ -8,7 +8,7 @@ import numpy as np
 
 from pe_jax.encodings.base import About, Context, Offsets, Params, Part, named
 from pe_jax.encodings.tables import look_up
-from pe_jax.shapes import Array, Float, Int
+from pe_jax.shapes import Array, Float, Int, Real
 
 
 @named
@@ -49,7 +49,7 @@ def t5(
         draw = jax.nn.initializers.glorot_uniform()
         return {"table": draw(key, (buckets, num_heads), jnp.float32)}
 
-    def bias(params: Params, x: Int[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
         return look_up(params["table"][rows], x.clip(-clip, clip) + clip)
 
     return Part(
