@@ -72,7 +72,7 @@ def alibi(num_heads: int, *, directed: bool = False, learnable: bool = False) ->
     return Part(
         init=init if learnable else no_parameters,
         offsets=Offsets(bias=bias),
-        # Not a steep bias: the TPU kernel subtracts the bias of the farthest offset from all logits.
+        # Not a steep bias: the TPU kernel subtracts that of the farthest offset from all logits.
         logits=own_side if halves else None,
         about=About(
             f"−s_h |m|, {'s_h free' if learnable else 's_h = 2^(−8h/H)'}"
