@@ -13,6 +13,7 @@ from pe_jax.encodings.absolute import (
     learned_absolute,
     sinusoidal_absolute,
 )
+from pe_jax.encodings.alibi import alibi
 from pe_jax.encodings.axial import rope_axial
 from pe_jax.encodings.base import (
     About,
@@ -31,6 +32,8 @@ from pe_jax.encodings.base import (
     offsets,
 )
 from pe_jax.encodings.complex_order import complex_order
+from pe_jax.encodings.deberta import deberta
+from pe_jax.encodings.fire import fire
 from pe_jax.encodings.fox import fox
 from pe_jax.encodings.names import (
     ENCODINGS,
@@ -50,7 +53,9 @@ from pe_jax.encodings.relative import (
 )
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
 from pe_jax.encodings.stack import Placed, Stack, as_stack, parameter_count
+from pe_jax.encodings.t5 import t5
 from pe_jax.encodings.tables import look_up, resize_table
+from pe_jax.encodings.transformer_xl import transformer_xl
 from pe_jax.encodings.tupe import tupe
 
 __all__ = [
@@ -71,11 +76,14 @@ __all__ = [
     "Sizes",
     "Stack",
     "View",
+    "alibi",
     "angles",
     "as_stack",
     "complex_order",
+    "deberta",
     "default_frequencies",
     "embed",
+    "fire",
     "fox",
     "from_name",
     "learnable_sinusoidal_absolute",
@@ -97,5 +105,7 @@ __all__ = [
     "sinusoidal_relative",
     "split_names",
     "stack_from_name",
+    "t5",
+    "transformer_xl",
     "tupe",
 ]

@@ -15,12 +15,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from pe_jax.encodings import absolute, axial, base, relative
+from pe_jax.encodings.alibi import alibi
 from pe_jax.encodings.base import PositionEncoding
 from pe_jax.encodings.complex_order import complex_order
+from pe_jax.encodings.deberta import deberta
+from pe_jax.encodings.fire import fire
 from pe_jax.encodings.fox import fox
 from pe_jax.encodings.pope import pope
 from pe_jax.encodings.randomised import randomised
 from pe_jax.encodings.stack import Stack, as_stack
+from pe_jax.encodings.t5 import t5
+from pe_jax.encodings.transformer_xl import transformer_xl
 from pe_jax.encodings.tupe import tupe
 from pe_jax.errors import did_you_mean
 
@@ -53,6 +58,11 @@ ENCODINGS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
     axial.rope_axial,
     tupe,
     complex_order,
+    alibi,
+    t5,
+    fire,
+    transformer_xl,
+    deberta,
 )
 
 # Those that change another: `name(encoding, option=...)`.

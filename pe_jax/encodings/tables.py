@@ -11,11 +11,11 @@ from pe_jax.shapes import Array, Float, Real
 RESIZE_METHODS = ("truncate", "repeat", "interpolate")
 
 
-def look_up(table: Float[Array, "N D"], positions: Real[Array, "*B"]) -> Float[Array, "*B D"]:
-    """Rows of a learned table.
+def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[Array, "..."]:
+    """Rows of a learned table, `[*B, *D]`.
 
     Args:
-      table: one row per position 0 .. N-1.
+      table: one row per position 0 .. N-1, of any shape: a vector, or one for each head.
       positions: integers. A concrete array (NumPy, or JAX outside of `jit`) is checked here.
         Values traced by `jit` cannot be: past the table they give NaN, never a wrong row.
 

@@ -1,0 +1,99 @@
+"""ALiBi: a penalty that grows linearly with the distance, at a slope of each head's own."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import About, Context, Offsets, Params, Part, named, no_parameters
+from pe_jax.encodings.base import offsets as offsets_of
+from pe_jax.shapes import Array, Float, Real
+
+_HOW_TO_MODIFY = "github.com/ofirpress/attention_with_linear_biases/issues/5"
+
+
+@named
+def alibi(num_heads: int, *, directed: bool = False, learnable: bool = False) -> Part:
+    """bias(j - i) = -m_h |j - i|, added to the logits as it is (Press et al. 2021, section 3).
+
+    The paper is causal; these are its first author's forms for encoders (issue 5 of its
+    repository, "Encoder-Attention"):
+
+    - default: both directions alike, 1. "Symmetric". Alone it does not distinguish left from right.
+    - `directed=True`: the first half of the heads attends to the left (and to itself), the second
+      half to the right, both with the slopes of H/2 heads: 2. "Nonsymmetric". Where a mask leaves a
+      query no key on its head's side, the head gives zeros; a query that has none and no mask at
+      all, which self-attention cannot have, gives NaN.
+    - `directed=True, learnable=True`: every head attends to both sides, with a slope for each:
+      3. "Nonsymmetric with no mask". m = sigmoid(raw), raw drawn from a normal of mean -2 and
+      standard deviation 1.
+    - `learnable=True`: one learnable slope a head, m = sigmoid(raw) as well, starting at the fixed
+      slopes. Ours, the symmetric counterpart of the one before.
+
+    Invariant; monotone in |j - i|; symmetric unless directed. Never clipped.
+
+    Params: none, or `{"slopes": [H]}`, directed `[2, H]` (left, right), before the sigmoid.
+
+    Raises:
+      ValueError: for halves of an odd number of heads.
+    """
+    if directed and not learnable and num_heads % 2:
+        raise ValueError(
+            f"alibi(directed=True) lets half of the heads attend to each side, got {num_heads} "
+            "heads: take an even number, or learnable=True, which gives each head both sides."
+        )
+    halves = directed and not learnable
+    fixed = np.tile(slopes(num_heads // 2), 2) if halves else slopes(num_heads)
+
+    def init(key: jax.Array) -> Params:
+        if directed:
+            return {"slopes": jax.random.normal(key, (2, num_heads)) - 2.0}
+        return {"slopes": jnp.asarray(np.log(fixed / (1 - fixed)))}
+
+    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+        m = jax.nn.sigmoid(params["slopes"]) if learnable else jnp.asarray(fixed)
+        left, right = m if m.ndim == 2 else (m, m)
+        x = x[..., None]
+        return jnp.where(x < 0, left * x, -right * x)
+
+    def own_side(
+        params: Params, q: Array, k: Array, context: Context
+    ) -> Float[Array, "#B H Lq Lk"]:
+        assert context.positions_k is not None
+        x = offsets_of(context.positions_q, context.positions_k)[..., None, :, :]
+        side = np.repeat([-1, 1], num_heads // 2)[:, None, None]
+        logits = jnp.where(x * side >= 0, jnp.float32(0), -jnp.inf)
+        return logits if logits.ndim == 4 else logits[None]
+
+    count = (1 + directed) * num_heads if learnable else 0
+    return Part(
+        init=init if learnable else no_parameters,
+        offsets=Offsets(bias=bias),
+        # Not a steep bias: the TPU kernel subtracts that of the farthest offset from all logits.
+        logits=own_side if halves else None,
+        about=About(
+            f"−s_h |m|, {'s_h free' if learnable else 's_h = 2^(−8h/H)'}"
+            + (", by side" if directed else ""),
+            ("2H" if directed else "H") if learnable else "0",
+            count,
+            "Press et al. 2021" + (f"; {_HOW_TO_MODIFY}" if directed else ""),
+            invariant=True,
+        ),
+    )
+
+
+def slopes(num_heads: int) -> Float[np.ndarray, " H"]:
+    """m_h = 2^(-8h/H) for h = 1 .. H, where H is a power of two. Else those of the next smaller
+    power of two, then every other one of the next larger, from its first on (the authors' code).
+
+    Raises:
+      ValueError: without heads.
+    """
+    if num_heads < 1:
+        raise ValueError(f"ALiBi has a slope for each head, got {num_heads} heads.")
+    of = lambda count: 2.0 ** (-8.0 * np.arange(1, count + 1) / count)
+    whole = 2 ** int(math.log2(num_heads))
+    return np.concatenate([of(whole), of(2 * whole)[::2]])[:num_heads].astype(np.float32)

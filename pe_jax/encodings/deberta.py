@@ -1,0 +1,110 @@
+"""DeBERTa's disentangled attention: a table of offsets through the layer's own projections."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from pe_jax.encodings.base import (
+    About,
+    Context,
+    Offsets,
+    Params,
+    Part,
+    Projections,
+    View,
+    named,
+)
+from pe_jax.encodings.tables import look_up
+from pe_jax.shapes import Array, Float, Int, Real
+
+
+@named
+def deberta(
+    hidden_size: int,
+    *,
+    buckets: int | None = 256,
+    max_relative_positions: int = 512,
+    stddev: float = 0.02,
+) -> Part:
+    """logit_ij = (q_i·k_j + q_i·K_ij + Q_ij·k_j) / sqrt(3d) (He et al. 2020, eq. 4; v2's code).
+
+    K_ij and Q_ij are row δ(i, j) of a table of 2k rows through the layer's own projections of keys
+    and queries (`share_att_key=True` of DeBERTa-v2 and v3), their biases included. δ counts query
+    minus key, so rows above k are keys to the left. Invariant; neither monotone nor symmetric by
+    construction; integer positions only.
+
+    Eq. 4 has row δ(j, i) in Q, where the authors' code and transformers have δ(i, j), as here.
+    Not here: absolute positions before the last layers (the enhanced mask decoder), which are no
+    part of the attention, and LayerNorm and dropout of the table.
+
+    Args:
+      buckets: k of v2: half of the offsets on each side have a row each, the others share rows that
+        widen with the logarithm of the distance, up to `max_relative_positions`. None: no buckets,
+        k = `max_relative_positions`, offsets beyond it clipped (v1).
+
+    Params: `{"table": [2k, D]}`, drawn from a normal of `stddev`, shared by the layers.
+
+    Raises:
+      ValueError: for buckets that do not fit; in attention, without `Context.projections`.
+    """
+    if buckets is not None and (buckets % 2 or not 4 <= buckets < 2 * max_relative_positions - 2):
+        raise ValueError(
+            "DeBERTa needs an even number of buckets, at least 4, half of them below "
+            f"max_relative_positions - 1 = {max_relative_positions - 1}; got buckets={buckets}. "
+            "buckets=None has none."
+        )
+    if max_relative_positions < 1:
+        raise ValueError(f"max_relative_positions must be >= 1, got {max_relative_positions}.")
+    half = max_relative_positions if buckets is None else buckets
+    clip = max_relative_positions
+    rows = _rows(buckets, max_relative_positions)
+
+    def init(key: jax.Array) -> Params:
+        return {"table": stddev * jax.random.normal(key, (2 * half, hidden_size))}
+
+    def of_offsets(table: Float[Array, "N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
+        return look_up(table[rows], x.clip(-clip, clip) + clip)
+
+    def keys(params: Params, x: Real[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
+        return of_offsets(_projections(context).key(params["table"]), x)
+
+    def queries(params: Params, x: Real[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
+        return of_offsets(_projections(context).query(params["table"]), x)
+
+    return Part(
+        init=init,
+        offsets=Offsets(keys=keys, queries=queries, clip=clip),
+        factor=lambda params, context: 3**-0.5,
+        view=View("relative", lambda params, x: of_offsets(params["table"], x)),
+        about=About(
+            "q·(k + W_k P_m) + W_q P_m·k, P free",
+            "2k·D",
+            2 * half * hidden_size,
+            "He et al. 2020",
+            invariant=True,
+        ),
+    )
+
+
+def _projections(context: Context) -> Projections:
+    if context.projections is None:
+        raise ValueError(
+            "DeBERTa sends its table through the projections of the layer and was given none: "
+            "attention(..., context=Context(projections=Projections(query, key))), with functions "
+            "[N, D] -> [N, H, d]."
+        )
+    return context.projections
+
+
+def _rows(buckets: int | None, farthest: int) -> Int[np.ndarray, " M"]:
+    """The row of the offsets j - i = -farthest .. farthest."""
+    delta = np.arange(farthest, -farthest - 1, -1)
+    if buckets is None:
+        return delta.clip(-farthest, farthest - 1) + farthest
+    middle, distance = buckets // 2, np.maximum(np.abs(delta), 1)
+    wide = np.log(distance / middle) / np.log((farthest - 1) / middle) * (middle - 1)
+    # In float64 and less a hair: bucket edges at whole numbers stay where they belong.
+    shared = np.sign(delta) * (np.ceil(wide - 1e-9).astype(int) + middle)
+    bucket = np.where(distance <= middle, delta, shared)
+    return bucket.clip(-buckets, buckets - 1) + buckets

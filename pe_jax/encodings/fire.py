@@ -1,0 +1,97 @@
+"""FIRE: a small network of the distance, normalised by how far from the start the pair is."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.base import About, Context, Params, Part, as_array, named
+from pe_jax.shapes import Array, Float, Real
+
+_SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
+
+
+@named
+def fire(
+    num_heads: int,
+    *,
+    width: int = 32,
+    c: float = 0.1,
+    threshold: float = 512.0,
+    directed: bool = False,
+) -> Part:
+    """logit_ij += f_h(psi(|i - j|) / psi(max(L, i, j))), psi(x) = log(|c| x + 1).
+
+    Li et al. 2023; defaults, and what is learnable, as in the paper's listing.
+
+    f is a network of one hidden layer of `width` ReLUs with an output for each head; c and L are
+    learnable. The paper is causal and normalises by max(L, i). For a query that attends to the
+    right as well, i becomes max(i, j): |i - j| never exceeds it, so the input of f stays within
+    0 .. 1 at any length, and for keys to the left the formula is the paper's. With `directed=True`
+    the input has the sign of i - j, so that f distinguishes left from right; keys to the left still
+    get the paper's numbers.
+
+    Not a function of j - i, so not invariant: it is at pairs whose positions are all below L.
+    Symmetric in i and j unless directed; monotone only if f is. Any real positions from 0 on.
+
+    Params: `{"c": [], "scale": [], "hidden": {"kernel": [width], "bias": [width]}, "out":
+    {"kernel": [width, H], "bias": [H]}}`; L = |scale| · `threshold`, scale starting at 1 so that
+    steps of a usual learning rate move it. f is drawn as the authors' (PyTorch's) linear layers.
+
+    Memory: [Lq, Lk, H] numbers, and times `width` while they are computed, for each row of the
+    batch if rows differ in positions. The latter are recomputed in the backward pass.
+
+    Raises:
+      ValueError: for a width below 1, or c or a threshold that is not positive.
+    """
+    if width < 1 or c <= 0 or threshold <= 0:
+        raise ValueError(
+            "FIRE needs width >= 1, c > 0 and threshold > 0, got "
+            f"width={width}, c={c}, threshold={threshold}."
+        )
+
+    def init(key: jax.Array) -> Params:
+        keys = jax.random.split(key, 4)
+        draw = lambda key, fan_in, *shape: jax.random.uniform(
+            key, shape, minval=-1 / math.sqrt(fan_in), maxval=1 / math.sqrt(fan_in)
+        )
+        return {
+            "c": jnp.float32(c),
+            "scale": jnp.float32(1),
+            "hidden": {"kernel": draw(keys[0], 1, width), "bias": draw(keys[1], 1, width)},
+            "out": {
+                "kernel": draw(keys[2], width, width, num_heads),
+                "bias": draw(keys[3], width, num_heads),
+            },
+        }
+
+    def distance(params: Params, i: Real[Array, "*B Lq 1"], j: Real[Array, "*B 1 Lk"]) -> jax.Array:
+        psi = lambda x: jnp.log1p(jnp.abs(params["c"]) * x)
+        far = jnp.maximum(jnp.abs(params["scale"]) * threshold, jnp.maximum(i, j))
+        sign = jnp.sign(i - j) if directed else 1
+        return sign * psi(jnp.abs(i - j)) / (psi(far) + _SMALL)
+
+    @jax.checkpoint
+    def network(params: Params, x: Float[Array, "*B Lq Lk"]) -> Float[Array, "*B Lq Lk H"]:
+        hidden = jax.nn.relu(x[..., None] * params["hidden"]["kernel"] + params["hidden"]["bias"])
+        return hidden @ params["out"]["kernel"] + params["out"]["bias"]
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "#B H Lq Lk"]:
+        assert context.positions_k is not None
+        i = jnp.asarray(as_array(context.positions_q))[..., :, None]
+        j = jnp.asarray(as_array(context.positions_k))[..., None, :]
+        found = jnp.moveaxis(network(params, distance(params, i, j)), -1, -3)
+        return found if found.ndim == 4 else found[None]
+
+    return Part(
+        init=init,
+        logits=logits,
+        about=About(
+            "f_h(ψ(|i−j|) / ψ(max(L, i, j))), ψ(x) = log(c x + 1)",
+            "width·(H+2)+H+2",
+            width * (num_heads + 2) + num_heads + 2,
+            "Li et al. 2023",
+        ),
+    )

@@ -1,0 +1,79 @@
+"""T5's bias: a learned number for each head and bucket of offsets."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import About, Context, Offsets, Params, Part, named
+from pe_jax.encodings.tables import look_up
+from pe_jax.shapes import Array, Float, Int, Real
+
+
+@named
+def t5(
+    num_heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+) -> Part:
+    """bias(j - i) = b[bucket(j - i), h], added to the logits (Raffel et al. 2019, section 2.1).
+
+    Offsets up to a quarter of the buckets have one each, those beyond share buckets that widen with
+    the logarithm of the distance; from `max_distance` on all share the last. Half of the buckets
+    are for keys to the right. `bidirectional=False`: all are for keys to the left, those to the
+    right share bucket 0. Integer positions only. Invariant; neither monotone nor symmetric by
+    construction.
+
+    T5 itself does not divide q·k by sqrt(d): it draws W_q smaller by that factor. Here the logits
+    of content are scaled as ever, and the bias is not. For weights of a T5, multiply its W_q by
+    sqrt(d): the numbers are then the same.
+
+    Params: `{"table": [buckets, H]}`, drawn by Glorot's rule as in T5X.
+
+    Raises:
+      ValueError: for fewer buckets than each side needs, or more than `max_distance` allows.
+    """
+    side = buckets // 2 if bidirectional else buckets
+    if side < 2 or (bidirectional and buckets % 2):
+        raise ValueError(
+            f"T5 needs at least {4 if bidirectional else 2} buckets, and an even number where they "
+            f"are bidirectional; got buckets={buckets}."
+        )
+    if max_distance <= side // 2:
+        raise ValueError(
+            f"max_distance={max_distance} is within the {side // 2} distances that have a bucket "
+            "of their own: raise it, or take fewer buckets."
+        )
+    rows, clip = _rows(side, max_distance, bidirectional)
+
+    def init(key: jax.Array) -> Params:
+        draw = jax.nn.initializers.glorot_uniform()
+        return {"table": draw(key, (buckets, num_heads), jnp.float32)}
+
+    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+        return look_up(params["table"][rows], x.clip(-clip, clip) + clip)
+
+    return Part(
+        init=init,
+        offsets=Offsets(bias=bias, clip=clip),
+        about=About(
+            "b_h[bucket(m)], b free",
+            "buckets·H",
+            buckets * num_heads,
+            "Raffel et al. 2019",
+            invariant=True,
+        ),
+    )
+
+
+def _rows(side: int, max_distance: int, bidirectional: bool) -> tuple[Int[np.ndarray, " M"], int]:
+    """The bucket of the offsets -clip .. clip, and clip, the first distance of the last bucket."""
+    exact = side // 2
+    far = np.arange(exact, max_distance + 1)
+    # In float64 and rounded up by a hair: bucket edges at whole numbers stay where they belong.
+    wide = np.log(far / exact) / np.log(max_distance / exact) * (side - exact) + 1e-9
+    of_far = np.minimum(exact + wide.astype(int), side - 1)
+    by_distance = np.concatenate([np.arange(exact), of_far])
+    clip = max(1, int(np.argmax(by_distance == side - 1)))
+    left = by_distance[clip:0:-1]
+    right = by_distance[1 : clip + 1] + side if bidirectional else np.zeros(clip, int)
+    return np.concatenate([left, by_distance[:1], right]), clip

@@ -1,0 +1,93 @@
+"""Transformer-XL: sinusoids of the offset through a projection, and two biases for the queries."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.base import About, Context, Offsets, Params, Part, View, named
+from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
+from pe_jax.shapes import Array, Float, Real
+
+
+@named
+def transformer_xl(
+    head_size: int,
+    num_heads: int,
+    hidden_size: int,
+    *,
+    clip: int | None = None,
+    base: float = 10_000.0,
+    stddev: float = 0.02,
+) -> Part:
+    """logit_ij = ((q_i + u)·k_j + (q_i + v)·W R_{i-j}) / sqrt(d) (Dai et al. 2019, section 3.3).
+
+    R is the sinusoid of D numbers. **The sign** is the paper's, query minus key: where offsets are
+    j - i elsewhere, R is that of -(j - i), whose sines alone differ. Offsets have both signs here,
+    as in XLNet; in the paper's decoder i - j >= 0. Invariant; neither monotone nor symmetric by
+    construction; any real positions.
+
+    W (the paper's W_{k,R}), u and v are shared by the layers in which the encoding acts. The paper
+    has a W for each layer and u and v in common: with `own(transformer_xl)` each layer has its own
+    W, u and v, as the authors' `untie_r` and XLNet have it.
+
+    The term v·W R enters as a bias, divided by sqrt(d) here: the factor of another encoding that
+    this one is joined with does not reach it.
+
+    Args:
+      clip: offsets beyond it count as ±clip (the authors' `clamp_len`). Packed rows want one:
+        without it, positions that are arrays take [B, Lq, Lk, H, d] numbers.
+      stddev: of the normal that all parameters are drawn from.
+
+    Params: `{"kernel": [D, H, d], "u": [H, d], "v": [H, d]}`.
+
+    Raises:
+      ValueError: for a clip below 1, or an odd hidden size.
+    """
+    if clip is not None and clip < 1:
+        raise ValueError(f"clip is the largest offset distinguished and must be >= 1, got {clip}.")
+    frequencies = default_frequencies(hidden_size, base)
+    shapes = {
+        "kernel": (hidden_size, num_heads, head_size),
+        "u": (num_heads, head_size),
+        "v": (num_heads, head_size),
+    }
+
+    def init(key: jax.Array) -> Params:
+        keys = jax.random.split(key, len(shapes))
+        return {
+            name: stddev * jax.random.normal(own, shape)
+            for own, (name, shape) in zip(keys, shapes.items(), strict=True)
+        }
+
+    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
+        x = x if clip is None else x.clip(-clip, clip)
+        return sinusoid(-x, jnp.asarray(frequencies))
+
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, _: Context
+    ) -> tuple[Float[Array, "B Lq H d"], Float[Array, "B Lk H d"], Float[Array, "B Lk H f"]]:
+        return q + params["u"].astype(q.dtype), k, v
+
+    def keys(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H d"]:
+        return jnp.einsum("...D,Dhd->...hd", vectors(params, x), params["kernel"])
+
+    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+        of_head = jnp.einsum("Dhd,hd->Dh", params["kernel"], params["v"])
+        return vectors(params, x) @ of_head / math.sqrt(head_size)
+
+    return Part(
+        init=init,
+        heads=heads,
+        offsets=Offsets(keys=keys, bias=bias, clip=clip),
+        view=View("relative", vectors, lambda params: jnp.asarray(frequencies)),
+        about=About(
+            "(q+u)·k + (q+v)·W S(ω, −m)",
+            "D·H·d + 2H·d",
+            sum(map(math.prod, shapes.values())),
+            "Dai et al. 2019",
+            invariant=True,
+        ),
+    )

@@ -1,0 +1,169 @@
+"""The formula of an encoding for one pair of query and key, and attention built from it in float64.
+
+A reference is written as its paper writes it, independently of the encoding's own code. The suite
+maps it over all pairs, masks, applies the softmax, and compares outputs and all gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import Params
+from pe_jax.shapes import Array, Bool, Float, Int
+
+
+class Pair(NamedTuple):
+    """One query and one key of one head, and the row of tokens they are in; all of it float64.
+
+    Indices and positions are traced: select with `jnp.where` and masks over a row rather than with
+    Python's `if` and slices of a length that depends on them.
+
+    Attributes:
+      q, k, v: vectors of the query, the key and the value, `[d]`, `[d]`, `[f]`: raw, so unscaled and
+        before any map of the encoding.
+      i, j: positions of query and key, real numbers (an index into a table: `i.astype(int)`), or
+        `[A]` for an encoding of A axes.
+      head, heads: this head, an integer from 0, and how many there are.
+      row_q, row_k: all queries `[Lq, H, d]` and keys `[Lk, H, d]` of the row.
+      x_q, x_k: hidden states `[Lq, D]`, `[Lk, D]` that queries and keys were projected from.
+      at_q, at_k: indices of query and key in their rows.
+      positions_q, positions_k: of the rows, `[Lq]`, `[Lk]`, or `[.., A]`.
+      w_q, w_k: the layer's projections `[D, H, d]` of hidden states to queries and keys.
+    """
+
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    i: jax.Array
+    j: jax.Array
+    head: jax.Array
+    heads: int
+    row_q: jax.Array
+    row_k: jax.Array
+    x_q: jax.Array
+    x_k: jax.Array
+    at_q: jax.Array
+    at_k: jax.Array
+    positions_q: jax.Array
+    positions_k: jax.Array
+    w_q: jax.Array
+    w_k: jax.Array
+
+
+def content(params: Params, p: Pair) -> jax.Array:
+    """The logit without any position: q·k / sqrt(d)."""
+    return p.q @ p.k / np.sqrt(p.q.shape[-1])
+
+
+def value(params: Params, p: Pair) -> jax.Array:
+    """The value without any position."""
+    return p.v
+
+
+class Reference(NamedTuple):
+    """An encoding as a formula for one pair; what it leaves alone keeps its default.
+
+    `params` are the encoding's own, `{"slopes": ...}`, where it has one part, and nested by name,
+    `{"rope": {...}, "alibi": {...}}`, where it has several (see `joined`).
+
+    Attributes:
+      score: `(params, Pair) ->` the logit that enters the softmax, scaled; -inf forbids the key.
+      value: `(params, Pair) -> [f]`, what the weight a_ij multiplies, as it is seen after the hook
+        `output` of the encoding.
+      embed: `(params, x [D], position, token) -> [D]`, what the encoding makes of the embedding of
+        one token.
+    """
+
+    score: Callable[[Params, Pair], jax.Array] = content
+    value: Callable[[Params, Pair], jax.Array] = value
+    embed: Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array] = (
+        lambda params, x, position, token: x
+    )
+
+
+def joined(references: Mapping[str, Reference]) -> Reference:
+    """The reference of encodings joined with `+`, from those of its parts by key: what each adds to
+    logits and values adds up, embeddings follow one another.
+
+    Right where at most one part maps queries, keys or values, and none changes the temperature.
+    """
+
+    def score(params: Params, p: Pair) -> jax.Array:
+        plain = content({}, p)
+        return plain + sum(
+            one.score(params.get(key, {}), p) - plain for key, one in references.items()
+        )
+
+    def of_value(params: Params, p: Pair) -> jax.Array:
+        return p.v + sum(one.value(params.get(key, {}), p) - p.v for key, one in references.items())
+
+    def embed(params: Params, x: jax.Array, position: jax.Array, token: jax.Array) -> jax.Array:
+        for key, one in references.items():
+            x = one.embed(params.get(key, {}), x, position, token)
+        return x
+
+    return Reference(score, of_value, embed)
+
+
+class Layer(NamedTuple):
+    """Everything a layer of attention over some tokens is computed from, but positions and mask.
+
+    `q`, `k` and `v` are added to what is projected: their gradients are those of queries, keys and
+    values. D = H·d.
+    """
+
+    x: Float[Array, "B L D"]
+    q: Float[Array, "B L H d"]
+    k: Float[Array, "B L H d"]
+    v: Float[Array, "B L H d"]
+    w_q: Float[Array, "D H d"]
+    w_k: Float[Array, "D H d"]
+    w_v: Float[Array, "D H d"]
+    params: Params
+
+
+def attend(
+    reference: Reference,
+    layer: Layer,
+    tokens: Int[Array, "B L"],
+    positions: Float[Array, "B L *A"],
+    mask: Bool[Array, "B 1 L L"],
+) -> Float[Array, "B L H d"]:
+    """The layer's output, pair by pair."""
+    each = jax.vmap(lambda *row: _row(reference, layer, *row))
+    return each(layer.x, layer.q, layer.k, layer.v, tokens, positions, mask[:, 0])
+
+
+def _row(reference, layer, x, q, k, v, tokens, positions, mask):
+    """One row of tokens: x [L, D]; q, k, v [L, H, d]."""
+    params = layer.params
+    length, heads, _ = q.shape
+    x = jax.vmap(lambda *one: reference.embed(params, *one))(x, positions, tokens)
+    q, k, v = (
+        own + jnp.einsum("lD,Dhd->lhd", x, w)
+        for own, w in ((q, layer.w_q), (k, layer.w_k), (v, layer.w_v))
+    )
+
+    def pair(head, i, j):
+        return Pair(
+            q[i, head], k[j, head], v[j, head], positions[i], positions[j], head, heads,
+            q, k, x, x, i, j, positions, positions, layer.w_q, layer.w_k,
+        )  # fmt: skip
+
+    def query(head, i):
+        keys = jnp.arange(length)
+        scores = jax.vmap(lambda j: reference.score(params, pair(head, i, j)))(keys)
+        values = jax.vmap(lambda j: reference.value(params, pair(head, i, j)))(keys)
+        allowed = mask[i] & (scores > -jnp.inf)
+        # A row without any key gives zeros; both selections keep its gradient from being NaN.
+        kept = jnp.where(allowed, scores, 0.0)
+        raised = jnp.where(allowed, jnp.exp(kept - kept.max()), 0.0)
+        return raised @ values / jnp.where(allowed.any(), raised.sum(), 1.0)
+
+    of_heads = jax.vmap(query, (0, None))
+    return jax.vmap(of_heads, (None, 0))(jnp.arange(heads), jnp.arange(length))
