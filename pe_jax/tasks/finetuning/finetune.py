@@ -45,7 +45,7 @@ from pe_jax.training.step import (
 )
 from pe_jax.training.transplant import Changes, resize_positions, transplant
 
-_SECONDS_A_LINE = 10.0  # Of a long evaluation, such as SQuAD's on a CPU.
+_SECONDS_A_LINE = 10.0  # For a long evaluation, such as SQuAD's on a CPU.
 
 
 @dataclasses.dataclass(frozen=True)
