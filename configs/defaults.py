@@ -22,7 +22,7 @@ def pretraining() -> ConfigDict:
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.1
     config.model.initializer_stddev = 0.02  # BERT's; about 1/sqrt(hidden_size) suits small models.
-    config.model.dtype = "float32"  # Of the computation; or "bfloat16".
+    config.model.dtype = "float32"  # The dtype to compute in; or "bfloat16".
     config.model.attention = "auto"  # Or naive, buckets, rotation, fused: see docs/performance.md.
     config.model.scan_layers = False  # One program for all layers: compiles faster.
     config.model.remat = "none"  # Or "dots", "full": less memory, more computing.
@@ -35,7 +35,7 @@ def pretraining() -> ConfigDict:
     config.data.feature = "text"  # The key of the text in JSON lines and tfds examples.
     config.data.data_dir = ""  # Folder of tfds datasets; empty means tfds's default.
     config.data.vocab = ""  # vocab.txt or tokenizer.json; empty: init's, or one is trained.
-    config.data.vocab_size = 30_522  # Of a trained vocabulary.
+    config.data.vocab_size = 30_522  # The size of a vocabulary that is trained.
     config.data.mask_rate = 0.15
     config.data.short_probability = 0.1  # How often an example is truncated to a random length.
     config.data.workers = 0  # Processes that make batches; 0 makes them in a thread.
@@ -67,7 +67,7 @@ def _stage(**values: int) -> ConfigDict:
 def finetuning() -> ConfigDict:
     """Keys that GLUE and SQuAD share."""
     config = ConfigDict()
-    config.seeds = (0, 1, 2, 3, 4)  # Of heads, dropout and data order; all in one program.
+    config.seeds = (0, 1, 2, 3, 4)  # Seeds of heads, dropout and data order; one program.
     config.init = ""  # The workdir of a pretraining run, or a published BERT.
     config.resize = ""  # For inputs longer than a learned table: "interpolate" or "repeat".
 
@@ -82,7 +82,7 @@ def finetuning() -> ConfigDict:
 
     config.data = ConfigDict()
     config.data.data_dir = ""  # Folder of tfds datasets; empty means tfds's default.
-    config.data.length = 128  # Of the longest inputs, tokens.
+    config.data.length = 128  # Tokens of the longest inputs.
     config.data.buckets = (
         16,
         32,

@@ -12,6 +12,6 @@ from ml_collections import ConfigDict
 def get_config():
     config = ConfigDict()
     config.task = "lengths"
-    config.lengths = (128, 256, 384, 512)  # Of inputs, in tokens.
+    config.lengths = (128, 256, 384, 512)  # Lengths of inputs, in tokens.
     config.resize = ""  # "interpolate" or "repeat".
     return config

@@ -18,8 +18,8 @@ def get_config():
     config.task = "properties"
     config.parts = ""  # Separated by commas; empty means all that apply. See the README.
     config.length = 128  # Positions to measure, or all of a shorter encoding.
-    config.windows = (5, 10, 20, 50)  # Of local monotonicity, offsets.
-    config.seed = 0  # Of the random words.
+    config.windows = (5, 10, 20, 50)  # Offsets of local monotonicity.
+    config.seed = 0  # Draws the random words.
 
     # Identical words: raw "logits" before scaling, or softmaxed "weights"; figures of the heads'
     # "average" or of "each" head; how many words.
@@ -31,10 +31,10 @@ def get_config():
     # Untrained encodings (and table 1): the sizes of the BERT around them.
     config.size = "base"
     config.seeds = 3  # Random models that table 1 averages over.
-    config.table_window = 10  # Of its local monotonicity.
+    config.table_window = 10  # Offsets of its local monotonicity.
 
     config.ridge = RIDGE  # Penalties of the regression probe.
-    config.family = ""  # Of tables whose file does not tell: bert, roberta or gpt2.
+    config.family = ""  # For tables whose file does not tell: bert, roberta or gpt2.
     config.score_examples = 256  # Held-out examples that each checkpoint is scored on.
     config.scores = ""  # CSV of scores to correlate with; empty uses the runs' held-out scores.
     config.vector = ""  # "pdf" or "svg" writes every figure in that format as well.

@@ -16,7 +16,7 @@ def get_config():
     config = ConfigDict()
     config.task = "sweep"
     config.measure = "turning_point"  # Or monotonicity, monotonicity_weighted (violations).
-    config.window = 50  # Of monotonicity.
+    config.window = 50  # Offsets of monotonicity.
     config.bases = (10.0, 1e6)  # From, to; spaced evenly on a logarithmic scale.
     config.base_count = 60
     config.dims = (16.0, 1024.0)  # From, to; even numbers.

@@ -13,6 +13,6 @@ def get_config():
     config = ConfigDict()
     config.task = "tables"
     config.baseline = "learned_absolute"  # The encoding that the others are tested against.
-    config.p_value = 0.05  # Of Welch's two-sided t-test; below it a difference is marked.
+    config.p_value = 0.05  # Welch's two-sided t-test marks differences below it.
     config.all_rows = False  # Also rows of the paper's 13 encodings that have no run.
     return config

@@ -46,7 +46,7 @@ from pe_jax.training.step import (
 )
 from pe_jax.training.transplant import Changes, transplant
 
-_SECONDS_A_LINE = 10.0  # Of a long evaluation, such as SQuAD's on a CPU.
+_SECONDS_A_LINE = 10.0  # For a long evaluation, such as SQuAD's on a CPU.
 
 
 @dataclasses.dataclass(frozen=True)
