@@ -29,15 +29,26 @@ from pe_jax.encodings.base import (
     offsets,
     parameter_count,
 )
+from pe_jax.encodings.huggingface import from_hf
 from pe_jax.encodings.names import ENCODINGS, PAPER, WRAPPERS, Sizes, from_name, stack_from_name
 from pe_jax.encodings.relative import (
     learnable_sinusoidal_relative,
     learned_relative,
     sinusoidal_relative,
 )
+from pe_jax.encodings.rope import convert_layout, rope, rotate_heads
+from pe_jax.encodings.rope_scaling import (
+    rope_dynamic_ntk,
+    rope_linear,
+    rope_llama3,
+    rope_longrope,
+    rope_ntk,
+    rope_yarn,
+)
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
 from pe_jax.encodings.stack import Stack, as_stack
 from pe_jax.encodings.tables import look_up, resize_table
+from pe_jax.encodings.window import window
 
 __all__ = [
     "ENCODINGS",
@@ -57,8 +68,10 @@ __all__ = [
     "View",
     "angles",
     "as_stack",
+    "convert_layout",
     "default_frequencies",
     "embed",
+    "from_hf",
     "from_name",
     "learnable_sinusoidal_absolute",
     "learnable_sinusoidal_relative",
@@ -70,9 +83,18 @@ __all__ = [
     "offsets",
     "parameter_count",
     "resize_table",
+    "rope",
+    "rope_dynamic_ntk",
+    "rope_linear",
+    "rope_llama3",
+    "rope_longrope",
+    "rope_ntk",
+    "rope_yarn",
+    "rotate_heads",
     "rotate_pairs",
     "sinusoid",
     "sinusoidal_absolute",
     "sinusoidal_relative",
     "stack_from_name",
+    "window",
 ]

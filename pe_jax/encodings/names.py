@@ -14,9 +14,11 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from pe_jax.encodings import absolute, base, relative
+from pe_jax.encodings import absolute, base, relative, rope_scaling
 from pe_jax.encodings.base import PositionEncoding
+from pe_jax.encodings.rope import rope
 from pe_jax.encodings.stack import Stack, as_stack
+from pe_jax.encodings.window import window
 from pe_jax.errors import did_you_mean
 
 
@@ -43,6 +45,14 @@ ENCODINGS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
     relative.learned_relative,
     relative.sinusoidal_relative,
     relative.learnable_sinusoidal_relative,
+    rope,
+    rope_scaling.rope_linear,
+    rope_scaling.rope_ntk,
+    rope_scaling.rope_dynamic_ntk,
+    rope_scaling.rope_yarn,
+    rope_scaling.rope_llama3,
+    rope_scaling.rope_longrope,
+    window,
 )
 
 # Those that change another: `name(encoding, option=...)`.
@@ -165,11 +175,12 @@ class _Reader(NamedTuple):
         self, name: str, make: Callable[..., Any], keywords: list[ast.keyword]
     ) -> dict[str, Any]:
         types_of = typing.get_type_hints(make)
-        known = [
-            option
+        defaults = {
+            option: parameter.default
             for option, parameter in inspect.signature(make).parameters.items()
             if parameter.kind is parameter.KEYWORD_ONLY
-        ]
+        }
+        known = list(defaults)
         options: dict[str, Any] = {}
         for keyword in keywords:
             option = keyword.arg
@@ -185,6 +196,9 @@ class _Reader(NamedTuple):
             except ValueError:
                 raise self._error(f"the value of {option!r} is no number, word or tuple") from None
             options[option] = self._typed(option, value, types_of[option])
+        needed = [one for one in known if defaults[one] is inspect.Parameter.empty]
+        if missing := [one for one in needed if one not in options]:
+            raise self._error(f"{name!r} needs the option {' and '.join(map(repr, missing))}")
         return options
 
     def _typed(self, option: str, value: Any, wanted: Any) -> Any:
