@@ -259,9 +259,10 @@ def _rotation(config: Config, own: Config, layer_type: str, layout: Layout) -> P
         **_present({key: config.get(key) for key in ("original_max_position_embeddings",)}),
     }
     options = {
-        option: tuple(map(float, given[key])) if isinstance(given[key], list) else given[key]
-        for key, option in kind.options.items() if given.get(key) is not None
-    }  # fmt: skip
+        option: _value(key, given[key], whole=option == "original_length")
+        for key, option in kind.options.items()
+        if given.get(key) is not None
+    }
     options = {**_present(kind.defaults(config, options)), **options}
     parameters = inspect.signature(kind.make).parameters
     of_setting = {"original_length": "max_position_embeddings"}
@@ -282,6 +283,18 @@ def _rotation(config: Config, own: Config, layer_type: str, layout: Layout) -> P
         "head_size": head_size or _required(config, "hidden_size") // heads,
     }
     return kind.make(*(sizes[one] for one in parameters if one in sizes), **options, layout=layout)
+
+
+def _value(key: str, value: Any, whole: bool) -> Any:
+    """A setting as our options have it: JSON makes no difference between 8 and 8.0."""
+    if isinstance(value, bool):
+        return value
+    numbers = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(one, int | float) for one in numbers):
+        raise ValueError(f"The rope setting {key!r} is a number or a list of them, got {value!r}.")
+    if numbers is value:
+        return tuple(map(float, value))
+    return int(value) if whole else float(value)
 
 
 def _first(config: Config, keys: Iterable[str]) -> Any:

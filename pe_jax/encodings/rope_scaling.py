@@ -320,7 +320,7 @@ def _by_length(w, of_length, layout: Layout, about: About, scale: float = 1.0) -
     return rotary(at, layout, about, scale=scale, shown=w.astype(np.float32))
 
 
-def _at_least(least: float, **options: float) -> None:
+def _at_least(least: int, **options: float | int) -> None:
     """Raises a ValueError for an option below `least`."""
     for name, value in options.items():
         if not value >= least:

@@ -73,9 +73,7 @@ def yarn(factor, original_length, fast=32.0, slow=1.0, truncate=True):
         high += 0.001 * (low == high)
         w = powers(r)
         stretched = [min(max((m - low) / (high - low), 0), 1) for m in range(r // 2)]
-        return np.array(
-            [x * (1 - g) + x / factor * g for x, g in zip(w, stretched, strict=True)]
-        )
+        return np.array([x * (1 - g) + x / factor * g for x, g in zip(w, stretched, strict=True)])
 
     return frequencies
 
