@@ -288,7 +288,7 @@ WINDOWED = ["sliding_attention", "full_attention"] * 3
         ),
         (
             dict(rope_parameters=dict(V4, rope_type="proportional", partial_rotary_factor=0.25)),
-            "rope_linear(factor=1, base=500, proportional=0.25)",
+            "rope(base=500, proportional=0.25)",
         ),
         # ModernBERT, version 4 and 5.
         (
@@ -312,9 +312,14 @@ WINDOWED = ["sliding_attention", "full_attention"] * 3
             "cycle(rope+window(reach=4), rope)",
         ),
         # Mistral, Qwen 2, an encoder, layers without positions.
-        (dict(rope_theta=1e4, sliding_window=4), "rope+window(reach=3)"),
-        (dict(rope_theta=1e4, sliding_window=4, is_causal=False), "rope+window(reach=4)"),
+        (dict(rope_theta=1e4, sliding_window=4, model_type="mistral"), "rope+window(reach=3)"),
+        (
+            dict(rope_theta=1e4, sliding_window=4, is_causal=False,
+                 layer_types=["sliding_attention"] * 6),
+            "rope+window(reach=4)",
+        ),
         (dict(rope_theta=1e4, sliding_window=4, use_sliding_window=False), "rope"),
+        (dict(rope_theta=1e4, sliding_window=4, max_window_layers=2), "rope"),
         (
             dict(rope_theta=1e4, sliding_window=4, use_sliding_window=True, max_window_layers=5),
             "cycle(rope, rope, rope, rope, rope, rope+window(reach=3))",
@@ -361,7 +366,11 @@ def test_from_hf_of_one_layer_type():
             "needs max_position_embeddings",
         ),
         (dict(rope_parameters={"sliding_atention": {}}), "Did you mean sliding_attention"),
-        (dict(rope_parameters={"full_attention": {}}, sliding_window=4), "not 'sliding_attention'"),
+        (
+            dict(rope_parameters={"full_attention": {}}, sliding_window=4, layer_types=WINDOWED),
+            "not 'sliding_attention'",
+        ),
+        (dict(V4, sliding_window=4), "does not say for which layers: add layer_types"),
         (dict(V4, layer_types=["chunked_attention"] * 6), "'chunked_attention' is not known"),
         (dict(V4, rope_scaling=dict(type="linear", factor="2")), "'factor' is a number"),
         (dict(V4, layer_types=WINDOWED), "no sliding_window"),

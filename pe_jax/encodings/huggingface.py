@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from pe_jax.encodings import rope_scaling
 from pe_jax.encodings.base import PositionEncoding, none
@@ -21,6 +21,7 @@ Config = Mapping[str, Any]
 Options = dict[str, Any]
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+_ORIGINAL = "original_max_position_embeddings"
 
 
 def _no_defaults(config: Config, options: Options) -> Options:
@@ -36,6 +37,14 @@ def _stretch(config: Config, options: Options) -> Options:
     original = options.get("original_length", longest)
     factor = max(1.0, longest / original) if longest and original else None
     return {"original_length": original, "factor": factor}
+
+
+def _proportional(
+    head_size: int, num_heads: int, *, factor: float = 1.0, **options: Any
+) -> PositionEncoding:
+    if factor == 1:
+        return rope(head_size, num_heads, **options)
+    return rope_scaling.rope_linear(head_size, factor=factor, **options)
 
 
 class _Type(NamedTuple):
@@ -54,7 +63,7 @@ class _Type(NamedTuple):
 
 _BASE = {"rope_theta": "base", "partial_rotary_factor": "fraction"}
 _STRETCHED = {**_BASE, "factor": "factor"}
-_EXTENDED = {**_STRETCHED, "original_max_position_embeddings": "original_length"}
+_EXTENDED = {**_STRETCHED, _ORIGINAL: "original_length"}
 _SCALED = {**_EXTENDED, "attention_factor": "attention_factor"}
 
 _LONGROPE = _Type(
@@ -65,11 +74,7 @@ _LONGROPE = _Type(
 _TYPES: Mapping[str, _Type] = {
     "default": _Type(rope, _BASE),
     "linear": _Type(rope_scaling.rope_linear, _STRETCHED),
-    "proportional": _Type(
-        rope_scaling.rope_linear,
-        {**_STRETCHED, "partial_rotary_factor": "proportional"},
-        lambda config, options: {"factor": 1.0},
-    ),
+    "proportional": _Type(_proportional, {**_STRETCHED, "partial_rotary_factor": "proportional"}),
     "dynamic": _Type(rope_scaling.rope_dynamic_ntk, _STRETCHED, _trained_length),
     "yarn": _Type(
         rope_scaling.rope_yarn,
@@ -102,8 +107,11 @@ _PATTERNS: Mapping[str, Callable[[int, int], bool]] = {
     "max_window_layers": lambda layer, n: layer < n,
 }
 
-# Encoders whose `sliding_window` is the reach itself.
+# Encoders whose `sliding_window` is the reach itself, by `model_type`.
 _INCLUSIVE = ("embedding_gemma2", "openai_privacy_filter", "ultrabert")
+
+# Models that have the window in all layers where their config does not say in which.
+_ALL_SLIDE = ("mistral", "mixtral", "phi3", "starcoder2")
 
 # Settings that change rotations or windows in ways that are not read.
 _NOT_READ = (
@@ -113,6 +121,14 @@ _NOT_READ = (
     "rotary_emb_scale_base",
     "rotary_scaling_factor",
 )
+
+
+@overload
+def from_hf(config: Config, *, layer_type: str, layout: Layout = ...) -> PositionEncoding: ...
+
+
+@overload
+def from_hf(config: Config, *, layout: Layout = ...) -> PositionEncoding | Stack: ...
 
 
 def from_hf(
@@ -127,11 +143,10 @@ def from_hf(
 
     A window means another reach in each kind of model (tested against transformers' masks):
 
-        ModernBERT      local_attention = W                   reach W // 2, inclusive
-        bidirectional   use_bidirectional_attention           reach W // 2 (Gemma 3, as saved)
-        encoders        is_causal = False, and `_INCLUSIVE`   reach W
-        decoders        all others: W keys, the query's own   reach W - 1, with a causal mask
-                        among them
+        local_attention = W (ModernBERT)                             reach W // 2
+        use_bidirectional_attention (Gemma 3, as in config.json)     reach W // 2
+        is_causal = False, and the encoders in `_INCLUSIVE`          reach W
+        all others, decoders: W keys, the query's own among them     reach W - 1
 
     Args:
       config: what `config.json` has, or `config.to_dict()`; of a multimodal model its
@@ -144,7 +159,8 @@ def from_hf(
 
     Raises:
       ValueError: for rope settings with an unknown type, key or layer type, and where a setting is
-        missing. Nothing is assumed: a config without `rope_theta` relies on a default of its class.
+        missing. Defaults of a model's class are not known here: a config without `rope_theta`, or
+        with a window that may be of some layers only, is refused.
     """
     if unread := [key for key in _NOT_READ if config.get(key)]:
         raise ValueError(
@@ -180,7 +196,12 @@ def _layer_types(config: Config) -> list[str]:
         if n := config.get(key):
             layers = range(_required(config, "num_hidden_layers"))
             return [FULL if full(layer, n) else SLIDING for layer in layers]
-    return [SLIDING]
+    if config.get("model_type") in _ALL_SLIDE:
+        return [SLIDING]
+    raise ValueError(
+        "The config has a window, but does not say for which layers: add layer_types, or take one "
+        "kind of layer with from_hf(config, layer_type=...)."
+    )
 
 
 def _known_layer(name: str) -> str:
@@ -202,7 +223,9 @@ def _of_layer(config: Config, layer_type: str, rotates: bool, layout: Layout) ->
 def _has_window(config: Config) -> bool:
     if config.get("local_attention"):
         return True
-    return bool(config.get("sliding_window")) and config.get("use_sliding_window") is not False
+    # Qwen, which has `max_window_layers`, uses its window only where it says so.
+    used = config.get("use_sliding_window", "max_window_layers" not in config)
+    return bool(config.get("sliding_window")) and used
 
 
 def _reach(config: Config) -> int:
@@ -222,7 +245,7 @@ def _settings(config: Config, layer_type: str) -> Config | None:
     if old and new and old != new:
         raise ValueError("The config has rope_scaling and rope_parameters, which differ: keep one.")
     found = new or old
-    if not any(isinstance(value, Mapping) for value in found.values()):
+    if not any(name in _BASES or isinstance(value, Mapping) for name, value in found.items()):
         # Gemma 3 in version 4: rope_scaling is of the layers with full attention alone.
         local = layer_type == SLIDING and "rope_local_base_freq" in config
         return {} if local else found
@@ -238,41 +261,29 @@ def _settings(config: Config, layer_type: str) -> Config | None:
 
 def _rotation(config: Config, own: Config, layer_type: str, layout: Layout) -> PositionEncoding:
     """The encoding that rope settings describe, with what the config itself adds to them."""
-    name = own.get("rope_type") or own.get("type") or "default"
-    if name not in _TYPES:
-        raise ValueError(
-            f"The rope type {name!r} is not known.{did_you_mean(name, _TYPES)} Known: "
-            f"{', '.join(_TYPES)}."
-        )
-    kind = _TYPES[name]
-    for key in own:
-        if key not in kind.options and key not in ("rope_type", "type"):
-            raise ValueError(
-                f"The rope type {name!r} has no setting {key!r}.{did_you_mean(key, kind.options)} "
-                f"It has: {', '.join(kind.options)}."
-            )
+    name, kind = _type_of(own)
     given = {
         "rope_theta": _first(config, _BASES[layer_type]),
         "partial_rotary_factor": _first(config, _FRACTIONS),
         **_present(own),
-        # Phi-3 has it next to its rope settings, where it wins.
-        **_present({key: config.get(key) for key in ("original_max_position_embeddings",)}),
     }
+    # Phi-3 has it next to its rope settings, where it wins.
+    given |= _present({_ORIGINAL: config.get(_ORIGINAL)})
     options = {
-        option: _value(key, given[key], whole=option == "original_length")
+        option: _value(key, given[key], whole=key == _ORIGINAL)
         for key, option in kind.options.items()
         if given.get(key) is not None
     }
     options = {**_present(kind.defaults(config, options)), **options}
     parameters = inspect.signature(kind.make).parameters
-    of_setting = {"original_length": "max_position_embeddings"}
-    of_setting |= {option: key for key, option in kind.options.items()}
     needed = [
         option
         for option, parameter in parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
     ]
-    if missing := [of_setting[one] for one in (*needed, "base") if one not in options]:
+    keys = {"original_length": "max_position_embeddings"}
+    keys |= {option: key for key, option in kind.options.items()}
+    if missing := [keys[one] for one in (*needed, "base") if one not in options]:
         raise ValueError(
             f"The rope type {name!r} needs {' and '.join(missing)}, which the config lacks."
         )
@@ -283,6 +294,24 @@ def _rotation(config: Config, own: Config, layer_type: str, layout: Layout) -> P
         "head_size": head_size or _required(config, "hidden_size") // heads,
     }
     return kind.make(*(sizes[one] for one in parameters if one in sizes), **options, layout=layout)
+
+
+def _type_of(own: Config) -> tuple[str, _Type]:
+    """The type of rope settings, by name, all of whose keys are known."""
+    name = own.get("rope_type") or own.get("type") or "default"
+    if name not in _TYPES:
+        raise ValueError(
+            f"The rope type {name!r} is not known.{did_you_mean(name, _TYPES)} Known: "
+            f"{', '.join(_TYPES)}."
+        )
+    known = _TYPES[name].options
+    for key in own:
+        if key not in known and key not in ("rope_type", "type"):
+            raise ValueError(
+                f"The rope type {name!r} has no setting {key!r}.{did_you_mean(key, known)} It has: "
+                f"{', '.join(known)}."
+            )
+    return name, _TYPES[name]
 
 
 def _value(key: str, value: Any, whole: bool) -> Any:
