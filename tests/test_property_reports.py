@@ -21,7 +21,6 @@ from pe_jax.reports.property_report import (
     measure_properties,
 )
 from pe_jax.reports.property_report import scores as scores_part
-from pe_jax.reports.property_report.table1 import TABLE1_ROWS
 from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
 from pe_jax.tasks import pretraining
 from pe_jax.training import workdir

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from pe_jax.attention import dropout, forms, plain
 from pe_jax.attention.core import Given, Operand, Setting, attend
+from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import masked_softmax
 from pe_jax.attention.offset_terms import How, Terms
 from pe_jax.attention.operands import Operands, finish, prepare
@@ -32,7 +33,7 @@ def attention(
     mask: Any = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
-    form: str = "auto",
+    form: str | Form = "auto",
     platform: str | None = None,
 ) -> Float[Array, "B Lq H f"]:
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.base`.
@@ -53,7 +54,7 @@ def attention(
         stands; `"pairs"`, `"buckets"` and `"rotation"` name the form of terms of the offset (see
         `offset_terms`) and save all weights; `"fused"` has memory linear in the length, and so has
         `"kernel"`, which is written for TPUs and slow elsewhere. Same numbers and gradients. What
-        no faster form can compute runs as `"naive"`.
+        no faster form can compute runs as `"naive"`. Or a `forms.Form` of your own.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"` or `"tpu"`; default: where this runs.
 
     Returns:
@@ -74,7 +75,7 @@ def attention(
         here = (platform or jax.default_backend()) == "tpu"
         out = kernel.attend(x, dropout_rate, seed, interpret=not here)
     elif form == "kernel":
-        raise forms.unable(form, encoding.name, kernel.NEEDS)
+        raise forms.unable("kernel", encoding.name, kernel.NEEDS)
     elif chosen.terms and (made := forms.arrays(x, chosen)):
         out = _by_hand(x, made, seed, dropout_rate, context, chosen.block)
     else:

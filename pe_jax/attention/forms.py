@@ -68,8 +68,10 @@ _WINDOWS = 3
 PLATFORMS = tuple(_AUTO)
 
 
-def choose(form: str, keys: int, platform: str | None = None, reach: int | None = None) -> Form:
-    """What `"auto"`, or a name in `FORMS`, stands for.
+def choose(
+    form: str | Form, keys: int, platform: str | None = None, reach: int | None = None
+) -> Form:
+    """What `"auto"`, or a name in `FORMS`, stands for; a form stands for itself.
 
     Args:
       keys: how many there are.
@@ -80,6 +82,8 @@ def choose(form: str, keys: int, platform: str | None = None, reach: int | None 
     Raises:
       ValueError: for an unknown form.
     """
+    if isinstance(form, Form):
+        return form
     if form == "auto":
         rules = _AUTO.get(platform or _here(), _AUTO["gpu"])
         found = next(form for longest, form in rules if keys <= longest)
@@ -182,10 +186,12 @@ _NEEDS = {
 }
 
 
-def check(form: str, x: Operands, name: str) -> None:
+def check(form: str | Form, x: Operands, name: str) -> None:
     """Raises:
     ValueError: if a form of terms that was asked for by name cannot compute one of `x`.
     """
+    if not isinstance(form, str):
+        return
     for term in x.terms:
         unfit = not _supports(form, term, x) or (form == "buckets" and term.shift is None)
         if form in _NEEDS and term.offsets.has_terms and unfit:

@@ -317,10 +317,10 @@ def _axes(p: Array) -> str:
 def _pairs_logits(clip: int, tables: Tables, q: Array, k: Array, where: Where) -> list[Array]:
     found = []
     if tables.keys is not None:
-        p, axes = _pair_vectors(clip, tables.keys.astype(q.dtype), where)
+        p, axes = _pair_vectors(clip, tables.keys, where, q.dtype)
         found.append(product(f"bqhd,{axes}->bhqk", q, p))
     if tables.queries is not None:
-        p, axes = _pair_vectors(clip, tables.queries.astype(k.dtype), where)
+        p, axes = _pair_vectors(clip, tables.queries, where, k.dtype)
         found.append(product(f"bkhd,{axes}->bhqk", k, p))
     if tables.bias is not None:
         found.append(_bias_logits(clip, tables.bias, where))
@@ -328,13 +328,14 @@ def _pairs_logits(clip: int, tables: Tables, q: Array, k: Array, where: Where) -
 
 
 def _pairs_values(clip: int, vectors: Array, weights: Array, where: Where) -> Array:
-    p, axes = _pair_vectors(clip, vectors.astype(weights.dtype), where)
+    p, axes = _pair_vectors(clip, vectors, where, weights.dtype)
     return product(f"bhqk,{axes}->bqhd", weights, p)
 
 
-def _pair_vectors(clip: int, table: Array, where: Where) -> tuple[Array, str]:
+def _pair_vectors(clip: int, table: Array, where: Where, dtype: jnp.dtype) -> tuple[Array, str]:
     """The row of each pair, and the names of its axes."""
-    p = table[_rows(clip, where)]
+    # Cast after the look-up, so that the gradients of a row are summed as wide as the table.
+    p = table[_rows(clip, where)].astype(dtype)
     head = "h" * (table.ndim - 2)
     return p, "b" * (p.ndim - 3 - len(head)) + "qk" + head + "d"
 

@@ -35,6 +35,7 @@ from pe_jax.encodings.complex_order import complex_order
 from pe_jax.encodings.deberta import deberta
 from pe_jax.encodings.fire import fire
 from pe_jax.encodings.fox import fox
+from pe_jax.encodings.huggingface import from_hf
 from pe_jax.encodings.names import (
     ENCODINGS,
     PAPER,
@@ -51,12 +52,22 @@ from pe_jax.encodings.relative import (
     learned_relative,
     sinusoidal_relative,
 )
+from pe_jax.encodings.rope import convert_layout, rope, rotate_heads
+from pe_jax.encodings.rope_scaling import (
+    rope_dynamic_ntk,
+    rope_linear,
+    rope_llama3,
+    rope_longrope,
+    rope_ntk,
+    rope_yarn,
+)
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
 from pe_jax.encodings.stack import Placed, Stack, as_stack, parameter_count
 from pe_jax.encodings.t5 import t5
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.encodings.transformer_xl import transformer_xl
 from pe_jax.encodings.tupe import tupe
+from pe_jax.encodings.window import window
 
 __all__ = [
     "ENCODINGS",
@@ -80,11 +91,13 @@ __all__ = [
     "angles",
     "as_stack",
     "complex_order",
+    "convert_layout",
     "deberta",
     "default_frequencies",
     "embed",
     "fire",
     "fox",
+    "from_hf",
     "from_name",
     "learnable_sinusoidal_absolute",
     "learnable_sinusoidal_relative",
@@ -98,7 +111,15 @@ __all__ = [
     "pope",
     "randomised",
     "resize_table",
+    "rope",
     "rope_axial",
+    "rope_dynamic_ntk",
+    "rope_linear",
+    "rope_llama3",
+    "rope_longrope",
+    "rope_ntk",
+    "rope_yarn",
+    "rotate_heads",
     "rotate_pairs",
     "sinusoid",
     "sinusoidal_absolute",
@@ -108,4 +129,5 @@ __all__ = [
     "t5",
     "transformer_xl",
     "tupe",
+    "window",
 ]

@@ -321,7 +321,11 @@ def named(make: Callable[_Arguments, Part]) -> Callable[_Arguments, PositionEnco
     The name is what a config writes: the function's own, then the keyword-only options that differ
     from their defaults. Its other parameters are sizes of the model (`names.Sizes`).
     """
-    defaults = {k: p.default for k, p in inspect.signature(make).parameters.items()}
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(make).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
 
     @functools.wraps(make)
     def build(*sizes: _Arguments.args, **options: _Arguments.kwargs) -> PositionEncoding:
@@ -339,11 +343,12 @@ def named(make: Callable[_Arguments, Part]) -> Callable[_Arguments, PositionEnco
 
 
 def changed(options: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """The options that are not sizes and differ from their defaults, in the order of the latter."""
+    """The options that differ from their defaults, in the order of the latter; a required one, with
+    the default `inspect.Parameter.empty`, always does."""
     return {
         name: options[name]
         for name, default in defaults.items()
-        if name in options and default is not inspect.Parameter.empty and options[name] != default
+        if name in options and options[name] != default
     }
 
 

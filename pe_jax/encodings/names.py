@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from pe_jax.encodings import absolute, axial, base, relative
+from pe_jax.encodings import absolute, axial, base, relative, rope_scaling
 from pe_jax.encodings.alibi import alibi
 from pe_jax.encodings.base import PositionEncoding
 from pe_jax.encodings.complex_order import complex_order
@@ -23,10 +23,12 @@ from pe_jax.encodings.fire import fire
 from pe_jax.encodings.fox import fox
 from pe_jax.encodings.pope import pope
 from pe_jax.encodings.randomised import randomised
+from pe_jax.encodings.rope import rope
 from pe_jax.encodings.stack import Stack, as_stack
 from pe_jax.encodings.t5 import t5
 from pe_jax.encodings.transformer_xl import transformer_xl
 from pe_jax.encodings.tupe import tupe
+from pe_jax.encodings.window import window
 from pe_jax.errors import did_you_mean
 
 
@@ -63,6 +65,14 @@ ENCODINGS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
     fire,
     transformer_xl,
     deberta,
+    rope,
+    rope_scaling.rope_linear,
+    rope_scaling.rope_ntk,
+    rope_scaling.rope_dynamic_ntk,
+    rope_scaling.rope_yarn,
+    rope_scaling.rope_llama3,
+    rope_scaling.rope_longrope,
+    window,
 )
 
 # Those that change another: `name(encoding, option=...)`.
@@ -199,11 +209,12 @@ class _Reader(NamedTuple):
         self, name: str, make: Callable[..., Any], keywords: list[ast.keyword]
     ) -> dict[str, Any]:
         types_of = typing.get_type_hints(make)
-        known = [
-            option
+        defaults = {
+            option: parameter.default
             for option, parameter in inspect.signature(make).parameters.items()
             if parameter.kind is parameter.KEYWORD_ONLY
-        ]
+        }
+        known = list(defaults)
         options: dict[str, Any] = {}
         for keyword in keywords:
             option = keyword.arg
@@ -219,6 +230,9 @@ class _Reader(NamedTuple):
             except ValueError:
                 raise self._error(f"the value of {option!r} is no number, word or tuple") from None
             options[option] = self._typed(option, value, types_of[option])
+        needed = [one for one in known if defaults[one] is inspect.Parameter.empty]
+        if missing := [one for one in needed if one not in options]:
+            raise self._error(f"{name!r} needs the option {' and '.join(map(repr, missing))}")
         return options
 
     def _typed(self, option: str, value: Any, wanted: Any) -> Any:

@@ -29,7 +29,8 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
             "sinusoidal or relative encoding, which take real ones."
         )
     if isinstance(positions, jax.core.Tracer):
-        return table.at[positions].get(mode="fill", fill_value=jnp.nan)
+        past = jnp.where(positions < 0, length, positions)  # -1 would be the last row.
+        return jnp.asarray(table).at[past].get(mode="fill", fill_value=jnp.nan)
     rows = np.asarray(positions)
     if rows.size and not 0 <= rows.min() <= rows.max() < length:
         raise ValueError(

@@ -1,5 +1,84 @@
-"""A suite that every position encoding is put through, ours or your own; jax and NumPy only."""
+"""A suite that every position encoding is put through, ours or your own; jax and NumPy only.
 
+>>> from pe_jax import encodings, testing
+>>> testing.check(encodings.learned_relative(4, clip=3))["packing"]
+'ok'
+
+`python -m pe_jax.testing rope "alibi+learned_absolute"` prints what holds of encodings by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pe_jax.console.markdown import table as markdown
+from pe_jax.encodings import PositionEncoding, Sizes
+from pe_jax.testing.checks import CHECKS, Check, NotApplicable
 from pe_jax.testing.reference import Pair, Reference, joined
+from pe_jax.testing.subject import SIZES, Subject
 
-__all__ = ["Pair", "Reference", "joined"]
+__all__ = [
+    "CHECKS",
+    "SIZES",
+    "Check",
+    "NotApplicable",
+    "Pair",
+    "Reference",
+    "Subject",
+    "check",
+    "joined",
+    "table",
+]
+
+
+def check(
+    encoding: PositionEncoding,
+    reference: Reference | None = None,
+    *,
+    sizes: Sizes = SIZES,
+    excused: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Puts an encoding through every check in `CHECKS`.
+
+    Args:
+      encoding: built for `sizes`.
+      reference: its formula. Without one, what the naive form computes is taken to be right.
+      sizes: small ones, hidden_size = num_heads * head_size.
+      excused: checks that are known not to hold, with the reason. They must fail.
+
+    Returns:
+      `{name of the check: "ok", or the reason why it does not apply}`.
+
+    Raises:
+      AssertionError: that lists everything that is wrong, with the numbers met.
+      ValueError: for an excuse from a check that there is none of.
+    """
+    excused = excused or {}
+    if unknown := [name for name in excused if name not in CHECKS]:
+        raise ValueError(f"There are no checks {unknown} to excuse from: {', '.join(CHECKS)}.")
+    told, wrong = _results(Subject(encoding, reference, sizes), excused)
+    assert not wrong, "\n".join(wrong.values())
+    return told
+
+
+def table(encodings: Sequence[PositionEncoding], sizes: Sizes = SIZES) -> str:
+    """Encodings × checks as Markdown: what holds, what does not apply (–), what is WRONG, with the
+    numbers of the latter below."""
+    rows, notes = [], []
+    for encoding in encodings:
+        told, wrong = _results(Subject(encoding, None, sizes), {})
+        cell = lambda name: "WRONG" if name in wrong else "ok" if told[name] == "ok" else "–"  # noqa: B023
+        rows.append([f"`{encoding.name}`", *map(cell, CHECKS)])
+        notes += wrong.values()
+    return "\n".join([*markdown(["encoding", *CHECKS], rows), *(f"\n{note}" for note in notes)])
+
+
+def _results(subject: Subject, excused: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What each check says, and what is wrong by check."""
+    told, wrong = {}, {}
+    for name, one in CHECKS.items():
+        try:
+            told[name] = one.run(subject, excused.get(name, ""))
+        except AssertionError as error:
+            wrong[name] = str(error)
+    return told, wrong

@@ -24,8 +24,8 @@ class Pair(NamedTuple):
     Python's `if` and slices of a length that depends on them.
 
     Attributes:
-      q, k, v: vectors of the query, the key and the value, `[d]`, `[d]`, `[f]`: raw, so unscaled and
-        before any map of the encoding.
+      q, k, v: vectors of the query, the key and the value, `[d]`, `[d]`, `[f]`, unscaled and before
+        any map of the encoding.
       i, j: positions of query and key, real numbers (an index into a table: `i.astype(int)`), or
         `[A]` for an encoding of A axes.
       head, heads: this head, an integer from 0, and how many there are.

@@ -1,0 +1,185 @@
+"""Rotary encodings (RoPE): queries and keys are rotated by angles proportional to their positions.
+
+    q_i -> c R(ω i) q_i        k_j -> c R(ω j) k_j        so that q_i·k_j -> c² q_i·R(ω (j - i)) k_j
+
+R rotates each pair (a, b) of dimensions by one angle, to (a cos - b sin, a sin + b cos). All rotary
+encodings are this one map: they differ in the frequencies ω and in the scale c, which is 1 but for
+YaRN and LongRoPE (see `rope_scaling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import About, Context, Params, Part, View, as_array, named, no_parameters
+from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.shapes import Array, Float, Real
+
+# Which dimensions make a pair: i and i + r/2 (GPT-NeoX, Llama as Hugging Face has it), or 2i and
+# 2i + 1 (Su et al., GPT-J). The axis of the pair once r dimensions are unfolded to two axes.
+Layout = Literal["half", "interleaved"]
+_PAIR_AXIS: dict[Layout, int] = {"half": -2, "interleaved": -1}
+
+Frequencies = Callable[[Params, Context], jax.Array]
+
+
+@named
+def rope(
+    head_size: int,
+    num_heads: int,
+    *,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+    fraction: float = 1.0,
+    proportional: float = 1.0,
+    learnable: bool = False,
+    per_head: bool = False,
+) -> Part:
+    """Rotary encoding, ω_m = base^(-2m/r) (Su et al. 2021, eqs. 14-16). Logits depend on positions
+    through j - i alone, at any distance.
+
+    Args:
+      base: of the frequencies.
+      layout: which dimensions make a pair, see `Layout` and `convert_layout`.
+      fraction: only the first r = int(fraction·d) dimensions are rotated (GPT-NeoX).
+      proportional: only the first int(proportional·r/2) frequencies rotate, the slower ones are 0;
+        exponents are over all r dimensions (p-RoPE: Barbero et al. 2024; Gemma 4).
+      learnable: params `{"frequencies": [r/2]}`, which start at the fixed ones.
+      per_head: `[H, r/2]`, each head learns its own.
+
+    Raises:
+      ValueError: for options out of range, or that leave no even number of dimensions to rotate.
+    """
+    w = frequencies(head_size, base, fraction, proportional).astype(np.float32)
+    if per_head and not learnable:
+        raise ValueError(
+            "per_head=True needs learnable=True: fixed frequencies are the same in all heads."
+        )
+    about = About(
+        "q_i → R(ω i) q_i, k_j → R(ω j) k_j, "
+        + ("ω free" if learnable else f"ω_m = {base:g}^(−2m/r)"),
+        {(False, False): "0", (True, False): "r/2", (True, True): "H·r/2"}[learnable, per_head],
+        learnable * w.size * (num_heads if per_head else 1),
+        "Su et al. 2021, eqs. 14–16",
+        invariant=True,
+    )
+    if not learnable:
+        return rotary(lambda params, context: jnp.array(w), layout, about)
+    start = np.tile(w, (num_heads, 1)) if per_head else w
+    part = rotary(lambda params, context: params["frequencies"], layout, about)
+    return part._replace(
+        init=lambda key: {"frequencies": jnp.array(start)},
+        view=View("relative", frequencies=lambda params: params["frequencies"].reshape(-1)),
+        frequency_leaves=("frequencies",),
+    )
+
+
+def rotary(
+    frequencies: Frequencies,
+    layout: Layout,
+    about: About,
+    *,
+    scale: float = 1.0,
+    shown: np.ndarray | None = None,
+) -> Part:
+    """The part that rotates queries and keys.
+
+    Args:
+      frequencies: `(params, Context) -> [F]`, `[#H, F]` or `[B, #H, F]`.
+      scale: c, which multiplies sines and cosines of queries and of keys.
+      shown: what `view` has, where frequencies depend on the context.
+    """
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context):
+        w = jnp.atleast_2d(frequencies(params, context))
+        assert context.positions_k is not None
+        turn = lambda x, positions: rotate_heads(x, as_array(positions), w, layout, scale)
+        return turn(q, context.positions_q), turn(k, context.positions_k), v
+
+    def view(params: Params) -> jax.Array:
+        return frequencies(params, Context(range(0))) if shown is None else jnp.array(shown)
+
+    return Part(
+        init=no_parameters,
+        heads=heads,
+        view=View("relative", frequencies=view),
+        about=about,
+        family="rope",
+    )
+
+
+def frequencies(
+    head_size: int, base: float, fraction: float = 1.0, proportional: float = 1.0
+) -> Float[np.ndarray, " F"]:
+    """Fixed frequencies of a head, float64; see `rope` for the arguments.
+
+    Raises:
+      ValueError: see `rope`.
+    """
+    for name, share in (("fraction", fraction), ("proportional", proportional)):
+        if not 0 < share <= 1:
+            raise ValueError(f"{name} is a share of a head's dimensions, in (0, 1]; got {share}.")
+    dims = int(head_size * fraction)
+    if dims < 2 or dims % 2:
+        raise ValueError(
+            f"Rotations need an even number of dimensions, got {dims}: fraction={fraction} of a "
+            f"head of {head_size}. Choose fraction={max(2, dims - dims % 2) / head_size:g}."
+        )
+    w = default_frequencies(dims, base).astype(np.float64)
+    w[int(proportional * dims // 2) :] = 0
+    return w
+
+
+def rotate_heads(
+    x: Float[Array, "B L H d"],
+    positions: Real[Array, "*P"],
+    frequencies: Float[Array, "*R #H F"],
+    layout: Layout = "half",
+    scale: float = 1.0,
+) -> Float[Array, "B L H d"]:
+    """c R(ω · position) x, for the first 2F dimensions; the others stay as they are.
+
+    Angles and the rotation are float32, float64 where `x` is; the result has the dtype of `x`.
+
+    Args:
+      positions: `[L]` or `[B, L]`, integer or real.
+      frequencies: ω, radians per position: `[#H, F]`, or `[B, #H, F]` for rows of their own.
+      scale: c.
+    """
+    if frequencies.ndim == 3:
+        rows = jnp.broadcast_to(jnp.asarray(positions), x.shape[:2])
+        each = jnp.broadcast_to(frequencies, (len(x), *frequencies.shape[1:]))
+        angle = jax.vmap(angles)(rows, each)
+    else:
+        angle = angles(positions, frequencies)  # [#B, L, #H, F]
+    cos, sin = scale * jnp.cos(angle), scale * jnp.sin(angle)
+    pairs, axis = angle.shape[-1], _PAIR_AXIS[layout]
+    rotated, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    unfolded = (2, pairs) if axis == -2 else (pairs, 2)
+    wide = rotated.astype(jnp.promote_types(x.dtype, jnp.float32))
+    a, b = jnp.moveaxis(wide.reshape(*x.shape[:-1], *unfolded), axis, 0)
+    turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)
+    return jnp.concatenate([turned.reshape(rotated.shape).astype(x.dtype), rest], -1)
+
+
+def convert_layout(
+    kernel: Float[Array, "*B d"], to: Layout, *, fraction: float = 1.0
+) -> Float[Array, "*B d"]:
+    """A projection `[D, H, d]`, or its bias `[H, d]`, of queries or keys for the other layout.
+
+    Dimensions of a head are reordered, so that logits with the layout `to` are what they were with
+    the other one. Both queries and keys need it; values do not.
+
+    Args:
+      to: the layout that the result is for; `kernel` is for the other one.
+      fraction: as in `rope`.
+    """
+    dims = int(kernel.shape[-1] * fraction)
+    unfolded = {"interleaved": (2, dims // 2), "half": (dims // 2, 2)}[to]
+    order = np.arange(dims).reshape(unfolded).T.reshape(-1)
+    return kernel[..., np.append(order, np.arange(dims, kernel.shape[-1]))]

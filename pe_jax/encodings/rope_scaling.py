@@ -1,0 +1,327 @@
+"""Rotary encodings for inputs longer than those trained on: frequencies stretched by a factor.
+
+First pure functions from the frequencies ω_m = base^(-2m/r), m < r/2, to others, NumPy in float64;
+then the encodings, which differ in these functions only. Formulas and defaults are those of Hugging
+Face's transformers, whose tables the tests compare with.
+
+Two depend on the length of the input: `rope_dynamic_ntk` and `rope_longrope`. The length is the
+largest position of queries and keys + 1, taken for each row of a batch by itself (transformers
+takes the largest of the whole batch, so that a row's result depends on its neighbours). Documents
+packed into one row share the row's length. What was computed for a key changes when the length
+passes the original one: these are not cacheable, nor invariant to a shift of all positions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import About, Context, Part, Positions, named
+from pe_jax.encodings.rope import Layout, frequencies, rotary
+from pe_jax.shapes import Array, Float
+
+# --- frequencies ----------------------------------------------------------------------------------
+
+
+def linear(w: Float[np.ndarray, " F"], factor: float) -> Float[np.ndarray, " F"]:
+    """Position interpolation: ω / s."""
+    return w / factor
+
+
+def ntk(w: Float[np.ndarray, " F"], factor: Array | float) -> Float[Array, "*B F"]:
+    """base -> base · s^(r/(r-2)): the fastest frequency stays, the slowest is divided by s."""
+    return w * factor ** -np.linspace(0, 1, w.size)
+
+
+def dynamic_ntk(
+    w: Float[np.ndarray, " F"], length: Array | int, factor: float, original_length: int
+) -> Float[Array, "*B F"]:
+    """`ntk` by a factor that grows with the length n: s n/L - (s - 1), and 1 up to L."""
+    return ntk(w, jnp.maximum(1.0, factor * length / original_length - (factor - 1)))
+
+
+def yarn(
+    w: Float[np.ndarray, " F"],
+    base: float,
+    factor: float,
+    original_length: int,
+    beta_fast: float,
+    beta_slow: float,
+    truncate: bool,
+) -> Float[np.ndarray, " F"]:
+    """ω for frequencies that rotate more than `beta_fast` times within the original length, ω / s
+    below `beta_slow` times; in between a ramp, linear in the index m."""
+
+    def index(rotations: float) -> float:
+        return w.size * math.log(original_length / (2 * math.pi * rotations)) / math.log(base)
+
+    start, end = index(beta_fast), index(beta_slow)
+    if truncate:
+        start, end = math.floor(start), math.ceil(end)
+    start, end = max(start, 0), min(end, 2 * w.size - 1)
+    ramp = np.clip((np.arange(w.size) - start) / ((end - start) or 0.001), 0, 1)
+    return (1 - ramp) * w + ramp * w / factor
+
+
+def yarn_scale(
+    factor: float, mscale: float | None = None, mscale_all_dim: float | None = None
+) -> float:
+    """0.1 ln s + 1; with both `mscale` a and `mscale_all_dim` b, (0.1 a ln s + 1)/(0.1 b ln s + 1),
+    DeepSeek's."""
+    of = lambda weight: 0.1 * weight * math.log(factor) + 1
+    return of(1) if mscale is None or mscale_all_dim is None else of(mscale) / of(mscale_all_dim)
+
+
+def llama3(
+    w: Float[np.ndarray, " F"],
+    factor: float,
+    low_frequency_factor: float,
+    high_frequency_factor: float,
+    original_length: int,
+) -> Float[np.ndarray, " F"]:
+    """ω for frequencies that rotate more than `high_frequency_factor` times within the original
+    length, ω / s below `low_frequency_factor` times; in between a ramp, linear in their number."""
+    rotations = original_length * w / (2 * np.pi)
+    span = high_frequency_factor - low_frequency_factor
+    kept = np.clip((rotations - low_frequency_factor) / span, 0, 1)
+    return kept * w + (1 - kept) * w / factor
+
+
+def longrope(
+    w: Float[np.ndarray, " F"],
+    length: Array | int,
+    short: tuple[float, ...],
+    long: tuple[float, ...],
+    original_length: int,
+) -> Float[Array, "*B F"]:
+    """ω_m / long_m for inputs longer than the original length, else ω_m / short_m."""
+    return jnp.where(length > original_length, w / np.array(long), w / np.array(short))
+
+
+def longrope_scale(factor: float, original_length: int) -> float:
+    """sqrt(1 + ln s / ln L)."""
+    return math.sqrt(1 + math.log(factor) / math.log(original_length))
+
+
+def length(positions_q: Positions, positions_k: Positions) -> Array:
+    """Largest position + 1, `[]`, or `[B]` for rows with positions of their own."""
+    last = lambda at: at.stop - 1 if isinstance(at, range) else at.max(-1)
+    return jnp.maximum(last(positions_q), last(positions_k)) + 1
+
+
+# --- encodings ------------------------------------------------------------------------------------
+
+
+@named
+def rope_linear(
+    head_size: int,
+    *,
+    factor: float,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+    fraction: float = 1.0,
+    proportional: float = 1.0,
+) -> Part:
+    """RoPE with all frequencies divided by s = `factor` (position interpolation: Chen et al. 2023,
+    eq. 4; Gemma 3). Other arguments as in `rope`."""
+    _at_least(1, factor=factor)
+    w = linear(frequencies(head_size, base, fraction, proportional), factor)
+    return _fixed(w, layout, f"R(ω i / {factor:g})", "Chen et al. 2023, eq. 4")
+
+
+@named
+def rope_ntk(
+    head_size: int,
+    *,
+    factor: float,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+    fraction: float = 1.0,
+) -> Part:
+    """RoPE with the base multiplied by s^(r/(r-2)), s = `factor` (NTK-aware interpolation: bloc97
+    2023; Peng et al. 2023, section 3.1). Other arguments as in `rope`."""
+    _at_least(1, factor=factor)
+    w = np.asarray(ntk(frequencies(head_size, base, fraction), factor))
+    return _fixed(w, layout, f"R(ω' i), base' = base·{factor:g}^(r/(r−2))", "bloc97 2023")
+
+
+@named
+def rope_dynamic_ntk(
+    head_size: int,
+    *,
+    factor: float,
+    original_length: int,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+    fraction: float = 1.0,
+) -> Part:
+    """`rope_ntk` by a factor that grows with the length n of the input, s n/L - (s - 1), from 1 at
+    L = `original_length` (emozilla 2023). How the length is taken: see the file's docstring. Other
+    arguments as in `rope`."""
+    _at_least(1, factor=factor, original_length=original_length)
+    w = frequencies(head_size, base, fraction)
+    return _by_length(
+        w,
+        lambda n: dynamic_ntk(w, n, factor, original_length),
+        layout,
+        About("R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", "0", 0, "emozilla 2023"),
+    )
+
+
+@named
+def rope_yarn(
+    head_size: int,
+    *,
+    factor: float,
+    original_length: int,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    attention_factor: float | None = None,
+    mscale: float | None = None,
+    mscale_all_dim: float | None = None,
+    truncate: bool = True,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+    fraction: float = 1.0,
+) -> Part:
+    """YaRN: fast frequencies stay, slow ones are divided by s = `factor`; sines and cosines of
+    queries and keys are scaled (Peng et al. 2023, sections 3.2 to 3.4).
+
+    The ramp between the two is linear in a frequency's index, as in the authors' code; the paper's
+    is linear in its number of rotations within the original length.
+
+    Args:
+      factor: s.
+      original_length: L, of the inputs trained on.
+      beta_fast, beta_slow: rotations within L at the ends of the ramp.
+      attention_factor: c, the scale of sines and cosines, so that logits are scaled by c². It wins
+        over the default, `yarn_scale` of the three others.
+      mscale, mscale_all_dim: see `yarn_scale`; both or neither.
+      truncate: whether the ends of the ramp are rounded outwards to whole indices.
+      base, layout, fraction: as in `rope`.
+    """
+    _at_least(1, factor=factor, original_length=original_length)
+    if not beta_fast > beta_slow > 0:
+        raise ValueError(
+            f"beta_fast > beta_slow > 0 are numbers of rotations; got {beta_fast} and {beta_slow}."
+        )
+    if (mscale is None) != (mscale_all_dim is None):
+        raise ValueError(
+            f"mscale and mscale_all_dim go together, got {mscale} and {mscale_all_dim}. Give both, "
+            "or attention_factor."
+        )
+    scale = attention_factor
+    if scale is None:
+        scale = yarn_scale(factor, mscale, mscale_all_dim)
+    _at_least(0, attention_factor=scale)
+    start = frequencies(head_size, base, fraction)
+    w = yarn(start, base, factor, original_length, beta_fast, beta_slow, truncate)
+    source = "Peng et al. 2023, sections 3.2–3.4"
+    return _fixed(w, layout, f"c R(ω' i), c = {scale:.4g}, ω' between ω and ω/s", source, scale)
+
+
+@named
+def rope_llama3(
+    head_size: int,
+    *,
+    factor: float,
+    original_length: int,
+    low_frequency_factor: float = 1.0,
+    high_frequency_factor: float = 4.0,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+    fraction: float = 1.0,
+) -> Part:
+    """Llama 3.1's scaling: frequencies that rotate more than `high_frequency_factor` times within
+    `original_length` stay, those that rotate less than `low_frequency_factor` times are divided by
+    `factor`, the others in between (Meta 2024, llama-models; no paper). Other arguments as in
+    `rope`."""
+    _at_least(1, factor=factor, original_length=original_length)
+    if not high_frequency_factor > low_frequency_factor > 0:
+        raise ValueError(
+            "high_frequency_factor > low_frequency_factor > 0 are numbers of rotations; got "
+            f"{high_frequency_factor} and {low_frequency_factor}."
+        )
+    w = llama3(
+        frequencies(head_size, base, fraction),
+        factor, low_frequency_factor, high_frequency_factor, original_length,
+    )  # fmt: skip
+    return _fixed(w, layout, "R(ω' i), ω' between ω and ω/s by wavelength", "Llama 3.1, Meta 2024")
+
+
+@named
+def rope_longrope(
+    head_size: int,
+    *,
+    short: tuple[float, ...],
+    long: tuple[float, ...],
+    factor: float,
+    original_length: int,
+    attention_factor: float | None = None,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+    fraction: float = 1.0,
+) -> Part:
+    """LongRoPE: each frequency has a divisor of its own, one list for inputs up to
+    `original_length`, one for longer ones (Ding et al. 2024; Phi-3).
+
+    How the length is taken: see the file's docstring.
+
+    Args:
+      short, long: the lists, r/2 divisors each.
+      factor: s, the longest input over `original_length`; it sets the default scale only.
+      original_length: L.
+      attention_factor: c, the scale of sines and cosines at any length; default sqrt(1 + ln s /
+        ln L).
+      base, layout, fraction: as in `rope`.
+    """
+    _at_least(1, factor=factor)
+    _at_least(2, original_length=original_length)
+    w = frequencies(head_size, base, fraction)
+    for name, divisors in (("short", short), ("long", long)):
+        if len(divisors) != w.size or min(divisors) <= 0:
+            raise ValueError(
+                f"{name} has a positive divisor for each of {w.size} frequencies, got "
+                f"{len(divisors)}: {divisors}."
+            )
+    scale = (
+        longrope_scale(factor, original_length) if attention_factor is None else attention_factor
+    )
+    _at_least(0, attention_factor=scale)
+    return _by_length(
+        w / np.array(short),
+        lambda n: longrope(w, n, short, long, original_length),
+        layout,
+        About(f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", "0", 0, "Ding et al. 2024"),
+        scale,
+    )
+
+
+def _fixed(
+    w: Float[np.ndarray, " F"], layout: Layout, formula: str, source: str, scale: float = 1.0
+) -> Part:
+    """The part with these frequencies at any length."""
+    about = About(formula, "0", 0, source, invariant=True)
+    fixed = w.astype(np.float32)
+    return rotary(lambda params, context: jnp.array(fixed), layout, about, scale=scale)
+
+
+def _by_length(w, of_length, layout: Layout, about: About, scale: float = 1.0) -> Part:
+    """The part with frequencies `of_length(n)`, w for short inputs."""
+
+    def at(params, context: Context) -> jax.Array:
+        n = length(context.positions_q, context.positions_k)
+        return of_length(n[..., None, None]).astype(jnp.float32)  # [#B, 1, F]
+
+    about = about._replace(cacheable=False)
+    return rotary(at, layout, about, scale=scale, shown=w.astype(np.float32))
+
+
+def _at_least(least: int, **options: float | int) -> None:
+    """Raises a ValueError for an option below `least`."""
+    for name, value in options.items():
+        if not value >= least:
+            raise ValueError(f"{name} is at least {least}, got {value}.")

@@ -1,0 +1,11 @@
+"""`python -m pe_jax.testing [NAME ...]`: what holds of encodings by name, by default of all."""
+
+import sys
+
+from pe_jax.encodings import ENCODINGS, from_name
+from pe_jax.testing import CHECKS, SIZES, table
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or list(ENCODINGS)
+    print(table([from_name(name, **SIZES._asdict()) for name in names]))
+    print("\n".join(["", *(f"- {name}: {one.about}." for name, one in CHECKS.items())]))

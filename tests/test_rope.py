@@ -1,0 +1,383 @@
+"""Rotary encodings, windows and the reader of Hugging Face's settings: values checked by hand."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pe_jax import encodings
+from pe_jax.attention import attention, attention_logits
+from pe_jax.encodings import Context, from_hf, rotate_heads
+from pe_jax.encodings.rope_scaling import yarn_scale
+
+SIZES = encodings.Sizes(hidden_size=16, head_size=8, num_heads=2, max_length=16)
+
+
+def build(name, **changes):
+    return encodings.from_name(name, **{**SIZES._asdict(), **changes})
+
+
+def shown(encoding):
+    """The frequencies that reports see."""
+    (part,) = encoding.parts
+    return np.asarray(part.view.frequencies(part.init(jax.random.key(0))))
+
+
+def draw(shape=(2, 6, 2, 8), dtype=jnp.float32, seed=0):
+    q, k = np.random.default_rng(seed).normal(size=(2, *shape))
+    return jnp.asarray(q, dtype), jnp.asarray(k, dtype)
+
+
+# --- the rotation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ("half", [math.cos(3), math.cos(0.03), math.sin(3), math.sin(0.03)]),
+        ("interleaved", [math.cos(3), math.sin(3), math.cos(0.03), math.sin(0.03)]),
+    ],
+)
+def test_rotation_by_hand(layout, expected):
+    # d = 4: frequencies 1 and 1/100; vectors along the first dimension of each pair.
+    x = jnp.array([1.0, 1, 0, 0] if layout == "half" else [1.0, 0, 1, 0])[None, None, None]
+    w = jnp.array([[1.0, 0.01]])
+    np.testing.assert_allclose(rotate_heads(x, np.array([3]), w, layout)[0, 0, 0], expected, 1e-6)
+
+
+def test_a_fraction_rotates_the_first_dimensions_and_proportional_the_fastest():
+    x = draw()[0]
+    part = build("rope(fraction=0.5)").parts[0]
+    q, _, _ = part.heads({}, x, x, x, Context(range(6), range(6)))
+    np.testing.assert_array_equal(q[..., 4:], x[..., 4:])
+    assert float(jnp.abs(q - x)[:, 1:, :, :4].min()) > 0
+    np.testing.assert_allclose(shown(build("rope(fraction=0.5)")), [1, 0.01], rtol=1e-6)
+    np.testing.assert_allclose(shown(build("rope(proportional=0.5)")), [1, 0.1, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("name", ["rope", "rope(learnable=True, per_head=True)"])
+def test_logits_stay_when_all_positions_shift(name, dtype):
+    encoding = build(name)
+    params = encoding.init(jax.random.key(0))
+    q, k = draw(dtype=dtype)
+    near, far = (
+        attention_logits(q, k, encoding, params, Context(range(at, at + 6))) for at in (0, 2**17)
+    )
+    np.testing.assert_allclose(near, far, atol=2e-5 if dtype == jnp.float32 else 0.05)
+
+
+def test_rotated_heads_keep_their_dtype():
+    for dtype in (jnp.float16, jnp.bfloat16):
+        q, k = draw(dtype=dtype)
+        mapped = build("rope").parts[0].heads({}, q, k, k, Context(range(6), range(6)))
+        assert [x.dtype for x in mapped] == [dtype] * 3
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_converted_weights_give_the_same_logits(fraction):
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(2, 6, 16)), jnp.float32)
+    kernels = [jnp.asarray(rng.normal(size=(16, 2, 8)), jnp.float32) for _ in "qk"]
+
+    def logits(layout, kernels):
+        q, k = (jnp.einsum("blD,Dhd->blhd", x, kernel) for kernel in kernels)
+        return attention_logits(q, k, encodings.rope(8, 2, layout=layout, fraction=fraction), {})
+
+    there = [encodings.convert_layout(one, "interleaved", fraction=fraction) for one in kernels]
+    back = [encodings.convert_layout(one, "half", fraction=fraction) for one in there]
+    np.testing.assert_allclose(
+        logits("half", kernels), logits("interleaved", there), rtol=1e-5, atol=1e-5
+    )
+    np.testing.assert_array_equal(kernels, back)
+    assert not np.array_equal(kernels, there)
+
+
+def test_learnable_frequencies_are_parameters():
+    for name, shape in (("", (4,)), (", per_head=True", (2, 4))):
+        encoding = build(f"rope(learnable=True{name})")
+        params = encoding.init(jax.random.key(0))
+        w = params["rope"]["frequencies"]
+        assert w.shape == shape and encoding.parts[0].about.count == w.size
+        np.testing.assert_allclose(jnp.atleast_2d(w)[-1], [1, 0.1, 0.01, 0.001], rtol=1e-6)
+        assert encoding.parts[0].frequency_leaves == ("frequencies",)
+
+
+# --- stretched frequencies ------------------------------------------------------------------------
+
+
+def test_frequencies_by_hand():
+    # d = 8: 1, 1/10, 1/100, 1/1000.
+    def check(name, expected):
+        np.testing.assert_allclose(shown(build(name)), expected, rtol=1e-6)
+
+    check("rope", [1, 0.1, 0.01, 0.001])
+    check("rope_linear(factor=4)", [0.25, 0.025, 0.0025, 0.00025])
+    check("rope_ntk(factor=8)", [1, 0.05, 0.0025, 0.000125])  # Divided by 8^(m/3).
+    # Rotations within 2,000π positions: 1000, 100, 10, 1. Between 4 and 16: (10 - 4) / 12 = 1/2.
+    llama = "rope_llama3(factor=2, original_length=%d, low_frequency_factor=%g, %s=%g)"
+    check(
+        llama % (6283, 4, "high_frequency_factor", 16),
+        [1, 0.1, 0.01 * (0.5 + 0.25) + 0.01 * 0.25 * (6283 / 200 / math.pi - 10) / 6, 0.0005],
+    )
+    # One rotation at m = log10(L / 2π) = 3, a thousand at m = 0: the ramp is m / 3, and
+    # frequencies are multiplied by 1 - 3/4 · m/3.
+    check(
+        "rope_yarn(factor=4, original_length=6283, beta_fast=1000, beta_slow=1)",
+        [1, 0.1 * 0.75, 0.01 * 0.5, 0.001 * 0.25],
+    )
+
+
+def test_attention_factors():
+    """Golden values: 0.1 ln 32 + 1 of gpt-oss, 1 of DeepSeek-V3, sqrt(1 + ln 32 / ln 4096) of Phi-3
+    mini; an explicit factor wins; logits have its square."""
+    assert yarn_scale(32.0) == pytest.approx(1.3465735902799727)
+    assert yarn_scale(40.0, 1.0, 1.0) == 1
+    assert yarn_scale(40.0, 0.707, 1.4) == pytest.approx(1.2608037774 / 1.5164431236)
+    q, k = draw()
+
+    def scale(name, length=1):
+        at = Context(np.full(6, length - 1))  # No rotation between equal positions.
+        ratio = attention_logits(q, k, build(name), {}, at) / attention_logits(
+            q, k, encodings.none(), {}
+        )
+        return math.sqrt(float(jnp.median(ratio)))
+
+    yarn = "rope_yarn(factor=32, original_length=4096%s)"
+    assert scale(yarn % "") == pytest.approx(1.3465735902799727, rel=1e-5)
+    assert scale(yarn % ", attention_factor=1") == pytest.approx(1, rel=1e-5)
+    assert scale(yarn % ", attention_factor=0.5, mscale=1, mscale_all_dim=2") == pytest.approx(0.5)
+    longrope = (
+        "rope_longrope(short=(1, 1, 1, 1), long=(1, 1, 1, 2), factor=32, original_length=4096)"
+    )
+    for length in (1, 5000):
+        assert scale(longrope, length) == pytest.approx(1.1902380714238083, rel=1e-5)
+
+
+def test_length_is_the_largest_position_of_each_row():
+    w = jnp.array([[1, 0.1, 0.01, 0.001]])
+    x = draw((2, 4, 2, 8))[0]
+    rows = np.array([[0, 1, 0, 1], [0, 1, 2, 3]])  # Lengths 2 and 4.
+
+    def rotated(name, positions):
+        part = build(name).parts[0]
+        return part.heads({}, x, x, x, Context(positions, positions))[0]
+
+    dynamic = rotated("rope_dynamic_ntk(factor=3, original_length=2)", rows)
+    # Rows do not change one another: the first is as long as the original length, for the second
+    # the factor is 3 · 4/2 - 2 = 4.
+    np.testing.assert_allclose(dynamic[0], rotate_heads(x, rows, w)[0], atol=1e-6)
+    by_4 = jnp.array([shown(build("rope_ntk(factor=4)"))])
+    np.testing.assert_allclose(dynamic[1], rotate_heads(x, rows, by_4)[1], atol=1e-6)
+    # Queries far from few keys: what counts is the position, not how many keys there are.
+    part = build(
+        "rope_longrope(short=(1, 1, 1, 1), long=(2, 2, 2, 2), factor=1, original_length=8)"
+    )
+    for last, divisor in ((7, 1), (8, 2)):
+        at = Context(np.array([0, 1, 2, last]), range(4))
+        q, k, _ = part.parts[0].heads({}, x, x, x, at)
+        np.testing.assert_allclose(k, rotate_heads(x, np.arange(4), w / divisor), atol=1e-6)
+        np.testing.assert_allclose(q, rotate_heads(x, at.positions_q, w / divisor), atol=1e-6)
+        traced = jax.jit(lambda p: part.parts[0].heads({}, x, x, x, Context(p, range(4)))[0])
+        np.testing.assert_allclose(traced(at.positions_q), q, atol=1e-6)
+
+
+def test_what_depends_on_the_length_says_so():
+    for name in ("rope_dynamic_ntk(factor=2, original_length=4)", "rope", "rope_linear(factor=2)"):
+        about = build(name).parts[0].about
+        assert about.cacheable == about.invariant == ("dynamic" not in name)
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("rope(fraction=1.5)", r"fraction is a share .* \(0, 1\]; got 1.5"),
+        ("rope(proportional=0)", "proportional is a share"),
+        ("rope(fraction=0.4)", "even number of dimensions, got 3: .* Choose fraction=0.25"),
+        ("rope(per_head=True)", "needs learnable=True"),
+        ("rope(base=-1)", "base of the frequencies is positive"),
+        ("rope(layout='llama')", "takes"),
+        ("rope_linear", "needs the option 'factor'"),
+        ("rope_linear(factor=0.5)", "factor is at least 1, got 0.5"),
+        ("rope_yarn(factor=2, original_length=8, beta_fast=1)", "beta_fast > beta_slow > 0"),
+        ("rope_yarn(factor=2, original_length=8, mscale=1)", "go together"),
+        (
+            "rope_llama3(factor=2, original_length=8, low_frequency_factor=4)",
+            "numbers of rotations",
+        ),
+        (
+            "rope_longrope(short=(1,), long=(1, 1, 1, 1), factor=2, original_length=8)",
+            "short has a positive divisor for each of 4 frequencies, got 1",
+        ),
+        ("rope+rope_linear(factor=2)", "encodings of one family"),
+        ("window", "needs the option 'reach'"),
+        ("window(reach=0)", "at least 1; got 0"),
+    ],
+)
+def test_options_out_of_range(name, match):
+    with pytest.raises(ValueError, match=match):
+        build(name)
+
+
+def test_names_read_back():
+    for name in (
+        "rope(base=500, layout='interleaved', fraction=0.5)+window(reach=3)",
+        "rope_yarn(factor=32, original_length=4096, truncate=False, base=150000)",
+        "rope_longrope(short=(1, 1, 1, 1), long=(1, 1.5, 2, 4), factor=2, original_length=8)",
+    ):
+        assert build(name).name == name
+    modern = "cycle(rope(base=160000), rope+window(reach=64), rope+window(reach=64))"
+    assert encodings.stack_from_name(modern, SIZES).name == modern
+
+
+# --- windows --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("positions", [range(9), np.arange(9)])
+def test_a_window_is_inclusive(positions):
+    q, k = draw((1, 9, 1, 8))
+    v = jnp.eye(9)[None, :, None]
+    out = attention(q, k, v, build("window(reach=2)"), {}, Context(positions))
+    i = np.arange(9)
+    np.testing.assert_array_equal(out[0, :, 0] > 0, abs(i[:, None] - i) <= 2)
+
+
+# --- Hugging Face's settings ----------------------------------------------------------------------
+
+SMALL = dict(hidden_size=16, num_attention_heads=2, max_position_embeddings=64)
+LAYERS = dict(SMALL, num_hidden_layers=6)
+LIST = [1.0, 1.0, 2.0, 4.0]
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+LONG = dict(short_factor=[1.0] * 4, long_factor=LIST)
+V4 = dict(rope_theta=500)
+NESTED = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+WINDOWED = ["sliding_attention", "full_attention"] * 3
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        # Version 4, version 5.
+        (dict(rope_theta=500), "rope(base=500)"),
+        (dict(V4, rope_scaling=None, head_dim=4), "rope(base=500)"),
+        (dict(rope_parameters=dict(rope_type="default", rope_theta=500)), "rope(base=500)"),
+        (dict(rotary_emb_base=500, rotary_pct=0.25), "rope(base=500, fraction=0.25)"),
+        (
+            dict(V4, partial_rotary_factor=0.5, rope_scaling=dict(type="linear", factor=2)),
+            "rope_linear(factor=2, base=500, fraction=0.5)",
+        ),
+        (
+            dict(rope_parameters=dict(rope_type="dynamic", rope_theta=500.0, factor=2.0)),
+            "rope_dynamic_ntk(factor=2, original_length=64, base=500)",
+        ),
+        (
+            dict(V4, rope_scaling=dict(LLAMA3, original_max_position_embeddings=32)),
+            "rope_llama3(factor=8, original_length=32, base=500)",
+        ),
+        (
+            dict(rope_parameters=dict(rope_type="yarn", rope_theta=500, factor=4.0, truncate=False,
+                                      attention_factor=None, original_max_position_embeddings=16)),
+            "rope_yarn(factor=4, original_length=16, truncate=False, base=500)",
+        ),
+        (
+            dict(V4, original_max_position_embeddings=16, rope_scaling=dict(LONG, type="su")),
+            "rope_longrope(short=(1, 1, 1, 1), long=(1, 1, 2, 4), factor=4, original_length=16, "
+            "base=500)",
+        ),
+        (
+            dict(rope_parameters=dict(V4, rope_type="proportional", partial_rotary_factor=0.25)),
+            "rope(base=500, proportional=0.25)",
+        ),
+        # ModernBERT, version 4 and 5.
+        (
+            dict(global_rope_theta=1.6e5, local_rope_theta=1e4, local_attention=128,
+                 global_attn_every_n_layers=3),
+            "cycle(rope(base=160000), rope+window(reach=64), rope+window(reach=64))",
+        ),
+        (
+            dict(rope_parameters=NESTED, local_attention=8, layer_types=WINDOWED),
+            "cycle(rope+window(reach=4), rope(base=1000000))",
+        ),
+        # Gemma 3, version 4: scaling is of the layers with full attention.
+        (
+            dict(rope_theta=1e6, rope_local_base_freq=1e4, sliding_window=4,
+                 sliding_window_pattern=2, rope_scaling=dict(rope_type="linear", factor=8)),
+            "cycle(rope+window(reach=3), rope_linear(factor=8, base=1000000))",
+        ),
+        (
+            dict(rope_theta=1e4, sliding_window=8, use_bidirectional_attention=True,
+                 layer_types=WINDOWED),
+            "cycle(rope+window(reach=4), rope)",
+        ),
+        # Mistral, Qwen 2, an encoder, layers without positions.
+        (dict(rope_theta=1e4, sliding_window=4, model_type="mistral"), "rope+window(reach=3)"),
+        (
+            dict(rope_theta=1e4, sliding_window=4, is_causal=False,
+                 layer_types=["sliding_attention"] * 6),
+            "rope+window(reach=4)",
+        ),
+        (dict(rope_theta=1e4, sliding_window=4, use_sliding_window=False), "rope"),
+        (dict(rope_theta=1e4, sliding_window=4, max_window_layers=2), "rope"),
+        (
+            dict(rope_theta=1e4, sliding_window=4, use_sliding_window=True, max_window_layers=5),
+            "cycle(rope, rope, rope, rope, rope, rope+window(reach=3))",
+        ),
+        (dict(rope_theta=1e4, no_rope_layers=[1, 1, 0] * 2), "cycle(rope, rope, none)"),
+        (
+            dict(rope_parameters={**NESTED, "full_attention": None}, sliding_window=4,
+                 layer_types=WINDOWED),
+            "cycle(rope+window(reach=3), none)",
+        ),
+    ],
+)  # fmt: skip
+def test_from_hf(config, name):
+    encoding = from_hf({**LAYERS, **config})
+    assert encoding.name == name
+    assert encodings.stack_from_name(name, SIZES).name == name
+
+
+def test_from_hf_of_one_layer_type():
+    config = dict(LAYERS, rope_parameters=NESTED, local_attention=8)
+    assert from_hf(config, layer_type="sliding_attention").name == "rope+window(reach=4)"
+    full = from_hf(config, layer_type="full_attention", layout="interleaved")
+    assert full.name == "rope(base=1000000, layout='interleaved')"
+    assert shown(from_hf(dict(config, head_dim=12), layer_type="full_attention")).size == 6
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ({}, "'default' needs rope_theta, which the config lacks"),
+        (dict(V4, rope_scaling=dict(type="yarm", factor=2)), "'yarm'.* mean yarn"),
+        (
+            dict(V4, rope_scaling=dict(type="yarn", factr=2)),
+            "'yarn' has no setting 'factr'. Did you mean .*factor",
+        ),
+        (dict(V4, rope_scaling=dict(type="default", mrope_section=[1])), "mrope_section"),
+        (dict(V4, rope_scaling=dict(type="linear")), "needs factor"),
+        (
+            dict(V4, rope_scaling=dict(LONG, type="longrope"), max_position_embeddings=None),
+            "needs factor and original_max_position_embeddings",
+        ),
+        (
+            dict(V4, rope_scaling=dict(type="dynamic", factor=2), max_position_embeddings=None),
+            "needs max_position_embeddings",
+        ),
+        (dict(rope_parameters={"sliding_atention": {}}), "Did you mean sliding_attention"),
+        (
+            dict(rope_parameters={"full_attention": {}}, sliding_window=4, layer_types=WINDOWED),
+            "not 'sliding_attention'",
+        ),
+        (dict(V4, sliding_window=4), "does not say for which layers: add layer_types"),
+        (dict(V4, layer_types=["chunked_attention"] * 6), "'chunked_attention' is not known"),
+        (dict(V4, rope_scaling=dict(type="linear", factor="2")), "'factor' is a number"),
+        (dict(V4, layer_types=WINDOWED), "no sliding_window"),
+        (dict(V4, rotary_dim=4), "rotary_dim, which from_hf does not read"),
+        (dict(rope_scaling={"type": "default"}, rope_parameters={"rope_theta": 1}), "which differ"),
+    ],
+)  # fmt: skip
+def test_from_hf_refuses(config, match):
+    with pytest.raises(ValueError, match=match):
+        from_hf({**LAYERS, **config})

@@ -1,0 +1,271 @@
+"""Every encoding through every check of `pe_jax.testing`, and that the checks find mistakes."""
+
+import functools
+import re
+import runpy
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from references import EXCUSED, REFERENCES
+
+from pe_jax import encodings, testing
+from pe_jax.encodings import About, Offsets, Part, PositionEncoding
+from pe_jax.encodings.base import as_array
+from pe_jax.testing import CHECKS, SIZES, Reference, Subject
+
+# What options, and encodings joined, could break; the rest was checked of what they are made from.
+OF_VARIANTS = ("formula", "forms", "packing", "decoding", "shift", "limit", "parameters", "name")
+
+
+def is_variant(name):
+    parts = {part.key for part in build(name).parts}
+    return name not in parts and parts <= set(REFERENCES)
+
+
+def build(name):
+    return encodings.from_name(name, **SIZES._asdict())
+
+
+@functools.lru_cache(maxsize=2)  # Tests of one encoding follow one another and share programs.
+def subject(name):
+    return Subject(build(name), REFERENCES[name])
+
+
+CASES = [
+    (name, check) for name in REFERENCES for check in (OF_VARIANTS if is_variant(name) else CHECKS)
+]
+
+
+@pytest.mark.parametrize(("name", "check"), CASES)
+def test_every_encoding(name, check):
+    told = CHECKS[check].run(subject(name), EXCUSED.get(name, {}).get(check, ""))
+    assert told
+
+
+def test_every_registered_encoding_has_a_reference():
+    known = set(re.findall(r"\w+(?=[(+]|$)", " ".join(f"{name}+" for name in REFERENCES)))
+    assert not {*encodings.ENCODINGS, *encodings.WRAPPERS} - known
+    assert set(encodings.PAPER) <= set(REFERENCES)
+    assert set(EXCUSED) <= set(REFERENCES)
+
+
+# --- encodings with a mistake ---------------------------------------------------------------------
+
+
+def decay(wanted=lambda bias: bias, **changes):
+    """-rate·|j - i| with a learned rate for each head, and something wrong with it."""
+    offsets = Offsets(
+        bias=lambda params, x, _: wanted(-jnp.abs(x)[..., None] * params["rate"]),
+    )
+    part = Part(
+        name="decay",
+        init=lambda key: {"rate": jnp.full(2, 0.3)},
+        offsets=offsets,
+        about=About("-r·|m|", "H", 2, "here", invariant=True),
+    )
+    return PositionEncoding((part._replace(**changes),))
+
+
+def rotation(dtype=None):
+    """RoPE, whose angles are computed in a dtype, by default that of queries and keys."""
+
+    def rotate(x, positions):
+        angle_dtype = dtype or x.dtype
+        w = jnp.asarray([1.0, 0.1], angle_dtype)
+        angle = (jnp.asarray(as_array(positions), angle_dtype)[..., None] * w).astype(jnp.float32)
+        angle = angle[..., None, :] if angle.ndim == 3 else angle[None, :, None, :]
+        a, b = x[..., :2].astype(jnp.float32), x[..., 2:].astype(jnp.float32)
+        sin, cos = jnp.sin(angle), jnp.cos(angle)
+        return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)
+
+    def heads(params, q, k, v, context):
+        return rotate(q, context.positions_q), rotate(k, context.positions_k), v
+
+    about = About("R(w m)", "0", 0, "here", invariant=True)
+    return PositionEncoding((Part(name="rotation", heads=heads, about=about),))
+
+
+def clamped():
+    """A table whose last row stands for every position after it."""
+
+    def embed(params, x, inputs):
+        return x + params["table"][jnp.clip(as_array(inputs.positions), 0, 15)]
+
+    part = build("learned_absolute").parts[0]
+    return PositionEncoding((part._replace(embed=embed),))
+
+
+def by_order():
+    """Takes the place in memory for the position."""
+    part = build("learned_absolute").parts[0]
+    embed = lambda params, x, _: x + params["table"][: x.shape[1]]
+    return PositionEncoding((part._replace(embed=embed, longest=None),))
+
+
+def without_gradient():
+    stopped = lambda bias: jax.lax.stop_gradient(bias)
+    return decay(stopped)
+
+
+def by_number_of_keys():
+    """Frequencies that follow the length of the input, in a cache or padded as well."""
+    factor = lambda params, context: len(as_array(context.positions_k).T) ** 0.5
+    return decay(factor=factor)
+
+
+def clip_that_is_none():
+    offsets = build("sinusoidal_relative(clip=None)").parts[0].offsets
+    return decay(init=encodings.base.no_parameters, offsets=offsets._replace(clip=2))
+
+
+def shape_of_jit():
+    """Another answer where positions are traced."""
+
+    def embed(params, x, inputs):
+        return x if isinstance(inputs.positions, jax.core.Tracer) else x + 1.0
+
+    return decay(embed=embed)
+
+
+def future():
+    """What is cached for a key changes with every token."""
+    return decay(heads=lambda params, q, k, v, context: (q, k * k.sum(1, keepdims=True), v))
+
+
+def one_sided_derivative():
+    """A backward pass written by hand: no forward mode."""
+
+    @jax.custom_vjp
+    def same(x):
+        return x
+
+    same.defvjp(lambda x: (x, None), lambda _, g: (g,))
+    return decay(same)
+
+
+ABOUT = decay().parts[0].about
+FORMULA = Reference(
+    score=lambda params, p: p.q @ p.k / 2 - params["rate"][p.head] * jnp.abs(p.j - p.i)
+)
+BROKEN = {
+    "bias scaled": (decay(lambda bias: bias / 2), ["formula"]),
+    "no gradient": (without_gradient(), ["formula"]),
+    "clip that is none": (clip_that_is_none(), ["forms"]),
+    "order in memory": (by_order(), ["permutation", "packing", "padding", "decoding"]),
+    "number of keys": (by_number_of_keys(), ["packing", "padding"]),
+    "looks ahead": (future(), ["decoding"]),
+    "bfloat16 angles": (rotation(jnp.bfloat16), ["shift"]),
+    "angles of the input's dtype": (rotation(), ["shift", "precision"]),
+    "invariance not claimed": (decay(about=ABOUT._replace(invariant=False)), ["shift"]),
+    "clamped positions": (clamped(), ["limit"]),
+    "jit": (shape_of_jit(), ["jit"]),
+    "no forward mode": (one_sided_derivative(), ["derivatives"]),
+    "wrong count": (decay(about=ABOUT._replace(count=3)), ["parameters"]),
+    "unknown frequencies": (decay(frequency_leaves=("rates",)), ["parameters"]),
+    "low parameters": (decay(init=lambda key: {"rate": jnp.ones(2, jnp.bfloat16)}), ["parameters"]),
+    "another's name": (
+        decay(name="learned_relative(clip=3)", family="learned_relative"),
+        ["name"],
+    ),
+}
+CAUGHT = [(name, check) for name, (_, checks) in BROKEN.items() for check in checks]
+
+
+@functools.lru_cache(maxsize=2)
+def broken(name):
+    return Subject(BROKEN[name][0], FORMULA)
+
+
+@pytest.mark.parametrize(("name", "check"), CAUGHT)
+def test_a_mistake_is_found(name, check):
+    with pytest.raises(AssertionError, match=re.escape(CHECKS[check].about)):
+        CHECKS[check].run(broken(name))
+
+
+def test_every_check_that_compares_finds_some_mistake():
+    """vmap and scan are JAX's own; nothing here is drawn."""
+    assert set(CHECKS) - {check for _, check in CAUGHT} == {"vmap", "scan", "draws"}
+
+
+def test_what_is_not_broken_passes():
+    told = testing.check(decay(), FORMULA)
+    assert list(told) == list(CHECKS)
+    reasons = {name: reason for name, reason in told.items() if reason != "ok"}
+    assert set(reasons) == {"draws", "name"} and "not registered" in reasons["name"]
+
+
+def test_drawn_positions():
+    """All positions later by as much as a key says, while training."""
+
+    def positions(at, keys, key):
+        return at if key is None else as_array(at) + jax.random.randint(key, (), 0, 99)
+
+    part = build("sinusoidal_absolute").parts[0]
+    drawing = Subject(PositionEncoding((part._replace(positions=positions),)))
+    assert CHECKS["draws"].run(drawing) == "ok"
+
+
+# --- the page of results --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_checks(monkeypatch):
+    """`check` and `table` with the cheap ones only."""
+    some = {name: CHECKS[name] for name in ("parameters", "name")}
+    monkeypatch.setattr(testing, "CHECKS", some)
+
+
+@pytest.mark.usefixtures("two_checks")
+def test_check_lists_every_failure():
+    bad = decay(about=ABOUT._replace(count=3), frequency_leaves=("rates",))
+    with pytest.raises(AssertionError, match=r"(?s)has 2 parameters.*3.*\['rates'\]"):
+        testing.check(bad)
+    reason = "the paper counts one more"
+    assert testing.check(bad, excused={"parameters": reason})["parameters"] == reason
+    with pytest.raises(AssertionError, match=f"excused .*{reason}.*but has it"):
+        testing.check(decay(), excused={"parameters": reason})
+    with pytest.raises(ValueError, match=r"no checks \['count'\] to excuse from: parameters"):
+        testing.check(decay(), excused={"count": reason})
+
+
+@pytest.mark.usefixtures("two_checks")
+def test_table(capsys, monkeypatch):
+    bad = decay(about=ABOUT._replace(count=3))
+    lines = testing.table([build("learned_absolute"), bad]).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[:4]]
+    assert cells[0] == ["encoding", "parameters", "name"]
+    assert cells[2:] == [["`learned_absolute`", "ok", "ok"], ["`decay`", "WRONG", "–"]]
+    assert "About.count is 3" in "\n".join(lines[4:])
+
+    monkeypatch.setattr(sys, "argv", ["pe_jax.testing", "none+learned_relative(clip=3)"])
+    runpy.run_module("pe_jax.testing", run_name="__main__")
+    out = capsys.readouterr().out
+    assert "| `learned_relative(clip=3)` | ok         | ok   |" in out
+    assert "- name: the name parses back" in out
+
+
+def test_sizes_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"hidden_size = num_heads \* head_size .* got Sizes"):
+        Subject(build("none"), sizes=SIZES._replace(hidden_size=10))
+
+
+def test_joined_references():
+    """Two biases add up; the content is counted once."""
+    add = lambda c: Reference(score=lambda params, p: p.q @ p.k / 2 + c * params["by"])
+    both = testing.joined({"one": add(1.0), "two": add(10.0)})
+    pair = testing.Pair(*[np.zeros(4)] * 17)._replace(q=np.ones(4), k=np.ones(4), v=np.ones(4))
+    params = {"one": {"by": 2.0}, "two": {"by": 3.0}}
+    assert float(both.score(params, pair)) == 2 + 2 + 30
+    np.testing.assert_array_equal(both.value(params, pair), pair.v)
+
+
+def test_nothing_but_jax_and_numpy():
+    code = (
+        "import sys, pe_jax.testing; "
+        "assert not {'flax', 'pytest', 'hypothesis', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
