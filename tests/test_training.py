@@ -635,8 +635,8 @@ def test_every_encoding_trains(tmp_path, name):
 
 def test_a_gradient_step_is_optax_adam(tmp_path):
     """One step against optax.adamw itself, where nothing is masked or clipped."""
-    params = {"kernel": jnp.array([1.0, -2.0])}
-    grads = {"kernel": jnp.array([0.3, 0.1])}
+    params = {"kernel": jnp.array([[1.0, -2.0]])}
+    grads = {"kernel": jnp.array([[0.3, 0.1]])}
     ours = optimizers.adamw(lambda _: 0.1, weight_decay=0.01, clip_norm=0.0)
     theirs = optax.adamw(0.1, eps=1e-6, weight_decay=0.01)
     a, b = (o.update(grads, o.init(params), params)[0]["kernel"] for o in (ours, theirs))

@@ -68,9 +68,13 @@ def _adam(
 
 
 def _decayed(frequencies: Mark, params: Params) -> PyTree:
-    """True for what weight decay applies to."""
+    """True for what weight decay applies to: matrices, but for the names and frequencies above."""
+
+    def decays(path: tuple, leaf: jax.Array, frequency: bool) -> bool:
+        return leaf.ndim > 1 and not frequency and path[-1].key not in _PLAIN
+
     return jax.tree_util.tree_map_with_path(
-        lambda path, _, frequency: not frequency and path[-1].key not in _PLAIN,
+        decays,
         params,
         frequencies(params),
     )
