@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import attention, segment_mask
+from pe_jax.attention.forms import Form
 from pe_jax.encodings import ENCODINGS, WRAPPERS, Part, parameter_count, stack_from_name
 from pe_jax.shapes import Array, Float, Int
 from pe_jax.testing.reference import Layer
@@ -141,8 +142,8 @@ def forms(s: Subject) -> Problems:
     consecutive = range(LENGTH) if s.encoding.axes == 1 else s.positions[0]
     named = [f for f in ("buckets", "rotation") if terms and s.supports(f, consecutive)]
     expected = s.naive(s.layer, s.tokens, s.positions, mask, s.to)
-    for form in (*named, BLOCKS):
-        name = "fused" if form is BLOCKS else form
+    tried: dict[str, str | Form] = {**{name: name for name in named}, "fused": BLOCKS}
+    for name, form in tried.items():
         found = s.compiled(form, consecutive)(s.layer, s.tokens, mask, s.to)
         yield from differences(f"{name}: ", found._asdict(), expected._asdict(), 1e-4)
     if terms:
@@ -162,7 +163,7 @@ ALONE = 3  # Tokens of the documents that are compared with the same ones by the
 def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
     """Outputs of `ALONE` tokens of the subject from `first` on, with nothing around them."""
     part = slice(first, first + ALONE)
-    layer = s.layer._replace(**{name: getattr(s.layer, name)[:, part] for name in "xqkv"})
+    layer = s.taken(lambda x: x[:, part])
     run = functools.partial(apply, s.encoding, form="naive")
     return s.memo("alone", run)(layer, s.tokens[:, part], s.positions[:, :ALONE])
 
@@ -203,15 +204,15 @@ def decoding(s: Subject) -> Problems:
     def step(cache: tuple[Array, Array, Array], t: Array) -> tuple[tuple, Array]:
         """The token at index t against a cache that is still empty after it."""
         now = lambda x, axis=1: jax.lax.dynamic_slice_in_dim(x, t, 1, axis)
-        layer = s.layer._replace(**{name: now(getattr(s.layer, name)) for name in "xqkv"})
+        layer = s.taken(now)
         at = now(jnp.asarray(s.positions[0]), axis=0)
         x = hidden(s.encoding, layer, now(s.tokens), at)
         q, k, v = projected(layer, x)
         put = lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, t, 1)
-        cache = x_k, k, v = tuple(map(put, cache, (x, k, v)))
+        x_k, k, v = (put(old, new) for old, new in zip(cache, (x, k, v)))
         context = described(layer, x, x_k, at, s.positions[0])
         mask = (jnp.arange(LENGTH) <= t)[None, None, None]
-        return cache, attention(q, k, v, s.encoding, layer.params, context, mask=mask)
+        return (x_k, k, v), attention(q, k, v, s.encoding, layer.params, context, mask=mask)
 
     empty = np.zeros_like
     cache = empty(s.layer.x), empty(s.layer.k), empty(s.layer.v)
@@ -255,14 +256,13 @@ def shift(s: Subject) -> Problems:
 
 def permutation(s: Subject) -> Problems:
     order = np.random.default_rng(1).permutation(LENGTH)
-    moved = {name: getattr(s.layer, name)[:, order] for name in "xqkv"}
-    tokens = s.tokens[:, order]
+    moved, tokens = s.taken(lambda x: x[:, order]), s.tokens[:, order]
     expected = s.run()[:, order]
-    found = s.run(s.positions[:, order], tokens=tokens, **moved)
+    run = lambda positions: s.naive(moved, tokens, positions, s.everything, s.to).out
+    found = run(s.positions[:, order])
     yield from differences("tokens permuted with their positions", found, expected, 1e-4)
     if not s.encoding.parts:
-        found = s.run(tokens=tokens, **moved)
-        yield from differences("tokens permuted", found, expected, 1e-4)
+        yield from differences("tokens permuted", run(s.positions), expected, 1e-4)
 
 
 def limit(s: Subject) -> Problems:
