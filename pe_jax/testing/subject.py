@@ -258,3 +258,9 @@ def described(
     """All that an encoding may ask for."""
     maps = Projections(project(layer.w_q), project(layer.w_k))
     return Context(positions_q, positions_k, x_q, x_k, maps)
+
+
+def half(layer: Layer, dtype: Any = jnp.bfloat16) -> Layer:
+    """Everything but the encoding's parameters in a lower precision, as a model has it."""
+    low = jax.tree.map(lambda x: jnp.asarray(x, dtype), layer._replace(params={}))
+    return low._replace(params=layer.params)
