@@ -64,7 +64,8 @@ def check(
 def table(encodings: Sequence[PositionEncoding], sizes: Sizes = SIZES) -> str:
     """Encodings × checks as Markdown: what holds, what does not apply (–), what is WRONG, with the
     numbers of the latter below."""
-    rows, notes = [], []
+    rows: list[list[str]] = []
+    notes: list[str] = []
     for encoding in encodings:
         told, wrong = _results(Subject(encoding, None, sizes), {})
         cell = lambda name: "WRONG" if name in wrong else "ok" if told[name] == "ok" else "–"  # noqa: B023

@@ -81,8 +81,8 @@ class Subject:
         width, size, heads, _ = self.sizes
         rng = np.random.default_rng(seed)
         normal = lambda scale, *shape: (scale * rng.normal(size=shape)).astype(np.float32)
-        qkv = (normal(0.7, ROWS, LENGTH, heads, size) for _ in range(3))
-        maps = (normal(width**-0.5, width, heads, size) for _ in range(3))
+        q, k, v = (normal(0.7, ROWS, LENGTH, heads, size) for _ in range(3))
+        w_q, w_k, w_v = (normal(width**-0.5, width, heads, size) for _ in range(3))
 
         def away(leaf: Array) -> Array:
             """Zeros, and what is equal for all heads, would hide mistakes."""
@@ -92,7 +92,7 @@ class Subject:
             return (leaf + 0.3 * near * rng.normal(size=leaf.shape)).astype(leaf.dtype)
 
         params = jax.tree.map(away, self.init(seed))
-        return Layer(normal(1.0, ROWS, LENGTH, width), *qkv, *maps, params)
+        return Layer(normal(1.0, ROWS, LENGTH, width), q, k, v, w_q, w_k, w_v, params)
 
     def init(self, seed: int) -> Params:
         """What the encoding's `init` makes."""
@@ -125,15 +125,16 @@ class Subject:
         """`(layer, tokens, positions [B, L], mask, to) -> Result`, as the formula stands."""
         return jax.jit(functools.partial(result, self.encoding, form="naive"))
 
-    def run(
-        self, positions: Positions | None = None, mask: Mask | None = None, **changes: Array
-    ) -> Array:
-        """Outputs of the naive form, for a layer that differs from the subject's by `changes`."""
-        tokens = changes.pop("tokens", self.tokens)
+    def run(self, positions: Positions | None = None, mask: Mask | None = None) -> Array:
+        """Outputs of the naive form."""
         positions = self.positions if positions is None else positions
         mask = self.everything if mask is None else mask
-        layer = self.layer._replace(**changes)
-        return self.naive(layer, tokens, positions, mask, self.to).out
+        return self.naive(self.layer, self.tokens, positions, mask, self.to).out
+
+    def taken(self, some: Callable[[Array], Array]) -> Layer:
+        """The layer with some of its tokens."""
+        x, q, k, v = map(some, (self.layer.x, self.layer.q, self.layer.k, self.layer.v))
+        return self.layer._replace(x=x, q=q, k=k, v=v)
 
     def memo(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` compiled, once for all checks that share it by this name."""
@@ -257,3 +258,9 @@ def described(
     """All that an encoding may ask for."""
     maps = Projections(project(layer.w_q), project(layer.w_k))
     return Context(positions_q, positions_k, x_q, x_k, maps)
+
+
+def half(layer: Layer, dtype: Any = jnp.bfloat16) -> Layer:
+    """Everything but the encoding's parameters in a lower precision, as a model has it."""
+    low = jax.tree.map(lambda x: jnp.asarray(x, dtype), layer._replace(params={}))
+    return low._replace(params=layer.params)

@@ -1,0 +1,59 @@
+"""The numbers themselves: against the formula, and in every form of attention."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+
+from pe_jax.attention.forms import Form
+from pe_jax.shapes import Array
+from pe_jax.testing.checks.check import NotApplicable, Problems, differences
+from pe_jax.testing.subject import (
+    BLOCKS,
+    LENGTH,
+    ROWS,
+    Mask,
+    Subject,
+    result,
+)
+
+
+def two_layouts(s: Subject) -> dict[str, tuple[Array, Mask]]:
+    """Positions and masks: consecutive positions, and any at all, of each row its own; keys masked
+    at random, a query that attends to nothing."""
+    rng = np.random.default_rng(3)
+    index = np.stack([rng.permutation(s.sizes.max_length)[:LENGTH] for _ in range(ROWS)])
+    mask = rng.random(s.everything.shape) < 0.7
+    mask[0, :, 2] = False
+    return {"consecutive positions": (s.positions, mask), "any positions": (s.at(index), mask)}
+
+
+def formula(s: Subject) -> Problems:
+    if s.reference is None:
+        raise NotApplicable("no reference was given")
+    for name, (positions, mask) in two_layouts(s).items():
+        given = s.layer, s.tokens, positions, mask, s.to
+        found, expected = s.naive(*given), s.formula(*given)
+        yield from differences(f"{name}: out", found.out, expected.out, 2e-5)
+        yield from differences(f"{name}: gradient of ", found.grads, expected.grads, 2e-4)
+
+
+def forms(s: Subject) -> Problems:
+    terms = any(part.offsets and part.offsets.has_terms for part in s.encoding.parts)
+    layouts = two_layouts(s)
+    positions, mask = layouts["any positions"]
+    consecutive = range(LENGTH) if s.encoding.axes == 1 else s.positions[0]
+    named = [f for f in ("buckets", "rotation") if terms and s.supports(f, consecutive)]
+    expected = s.naive(s.layer, s.tokens, s.positions, mask, s.to)
+    tried: dict[str, str | Form] = {**{name: name for name in named}, "fused": BLOCKS}
+    for name, form in tried.items():
+        found = s.compiled(form, consecutive)(s.layer, s.tokens, mask, s.to)
+        yield from differences(f"{name}: ", found._asdict(), expected._asdict(), 1e-4)
+    if terms:
+        form = "pairs" if s.supports("pairs", positions) else BLOCKS
+        given = s.layer, s.tokens, positions, mask, s.to
+        found = jax.jit(functools.partial(result, s.encoding, form=form))(*given)
+        expected = s.naive(*given)
+        yield from differences("any positions: ", found._asdict(), expected._asdict(), 1e-4)

@@ -1,0 +1,103 @@
+"""Documents in rows, padding, and tokens that come one at a time."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.attention import attention, segment_mask
+from pe_jax.shapes import Array, Float, Int
+from pe_jax.testing.checks.check import NotApplicable, Problems, differences
+from pe_jax.testing.subject import (
+    LENGTH,
+    ROWS,
+    Mask,
+    Subject,
+    apply,
+    described,
+    hidden,
+    projected,
+)
+
+# Documents of each row, counted from 1; 0 is padding.
+DOCUMENTS = np.array([[1, 1, 1, 2, 2, 2, 0, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
+
+
+def restarted(segments: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """Index of each token in its own document."""
+    first = segments[:, :, None] == segments[:, None, :]
+    return np.arange(LENGTH) - np.argmax(first, axis=-1)
+
+
+def packed(segments: Int[Array, "B L"]) -> Mask:
+    return np.asarray(segment_mask(jnp.asarray(segments), jnp.asarray(segments)))
+
+
+ALONE = 3  # Tokens of the documents that are compared with the same ones by themselves.
+
+
+def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
+    """Outputs of `ALONE` tokens of the subject from `first` on, with nothing around them."""
+    part = slice(first, first + ALONE)
+    layer = s.taken(lambda x: x[:, part])
+    run = functools.partial(apply, s.encoding, form="naive")
+    return s.memo("alone", run)(layer, s.tokens[:, part], s.positions[:, :ALONE])
+
+
+def packing(s: Subject) -> Problems:
+    out = s.run(s.at(restarted(DOCUMENTS)), packed(DOCUMENTS))
+    for row, segments in enumerate(DOCUMENTS):
+        for document in range(1, segments.max() + 1):
+            at = segments == document
+            if at.sum() == ALONE:
+                apart = alone(s, int(np.argmax(at)))[row]
+                yield from differences(f"row {row}, document {document}", out[row, at], apart, 1e-4)
+    nowhere = np.abs(out[DOCUMENTS == 0]).max()
+    if nowhere != 0:
+        yield f"padding, which attends to nothing, has outputs up to {nowhere:.2g} instead of 0"
+
+
+def padding(s: Subject) -> Problems:
+    for side, first in (("right", 0), ("left", LENGTH - ALONE)):
+        index = np.arange(LENGTH) - first
+        valid = (index >= 0) & (index < ALONE)
+        positions = s.at(np.tile(np.where(valid, index, 0), (ROWS, 1)))
+        mask = np.broadcast_to(valid, s.everything.shape)
+        to = s.to * valid[:, None, None]
+        found = s.naive(s.layer, s.tokens, positions, mask, to)
+        yield from differences(f"{side} padding", found.out[:, valid], alone(s, first), 1e-4)
+        stray = np.abs(found.grads.x[:, ~valid]).max()
+        if not stray < 1e-4:
+            yield f"{side} padding: a gradient of {stray:.2g} flows to padding"
+
+
+def decoding(s: Subject) -> Problems:
+    if not all(part.about and part.about.cacheable for part in s.encoding.parts):
+        raise NotApplicable("About does not say that keys stay right when the sequence grows")
+    causal = np.tril(np.ones((LENGTH, LENGTH), bool))
+
+    @jax.jit
+    def step(cache: tuple[Array, Array, Array], t: Array) -> tuple[tuple, Array]:
+        """The token at index t against a cache that is still empty after it."""
+        now = lambda x, axis=1: jax.lax.dynamic_slice_in_dim(x, t, 1, axis)
+        layer = s.taken(now)
+        at = now(jnp.asarray(s.positions[0]), axis=0)
+        x = hidden(s.encoding, layer, now(s.tokens), at)
+        q, k, v = projected(layer, x)
+        put = lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, t, 1)
+        x_k, k, v = (put(old, new) for old, new in zip(cache, (x, k, v)))
+        context = described(layer, x, x_k, at, s.positions[0])
+        mask = (jnp.arange(LENGTH) <= t)[None, None, None]
+        return (x_k, k, v), attention(q, k, v, s.encoding, layer.params, context, mask=mask)
+
+    empty = np.zeros_like
+    cache = empty(s.layer.x), empty(s.layer.k), empty(s.layer.v)
+    out = []
+    for t in range(LENGTH):
+        cache, one = step(cache, jnp.asarray(t))
+        out.append(one)
+    expected = s.run(mask=np.broadcast_to(causal, s.everything.shape))
+    yield from differences("token by token", np.concatenate(out, axis=1), expected, 1e-4)
