@@ -96,7 +96,7 @@ def test_angles_far_out(w):
     w = jnp.array([w])
     near, far = (encodings.angles(jnp.arange(8) + shift, w)[:, 0] for shift in (0, 2**17))
     turn = np.exp(1j * np.asarray(far)) / np.exp(1j * np.asarray(near))
-    np.testing.assert_allclose(turn, turn[0], atol=3e-6)
+    np.testing.assert_allclose(turn, turn[0], atol=1e-5)
     slope = jax.grad(lambda w: encodings.angles(jnp.array([5, 2**17 + 3]), w).sum())(w)
     assert float(slope[0]) == pytest.approx(5 + 2**17 + 3)
 
@@ -165,7 +165,7 @@ def test_separate_tables_for_keys_and_values():
         ("learned_relative+learned_relative", "may occur once"),
         ("learned_relative(clip=4)+learned_relative(clip=8)", "may occur once"),
         ("learned_relative(clp=3)", "has no option 'clp'. Did you mean clip"),
-        ("learned_relative(clip=3, clip=4)", "Cannot read"),
+        ("learned_relative(clip=3, clip=4)", "given twice"),
         ("learned_relative(clip='three')", "'clip' takes int, got 'three'"),
         ("learned_relative(clip=2.5)", "'clip' takes int, got 2.5"),
         ("learned_relative(clip=True)", "'clip' takes int, got True"),

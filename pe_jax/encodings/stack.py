@@ -107,15 +107,17 @@ class Stack:
     def placed(self, params: Params) -> list[Placed]:
         """All parts with their parameters; those that layers share occur once."""
         found = [Placed(part.key, part, own) for part, own in self.common.split(params)]
-        names = {self._entry(i): i for i in reversed(range(self._sets(params)))}
-        for name, layer in sorted(names.items(), key=lambda item: item[1]):
+        for name, layer in self._sets(params):
             split = self._extra(layer).split(params.get(name, {}))
             found += [Placed(f"{name}/{part.key}", part, own) for part, own in split]
         return found
 
-    def _sets(self, params: Params) -> int:
-        """How many layers to look at to see all parameters."""
-        return sum(name.startswith("layer_") for name in params) if self.own else len(self.layers)
+    def _sets(self, params: Params) -> list[tuple[str, int]]:
+        """The entries of the layers in order, each with the number of a layer that reads it."""
+        if self.own:
+            learned = sorted(self._entries(params), key=lambda entry: entry[1])
+            return learned or [(self._entry(i), i) for i in range(len(self.layers))]
+        return list({self._entry(i): i for i in reversed(range(len(self.layers)))}.items())[::-1]
 
     def resize(self, params: Params, length: int, method: str) -> Params:
         """Parameters for another number of positions, see `resize_table`."""
