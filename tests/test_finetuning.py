@@ -11,6 +11,7 @@ import tiny
 
 from configs import glue as glue_config
 from configs import squad as squad_config
+from pe_jax import encodings
 from pe_jax.data import glue_tasks
 from pe_jax.reports.comparison import score
 from pe_jax.reports.finetuning_report import page, report_finetuning, results
@@ -282,7 +283,7 @@ def test_the_best_step_of_each_seed(tmp_path):
     made = types.SimpleNamespace(
         config=types.SimpleNamespace(select="best", init="RUN"),
         problem=types.SimpleNamespace(metric="f1", dataset="A", trained_on="B", baseline={}),
-        model=types.SimpleNamespace(position="none"),
+        model=types.SimpleNamespace(encoding=encodings.none),
         seeds=(1, 2),
     )
     best = results(made, tmp_path)

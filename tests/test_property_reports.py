@@ -128,7 +128,7 @@ def test_table_1(config, tmp_path):
         "learned_absolute": 40 * 768,
         "sinusoidal_absolute": 0,
         "learnable_sinusoidal_absolute": 384,
-        "learned_relative": 17 * 64,
+        "learned_relative": 129 * 64,
         "sinusoidal_relative": 0,
         "learnable_sinusoidal_relative": 32,
         both: 40 * 768,

@@ -16,7 +16,7 @@ import pytest
 import tiny
 
 from pe_jax import data, encodings
-from pe_jax.models import BertConfig, train_flops
+from pe_jax.models import BertConfig, frequencies, train_flops
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.tasks import pretraining
@@ -311,11 +311,12 @@ def test_decay_and_frequency_rate():
         lambda path, leaf: (path[-1].key, float(np.ravel(leaf)[0])),
         jax.jit(functools.partial(update, optimizer))(jax.tree.map(lambda p: g * p, params)),
     )
-    decay = moved(optimizers.adamw(one, weight_decay=0.1), 0.0)
+    marked = functools.partial(frequencies, MODEL)
+    decay = moved(optimizers.adamw(one, marked, weight_decay=0.1), 0.0)
     for name, change in jax.tree.leaves(decay, is_leaf=lambda x: isinstance(x, tuple)):
         kept = name in ("bias", "scale", "frequencies")
         assert change == pytest.approx(0.0 if kept else -0.1), name
-    rates = moved(optimizers.adamw(one, weight_decay=0.0, frequency_scale=10.0), 1.0)
+    rates = moved(optimizers.adamw(one, marked, weight_decay=0.0, frequency_scale=10.0), 1.0)
     for name, change in jax.tree.leaves(rates, is_leaf=lambda x: isinstance(x, tuple)):
         assert change == pytest.approx(-10.0 if name == "frequencies" else -1.0, rel=1e-2), name
 
@@ -341,7 +342,7 @@ def lamb_in_numpy(params, grads, *, rate, decay, b1, b2, epsilon, clip_norm, fre
 
 def test_lamb_by_hand():
     rng = np.random.default_rng(0)
-    shapes = {"kernel": (3, 4), "table": (5, 2), "zero": (4,), "still": (2,)}
+    shapes = {"kernel": (3, 4), "table": (5, 2), "zero": (4, 1), "still": (2, 1)}
     shapes |= {"bias": (4,), "scale": (4,), "frequencies": (3,)}
     params = {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()}
     params["zero"] *= 0  # Starts without a norm.
@@ -350,7 +351,8 @@ def test_lamb_by_hand():
         grad["still"] *= 0
     settings = dict(b1=0.8, b2=0.95, epsilon=1e-3, clip_norm=1.5, frequency_scale=4.0)
     expected = lamb_in_numpy(params, grads, rate=0.1, decay=0.2, **settings)
-    optimizer = optimizers.from_name("lamb")(lambda _: 0.1, weight_decay=0.2, **settings)
+    marked = lambda params: {name: name == "frequencies" for name in params}
+    optimizer = optimizers.from_name("lamb")(lambda _: 0.1, marked, weight_decay=0.2, **settings)
     got = jax.tree.map(jnp.float32, params)
     state, update = optimizer.init(got), jax.jit(optimizer.update)
     for grad in grads:
@@ -585,7 +587,7 @@ def test_transplant_lists_every_mismatch():
     with pytest.raises(
         ValueError, match=r"down/kernel: \(28, 16\) there, \(24, 16\) here"
     ) as error:
-        transplant(params, MODEL.encoding(), other, wider.encoding())
+        transplant(params, other)
     assert "up/kernel" in str(error.value)
     assert "position" not in str(error.value).split("\n", 1)[1]
 

@@ -84,8 +84,8 @@ def _about(encoding: Stack) -> About:
     rows = [part.about or About(part.name, "", 0, "") for part in parts]
     if len(rows) == 1:
         return rows[0]
-    formula, parameters = (" + ".join(cells) for cells in list(zip(*rows))[:2])
-    return About(formula or "–", parameters or "0", 0, "")
+    formula = " + ".join(row.formula for row in rows) or "–"
+    return About(formula, " + ".join(row.parameters for row in rows) or "0", 0, "")
 
 
 class _Measured(NamedTuple):

@@ -27,7 +27,7 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
         for part in subject.parts():
             x = subject.span(part, settings.config.length)
             label = subject.label(part)
-            before = subject.params_of(part, subject.start or {})
+            before = subject.params_of(part, subject.start) if subject.start else {}
             versions = {"trained" if subject.step else "as it is": part.params}
             if before:
                 versions["at the start"] = before
