@@ -335,7 +335,6 @@ def test_the_pages_encoding_is_learned(page):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="BertConfig.position does not take an encoding yet")
 def test_the_page_trains_it(page):
     exec(blocks()["Train it"], names := dict(page))
     assert names["own_loss"] < 0.7 and names["none_loss"] > 1.9

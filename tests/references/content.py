@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.testing import Pair, Reference
+from pe_jax.testing.subject import LENGTH
+
+from . import paper
 
 
 def pope(params, p: Pair, base=10_000.0):
@@ -87,4 +90,14 @@ REFERENCES = {
     "rope_axial": Reference(score=rope_axial),
     "tupe": Reference(score=tupe),
     "complex_order": Reference(embed=complex_order),
+    "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": randomised(
+        paper.REFERENCES["learnable_sinusoidal_relative(clip=None)"], 64, LENGTH
+    ),
+}
+EXCUSED = {
+    "fox": {"permutation": "gates accumulate in the order of tokens"},
+    "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": {
+        "packing": "positions are spread over the row, whatever is in it",
+        "padding": "positions are spread over the row, padding included",
+    },
 }
