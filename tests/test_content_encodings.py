@@ -45,7 +45,7 @@ def test_names_parse_back_and_counts_are_right(name):
     encoding, _ = made(name)
     assert encoding.name == name
     assert encodings.from_name(encoding.name, **SIZES).name == name
-    counts = [part.about.count for part in encoding.parts]
+    counts = [part.about.number for part in encoding.parts]
     assert encodings.parameter_count(encoding) == sum(counts)
 
 

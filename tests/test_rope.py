@@ -100,7 +100,7 @@ def test_learnable_frequencies_are_parameters():
         encoding = build(f"rope(learnable=True{name})")
         params = encoding.init(jax.random.key(0))
         w = params["rope"]["frequencies"]
-        assert w.shape == shape and encoding.parts[0].about.count == w.size
+        assert w.shape == shape and encoding.parts[0].about.number == w.size
         np.testing.assert_allclose(jnp.atleast_2d(w)[-1], [1, 0.1, 0.01, 0.001], rtol=1e-6)
         assert encoding.parts[0].frequency_leaves == ("frequencies",)
 

@@ -167,7 +167,7 @@ BROKEN = {
     "clamped positions": (clamped(), ["limit"]),
     "jit": (shape_of_jit(), ["jit"]),
     "no forward mode": (one_sided_derivative(), ["derivatives"]),
-    "wrong count": (decay(about=ABOUT._replace(count=3)), ["parameters"]),
+    "wrong count": (decay(about=ABOUT._replace(number=3)), ["parameters"]),
     "unknown frequencies": (decay(frequency_leaves=("rates",)), ["parameters"]),
     "low parameters": (decay(init=lambda key: {"rate": jnp.ones(2, jnp.bfloat16)}), ["parameters"]),
     "another's name": (
@@ -224,7 +224,7 @@ def two_checks(monkeypatch):
 
 @pytest.mark.usefixtures("two_checks")
 def test_check_lists_every_failure():
-    bad = decay(about=ABOUT._replace(count=3), frequency_leaves=("rates",))
+    bad = decay(about=ABOUT._replace(number=3), frequency_leaves=("rates",))
     with pytest.raises(AssertionError, match=r"(?s)has 2 parameters.*3.*\['rates'\]"):
         testing.check(bad)
     reason = "the paper counts one more"
@@ -237,12 +237,12 @@ def test_check_lists_every_failure():
 
 @pytest.mark.usefixtures("two_checks")
 def test_table(capsys, monkeypatch):
-    bad = decay(about=ABOUT._replace(count=3))
+    bad = decay(about=ABOUT._replace(number=3))
     lines = testing.table([build("learned_absolute"), bad]).splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[:4]]
     assert cells[0] == ["encoding", "parameters", "name"]
     assert cells[2:] == [["`learned_absolute`", "ok", "ok"], ["`decay`", "WRONG", "–"]]
-    assert "About.count is 3" in "\n".join(lines[4:])
+    assert "About.number is 3" in "\n".join(lines[4:])
 
     monkeypatch.setattr(sys, "argv", ["pe_jax.testing", "none+learned_relative(clip=3)"])
     runpy.run_module("pe_jax.testing", run_name="__main__")

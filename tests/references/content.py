@@ -97,7 +97,7 @@ REFERENCES = {
 EXCUSED = {
     "fox": {"permutation": "gates accumulate in the order of tokens"},
     "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": {
-        "packing": "positions are spread over the row, whatever is in it",
-        "padding": "positions are spread over the row, padding included",
+        "formula": "positions count the keys of a row, not any numbers as here",
+        "limit": "positions count the keys of a row, whatever the limit",
     },
 }

@@ -32,8 +32,8 @@ def parameters(s: Subject) -> Problems:
 
 
 def _described(part: Part, count: int) -> Problems:
-    if part.about and part.about.count != count:
-        yield f"{part.key} has {count} parameters, About.count is {part.about.count}"
+    if part.about and part.about.number != count:
+        yield f"{part.key} has {count} parameters, About.number is {part.about.number}"
 
 
 def name(s: Subject) -> Problems:
