@@ -5,9 +5,9 @@ Hardware: one CPU, otherwise idle; any device that jax finds.
 Time:     about two minutes an encoding and shape, half of them compiling.
 
 Each checkout runs `train.py`'s step in a process of its own, on the same batch from the same seed.
-They take turns; a ratio is the second checkout's time over the first's in the same round. Printed are
-the median of the ratios with the least and the greatest, and the losses after the same number of
-steps.
+They take turns; a ratio is the second checkout's time over the first's in the same round. Printed
+are the median of the ratios with the least and the greatest, and the losses after the same number
+of steps.
 """
 
 from __future__ import annotations

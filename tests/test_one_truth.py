@@ -1,0 +1,171 @@
+"""A model has the encoding of its config and no other: inspected, counted, exported, fine-tuned."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models
+
+from pe_jax import encodings
+from pe_jax.attention import attention, attention_logits, attention_weights
+from pe_jax.encodings import About, Offsets, Part, View
+from pe_jax.interop import load_bert, save_bert
+from pe_jax.models import (
+    Bert,
+    BertConfig,
+    BertForClassification,
+    attention_map,
+    forward_flops,
+    frequencies,
+    hidden_states,
+)
+from pe_jax.tasks.finetuning.classification import classification_task
+from pe_jax.training import optimizer as optimizers
+from pe_jax.training.step import init_state, make_train_step
+from pe_jax.training.transplant import transplant
+
+CONFIG = BertConfig(
+    vocab_size=11,
+    hidden_size=8,
+    num_layers=3,
+    num_heads=2,
+    intermediate_size=12,
+    max_length=16,
+    initializer_stddev=0.5,
+)
+TOKENS = jnp.array([[1, 2, 3, 4, 5, 6], [7, 8, 9, 1, 2, 3]])
+
+
+@encodings.named
+def ripple(hidden_size: int) -> Part:
+    """A learned multiple of one cosine for each coordinate."""
+    vectors = lambda params, x: params["size"] * jnp.cos(0.3 * jnp.asarray(x)[..., None])
+    return Part(
+        init=lambda key: {"size": jax.random.normal(key, (hidden_size,))},
+        embed=lambda params, x, inputs: x + vectors(params, np.asarray(inputs.positions)),
+        view=View("absolute", vectors),
+        about=About("a·cos(0.3 x)", "D", hidden_size, "here"),
+    )
+
+
+def decay(rate=1.0, vectors=False):
+    """A bias of one's own, and on request vectors that join the keys."""
+    bias = lambda params, x, _: -params["rate"] * jnp.abs(x)[..., None]
+    keys = (lambda params, x, _: jnp.ones((*x.shape, 4))) if vectors else None
+    part = Part("decay", lambda key: {"rate": jnp.full(2, rate)}, offsets=Offsets(keys, bias=bias))
+    return encodings.PositionEncoding((part,))
+
+
+def made(position, module=Bert, **changes):
+    config = dataclasses.replace(CONFIG, position=position, **changes)
+    model = module(config)
+    return config, model, jax.jit(model.init)(jax.random.key(0), TOKENS)["params"]
+
+
+def test_the_probe_sees_what_the_model_has():
+    """A strong decay: each query attends to itself, in the model's own weights."""
+    config, _, params = made(decay(50.0))
+    weights = attention_map(config, layer=1, what="weights")(params, TOKENS)
+    np.testing.assert_allclose(weights, np.broadcast_to(np.eye(6), weights.shape), atol=1e-4)
+    changed = jax.tree.map(lambda x: 0 * x, params["position"])
+    even = attention_map(config, layer=1, what="weights")({**params, "position": changed}, TOKENS)
+    assert float(even[0, 0, 0, 0]) < 0.9
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["alibi", "t5", "rope", "rope_yarn(factor=4, original_length=8)", "rope+window(reach=2)"],
+)
+def test_the_probe_is_the_model_exactly(name):
+    """Weights times values are what attention gives; biases are biases, not divided by sqrt(d)."""
+    encoding = encodings.from_name(name, hidden_size=8, head_size=4, num_heads=2, max_length=16)
+    params = encoding.init(jax.random.key(0))
+    q, k, v = jax.random.normal(jax.random.key(1), (3, 2, 9, 2, 4))
+    weights = attention_weights(q, k, encoding, params)
+    out = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+    np.testing.assert_allclose(attention(q, k, v, encoding, params), out, atol=2e-6)
+    zero = jnp.zeros_like(q)
+    if name == "alibi":
+        logits = attention_logits(zero, zero, encoding, params)[0]
+        np.testing.assert_allclose(logits[:, 0, 3], [-3 * 2**-4, -3 * 2**-8], rtol=1e-6)
+
+
+def test_flops_count_the_terms_of_ones_own():
+    flops = lambda position: forward_flops(
+        dataclasses.replace(CONFIG, position=position), rows=2, length=6, predictions=1
+    )
+    assert flops(decay()) == flops("none")
+    more = flops(decay(vectors=True)) - flops("none")
+    assert more == 2 * CONFIG.num_layers * 2 * 6 * 6 * CONFIG.hidden_size
+    # A window of 3 keys: 2 + 4 · 3 + 2 pairs of 36.
+    fewer = flops("none") - flops("window(reach=1)")
+    assert fewer == 2 * CONFIG.num_layers * 2 * 2 * (36 - 16) * CONFIG.hidden_size
+
+
+def test_an_encoding_of_ones_own_is_exported(tmp_path):
+    """As the table that it amounts to; the model that comes back gives the same hidden states."""
+    config, _, params = made(ripple(8), _classifier)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"]
+    tokenizer = Tokenizer(models.WordPiece(dict(zip(words, range(11))), unk_token="[UNK]"))
+    save_bert(tmp_path / "out", config, params, tokenizer)
+    back = load_bert(tmp_path / "out", heads=())
+    there = hidden_states(back.config, back.params["bert"], TOKENS)
+    np.testing.assert_allclose(there, hidden_states(config, params["bert"], TOKENS), atol=1e-5)
+    config, _, params = made(decay(), _classifier)
+    with pytest.raises(ValueError, match="decay adds terms to the attention logits"):
+        save_bert(tmp_path / "other", config, params, tokenizer)
+
+
+def _classifier(config):
+    return BertForClassification(config, outputs=2)
+
+
+def test_an_encoding_of_ones_own_is_fine_tuned():
+    """From a model that was trained with it: its parameters are taken over, and learn."""
+    _, _, old = made(decay(0.3), _classifier)
+    config = dataclasses.replace(CONFIG, position=decay(1.0))
+    task = classification_task(config, outputs=2)
+    optimizer = optimizers.adamw(lambda _: 1e-2, functools.partial(frequencies, config))
+    state = init_state(task, optimizer, jax.random.key(1))
+    params, changes = transplant(state.params, old, heads=False)
+    assert "bert/position/decay/rate" in changes.kept
+    rate = params["bert"]["position"]["decay"]["rate"]
+    np.testing.assert_allclose(rate, 0.3)
+    batch = {
+        "tokens": TOKENS,
+        "segments": jnp.zeros_like(TOKENS),
+        "valid": TOKENS > 0,
+        "label": jnp.array([0, 1]),
+    }
+    step = jax.jit(make_train_step(task, optimizer))
+    state, _ = step(state._replace(params=params), batch)
+    assert np.abs(state.params["bert"]["position"]["decay"]["rate"] - rate).min() > 1e-3
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_schedules_over_layers_run_as_loops(scan, remat):
+    """Layers of two kinds, shared and own parameters: one program for all, the same numbers."""
+    for name in ("cycle(rope, learned_relative(clip=2), none)", "own(learned_relative(clip=2))"):
+        config, model, params = made(name)
+        other = Bert(dataclasses.replace(config, scan_layers=scan, remat=remat))
+        loss = lambda model: jax.jit(
+            jax.value_and_grad(lambda p: (model.apply({"params": p}, TOKENS) ** 3).sum())
+        )
+        value, grads = loss(model)(params)
+        again, others = loss(other)(params)
+        np.testing.assert_allclose(again, value, rtol=1e-5)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), grads, others
+        )
+        tables = jax.tree.leaves(grads["position"])
+        assert len(tables) == (3 if name.startswith("own") else 1)
+        assert all(np.abs(table).max() > 0 for table in tables)
+
+
+def test_a_turn_that_does_not_divide_the_layers():
+    with pytest.raises(ValueError, match=r"2 layers of 'cycle\(rope, none\)' at a time"):
+        dataclasses.replace(CONFIG, position="cycle(rope, none)", scan_layers=True)
