@@ -130,6 +130,16 @@ def stack_from_name(name: str, sizes: Sizes) -> Stack:
     return as_stack(built)
 
 
+def without_required_options() -> list[str]:
+    """The names that stand for an encoding by themselves."""
+
+    def required(make: Callable[..., PositionEncoding]) -> bool:
+        options = inspect.signature(make).parameters.values()
+        return any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in options)
+
+    return [name for name, make in ENCODINGS.items() if not required(make)]
+
+
 def split_names(text: str) -> list[str]:
     """Names joined by commas, which may be inside parentheses as well."""
     names, depth = [""], 0

@@ -61,15 +61,28 @@ def check(
     return told
 
 
-def table(encodings: Sequence[PositionEncoding], sizes: Sizes = SIZES) -> str:
-    """Encodings × checks as Markdown: what holds, what does not apply (–), what is WRONG, with the
-    numbers of the latter below."""
+def table(
+    encodings: Sequence[PositionEncoding],
+    references: Mapping[str, Reference] | None = None,
+    excused: Mapping[str, Mapping[str, str]] | None = None,
+    sizes: Sizes = SIZES,
+) -> str:
+    """Encodings × checks as Markdown: what holds, what does not apply (–), what is excused (no) and
+    what is WRONG, with the reasons of the latter two below.
+
+    Args:
+      references, excused: by the encoding's name, see `check`.
+    """
     rows: list[list[str]] = []
     notes: list[str] = []
     for encoding in encodings:
-        told, wrong = _results(Subject(encoding, None, sizes), {})
-        cell = lambda name: "WRONG" if name in wrong else "ok" if told[name] == "ok" else "–"  # noqa: B023
-        rows.append([f"`{encoding.name}`", *map(cell, CHECKS)])
+        reasons = (excused or {}).get(encoding.name, {})
+        subject = Subject(encoding, (references or {}).get(encoding.name), sizes)
+        told, wrong = _results(subject, reasons)
+        words = {"ok": "ok", **dict.fromkeys(reasons.values(), "no")}
+        cells = ["WRONG" if c in wrong else words.get(told[c].strip(), "–") for c in CHECKS]
+        rows.append([f"`{encoding.name}`", *cells])
+        notes += [f"`{encoding.name}`, {name}: {reason}." for name, reason in reasons.items()]
         notes += wrong.values()
     return "\n".join([*markdown(["encoding", *CHECKS], rows), *(f"\n{note}" for note in notes)])
 

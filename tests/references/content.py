@@ -99,5 +99,7 @@ EXCUSED = {
     "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": {
         "formula": "positions count the keys of a row, not any numbers as here",
         "limit": "positions count the keys of a row, whatever the limit",
+        "packing": "positions are spread over the row, whatever is in it",
+        "padding": "positions are spread over the row, padding included",
     },
 }
