@@ -149,7 +149,11 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_schedules_over_layers_run_as_loops(scan, remat):
     """Layers of two kinds, shared and own parameters: one program for all, the same numbers."""
-    for name in ("cycle(rope, learned_relative(clip=2), none)", "own(learned_relative(clip=2))"):
+    for name in (
+        "cycle(rope, learned_relative(clip=2), none)",
+        "own(learned_relative(clip=2))",
+        "cycle(rope(base=500, learnable=True), rope+window(reach=1), rope+window(reach=1))",
+    ):
         config, model, params = made(name)
         other = Bert(dataclasses.replace(config, scan_layers=scan, remat=remat))
         loss = lambda model: jax.jit(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec
 
 import jax
@@ -293,10 +293,7 @@ class PositionEncoding:
         Raises:
           ValueError: if parts take positions of different numbers of axes.
         """
-        found = {part.axes for part in self.parts} or {1}
-        if len(found) > 1:
-            raise ValueError(f"The parts of {self.name} take positions of {sorted(found)} axes.")
-        return found.pop()
+        return common_axes(self.parts, self.name)
 
     def resize(self, params: Params, length: int, method: str) -> Params:
         """Parameters for another number of positions, see `resize_table`."""
@@ -306,6 +303,18 @@ class PositionEncoding:
             if part.resize and own
         }
         return {**params, **changed}
+
+
+def common_axes(parts: Sequence[Part], name: str) -> int:
+    """A, of the positions that all parts of the encoding called `name` take; 1 without a part.
+
+    Raises:
+      ValueError: if they take positions of different numbers of axes.
+    """
+    found = {part.axes for part in parts} or {1}
+    if len(found) > 1:
+        raise ValueError(f"The parts of {name} take positions of {sorted(found)} axes.")
+    return found.pop()
 
 
 def _learns(part: Part) -> bool:

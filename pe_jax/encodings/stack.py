@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 
-from pe_jax.encodings.base import Params, Part, PositionEncoding, View
+from pe_jax.encodings.base import Params, Part, PositionEncoding, View, common_axes
 
 
 class Placed(NamedTuple):
@@ -69,8 +69,12 @@ class Stack:
 
     @property
     def axes(self) -> int:
-        """A, of the positions that all of them take."""
-        return PositionEncoding(tuple(p for one in self.encodings for p in one.parts)).axes
+        """A, of the positions that all of them take.
+
+        Raises:
+          ValueError: if they take positions of different numbers of axes.
+        """
+        return common_axes([part for one in self.encodings for part in one.parts], self.name)
 
     def init(self, key: jax.Array, num_layers: int) -> Params:
         """Parameters: those of `common` by name, and those of the layers under `cycle_0` and so on
