@@ -17,7 +17,7 @@ from ml_collections import ConfigDict, config_flags
 
 from pe_jax import encodings
 from pe_jax.console.command import main
-from pe_jax.encodings.names import without_required_options
+from pe_jax.encodings.names import for_text
 from pe_jax.files import to_path
 from pe_jax.reports import property_report
 from pe_jax.reports.comparison import compare
@@ -83,7 +83,7 @@ def _lengths(config: ConfigDict) -> tuple[str, Path]:
 
 def _properties(config: ConfigDict) -> tuple[str, Path]:
     out = _out("properties")
-    wanted = {"all": without_required_options(), "paper": list(encodings.PAPER)}
+    wanted = {"all": for_text(), "paper": list(encodings.PAPER)}
     names = [
         name for one in encodings.split_names(_ENCODINGS.value) for name in wanted.get(one, [one])
     ]

@@ -130,14 +130,23 @@ def stack_from_name(name: str, sizes: Sizes) -> Stack:
     return as_stack(built)
 
 
-def without_required_options() -> list[str]:
-    """The names that stand for an encoding by themselves."""
+def for_text() -> list[str]:
+    """The names that stand for an encoding of tokens in a row by themselves: no option is required,
+    and positions have one axis."""
+    sizes = Sizes(hidden_size=8, head_size=4, num_heads=2, max_length=8)
+    return [
+        name
+        for name, make in ENCODINGS.items()
+        if not _required(make) and stack_from_name(name, sizes).axes == 1
+    ]
 
-    def required(make: Callable[..., PositionEncoding]) -> bool:
-        options = inspect.signature(make).parameters.values()
-        return any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in options)
 
-    return [name for name, make in ENCODINGS.items() if not required(make)]
+def _required(make: Callable[..., Any]) -> list[str]:
+    """The options without a default."""
+    options = inspect.signature(make).parameters.items()
+    return [
+        name for name, one in options if one.kind is one.KEYWORD_ONLY and one.default is one.empty
+    ]
 
 
 def split_names(text: str) -> list[str]:

@@ -6,10 +6,10 @@ By default of all that need no option.
 import sys
 
 from pe_jax.encodings import from_name
-from pe_jax.encodings.names import without_required_options
+from pe_jax.encodings.names import for_text
 from pe_jax.testing import CHECKS, SIZES, table
 
 if __name__ == "__main__":
-    names = sys.argv[1:] or without_required_options()
+    names = sys.argv[1:] or for_text()
     print(table([from_name(name, **SIZES._asdict()) for name in names]))
     print("\n".join(["", *(f"- {name}: {one.about}." for name, one in CHECKS.items())]))
