@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -60,7 +61,7 @@ def matrix_grid(
         )
         below |= bool(np.min(panel.matrix) < limits[0])
         above |= bool(np.max(panel.matrix) > limits[1])
-        axes.set_title(panel.title)
+        axes.set_title("\n".join(textwrap.fill(x, 34) for x in panel.title.splitlines()))
         axes.set_xlabel(panel.columns)
         axes.set_ylabel(panel.rows)
     figure.colorbar(
