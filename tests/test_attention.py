@@ -1,5 +1,8 @@
 """Attention against the loops of reference.py, outputs and gradients, for every encoding."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -162,3 +165,52 @@ def test_a_key_does_not_see_the_future_of_a_mask():
 
     for grad in jax.grad(early, argnums=(0, 1))(jnp.asarray(k), jnp.asarray(v)):
         assert np.abs(grad[:, :3]).max() > 0 and np.abs(grad[:, 3:]).max() == 0
+
+
+def test_what_attention_refuses():
+    q, k, v = draw(1, 3, 5)
+    encoding = encodings.learned_relative(d, clip=3)
+    params = encoding.init(jax.random.key(0))
+    at = encodings.Context
+    for message, arguments, more in (
+        ("learned_relative are missing", (encoding,), {}),
+        ("4 positions for 3 tokens of q", (encoding, params, at(range(4), range(5))), {}),
+        ("4 positions for 5 tokens of k", (encoding, params, at(range(3), range(4))), {}),
+        ("none of 5 keys", (encoding, params, at(range(3))), {}),
+        ("A mask is bool.*additive == 0", (encoding, params), {"mask": np.zeros((1, 1, 3, 5))}),
+        ("A mask is .*here", (encoding, params), {"mask": np.ones((3, 5), bool)}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            attention(q, k, v, *arguments, **more)
+
+
+def test_names_and_stacks_are_no_encodings():
+    """In a process of its own: here the types of arguments are checked before."""
+    code = """
+import jax.numpy as jnp
+from pe_jax import attention, encodings
+x = jnp.zeros((1, 2, 1, 4))
+for wrong in ("rope", encodings.Stack()):
+    try:
+        attention.attention(x, x, x, wrong)
+    except ValueError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "got str: a name becomes one" in done.stdout and "got Stack" in done.stdout
+
+
+def test_forward_mode_and_second_derivatives_of_the_plain_form():
+    """Against differences, and the Hessian against the derivative of the gradient."""
+    encoding = encodings.learnable_sinusoidal_relative(d, clip=3)
+    params = encoding.init(jax.random.key(0))
+    q, k, v = (jnp.asarray(x) for x in draw(1, 4, 4))
+    f = lambda q: (attention(q, k, v, encoding, params, form="naive") ** 2).sum()
+    to = jax.random.normal(jax.random.key(1), q.shape)
+    value, slope = jax.jvp(f, (q,), (to,))
+    np.testing.assert_allclose(value, f(q), rtol=1e-6)
+    np.testing.assert_allclose(slope, (jax.grad(f)(q) * to).sum(), rtol=1e-4)
+    hessian = jax.hessian(f)(q).reshape(q.size, q.size)
+    np.testing.assert_allclose(hessian, hessian.T, atol=1e-3)
+    product = jax.jvp(jax.grad(f), (q,), (to,))[1].ravel()
+    np.testing.assert_allclose(hessian @ to.ravel(), product, rtol=1e-3, atol=1e-3)

@@ -137,7 +137,12 @@ def _by_hand(
 
 def _complete(context: Context | None, encoding: PositionEncoding, q: Array, k: Array) -> Context:
     """`context` with positions that fit q and k."""
-    context = Context(None) if context is None else context
+    if not isinstance(encoding, PositionEncoding):
+        raise ValueError(
+            f"Attention takes a PositionEncoding, got {type(encoding).__name__}: a name becomes "
+            "one with encodings.from_name, a layer of a Stack with Stack.at_layer."
+        )
+    context = Context() if context is None else context
     if not encoding.parts:  # Positions of any kind are those of other layers.
         return context._replace(positions_q=range(q.shape[1]), positions_k=range(k.shape[1]))
     axes = encoding.axes
@@ -145,6 +150,11 @@ def _complete(context: Context | None, encoding: PositionEncoding, q: Array, k: 
     of_k = context.positions_k
     if of_k is None and k.shape[1] == q.shape[1]:
         of_k = of_q
+    if of_k is None and context.positions_q is not None:
+        raise ValueError(
+            f"There are positions of {q.shape[1]} queries and none of {k.shape[1]} keys: give "
+            "Context(positions_q, positions_k)."
+        )
     return context._replace(positions_q=of_q, positions_k=checked(of_k, k.shape[1], axes, "k"))
 
 

@@ -66,7 +66,8 @@ class Context(NamedTuple):
     """What an encoding may know of a layer of attention; what it does not read costs nothing.
 
     Attributes:
-      positions_q, positions_k: of queries and keys; keys default to the queries'.
+      positions_q, positions_k: of queries and keys; those of as many keys default to the queries',
+        those of neither to ranges from 0.
       x_q, x_k: hidden states `[B, L, D]` that queries and keys were projected from, where the
         caller gives them.
       projections: of this layer, where the caller gives them.
@@ -171,7 +172,8 @@ class Part(NamedTuple):
         k may grow; the logits are scaled by the original one.
       output: `(params, o, Context) -> o`, undoes what `heads` did to v.
       offsets: terms of the offset.
-      logits: `(params, q, k, Context) -> [#B, #H, Lq, Lk]`, all other terms; q is scaled by s.
+      logits: `(params, q, k, Context) -> [#B, #H, Lq, Lk]`, all other terms, an array of this size
+        in every form; q is scaled by s.
       factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
       view, about: for measurements.
       longest: the number of positions, where there is a limit.
