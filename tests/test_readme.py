@@ -1,0 +1,46 @@
+"""The README's and the docs' Python runs, and its module sees the order of tokens."""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pe_jax import encodings
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.S)
+
+
+@pytest.fixture(scope="module")
+def names():
+    """What the README's blocks define, run one after the other."""
+    found = {}
+    for block in blocks("README.md"):
+        exec(block, found)
+    return found
+
+
+@pytest.mark.parametrize("name", ["none", "learned_absolute", "sinusoidal_relative", "rope"])
+def test_the_module_of_the_readme_sees_the_order(names, name):
+    sizes = dict(hidden_size=256, head_size=64, num_heads=4, max_length=16)
+    layer = names["Layer"](encodings.from_name(name, **sizes))
+    x = jax.random.normal(jax.random.key(0), (1, 6, 256))
+    swapped = x[:, np.array([0, 1, 5, 3, 4, 2])]  # Two others than the first token.
+    params = layer.init(jax.random.key(1), x)
+    change = jnp.abs(layer.apply(params, x)[0, 0] - layer.apply(params, swapped)[0, 0]).max()
+    assert (change < 1e-5) if name == "none" else (change > 1e-4)
+
+
+def test_the_page_of_encodings():
+    for block in blocks("docs/encodings.md"):
+        exec(block, found := {})
+        assert found["encoding"].name == "rope_llama3(factor=8, original_length=8192, base=500000)"
+    page = (ROOT / "docs/encodings.md").read_text(encoding="utf-8")
+    rows = {*re.findall(r"`(\w+)", page)}
+    assert {*encodings.ENCODINGS, *encodings.WRAPPERS} <= rows
