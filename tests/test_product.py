@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pe_jax.product import product
+from pe_jax.attention.product import product
 
 SIZES = dict(b=2, h=3, q=5, k=4, d=6, m=7)
 

@@ -107,7 +107,7 @@ def test_scores_are_kept(runs, config, tmp_path, monkeypatch):
 
 
 def test_the_start_is_the_run_s_own(runs):
-    """`Subject.start` is what the first step started from: replayed from the seed."""
+    """`ReportSubject.start` is what the first step started from: replayed from the seed."""
     run = from_run(runs[2])
     experiment = pretraining.build(workdir.load_config(run.folder), run.folder / "tokenizer.json")
     expected = experiment.init().params["bert"]["position"]

@@ -36,7 +36,7 @@ from pe_jax.attention.offset_terms import (
     term_values,
 )
 from pe_jax.attention.operands import window_mask
-from pe_jax.product import product
+from pe_jax.attention.product import product
 from pe_jax.shapes import Array, Float
 
 
@@ -110,7 +110,7 @@ def _is_whole(setting: Setting, operand: Operand) -> bool:
 # --- some queries and some keys -------------------------------------------------------------------
 
 
-class _Part(NamedTuple):
+class _Span(NamedTuple):
     """A block of queries and its keys: all that a formula needs beside `Setting`.
 
     Attributes:
@@ -154,7 +154,7 @@ class _Part(NamedTuple):
         )
 
 
-def _logits(setting: Setting, operand: Operand, part: _Part) -> Float[Array, "B H Lq Lk"]:
+def _logits(setting: Setting, operand: Operand, part: _Span) -> Float[Array, "B H Lq Lk"]:
     q, k, _, terms = operand
     logits = product("bqhd,bkhd->bhqk", q, k)
     if adds_logits(terms):
@@ -162,7 +162,7 @@ def _logits(setting: Setting, operand: Operand, part: _Part) -> Float[Array, "B 
     return masked_logits(logits, part.mask(setting, operand))
 
 
-def _forward(setting: Setting, operand: Operand, part: _Part) -> tuple[Array, Array, Array]:
+def _forward(setting: Setting, operand: Operand, part: _Span) -> tuple[Array, Array, Array]:
     """Outputs, weights and the logarithm of the softmax's denominator [B, H, Lq, 1]."""
     logits = _logits(setting, operand, part)
     greatest = logits.max(-1, keepdims=True)
@@ -178,7 +178,7 @@ def _forward(setting: Setting, operand: Operand, part: _Part) -> tuple[Array, Ar
 
 
 def _backward(
-    setting: Setting, operand: Operand, part: _Part, weights: Array, out: Array, g: Array
+    setting: Setting, operand: Operand, part: _Span, weights: Array, out: Array, g: Array
 ) -> Operand:
     """Gradients."""
     q, k, v, terms = operand
@@ -216,8 +216,8 @@ def _whole_backward(setting, operand, given, out, weights, g):
     return _backward(setting, operand, _all(operand, given), weights, out, g)
 
 
-def _all(operand: Operand, given: Given) -> _Part:
-    return _Part(given, 0, 0, operand.q.shape[1])
+def _all(operand: Operand, given: Given) -> _Span:
+    return _Span(given, 0, 0, operand.q.shape[1])
 
 
 # --- in blocks: outputs and one number a query are saved, the weights recomputed ------------------
@@ -312,7 +312,7 @@ def _block(
     number: Array,
     masked: _Masked,
     lq: int,
-) -> tuple[Operand, _Part]:
+) -> tuple[Operand, _Span]:
     """A block of queries with the keys that it can reach."""
     assert setting.block is not None
     k, v, terms = shared
@@ -337,7 +337,7 @@ def _block(
         added = None if terms.added is None else some(terms.added, 3)
         terms = terms._replace(content_k=content, added=added)
     positions_q = given.positions_q if masked.positions_q is None else masked.positions_q
-    part = _Part(given._replace(positions_q=positions_q, mask=mask), query, key, lq)
+    part = _Span(given._replace(positions_q=positions_q, mask=mask), query, key, lq)
     return Operand(rows.q, k, v, terms), part
 
 

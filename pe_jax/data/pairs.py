@@ -16,7 +16,7 @@ from pe_jax.data.tokenized import TokenizedCorpus
 IS_NEXT, IS_RANDOM = 0, 1  # Labels, as in the original BERT.
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """Token ids of both parts, and IS_NEXT or IS_RANDOM."""
 
     first: np.ndarray
@@ -56,7 +56,7 @@ def make_pair(
     max_tokens: int,
     rng: np.random.Generator,
     short_probability: float = 0.1,
-) -> Pair:
+) -> SentencePair:
     """A pair of at least one token each and at most `max_tokens` together.
 
     Args:
@@ -80,7 +80,7 @@ def make_pair(
         wanted = max(1, min(whole, max_tokens) - len(first))
         second = _random_text(corpus, documents, document, (begin, stop), wanted, rng)
     first, second = _truncate(first, second, max_tokens, rng)
-    return Pair(first, second, label)
+    return SentencePair(first, second, label)
 
 
 def _text(corpus: TokenizedCorpus, begin: int, stop: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import grain
 import numpy as np
 from tokenizers import Tokenizer
 
-from pe_jax.data.shards import FORMAT, About, Shard, tokens_file
+from pe_jax.data.shards import FORMAT, Shard, ShardsInfo, tokens_file
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.tokenizer import load_tokenizer
 
@@ -153,7 +153,7 @@ def check_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
         )
 
 
-def read_about(folder: Path) -> About:
+def read_about(folder: Path) -> ShardsInfo:
     """The content of `about.json`.
 
     Raises:
@@ -175,7 +175,7 @@ def read_about(folder: Path) -> About:
             "prepare the corpus again."
         )
     try:
-        return About(**{**facts, "shards": [Shard(**shard) for shard in facts["shards"]]})
+        return ShardsInfo(**{**facts, "shards": [Shard(**shard) for shard in facts["shards"]]})
     except (TypeError, KeyError) as error:
         raise _damaged(path, str(error)) from error
 

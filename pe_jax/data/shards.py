@@ -53,7 +53,7 @@ class Shard(NamedTuple):
     bytes: int
 
 
-class About(NamedTuple):
+class ShardsInfo(NamedTuple):
     """The content of `about.json`.
 
     Attributes:
@@ -77,7 +77,7 @@ class About(NamedTuple):
     shards: list[Shard]
 
 
-class Sizes(NamedTuple):
+class ShardSizes(NamedTuple):
     """uint32 counts: tokens of each sentence, `[s]`, and sentences of each document, `[n]`."""
 
     sentences: np.ndarray
@@ -107,7 +107,7 @@ def write_shard(corpus: Corpus, tokenizer: Tokenizer, folder: Path, name: str) -
         sentences.append(document.sizes)
         documents.append(len(document.sizes))
     tokens = blocks.close()
-    sizes = Sizes(np.concatenate(sentences), np.array(documents, np.uint32))
+    sizes = ShardSizes(np.concatenate(sentences), np.array(documents, np.uint32))
     np.savez(folder / sizes_file(name), **sizes._asdict())
     return Shard(
         name=name,
@@ -146,13 +146,13 @@ class _Blocks:
         return self._tokens
 
 
-def read_sizes(file: Path | BinaryIO) -> Sizes:
+def read_sizes(file: Path | BinaryIO) -> ShardSizes:
     """The sizes from a path or an open file."""
     with np.load(file, allow_pickle=False) as arrays:
-        return Sizes(arrays["sentences"], arrays["documents"])
+        return ShardSizes(arrays["sentences"], arrays["documents"])
 
 
-def write_index(shards: list[Shard], sizes: Iterable[Sizes], folder: Path) -> None:
+def write_index(shards: list[Shard], sizes: Iterable[ShardSizes], folder: Path) -> None:
     """Writes `sentences.npy` and `documents.npy` of all shards.
 
     Args:
@@ -189,7 +189,7 @@ def _starts_file(path: Path, count: int) -> np.memmap:
 
 def about(source: str, shards: list[Shard], tokenizer_json: bytes) -> str:
     """The text of `about.json`."""
-    facts = About(
+    facts = ShardsInfo(
         format=FORMAT,
         source=source,
         tokens=sum(shard.tokens for shard in shards),

@@ -14,8 +14,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from pe_jax.attention.product import product
 from pe_jax.encodings import Params
-from pe_jax.product import product
 from pe_jax.shapes import Array, Float
 
 _SPEC = {False: "mk,kn->mn", True: "mk,nk->mn"}

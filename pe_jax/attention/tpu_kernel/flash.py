@@ -57,9 +57,9 @@ from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from pe_jax.attention.tpu_kernel import launch
-from pe_jax.attention.tpu_kernel.config import LANES, KernelConfig
-from pe_jax.attention.tpu_kernel.kernels import Rows, Shared
+from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import MASKED
+from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
 from pe_jax.shapes import Array, Bool, Float
 
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ Result = TypeVar("Result")
 ON_CHIP = 60 * 2**20
 
 
-class Terms(NamedTuple):
+class TermArrays(NamedTuple):
     """What depends on the offset, as `flash_attention` takes it."""
 
     key_table: Array | None
@@ -129,7 +129,7 @@ def flash_attention(
         numbers, or of a number of heads that is not that of q; for q, k, v of unlike dtypes; for a
         negative reach; for a block that does not fit.
     """
-    terms = Terms(key_table, value_table, bias)
+    terms = TermArrays(key_table, value_table, bias)
     config = _configure(q, k, terms, reach, offset, on_chip, block)._replace(
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         rate=0.0 if seed is None else dropout_rate,
@@ -176,7 +176,7 @@ def fits(
     Raises:
       ValueError: as `flash_attention`.
     """
-    terms = Terms(key_table, value_table, bias)
+    terms = TermArrays(key_table, value_table, bias)
     config = _configure(q, k, terms, reach, offset, on_chip)
     return launch.on_chip_bytes(config, q.dtype) <= on_chip
 
@@ -187,7 +187,7 @@ def fits(
 def _configure(
     q: jax.ShapeDtypeStruct | Array,
     k: jax.ShapeDtypeStruct | Array,
-    terms: Terms,
+    terms: TermArrays,
     reach: int | None,
     offset: int,
     on_chip: int = ON_CHIP,
@@ -230,7 +230,7 @@ def _configure(
     return with_tiles(*block)
 
 
-def _clip(terms: Terms) -> int:
+def _clip(terms: TermArrays) -> int:
     """The offset beyond which all terms are constant; 1 where there are none."""
     rows = {len(x) if isinstance(x, np.ndarray) else x.shape[0] for x in terms if x is not None}
     if any(n % 2 == 0 or n < 3 for n in rows) or len(rows) > 1:
@@ -275,13 +275,13 @@ def _ceil(x: int, to: int) -> int:
 # --- layout ---------------------------------------------------------------------------------------
 
 
-def _occurring(terms: Terms, clip: int) -> Terms:
+def _occurring(terms: TermArrays, clip: int) -> TermArrays:
     """The terms of offsets within ±clip."""
     middle = _clip(terms)
-    return Terms(*(None if x is None else x[middle - clip : middle + clip + 1] for x in terms))
+    return TermArrays(*(None if x is None else x[middle - clip : middle + clip + 1] for x in terms))
 
 
-def _lay_out_terms(config: KernelConfig, terms: Terms, seed: Array | None) -> Shared:
+def _lay_out_terms(config: KernelConfig, terms: TermArrays, seed: Array | None) -> Shared:
     """Tables and bias as the kernels take them, but in their own dtypes."""
 
     def table(x: Array | None) -> jax.Array | None:
@@ -311,9 +311,9 @@ def _periodic(config: KernelConfig, x: Array) -> jax.Array:
 
 
 def _lay_out_rows(
-    config: KernelConfig, terms: Terms, q: Array, k: Array, v: Array, valid: Array | None
-) -> Rows:
-    """Rows padded to whole tiles, heads side by side."""
+    config: KernelConfig, terms: TermArrays, q: Array, k: Array, v: Array, valid: Array | None
+) -> Batched:
+    """What has rows of the batch, padded to whole tiles, heads side by side."""
     batch, keys = k.shape[:2]
 
     def flat(x: Array, tile: int) -> jax.Array:
@@ -324,7 +324,7 @@ def _lay_out_rows(
         v = v + terms.value_table[-1].astype(v.dtype)
     mask = jnp.zeros((batch, keys)) if valid is None else jnp.where(valid, 0.0, MASKED)
     mask = jnp.pad(mask, ((0, 0), (0, -keys % config.keys)), constant_values=MASKED)
-    return Rows(
+    return Batched(
         numbers=jax.lax.iota(jnp.uint32, batch),
         mask=mask.astype(jnp.float32)[:, None],
         q=flat(q, config.queries),
@@ -337,7 +337,7 @@ def _lay_out_rows(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _flash(config: KernelConfig, shared: Shared, rows: Rows) -> jax.Array:
+def _flash(config: KernelConfig, shared: Shared, rows: Batched) -> jax.Array:
     return _forward_pass(config, shared, rows)[0]
 
 
@@ -366,7 +366,7 @@ def _backward_pass(config, saved, grad):
         bias=total(gradients.bias, shared.bias),
         value_table=total(gradients.value_table, shared.value_table),
     )
-    return terms, Rows(None, None, gradients.q, gradients.k, gradients.v)
+    return terms, Batched(None, None, gradients.q, gradients.k, gradients.v)
 
 
 _flash.defvjp(_forward_pass, _backward_pass)
@@ -376,14 +376,14 @@ def _cast(x: jax.Array | None, dtype: DTypeLike) -> jax.Array | None:
     return None if x is None else x.astype(dtype)
 
 
-def _by_rows(call: Callable[[Shared, Rows], Result], shared: Shared, rows: Rows) -> Result:
+def _by_rows(call: Callable[[Shared, Batched], Result], shared: Shared, rows: Batched) -> Result:
     """`call(shared, rows)` on every device's own rows of the batch, where a mesh is set.
 
     Under `vmap` one after the other: a kernel has one table and one seed for all of its rows.
     """
 
     @jax.custom_batching.sequential_vmap
-    def run(shared: Shared, rows: Rows) -> Result:
+    def run(shared: Shared, rows: Batched) -> Result:
         mesh = jax.sharding.get_abstract_mesh()
         if not mesh.auto_axes:
             return call(shared, rows)

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pe_jax.attention.tpu_kernel.config import LANES, KernelConfig
 from pe_jax.attention.tpu_kernel.tiles import (
     LOG2_E,
     UNSEEN,
@@ -21,6 +20,7 @@ from pe_jax.attention.tpu_kernel.tiles import (
     unskew,
     wide,
 )
+from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
 
 # One structure for arrays outside a kernel, `jax.Ref` inside, their shapes, and their block specs.
 Leaf = Any
@@ -41,7 +41,7 @@ class Shared(NamedTuple):
     value_table: Leaf
 
 
-class Rows(NamedTuple):
+class Batched(NamedTuple):
     """What has a row for each of the batch.
 
     Attributes:
@@ -218,7 +218,7 @@ def backward_kernel(config, shared, rows, gradients, state):
         gradients.v[0] = (state.dv[...] * weight_scale).astype(gradients.v.dtype)
 
 
-def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Rows, terms: Leaf) -> None:
+def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf) -> None:
     """Sets what the logits of a block of queries get per offset, base 2, to be `Tile.spread`."""
     if not config.logit_terms:
         return
@@ -232,7 +232,7 @@ def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Rows, terms
         terms[h] = skew(x, config)
 
 
-def _logits(tile: Tile, rows: Rows, terms: Leaf, h: int, uniform: bool) -> jax.Array:
+def _logits(tile: Tile, rows: Batched, terms: Leaf, h: int, uniform: bool) -> jax.Array:
     """Base-2 logits of a head on a tile."""
     config, lanes = tile.config, tile.config.lanes[h]
     logits = dot(rows.q[0, :, lanes], rows.k[0, :, lanes], 1, 1) * (config.scale * LOG2_E)

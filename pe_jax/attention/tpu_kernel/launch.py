@@ -14,14 +14,14 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from pe_jax.attention.tpu_kernel import kernels
-from pe_jax.attention.tpu_kernel.config import LANES, KernelConfig
 from pe_jax.attention.tpu_kernel.kernels import (
     BackwardState,
     ForwardState,
     Gradients,
-    Rows,
+    Batched,
     Shared,
 )
+from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
 
 _TEMPORARIES = 12 * 2**20  # Bytes on the chip for intermediate results of a tile of 512 × 512.
 
@@ -30,7 +30,7 @@ _ANY, _IN_TURN = pltpu.GridDimensionSemantics.PARALLEL, pltpu.GridDimensionSeman
 Shape = jax.ShapeDtypeStruct
 
 
-class Program(NamedTuple):
+class KernelProgram(NamedTuple):
     """A kernel and all that its call needs besides the inputs.
 
     Attributes:
@@ -38,7 +38,7 @@ class Program(NamedTuple):
       inputs, outputs: block specs in the structure of the arrays.
       shapes: of the outputs.
       state: scratch memory.
-      work: see `Work`.
+      work: see `KernelWork`.
       parallel: how many of the grid's axes may run in any order, from the first.
     """
 
@@ -47,11 +47,11 @@ class Program(NamedTuple):
     outputs: tuple
     shapes: tuple
     state: ForwardState | BackwardState
-    work: Work
+    work: KernelWork
     parallel: int
 
 
-class Work(NamedTuple):
+class KernelWork(NamedTuple):
     """Matrix products: of queries and keys that attend, of queries and a table, and how many times
     bands are unskewed."""
 
@@ -62,12 +62,12 @@ class Work(NamedTuple):
     value_unskews: int
 
 
-def forward(config: KernelConfig, shared: Shared, rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """The output [B, Lq, H · d], and `log_sum` of `Rows`."""
+def forward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[jax.Array, jax.Array]:
+    """The output [B, Lq, H · d], and `log_sum` of `Batched`."""
     return _run(_forward_program(config, rows), config, shared, rows)
 
 
-def backward(config: KernelConfig, shared: Shared, rows: Rows) -> Gradients:
+def backward(config: KernelConfig, shared: Shared, rows: Batched) -> Gradients:
     """Gradients for rows that have `out`, `log_sum` and `grad` as well.
 
     Those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, width].
@@ -82,9 +82,9 @@ def on_chip_bytes(config: KernelConfig, dtype: DTypeLike) -> int:
     return _memory(_backward_program(config, rows), config, (shared, rows))
 
 
-def _forward_program(config: KernelConfig, rows: Rows) -> Program:
+def _forward_program(config: KernelConfig, rows: Batched) -> KernelProgram:
     specs, per_head = _Specs(config), functools.partial(_scratch, config.group, config.queries)
-    return Program(
+    return KernelProgram(
         body=kernels.forward_kernel,
         inputs=(specs.shared, specs.rows._replace(out=None, log_sum=None, grad=None)),
         outputs=(specs.queries, specs.log_sum),
@@ -96,12 +96,12 @@ def _forward_program(config: KernelConfig, rows: Rows) -> Program:
             terms=per_head(config.width + LANES) if config.logit_terms else None,
             bands=per_head(config.width + LANES) if config.value_terms else None,
         ),
-        work=Work(2, key_products=1, value_products=1, logit_unskews=0, value_unskews=1),
+        work=KernelWork(2, key_products=1, value_products=1, logit_unskews=0, value_unskews=1),
         parallel=3,
     )
 
 
-def _backward_program(config: KernelConfig, rows: Rows) -> Program:
+def _backward_program(config: KernelConfig, rows: Batched) -> KernelProgram:
     specs, per_head = _Specs(config), functools.partial(_scratch, config.group, config.queries)
     logit_terms = per_head(config.width + LANES) if config.logit_terms else None
     value_terms = per_head(config.width + LANES) if config.value_terms else None
@@ -117,7 +117,7 @@ def _backward_program(config: KernelConfig, rows: Rows) -> Program:
         bias=of_rows(shared.bias),
         value_table=of_rows(shared.value_table),
     )
-    return Program(
+    return KernelProgram(
         body=kernels.backward_kernel,
         inputs=(specs.shared, specs.rows),
         outputs=(specs.gradients,),
@@ -133,12 +133,12 @@ def _backward_program(config: KernelConfig, rows: Rows) -> Program:
             logit_bands=logit_terms,
             value_bands=value_terms,
         ),
-        work=Work(5, key_products=3, value_products=2, logit_unskews=1, value_unskews=1),
+        work=KernelWork(5, key_products=3, value_products=2, logit_unskews=1, value_unskews=1),
         parallel=1,
     )
 
 
-def _run(program: Program, config: KernelConfig, shared: Shared, rows: Rows) -> tuple:
+def _run(program: KernelProgram, config: KernelConfig, shared: Shared, rows: Batched) -> tuple:
     """Runs a kernel for each (row of the batch, group of heads, tile of queries, of keys)."""
     grid = len(rows.q), config.heads // config.group, config.query_tiles, config.key_steps
     order = [_ANY if axis < program.parallel else _IN_TURN for axis in range(len(grid))]
@@ -196,7 +196,7 @@ class _Specs:
         mask = pl.BlockSpec((1, 1, config.keys), lambda b, h, i, j: (b, 0, key_tile(i, j)))
         whole = pl.BlockSpec((1, all_keys, lanes), lambda b, h, i, j: (b, 0, h))
         self.shared = Shared(scalars, key_table, bias, value_table)
-        self.rows = Rows(
+        self.rows = Batched(
             scalars, mask, self.queries, keys, keys, self.queries, self.log_sum, self.queries
         )
         self.gradients = Gradients(self.queries, whole, whole, dkey_table, dbias, dvalue_table)
@@ -211,7 +211,9 @@ def _log_sum(config: KernelConfig, rows: int) -> Shape:
     return Shape((rows, groups, config.group, config.query_tiles * config.queries), jnp.float32)
 
 
-def _abstract_inputs(config: KernelConfig, dtype: DTypeLike, rows: int = 1) -> tuple[Shared, Rows]:
+def _abstract_inputs(
+    config: KernelConfig, dtype: DTypeLike, rows: int = 1
+) -> tuple[Shared, Batched]:
     """The inputs' shapes."""
 
     def table(count: int) -> Shape | None:
@@ -228,10 +230,10 @@ def _abstract_inputs(config: KernelConfig, dtype: DTypeLike, rows: int = 1) -> t
         table(config.value_tables),
     )
     mask = Shape((rows, 1, of_keys), jnp.float32)
-    return shared, Rows(Shape((rows,), jnp.uint32), mask, q, k, k, q, _log_sum(config, rows), q)
+    return shared, Batched(Shape((rows,), jnp.uint32), mask, q, k, k, q, _log_sum(config, rows), q)
 
 
-def _memory(program: Program, config: KernelConfig, inputs: tuple) -> int:
+def _memory(program: KernelProgram, config: KernelConfig, inputs: tuple) -> int:
     """Bytes on the chip: scratch, two buffers for each block that comes or goes, temporaries."""
     blocks = zip(
         jax.tree.leaves((program.inputs, program.outputs)),
@@ -254,7 +256,9 @@ def _tiled_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
     return math.prod(shape[:-2]) * rows * lanes * size
 
 
-def _cost(program: Program, config: KernelConfig, shared: Shared, rows: Rows) -> pl.CostEstimate:
+def _cost(
+    program: KernelProgram, config: KernelConfig, shared: Shared, rows: Batched
+) -> pl.CostEstimate:
     """What XLA's scheduler is told of a kernel."""
     work, tiles = program.work, config.attended_tiles
     heads = len(rows.q) * config.heads

@@ -16,10 +16,10 @@ from pe_jax.reports.property_report import (
     evolution,
     frequencies,
     identical_words,
-    position_regression,
     positions_by_head,
-    score_correlation,
+    regression_probe,
     scores,
+    scores_against_properties,
     table1,
     vectors,
 )
@@ -27,25 +27,29 @@ from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject
 
 
-class Part(NamedTuple):
+class ReportPart(NamedTuple):
     """A measurement, and what subjects it needs."""
 
     make: Callable[[list[Subject], Settings], Section | None]
     needs: str
 
 
-PARTS: dict[str, Part] = {
-    "table1": Part(table1.table1, "untrained encodings (--encodings)"),
-    "vectors": Part(vectors.vectors, "an encoding with position vectors"),
-    "words": Part(identical_words.words, "a run, an untrained encoding or an imported BERT"),
-    "frequencies": Part(frequencies.frequencies, "a sinusoidal encoding"),
-    "evolution": Part(
+PARTS: dict[str, ReportPart] = {
+    "table1": ReportPart(table1.table1, "untrained encodings (--encodings)"),
+    "vectors": ReportPart(vectors.vectors, "an encoding with position vectors"),
+    "words": ReportPart(identical_words.words, "a run, an untrained encoding or an imported BERT"),
+    "frequencies": ReportPart(frequencies.frequencies, "a sinusoidal encoding"),
+    "evolution": ReportPart(
         evolution.evolution, "a run of a learned encoding with checkpoints of two steps or more"
     ),
-    "scores": Part(scores.scores, "a run with checkpoints of two steps or more"),
-    "heads": Part(positions_by_head.heads, "a run, an untrained encoding or an imported BERT"),
-    "regression": Part(position_regression.regression, "an encoding with position vectors"),
-    "correlation": Part(score_correlation.correlation, "four runs or more that have scores"),
+    "scores": ReportPart(scores.scores, "a run with checkpoints of two steps or more"),
+    "heads": ReportPart(
+        positions_by_head.heads, "a run, an untrained encoding or an imported BERT"
+    ),
+    "regression": ReportPart(regression_probe.regression, "an encoding with position vectors"),
+    "correlation": ReportPart(
+        scores_against_properties.correlation, "four runs or more that have scores"
+    ),
 }
 
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from pe_jax.testing.checks.check import Check, NotApplicable
 from pe_jax.testing.checks.description import name, parameters
+from pe_jax.testing.checks.documents import decoding, packing, padding
 from pe_jax.testing.checks.numbers import forms, formula
 from pe_jax.testing.checks.positions import limit, permutation, shift
-from pe_jax.testing.checks.rows import decoding, packing, padding
 from pe_jax.testing.checks.transformations import derivatives, draws, jit, precision, scan, vmap
 
 __all__ = ["CHECKS", "Check", "NotApplicable"]
