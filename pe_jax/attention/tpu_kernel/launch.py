@@ -16,9 +16,9 @@ from jax.typing import DTypeLike
 from pe_jax.attention.tpu_kernel import kernels
 from pe_jax.attention.tpu_kernel.kernels import (
     BackwardState,
+    Batched,
     ForwardState,
     Gradients,
-    Batched,
     Shared,
 )
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
