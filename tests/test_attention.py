@@ -1,4 +1,4 @@
-"""Attention against the loops of reference.py, outputs and gradients, where lengths, clips and masks
+"""Attention against the loops of reference.py: outputs and gradients where lengths, clips and masks
 are special; the suite (test_suite.py) has all encodings at one length."""
 
 import subprocess
