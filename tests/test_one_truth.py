@@ -145,8 +145,7 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
     assert np.abs(state.params["bert"]["position"]["decay"]["rate"] - rate).min() > 1e-3
 
 
-@pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize(("scan", "remat"), [(True, "none"), (True, "full")])
 def test_schedules_over_layers_run_as_loops(scan, remat):
     """Layers of two kinds, shared and own parameters: one program for all, the same numbers."""
     for name in (

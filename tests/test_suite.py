@@ -20,7 +20,7 @@ from pe_jax.encodings.base import as_array
 from pe_jax.testing import CHECKS, SIZES, Reference, Subject
 
 # What options, and encodings joined, could break; the rest was checked of what they are made from.
-OF_OPTIONS = ("formula", "forms", "shift", "parameters", "name")
+OF_OPTIONS = ("formula", "forms", "parameters", "name")
 OF_JOINED = ("formula", "forms", "limit", "parameters", "name")
 
 
