@@ -9,6 +9,8 @@ keys within its reach.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -17,6 +19,7 @@ from pe_jax.encodings import Context, Params, PositionEncoding, Projections
 from pe_jax.models.config import BertConfig
 
 
+@functools.cache  # The training loop asks at every step.
 def forward_flops(config: BertConfig, rows: int, length: int, predictions: int) -> float:
     """Model FLOPs of one forward pass with both pretraining heads.
 
