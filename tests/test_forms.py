@@ -207,3 +207,26 @@ def test_blocks_are_cut_and_joined():
     parts = core._blocks(x, 3)
     assert parts.shape == (3, 2, 3, 3)
     np.testing.assert_array_equal(core._join(parts, 1, 7), x)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("axes", [2, 3])
+def test_logits_of_ones_own_may_leave_out_leading_axes(axes):
+    """[H, Lq, Lk] and [Lq, Lk], as a bias is written: outputs and gradients in blocks."""
+    shape = (H, 7, 7)[-axes:]
+    part = encodings.Part(
+        "own", lambda key: {"bias": jax.random.normal(key, shape)}, logits=lambda p, *_: p["bias"]
+    )
+    own = encodings.PositionEncoding((part,))
+    params = own.init(jax.random.key(0))
+    q, k, v = draw(2, 7, 7)
+
+    def run(form):
+        loss = lambda params: (attention(q, k, v, own, params, form=form) ** 2).sum()
+        return jax.value_and_grad(loss)(params)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        run("fused"),
+        run("naive"),
+    )

@@ -25,7 +25,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention import dropout as dropouts
-from pe_jax.attention.masks import masked_logits, masked_weights
+from pe_jax.attention.masks import both, masked_logits, masked_weights, window_mask
 from pe_jax.attention.offset_terms import (
     How,
     Terms,
@@ -35,7 +35,6 @@ from pe_jax.attention.offset_terms import (
     term_logits,
     term_values,
 )
-from pe_jax.attention.operands import window_mask
 from pe_jax.attention.product import product
 from pe_jax.shapes import Array, Float
 
@@ -137,8 +136,9 @@ class _Span(NamedTuple):
         if setting.reach is None:
             return self.given.mask
         shift = self.where(setting, operand).shift
-        near = window_mask(setting.reach, operand.q.shape[1], operand.k.shape[1], shift)[None, None]
-        return near if self.given.mask is None else self.given.mask & near
+        assert shift is not None  # A reach comes with ranges.
+        near = window_mask(setting.reach, operand.q.shape[1], operand.k.shape[1], shift)
+        return both(self.given.mask, near)
 
     def drop(self, rate: float, x: Float[Array, "B H Lq Lk"]) -> Array:
         """Dropout of `x`, a row for each query of each head."""
@@ -316,19 +316,14 @@ def _block(
     """A block of queries with the keys that it can reach."""
     assert setting.block is not None
     k, v, terms = shared
-    query: ArrayLike = number * setting.block
+    query = number * setting.block
     key: ArrayLike = 0
     terms = terms._replace(content_q=rows.content)
     terms = terms if rows.added is None else terms._replace(added=rows.added)
     mask = given.mask if masked.mask is None else masked.mask
     if setting.reach is not None and setting.ranges is not None:
         width = min(k.shape[1], setting.block + 2 * setting.reach)
-        first = (
-            number * setting.block
-            + setting.ranges[0].start
-            - setting.ranges[1].start
-            - setting.reach
-        )
+        first = query + setting.ranges[0].start - setting.ranges[1].start - setting.reach
         key = jnp.clip(first, 0, k.shape[1] - width)
         some = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, key, width, axis)
         k, v = some(k, 1), some(v, 1)

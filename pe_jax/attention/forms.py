@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention.offset_terms import How, Terms, farthest, rotation, tables
+from pe_jax.attention.offset_terms import How, Terms, rotation, tables
 from pe_jax.attention.operands import Operands, Term
 from pe_jax.attention.plain import bias
 
@@ -126,22 +126,16 @@ def arrays(x: Operands, form: Form) -> tuple[How, Terms] | None:
         else:
             in_tables.append(term)
             pairs = pairs or how == "pairs"
-    clip = max(map(_rows, in_tables), default=0)
+    clip, rows = tables(in_tables, x.scale)
     mapped = x.q is not x.content_q
     terms = Terms(
-        tables(in_tables, clip, x.scale) if in_tables else None,
+        rows if in_tables else None,
         tuple(one for one, _ in rotations),
         x.content_q if mapped and (in_tables or rotations) else None,
         x.content_k if mapped and in_tables else None,
         sum(added[1:], start=added[0]).astype(jnp.float32) if added else None,
     )
     return How(clip, pairs, tuple(clip for _, clip in rotations)), terms
-
-
-def _rows(term: Term) -> int:
-    """The clip of its tables: offsets that cannot occur have no row."""
-    found = [one for one in (term.offsets.clip, farthest(term)) if one is not None]
-    return max(1, min(found))
 
 
 def _supports(form: str, term: Term, x: Operands) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -23,6 +24,22 @@ def segment_mask(
     """
     q, k = segments_q[:, None, :, None], segments_k[:, None, None, :]
     return (q == k) & (q > 0)
+
+
+def index_offsets(rows: int, columns: int, shift: ArrayLike, sign: int = -1) -> Int[Array, "Lq Lk"]:
+    """column + sign · row + shift."""
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, columns), axis) for axis in (0, 1))
+    return column + sign * row + shift
+
+
+def window_mask(reach: int, rows: int, columns: int, shift: ArrayLike) -> Bool[Array, "1 1 Lq Lk"]:
+    """True where |column - row + shift| <= reach."""
+    return (jnp.abs(index_offsets(rows, columns, shift)) <= reach)[None, None]
+
+
+def both(mask: Bool[Array, "..."] | None, other: Bool[Array, "..."]) -> Bool[Array, "..."]:
+    """True where both allow; None allows everything."""
+    return other if mask is None else mask & other
 
 
 def masked_logits(logits: Float[Array, "*B"], mask: Bool[Array, "..."] | None) -> jax.Array:

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from pe_jax.attention.masks import index_offsets
 from pe_jax.attention.operands import Term
 from pe_jax.attention.product import product
 from pe_jax.encodings.base import offsets
@@ -104,8 +105,13 @@ class Where(NamedTuple):
 # --- from functions to arrays ---------------------------------------------------------------------
 
 
-def tables(terms: list[Term], clip: int, scale: ArrayLike) -> Tables | None:
-    """The terms of offsets -clip .. clip, added up over the parts."""
+def tables(terms: list[Term], scale: ArrayLike) -> tuple[int, Tables]:
+    """clip, and the terms of offsets -clip .. clip, added up over the parts.
+
+    Offsets that cannot occur have no row.
+    """
+    bounds = [(term.offsets.clip, farthest(term)) for term in terms]
+    clip = max(1, *(min(b for b in two if b is not None) for two in bounds)) if bounds else 1
     x = np.arange(-clip, clip + 1)
 
     def total(name: str, axes: int) -> Array | None:
@@ -117,8 +123,7 @@ def tables(terms: list[Term], clip: int, scale: ArrayLike) -> Tables | None:
 
     queries = total("queries", 2)
     queries = None if queries is None else queries * scale
-    made = Tables(total("keys", 2), queries, total("values", 2), total("bias", 1))
-    return None if all(one is None for one in made) else made
+    return clip, Tables(total("keys", 2), queries, total("values", 2), total("bias", 1))
 
 
 def rotation(term: Term) -> tuple[Rotation, int | None]:
@@ -207,7 +212,7 @@ def spread(
       buckets: M = 2·clip + 1 terms a query, of offsets -clip .. clip.
       shift: position of the first key minus position of the first query.
     """
-    at = jnp.clip(_index_offsets(buckets.shape[-2], keys, shift), -clip, clip) + clip
+    at = jnp.clip(index_offsets(buckets.shape[-2], keys, shift), -clip, clip) + clip
     return _take(buckets, at)
 
 
@@ -217,10 +222,10 @@ def collect(
 ) -> Float[Array, "*B Lq M"]:
     """Sums of `x` over the keys of each bucket; the transpose of `spread`."""
     # The key of bucket m for query i: position i + m.
-    at = _index_offsets(x.shape[-2], 2 * clip - 1, 1 - clip, sign=1) - shift
+    at = index_offsets(x.shape[-2], 2 * clip - 1, 1 - clip, sign=1) - shift
     x = jax.lax.optimization_barrier(x)  # Or each of its uses recomputes it.
     near = jnp.where((at >= 0) & (at < keys), _take(x, jnp.clip(at, 0, keys - 1)), 0)
-    left = jnp.where(_index_offsets(x.shape[-2], keys, shift) <= -clip, x, 0).sum(-1, keepdims=True)
+    left = jnp.where(index_offsets(x.shape[-2], keys, shift) <= -clip, x, 0).sum(-1, keepdims=True)
     # What is neither: a second masked sum takes longer than all else here.
     right = x.sum(-1, keepdims=True) - left - near.sum(-1, keepdims=True)
     return jnp.concatenate([left, near, right], axis=-1)
@@ -234,12 +239,6 @@ collect.defvjp(
     lambda clip, keys, x, shift: (collect(clip, keys, x, shift), shift),
     lambda clip, keys, shift, g: (spread(clip, keys, g, shift), None),
 )
-
-
-def _index_offsets(rows: int, columns: int, shift: ArrayLike, sign: int = -1) -> Array:
-    """column ± row + shift, [rows, columns]."""
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, columns), axis) for axis in (0, 1))
-    return column + sign * row + shift
 
 
 def _take(x: Array, at: Array) -> Array:

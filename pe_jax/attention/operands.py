@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
+from pe_jax.attention.masks import both, window_mask
 from pe_jax.encodings.base import (
     Context,
     Offsets,
@@ -29,7 +29,6 @@ class Term(NamedTuple):
       moved: whether these are others than the call's, which forms with arrays go by.
     """
 
-    name: str
     params: Params
     context: Context
     offsets: Offsets
@@ -79,7 +78,7 @@ class Operands(NamedTuple):
             return self.mask
         assert self.shift is not None
         near = window_mask(self.reach, self.q.shape[1], self.k.shape[1], self.shift)
-        return _both(self.mask, near[None, None])
+        return both(self.mask, near)
 
 
 def prepare(
@@ -109,11 +108,13 @@ def prepare(
         if part.offsets is None and part.logits is None:
             continue
         logits = part.logits(own, content_q, content_k, here) if part.logits else None
-        term = Term(part.name, own, here, part.offsets or Offsets(), logits, here is not context)
+        if logits is not None:  # A hook may leave out leading axes: all forms count on four.
+            logits = logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
+        term = Term(own, here, part.offsets or Offsets(), logits, here is not context)
         terms.append(term)
         if term.offsets.reach is not None:
             if term.shift is None:
-                mask = _both(mask, _window(term))
+                mask = both(mask, _window(term))
             else:
                 reach = min(term.offsets.reach, term.offsets.reach if reach is None else reach)
     return Operands(
@@ -138,17 +139,7 @@ def shift(context: Context) -> int | None:
     return k.start - q.start if isinstance(q, range) and isinstance(k, range) else None
 
 
-def window_mask(reach: int, rows: int, columns: int, shift: Array | int) -> Bool[Array, "Lq Lk"]:
-    """True where |column - row + shift| <= reach."""
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, columns), axis) for axis in (0, 1))
-    return jnp.abs(column - row + shift) <= reach
-
-
 def _window(term: Term) -> Bool[Array, "#B 1 Lq Lk"]:
     assert term.offsets.reach is not None
     near = jnp.abs(offsets(*term.positions)) <= term.offsets.reach
     return near[:, None] if near.ndim == 3 else near[None, None]
-
-
-def _both(mask: Array | None, other: Array) -> Array:
-    return other if mask is None else mask & other

@@ -61,12 +61,11 @@ def alibi(num_heads: int, *, directed: bool = False, learnable: bool = False) ->
 
     def own_side(
         params: Params, q: Array, k: Array, context: Context
-    ) -> Float[Array, "#B H Lq Lk"]:
+    ) -> Float[Array, "*B H Lq Lk"]:
         assert context.positions_k is not None
         x = offsets_of(context.positions_q, context.positions_k)[..., None, :, :]
         side = np.repeat([-1, 1], num_heads // 2)[:, None, None]
-        logits = jnp.where(x * side >= 0, jnp.float32(0), -jnp.inf)
-        return logits if logits.ndim == 4 else logits[None]
+        return jnp.where(x * side >= 0, jnp.float32(0), -jnp.inf)
 
     count = (1 + directed) * num_heads if learnable else 0
     return Part(

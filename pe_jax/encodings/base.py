@@ -173,7 +173,7 @@ class Part(NamedTuple):
       output: `(params, o, Context) -> o`, undoes what `heads` did to v.
       offsets: terms of the offset.
       logits: `(params, q, k, Context) -> [#B, #H, Lq, Lk]`, all other terms, an array of this size
-        in every form; q is scaled by s.
+        in every form, leading axes of 1 may be left out; q is scaled by s.
       factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
       view, about: for measurements.
       longest: the number of positions, where there is a limit.

@@ -78,12 +78,11 @@ def fire(
         hidden = jax.nn.relu(x[..., None] * params["hidden"]["kernel"] + params["hidden"]["bias"])
         return hidden @ params["out"]["kernel"] + params["out"]["bias"]
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "#B H Lq Lk"]:
+    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "*B H Lq Lk"]:
         assert context.positions_k is not None
         i = jnp.asarray(as_array(context.positions_q))[..., :, None]
         j = jnp.asarray(as_array(context.positions_k))[..., None, :]
-        found = jnp.moveaxis(network(params, distance(params, i, j)), -1, -3)
-        return found if found.ndim == 4 else found[None]
+        return jnp.moveaxis(network(params, distance(params, i, j)), -1, -3)
 
     return Part(
         init=init,

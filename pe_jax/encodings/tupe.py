@@ -75,7 +75,7 @@ def tupe(
             to_cls, from_cls = at_k[..., None, None, :] == 0, at_q[..., None, :, None] == 0
             theta = params["theta"][:, :, None, None]
             c = jnp.where(from_cls, theta[0], jnp.where(to_cls, theta[1], c))
-        return c if c.ndim == 4 else c[None]
+        return c
 
     size = hidden_size * num_heads * head_size + num_heads * head_size
     return Part(

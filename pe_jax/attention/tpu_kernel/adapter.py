@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention.offset_terms import Tables, farthest, tables
+from pe_jax.attention.offset_terms import tables
 from pe_jax.attention.operands import Operands, Term
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.encodings.base import as_array
@@ -87,8 +87,7 @@ def attend(
 def _laid_out(x: Operands) -> _Laid:
     rotated = [term for term in x.terms if _rotates(term)]
     in_tables = [term for term in x.terms if not _rotates(term) and term.offsets.has_terms]
-    made = tables(in_tables, _clip(in_tables), x.scale) if in_tables else None
-    made = Tables(None, None, None, None) if made is None else made
+    _, made = tables(in_tables, x.scale)
     beside = [_beside(term, x) for term in rotated]
     wide = x.q.shape[-1] + sum(q.shape[-1] for q, _, _ in beside)
 
@@ -114,16 +113,6 @@ def _rotates(term: Term) -> bool:
     """Whether a term goes in by rotation: the alternative is a table of all offsets."""
     terms = term.offsets
     return terms.frequencies is not None and terms.clip is None and not terms.bias
-
-
-def _clip(terms: list[Term]) -> int:
-    """Of the tables; offsets that cannot occur have no row."""
-    clips = [
-        min(c for c in (t.offsets.clip, farthest(t)) if c is not None)
-        for t in terms
-        if t.offsets.has_terms and (t.offsets.clip is not None or t.shift is not None)
-    ]
-    return max(1, *clips) if clips else 1
 
 
 def _beside(term: Term, x: Operands) -> tuple[Array, Array, Array]:
