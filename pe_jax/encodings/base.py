@@ -286,7 +286,7 @@ class PositionEncoding:
     @property
     def longest(self) -> int | None:
         """The number of positions, where a part has a limit."""
-        return min((p.longest for p in self.parts if p.longest is not None), default=None)
+        return least_longest(self.parts)
 
     @property
     def axes(self) -> int:
@@ -319,6 +319,11 @@ def common_axes(parts: Sequence[Part], name: str) -> int:
     return found.pop()
 
 
+def least_longest(parts: Sequence[Part]) -> int | None:
+    """The number of positions that all parts have; None where none has a limit."""
+    return min((part.longest for part in parts if part.longest is not None), default=None)
+
+
 def _learns(part: Part) -> bool:
     return bool(jax.tree.leaves(jax.eval_shape(part.init, jax.random.key(0))))
 
@@ -332,11 +337,7 @@ def named(make: Callable[_Arguments, Part]) -> Callable[_Arguments, PositionEnco
     The name is what a config writes: the function's own, then the keyword-only options that differ
     from their defaults. Its other parameters are sizes of the model (`names.Sizes`).
     """
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(make).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
+    defaults = options_of(make)
 
     @functools.wraps(make)
     def build(*sizes: _Arguments.args, **options: _Arguments.kwargs) -> PositionEncoding:
@@ -353,9 +354,22 @@ def named(make: Callable[_Arguments, Part]) -> Callable[_Arguments, PositionEnco
     return build
 
 
+REQUIRED = inspect.Parameter.empty  # The default of an option that has none.
+
+
+def options_of(make: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a function that makes an encoding, its keyword-only parameters, with their
+    defaults."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(make).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
 def changed(options: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """The options that differ from their defaults, in the order of the latter; a required one, with
-    the default `inspect.Parameter.empty`, always does."""
+    the default `REQUIRED`, always does."""
     return {
         name: options[name]
         for name, default in defaults.items()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, overload
 
 from pe_jax.encodings import rope_scaling
-from pe_jax.encodings.base import PositionEncoding, none
+from pe_jax.encodings.base import REQUIRED, PositionEncoding, none, options_of
 from pe_jax.encodings.rope import Layout, rope
 from pe_jax.encodings.stack import Stack
 from pe_jax.encodings.window import window
@@ -276,11 +276,7 @@ def _rotation(config: Config, own: Config, layer_type: str, layout: Layout) -> P
     }
     options = {**_present(kind.defaults(config, options)), **options}
     parameters = inspect.signature(kind.make).parameters
-    needed = [
-        option
-        for option, parameter in parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
-    ]
+    needed = [one for one, default in options_of(kind.make).items() if default is REQUIRED]
     keys = {"original_length": "max_position_embeddings"}
     keys |= {option: key for key, option in kind.options.items()}
     if missing := [keys[one] for one in (*needed, "base") if one not in options]:

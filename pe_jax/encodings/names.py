@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from pe_jax.encodings import absolute, axial, base, relative, rope_scaling
 from pe_jax.encodings.alibi import alibi
-from pe_jax.encodings.base import PositionEncoding
+from pe_jax.encodings.base import REQUIRED, PositionEncoding, options_of
 from pe_jax.encodings.complex_order import complex_order
 from pe_jax.encodings.deberta import deberta
 from pe_jax.encodings.fire import fire
@@ -137,15 +137,7 @@ def for_text() -> list[str]:
     return [
         name
         for name, make in ENCODINGS.items()
-        if not _required(make) and stack_from_name(name, sizes).axes == 1
-    ]
-
-
-def _required(make: Callable[..., Any]) -> list[str]:
-    """The options without a default."""
-    options = inspect.signature(make).parameters.items()
-    return [
-        name for name, one in options if one.kind is one.KEYWORD_ONLY and one.default is one.empty
+        if REQUIRED not in options_of(make).values() and stack_from_name(name, sizes).axes == 1
     ]
 
 
@@ -228,11 +220,7 @@ class _Reader(NamedTuple):
         self, name: str, make: Callable[..., Any], keywords: list[ast.keyword]
     ) -> dict[str, Any]:
         types_of = typing.get_type_hints(make)
-        defaults = {
-            option: parameter.default
-            for option, parameter in inspect.signature(make).parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY
-        }
+        defaults = options_of(make)
         known = list(defaults)
         options: dict[str, Any] = {}
         for keyword in keywords:
@@ -249,7 +237,7 @@ class _Reader(NamedTuple):
             except ValueError:
                 raise self._error(f"the value of {option!r} is no number, word or tuple") from None
             options[option] = self._typed(option, value, types_of[option])
-        needed = [one for one in known if defaults[one] is inspect.Parameter.empty]
+        needed = [one for one in known if defaults[one] is REQUIRED]
         if missing := [one for one in needed if one not in options]:
             raise self._error(f"{name!r} needs the option {' and '.join(map(repr, missing))}")
         return options

@@ -13,12 +13,20 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pe_jax.encodings.base import About, Offsets, Params, Part, View, named, no_parameters
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
+
+
+def check_clip(clip: int | None) -> None:
+    """Raises:
+    ValueError: for a clip that leaves no offset to distinguish.
+    """
+    if clip is not None and clip < 1:
+        raise ValueError(f"clip is the largest offset distinguished and must be >= 1, got {clip}.")
+
 
 Frequencies = Callable[[Params], jax.Array]
 
@@ -37,8 +45,7 @@ def learned_relative(head_size: int, *, clip: int = 64, separate: bool = False) 
         return {"table": draw(key, (2 * clip + 1, head_size), jnp.float32)}
 
     def vectors(params: Params, x: Int[Array, "*B"]) -> Float[Array, "*B d"]:
-        clipped = np.clip(x, -clip, clip) if isinstance(x, np.ndarray) else jnp.clip(x, -clip, clip)
-        return look_up(params["table"], clipped + clip)
+        return look_up(params["table"], x.clip(-clip, clip) + clip)
 
     about = About(
         "P_m free",
@@ -112,8 +119,7 @@ def _relative(
     separate: bool,
 ) -> Part:
     """The part that adds `vectors(params, offsets)` to keys and values."""
-    if clip is not None and clip < 1:
-        raise ValueError(f"clip is the largest offset distinguished and must be >= 1, got {clip}.")
+    check_clip(clip)
     own = (lambda which, params: params[which]) if separate else (lambda which, params: params)
 
     def init_both(key: jax.Array) -> Params:

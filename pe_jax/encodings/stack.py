@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 import jax
 
-from pe_jax.encodings.base import Params, Part, PositionEncoding, View, common_axes
+from pe_jax.encodings.base import (
+    Params,
+    Part,
+    PositionEncoding,
+    View,
+    common_axes,
+    least_longest,
+)
 
 
 class Placed(NamedTuple):
@@ -57,15 +64,14 @@ class Stack:
         return f"{self.common.name}+{turn}" if self.common.parts else turn
 
     @property
-    def encodings(self) -> tuple[PositionEncoding, ...]:
-        """All that occur."""
-        return (self.common, *self.layers)
+    def parts(self) -> tuple[Part, ...]:
+        """Those of all encodings that occur."""
+        return tuple(part for one in (self.common, *self.layers) for part in one.parts)
 
     @property
     def longest(self) -> int | None:
-        """The number of positions, where one of the encodings has a limit."""
-        limits = [one.longest for one in self.encodings if one.longest is not None]
-        return min(limits, default=None)
+        """The number of positions, where a part has a limit."""
+        return least_longest(self.parts)
 
     @property
     def axes(self) -> int:
@@ -74,7 +80,7 @@ class Stack:
         Raises:
           ValueError: if they take positions of different numbers of axes.
         """
-        return common_axes([part for one in self.encodings for part in one.parts], self.name)
+        return common_axes(self.parts, self.name)
 
     def init(self, key: jax.Array, num_layers: int) -> Params:
         """Parameters: those of `common` by name, and those of the layers under `cycle_0` and so on

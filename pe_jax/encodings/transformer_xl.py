@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.base import About, Context, Offsets, Params, Part, View, named
+from pe_jax.encodings.relative import check_clip
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
 
@@ -46,8 +47,7 @@ def transformer_xl(
     Raises:
       ValueError: for a clip below 1, or an odd hidden size.
     """
-    if clip is not None and clip < 1:
-        raise ValueError(f"clip is the largest offset distinguished and must be >= 1, got {clip}.")
+    check_clip(clip)
     frequencies = default_frequencies(hidden_size, base)
     shapes = {
         "kernel": (hidden_size, num_heads, head_size),

@@ -122,8 +122,7 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
       ValueError: for an encoding that does more than add vectors to the token embeddings.
     """
     stack = config.encoding()
-    parts = [part for encoding in stack.encodings for part in encoding.parts]
-    beyond = [f"{part.key} {what}" for part in parts for what in _beyond(part)]
+    beyond = [f"{part.key} {what}" for part in stack.parts for what in _beyond(part)]
     if stack.layers or beyond:
         raise ValueError(
             f"PyTorch's BERT has nothing but a table of absolute positions, which cannot represent "

@@ -80,8 +80,7 @@ def _lines(rows: list[list[str]], model: BertConfig, config: ConfigDict) -> list
 
 def _about(encoding: Stack) -> About:
     """What there is to know of one encoding, or of several added up."""
-    parts = [part for one in encoding.encodings for part in one.parts]
-    rows = [part.about or About(part.name, "", 0, "") for part in parts]
+    rows = [part.about or About(part.name, "", 0, "") for part in encoding.parts]
     if len(rows) == 1:
         return rows[0]
     formula = " + ".join(row.formula for row in rows) or "–"
