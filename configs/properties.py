@@ -32,6 +32,11 @@ def get_config():
     # the keys of copies of another, or "texts" of random words as the model itself attends to them.
     config.kernel = "words"
 
+    # What trained models are measured on: as many texts, of a run its held-out ones, else `text`, a
+    # source as in `config.data.source` of training; empty means the embedded text, pydoc.
+    config.texts = 64
+    config.text = ""
+
     # Untrained encodings (and table 1): the sizes of the BERT around them.
     config.size = "base"
     config.seeds = 3  # Random models that table 1 averages over.

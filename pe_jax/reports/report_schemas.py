@@ -43,6 +43,8 @@ REPORTS: dict[str, Schema] = {
             "layer": integer(0, 10**4 - 1),
             "words": COUNT,
             "kernel": one_of(INPUTS),
+            "texts": integer(2, 10**6),
+            "text": text(),
             "size": one_of(PRESETS),
             "seeds": integer(1, 10**4),
             "table_window": _WINDOW,

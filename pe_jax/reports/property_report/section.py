@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import jax
@@ -12,6 +13,9 @@ from ml_collections import ConfigDict
 from pe_jax.files import Json
 from pe_jax.properties import Kernel
 from pe_jax.reports.property_report.subjects import Subject
+
+if TYPE_CHECKING:
+    from pe_jax.reports.property_report.texts import Texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Settings:
     Attributes:
       probes: Ā `[H, L, L]`, attention among identical words, by subject and kind; filled as it is
         measured, and dropped with the subject: table 1 makes many.
-      kernels: offset kernels, likewise.
+      kernels, texts: offset kernels, and what trained models read, likewise.
     """
 
     config: ConfigDict
@@ -42,6 +46,7 @@ class Settings:
     kernels: WeakKeyDictionary[Subject, Kernel] = dataclasses.field(
         default_factory=WeakKeyDictionary
     )
+    texts: WeakKeyDictionary[Subject, Texts] = dataclasses.field(default_factory=WeakKeyDictionary)
 
     @property
     def windows(self) -> tuple[int, ...]:

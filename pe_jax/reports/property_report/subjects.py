@@ -38,6 +38,8 @@ class Subject:
       encoding, position: the encoding over all layers, and its parameters.
       length: the longest input it supports.
       model, params: sizes and parameters of the `Bert`; None for a position table alone.
+      heads: parameters of the model with the heads that it has, `params` under "bert".
+      tokenizer: its own.
       words: ids of whole words to probe with.
       folder, step: those of a run and its newest checkpoint.
       untrained: whether the parameters are random.
@@ -50,6 +52,8 @@ class Subject:
     length: int
     model: BertConfig | None = None
     params: Params = dataclasses.field(default_factory=dict)
+    heads: Params | None = None
+    tokenizer: Tokenizer | None = None
     words: np.ndarray | None = None
     folder: Path | None = None
     step: int | None = None
@@ -121,6 +125,8 @@ def trained(
         length=max(stage.length for stage in stage_configs(config)),
         model=model,
         params=params["bert"],
+        heads=params,
+        tokenizer=tokenizer,
         words=whole_words(tokenizer),
         folder=folder,
         step=step,
@@ -180,7 +186,8 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     """
     name = name or (path.stem if path.is_file() else path.name)
     if family in ("", "bert") and open_checkpoint(path).config.get("model_type") == "bert":
-        model, params, *_ = load_bert(path, heads=())
+        model, params, *_ = load_bert(path, heads=("masked_lm",))
+        tokenizer = load_tokenizer(published_tokenizer(path))
         return Subject(
             name=name,
             encoding=model.encoding(),
@@ -188,7 +195,9 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
             length=model.max_length,
             model=model,
             params=params["bert"],
-            words=whole_words(load_tokenizer(published_tokenizer(path))),
+            heads=params,
+            tokenizer=tokenizer,
+            words=whole_words(tokenizer),
         )
     table = load_position_table(path, family)
     return Subject(

@@ -1,0 +1,152 @@
+"""Texts that trained models are measured on, and the masked-LM loss of those that have the head.
+
+Shapes: N texts, B of them in a batch, L tokens each.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tokenizers import Tokenizer
+
+from pe_jax import data, properties
+from pe_jax.encodings import Positions
+from pe_jax.files import cache_folder
+from pe_jax.models import BertConfig, BertForPretraining
+from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.tasks.text_split import load_text
+from pe_jax.training import workdir
+from pe_jax.training.pytrees import Params
+
+_MASKED = 0.15  # The share of tokens that are masked, BERT's.
+
+# `loss(params, tokens [B, L], targets [B, L], positions) -> [B, L]`, nats.
+MaskedLoss = Callable[[Params, Int[Array, "B L"], Int[Array, "B L"], Positions | None], jax.Array]
+
+
+class Texts(NamedTuple):
+    """Texts as a model reads them, none padded.
+
+    Attributes:
+      tokens: `[N, L]`; real ones are [CLS], L - 2 consecutive tokens of a document, [SEP].
+      masked: the same with 15 % of the tokens between the ends replaced by [MASK]; None where the
+        model has no tokenizer.
+      where: True at those.
+      source: what they are, for the report.
+    """
+
+    tokens: Int[np.ndarray, "N L"]
+    masked: Int[np.ndarray, "N L"] | None
+    where: Bool[np.ndarray, "N L"] | None
+    source: str
+
+
+def texts(subject: Subject, settings: Settings) -> Texts:
+    """`config.texts` texts for a model: those that its run held out, else of `config.text`, and
+    random words for a model without a tokenizer.
+
+    Several parts of a report read the same texts: they are made once.
+
+    Raises:
+      ValueError: if there is too little text, or the subject is a table of positions alone.
+    """
+    if subject not in settings.texts:
+        settings.texts[subject] = _texts(subject, settings)
+    return settings.texts[subject]
+
+
+def _texts(subject: Subject, settings: Settings) -> Texts:
+    config = settings.config
+    length = min(config.length, subject.length)
+    if subject.words is None:
+        raise ValueError(f"{subject.name} is a table of positions, not a model that reads text.")
+    if subject.tokenizer is None:
+        key, words = jax.random.key(config.seed), jnp.asarray(subject.words)
+        drawn = properties.random_texts(key, words, count=config.texts, length=length)
+        return Texts(np.asarray(drawn)[:, 0], None, None, "random words")
+    corpus, documents, source = _corpus(subject, subject.tokenizer, config.text)
+    vocabulary = data.vocabulary(subject.tokenizer)
+    inside = _pieces(corpus, documents, config.texts, length - 2)
+    ends = (((0, 0), (1, 0)), vocabulary.cls), (((0, 0), (0, 1)), vocabulary.sep)
+    tokens = inside
+    for width, token in ends:
+        tokens = np.pad(tokens, width, constant_values=token)
+    where = _mask(inside.shape, config.seed)
+    return Texts(tokens, np.where(where, vocabulary.mask, tokens), where, source)
+
+
+def _corpus(
+    subject: Subject, tokenizer: Tokenizer, source: str
+) -> tuple[data.TokenizedCorpus, np.ndarray, str]:
+    """A corpus, the documents of it to read, and what it is."""
+    if subject.folder is not None and not source:
+        split = load_text(
+            workdir.load_config(subject.folder).data, str(saved_tokenizer(subject.folder))
+        )
+        return split.held_out, split.held_out_documents, "held-out text"
+    source = source or "pydoc"
+    opened = data.open_source(source, feature="text", data_dir="", cache_dir=cache_folder())
+    corpus = opened.tokenized(tokenizer)
+    return corpus, corpus.all_documents(), source
+
+
+def _pieces(
+    corpus: data.TokenizedCorpus, documents: np.ndarray, count: int, size: int
+) -> Int[np.ndarray, "N L-2"]:
+    """Evenly spread pieces of `size` tokens, each within a document."""
+    starts = corpus.sentences[corpus.documents]
+    first, last = starts[documents], starts[documents + 1]
+    whole = (last - first) // size
+    number = np.concatenate([np.arange(n) for n in whole])
+    begin = np.repeat(first, whole) + size * number
+    if len(begin) < count:
+        raise ValueError(
+            f"The text has {len(begin)} pieces of {size} tokens, config.texts={count} are asked "
+            "for: lower config.texts or config.length, or give more text with --config.text."
+        )
+    chosen = begin[np.linspace(0, len(begin) - 1, count).round().astype(int)]
+    return np.asarray(corpus.tokens)[chosen[:, None] + np.arange(size)].astype(np.int32)
+
+
+def _mask(shape: tuple[int, int], seed: int) -> Bool[np.ndarray, "N L"]:
+    """True at 15 % of the tokens of each text, at random places but the ends: equally many in all
+    texts, at least one."""
+    count, size = shape
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(size), (count, 1)), axis=1)
+    return np.pad(order < max(1, round(_MASKED * size)), ((0, 0), (1, 1)))
+
+
+def masked_lm(subject: Subject) -> tuple[MaskedLoss, Params] | None:
+    """The loss of every token and the parameters that it takes; None for a model without the head.
+
+    The loss is pure, and the same object for the same model.
+    """
+    if subject.model is None or subject.heads is None or "masked_lm" not in subject.heads:
+        return None
+    return _masked_lm(subject.model), subject.heads
+
+
+@functools.cache
+def _masked_lm(config: BertConfig) -> MaskedLoss:
+    def loss(
+        params: Params,
+        tokens: Int[Array, "B L"],
+        targets: Int[Array, "B L"],
+        positions: Positions | None = None,
+    ) -> Float[Array, "B L"]:
+        everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        logits = BertForPretraining(config).apply(
+            {"params": params}, tokens, everywhere, positions=positions
+        )
+        return cross_entropy(logits.masked_lm, targets)[0]  # type: ignore[union-attr]
+
+    return loss
