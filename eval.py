@@ -3,6 +3,7 @@
 python eval.py --workdir=RUN | --runs='RUNS/*'                      held-out scores, a table of runs
 python eval.py --config=configs/properties.py --workdir=RUN --out=R    (see that file for more)
 python eval.py --config=configs/sweep.py --out=R
+python eval.py --config=configs/length_generalisation.py --encodings=none,rope --out=R
 python eval.py --config=configs/lengths.py --workdir=RUN      a fine-tuned run on longer inputs
 python eval.py --config=configs/tables.py --runs='RUNS/*' --out=R      the paper's tables 2 and 3
 python eval.py --config=configs/export.py --workdir=RUN --out=FOLDER      for PyTorch
@@ -24,6 +25,7 @@ with extra("train", SystemExit):
     from pe_jax.files import reachable_path
     from pe_jax.reports import property_report
     from pe_jax.reports.comparison import compare
+    from pe_jax.reports.length_generalisation import length_generalisation
     from pe_jax.reports.paper_tables import write_tables
     from pe_jax.reports.pretraining_report import report_pretraining
     from pe_jax.reports.report_schemas import REPORTS
@@ -38,7 +40,7 @@ _CONFIG = config_flags.DEFINE_config_file("config", None, "What to measure; defa
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
 _RUNS = flags.DEFINE_string("runs", None, "Glob of the folders of runs.")
 _ENCODINGS = flags.DEFINE_string(
-    "encodings", "", "Untrained encodings; 'all', or 'paper' for its 13."
+    "encodings", "", "Encodings to measure untrained, or to train; 'all', or 'paper' for its 13."
 )
 _CHECKPOINTS = flags.DEFINE_list(
     "checkpoints", [], "Published models: folders or .safetensors files, each PATH or NAME=PATH."
@@ -66,6 +68,13 @@ def _run_folders() -> list[Path]:
     return folders
 
 
+def _names() -> list[str]:
+    """Those of --encodings, each once."""
+    wanted = {"all": for_text(), "paper": list(encodings.PAPER)}
+    each = [wanted.get(one, [one]) for one in encodings.split_names(_ENCODINGS.value)]
+    return list(dict.fromkeys(name for some in each for name in some))
+
+
 def _scores() -> tuple[str, Path]:
     """The report of a run, or a comparison of several."""
     if bool(_WORKDIR.value) == bool(_RUNS.value):
@@ -78,6 +87,11 @@ def _scores() -> tuple[str, Path]:
     return report_pretraining(folders[0], out).text, out
 
 
+def _length_generalisation(config: ConfigDict) -> tuple[str, Path]:
+    out = _out("length_generalisation")
+    return length_generalisation(_names(), config, out), out
+
+
 def _lengths(config: ConfigDict) -> tuple[str, Path]:
     """A fine-tuned run on inputs of other lengths."""
     out = _out("lengths")
@@ -88,10 +102,7 @@ def _lengths(config: ConfigDict) -> tuple[str, Path]:
 
 def _properties(config: ConfigDict) -> tuple[str, Path]:
     out = _out("properties")
-    wanted = {"all": for_text(), "paper": list(encodings.PAPER)}
-    names = [
-        name for one in encodings.split_names(_ENCODINGS.value) for name in wanted.get(one, [one])
-    ]
+    names = _names()
     for name in names:  # A mistake in the last one is no reason to wait for all others.
         property_report.fresh_model(name, config)
     subjects = [property_report.from_run(folder) for folder in _run_folders()]
@@ -123,6 +134,7 @@ def _export(config: ConfigDict) -> tuple[str, Path]:
 
 EVALUATIONS: dict[str, Callable[[ConfigDict], tuple[str, Path]]] = {
     "export": _export,
+    "length_generalisation": _length_generalisation,
     "lengths": _lengths,
     "properties": _properties,
     "sweep": _sweep,

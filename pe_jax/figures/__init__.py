@@ -9,19 +9,23 @@ from pe_jax.figures.curves import (
     score_curves,
 )
 from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
+from pe_jax.figures.lengths import LengthPanel, length_curves, score_map
 from pe_jax.figures.matrices import Panel, matrix_grid
 
 __all__ = [
     "Axis",
     "CorrelationTable",
+    "LengthPanel",
     "OffsetPanel",
     "Panel",
     "correlation_map",
     "cosine_curves",
+    "length_curves",
     "matrix_grid",
     "offset_curves",
     "prediction_plot",
     "psi_curves",
     "score_curves",
+    "score_map",
     "sweep_map",
 ]

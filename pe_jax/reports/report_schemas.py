@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pe_jax.figures.style import VECTOR
 from pe_jax.interop.position_tables import MODEL_TYPES
-from pe_jax.models.config import PRESETS
+from pe_jax.length_generalisation import TASKS
+from pe_jax.models.config import FIELDS, PRESETS
 from pe_jax.reports.property_report.identical_words import HEADS, QUANTITIES
 from pe_jax.reports.property_report.offset_kernels import INPUTS
 from pe_jax.reports.property_report.report import PARTS
 from pe_jax.reports.sinusoid_sweep import MEASURES, even_dimensions
-from pe_jax.schema import Relation, Schema
-from pe_jax.tasks.training_schema import COUNT, LENGTH, RESIZE
+from pe_jax.schema import Relation, Schema, within
+from pe_jax.tasks.training_schema import COUNT, LENGTH, RESIZE, ROWS, SIZES, divides
 from pe_jax.values import (
     FLAG,
     SEED,
@@ -31,6 +32,39 @@ _GRID = integer(2, 10**5)
 
 REPORTS: dict[str, Schema] = {
     "export": Schema({"seed": optional(SEED)}),
+    "length_generalisation": Schema(
+        {
+            "tasks": some_of(TASKS),
+            "seeds": several(SEED, least=1),
+            "length": integer(1, 10**4),
+            "test_lengths": several(integer(1, 10**5), least=1),
+            "test_examples": COUNT,
+            "test_batch_size": ROWS,
+            **within("model", {size: FIELDS[size] for size in SIZES}),
+            "steps": COUNT,
+            "batch_size": ROWS,
+            "learning_rate": number(0, 1e3, "(]"),
+            "weight_decay": number(0, 1e3),
+            "vector": _VECTOR,
+        },
+        (
+            Relation(
+                ("test_examples", "test_batch_size"),
+                divides,
+                "config.test_examples is a multiple of config.test_batch_size.",
+            ),
+            Relation(
+                ("length", "test_lengths"),
+                lambda length, lengths: min(lengths) <= length < max(lengths),
+                "config.test_lengths has lengths up to config.length, and beyond.",
+            ),
+            Relation(
+                ("model.hidden_size", "model.num_heads"),
+                divides,
+                "config.model.hidden_size is a multiple of config.model.num_heads.",
+            ),
+        ),
+    ),
     "lengths": Schema({"lengths": several(LENGTH), "resize": RESIZE}),
     "properties": Schema(
         {

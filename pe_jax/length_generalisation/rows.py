@@ -1,0 +1,67 @@
+"""Tasks as rows of tokens for one model: what it reads, and where it answers what.
+
+An encoder reads the input and as many blanks as the answer has symbols, all at once, and answers at
+the blanks (Ruoss et al.). A decoder reads the input, a separator and the answer, and answers each
+token with the next one (Kazemnejad et al.): if it does so with the true answer before its eyes, it
+also writes it by itself, choosing the most likely token each time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pe_jax.length_generalisation.task import AlgorithmicTask
+from pe_jax.shapes import Bool, Int
+
+PAD, BLANK, FIRST = 0, 1, 2  # The separator is a blank; symbols are numbered from FIRST.
+
+
+class Rows(NamedTuple):
+    """Examples `[N, T]`.
+
+    Attributes:
+      tokens: what is read.
+      targets: the answer to each token, where there is one.
+      asked: True where there is one.
+      valid: False at padding.
+    """
+
+    tokens: Int[np.ndarray, "N T"]
+    targets: Int[np.ndarray, "N T"]
+    asked: Bool[np.ndarray, "N T"]
+    valid: Bool[np.ndarray, "N T"]
+
+
+def row_length(task: AlgorithmicTask, length: int) -> int:
+    """Of the row that inputs of up to this length need: a multiple of the length, and one more.
+    Tasks whose rows are equally long run in the same compiled program."""
+    return length * -(-(task.answer_length(length) - 1) // length) + length + 1
+
+
+def vocabulary_size(tasks: dict[str, AlgorithmicTask]) -> int:
+    """Of a model for any of these tasks: programs do not depend on the task."""
+    return FIRST + max(task.symbols for task in tasks.values())
+
+
+def rows(
+    task: AlgorithmicTask, rng: np.random.Generator, lengths: Int[np.ndarray, " N"], size: int
+) -> Rows:
+    """A row of `size` tokens for an input of each of these lengths."""
+    shape = (len(lengths), size)
+    tokens, targets = np.full(shape, PAD, np.int32), np.zeros(shape, np.int32)
+    asked, valid = np.zeros(shape, bool), np.zeros(shape, bool)
+    for length in np.unique(lengths):
+        at = np.flatnonzero(lengths == length)
+        strings = task.sample(rng, len(at), int(length))
+        begin, width = strings.inputs.shape[1], strings.answers.shape[1]
+        end = begin + width
+        tokens[at, :begin] = strings.inputs + FIRST
+        tokens[at, begin:end] = BLANK
+        if task.causal:
+            tokens[at, begin + 1 : end] = strings.answers[:, :-1] + FIRST
+        targets[at, begin:end] = strings.answers + FIRST
+        asked[at, begin:end] = True if strings.asked is None else strings.asked
+        valid[at, :end] = True
+    return Rows(tokens, targets, asked, valid)
