@@ -117,7 +117,7 @@ def some_of(names: Iterable[str]) -> Kind:
     def hint(value: object) -> str:
         if not isinstance(value, str):
             return ""
-        return f" Unknown part {unknown(value)[0]!r}.{did_you_mean(unknown(value)[0], known)}"
+        return f" Unknown name {unknown(value)[0]!r}.{did_you_mean(unknown(value)[0], known)}"
 
     return Kind(
         f"some of {', '.join(known)}, separated by commas",

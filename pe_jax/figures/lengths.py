@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.ticker import NullFormatter, PercentFormatter
+from matplotlib.ticker import NullLocator, PercentFormatter
 
 from pe_jax.figures import style
 
@@ -54,8 +54,8 @@ def length_curves(
                 lengths, scores.min(1), scores.max(1), color=look["color"], alpha=0.12, lw=0
             )
         axes.set_xscale("log")
-        axes.set_xticks(lengths, [str(length) for length in lengths], fontsize=6, rotation=60)
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xticks(lengths, [str(length) for length in lengths], fontsize=7)
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.axvspan(lengths[0], trained, color="0.92", zorder=0)
         if panel.chance is not None:
             axes.axhline(panel.chance, color="0.5", lw=0.8, ls=(0, (1, 2)), zorder=0)
@@ -63,7 +63,8 @@ def length_curves(
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.set_title(panel.title)
         axes.grid(alpha=0.3)
-    figure.supxlabel("symbols of the input (logarithmic); dotted: guessing", fontsize=9)
+    for axes in grid[-1, : len(panels) - (rows - 1) * columns]:
+        axes.set_xlabel("symbols of the input")
     figure.legend(
         list(lines.values()), list(lines), loc="outside lower center", ncols=4, fontsize=8
     )

@@ -1,10 +1,11 @@
 """Length generalisation: models trained on short strings, tested on longer ones.
 
-Ruoss et al. 2023, "Randomized Positional Encodings Boost Length Generalization of Transformers";
-Kazemnejad et al. 2023, "The Impact of Positional Encoding on Length Generalization in Transformers".
+Ruoss et al. 2023, "Randomized Positional Encodings Boost Length Generalization of Transformers".
+Kazemnejad et al. 2023, "The Impact of Positional Encoding on Length Generalization in
+Transformers".
 """
 
-from pe_jax.length_generalisation.cell import Cell, Score, Testing, Training, run
+from pe_jax.length_generalisation.cell import Cell, Score, Evaluation, Training, run
 from pe_jax.length_generalisation.context_free import CONTEXT_FREE
 from pe_jax.length_generalisation.context_sensitive import CONTEXT_SENSITIVE
 from pe_jax.length_generalisation.generation import GENERATION
@@ -22,7 +23,7 @@ __all__ = [
     "Rows",
     "Score",
     "Strings",
-    "Testing",
+    "Evaluation",
     "Training",
     "row_length",
     "rows",

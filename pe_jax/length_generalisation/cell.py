@@ -54,7 +54,7 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True)
-class Testing:
+class Evaluation:
     """How all cells are tested: so many examples of each length, in batches of so many rows."""
 
     lengths: tuple[int, ...]
@@ -82,7 +82,7 @@ class Cell:
     Attributes:
       losses: training loss in the last tenth of the steps, nats a symbol, `[S]`.
       scores: by length of the inputs.
-      seconds: training and testing took, compilation included.
+      seconds: training and evaluation took, compilation included.
     """
 
     losses: list[float]
@@ -128,24 +128,26 @@ def programs(model: BertConfig, training: Training) -> Programs:
     )
 
 
-def run(task: AlgorithmicTask, model: BertConfig, training: Training, testing: Testing) -> Cell:
+def run(
+    task: AlgorithmicTask, model: BertConfig, training: Training, evaluation: Evaluation
+) -> Cell:
     """Trains and tests all seeds."""
     begin = time.perf_counter()
     compiled = programs(model, training)
     state = compiled.init()
     placed = sharding.by_seeds_and_rows(compiled.mesh)
     last = training.steps - max(1, training.steps // 10)
-    losses = []
-    for step, batch in enumerate(_training_batches(task, training)):
+    losses: list[jax.Array] = []
+    for batch in _training_batches(task, training):
         state, metrics = compiled.step(state, sharding.to_global(batch, placed))
-        if step >= last:
-            total, count = metrics["loss"]
-            losses.append(total / count)
+        total, count = metrics["loss"]
+        losses.append(total / count)
+        jax.block_until_ready(losses[-2:-1])  # One step ahead is enough, and all that hosts bear.
     return Cell(
-        losses=np.mean(jax.device_get(losses), axis=0).tolist(),
+        losses=np.mean(jax.device_get(losses[last:]), axis=0).tolist(),
         scores={
-            length: _score(compiled, state.params, task, length, testing)
-            for length in testing.lengths
+            length: _score(compiled, state.params, task, length, evaluation)
+            for length in evaluation.lengths
         },
         seconds=time.perf_counter() - begin,
     )
@@ -170,14 +172,14 @@ def _drawn(task: AlgorithmicTask, seed: tuple[int, int], training: Training, siz
 
 
 def _score(
-    compiled: Programs, params: Params, task: AlgorithmicTask, length: int, testing: Testing
+    compiled: Programs, params: Params, task: AlgorithmicTask, length: int, evaluation: Evaluation
 ) -> Score:
     rng = np.random.default_rng((_TEST, length))
     found, asked = [], 0
-    for _ in range(testing.examples // testing.batch_size):
-        batch = rows(task, rng, np.full(testing.batch_size, length), row_length(task, length))
+    for _ in range(evaluation.examples // evaluation.batch_size):
+        batch = rows(task, rng, np.full(evaluation.batch_size, length), row_length(task, length))
         asked += batch.asked.sum()
         placed = sharding.split_rows(batch._asdict(), compiled.mesh)
         found.append(jax.device_get(compiled.outputs(params, placed)))
     total = {name: sum(one[name].sum(1) for one in found) for name in ("right", "exact")}
-    return Score((total["right"] / asked).tolist(), (total["exact"] / testing.examples).tolist())
+    return Score((total["right"] / asked).tolist(), (total["exact"] / evaluation.examples).tolist())

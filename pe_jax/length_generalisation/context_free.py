@@ -87,7 +87,7 @@ CONTEXT_FREE = {
         "context-free", _reverse_string, same, 2, 2, "01101 → 10110", RUOSS
     ),
     "modular_arithmetic_brackets": AlgorithmicTask(
-        "context-free", _brackets, one, len(_CHARACTERS), MODULUS, "((-3)+(1*4)) → 1 (mod 5)", RUOSS
+        "context-free", _brackets, one, _CHARACTERS["x"], MODULUS, "((-3)+(1*4)) → 1 (mod 5)", RUOSS
     ),
     "solve_equation": AlgorithmicTask(
         "context-free", _solve_equation, one, len(_CHARACTERS), MODULUS, "(x+(3))=1 → 3 (mod 5)",

@@ -52,6 +52,6 @@ REGULAR = {
         "regular", _parity_check, one, 2, 2, "1010100 → 1: three ones, an odd number", RUOSS
     ),
     "cycle_navigation": AlgorithmicTask(
-        "regular", _cycle_navigation, one, 3, MODULUS, "← · → → → → 3rd of five places", RUOSS
+        "regular", _cycle_navigation, one, MODULUS, MODULUS, "← · → → → → 3rd of five places", RUOSS
     ),
 }

@@ -23,7 +23,7 @@ from pe_jax.length_generalisation import (
     AlgorithmicTask,
     Cell,
     Score,
-    Testing,
+    Evaluation,
     Training,
     row_length,
     run,
@@ -60,7 +60,7 @@ def length_generalisation(names: list[str], config: ConfigDict, out: Path) -> st
     if not names:
         raise ValueError("Which encodings are compared? Give --encodings=none,rope,alibi or 'all'.")
     chosen = tasks(config)
-    training, testing = _settings(config)
+    training, evaluation = _settings(config)
     models = {name: {task: _model(name, TASKS[task], config) for task in chosen} for name in names}
     _check_settings(config, out)
     cells: Cells = {name: {} for name in names}
@@ -73,7 +73,7 @@ def length_generalisation(names: list[str], config: ConfigDict, out: Path) -> st
         for task in chosen:
             path = _path(out, name, task)
             if not path.exists():
-                cell = run(TASKS[task], models[name][task], training, testing)
+                cell = run(TASKS[task], models[name][task], training, evaluation)
                 write_text(path, json.dumps(dataclasses.asdict(cell), indent=2) + "\n")
                 done += 1
                 minutes = (time.monotonic() - begin) / done * (left - done) / 60
@@ -84,7 +84,7 @@ def length_generalisation(names: list[str], config: ConfigDict, out: Path) -> st
                 )
             cells[name][task] = _read(path)
         jax.clear_caches()  # No other encoding runs this one's programs.
-    write_text(out / "scores.csv", _csv(cells))
+    write_text(out / "scores.csv", _csv(cells, training.seeds))
     page = "\n".join([*_page(cells, config), *_figures(cells, config, out), ""])
     write_text(out / "report.md", page)
     return page
@@ -96,7 +96,7 @@ def tasks(config: ConfigDict) -> list[str]:
     return [name for name in TASKS if not wanted or name in wanted]
 
 
-def _settings(config: ConfigDict) -> tuple[Training, Testing]:
+def _settings(config: ConfigDict) -> tuple[Training, Evaluation]:
     training = Training(
         seeds=tuple(config.seeds),
         length=config.length,
@@ -105,10 +105,10 @@ def _settings(config: ConfigDict) -> tuple[Training, Testing]:
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
     )
-    testing = Testing(
+    evaluation = Evaluation(
         tuple(sorted(config.test_lengths)), config.test_examples, config.test_batch_size
     )
-    return training, testing
+    return training, evaluation
 
 
 def _model(name: str, task: AlgorithmicTask, config: ConfigDict) -> BertConfig:
@@ -201,14 +201,14 @@ def _means(cell: Cell, task: AlgorithmicTask, lengths: list[int]) -> list[float]
     return np.mean(each, axis=0).tolist()
 
 
-def _csv(cells: Cells) -> str:
+def _csv(cells: Cells, seeds: tuple[int, ...]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["encoding", "task", "length", "seed", "accuracy", "exact"])
     for name, by_task in cells.items():
         for task, cell in by_task.items():
             for length, score in cell.scores.items():
-                for seed, pair in enumerate(zip(score.accuracy, score.exact, strict=True)):
+                for seed, *pair in zip(seeds, score.accuracy, score.exact, strict=True):
                     writer.writerow([name, task, length, seed, *(f"{x:.4f}" for x in pair)])
     return text.getvalue()
 

@@ -1,0 +1,283 @@
+"""The length generalisation suite: tasks against their definitions, rows, cells, the command."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+from commands import call
+
+from pe_jax.length_generalisation import (
+    TASKS,
+    Evaluation,
+    Training,
+    row_length,
+    rows,
+    run,
+    vocabulary_size,
+)
+from pe_jax.length_generalisation.rows import BLANK, FIRST, PAD
+from pe_jax.models import BertConfig
+
+LENGTHS = (1, 2, 3, 4, 5, 6, 7, 13, 20)
+CHARACTERS = "01234+-*()x="
+
+
+def binary(digits):
+    """Of a number with its least significant digit first."""
+    return sum(int(d) << i for i, d in enumerate(digits))
+
+
+def sides(symbols, operator):
+    """The symbols on either side of an operator, or all and nothing."""
+    at = symbols.index(operator) if operator in symbols else len(symbols)
+    return symbols[:at], symbols[at + 1 :]
+
+
+def answer_binary(compute, s):
+    a, b = sides(s, 2)
+    result = compute(binary(a), binary(b)) if len(s) > 2 else binary(s)
+    return [int(c) for c in reversed(f"{result:b}")] + [2]
+
+
+def answer_arithmetic(s):
+    return [eval("".join("01234+-*"[x] for x in s)) % 5]
+
+
+def answer_stack(s):
+    stack = []
+    for x in s:
+        if x == 2:
+            stack = stack[:-1]
+        else:
+            stack.append(x if x < 2 else x - 3)
+    return [*reversed(stack), 2]
+
+
+def answer_missing(s):
+    if len(s) == 1:
+        return [1]
+    half = len(s) // 2
+    at = s.index(2)
+    return [s[at - half if at >= half else at + half]]
+
+
+def answer_equation(s):
+    """By trying all digits: exactly one fits."""
+    text = "".join(CHARACTERS[x] for x in s)
+    if len(s) < 3:
+        return [0]
+    left, right = text.split("=")
+    fits = [x for x in range(5) if (eval(left.replace("x", str(x))) - int(right)) % 5 == 0]
+    assert len(fits) == 1
+    return fits
+
+
+def answer_addition(s):
+    text = "".join("0123456789+"[x] for x in s)
+    return [int(c) for c in str(sum(int(n) for n in text.split("+")))] + [11]
+
+
+# By definition, each from a list of symbols to the list of symbols asked for.
+ANSWERS = {
+    "even_pairs": lambda s: [int(s[0] != s[-1])],
+    "modular_arithmetic": answer_arithmetic,
+    "parity_check": lambda s: [s.count(1) % 2],
+    "cycle_navigation": lambda s: [(s.count(2) - s.count(0)) % 5],
+    "stack_manipulation": answer_stack,
+    "reverse_string": lambda s: s[::-1],
+    "modular_arithmetic_brackets": lambda s: [eval("".join(CHARACTERS[x] for x in s)) % 5],
+    "solve_equation": answer_equation,
+    "duplicate_string": lambda s: s + s,
+    "missing_duplicate": answer_missing,
+    "odds_first": lambda s: s[1::2] + s[::2],
+    "binary_addition": lambda s: answer_binary(lambda a, b: a + b, s),
+    "binary_multiplication": lambda s: answer_binary(lambda a, b: a * b, s),
+    "compute_sqrt": lambda s: [
+        int(c) for c in f"{int(binary(s[::-1]) ** 0.5):0{(len(s) + 1) // 2}b}"
+    ],
+    "bucket_sort": sorted,
+    "copy": lambda s: [*s, 32],
+    "reverse": lambda s: [*s[::-1], 32],
+    "sort": lambda s: [*sorted(s), 32],
+    "addition": answer_addition,
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_answers(name):
+    task = TASKS[name]
+    rng = np.random.default_rng(0)
+    met = set()
+    for length in LENGTHS:
+        strings = task.sample(rng, 24, length)
+        assert strings.answers.shape == (24, task.answer_length(length))
+        assert length - 1 <= strings.inputs.shape[1] <= length
+        asked = np.ones_like(strings.answers, bool) if strings.asked is None else strings.asked
+        for symbols, answer, here in zip(strings.inputs, strings.answers, asked, strict=True):
+            expected = ANSWERS[name](symbols.tolist())
+            assert answer[here].tolist() == expected, (name, symbols)
+            assert not here[len(expected) :].any()
+            met |= set(symbols.tolist()) | set(expected)
+        assert strings.inputs.min() >= 0
+        assert max(strings.inputs.max(), strings.answers.max()) < task.symbols
+    assert max(met) == task.symbols - 1
+    if not task.causal:
+        assert len({tuple(a) for a in strings.answers.tolist()}) > 1
+
+
+def test_long_numbers_are_exact():
+    """80 binary digits are more than any machine integer has."""
+    rng = np.random.default_rng(1)
+    for name in ("binary_multiplication", "compute_sqrt"):
+        strings = TASKS[name].sample(rng, 4, 160)
+        for symbols, answer in zip(strings.inputs.tolist(), strings.answers.tolist(), strict=True):
+            if name == "compute_sqrt":
+                root, number = (int("".join(map(str, s)), 2) for s in (answer, symbols))
+                assert root**2 <= number < (root + 1) ** 2
+            else:
+                expected = ANSWERS[name](symbols)
+                assert answer[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("name", ["reverse_string", "addition", "duplicate_string", "parity_check"])
+def test_rows(name):
+    """Tokens, targets and padding of inputs of several lengths, read back."""
+    task, lengths = TASKS[name], np.array([3, 7, 1, 7])
+    size = row_length(task, 7)
+    made = rows(task, np.random.default_rng(0), lengths, size)
+    assert all(array.shape == (4, size) for array in made)
+    for i, length in enumerate(lengths):
+        symbols = (made.tokens[i, :length] - FIRST).tolist()
+        expected = ANSWERS[name](symbols)
+        assert (made.targets[i][made.asked[i]] - FIRST).tolist() == expected
+        assert np.flatnonzero(made.asked[i])[0] == length
+        assert made.tokens[i, length] == BLANK
+        end = length + task.answer_length(length)
+        assert made.valid[i].tolist() == [place < end for place in range(size)]
+        assert (made.tokens[i, end:] == PAD).all()
+        after = made.tokens[i, length + 1 : length + len(expected)]
+        if task.causal:  # The answer so far is read, one token behind.
+            assert (after - FIRST).tolist() == expected[:-1]
+        else:
+            assert (after == BLANK).all()
+    assert max(made.tokens.max(), made.targets.max()) < vocabulary_size(TASKS)
+
+
+def tiny(position, **sizes):
+    return BertConfig(
+        vocab_size=vocabulary_size(TASKS), hidden_size=32, num_layers=1, num_heads=2,
+        intermediate_size=32, max_length=64, position=position, dropout_rate=0.0,
+        attention_dropout_rate=0.0, initializer_stddev=0.2, **sizes,
+    )  # fmt: skip
+
+
+def test_a_cell_learns_and_seeds_are_their_own():
+    """Sorting bits by counting them is learned without positions; a seed in a group scores what it
+    scores alone."""
+    task = TASKS["parity_check"]._replace(
+        sample=lambda rng, count, length: TASKS["even_pairs"].sample(rng, count, length)
+    )
+    training = Training((0, 1, 2, 3), 3, 150, 16, 1e-2, 0.0)
+    evaluation = Evaluation((3, 6), 32, 16)
+    cell = run(task, tiny("learned_absolute"), training, evaluation)
+    assert np.mean(cell.scores[3].accuracy) > 0.9
+    assert max(cell.losses) < 0.4
+    alone = run(task, tiny("learned_absolute"), Training((2,), 3, 150, 16, 1e-2, 0.0), evaluation)
+    np.evaluation.assert_allclose(alone.losses[0], cell.losses[2], rtol=2e-2, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """The command, with two encodings on two tasks, one of them a decoder's."""
+    out = tmp_path_factory.mktemp("suite")
+    args = [
+        "eval.py", "--config=configs/length_generalisation.py", f"--out={out}",
+        "--encodings=none,rope", "--config.tasks=copy,even_pairs", "--config.steps=3",
+        "--config.length=3", "--config.test_lengths=(2,4)", "--config.test_examples=8",
+        "--config.test_batch_size=8", "--config.batch_size=4", "--config.model.num_layers=1",
+        "--config.model.hidden_size=16", "--config.model.num_heads=2", "--config.seeds=(0,5)",
+    ]  # fmt: skip
+    return out, args, call(*args)
+
+
+def test_the_command(suite):
+    out, _, (status, printed, _) = suite
+    assert status == 0
+    assert "## Regular tasks" in printed and "| none " in printed
+    assert re.search(r"\| \*guessing\* \| 50 ", printed)
+    cell = json.loads((out / "cells/copy/rope.json").read_text())
+    assert set(cell["scores"]) == {"2", "4"} and len(cell["losses"]) == 2
+    lines = (out / "scores.csv").read_text().splitlines()
+    assert (
+        lines[0] == "encoding,task,length,seed,accuracy,exact" and len(lines) == 1 + 2 * 2 * 2 * 2
+    )
+    assert {line.split(",")[3] for line in lines[1:]} == {"0", "5"}
+    for name in ("curves", "beyond"):
+        assert (out / f"{name}.png").stat().st_size > 5_000
+
+
+def test_it_continues(suite, monkeypatch):
+    """What is done is read; a missing cell is made, and only that one."""
+    from pe_jax.reports import length_generalisation
+
+    out, args, (_, printed, _) = suite
+    lost = out / "cells/copy/none.json"
+    before = json.loads(lost.read_text())
+    lost.unlink()
+    made = []
+    original = length_generalisation.run
+    monkeypatch.setattr(
+        length_generalisation, "run", lambda *a: made.append(a[1].position) or original(*a)
+    )
+    status, again, _ = call(*args)
+    assert status == 0 and again == printed
+    assert made == ["none+causal"]
+    after = json.loads(lost.read_text())
+    assert {**after, "seconds": 0} == {**before, "seconds": 0}  # The same numbers.
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("--config.steps=4", "cells of other settings"),
+        ("--encodings=", "Which encodings"),
+        ("--encodings=rope,ropee", "Did you mean rope"),
+        ("--encodings=xpos", "Join it with causal"),
+        ("--config.test_lengths=(4,5)", "up to config.length, and beyond"),
+        ("--config.test_examples=9", "multiple of config.test_batch_size"),
+        ("--config.tasks=coppy", "Did you mean copy"),
+        ("--config.model.num_heads=3", "multiple of config.model.num_heads"),
+    ],
+)
+def test_what_is_refused(suite, change, says):
+    _, args, _ = suite
+    status, _, errors = call(*args, change)
+    assert status == 1 and says in errors, errors
+    assert len(errors.strip().splitlines()) <= 4
+
+
+def test_a_damaged_cell(suite):
+    out, args, _ = suite
+    path = out / "cells/copy/none.json"
+    whole = path.read_text()
+    for damage in ("", "{", "[]", '{"losses": []}'):
+        path.write_text(damage)
+        status, _, errors = call(*args)
+        assert status == 1 and "none.json is damaged" in errors, errors
+    path.write_text(whole)
+
+
+def test_causal_tasks_are_causal():
+    """What a decoder answers does not depend on what comes later."""
+    from pe_jax.length_generalisation.model import BertForSymbols
+
+    model = BertForSymbols(tiny("rope+causal"))
+    tokens = jax.random.randint(jax.random.key(0), (1, 8), 2, 20)
+    valid = tokens > 0
+    params = model.init(jax.random.key(1), tokens, valid)
+    changed = tokens.at[0, 5].set(1)
+    a, b = (model.apply(params, x, valid) for x in (tokens, changed))
+    np.evaluation.assert_array_equal(a[0, :5], b[0, :5])
+    assert not np.allclose(a[0, 5:], b[0, 5:])
