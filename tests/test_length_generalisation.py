@@ -245,7 +245,7 @@ def test_it_continues(suite, monkeypatch):
         ("--encodings=", "Which encodings"),
         ("--encodings=rope,ropee", "Did you mean rope"),
         ("--encodings=xpos", "Join it with causal"),
-        ("--config.test_lengths=(4,5)", "up to config.length, and beyond"),
+        ("--config.length=1", "up to config.length, and beyond"),
         ("--config.test_examples=9", "multiple of config.test_batch_size"),
         ("--config.tasks=coppy", "Did you mean copy"),
         ("--config.model.num_heads=3", "multiple of config.model.num_heads"),

@@ -5,7 +5,7 @@ Kazemnejad et al. 2023, "The Impact of Positional Encoding on Length Generalizat
 Transformers".
 """
 
-from pe_jax.length_generalisation.cell import Cell, Score, Evaluation, Training, run
+from pe_jax.length_generalisation.cell import Cell, Evaluation, Score, Training, run
 from pe_jax.length_generalisation.context_free import CONTEXT_FREE
 from pe_jax.length_generalisation.context_sensitive import CONTEXT_SENSITIVE
 from pe_jax.length_generalisation.generation import GENERATION
@@ -19,11 +19,11 @@ __all__ = [
     "TASKS",
     "AlgorithmicTask",
     "Cell",
+    "Evaluation",
     "Level",
     "Rows",
     "Score",
     "Strings",
-    "Evaluation",
     "Training",
     "row_length",
     "rows",
