@@ -37,6 +37,36 @@ def test_the_module_of_the_readme_sees_the_order(names, name):
     assert (change < 1e-5) if name == "none" else (change > 1e-4)
 
 
+MEASURES = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/measures/*.md"))
+
+
+@pytest.mark.parametrize("page", ["docs/properties.md", *MEASURES])
+def test_the_pages_of_measures(page):
+    found = {}
+    for block in blocks(page):
+        exec(block, found)
+
+
+def anchors(page):
+    """Of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs"])
+def test_links_have_a_target(page):
+    pages = [ROOT / page] if page.endswith(".md") else sorted((ROOT / page).rglob("*.md"))
+    missing = []
+    for one in pages:
+        for path, anchor in re.findall(
+            r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", one.read_text(encoding="utf-8")
+        ):
+            target = one.parent / path if path else one
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                missing.append(f"{one.relative_to(ROOT)}: {path}#{anchor}")
+    assert not missing
+
+
 def test_the_page_of_encodings():
     for block in blocks("docs/encodings.md"):
         exec(block, found := {})
