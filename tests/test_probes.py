@@ -1,6 +1,7 @@
 """Sweeps, identical word probing, regression probes, correlations."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -263,7 +264,13 @@ def test_correlations_equal_scipy():
     one = found["a", "s"]
     assert one.n == 7
     assert (one.pearson, one.pearson_p) == pytest.approx(stats.pearsonr(table["a"], scores["s"]))
-    assert (one.spearman, one.spearman_p) == pytest.approx(stats.spearmanr(table["a"], scores["s"]))
+    assert one.spearman == pytest.approx(stats.spearmanr(table["a"], scores["s"]).statistic)
+    # All orders of the seven: how many are as far from 0?
+    ranks, other = (np.argsort(np.argsort(x)) for x in (table["a"], scores["s"]))
+    every = np.array([np.corrcoef(ranks, order)[0, 1] for order in itertools.permutations(other)])
+    expected = (abs(every) >= abs(one.spearman) - 1e-9).mean()
+    assert one.spearman_p == pytest.approx(expected, rel=0.03)
+    assert found["b", "t"].spearman_p == pytest.approx(2 / 5040)  # Not 0: one order of 5,040 each.
 
 
 def test_correlations_with_gaps_and_constants():

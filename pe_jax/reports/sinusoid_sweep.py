@@ -52,13 +52,14 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
     bases = np.geomspace(config.bases[0], config.bases[1], config.base_count)
     dims = even_dimensions(config.dims, config.dim_count)
     measure = MEASURES[config.measure]
+    label = measure.label + (f" within {config.window} offsets" if measure.windowed else "")
     values = _measured(measure, bases, dims, config)
     figures.sweep_map(
         values,
         (figures.Axis("base of the frequencies", bases), figures.Axis("dimension D", dims)),
         out / "sweep.png",
         title=f"Fixed sinusoids of {values.size:,} kinds, offsets up to {config.length - 1}",
-        label=measure.label,
+        label=label,
         vector=config.vector,
     )
     numbers = {"bases": bases.tolist(), "dims": dims.tolist(), config.measure: values.tolist()}
@@ -68,7 +69,7 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
         f"{values[at]:.4g} (base {bases[at[0]]:.4g}, D = {dims[at[1]]})" for at in ends
     )
     lines = [
-        f"# {values.size:,} fixed sinusoids: {measure.label}",
+        f"# {values.size:,} fixed sinusoids: {label}",
         "",
         f"Bases {bases[0]:g} to {bases[-1]:g}, dimensions {dims[0]} to {dims[-1]}, offsets up to "
         f"{config.length - 1}.",
