@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -38,8 +39,9 @@ def head_maps(
       limits: ends of the scale.
     """
     layers, heads, _ = panels[0].values.shape
-    height = min(max(0.09 * layers * heads, 1.6), 7.0)
-    figure = style.new(2.6 * len(panels) + 1.3, height + 1.2, title)
+    height = min(max(0.09 * layers * heads, 2.2), 7.0)
+    wrapped = textwrap.fill(title, 32 * len(panels))
+    figure = style.new(2.6 * len(panels) + 1.3, height + 1.2, wrapped)
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     above = False
     for axes, panel in zip(grid, panels, strict=True):
@@ -53,11 +55,13 @@ def head_maps(
             axes.axhline(edge * heads - 0.5, color="white", lw=0.8)
         axes.set_title(panel.title)
         axes.set_xlabel(columns)
+        axes.tick_params(axis="y", length=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     grid[0].set_yticks((np.arange(layers) + 0.5) * heads - 0.5, range(layers))
-    grid[0].tick_params(axis="y", length=0)
     grid[0].set_ylabel("layer, a row for each head")
-    figure.colorbar(image, ax=list(grid), label=label, extend="max" if above else "neither")
+    figure.colorbar(
+        image, ax=list(grid), label=label, aspect=25, extend="max" if above else "neither"
+    )
     return style.save(figure, path, vector)
 
 

@@ -39,7 +39,7 @@ def line_style(number: int) -> LineStyle:
     """Colour and dashes of the nth line of a plot."""
     return {
         "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[(number // len(COLOURS) + number) % len(DASHES)],
+        "linestyle": DASHES[(2 * (number // len(COLOURS)) + number) % len(DASHES)],
     }
 
 

@@ -90,7 +90,8 @@ def frequencies(subjects: list[Subject], settings: Settings) -> Section | None:
         for band, one in enumerate(bands):
             sizes = [f"{one[name]:.3g}" for name in ("fastest", "slowest", "queries", "keys")]
             rows.append([subject.name, str(band), *sizes, *_cells(found, band)])
-        rows.append([subject.name, "all", *["–"] * 4, *_cells(found, count)])
+        if found:
+            rows.append([subject.name, "all", *["–"] * 4, *_cells(found, count)])
         paths.append(_map(subject, layers, settings))
     if effects:
         paths.append(_chart(effects, settings))
