@@ -102,7 +102,8 @@ def change_points(
                 np.arange(len(names)) + spread[number], changes.means, changes.errors,
                 marker="o", ms=3.5, lw=1, capsize=2, **style.line_style(number),
             )  # fmt: skip
-        axes.set_xticks(range(len(names)), names)
+        shown = slice(None, None, -(-len(names) // 8))  # As many as have room.
+        axes.set_xticks(np.arange(len(names))[shown], names[shown])
         axes.set_title(name)
         axes.set_xlabel(columns)
         axes.grid(alpha=0.3)
