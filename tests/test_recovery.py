@@ -104,7 +104,7 @@ def test_told_to_stop(straight, tmp_path, number, status):
         patch.setattr(pretraining.Program, "train_step", telling)
         with pytest.raises(Interrupted, match="Stopped and saved at step 6") as stopped:
             pretraining.run(config, tmp_path / "run")
-    assert stopped.value.status == status
+    assert stopped.value.code == status
     assert saved_steps(tmp_path / "run") == [4, 6]
     assert signal.getsignal(number) == before
     pretraining.run(config, tmp_path / "run")

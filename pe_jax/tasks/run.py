@@ -28,7 +28,7 @@ class Training(NamedTuple):
     """What to train.
 
     Attributes:
-      config: with the keys `log_every`, `eval_every`, `checkpoint_every` and `keep_checkpoints`.
+      config: of the run; `config.keep_checkpoints` of the newest are kept.
       fresh: the state before the first step.
       start: `start(fresh)` replaces what the run takes from another; not called on resuming.
       schedule: learning rate of a step.
@@ -42,6 +42,7 @@ class Training(NamedTuple):
     schedule: optax.Schedule
     placed: NamedSharding
     tokenizer: Tokenizer
+    cadence: Cadence
 
 
 def saved_tokenizer(folder: Path) -> Path:
@@ -82,6 +83,6 @@ def train(training: Training, folder: Path) -> TrainState:
                     checkpoints,
                     writer,
                     asked_to_stop=asked,
-                    cadence=Cadence(config.log_every, config.eval_every, config.checkpoint_every),
+                    cadence=training.cadence,
                 )
                 return fit(state, training.stages, run, restored.data if restored else None)

@@ -18,6 +18,7 @@ import grain
 import jax
 import orbax.checkpoint as ocp
 
+from pe_jax.console import stopping
 from pe_jax.console.terminal import say
 from pe_jax.files import is_remote
 from pe_jax.training.fingerprint import examine, fingerprint
@@ -150,12 +151,12 @@ class Checkpoints:
         return params
 
     def close(self) -> None:
-        """Waits until everything is written.
+        """Waits until everything is written, and signals to stop wait as well.
 
         Raises:
           OSError: if it cannot be written.
         """
-        with self._written(None):
+        with stopping.deferred(), self._written(None):
             self._manager.wait_until_finished()
         self._manager.close()
 

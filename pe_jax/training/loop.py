@@ -59,7 +59,8 @@ class RunContext(NamedTuple):
     Attributes:
       placed: the sharding of batches.
       schedule: learning rate of a step.
-      asked_to_stop: see `interruptions`.
+      asked_to_stop: `asked_to_stop(step)`, 0 or the exit status of a run that is to stop after
+        `step`; see `interruptions`.
     """
 
     placed: NamedSharding
@@ -252,7 +253,9 @@ def _fit_stage(
             run.checkpoints.save(state, iterator)
         if due.stop:
             progress.close()
-            raise Interrupted(step, due.stop)
+            raise Interrupted(
+                f"Stopped and saved at step {step:,}. The same command resumes it.", due.stop
+            )
     return state
 
 
