@@ -8,18 +8,23 @@ from pe_jax.figures.curves import (
     psi_curves,
     score_curves,
 )
+from pe_jax.figures.heads import Changes, HeadMap, change_points, head_maps
 from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
 from pe_jax.figures.lengths import LengthPanel, length_curves, score_map
 from pe_jax.figures.matrices import Panel, matrix_grid
 
 __all__ = [
     "Axis",
+    "Changes",
     "CorrelationTable",
+    "HeadMap",
     "LengthPanel",
     "OffsetPanel",
     "Panel",
+    "change_points",
     "correlation_map",
     "cosine_curves",
+    "head_maps",
     "length_curves",
     "matrix_grid",
     "offset_curves",
