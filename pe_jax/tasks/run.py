@@ -65,7 +65,9 @@ def train(training: Training, folder: Path) -> TrainState:
     agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12]})
     with workdir.occupied(folder):
         workdir.check(folder, config)
-        with contextlib.closing(Checkpoints(folder, keep=config.keep_checkpoints)) as checkpoints:
+        run = workdir.identity(config, text)
+        store = Checkpoints(folder, keep=config.keep_checkpoints, run=run)
+        with contextlib.closing(store) as checkpoints:
             restored = checkpoints.restore_newest(training.fresh)
             if restored is None:
                 state = training.start(training.fresh)
@@ -77,7 +79,7 @@ def train(training: Training, folder: Path) -> TrainState:
             write_text(saved_tokenizer(folder), training.tokenizer.to_str(pretty=True))
             writer = MetricsWriter(folder, restored.step if restored else 0)
             with contextlib.closing(writer), interruptions() as asked:
-                run = RunContext(
+                context = RunContext(
                     training.placed,
                     training.schedule,
                     checkpoints,
@@ -85,4 +87,4 @@ def train(training: Training, folder: Path) -> TrainState:
                     asked_to_stop=asked,
                     cadence=training.cadence,
                 )
-                return fit(state, training.stages, run, restored.data if restored else None)
+                return fit(state, training.stages, context, restored.place if restored else None)
