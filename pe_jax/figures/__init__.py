@@ -9,17 +9,22 @@ from pe_jax.figures.curves import (
     score_curves,
 )
 from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
+from pe_jax.figures.layers import LayerPanel, SharePanel, layer_curves, layer_shares
 from pe_jax.figures.lengths import LengthPanel, length_curves, score_map
 from pe_jax.figures.matrices import Panel, matrix_grid
 
 __all__ = [
     "Axis",
     "CorrelationTable",
+    "LayerPanel",
     "LengthPanel",
     "OffsetPanel",
     "Panel",
+    "SharePanel",
     "correlation_map",
     "cosine_curves",
+    "layer_curves",
+    "layer_shares",
     "length_curves",
     "matrix_grid",
     "offset_curves",

@@ -21,7 +21,9 @@ from pe_jax.properties.offset_kernel import (
     random_texts,
     random_words,
 )
+from pe_jax.properties.position_probe import Probe, Tokens, linear_probe, mlp_probe
 from pe_jax.properties.position_regression import Fit, regress
+from pe_jax.properties.positional_basis import Basis, Decomposition, decompose, positional_basis
 from pe_jax.properties.probing import identical_words, position_products
 from pe_jax.properties.requirements import change, distinctness, growth
 from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
@@ -30,25 +32,33 @@ from pe_jax.properties.toeplitz import cosines, monotonicity_of_psi, psi, turnin
 
 __all__ = [
     "MINIMUM_RUNS",
+    "Basis",
     "Correlation",
     "Curve",
+    "Decomposition",
     "Fit",
     "Kernel",
+    "Probe",
+    "Tokens",
     "change",
     "chen_locality",
     "chen_symmetry",
     "compile_sweep",
     "correlate",
     "cosines",
+    "decompose",
     "distinctness",
     "forward_share",
     "growth",
     "identical_words",
+    "linear_probe",
+    "mlp_probe",
     "monotonicity",
     "monotonicity_of_psi",
     "offset_curve",
     "offset_kernel",
     "position_products",
+    "positional_basis",
     "proximity",
     "psi",
     "random_texts",
