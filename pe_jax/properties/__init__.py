@@ -28,7 +28,9 @@ from pe_jax.properties.offset_kernel import (
     random_texts,
     random_words,
 )
+from pe_jax.properties.position_probe import Probe, Tokens, linear_probe, mlp_probe
 from pe_jax.properties.position_regression import Fit, regress
+from pe_jax.properties.positional_basis import Basis, Decomposition, decompose, positional_basis
 from pe_jax.properties.probing import identical_words, position_products
 from pe_jax.properties.requirements import change, distinctness, growth
 from pe_jax.properties.rotary_frequencies import bands, pair_norms
@@ -38,10 +40,14 @@ from pe_jax.properties.toeplitz import cosines, monotonicity_of_psi, psi, turnin
 
 __all__ = [
     "MINIMUM_RUNS",
+    "Basis",
     "Correlation",
     "Curve",
+    "Decomposition",
     "Fit",
     "Kernel",
+    "Probe",
+    "Tokens",
     "agreement",
     "bands",
     "change",
@@ -50,12 +56,15 @@ __all__ = [
     "compile_sweep",
     "correlate",
     "cosines",
+    "decompose",
     "distinctness",
     "forward_share",
     "growth",
     "identical_words",
     "is_massive",
     "largest_ratio",
+    "linear_probe",
+    "mlp_probe",
     "monotonicity",
     "monotonicity_of_psi",
     "offset_curve",
@@ -63,6 +72,7 @@ __all__ = [
     "overlap",
     "pair_norms",
     "position_products",
+    "positional_basis",
     "proximity",
     "psi",
     "random_others",

@@ -17,6 +17,8 @@ from pe_jax.reports.property_report import (
     identical_words,
     massive_values,
     offset_kernels,
+    position_probe,
+    positional_basis,
     positions_by_head,
     regression_probe,
     rotary_frequencies,
@@ -50,6 +52,12 @@ PARTS: dict[str, ReportPart] = {
     "scores": ReportPart(scores.scores, "a run with checkpoints of two steps or more"),
     "heads": ReportPart(
         positions_by_head.heads, "a run, an untrained encoding or an imported BERT"
+    ),
+    "positional_basis": ReportPart(
+        positional_basis.positional_basis, "a run, an untrained encoding or an imported BERT"
+    ),
+    "position_probe": ReportPart(
+        position_probe.position_probe, "a run, an untrained encoding or an imported BERT"
     ),
     "regression": ReportPart(regression_probe.regression, "an encoding with position vectors"),
     "rotary_frequencies": ReportPart(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
-from pe_jax import data, properties
+from pe_jax import data
 from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder
 from pe_jax.models import BertConfig, BertForPretraining
@@ -70,9 +70,10 @@ def _texts(subject: Subject, settings: Settings) -> Texts:
     if subject.words is None:
         raise ValueError(f"{subject.name} is a table of positions, not a model that reads text.")
     if subject.tokenizer is None:
-        key, words = jax.random.key(config.seed), jnp.asarray(subject.words)
-        drawn = properties.random_texts(key, words, count=config.texts, length=length)
-        return Texts(np.asarray(drawn)[:, 0], None, None, "random words")
+        # Independent of each other, which rotations of a text would not be.
+        rng = np.random.default_rng(config.seed)
+        drawn = rng.choice(subject.words, (config.texts, length)).astype(np.int32)
+        return Texts(drawn, None, None, "random words")
     corpus, documents, source = _corpus(subject, subject.tokenizer, config.text)
     vocabulary = data.vocabulary(subject.tokenizer)
     inside = _pieces(corpus, documents, config.texts, length - 2)
