@@ -8,20 +8,26 @@ from pe_jax.figures.curves import (
     psi_curves,
     score_curves,
 )
+from pe_jax.figures.head_maps import head_maps
 from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
 from pe_jax.figures.lengths import LengthPanel, length_curves, score_map
 from pe_jax.figures.matrices import Panel, matrix_grid
+from pe_jax.figures.model_curves import CurvePanel, Line, model_curves
 
 __all__ = [
     "Axis",
     "CorrelationTable",
+    "CurvePanel",
     "LengthPanel",
+    "Line",
     "OffsetPanel",
     "Panel",
     "correlation_map",
     "cosine_curves",
+    "head_maps",
     "length_curves",
     "matrix_grid",
+    "model_curves",
     "offset_curves",
     "prediction_plot",
     "psi_curves",

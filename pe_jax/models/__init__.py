@@ -22,6 +22,7 @@ with extra("flax"):
         projections,
         queries_and_keys,
         query_key_matrices,
+        weights_map,
     )
 
 __all__ = [
@@ -45,4 +46,5 @@ __all__ = [
     "queries_and_keys",
     "query_key_matrices",
     "train_flops",
+    "weights_map",
 ]

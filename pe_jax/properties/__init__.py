@@ -1,5 +1,15 @@
 """Properties of position encodings: metrics as pure jitted functions, sweeps, and probes."""
 
+from pe_jax.properties.attention_flow import (
+    Shares,
+    Sinks,
+    effective_keys,
+    mean_distance,
+    rollout,
+    shares,
+    sink_mass,
+)
+from pe_jax.properties.estimate import Estimate, in_batches, over_texts
 from pe_jax.properties.literature import (
     chen_locality,
     chen_symmetry,
@@ -21,10 +31,12 @@ from pe_jax.properties.offset_kernel import (
     random_texts,
     random_words,
 )
+from pe_jax.properties.place import Places, bin_edges, by_place
 from pe_jax.properties.position_regression import Fit, regress
 from pe_jax.properties.probing import identical_words, position_products
 from pe_jax.properties.requirements import change, distinctness, growth
 from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
+from pe_jax.properties.shift import shift_curve, state_change
 from pe_jax.properties.sweeps import compile_sweep, sweep
 from pe_jax.properties.toeplitz import cosines, monotonicity_of_psi, psi, turning_point
 
@@ -32,8 +44,14 @@ __all__ = [
     "MINIMUM_RUNS",
     "Correlation",
     "Curve",
+    "Estimate",
     "Fit",
     "Kernel",
+    "Places",
+    "Shares",
+    "Sinks",
+    "bin_edges",
+    "by_place",
     "change",
     "chen_locality",
     "chen_symmetry",
@@ -41,21 +59,30 @@ __all__ = [
     "correlate",
     "cosines",
     "distinctness",
+    "effective_keys",
     "forward_share",
     "growth",
     "identical_words",
+    "in_batches",
+    "mean_distance",
     "monotonicity",
     "monotonicity_of_psi",
     "offset_curve",
     "offset_kernel",
+    "over_texts",
     "position_products",
     "proximity",
     "psi",
     "random_texts",
     "random_words",
     "regress",
+    "rollout",
     "saponati_directionality",
     "saponati_symmetry",
+    "shares",
+    "shift_curve",
+    "sink_mass",
+    "state_change",
     "sweep",
     "symmetry",
     "translation_invariance",

@@ -12,14 +12,17 @@ from ml_collections import ConfigDict
 from pe_jax.console.terminal import say
 from pe_jax.files import write_text
 from pe_jax.reports.property_report import (
+    attention_flow,
     evolution,
     frequencies,
     identical_words,
     offset_kernels,
+    place,
     positions_by_head,
     regression_probe,
     scores,
     scores_against_properties,
+    shift,
     table1,
     vectors,
 )
@@ -50,6 +53,11 @@ PARTS: dict[str, ReportPart] = {
         positions_by_head.heads, "a run, an untrained encoding or an imported BERT"
     ),
     "regression": ReportPart(regression_probe.regression, "an encoding with position vectors"),
+    "shift": ReportPart(shift.shift, "a run, an untrained encoding or an imported BERT"),
+    "place": ReportPart(place.place, "a model with a masked-LM head"),
+    "attention_flow": ReportPart(
+        attention_flow.flow, "a run, an untrained encoding or an imported BERT"
+    ),
     "correlation": ReportPart(
         scores_against_properties.correlation, "four runs or more that have scores"
     ),

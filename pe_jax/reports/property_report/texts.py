@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
 from pe_jax import data, properties
@@ -31,6 +32,10 @@ _MASKED = 0.15  # The share of tokens that are masked, BERT's.
 
 # `loss(params, tokens [B, L], targets [B, L], positions) -> [B, L]`, nats.
 MaskedLoss = Callable[[Params, Int[Array, "B L"], Int[Array, "B L"], Positions | None], jax.Array]
+# The same with 1.0 where the target is the likeliest token, else 0.0.
+MaskedScores = Callable[
+    [Params, Int[Array, "B L"], Int[Array, "B L"], Positions | None], tuple[jax.Array, jax.Array]
+]
 
 
 class Texts(NamedTuple):
@@ -60,13 +65,13 @@ def texts(subject: Subject, settings: Settings) -> Texts:
       ValueError: if there is too little text, or the subject is a table of positions alone.
     """
     if subject not in settings.texts:
-        settings.texts[subject] = _texts(subject, settings)
+        length = min(settings.config.length, subject.length)
+        settings.texts[subject] = texts_of_length(subject, settings.config, length)
     return settings.texts[subject]
 
 
-def _texts(subject: Subject, settings: Settings) -> Texts:
-    config = settings.config
-    length = min(config.length, subject.length)
+def texts_of_length(subject: Subject, config: ConfigDict, length: int) -> Texts:
+    """`texts` of another length; raises as it does."""
     if subject.words is None:
         raise ValueError(f"{subject.name} is a table of positions, not a model that reads text.")
     if subject.tokenizer is None:
@@ -137,16 +142,26 @@ def masked_lm(subject: Subject) -> tuple[MaskedLoss, Params] | None:
 
 @functools.cache
 def _masked_lm(config: BertConfig) -> MaskedLoss:
-    def loss(
+    scores = masked_scores(config)
+    return lambda params, tokens, targets, positions=None: scores(
+        params, tokens, targets, positions
+    )[0]
+
+
+@functools.cache
+def masked_scores(config: BertConfig) -> MaskedScores:
+    """Loss and top-1 accuracy of every token, for a model that has the head; pure."""
+
+    def scores(
         params: Params,
         tokens: Int[Array, "B L"],
         targets: Int[Array, "B L"],
         positions: Positions | None = None,
-    ) -> Float[Array, "B L"]:
+    ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
         everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
         logits = BertForPretraining(config).apply(
             {"params": params}, tokens, everywhere, positions=positions
         )
-        return cross_entropy(logits.masked_lm, targets)[0]  # type: ignore[union-attr]
+        return cross_entropy(logits.masked_lm, targets)  # type: ignore[union-attr]
 
-    return loss
+    return scores
