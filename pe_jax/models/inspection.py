@@ -229,7 +229,7 @@ def weights_map(
             return attention_weights(q, k, encoding, own, context)
 
         inside = _compared_below(config, params, tokens, config.num_layers)
-        return jnp.stack([weights(i, *one) for i, one in enumerate(inside)], axis=1)
+        return jnp.stack([weights(i, *one[:3]) for i, one in enumerate(inside)], axis=1)
 
     return attend
 
