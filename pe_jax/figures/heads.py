@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from pe_jax.figures import style
 
 
-class HeadMap(NamedTuple):
+class HeadProfile(NamedTuple):
     """Values `[N, H, M]` of N layers and H heads, NaN where a layer has none."""
 
     title: str
@@ -21,8 +21,8 @@ class HeadMap(NamedTuple):
 
 
 @style.applied
-def head_maps(
-    panels: Sequence[HeadMap],
+def head_profiles(
+    panels: Sequence[HeadProfile],
     path: str | Path,
     *,
     title: str,

@@ -6,11 +6,12 @@ positional "embedding" learned?* In float64: tables of low-frequency sinusoids a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from pe_jax.properties.ridge import r_squared, ridge_maps
 from pe_jax.shapes import Array, Bool, Float, Int
 
 RIDGE = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -60,37 +61,16 @@ def regress(
             f"A regression probe trains on 2 vectors or more and tests on others, got {len(x)} "
             f"vectors, {train.sum()} of them to train on."
         )
-    if min(ridge) < 0:
-        raise ValueError(f"A ridge penalty is 0 or more, got {min(ridge)}.")
     if not np.isfinite(x).all():
         raise ValueError("The position vectors hold values that are not finite.")
+    predictions = (linear(x) for linear in ridge_maps(x[train], y[train], ridge))
     subsets = {"all": np.ones_like(train), "train": train, "test": ~train}
     return [
         Fit(
             float(penalty),
             predicted,
-            {name: _r2(y[subset], predicted[subset]) for name, subset in subsets.items()},
+            {name: r_squared(y[subset], predicted[subset]) for name, subset in subsets.items()},
             {name: float(abs(y - predicted)[subset].mean()) for name, subset in subsets.items()},
         )
-        for penalty, predicted in zip(ridge, _predictions(x, y, train, ridge), strict=True)
+        for penalty, predicted in zip(ridge, predictions, strict=True)
     ]
-
-
-def _predictions(
-    x: np.ndarray, y: np.ndarray, train: np.ndarray, ridge: Sequence[float]
-) -> Iterator[np.ndarray]:
-    """The predictions for all rows of `x`, for each penalty."""
-    mean_x, mean_y = x[train].mean(0), y[train].mean()
-    u, s, vt = np.linalg.svd(x[train] - mean_x, full_matrices=False)
-    projection = u.T @ (y[train] - mean_y)
-    largest = s[0] if len(s) else 0.0
-    # Without the directions whose singular values are rounding errors.
-    rank = int((s > largest * np.finfo(np.float64).eps * max(x[train].shape)).sum())
-    for penalty in ridge:
-        gain = s[:rank] / (s[:rank] ** 2 + penalty * largest**2)
-        yield (x - mean_x) @ (vt[:rank].T @ (gain * projection[:rank])) + mean_y
-
-
-def _r2(y: np.ndarray, predicted: np.ndarray) -> float:
-    spread = ((y - y.mean()) ** 2).sum()
-    return float(1 - ((y - predicted) ** 2).sum() / spread) if spread else float("nan")

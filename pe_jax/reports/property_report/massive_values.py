@@ -229,8 +229,8 @@ def _effect_cells(
 def _map(subject: Subject, moments: _Moments, settings: Settings) -> Path:
     """M over its head's mean, of every head."""
     ratios = moments.norms / np.maximum(moments.norms.mean(-1, keepdims=True), 1e-30)
-    return figures.head_maps(
-        [figures.HeadMap(what, one) for what, one in zip(_WHAT, ratios, strict=True)],
+    return figures.head_profiles(
+        [figures.HeadProfile(what, one) for what, one in zip(_WHAT, ratios, strict=True)],
         settings.figure(f"massive_values_{subject.name}"),
         title=f"Size of the dimensions of heads: {subject.name}",
         columns="dimension of the head",

@@ -12,16 +12,21 @@ from ml_collections import ConfigDict
 from pe_jax.console.terminal import say
 from pe_jax.files import write_text
 from pe_jax.reports.property_report import (
+    attention_flow,
     evolution,
     frequencies,
     identical_words,
     massive_values,
     offset_kernels,
+    place,
+    position_probe,
+    positional_basis,
     positions_by_head,
     regression_probe,
     rotary_frequencies,
     scores,
     scores_against_properties,
+    shift,
     table1,
     vectors,
 )
@@ -51,12 +56,23 @@ PARTS: dict[str, ReportPart] = {
     "heads": ReportPart(
         positions_by_head.heads, "a run, an untrained encoding or an imported BERT"
     ),
+    "positional_basis": ReportPart(
+        positional_basis.positional_basis, "a run, an untrained encoding or an imported BERT"
+    ),
+    "position_probe": ReportPart(
+        position_probe.position_probe, "a run, an untrained encoding or an imported BERT"
+    ),
     "regression": ReportPart(regression_probe.regression, "an encoding with position vectors"),
     "rotary_frequencies": ReportPart(
         rotary_frequencies.frequencies, "a run, an encoding or a BERT with a rotary encoding"
     ),
     "massive_values": ReportPart(
         massive_values.massive, "a run, an untrained encoding or an imported BERT"
+    ),
+    "shift": ReportPart(shift.shift, "a run, an untrained encoding or an imported BERT"),
+    "place": ReportPart(place.place, "a model with a masked-LM head"),
+    "attention_flow": ReportPart(
+        attention_flow.flow, "a run, an untrained encoding or an imported BERT"
     ),
     "correlation": ReportPart(
         scores_against_properties.correlation, "four runs or more that have scores"

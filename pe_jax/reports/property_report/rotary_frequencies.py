@@ -247,8 +247,8 @@ def _map(subject: Subject, layers: list[_Layer], settings: Settings) -> Path:
         norms = norms / np.maximum(norms.mean(-1, keepdims=True), 1e-30)
         shown[:, one.number, :, : norms.shape[-1]] = norms
     titles = "queries", "keys"
-    return figures.head_maps(
-        [figures.HeadMap(title, one) for title, one in zip(titles, shown, strict=True)],
+    return figures.head_profiles(
+        [figures.HeadProfile(title, one) for title, one in zip(titles, shown, strict=True)],
         settings.figure(f"rotary_frequencies_{subject.name}"),
         title=f"Norms by rotary frequency: {subject.name}",
         columns="pair, fastest to slowest",

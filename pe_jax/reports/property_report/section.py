@@ -15,6 +15,7 @@ from pe_jax.properties import Kernel
 from pe_jax.reports.property_report.subjects import Subject
 
 if TYPE_CHECKING:
+    from pe_jax.reports.property_report.hidden import Hidden
     from pe_jax.reports.property_report.texts import Texts
 
 
@@ -35,7 +36,8 @@ class Settings:
     Attributes:
       probes: Ā `[H, L, L]`, attention among identical words, by subject and kind; filled as it is
         measured, and dropped with the subject: table 1 makes many.
-      kernels, texts: offset kernels, and what trained models read, likewise.
+      kernels, texts, hidden: offset kernels, what trained models read, and what they make of it,
+        likewise.
     """
 
     config: ConfigDict
@@ -47,6 +49,9 @@ class Settings:
         default_factory=WeakKeyDictionary
     )
     texts: WeakKeyDictionary[Subject, Texts] = dataclasses.field(default_factory=WeakKeyDictionary)
+    hidden: WeakKeyDictionary[Subject, Hidden] = dataclasses.field(
+        default_factory=WeakKeyDictionary
+    )
 
     @property
     def windows(self) -> tuple[int, ...]:

@@ -1,0 +1,118 @@
+"""Quantities by layer, of several models."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from pe_jax.figures import style
+
+_COLUMNS = 4  # Of panels, at most.
+_LAYERS = "layers passed"
+
+
+class SharePanel(NamedTuple):
+    """Parts of a whole in the layers of one model.
+
+    Attributes:
+      title: of the panel.
+      shares: name -> `[N]`, which sum to 1 or less; what is missing is not drawn.
+    """
+
+    title: str
+    shares: Mapping[str, np.ndarray]
+
+
+@style.applied
+def layer_shares(
+    panels: Sequence[SharePanel], path: str | Path, *, title: str, label: str, vector: str = ""
+) -> Path:
+    """Shares as bars on top of each other, a bar a layer, a panel a model.
+
+    Args:
+      label: of the shares.
+    """
+    columns = min(len(panels), _COLUMNS)
+    rows = -(-len(panels) // columns)
+    columns = -(-len(panels) // rows)
+    figure = style.new(max(2.5 * columns + 0.6, 4.6), 2.1 * rows + 1.0, title)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    bars = {}
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        below = np.zeros(len(next(iter(panel.shares.values()))))
+        for number, (name, share) in enumerate(panel.shares.items()):
+            bars[name] = axes.bar(
+                range(len(share)), share, bottom=below, width=0.85, color=style.COLOURS[number]
+            )
+            below = below + share
+        axes.set_title(textwrap.fill(panel.title, 30))
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.grid(axis="y", alpha=0.3)
+        _by_layer(axes)
+    figure.supylabel(label, fontsize=9)
+    figure.legend(list(bars.values()), list(bars), loc="outside lower center", ncols=3, fontsize=8)
+    return style.save(figure, path, vector)
+
+
+class LayerPanel(NamedTuple):
+    """A quantity in the layers of several models.
+
+    Attributes:
+      title: of the panel.
+      curves: model -> `[N]`.
+    """
+
+    title: str
+    curves: Mapping[str, np.ndarray]
+
+
+@style.applied
+def layer_curves(
+    panels: Sequence[LayerPanel],
+    path: str | Path,
+    *,
+    title: str,
+    label: str,
+    limits: tuple[float, float],
+    vector: str = "",
+) -> Path:
+    """A line a model, panels side by side.
+
+    Args:
+      label: of the quantity.
+      limits: of the axis.
+    """
+    names = list(panels[0].curves)
+    longest = max(map(len, names))
+    columns = max(1, min(4, 110 // (longest + 8)))
+    figure = style.new(4.0 * len(panels) + 0.4, 3.3 + 0.2 * -(-len(names) // columns), title)
+    lines = {}
+    for axes, panel in zip(
+        figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True
+    ):
+        for number, (name, values) in enumerate(panel.curves.items()):
+            look = style.line_style(number)
+            (lines[name],) = axes.plot(values, marker="o", ms=3, lw=1.4, **look)
+        axes.set_title(panel.title)
+        axes.set_ylim(*limits)
+        axes.grid(alpha=0.3)
+        _by_layer(axes)
+        axes.label_outer()
+    figure.axes[0].set_ylabel(label)
+    figure.legend(
+        list(lines.values()), names, loc="outside lower center", ncols=columns, fontsize=8
+    )
+    return style.save(figure, path, vector)
+
+
+def _by_layer(axes: Axes) -> None:
+    axes.set_xlabel(_LAYERS)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,0 +1,154 @@
+"""The positional basis: what hidden states have in common at a position, in all texts.
+
+Song & Zhong, *Uncovering hidden geometry in Transformers via disentangling position and context*
+(2023, arXiv 2310.04861), equation 1, a two-way analysis of variance without replicates:
+
+    h[c, t] = mean + pos[t] + ctx[c] + resid[c, t]
+
+Shapes: C texts, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.properties.ratio import ratio
+from pe_jax.shapes import Array, Float
+
+_HELD = 0.95  # The share of pos's variance that its dimensions are counted for.
+
+
+class Decomposition(NamedTuple):
+    """The four terms; pos and resid have mean 0 over positions, ctx and resid over texts."""
+
+    mean: Float[Array, "*B D"]
+    position: Float[Array, "*B T D"]
+    context: Float[Array, "*B C D"]
+    residual: Float[Array, "*B C T D"]
+
+
+class Basis(NamedTuple):
+    """How much positions are of hidden states, and in which shape.
+
+    A mean over C texts holds a C-th of the residual's variance as well. That is estimated and
+    subtracted in all but `coherence` and `largest_coherence`: exactly unbiased for pos if the texts
+    are independent, and for ctx if the residuals of a text are, too.
+
+    Attributes:
+      position, context, residual: shares of the variance, which sum to 1; no share is below 0. All
+        are 0 for constant hidden states.
+      floor: what was subtracted from the share of pos. Where `position` is not well above it, what
+        follows are properties of noise.
+      gram: pos·posᵀ.
+      stable_rank: ‖pos‖² / its largest squared singular value (paper, table 1); 0 without pos.
+      dimensions: how many singular values of pos hold 95 % of its variance; 0 without pos.
+      relative_norm: ‖pos‖ / ‖h - mean‖, spectral norms of all C·T rows (paper, table 1).
+      smoothness: share of pos's variance in the lowest frequencies of the discrete cosine transform
+        over positions.
+      coherence, largest_coherence: mean and maximum of |cos(pos[t], ctx[c])|; of random directions
+        the mean is √(2 / πD).
+    """
+
+    position: Float[Array, "*B"]
+    context: Float[Array, "*B"]
+    residual: Float[Array, "*B"]
+    floor: Float[Array, "*B"]
+    gram: Float[Array, "*B T T"]
+    stable_rank: Float[Array, "*B"]
+    dimensions: Float[Array, "*B"]
+    relative_norm: Float[Array, "*B"]
+    smoothness: Float[Array, "*B"]
+    coherence: Float[Array, "*B"]
+    largest_coherence: Float[Array, "*B"]
+
+
+@jax.jit
+def decompose(hidden: Float[Array, "*B C T D"]) -> Decomposition:
+    """Hidden states as the sum of the means of positions and texts, and the rest."""
+    first = hidden[..., :1, :1, :]  # Sums of what differs from it are exact for constant ones.
+    moved = hidden - first
+    mean = moved.mean((-3, -2), keepdims=True)
+    centred = moved - mean
+    position = centred.mean(-3, keepdims=True)
+    context = centred.mean(-2, keepdims=True)
+    residual = centred - position - context
+    mean = (first + mean)[..., 0, 0, :]
+    return Decomposition(mean, position[..., 0, :, :], context[..., 0, :], residual)
+
+
+@partial(jax.jit, static_argnames="low")
+def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basis:
+    """The shares of positions and texts in hidden states, and the shape of pos.
+
+    Args:
+      hidden: of one layer, or of several.
+      low: how many frequencies count as low, the constant one not among them; the paper shows so
+        many. White noise has low / (T - 1) of its variance there.
+
+    Raises:
+      ValueError: for fewer than two texts or positions.
+    """
+    *_, texts, length, _ = hidden.shape
+    if min(texts, length) < 2:
+        raise ValueError(f"Needs two texts and two positions, got {texts} and {length}.")
+    mean, position, context, residual = decompose(hidden)
+    product = partial(jnp.einsum, precision="highest")
+    variance = lambda x: (x**2).sum(-1).mean(-1)
+    rest = variance(residual).mean(-1)
+    whole = variance(position) + variance(context) + rest
+    # What rounding leaves of hidden states that should all be the same.
+    rounding = 8 * jnp.finfo(hidden.dtype).eps * jnp.abs(hidden).max((-3, -2, -1))
+    whole = jnp.where(whole <= rounding**2 * hidden.shape[-1], 0.0, whole)
+
+    # The errors of pos have the covariance of a text's residuals, over C - 1.
+    noise = product("...ctd,...csd->...ts", residual, residual) / (texts * (texts - 1))
+    gram = product("...td,...sd->...ts", position, position) - noise
+    trace = jnp.where(whole > 0, jnp.trace(gram, axis1=-2, axis2=-1), 0.0)
+    trace = jnp.maximum(trace, 0.0)
+    of_position = ratio(trace / length, whole, 0.0)
+    of_context = jnp.maximum(variance(context) - rest / (length - 1), 0.0)
+    of_context = ratio(of_context, whole, 0.0)
+
+    values = jnp.linalg.eigvalsh(gram)[..., ::-1]  # Squared singular values of pos.
+    missing = jnp.cumsum(values, -1) < _HELD * trace[..., None]
+    largest = jnp.linalg.eigvalsh(_scatter(hidden - mean[..., None, None, :]))[..., -1]
+    waves = _cosines(length)[1 : low + 1]
+    lowest = product("ft,...ts,fs->...", waves, gram, waves)
+    cosines = jnp.abs(product("...td,...cd->...tc", _unit(position), _unit(context)))
+    there = lambda x: jnp.where(trace > 0, x, 0.0)
+    return Basis(
+        position=of_position,
+        context=of_context,
+        residual=jnp.where(whole > 0, 1 - of_position - of_context, whole),
+        floor=ratio(rest / (texts - 1), whole, 0.0),
+        gram=gram,
+        stable_rank=there(ratio(trace, values[..., 0], 0.0)),
+        dimensions=there(1.0 + missing.sum(-1)),
+        relative_norm=there(jnp.sqrt(ratio(texts * values[..., 0], largest, 0.0))),
+        smoothness=jnp.clip(ratio(lowest, trace, 0.0), 0.0, 1.0),
+        coherence=cosines.mean((-2, -1)),
+        largest_coherence=cosines.max((-2, -1)),
+    )
+
+
+def _scatter(x: Array) -> jax.Array:
+    """The sum over texts and positions of x·xᵀ, `[*B, D, D]`."""
+    return jnp.einsum("...ctd,...cte->...de", x, x, precision="highest")
+
+
+def _cosines(length: int) -> np.ndarray:
+    """The orthonormal discrete cosine transform (II), frequencies by positions."""
+    at = np.arange(length)
+    rows = np.cos(np.pi / length * at[:, None] * (at + 0.5)) * np.sqrt(2 / length)
+    rows[0] /= np.sqrt(2)
+    return rows.astype(np.float32)
+
+
+def _unit(x: Array) -> jax.Array:
+    """Vectors of length 1, or 0."""
+    return ratio(x, jnp.sqrt((x**2).sum(-1, keepdims=True)), 0.0)
