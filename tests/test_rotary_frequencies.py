@@ -14,7 +14,7 @@ from pe_jax import encodings, properties
 from pe_jax.encodings import Context, with_factors
 from pe_jax.models import BertForPretraining, queries_keys_values, rotations, with_constants
 from pe_jax.reports.property_report import from_name, measure_properties, rotary_frequencies
-from pe_jax.reports.property_report.interventions import changed_losses, compared, over_texts
+from pe_jax.reports.property_report.interventions import by_text, changed_losses, differences
 from pe_jax.reports.property_report.section import Settings
 
 LENGTH = 6
@@ -167,7 +167,7 @@ def test_constants_in_some_dimensions():
 def test_all_texts_in_batches():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 7, 400)).astype(np.float32)  # Two of them at a time.
-    found = over_texts(lambda a, pair: (a * pair[0].sum(1), pair[1] * 2), (x, y), 3.0)
+    found = by_text(lambda a, pair: (a * pair[0].sum(1), pair[1] * 2), (x, y), 3.0)
     np.testing.assert_allclose(found[0], 3 * x.sum(1), rtol=1e-4)
     np.testing.assert_array_equal(found[1], 2 * y)
 
@@ -203,10 +203,10 @@ def test_losses_without_bands():
         reference_loss("rope", without, texts),
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    changes = compared(found)
-    assert changes[0].mean == pytest.approx((found[1] - found[0]).mean(), abs=1e-6)
+    changes = differences(found)
+    assert changes.mean[0] == pytest.approx((found[1] - found[0]).mean(), abs=1e-6)
     spread = np.std(found[1].astype(float) - found[0], ddof=1)
-    assert changes[0].error == pytest.approx(spread / np.sqrt(tiny.TEXTS), rel=1e-4)
+    assert changes.error[0] == pytest.approx(spread / np.sqrt(tiny.TEXTS), rel=1e-4)
 
 
 @pytest.fixture
@@ -236,8 +236,10 @@ def test_the_report(config, tmp_path):
     assert one["bands"][1]["keys"] == pytest.approx(by_head[..., 2:].mean(), rel=1e-6)
     assert one["bands"][0]["fastest"] == 1 and one["bands"][1]["slowest"] == pytest.approx(1e-3)
     changes = reference_loss("rope(proportional=0.5)", subjects[0].heads, tiny.texts()).mean()
-    assert one["still"][1]["change"] == pytest.approx(changes - one["loss"], abs=1e-5)
-    assert len(one["still"]) == len(one["dropped"]) == 3  # The last is of all bands.
+    assert one["still"]["change"][1] == pytest.approx(changes - one["loss"], abs=1e-5)
+    assert (
+        len(one["still"]["change"]) == len(one["dropped"]["error"]) == 3
+    )  # The last is of all bands.
     assert [layer["layer"] for layer in other["layers"]] == [0]
     json.dumps(section.numbers)
     assert all(path.exists() for path in section.figures) and len(section.figures) == 3

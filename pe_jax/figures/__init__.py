@@ -9,7 +9,7 @@ from pe_jax.figures.curves import (
     score_curves,
 )
 from pe_jax.figures.head_maps import head_maps
-from pe_jax.figures.heads import Changes, HeadProfile, change_points, head_profiles
+from pe_jax.figures.heads import HeadProfile, head_profiles
 from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
 from pe_jax.figures.layers import LayerPanel, SharePanel, layer_curves, layer_shares
 from pe_jax.figures.lengths import LengthPanel, length_curves, score_map
@@ -18,7 +18,6 @@ from pe_jax.figures.model_curves import CurvePanel, Line, model_curves
 
 __all__ = [
     "Axis",
-    "Changes",
     "CorrelationTable",
     "CurvePanel",
     "HeadProfile",
@@ -28,7 +27,6 @@ __all__ = [
     "OffsetPanel",
     "Panel",
     "SharePanel",
-    "change_points",
     "correlation_map",
     "cosine_curves",
     "head_maps",

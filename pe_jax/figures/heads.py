@@ -1,9 +1,9 @@
-"""Numbers of every head of every layer, as maps side by side; changes by kind, as points."""
+"""Numbers of every head of every layer, as maps side by side."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,54 +62,4 @@ def head_profiles(
     figure.colorbar(
         image, ax=list(grid), label=label, aspect=25, extend="max" if above else "neither"
     )
-    return style.save(figure, path, vector)
-
-
-class Changes(NamedTuple):
-    """What several things do to a number, and the standard errors, `[C]` each."""
-
-    means: np.ndarray
-    errors: np.ndarray
-
-
-@style.applied
-def change_points(
-    panels: Mapping[str, Mapping[str, Changes]],
-    names: Sequence[str],
-    path: str | Path,
-    *,
-    title: str,
-    columns: str,
-    label: str,
-    vector: str = "",
-) -> Path:
-    """Changes as points with their standard errors, joined by lines, a line for each model.
-
-    Args:
-      panels: title -> model -> changes.
-      names: of the C.
-      columns: what the C are.
-      label: of the changes, with their unit.
-    """
-    figure = style.new(3.1 * len(panels) + 0.6, 3.6, title)
-    grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    lines = {}
-    for axes, (name, models) in zip(grid, panels.items(), strict=True):
-        axes.axhline(0, color="0.5", lw=0.8, zorder=0)
-        spread = 0.3 * (np.arange(len(models)) - (len(models) - 1) / 2) / len(models)
-        for number, (model, changes) in enumerate(models.items()):
-            lines[model] = axes.errorbar(
-                np.arange(len(names)) + spread[number], changes.means, changes.errors,
-                marker="o", ms=3.5, lw=1, capsize=2, **style.line_style(number),
-            )  # fmt: skip
-        shown = slice(None, None, -(-len(names) // 8))  # As many as have room.
-        axes.set_xticks(np.arange(len(names))[shown], names[shown])
-        axes.set_title(name)
-        axes.set_xlabel(columns)
-        axes.grid(alpha=0.3)
-    grid[0].set_ylabel(label)
-    if len(lines) > 1:
-        figure.legend(
-            list(lines.values()), list(lines), loc="outside lower center", ncols=3, fontsize=8
-        )
     return style.save(figure, path, vector)
