@@ -9,7 +9,11 @@ python train.py --config=... --workdir=gs://... --coordinator=auto       (on eac
 from collections.abc import Callable
 from pathlib import Path
 
+from pe_jax.console import stopping
 from pe_jax.errors import extra
+
+if __name__ == "__main__":
+    stopping.catch()  # The imports below take seconds.
 
 with extra("train", SystemExit):
     import flax

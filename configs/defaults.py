@@ -100,7 +100,7 @@ def finetuning() -> ConfigDict:
     config.select = "last"  # Which scores count: of the "last" step, or each seed's "best".
     config.log_every = 100
     config.eval_every = 0  # Steps; 0 scores at the end only.
-    config.checkpoint_every = 0  # Steps; 0 saves at the end only.
+    config.checkpoint_every = 0  # Steps; 0 saves after every tenth of them.
     config.keep_checkpoints = 1
     return config
 

@@ -42,6 +42,9 @@ def get_config():
     config.seeds = 3  # Random models that table 1 averages over.
     config.table_window = 10  # Offsets of its local monotonicity.
 
+    config.bands = 4  # Of the frequencies of a rotary encoding, equally large.
+    config.massive = 5.0  # Massive values of queries and keys: as many times their head's mean.
+
     config.ridge = RIDGE  # Penalties of the regression probe.
     config.family = ""  # For tables whose file does not tell: bert, roberta or gpt2.
     config.score_examples = 256  # Held-out examples that each checkpoint is scored on.

@@ -29,13 +29,16 @@ def extra(name: str, error: Callable[[str], BaseException] = ModuleNotFoundError
         ) from missing
 
 
-class Interrupted(Exception):
-    """A run that was asked to stop, and has saved.
+class Interrupted(SystemExit):
+    """A command that was asked to stop. Nothing that catches errors catches it.
 
     Attributes:
-      status: what the process exits with.
+      code: what the process exits with.
     """
 
-    def __init__(self, step: int, status: int):
-        super().__init__(f"Stopped and saved at step {step:,}. The same command resumes it.")
-        self.status = status
+    def __init__(self, message: str, status: int):
+        super().__init__(status)
+        self._message = message
+
+    def __str__(self) -> str:
+        return self._message

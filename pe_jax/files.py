@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -57,6 +58,24 @@ def sha256(path: Path) -> str:
     """The digest of a local file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path, way_out: str) -> Json:
+    """The object in a JSON file of a run.
+
+    Args:
+      way_out: what to do about a damaged file, a sentence.
+
+    Raises:
+      ValueError: for a file that holds none; the message names it.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # Of JSON, or bytes that are no text.
+        raise ValueError(f"{path} is damaged ({error}). {way_out}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged (it holds no object). {way_out}")
+    return found
 
 
 def write_text(path: Path, text: str) -> None:

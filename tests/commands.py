@@ -8,6 +8,9 @@ from unittest import mock
 
 from absl import flags, logging
 
+from pe_jax.console import stopping
+from pe_jax.errors import Interrupted
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -26,6 +29,8 @@ def call(script, *args):
         except SystemExit as end:
             status = end.code or 0
         finally:
+            with contextlib.suppress(Interrupted):
+                stopping.end()
             _forget(path)
             flags.FLAGS.unparse_flags()
             logging.set_verbosity(verbosity)

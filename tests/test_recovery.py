@@ -28,7 +28,7 @@ from pe_jax.tasks import pretraining
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import Checkpoints, newest_params, saved_steps
 from pe_jax.training.fingerprint import fingerprint
-from pe_jax.training.metrics_writer import MetricsWriter
+from pe_jax.training.metrics_writer import MetricsWriter, read_metrics
 
 
 def same(one, other):
@@ -104,11 +104,19 @@ def test_told_to_stop(straight, tmp_path, number, status):
         patch.setattr(pretraining.Program, "train_step", telling)
         with pytest.raises(Interrupted, match="Stopped and saved at step 6") as stopped:
             pretraining.run(config, tmp_path / "run")
-    assert stopped.value.status == status
+    assert stopped.value.code == status
     assert saved_steps(tmp_path / "run") == [4, 6]
     assert signal.getsignal(number) == before
     pretraining.run(config, tmp_path / "run")
     assert same(tmp_path / "run", done)
+    # A line of the log covers the same steps, also where the run was stopped between two lines.
+    left, right = ([*map(_numbers, read_metrics(run))] for run in (tmp_path / "run", done))
+    assert left == right and [line["step"] for line in left][:2] == [4, 8]
+
+
+def _numbers(line):
+    """A line of the log without what depends on the time that steps take."""
+    return {k: v for k, v in line.items() if not k.endswith(("_per_second", "data_wait"))}
 
 
 def test_two_runs_in_one_folder(straight, tmp_path):
@@ -179,7 +187,8 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, damage):
     folder = shutil.copytree(straight[1], tmp_path / "run")
     damage(folder / "checkpoints" / "12")
     before = {path.name: path.read_bytes() for path in files(folder / "checkpoints" / "12", "*")}
-    with contextlib.closing(Checkpoints(folder, keep=10)) as checkpoints:
+    run = workdir.identity(straight[0], (folder / "tokenizer.json").read_text())
+    with contextlib.closing(Checkpoints(folder, keep=10, run=run)) as checkpoints:
         restored = checkpoints.restore_newest(fresh)
         assert checkpoints.steps() == [4, 8]
     assert restored.step == restored.state.step == 8
@@ -234,6 +243,56 @@ def test_fingerprints():
     assert fingerprint(zeros) != fingerprint({"a": jnp.ones(3), "b": jnp.zeros(3)})
     with pytest.raises(TypeError, match="bfloat16"):
         fingerprint(jnp.zeros(3, jnp.bfloat16))
+
+
+def nuls(path):
+    """What some file systems leave after a power cut."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def a_line_of_nuls(path):
+    first, second, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, "\0" * (len(second) - 1) + "\n", *rest]))
+
+
+def another_word(path):
+    path.write_text(path.read_text().replace('"whale"', '"trout"'))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("config.json", nuls, r"config\.json is damaged \(.*\)\. Remove it: the command that"),
+        ("tokenizer.json", nuls, r"tokenizer\.json is not a tokenizer"),
+        ("tokenizer.json", another_word, r"(?s)None of the chec.*with another config or tokenizer"),
+        (
+            "metrics.jsonl",
+            a_line_of_nuls,
+            r"Line 2 of .*metrics\.jsonl is damaged: .*Remove it",
+        ),
+    ],
+)
+def test_a_damaged_file_of_a_run(straight, tmp_path, name, damage, message):
+    """The file is named, with the way out; nothing is changed."""
+    config, done = straight
+    folder = shutil.copytree(done, tmp_path / "run")
+    damage(folder / name)
+    before = (folder / name).read_bytes()
+    with pytest.raises(ValueError, match=message):
+        pretraining.run(config, folder)
+    assert (folder / name).read_bytes() == before
+    assert saved_steps(folder) == [4, 8, 12]
+
+
+def test_a_checkpoint_of_another_run(straight, tmp_path, capsys):
+    config, done = straight
+    other = config.copy_and_resolve_references()
+    other.seed = 9
+    folder = tmp_path / "run"
+    shutil.copytree(done / "checkpoints", folder / "checkpoints")
+    with pytest.raises(ValueError, match="of a run with another config or tokenizer"):
+        pretraining.run(other, folder)
+    assert saved_steps(folder) == [4, 8, 12]
 
 
 # --- a full disk, a diverging loss ----------------------------------------------------------------

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 
-import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -198,7 +197,7 @@ def test_fsdp_gathers_parameters_and_no_activations():
 def test_a_checkpoint_fits_any_layout(tmp_path, saved, restored):
     state, like = Setup(*saved, WIDE).init(seed=0), Setup(*restored, WIDE).init(seed=1)
     with contextlib.closing(Checkpoints(tmp_path, keep=1)) as checkpoints:
-        checkpoints.save(state, iter(grain.MapDataset.range(8).to_iter_dataset()))
+        checkpoints.save(state, {"data": 8})
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         back = checkpoints.restore_newest(like).state
         params = checkpoints.restore_params(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
+from pe_jax.console import stopping
 from pe_jax.console.compile_cache import cache_compiled_programs
 from pe_jax.console.terminal import say
 from pe_jax.errors import Interrupted
@@ -37,12 +39,15 @@ def main(command: Callable[[], None]) -> None:
         # Hides the libraries' own progress messages; warnings still show.
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)
-        cache_compiled_programs()
         try:
+            cache_compiled_programs()
             command()
+            stopping.end()
         except Interrupted as stopped:
             say(str(stopped))
-            raise SystemExit(stopped.status) from None
+            if stopped.code == stopping.EXIT_STATUS[signal.SIGINT]:  # SIGTERM stops all hosts.
+                _leave(stopped.code)
+            raise
         except Exception as error:
             mistake = isinstance(error, ValueError | OSError | FloatingPointError)
             if mistake and logging.get_verbosity() <= logging.INFO:
@@ -52,6 +57,7 @@ def main(command: Callable[[], None]) -> None:
             _leave(1)
             raise SystemExit(1) from None
 
+    stopping.catch()
     app.run(run, argv=sys.argv, flags_parser=parse)
 
 

@@ -30,6 +30,7 @@ from pe_jax.encodings.base import (
     PositionEncoding,
     Positions,
     Projections,
+    Rotation,
     Sequences,
     View,
     embed,
@@ -76,6 +77,7 @@ from pe_jax.encodings.rotary import (
     rope_ntk,
     rope_yarn,
     rotate_heads,
+    with_factors,
     xpos,
 )
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
@@ -98,6 +100,7 @@ __all__ = [
     "Positions",
     "Projections",
     "Reach",
+    "Rotation",
     "Sequences",
     "Sizes",
     "Stack",
@@ -167,5 +170,6 @@ __all__ = [
     "transformer_xl",
     "tupe",
     "window",
+    "with_factors",
     "xpos",
 ]

@@ -131,6 +131,22 @@ class Offsets(NamedTuple):
         return any((self.keys, self.queries, self.values, self.bias))
 
 
+class Rotation(NamedTuple):
+    """What an encoding rotates: pairs of dimensions of queries and keys, by ω · position each.
+
+    Attributes:
+      pairs: the two dimensions of a head that make each of the F pairs.
+      frequencies: `params -> [#H, F]`, ω in radians per position; of encodings whose frequencies
+        depend on the length, those of short inputs.
+      heads: `Part.heads` with one more argument, factors `[#H, F]` of the frequencies: a pair of
+        factor 0 does not rotate.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    frequencies: Callable[[Params], jax.Array]
+    heads: Callable[[Params, Array, Array, Array, Context, Array], tuple[Array, Array, Array]]
+
+
 class View(NamedTuple):
     """How an encoding is measured. Attention never reads it.
 
@@ -138,11 +154,13 @@ class View(NamedTuple):
       kind: what vectors are indexed by, positions or offsets.
       vectors: `(params, x [...]) -> [..., D or d]`, the position vectors P(x) themselves.
       frequencies: `params -> [F]`, radians per position, of a sinusoidal or rotary encoding.
+      rotation: of a rotary encoding of positions of one axis.
     """
 
     kind: Literal["absolute", "relative"]
     vectors: Callable[[Params, Array], jax.Array] | None = None
     frequencies: Callable[[Params], jax.Array] | None = None
+    rotation: Rotation | None = None
 
 
 class About(NamedTuple):

@@ -8,6 +8,7 @@ from pe_jax.figures.curves import (
     psi_curves,
     score_curves,
 )
+from pe_jax.figures.heads import Changes, HeadMap, change_points, head_maps
 from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
 from pe_jax.figures.layers import LayerPanel, SharePanel, layer_curves, layer_shares
 from pe_jax.figures.lengths import LengthPanel, length_curves, score_map
@@ -15,14 +16,18 @@ from pe_jax.figures.matrices import Panel, matrix_grid
 
 __all__ = [
     "Axis",
+    "Changes",
     "CorrelationTable",
+    "HeadMap",
     "LayerPanel",
     "LengthPanel",
     "OffsetPanel",
     "Panel",
     "SharePanel",
+    "change_points",
     "correlation_map",
     "cosine_curves",
+    "head_maps",
     "layer_curves",
     "layer_shares",
     "length_curves",

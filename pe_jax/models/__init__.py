@@ -15,13 +15,17 @@ with extra("flax"):
         SpanLogits,
     )
     from pe_jax.models.inspection import (
+        LayerRotation,
         attended,
         attention_map,
         hidden_states,
         kernel_map,
         projections,
         queries_and_keys,
+        queries_keys_values,
         query_key_matrices,
+        rotations,
+        with_constants,
     )
 
 __all__ = [
@@ -31,6 +35,7 @@ __all__ = [
     "BertForClassification",
     "BertForPretraining",
     "BertForSpans",
+    "LayerRotation",
     "Pooler",
     "PretrainingLogits",
     "SpanLogits",
@@ -43,6 +48,9 @@ __all__ = [
     "preset",
     "projections",
     "queries_and_keys",
+    "queries_keys_values",
     "query_key_matrices",
+    "rotations",
     "train_flops",
+    "with_constants",
 ]

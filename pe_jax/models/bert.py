@@ -67,7 +67,7 @@ class SelfAttention(BertModule):
         c = self.config
         dense = self.dense((3, c.num_heads, c.head_size), "qkv")
         q, k, v = (part[:, :, 0] for part in jnp.split(dense(x), 3, axis=2))  # [B, L, H, d] each
-        self.sow("intermediates", "compared", (x, q, k))  # For inspection; costs nothing else.
+        self.sow("intermediates", "compared", (x, q, k, v))  # For inspection; costs nothing else.
         context = Context(
             around.positions,
             around.positions,

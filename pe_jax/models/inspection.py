@@ -1,11 +1,11 @@
-"""Looking into a trained BERT: hidden states, queries and keys of a layer, its projections."""
+"""Looking into a trained BERT: hidden states, queries, keys and values, projections, rotations."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,11 +62,76 @@ def queries_and_keys(
     Raises:
       ValueError: if the model has no such layer.
     """
-    return _compared(config, params, tokens, layer)[1:]
+    return _compared(config, params, tokens, layer)[1:3]
+
+
+def queries_keys_values(
+    config: BertConfig, params: Params, tokens: Int[Array, "B L"]
+) -> Float[Array, "3 N B L H d"]:
+    """Queries, keys and values of all N layers, as they are before the encoding maps them; pure.
+
+    Args:
+      config: of the model.
+      params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
+    """
+    inside = _compared_below(config, params, tokens, config.num_layers)
+    return jnp.stack([jnp.stack(one[1:]) for one in inside], axis=1)
+
+
+def with_constants(
+    params: Params, which: Bool[Array, "2 N H d"], values: Float[Array, "2 N H d"]
+) -> Params:
+    """Parameters whose queries and keys are constants in some dimensions of a head; pure.
+
+    Args:
+      params: of `Bert`.
+      which: those dimensions of queries and of keys, by layer.
+      values: what they are at every token, before the encoding maps them.
+    """
+    changed = dict(params)
+    for i in range(which.shape[1]):
+        attention = params[f"layer_{i}"]["attention"]
+        kernel, bias = attention["qkv"]["kernel"], attention["qkv"]["bias"]  # [D, 3, H, d]
+        constant = jnp.concatenate([which[:, i], jnp.zeros_like(which[:1, i])])
+        value = jnp.concatenate([values[:, i], jnp.zeros_like(values[:1, i])])
+        qkv = {"kernel": jnp.where(constant, 0, kernel), "bias": jnp.where(constant, value, bias)}
+        attention = {**attention, "qkv": qkv}
+        changed[f"layer_{i}"] = {**params[f"layer_{i}"], "attention": attention}
+    return changed
+
+
+class LayerRotation(NamedTuple):
+    """What the encoding of a layer rotates.
+
+    Attributes:
+      pairs: of dimensions.
+      frequencies: ω, radians per position, of all heads or of each.
+    """
+
+    pairs: Int[np.ndarray, "F 2"]
+    frequencies: Float[Array, "#H F"]
+
+
+def rotations(config: BertConfig, params: Params) -> list[LayerRotation | None]:
+    """What each layer rotates, the first part that rotates of several; None where none does.
+
+    Args:
+      params: of `Bert`.
+    """
+    found: list[LayerRotation | None] = []
+    for layer in range(config.num_layers):
+        encoding, own = config.encoding().at_layer(params.get("position", {}), layer)
+        here = [
+            LayerRotation(np.array(part.view.rotation.pairs), part.view.rotation.frequencies(of))
+            for part, of in encoding.split(own)
+            if part.view and part.view.rotation
+        ]
+        found.append(here[0] if here else None)
+    return found
 
 
 def _compared(config: BertConfig, params: Params, tokens: Array, layer: int) -> tuple[Array, ...]:
-    """What enters attention of a layer `[B, L, D]`, and its queries and keys."""
+    """What enters attention of a layer `[B, L, D]`, and its queries, keys and values."""
     if not 0 <= layer < config.num_layers:
         raise ValueError(f"The model has layers 0 to {config.num_layers - 1}, got layer {layer}.")
     return _compared_below(config, params, tokens, layer + 1)[layer]
@@ -75,7 +140,7 @@ def _compared(config: BertConfig, params: Params, tokens: Array, layer: int) -> 
 def _compared_below(
     config: BertConfig, params: Params, tokens: Array, layers: int
 ) -> list[tuple[Array, ...]]:
-    """What enters attention `[B, L, D]`, and queries and keys, of each of the first `layers`."""
+    """What enters attention `[B, L, D]`, queries, keys, values, of each of the first `layers`."""
     below = dataclasses.replace(config, num_layers=layers, scan_layers=False, remat="none")
     _, state = Bert(below).apply({"params": params}, tokens, mutable="intermediates")
     inside = state["intermediates"]
@@ -109,7 +174,7 @@ def attention_map(
         raise ValueError(f"Attention is seen as 'logits' or 'weights', got {what!r}.")
 
     def attend(params, tokens):
-        x, q, k = _compared(config, params, tokens, layer)
+        x, q, k, _ = _compared(config, params, tokens, layer)
         encoding, own, context = _attention_of(config, params, layer, x)
         if what == "weights":
             return attention_weights(q, k, encoding, own, context)
@@ -138,7 +203,7 @@ def kernel_map(
         )
 
         def logits(layer):
-            x, q, k = (one.reshape(count, texts, *one.shape[1:]) for one in inside[layer])
+            x, q, k = (one.reshape(count, texts, *one.shape[1:]) for one in inside[layer][:3])
             x, k = (jnp.roll(one, -1, axis=1) for one in (x, k))
             x, q, k = (one.reshape(count * texts, *one.shape[2:]) for one in (x, q, k))
             encoding, own, context = _attention_of(config, params, layer, x)

@@ -6,6 +6,13 @@ from pe_jax.properties.literature import (
     saponati_directionality,
     saponati_symmetry,
 )
+from pe_jax.properties.massive_values import (
+    agreement,
+    is_massive,
+    largest_ratio,
+    overlap,
+    random_others,
+)
 from pe_jax.properties.metrics import (
     forward_share,
     monotonicity,
@@ -26,6 +33,7 @@ from pe_jax.properties.position_regression import Fit, regress
 from pe_jax.properties.positional_basis import Basis, Decomposition, decompose, positional_basis
 from pe_jax.properties.probing import identical_words, position_products
 from pe_jax.properties.requirements import change, distinctness, growth
+from pe_jax.properties.rotary_frequencies import bands, pair_norms
 from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
 from pe_jax.properties.sweeps import compile_sweep, sweep
 from pe_jax.properties.toeplitz import cosines, monotonicity_of_psi, psi, turning_point
@@ -40,6 +48,8 @@ __all__ = [
     "Kernel",
     "Probe",
     "Tokens",
+    "agreement",
+    "bands",
     "change",
     "chen_locality",
     "chen_symmetry",
@@ -51,16 +61,21 @@ __all__ = [
     "forward_share",
     "growth",
     "identical_words",
+    "is_massive",
+    "largest_ratio",
     "linear_probe",
     "mlp_probe",
     "monotonicity",
     "monotonicity_of_psi",
     "offset_curve",
     "offset_kernel",
+    "overlap",
+    "pair_norms",
     "position_products",
     "positional_basis",
     "proximity",
     "psi",
+    "random_others",
     "random_texts",
     "random_words",
     "regress",

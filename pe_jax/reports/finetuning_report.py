@@ -11,6 +11,7 @@ from pe_jax.console.markdown import table
 from pe_jax.files import Json, write_text
 from pe_jax.tasks.finetuning import FinetuningExperiment
 from pe_jax.tasks.finetuning.selection import SELECT
+from pe_jax.training.metrics_writer import read_metrics
 
 _HELD_OUT = "held_out/"
 
@@ -31,7 +32,7 @@ def results(experiment: FinetuningExperiment, folder: Path) -> Json:
       ValueError: for another `config.select`.
     """
     config, problem = experiment.config, experiment.problem
-    scored = [line for line in _lines(folder) if f"{_HELD_OUT}{problem.metric}" in line]
+    scored = [line for line in read_metrics(folder) if f"{_HELD_OUT}{problem.metric}" in line]
     names = [name for name in scored[-1] if name.startswith(_HELD_OUT) and name.count("/") == 1]
     score = lambda line, name, seed: line[f"{name}/seed_{seed}"]
     by = lambda seed: lambda line: score(line, f"{_HELD_OUT}{problem.metric}", seed)
@@ -53,11 +54,6 @@ def results(experiment: FinetuningExperiment, folder: Path) -> Json:
         },
         "baseline": problem.baseline,
     }
-
-
-def _lines(folder: Path) -> list[Json]:
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def page(found: Json, notes: list[str]) -> str:

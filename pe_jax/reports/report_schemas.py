@@ -82,6 +82,8 @@ REPORTS: dict[str, Schema] = {
             "size": one_of(PRESETS),
             "seeds": integer(1, 10**4),
             "table_window": _WINDOW,
+            "bands": integer(1, 10**4),
+            "massive": number(1, 1e6),
             "ridge": several(number(0, 1e30), least=1),
             "family": one_of(("", *MODEL_TYPES)),
             "score_examples": COUNT,

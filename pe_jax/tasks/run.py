@@ -28,7 +28,7 @@ class Training(NamedTuple):
     """What to train.
 
     Attributes:
-      config: with the keys `log_every`, `eval_every`, `checkpoint_every` and `keep_checkpoints`.
+      config: of the run; `config.keep_checkpoints` of the newest are kept.
       fresh: the state before the first step.
       start: `start(fresh)` replaces what the run takes from another; not called on resuming.
       schedule: learning rate of a step.
@@ -42,6 +42,7 @@ class Training(NamedTuple):
     schedule: optax.Schedule
     placed: NamedSharding
     tokenizer: Tokenizer
+    cadence: Cadence
 
 
 def saved_tokenizer(folder: Path) -> Path:
@@ -64,7 +65,9 @@ def train(training: Training, folder: Path) -> TrainState:
     agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12]})
     with workdir.occupied(folder):
         workdir.check(folder, config)
-        with contextlib.closing(Checkpoints(folder, keep=config.keep_checkpoints)) as checkpoints:
+        run = workdir.identity(config, text)
+        store = Checkpoints(folder, keep=config.keep_checkpoints, run=run)
+        with contextlib.closing(store) as checkpoints:
             restored = checkpoints.restore_newest(training.fresh)
             if restored is None:
                 state = training.start(training.fresh)
@@ -76,12 +79,12 @@ def train(training: Training, folder: Path) -> TrainState:
             write_text(saved_tokenizer(folder), training.tokenizer.to_str(pretty=True))
             writer = MetricsWriter(folder, restored.step if restored else 0)
             with contextlib.closing(writer), interruptions() as asked:
-                run = RunContext(
+                context = RunContext(
                     training.placed,
                     training.schedule,
                     checkpoints,
                     writer,
                     asked_to_stop=asked,
-                    cadence=Cadence(config.log_every, config.eval_every, config.checkpoint_every),
+                    cadence=training.cadence,
                 )
-                return fit(state, training.stages, run, restored.data if restored else None)
+                return fit(state, training.stages, context, restored.place if restored else None)

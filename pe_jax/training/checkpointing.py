@@ -1,4 +1,4 @@
-"""Orbax checkpoints of the training state, with the position in the data that comes next.
+"""Orbax checkpoints of the training state, with the place of the loop in the data and the log.
 
 A checkpoint appears under its step's name once it is complete: a run killed while saving leaves the
 one before. What is saved has a fingerprint, which is compared when it is restored: a checkpoint
@@ -12,14 +12,14 @@ import json
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-import grain
 import jax
 import orbax.checkpoint as ocp
 
+from pe_jax.console import stopping
 from pe_jax.console.terminal import say
-from pe_jax.files import is_remote
+from pe_jax.files import Json, is_remote
 from pe_jax.training.fingerprint import examine, fingerprint
 from pe_jax.training.pytrees import Params, PyTree, ShardingsOf
 from pe_jax.training.sharding import all_hosts, host, on_one_device
@@ -35,11 +35,11 @@ _ARRAYS = ocp.type_handlers.create_type_handler_registry(
 
 
 class Restored(NamedTuple):
-    """A checkpoint: the state after `step`, and that of the iterator over the data that follows."""
+    """A checkpoint: the state after `step`, and where the loop was, see `Checkpoints.save`."""
 
     step: int
     state: TrainState
-    data: dict[str, Any]
+    place: Json
 
 
 class Checkpoints:
@@ -48,10 +48,12 @@ class Checkpoints:
     Args:
       workdir: the run's folder.
       keep: how many of the newest to keep; None only reads, and changes nothing there.
+      run: what tells this run from others, see `workdir.identity`; checkpoints of others are not
+        restored.
     """
 
-    def __init__(self, workdir: Path, *, keep: int | None = None):
-        self._workdir = workdir
+    def __init__(self, workdir: Path, *, keep: int | None = None, run: str = ""):
+        self._workdir, self._run = workdir, run
         # What a killed run left half-written is removed; no other run writes here, see `occupied`.
         own = dict(max_to_keep=keep, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(
@@ -67,15 +69,18 @@ class Checkpoints:
         """All steps with a checkpoint, ascending."""
         return sorted(self._manager.all_steps())
 
-    def save(self, state: TrainState, iterator: grain.DatasetIterator) -> None:
-        """Saves the state after its step, with the position in the data that comes next; finishes
-        in the background.
+    def save(self, state: TrainState, place: Json) -> None:
+        """Saves the state after its step; finishes in the background.
+
+        Args:
+          place: where the loop is: the position in the data that comes next, and what else it needs
+            to go on. The same on every host.
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.
           OSError: if this checkpoint, or the one before, cannot be written.
         """
-        data, whole = iterator.get_state(), examine(state)
+        whole = examine(state)
         if broken := whole.not_finite:
             raise FloatingPointError(
                 f"The state after step {int(state.step):,} is not finite in {len(broken)} arrays, "
@@ -85,8 +90,9 @@ class Checkpoints:
         facts = {
             "params": fingerprint(state.params),
             "state": whole.fingerprint,
-            "data": data,  # The same on every host.
-            "data_checksum": _checksum(data),
+            "run": self._run,
+            "place": place,
+            "place_checksum": _checksum(place),
         }
         step = int(state.step)
         args = ocp.args.Composite(state=ocp.args.PyTreeSave(state), facts=ocp.args.JsonSave(facts))
@@ -111,8 +117,10 @@ class Checkpoints:
             found = self._manager.restore(step, args=args)
             facts, state = found["facts"], found["state"]
             _compare("state", fingerprint(state), facts["state"])
-            _compare("position in the data", _checksum(facts["data"]), facts["data_checksum"])
-            return Restored(step, state, facts["data"])
+            _compare("position in the data", _checksum(facts["place"]), facts["place_checksum"])
+            if facts["run"] != self._run:
+                raise ValueError("it is of a run with another config or tokenizer")
+            return Restored(step, state, facts["place"])
 
         found, damaged = self._newest(read)
         for step in damaged:
@@ -150,12 +158,12 @@ class Checkpoints:
         return params
 
     def close(self) -> None:
-        """Waits until everything is written.
+        """Waits until everything is written, and signals to stop wait as well.
 
         Raises:
           OSError: if it cannot be written.
         """
-        with self._written(None):
+        with stopping.deferred(), self._written(None):
             self._manager.wait_until_finished()
         self._manager.close()
 
@@ -227,8 +235,8 @@ def _restore(like: PyTree, *, partial: bool = False) -> ocp.args.PyTreeRestore:
     return ocp.args.PyTreeRestore(like, restore_args=args, partial_restore=partial)
 
 
-def _checksum(data: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(data, sort_keys=True).encode())
+def _checksum(place: Json) -> int:
+    return zlib.crc32(json.dumps(place, sort_keys=True).encode())
 
 
 def _compare(what: str, found: int, saved: int) -> None:

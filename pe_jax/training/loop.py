@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grain
 import jax
@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 
 from pe_jax.console.terminal import Progress, say
 from pe_jax.errors import Interrupted
+from pe_jax.files import Json
 from pe_jax.training import chips, sharding
 from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.metrics_writer import MetricsWriter
@@ -59,7 +60,8 @@ class RunContext(NamedTuple):
     Attributes:
       placed: the sharding of batches.
       schedule: learning rate of a step.
-      asked_to_stop: see `interruptions`.
+      asked_to_stop: `asked_to_stop(step)`, 0 or the exit status of a run that is to stop after
+        `step`; see `interruptions`.
     """
 
     placed: NamedSharding
@@ -82,8 +84,8 @@ class Due(NamedTuple):
 class Totals:
     """Sums and counts of metrics over several steps, divided once; means over seeds, if any."""
 
-    def __init__(self) -> None:
-        self._totals: dict[str, np.ndarray] = {}
+    def __init__(self, state: Json | None = None) -> None:
+        self._totals = {name: np.array(pair) for name, pair in (state or {}).items()}
 
     def add(self, metrics: Metrics) -> list[str]:
         """Adds sums and counts; returns what is not finite, in words."""
@@ -94,6 +96,10 @@ class Totals:
             if not np.isfinite(pair).all():
                 wrong.append(f"{name} {pair[0].flat[np.argmin(np.isfinite(pair[0]))]}")
         return wrong
+
+    def state(self) -> Json:
+        """All of it, to continue from."""
+        return {name: pair.tolist() for name, pair in self._totals.items()}
 
     def means(self) -> Scalars:
         return {name: float(np.mean(s / np.maximum(n, 1))) for name, (s, n) in self._totals.items()}
@@ -125,8 +131,8 @@ class _Unread(NamedTuple):
 class _Meter:
     """The steps since the last line of the log: their metrics, their size, and their time."""
 
-    def __init__(self, flops: Callable[[int, int], float]):
-        self.totals = Totals()
+    def __init__(self, flops: Callable[[int, int], float], totals: Json | None = None):
+        self.totals = Totals(totals)
         self._flops_of = flops
         self._steps = self._rows = self._tokens = 0
         self._flops = self._waited = 0.0
@@ -179,12 +185,13 @@ def fit(
     state: TrainState,
     stages: Sequence[Stage],
     run: RunContext,
-    data: dict[str, Any] | None = None,
+    place: Json | None = None,
 ) -> TrainState:
     """Trains from `state.step` to the end of the last stage; resumes inside any of them.
 
     Args:
-      data: the state of the iterator over the batches of a stage that resumes, from its checkpoint.
+      place: where a stage that resumes was: the state of the iterator over its batches, and the
+        metrics since the last line of the log, so that the next line covers the same steps.
 
     Raises:
       FloatingPointError: if a loss or gradient is not finite; the batch is written to the run's
@@ -197,11 +204,15 @@ def fit(
         end = begin + stage.steps
         if step < end:
             iterator = iter(stage.batches)
+            meter = _Meter(stage.flops)
             if step > begin:
-                iterator.set_state(data)
+                assert place is not None
+                iterator.set_state(place["data"])
+                meter = _Meter(stage.flops, place["totals"])
             # On a CPU minutes may pass between this line and the first of the log.
             say(f"{stage.name}: compiling, then steps {step + 1:,} to {end:,}")
-            state = _fit_stage(state, stage, iterator, range(step + 1, end + 1), run, progress)
+            steps = range(step + 1, end + 1)
+            state = _fit_stage(state, stage, iterator, meter, steps, run, progress)
             step = end
         begin = end
     progress.close()
@@ -212,11 +223,12 @@ def _fit_stage(
     state: TrainState,
     stage: Stage,
     iterator: grain.DatasetIterator,
+    meter: _Meter,
     steps: range,
     run: RunContext,
     progress: Progress,
 ) -> TrainState:
-    writer, meter, unread = run.writer, _Meter(stage.flops), None
+    writer, unread = run.writer, None
     for step in steps:
         # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
         #    unless the pipeline is the slower of the two.
@@ -249,10 +261,13 @@ def _fit_stage(
             meter.skip()
         # 5. Save, last: what a checkpoint's step has written is on disk before it.
         if due.save:
-            run.checkpoints.save(state, iterator)
+            place = {"data": iterator.get_state(), "totals": meter.totals.state()}
+            run.checkpoints.save(state, place)
         if due.stop:
             progress.close()
-            raise Interrupted(step, due.stop)
+            raise Interrupted(
+                f"Stopped and saved at step {step:,}. The same command resumes it.", due.stop
+            )
     return state
 
 

@@ -8,9 +8,31 @@ from pathlib import Path
 import numpy as np
 import tensorboardX
 
-from pe_jax.files import write_text
+from pe_jax.files import Json, write_text
 from pe_jax.training.pytrees import HostBatch, Scalars
 from pe_jax.training.sharding import host
+
+
+def read_metrics(workdir: Path) -> list[Json]:
+    """The lines of a run's `metrics.jsonl`: the step, and scalars by name.
+
+    Raises:
+      ValueError: for a line that is damaged; the message names it.
+    """
+    path = workdir / "metrics.jsonl"
+    # After the last line break there may be half a line.
+    lines = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line))
+            found[-1]["step"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"Line {number} of {path} is damaged: {line[:40]!r}. Remove it to do without its "
+                "numbers."
+            ) from error
+    return found
 
 
 class MetricsWriter:
@@ -22,9 +44,8 @@ class MetricsWriter:
 
     def __init__(self, workdir: Path, step: int):
         self._path = workdir / "metrics.jsonl"
-        old = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
-        lines = old.split("\n")[:-1]  # After the last line break there may be half a line.
-        self._lines = [line for line in lines if json.loads(line)["step"] <= step]
+        old = read_metrics(workdir) if self._path.exists() else []
+        self._lines = [json.dumps(line) for line in old if line["step"] <= step]
         write_text(self._path, self._text())
         self._events = None
         if host()[0] == 0:

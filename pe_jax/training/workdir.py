@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from pe_jax.files import is_remote, write_text
+from pe_jax.files import is_remote, read_json, write_text
 from pe_jax.schema import flatten
 from pe_jax.training.sharding import host
 
@@ -41,7 +42,7 @@ def check(workdir: Path, config: ConfigDict) -> None:
     path = workdir / "config.json"
     if not path.exists():
         return
-    old = flatten(json.loads(path.read_text(encoding="utf-8")))
+    old = flatten(read_json(path, "Remove it: the command that started the run writes it again."))
     new = flatten(json.loads(config.to_json_best_effort()))
     changed = [
         f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now"
@@ -59,6 +60,22 @@ def _same(key: str, old: Any, new: Any) -> bool:
     """Whether a run that resumes gives the numbers that it would have given with the old value."""
     same = _EQUIVALENT.get(key, ())
     return old == new or key in _MAY_CHANGE or (old in same and new in same)
+
+
+def identity(config: ConfigDict, tokenizer: str) -> str:
+    """A digest of all that a run's numbers depend on: checkpoints of the same are of the same run.
+
+    Args:
+      tokenizer: as JSON.
+    """
+    values = flatten(json.loads(config.to_json_best_effort()))
+    kept = {
+        key: _EQUIVALENT[key][0] if value in _EQUIVALENT.get(key, ()) else value
+        for key, value in values.items()
+        if key not in _MAY_CHANGE
+    }
+    text = json.dumps([kept, json.loads(tokenizer)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -111,7 +128,8 @@ def load_config(workdir: Path, *tasks: str) -> ConfigDict:
     path = workdir / "config.json"
     if not path.is_file():
         raise ValueError(f"{workdir} holds no run: there is no {path}. Give train.py's --workdir.")
-    config = ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+    way_out = "Remove it, and start the run's training command, which writes it again."
+    config = ConfigDict(read_json(path, way_out))
     if tasks and config.task not in tasks:
         raise ValueError(f"{workdir} holds a run of {config.task!r}; wanted {' or '.join(tasks)}.")
     return config

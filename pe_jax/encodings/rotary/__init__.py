@@ -11,6 +11,7 @@ from pe_jax.encodings.rotary.rope_scaling import (
     rope_yarn,
 )
 from pe_jax.encodings.rotary.several_axes import mrope, rope_axial, rope_mixed
+from pe_jax.encodings.rotary.switches import with_factors
 from pe_jax.encodings.rotary.xpos import xpos
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "rope_ntk",
     "rope_yarn",
     "rotate_heads",
+    "with_factors",
     "xpos",
 ]

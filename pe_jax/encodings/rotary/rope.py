@@ -16,7 +16,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Params, Part, View, as_array, named, no_parameters
+from pe_jax.encodings.base import (
+    About,
+    Context,
+    Params,
+    Part,
+    Rotation,
+    View,
+    as_array,
+    named,
+    no_parameters,
+)
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 
@@ -70,18 +80,18 @@ def rope(
         monotone=False,  # A sum of cosines of the offset comes back, see `sinusoidal_absolute`.
     )
     if not learnable:
-        return rotary(lambda params, context: jnp.array(w), layout, about)
+        return rotary(lambda params, context: jnp.array(w), w.size, layout, about)
     start = np.tile(w, (num_heads, 1)) if per_head else w
-    part = rotary(lambda params, context: params["frequencies"], layout, about)
+    part = rotary(lambda params, context: params["frequencies"], w.size, layout, about)
     return part._replace(
         init=lambda key: {"frequencies": jnp.array(start)},
-        view=View("relative", frequencies=lambda params: params["frequencies"].reshape(-1)),
         frequency_leaves=("frequencies",),
     )
 
 
 def rotary(
     frequencies: Frequencies,
+    count: int,
     layout: Layout,
     about: About,
     *,
@@ -92,26 +102,45 @@ def rotary(
 
     Args:
       frequencies: `(params, Context) -> [F]`, `[#H, F]` or `[B, #H, F]`.
+      count: F.
       scale: c, which multiplies sines and cosines of queries and of keys.
       shown: what `view` has, where frequencies depend on the context.
     """
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context):
+    def heads(
+        params: Params,
+        q: Array,
+        k: Array,
+        v: Array,
+        context: Context,
+        factors: Array | None = None,
+    ) -> tuple[Array, Array, Array]:
         w = jnp.atleast_2d(frequencies(params, context))
+        w = w if factors is None else w * factors
         assert context.positions_k is not None
         turn = lambda x, positions: rotate_heads(x, as_array(positions), w, layout, scale)
         return turn(q, context.positions_q), turn(k, context.positions_k), v
 
-    def view(params: Params) -> jax.Array:
-        return frequencies(params, Context(range(0))) if shown is None else jnp.array(shown)
+    def seen(params: Params) -> jax.Array:
+        w = frequencies(params, Context(range(0))) if shown is None else jnp.array(shown)
+        return jnp.atleast_2d(w)
 
     return Part(
         init=no_parameters,
         heads=heads,
-        view=View("relative", frequencies=view),
+        view=View(
+            "relative",
+            frequencies=lambda params: seen(params).reshape(-1),
+            rotation=Rotation(pairs(count, layout), seen, heads),
+        ),
         about=about,
         family="rope",
     )
+
+
+def pairs(count: int, layout: Layout) -> tuple[tuple[int, int], ...]:
+    """The dimensions of each of so many pairs."""
+    return tuple((m, m + count) if layout == "half" else (2 * m, 2 * m + 1) for m in range(count))
 
 
 def frequencies(
@@ -174,9 +203,9 @@ def rotate_by(
       scale: c, a number or one for each angle.
     """
     cos, sin = scale * jnp.cos(angle), scale * jnp.sin(angle)
-    pairs, axis = angle.shape[-1], _PAIR_AXIS[layout]
-    rotated, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
-    unfolded = (2, pairs) if axis == -2 else (pairs, 2)
+    count, axis = angle.shape[-1], _PAIR_AXIS[layout]
+    rotated, rest = x[..., : 2 * count], x[..., 2 * count :]
+    unfolded = (2, count) if axis == -2 else (count, 2)
     wide = rotated.astype(jnp.promote_types(x.dtype, jnp.float32))
     a, b = jnp.moveaxis(wide.reshape(*x.shape[:-1], *unfolded), axis, 0)
     turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)

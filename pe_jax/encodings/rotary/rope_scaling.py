@@ -312,7 +312,7 @@ def _fixed(
     """The part with these frequencies at any length."""
     about = About(formula, "0", 0, source, invariant=True, monotone=False)
     fixed = w.astype(np.float32)
-    return rotary(lambda params, context: jnp.array(fixed), layout, about, scale=scale)
+    return rotary(lambda params, context: jnp.array(fixed), w.size, layout, about, scale=scale)
 
 
 def _by_length(w, of_length, layout: Layout, about: About, scale: float = 1.0) -> Part:
@@ -323,7 +323,7 @@ def _by_length(w, of_length, layout: Layout, about: About, scale: float = 1.0) -
         return of_length(n[..., None, None]).astype(jnp.float32)  # [#B, 1, F]
 
     about = about._replace(cacheable=False)
-    return rotary(at, layout, about, scale=scale, shown=w.astype(np.float32))
+    return rotary(at, w.size, layout, about, scale=scale, shown=w.astype(np.float32))
 
 
 def _at_least(least: int, **options: float | int) -> None:

@@ -7,8 +7,18 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Params, Part, Positions, View, as_array, named
-from pe_jax.encodings.rotary.rope import Layout, rotate_by
+from pe_jax.encodings.base import (
+    About,
+    Context,
+    Params,
+    Part,
+    Positions,
+    Rotation,
+    View,
+    as_array,
+    named,
+)
+from pe_jax.encodings.rotary.rope import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Real
 
@@ -49,25 +59,35 @@ def xpos(
     """
     if not (scale_base > 0 and gamma > 0):
         raise ValueError(f"scale_base and gamma are positive, got {scale_base} and {gamma}.")
-    w = default_frequencies(head_size, base)
+    w = default_frequencies(head_size, base)[None]
     decay = np.log((np.arange(0, head_size, 2) / head_size + gamma) / (1 + gamma)) / scale_base
 
     def heads(
-        params: Params, q: Array, k: Array, v: Array, context: Context
+        params: Params,
+        q: Array,
+        k: Array,
+        v: Array,
+        context: Context,
+        factors: Array | None = None,
     ) -> tuple[Array, Array, Array]:
+        turning = w if factors is None else jnp.array(w) * factors
         assert context.positions_k is not None
         keys = as_array(context.positions_k)
         middle = (keys.min(-1, keepdims=True) + keys.max(-1, keepdims=True)) // 2
 
         def mapped(x: Array, positions: Positions, sign: int) -> Array:
             at = as_array(positions)
-            return _rotated(x, at, (at - middle) * sign, w, decay, layout)
+            return _rotated(x, at, (at - middle) * sign, turning, decay, layout)
 
         return mapped(q, context.positions_q, 1), mapped(k, context.positions_k, -1), v
 
     return Part(
         heads=heads,
-        view=View("relative", frequencies=lambda _: jnp.array(w)),
+        view=View(
+            "relative",
+            frequencies=lambda _: jnp.array(w[0]),
+            rotation=Rotation(pairs(w.size, layout), lambda _: jnp.array(w), heads),
+        ),
         about=About(
             "ζ^(i/B) R(ω i) q_i, ζ^(−j/B) R(ω j) k_j, ζ_m = (2m/d + γ)/(1 + γ)",
             "0",
@@ -85,11 +105,11 @@ def _rotated(
     x: Array,
     at: Real[Array, "*B L"],
     away: Real[Array, "*B L"],
-    w: np.ndarray,
+    w: Array,
     decay: np.ndarray,
     layout: Layout,
 ) -> Array:
     """ζ^away R(ω at) x, with exponents that queries and keys of this dtype both hold."""
     limit = math.log(float(jnp.finfo(x.dtype).max)) / 2
     exponent = jnp.clip(jnp.asarray(away, jnp.float32)[..., None] * decay, -limit, limit)
-    return rotate_by(x, angles(at, w)[..., None, :], layout, jnp.exp(exponent)[..., None, :])
+    return rotate_by(x, angles(at, w), layout, jnp.exp(exponent)[..., None, :])

@@ -15,11 +15,13 @@ from pe_jax.reports.property_report import (
     evolution,
     frequencies,
     identical_words,
+    massive_values,
     offset_kernels,
     position_probe,
     positional_basis,
     positions_by_head,
     regression_probe,
+    rotary_frequencies,
     scores,
     scores_against_properties,
     table1,
@@ -58,6 +60,12 @@ PARTS: dict[str, ReportPart] = {
         position_probe.position_probe, "a run, an untrained encoding or an imported BERT"
     ),
     "regression": ReportPart(regression_probe.regression, "an encoding with position vectors"),
+    "rotary_frequencies": ReportPart(
+        rotary_frequencies.frequencies, "a run, an encoding or a BERT with a rotary encoding"
+    ),
+    "massive_values": ReportPart(
+        massive_values.massive, "a run, an untrained encoding or an imported BERT"
+    ),
     "correlation": ReportPart(
         scores_against_properties.correlation, "four runs or more that have scores"
     ),

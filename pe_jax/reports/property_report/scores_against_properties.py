@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pe_jax.reports.property_report.identical_words import probe
 from pe_jax.reports.property_report.measures import columns, measure
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.training.metrics_writer import read_metrics
 
 
 def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
@@ -100,8 +100,8 @@ def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
     rows = []
     for folder in folders:
         last: dict[str, float] = {}
-        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            last |= {k: v for k, v in json.loads(line).items() if k.startswith("held_out/")}
+        for line in read_metrics(folder):
+            last |= {k: v for k, v in line.items() if k.startswith("held_out/")}
         rows.append(
             {
                 "masked-LM log-likelihood": -last.get("held_out/masked_lm_loss", np.nan),

@@ -138,16 +138,23 @@ def masked_lm(subject: Subject) -> tuple[MaskedLoss, Params] | None:
 
 @functools.cache
 def _masked_lm(config: BertConfig) -> MaskedLoss:
-    def loss(
-        params: Params,
-        tokens: Int[Array, "B L"],
-        targets: Int[Array, "B L"],
-        positions: Positions | None = None,
-    ) -> Float[Array, "B L"]:
-        everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-        logits = BertForPretraining(config).apply(
-            {"params": params}, tokens, everywhere, positions=positions
-        )
-        return cross_entropy(logits.masked_lm, targets)[0]  # type: ignore[union-attr]
+    return functools.partial(token_losses, config)
 
-    return loss
+
+def token_losses(
+    config: BertConfig,
+    params: Params,
+    tokens: Int[Array, "B L"],
+    targets: Int[Array, "B L"],
+    positions: Positions | None = None,
+) -> Float[Array, "B L"]:
+    """The masked-LM loss of every token, nats; pure.
+
+    Args:
+      params: of `BertForPretraining`.
+    """
+    everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    logits = BertForPretraining(config).apply(
+        {"params": params}, tokens, everywhere, positions=positions
+    )
+    return cross_entropy(logits.masked_lm, targets)[0]  # type: ignore[union-attr]

@@ -33,7 +33,7 @@ from pe_jax.tasks.run import Training, saved_tokenizer, train
 from pe_jax.tasks.start import open_start
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
-from pe_jax.training.loop import Stage
+from pe_jax.training.loop import Cadence, Stage
 from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
 from pe_jax.training.step import (
     SEED_AXES,
@@ -263,6 +263,12 @@ def run(config: ConfigDict, folder: Path) -> FinetuningExperiment:
         schedule=experiment.schedule,
         placed=sharding.by_seeds_and_rows(experiment.mesh),
         tokenizer=experiment.tokenizer,
+        cadence=_cadence(config, experiment.stage.steps),
     )
     train(training, folder)
     return experiment
+
+
+def _cadence(config: ConfigDict, steps: int) -> Cadence:
+    """By default a kill costs a tenth of the run at most."""
+    return Cadence(config.log_every, config.eval_every, config.checkpoint_every or -(-steps // 10))

@@ -22,7 +22,7 @@ from pe_jax.tasks.run import Training, saved_tokenizer, train
 from pe_jax.tasks.start import open_start
 from pe_jax.tasks.text_split import TextSplit, load_text
 from pe_jax.training import sharding, workdir
-from pe_jax.training.loop import Stage, evaluate
+from pe_jax.training.loop import Cadence, Stage, evaluate
 from pe_jax.training.pytrees import Batch, Params, Scalars
 from pe_jax.training.step import TrainState, make_eval_step
 from pe_jax.training.transplant import Changes, transplant
@@ -175,6 +175,7 @@ def run(config: ConfigDict, folder: Path) -> PretrainingExperiment:
         schedule=experiment.schedule,
         placed=sharding.by_rows(experiment.mesh),
         tokenizer=experiment.text.tokenizer,
+        cadence=Cadence(config.log_every, config.eval_every, config.checkpoint_every),
     )
     train(training, folder)
     return experiment
