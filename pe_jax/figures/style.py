@@ -36,7 +36,7 @@ class LineStyle(TypedDict):
 
 
 def line_style(number: int) -> LineStyle:
-    """Colour and dashes of the nth line of a plot."""
+    """Colour and dashes of the nth line of a plot; 28 of them are different."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[(2 * (number // len(COLOURS)) + number) % len(DASHES)],

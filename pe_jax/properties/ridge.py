@@ -38,7 +38,8 @@ def ridge_maps(
     x = np.asarray(x, np.float64)
     centre, level = x.mean(0), float(np.mean(y))
     # The triangle has the singular values and right vectors of `x`, in rows no more than columns.
-    triangle = np.linalg.qr(np.column_stack([x - centre, y - level]), mode="r")
+    both = np.column_stack([x - centre, y - level])
+    triangle = np.asarray(np.linalg.qr(both, mode="r"))
     u, s, vt = np.linalg.svd(triangle[:, :-1], full_matrices=False)
     projection = u.T @ triangle[:, -1]
     largest = s[0] if len(s) else 0.0

@@ -12,7 +12,7 @@ from pe_jax.reports.property_report.measures import to_unit
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject
 
-_SHARES = ("position", "context", "residual")
+_SHARES = ("position", "context", "residual", "floor")
 _SHAPE = ("stable_rank", "dimensions", "relative_norm", "smoothness", "coherence")
 
 
@@ -32,8 +32,8 @@ def positional_basis(subjects: list[Subject], settings: Settings) -> Section | N
             "layers": [_listed(one) for one in layers],
         }
         for i, one in enumerate(layers):
-            shares = [f"{100 * float(getattr(one, name)):.1f}" for name in (*_SHARES, "floor")]
-            rows.append([subject.name, str(i), *shares, *_shape(one)])
+            percent = [f"{100 * float(getattr(one, name)):.1f}" for name in _SHARES]
+            rows.append([subject.name, str(i), *percent, *_shape(one)])
         shares = {
             "position": np.array([one.position for one in layers]),
             "text": np.array([one.context for one in layers]),
