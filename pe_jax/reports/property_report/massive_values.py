@@ -162,7 +162,7 @@ def _changed_loss(config: BertConfig, means: Float[Array, "2 N H d"]) -> Changed
     return loss
 
 
-def _listed(norms: np.ndarray, found: np.ndarray) -> Json:
+def _listed(norms: np.ndarray, found: np.ndarray) -> list[Json]:
     """By layer, for JSON."""
     return [
         {

@@ -168,12 +168,13 @@ def _effects(subject: Subject, settings: Settings) -> _Effects | None:
     dropped = np.concatenate([none[:1], none, chosen])
     loss = _changed_loss(subject.model, count)
     losses = changed_losses(loss, found[1], (still, dropped), texts(subject, settings))
-    changes = differences(losses)
-    still, dropped = (
-        Estimate(*(np.asarray(one)[rows] for one in changes))
-        for rows in (slice(None, count + 1), slice(count + 1, None))
+    mean, error = differences(losses)
+    first = count + 1  # The changes of the first kind.
+    return _Effects(
+        float(losses[0].mean()),
+        Estimate(mean[:first], error[:first]),
+        Estimate(mean[first:], error[first:]),
     )
-    return _Effects(float(losses[0].mean()), still, dropped)
 
 
 def _changed_loss(config: BertConfig, count: int) -> ChangedLoss:
