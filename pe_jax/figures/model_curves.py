@@ -31,11 +31,13 @@ class CurvePanel(NamedTuple):
       title: of the panel, the quantity with its unit.
       label: of the x axis.
       lines: by model; a model without the quantity has none.
+      least: the least range of the y axis: rounding errors are not drawn as if they were a shape.
     """
 
     title: str
     label: str
     lines: Mapping[str, Line]
+    least: float = 0.0
 
 
 @style.applied
@@ -71,6 +73,9 @@ def model_curves(
             (drawn[name],) = axes.plot(x, y, marker="o", ms=2.5, lw=1.2, **look)
             if error is not None:
                 axes.fill_between(x, y - error, y + error, color=look["color"], alpha=0.15, lw=0)
+        low, high = axes.get_ylim()
+        if high - low < panel.least:
+            axes.set_ylim((low + high - panel.least) / 2, (low + high + panel.least) / 2)
         axes.set_title(panel.title)
         axes.set_xlabel(panel.label)
         axes.grid(alpha=0.3)

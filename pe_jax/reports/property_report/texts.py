@@ -143,9 +143,16 @@ def masked_lm(subject: Subject) -> tuple[MaskedLoss, Params] | None:
 @functools.cache
 def _masked_lm(config: BertConfig) -> MaskedLoss:
     scores = masked_scores(config)
-    return lambda params, tokens, targets, positions=None: scores(
-        params, tokens, targets, positions
-    )[0]
+
+    def loss(
+        params: Params,
+        tokens: Int[Array, "B L"],
+        targets: Int[Array, "B L"],
+        positions: Positions | None = None,
+    ) -> jax.Array:
+        return scores(params, tokens, targets, positions)[0]
+
+    return loss
 
 
 @functools.cache
