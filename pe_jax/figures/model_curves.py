@@ -93,6 +93,7 @@ def model_curves(
 def _powers(axes: Axes, last: float) -> None:
     """A scale of 0, 1, 2, 4, ...; every other power has its number where there are many."""
     axes.set_xscale("symlog", base=2, linthresh=1, linscale=1)
+    axes.set_xlim(-0.2, 1.25 * max(last, 1))
     count = int(np.log2(max(last, 1))) + 1
     shown = [2**i for i in range(0, count, 1 if count < 8 else 2)]
     axes.set_xticks([0, *shown], [str(one) for one in (0, *shown)], fontsize=8)
