@@ -33,13 +33,16 @@ def head_maps(
     """
     rows = -(-len(maps) // _COLUMNS)
     columns = -(-len(maps) // rows)
-    figure = style.new(max(2.4 * columns + 1.1, 4.6), 2.4 * rows + 0.7, title)
+    layers = max(len(values) for values in maps.values())
+    height = min(0.25 * layers, 2.2) + 0.9
+    figure = style.new(max(2.4 * columns + 1.1, 4.6), height * rows + 0.7, title)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(maps) :]:
         axes.remove()
     for axes, (name, values) in zip(grid.flat, maps.items(), strict=False):
+        low, high = limits
         image = axes.imshow(
-            values, cmap="viridis", vmin=limits[0], vmax=limits[1], interpolation="nearest"
+            values, cmap="viridis", vmin=low, vmax=high, interpolation="nearest", aspect="auto"
         )
         axes.set_title(textwrap.fill(name, 30))
         axes.set_xlabel("head")

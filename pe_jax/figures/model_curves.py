@@ -31,11 +31,13 @@ class CurvePanel(NamedTuple):
       title: of the panel, the quantity with its unit.
       label: of the x axis.
       lines: by model; a model without the quantity has none.
+      least: the least range of the y axis: rounding errors are not drawn as if they were a shape.
     """
 
     title: str
     label: str
     lines: Mapping[str, Line]
+    least: float = 0.0
 
 
 @style.applied
@@ -71,6 +73,9 @@ def model_curves(
             (drawn[name],) = axes.plot(x, y, marker="o", ms=2.5, lw=1.2, **look)
             if error is not None:
                 axes.fill_between(x, y - error, y + error, color=look["color"], alpha=0.15, lw=0)
+        low, high = axes.get_ylim()
+        if high - low < panel.least:
+            axes.set_ylim((low + high - panel.least) / 2, (low + high + panel.least) / 2)
         axes.set_title(panel.title)
         axes.set_xlabel(panel.label)
         axes.grid(alpha=0.3)
@@ -88,6 +93,7 @@ def model_curves(
 def _powers(axes: Axes, last: float) -> None:
     """A scale of 0, 1, 2, 4, ...; every other power has its number where there are many."""
     axes.set_xscale("symlog", base=2, linthresh=1, linscale=1)
+    axes.set_xlim(-0.2, 1.25 * max(last, 1))
     count = int(np.log2(max(last, 1))) + 1
     shown = [2**i for i in range(0, count, 1 if count < 8 else 2)]
     axes.set_xticks([0, *shown], [str(one) for one in (0, *shown)], fontsize=8)

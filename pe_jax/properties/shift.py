@@ -53,8 +53,8 @@ def state_change(
     """√(Σ‖h' - h‖² / Σ‖h - mean of h‖²) over the tokens of a text: how far its states move,
     measured by how far they are apart.
 
-    0 if nothing changes, about √2 if the states have no more in common than those of two tokens.
-    Where all states are the same, 0 without a change and else infinite.
+    0 if nothing changes, √2 if states have no more in common than those of two tokens of the text;
+    more if all move the same way. Where all states are the same, 0 or infinite.
     """
     moved = ((other - states) ** 2).sum((-2, -1))
     apart = ((states - states.mean(-2, keepdims=True)) ** 2).sum((-2, -1))

@@ -109,11 +109,13 @@ def _measure(
     size = tokens.shape[1] ** 2 * subject.model.num_heads * subject.model.num_layers
     # Bounds the memory of a batch's weights, and of the [L, L, d] that some encodings make.
     batch = max(1, min(16, 2**25 // size))
-    by_text = _by_text(subject.model)(subject.params, tokens, batch)
-    return tuple(
-        {k: Estimate(*map(np.asarray, properties.over_texts(v))) for k, v in one.items()}
-        for one in by_text
-    )
+    by_head, mixed = _by_text(subject.model)(subject.params, tokens, batch)
+    return _over_texts(by_head), _over_texts(mixed)
+
+
+def _over_texts(statistics: Statistics) -> dict[str, Estimate]:
+    each = {name: properties.over_texts(values) for name, values in statistics.items()}
+    return {name: Estimate(*map(np.asarray, one)) for name, one in each.items()}
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.

@@ -4,6 +4,7 @@ the head (Sinha et al. 2022)."""
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -77,14 +78,14 @@ def _refusal(subject: Subject, length: int) -> str:
 def _shifts(subject: Subject, length: int) -> np.ndarray:
     """0, powers of two, and the last that an encoding with a limit has."""
     longest = subject.encoding.longest
-    last = _FARTHEST * length if longest is None else longest - length
-    powers = [2**i for i in range(max(last, 0).bit_length())]
-    return np.array([0, *powers, *([last] if last > powers[-1] else [])]) if last > 0 else [0]
+    last = _FARTHEST * length if longest is None else max(0, longest - length)
+    powers = [2**i for i in range(last.bit_length())]
+    return np.unique([0, *powers, last])
 
 
 def _measure(subject: Subject, length: int, settings: Settings) -> Json:
     read = texts_of_length(subject, settings.config, length)
-    shifts = np.asarray(_shifts(subject, length))
+    shifts = _shifts(subject, length)
     assert subject.model is not None
     states = _states(subject.model)
     rows = properties.shift_curve(
@@ -182,7 +183,7 @@ def signed(one: Estimate, scale: float = 1.0, digits: int = 3) -> str:
     return f"{mean:+.{digits}f} ± {error:.{digits}f}"
 
 
-def _figure(numbers: Json, settings: Settings):
+def _figure(numbers: Json, settings: Settings) -> Path:
     def lines(name: str, error: str = "") -> dict[str, figures.Line]:
         return {
             model: figures.Line(*(np.asarray(found[key]) for key in ("shifts", name, error) if key))
@@ -192,11 +193,11 @@ def _figure(numbers: Json, settings: Settings):
 
     label = "shift k of all positions"
     panels = [
-        figures.CurvePanel(title, label, lines(*names))
-        for title, *names in (
-            ("change of the masked-LM loss, nats", "loss_change", "loss_error"),
-            ("masked-LM accuracy", "accuracy"),
-            ("change of the last hidden states", "states"),
+        figures.CurvePanel(title, label, lines(*names), least)
+        for title, least, *names in (
+            ("change of the masked-LM loss, nats", 0.1, "loss_change", "loss_error"),
+            ("masked-LM accuracy", 0.05, "accuracy"),
+            ("change of the last hidden states", 0.1, "states"),
         )
     ]
     return figures.model_curves(
