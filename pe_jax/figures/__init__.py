@@ -11,7 +11,7 @@ from pe_jax.figures.curves import (
 from pe_jax.figures.head_maps import head_maps
 from pe_jax.figures.heads import HeadProfile, head_profiles
 from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
-from pe_jax.figures.layers import LayerPanel, SharePanel, layer_curves, layer_shares
+from pe_jax.figures.layers import SharePanel, layer_shares
 from pe_jax.figures.lengths import LengthPanel, length_curves, score_map
 from pe_jax.figures.matrices import Panel, matrix_grid
 from pe_jax.figures.model_curves import CurvePanel, Line, model_curves
@@ -21,7 +21,6 @@ __all__ = [
     "CorrelationTable",
     "CurvePanel",
     "HeadProfile",
-    "LayerPanel",
     "LengthPanel",
     "Line",
     "OffsetPanel",
@@ -31,7 +30,6 @@ __all__ = [
     "cosine_curves",
     "head_maps",
     "head_profiles",
-    "layer_curves",
     "layer_shares",
     "length_curves",
     "matrix_grid",

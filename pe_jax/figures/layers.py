@@ -1,4 +1,4 @@
-"""Quantities by layer, of several models."""
+"""Shares of a whole by layer, of several models."""
 
 from __future__ import annotations
 
@@ -59,57 +59,6 @@ def layer_shares(
         _by_layer(axes)
     figure.supylabel(label, fontsize=9)
     figure.legend(list(bars.values()), list(bars), loc="outside lower center", ncols=3, fontsize=8)
-    return style.save(figure, path, vector)
-
-
-class LayerPanel(NamedTuple):
-    """A quantity in the layers of several models.
-
-    Attributes:
-      title: of the panel.
-      curves: model -> `[N]`.
-    """
-
-    title: str
-    curves: Mapping[str, np.ndarray]
-
-
-@style.applied
-def layer_curves(
-    panels: Sequence[LayerPanel],
-    path: str | Path,
-    *,
-    title: str,
-    label: str,
-    limits: tuple[float, float],
-    vector: str = "",
-) -> Path:
-    """A line a model, panels side by side.
-
-    Args:
-      label: of the quantity.
-      limits: of the axis.
-    """
-    names = list(panels[0].curves)
-    longest = max(map(len, names))
-    columns = max(1, min(4, 110 // (longest + 8)))
-    figure = style.new(4.0 * len(panels) + 0.4, 3.3 + 0.2 * -(-len(names) // columns), title)
-    lines = {}
-    for axes, panel in zip(
-        figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True
-    ):
-        for number, (name, values) in enumerate(panel.curves.items()):
-            look = style.line_style(number)
-            (lines[name],) = axes.plot(values, marker="o", ms=3, lw=1.4, **look)
-        axes.set_title(panel.title)
-        axes.set_ylim(*limits)
-        axes.grid(alpha=0.3)
-        _by_layer(axes)
-        axes.label_outer()
-    figure.axes[0].set_ylabel(label)
-    figure.legend(
-        list(lines.values()), names, loc="outside lower center", ncols=columns, fontsize=8
-    )
     return style.save(figure, path, vector)
 
 

@@ -22,8 +22,8 @@ from pe_jax.reports.property_report.interventions import (
     changed_losses,
     differences,
 )
+from pe_jax.reports.property_report.measures import signed
 from pe_jax.reports.property_report.section import Section, Settings
-from pe_jax.reports.property_report.shift import signed
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import masked_lm, texts, token_losses
 from pe_jax.shapes import Array, Bool, Float, Int

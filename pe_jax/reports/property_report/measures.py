@@ -1,4 +1,4 @@
-"""The metrics of one matrix by name, and their columns in tables."""
+"""The metrics of one matrix by name, their columns in tables, and how estimates are written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pe_jax import properties
+from pe_jax.properties import Estimate
 from pe_jax.shapes import Array
 
 Numbers = dict[str, float]
@@ -90,3 +91,9 @@ def standardized(phi: Array) -> np.ndarray:
     spread = np.nanstd(phi)
     constant = spread <= 1e-6 * max(np.nanmax(abs(phi)), 1e-30)
     return 0 * phi if constant else (phi - np.nanmean(phi)) / spread
+
+
+def signed(one: Estimate, scale: float = 1.0, digits: int = 3) -> str:
+    """A difference with its standard error."""
+    mean, error = scale * float(one.mean), scale * float(one.error)
+    return f"{mean:+.{digits}f} ± {error:.{digits}f}"

@@ -12,8 +12,8 @@ from pe_jax import data, figures, properties
 from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.properties import Estimate
+from pe_jax.reports.property_report.measures import signed
 from pe_jax.reports.property_report.section import Section, Settings
-from pe_jax.reports.property_report.shift import signed
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import masked_lm, texts
 from pe_jax.shapes import Bool, Float

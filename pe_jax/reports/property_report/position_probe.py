@@ -47,12 +47,18 @@ def position_probe(subjects: list[Subject], settings: Settings) -> Section | Non
         for name, probe in probes.items():
             curves[name][subject.name] = probe.r2
             rows.append([subject.name, name, *_row(probe, length)])
-    path = figures.layer_curves(
-        [figures.LayerPanel(name, curve) for name, curve in curves.items()],
+    panels = [
+        figures.CurvePanel(
+            f"R² on other texts, {probe}",
+            "layers passed",
+            {name: figures.Line(np.arange(len(r2)), r2) for name, r2 in curve.items()},
+        )
+        for probe, curve in curves.items()
+    ]
+    path = figures.model_curves(
+        panels,
         settings.figure("position_probe"),
         title="Position read off a token's hidden state",
-        label="R² on other texts",
-        limits=(-0.1, 1.02),
         vector=settings.config.vector,
     )
     lines = [

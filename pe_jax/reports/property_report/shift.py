@@ -16,6 +16,7 @@ from pe_jax.files import Json
 from pe_jax.models import Bert, BertConfig
 from pe_jax.properties import Estimate
 from pe_jax.properties.shift import Score
+from pe_jax.reports.property_report.measures import signed
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import Texts, masked_lm, masked_scores, texts_of_length
@@ -175,12 +176,6 @@ def _rows(name: str, found: Json) -> list[list[str]]:
     return [
         [name, str(length), str(shifts[i]), *cells(i), f"{found['states'][i]:.2g}"] for i in chosen
     ]
-
-
-def signed(one: Estimate, scale: float = 1.0, digits: int = 3) -> str:
-    """A difference with its standard error."""
-    mean, error = scale * float(one.mean), scale * float(one.error)
-    return f"{mean:+.{digits}f} ± {error:.{digits}f}"
 
 
 def _figure(numbers: Json, settings: Settings) -> Path:
