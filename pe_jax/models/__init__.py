@@ -25,6 +25,7 @@ with extra("flax"):
         queries_keys_values,
         query_key_matrices,
         rotations,
+        weights_map,
         with_constants,
     )
 
@@ -52,5 +53,6 @@ __all__ = [
     "query_key_matrices",
     "rotations",
     "train_flops",
+    "weights_map",
     "with_constants",
 ]

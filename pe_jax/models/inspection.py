@@ -215,6 +215,25 @@ def kernel_map(
     return attend
 
 
+@functools.cache
+def weights_map(
+    config: BertConfig,
+) -> Callable[[Params, Int[Array, "B L"]], Float[Array, "B N H L L"]]:
+    """`attend(params, tokens) -> [B, N, H, L, L]`: how much each query takes of each key in all
+    layers, as the model attends within texts that are not padded: every term of the encoding, its
+    reach, no dropout."""
+
+    def attend(params, tokens):
+        def weights(layer, x, q, k):
+            encoding, own, context = _attention_of(config, params, layer, x)
+            return attention_weights(q, k, encoding, own, context)
+
+        inside = _compared_below(config, params, tokens, config.num_layers)
+        return jnp.stack([weights(i, *one[:3]) for i, one in enumerate(inside)], axis=1)
+
+    return attend
+
+
 def attended(config: BertConfig, length: int) -> Bool[Array, "N L L"]:
     """True where the layers' queries attend to the keys of other positions, by the reach of their
     encodings."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from pe_jax.shapes import Array, Bool, Float
 
 
 @jax.jit
-def is_massive(norms: Float[Array, "*B d"], factor: float = 5.0) -> Bool[Array, "*B d"]:
+def is_massive(norms: Float[Array, "*B d"], factor: ArrayLike = 5.0) -> Bool[Array, "*B d"]:
     """Whether M is above λ times its head's mean; nothing is in a head that is 0 or not finite.
 
     Args:

@@ -1,19 +1,20 @@
 """What a change inside of a model does to its masked-LM loss, text by text.
 
-Shapes: N texts, L tokens each, C changes.
+Shapes: N texts, B of them in a batch, L tokens each, C changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from pe_jax import properties
+from pe_jax.properties import Estimate
 from pe_jax.reports.property_report.texts import Texts
 from pe_jax.shapes import Array, Float, Int
 from pe_jax.training.pytrees import Params
@@ -24,40 +25,21 @@ _TOKENS = 1024  # Of a batch: bounds the memory of logits over the vocabulary.
 ChangedLoss = Callable[[Params, PyTree, Int[Array, "B L"], Int[Array, "B L"]], jax.Array]
 
 
-class Change(NamedTuple):
-    """The loss less that of the unchanged model, nats: the mean over texts, and its standard error.
-
-    The same texts with the same masks: what texts differ in cancels.
-    """
-
-    mean: float
-    error: float
-
-
 @partial(jax.jit, static_argnames="f")
-def over_texts(f: Callable[..., PyTree], texts: PyTree, *args: PyTree) -> PyTree:
-    """`f(*args, texts [B, ...]) -> [B, ...]` of all texts `[N, ...]`, in memory of one batch.
+def by_text(f: Callable[..., PyTree], texts: PyTree, *args: PyTree) -> PyTree:
+    """`f(*args, texts [B, L]) -> [B, ...]` of all texts `[N, L]`, in memory of one batch.
 
     Args:
       f: pure; the same object compiles once.
-      texts: arrays `[N, L]`.
     """
-    count, length = jax.tree.leaves(texts)[0].shape
-    batch = max(1, min(count, _TOKENS // length))
-    steps = -(-count // batch)
-
-    def batched(x: Array) -> jax.Array:
-        padded = jnp.pad(x, ((0, steps * batch - count), (0, 0)), mode="edge")
-        return padded.reshape(steps, batch, length)
-
-    found = jax.lax.map(lambda some: f(*args, some), jax.tree.map(batched, texts))
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], found)
+    length = jax.tree.leaves(texts)[0].shape[1]
+    return properties.in_batches(partial(f, *args), texts, max(1, _TOKENS // length))
 
 
 def changed_losses(
     loss: ChangedLoss, params: Params, changes: PyTree, texts: Texts
 ) -> Float[np.ndarray, "C N"]:
-    """The mean loss of the masked tokens of each text, for each change.
+    """The mean loss of the masked tokens of each text, under each change.
 
     Args:
       loss: pure.
@@ -65,24 +47,22 @@ def changed_losses(
       texts: with masked tokens.
     """
     assert texts.masked is not None
-    each = over_texts(
-        partial(_all_changes, loss), (texts.masked, texts.tokens, texts.where), params, changes
-    )
-    return np.asarray(each).T
+    inputs = texts.masked, texts.tokens, texts.where
+    return np.asarray(by_text(partial(_under_all, loss), inputs, params, changes)).T
 
 
-def _all_changes(loss: ChangedLoss, params: Params, changes: PyTree, texts: tuple) -> jax.Array:
-    """The mean loss of each text under each change, `[B, C]`."""
-    tokens, targets, where = texts
+def _under_all(
+    loss: ChangedLoss, params: Params, changes: PyTree, inputs: tuple[Array, Array, Array]
+) -> Float[Array, "B C"]:
+    tokens, targets, where = inputs
 
-    def one(change: PyTree) -> jax.Array:
+    def under(change: PyTree) -> jax.Array:
         return jnp.where(where, loss(params, change, tokens, targets), 0).sum(1) / where.sum(1)
 
-    return jax.lax.map(one, changes).T
+    return jax.lax.map(under, changes).T
 
 
-def compared(losses: Float[np.ndarray, "C N"]) -> list[Change]:
-    """Of each change but the first, which is none."""
-    differences = losses[1:].astype(np.float64) - losses[:1]
-    errors = differences.std(1, ddof=1) / np.sqrt(differences.shape[1])
-    return [Change(float(m), float(e)) for m, e in zip(differences.mean(1), errors, strict=True)]
+def differences(losses: Float[np.ndarray, "C N"]) -> Estimate:
+    """What each change but the first, which is none, adds to the loss: `[C - 1]`. What texts differ
+    in cancels: all changes have the same texts with the same masks."""
+    return properties.over_texts((losses[1:] - losses[:1]).T)

@@ -15,14 +15,15 @@ from pe_jax import figures, properties
 from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.models import BertConfig, queries_keys_values, rotations, with_constants
+from pe_jax.properties import Estimate
 from pe_jax.reports.property_report.interventions import (
-    Change,
     ChangedLoss,
+    by_text,
     changed_losses,
-    compared,
-    over_texts,
+    differences,
 )
 from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report.shift import signed
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import masked_lm, texts, token_losses
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -44,13 +45,11 @@ class _Effects(NamedTuple):
 
     Attributes:
       loss: of the model as it is, nats.
-      massive: at the massive ones.
-      others: at as many others, of each draw.
+      changes: what is added to it at the massive ones, then at as many others, draw by draw.
     """
 
     loss: float
-    massive: Change
-    others: list[Change]
+    changes: Estimate
 
 
 def massive(subjects: list[Subject], settings: Settings) -> Section | None:
@@ -103,7 +102,7 @@ def _moments(subject: Subject, settings: Settings) -> _Moments:
     tokens = texts(subject, settings).tokens
     squares, means = (
         np.asarray(one, np.float64).mean(0)
-        for one in over_texts(_moments_of(subject.model), tokens, subject.params)
+        for one in by_text(_moments_of(subject.model), tokens, subject.params)
     )
     return _Moments(np.sqrt(squares), means)
 
@@ -150,8 +149,7 @@ def _effects(
     means = jnp.asarray(moments.means[:2], jnp.float32)
     loss = _changed_loss(subject.model, means)
     losses = changed_losses(loss, model[1], which, texts(subject, settings))
-    first, *rest = compared(losses)
-    return _Effects(float(losses[0].mean()), first, rest)
+    return _Effects(float(losses[0].mean()), differences(losses))
 
 
 def _changed_loss(config: BertConfig, means: Float[Array, "2 N H d"]) -> ChangedLoss:
@@ -164,7 +162,7 @@ def _changed_loss(config: BertConfig, means: Float[Array, "2 N H d"]) -> Changed
     return loss
 
 
-def _listed(norms: np.ndarray, found: np.ndarray) -> Json:
+def _listed(norms: np.ndarray, found: np.ndarray) -> list[Json]:
     """By layer, for JSON."""
     return [
         {
@@ -201,13 +199,11 @@ def _cells(norms: np.ndarray, found: np.ndarray) -> list[str]:
 
 def _effect_numbers(effects: _Effects) -> Json:
     """For JSON."""
-    listed = lambda one: {"change": one.mean, "error": one.error}
+    mean, error = (np.asarray(one).tolist() for one in effects.changes)
     return {
         "loss": effects.loss,
-        "at_mean": {
-            "massive": listed(effects.massive),
-            "others": [listed(one) for one in effects.others],
-        },
+        "massive": {"change": mean[0], "error": error[0]},
+        "others": {"change": mean[1:], "error": error[1:]},
     }
 
 
@@ -217,20 +213,20 @@ def _effect_cells(
     cells = [name, str(int(found.sum())), " / ".join(map(str, in_bands)) if in_bands else "–"]
     if effects is None:
         return [*cells, "–", "–", "–"]
-    one, others = effects.massive, [other.mean for other in effects.others]
+    mean, error = effects.changes
     return [
         *cells,
         f"{effects.loss:.3f}",
-        f"{one.mean:+.3f} ± {one.error:.3f}",
-        f"{min(others):+.3f} to {max(others):+.3f}",
+        signed(Estimate(mean[0], error[0])),
+        f"{mean[1:].min():+.3f} to {mean[1:].max():+.3f}",
     ]
 
 
 def _map(subject: Subject, moments: _Moments, settings: Settings) -> Path:
     """M over its head's mean, of every head."""
     ratios = moments.norms / np.maximum(moments.norms.mean(-1, keepdims=True), 1e-30)
-    return figures.head_maps(
-        [figures.HeadMap(what, one) for what, one in zip(_WHAT, ratios, strict=True)],
+    return figures.head_profiles(
+        [figures.HeadProfile(what, one) for what, one in zip(_WHAT, ratios, strict=True)],
         settings.figure(f"massive_values_{subject.name}"),
         title=f"Size of the dimensions of heads: {subject.name}",
         columns="dimension of the head",

@@ -12,11 +12,13 @@ from ml_collections import ConfigDict
 from pe_jax.console.terminal import say
 from pe_jax.files import write_text
 from pe_jax.reports.property_report import (
+    attention_flow,
     evolution,
     frequencies,
     identical_words,
     massive_values,
     offset_kernels,
+    place,
     position_probe,
     positional_basis,
     positions_by_head,
@@ -24,6 +26,7 @@ from pe_jax.reports.property_report import (
     rotary_frequencies,
     scores,
     scores_against_properties,
+    shift,
     table1,
     vectors,
 )
@@ -65,6 +68,11 @@ PARTS: dict[str, ReportPart] = {
     ),
     "massive_values": ReportPart(
         massive_values.massive, "a run, an untrained encoding or an imported BERT"
+    ),
+    "shift": ReportPart(shift.shift, "a run, an untrained encoding or an imported BERT"),
+    "place": ReportPart(place.place, "a model with a masked-LM head"),
+    "attention_flow": ReportPart(
+        attention_flow.flow, "a run, an untrained encoding or an imported BERT"
     ),
     "correlation": ReportPart(
         scores_against_properties.correlation, "four runs or more that have scores"

@@ -23,14 +23,15 @@ from pe_jax.models import (
     rotations,
     with_constants,
 )
+from pe_jax.properties import Estimate
 from pe_jax.reports.property_report.interventions import (
-    Change,
     ChangedLoss,
+    by_text,
     changed_losses,
-    compared,
-    over_texts,
+    differences,
 )
 from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report.shift import signed
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import masked_lm, texts, token_losses
 from pe_jax.shapes import Array, Float, Int
@@ -58,12 +59,12 @@ class _Effects(NamedTuple):
 
     Attributes:
       loss: of the model as it is, nats.
-      still, dropped: of each band, and of all bands together.
+      still, dropped: what each band adds to it, and all bands together, `[bands + 1]`.
     """
 
     loss: float
-    still: list[Change]
-    dropped: list[Change]
+    still: Estimate
+    dropped: Estimate
 
 
 def frequencies(subjects: list[Subject], settings: Settings) -> Section | None:
@@ -90,7 +91,8 @@ def frequencies(subjects: list[Subject], settings: Settings) -> Section | None:
         for band, one in enumerate(bands):
             sizes = [f"{one[name]:.3g}" for name in ("fastest", "slowest", "queries", "keys")]
             rows.append([subject.name, str(band), *sizes, *_cells(found, band)])
-        rows.append([subject.name, "all", *["–"] * 4, *_cells(found, count)])
+        if found:
+            rows.append([subject.name, "all", *["–"] * 4, *_cells(found, count)])
         paths.append(_map(subject, layers, settings))
     if effects:
         paths.append(_chart(effects, settings))
@@ -128,7 +130,7 @@ def _layers(subject: Subject, settings: Settings) -> list[_Layer]:
             f"{settings.config.bands}."
         )
     pairs = tuple((i, tuple(map(tuple, one.pairs.tolist()))) for i, one in placed.items())
-    found = over_texts(_norms(model, pairs), texts(subject, settings).tokens, subject.params)
+    found = by_text(_norms(model, pairs), texts(subject, settings).tokens, subject.params)
     return [
         _Layer(
             number,
@@ -166,8 +168,13 @@ def _effects(subject: Subject, settings: Settings) -> _Effects | None:
     dropped = np.concatenate([none[:1], none, chosen])
     loss = _changed_loss(subject.model, count)
     losses = changed_losses(loss, found[1], (still, dropped), texts(subject, settings))
-    changes = compared(losses)
-    return _Effects(float(losses[0].mean()), changes[: count + 1], changes[count + 1 :])
+    mean, error = differences(losses)
+    first = count + 1  # The changes of the first kind.
+    return _Effects(
+        float(losses[0].mean()),
+        Estimate(mean[:first], error[:first]),
+        Estimate(mean[first:], error[first:]),
+    )
 
 
 def _changed_loss(config: BertConfig, count: int) -> ChangedLoss:
@@ -222,16 +229,16 @@ def _effect_numbers(effects: _Effects) -> Json:
     """For JSON; the last change of each kind is that of all bands."""
     kinds = {kind: getattr(effects, kind) for kind in _KINDS}
     return {"loss": effects.loss} | {
-        kind: [{"change": one.mean, "error": one.error} for one in changes]
-        for kind, changes in kinds.items()
+        kind: {"change": one.mean.tolist(), "error": one.error.tolist()}
+        for kind, one in kinds.items()
     }
 
 
 def _cells(effects: _Effects | None, row: int) -> list[str]:
     if effects is None:
         return ["–"] * len(_KINDS)
-    each = (getattr(effects, kind)[row] for kind in _KINDS)
-    return [f"{one.mean:+.3f} ± {one.error:.3f}" for one in each]
+    kinds = (getattr(effects, kind) for kind in _KINDS)
+    return [signed(Estimate(one.mean[row], one.error[row])) for one in kinds]
 
 
 def _map(subject: Subject, layers: list[_Layer], settings: Settings) -> Path:
@@ -246,8 +253,8 @@ def _map(subject: Subject, layers: list[_Layer], settings: Settings) -> Path:
         norms = norms / np.maximum(norms.mean(-1, keepdims=True), 1e-30)
         shown[:, one.number, :, : norms.shape[-1]] = norms
     titles = "queries", "keys"
-    return figures.head_maps(
-        [figures.HeadMap(title, one) for title, one in zip(titles, shown, strict=True)],
+    return figures.head_profiles(
+        [figures.HeadProfile(title, one) for title, one in zip(titles, shown, strict=True)],
         settings.figure(f"rotary_frequencies_{subject.name}"),
         title=f"Norms by rotary frequency: {subject.name}",
         columns="pair, fastest to slowest",
@@ -259,20 +266,22 @@ def _map(subject: Subject, layers: list[_Layer], settings: Settings) -> Path:
 
 def _chart(effects: dict[str, _Effects], settings: Settings) -> Path:
     """Changes of the loss by band."""
-
-    def changes(found: list[Change]) -> figures.Changes:
-        return figures.Changes(*(np.array(one) for one in zip(*found, strict=True)))
-
     count = settings.config.bands
-    return figures.change_points(
-        {
-            text: {name: changes(getattr(one, kind)[:count]) for name, one in effects.items()}
+    bands = np.arange(count)
+
+    def line(one: Estimate) -> figures.Line:
+        return figures.Line(bands, one.mean[:count], one.error[:count])
+
+    return figures.model_curves(
+        [
+            figures.CurvePanel(
+                f"{text}: change of the loss, nats",
+                "band, fastest to slowest",
+                {name: line(getattr(one, kind)) for name, one in effects.items()},
+            )
             for kind, text in _KINDS.items()
-        },
-        [str(band) for band in range(count)],
+        ],
         settings.figure("rotary_frequencies_loss"),
         title="Masked-LM loss without bands of rotary frequencies",
-        columns="band, fastest to slowest",
-        label="change of the loss, nats",
         vector=settings.config.vector,
     )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
 from pe_jax import data
@@ -31,6 +32,10 @@ _MASKED = 0.15  # The share of tokens that are masked, BERT's.
 
 # `loss(params, tokens [B, L], targets [B, L], positions) -> [B, L]`, nats.
 MaskedLoss = Callable[[Params, Int[Array, "B L"], Int[Array, "B L"], Positions | None], jax.Array]
+# The same with 1.0 where the target is the likeliest token, else 0.0.
+MaskedScores = Callable[
+    [Params, Int[Array, "B L"], Int[Array, "B L"], Positions | None], tuple[jax.Array, jax.Array]
+]
 
 
 class Texts(NamedTuple):
@@ -60,13 +65,13 @@ def texts(subject: Subject, settings: Settings) -> Texts:
       ValueError: if there is too little text, or the subject is a table of positions alone.
     """
     if subject not in settings.texts:
-        settings.texts[subject] = _texts(subject, settings)
+        length = min(settings.config.length, subject.length)
+        settings.texts[subject] = texts_of_length(subject, settings.config, length)
     return settings.texts[subject]
 
 
-def _texts(subject: Subject, settings: Settings) -> Texts:
-    config = settings.config
-    length = min(config.length, subject.length)
+def texts_of_length(subject: Subject, config: ConfigDict, length: int) -> Texts:
+    """`texts` of another length; raises as it does."""
     if subject.words is None:
         raise ValueError(f"{subject.name} is a table of positions, not a model that reads text.")
     if subject.tokenizer is None:
@@ -141,6 +146,13 @@ def _masked_lm(config: BertConfig) -> MaskedLoss:
     return functools.partial(token_losses, config)
 
 
+@functools.cache
+def masked_scores(config: BertConfig) -> MaskedScores:
+    """Loss and top-1 accuracy of every token, for a model that has the head; the same object for
+    the same model."""
+    return functools.partial(token_scores, config)
+
+
 def token_losses(
     config: BertConfig,
     params: Params,
@@ -148,7 +160,18 @@ def token_losses(
     targets: Int[Array, "B L"],
     positions: Positions | None = None,
 ) -> Float[Array, "B L"]:
-    """The masked-LM loss of every token, nats; pure.
+    """The masked-LM loss of every token, nats; pure."""
+    return token_scores(config, params, tokens, targets, positions)[0]
+
+
+def token_scores(
+    config: BertConfig,
+    params: Params,
+    tokens: Int[Array, "B L"],
+    targets: Int[Array, "B L"],
+    positions: Positions | None = None,
+) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
+    """The masked-LM loss of every token, nats, and whether its target is the most likely; pure.
 
     Args:
       params: of `BertForPretraining`.
@@ -157,4 +180,4 @@ def token_losses(
     logits = BertForPretraining(config).apply(
         {"params": params}, tokens, everywhere, positions=positions
     )
-    return cross_entropy(logits.masked_lm, targets)[0]  # type: ignore[union-attr]
+    return cross_entropy(logits.masked_lm, targets)  # type: ignore[union-attr]

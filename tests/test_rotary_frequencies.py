@@ -1,0 +1,262 @@
+"""Use of rotary frequencies: norms by pair, bands, rotations switched off, and the report."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_subject as tiny
+
+from configs import properties as configs
+from pe_jax import encodings, properties
+from pe_jax.encodings import Context, with_factors
+from pe_jax.models import BertForPretraining, queries_keys_values, rotations, with_constants
+from pe_jax.reports.property_report import from_name, measure_properties, rotary_frequencies
+from pe_jax.reports.property_report.interventions import by_text, changed_losses, differences
+from pe_jax.reports.property_report.section import Settings
+
+LENGTH = 6
+SCALED = dict(factor=2.0, original_length=4)
+LISTS = dict(short=(1.0, 1.5, 2.0, 3.0), long=(2.0, 3.0, 4.0, 5.0))
+
+
+def test_norms_and_bands_by_hand():
+    x = np.array([[3.0, 1.0, 4.0, 2.0], [0.0, 0.0, 0.0, 5.0]])
+    np.testing.assert_allclose(properties.pair_norms(x, np.array([[0, 2], [1, 3]])), [
+        [5, np.sqrt(5)], [0, 5],
+    ])  # fmt: skip
+    w = np.array([[0.1, -3.0, 0.0, 1.0, 0.0], [5.0, 4.0, 3.0, 2.0, 1.0]])
+    np.testing.assert_array_equal(properties.bands(w, count=2), [[0, 0, 1, 0, 1], [0, 0, 0, 1, 1]])
+    np.testing.assert_array_equal(properties.bands(w[0], count=5), [2, 0, 3, 1, 4])
+    for count in (1, 3, 4):
+        found = properties.bands(np.geomspace(1, 1e-4, 32), count=count)
+        np.testing.assert_array_equal(found, np.arange(32) * count // 32)
+
+
+def rotated(x, positions, w, pairs, scale):
+    """R(ω · position) of x `[L, H, d]`, float64, pair by pair; w `[H, F]`."""
+    x = np.array(x, np.float64)
+    for head in range(x.shape[1]):
+        for (a, b), one in zip(pairs, w[head], strict=True):
+            angle = one * positions
+            u, v = x[:, head, a].copy(), x[:, head, b].copy()
+            x[:, head, a] = scale * (u * np.cos(angle) - v * np.sin(angle))
+            x[:, head, b] = scale * (u * np.sin(angle) + v * np.cos(angle))
+    return x
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pairs", "scale"),
+    [
+        (encodings.rope(8, 2), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
+        (encodings.rope(8, 2, layout="interleaved", fraction=0.5), [(0, 1), (2, 3)], 1),
+        (encodings.rope(8, 2, proportional=0.5), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
+        (
+            encodings.rope(8, 2, learnable=True, per_head=True, fraction=0.75),
+            [(0, 3), (1, 4), (2, 5)],
+            1,
+        ),
+        (
+            encodings.rope_yarn(8, layout="interleaved", attention_factor=1.5, **SCALED),
+            [(0, 1), (2, 3), (4, 5), (6, 7)],
+            1.5,
+        ),
+        (encodings.rope_dynamic_ntk(8, **SCALED), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
+        (
+            encodings.rope_longrope(8, attention_factor=1.0, **LISTS, **SCALED),
+            [(0, 4), (1, 5), (2, 6), (3, 7)],
+            1,
+        ),
+    ],
+)
+def test_a_rotation_says_what_it_does(encoding, pairs, scale):
+    """Pairs, frequencies and factors explain what `heads` does, in every option of RoPE."""
+    (part,) = encoding.parts
+    params = part.init(jax.random.key(0))
+    if params:
+        params = {"frequencies": params["frequencies"] * jnp.array([[1.0], [-0.7]])}
+    rotation = part.view.rotation
+    assert list(rotation.pairs) == pairs
+    count = len(pairs)
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 1, LENGTH, 2, 8)).astype(np.float32)
+    factors = rng.uniform(0, 2, (2, count)).astype(np.float32)
+    w = np.broadcast_to(rotation.frequencies(params), (2, count))
+    np.testing.assert_allclose(
+        part.view.frequencies(params), np.ravel(rotation.frequencies(params))
+    )
+    # Where frequencies depend on the length, the view has those of short inputs.
+    grows = "ntk" in encoding.name or "longrope" in encoding.name
+    at = np.arange(4 if grows else LENGTH)
+    context = Context(range(len(at)), range(len(at)))
+    q, k = q[:, : len(at)], k[:, : len(at)]
+    for factor in (np.ones_like(factors), np.zeros_like(factors), factors):
+        found = rotation.heads(params, q, k, v, context, factor)
+        for one, x in zip(found, (q, k), strict=False):
+            expected = rotated(x[0], at, w * factor, pairs, scale)
+            np.testing.assert_allclose(one[0], expected, atol=1e-5)
+        assert found[2] is v
+    same = rotation.heads(params, q, k, v, context, np.ones_like(factors))
+    for one, other in zip(same, part.heads(params, q, k, v, context), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_xpos_decays_without_rotation():
+    (part,) = encodings.xpos(8).parts
+    rotation = part.view.rotation
+    assert rotation.pairs == ((0, 1), (2, 3), (4, 5), (6, 7))
+    q = np.random.default_rng(0).normal(size=(1, LENGTH, 2, 8)).astype(np.float32)
+    context = Context(range(LENGTH), range(LENGTH))
+    still, _, _ = rotation.heads({}, q, q, q, context, np.zeros((1, 4), np.float32))
+    ratio = still / q
+    np.testing.assert_allclose(ratio[..., ::2], ratio[..., 1::2], rtol=1e-5)
+    turned, _, _ = part.heads({}, q, q, q, context)
+    size = lambda x: np.linalg.norm(np.reshape(x, (LENGTH, 2, 4, 2)), axis=-1)
+    np.testing.assert_allclose(size(still), size(turned), rtol=1e-5)
+
+
+def logits(position, params, tokens):
+    return np.asarray(_forward(position)(params, tokens))
+
+
+@functools.cache
+def _forward(position):
+    def run(params, tokens):
+        everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        model = BertForPretraining(tiny.config(position))
+        return model.apply({"params": params}, tokens, everywhere).masked_lm
+
+    return jax.jit(run)
+
+
+@pytest.mark.parametrize("name", ["cycle(rope, none)", "own(rope(learnable=True), rope(base=50))"])
+def test_no_rotation_is_no_encoding(name):
+    """Whatever the stack: names and parameters stay, and factors of 1 change nothing."""
+    params, tokens = tiny.parameters(name), tiny.texts().tokens
+    stack = tiny.config(name).encoding()
+    changed = lambda factor: with_factors(stack, lambda w: jnp.full(w.shape, factor))
+    assert changed(0.0).name == stack.name
+    none = {**params, "bert": {k: v for k, v in params["bert"].items() if k != "position"}}
+    expected = logits("none", none, tokens)
+    np.testing.assert_allclose(logits(changed(0.0), params, tokens), expected, atol=1e-5)
+    as_it_is = logits(name, params, tokens)
+    np.testing.assert_array_equal(logits(changed(1.0), params, tokens), as_it_is)
+    assert abs(as_it_is - expected).max() > 1e-2
+
+
+def test_constants_in_some_dimensions():
+    config, bert = tiny.config("rope"), tiny.parameters("rope")["bert"]
+    tokens = tiny.texts().tokens
+    rng = np.random.default_rng(0)
+    shape = (2, 2, 2, 8)
+    which, values = rng.random(shape) < 0.3, rng.normal(size=shape).astype(np.float32)
+    inside = jax.jit(lambda params: queries_keys_values(config, params, tokens))
+    before, after = inside(bert), inside(with_constants(bert, which, values))
+    assert before.shape == (3, 2, tiny.TEXTS, tiny.LENGTH, 2, 8)
+    spread = lambda x: np.broadcast_to(x[:, :, None, None], after[:2].shape)
+    np.testing.assert_allclose(after[:2][spread(which)], spread(values)[spread(which)], rtol=1e-6)
+    kept = ~spread(which)[:, 0]  # Of the first layer: those above read another input.
+    np.testing.assert_array_equal(after[:2, 0][kept], before[:2, 0][kept])
+    np.testing.assert_array_equal(after[2, 0], before[2, 0])
+    nothing = with_constants(bert, np.zeros(shape, bool), values)
+    jax.tree.map(np.testing.assert_array_equal, nothing, bert)
+
+
+def test_all_texts_in_batches():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 7, 400)).astype(np.float32)  # Two of them at a time.
+    found = by_text(lambda a, pair: (a * pair[0].sum(1), pair[1] * 2), (x, y), 3.0)
+    np.testing.assert_allclose(found[0], 3 * x.sum(1), rtol=1e-4)
+    np.testing.assert_array_equal(found[1], 2 * y)
+
+
+def reference_loss(position, params, texts):
+    """The mean loss of the masked tokens of each text, float64."""
+    z = logits(position, params, texts.masked).astype(np.float64)
+    log_p = (
+        z
+        - np.log(np.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - z.max(-1, keepdims=True)
+    )
+    each = -np.take_along_axis(log_p, texts.tokens[..., None], -1)[..., 0]
+    return (each * texts.where).sum(1) / texts.where.sum(1)
+
+
+def test_losses_without_bands():
+    """Slow bands that do not rotate are p-RoPE; dropped ones are zeros in W_Q and W_K."""
+    params, texts = tiny.parameters("rope"), tiny.texts()
+    loss = rotary_frequencies._changed_loss(tiny.config("rope"), 4)
+    still = np.array([[0, 0, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]], bool)
+    dropped = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]], bool)
+    found = changed_losses(loss, params, (still, dropped), texts)
+    without = jax.tree.map(np.array, params)
+    for layer in ("layer_0", "layer_1"):
+        qkv = without["bert"][layer]["attention"]["qkv"]
+        for leaf in (qkv["kernel"], qkv["bias"]):  # Of 8 dimensions pair 1 is 1 and 5.
+            leaf[..., :2, :, [1, 5]] = 0
+    expected = [
+        reference_loss("rope", params, texts),
+        reference_loss("rope(proportional=0.5)", params, texts),
+        reference_loss("none", params, texts),
+        reference_loss("rope", without, texts),
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    changes = differences(found)
+    assert changes.mean[0] == pytest.approx((found[1] - found[0]).mean(), abs=1e-6)
+    spread = np.std(found[1].astype(float) - found[0], ddof=1)
+    assert changes.error[0] == pytest.approx(spread / np.sqrt(tiny.TEXTS), rel=1e-4)
+
+
+@pytest.fixture
+def config():
+    config = configs.get_config()
+    config.update(parts="rotary_frequencies", length=tiny.LENGTH, texts=tiny.TEXTS, size="tiny")
+    return config
+
+
+def test_the_report(config, tmp_path):
+    names = ["rope", "cycle(rope(fraction=0.5), none)+learned_absolute"]
+    subjects = [tiny.subject(name) for name in names]
+    subjects.append(tiny.subject("alibi"))
+    settings, tokens = Settings(config, tmp_path), tiny.texts().tokens
+    config.bands = 2
+    for one in subjects:
+        settings.texts[one] = tiny.texts()
+    section = rotary_frequencies.frequencies(subjects, settings)
+    assert set(section.numbers) == set(names)
+    one, other = (section.numbers[name] for name in names)
+    run = jax.jit(lambda params: queries_keys_values(tiny.config("rope"), params, tokens))
+    inside = run(subjects[0].params)
+    pair = np.asarray(inside, np.float64)[1, 1, :, :, 0][..., [2, 6]]
+    norms = np.sqrt((pair**2).sum(-1)).mean()
+    assert one["layers"][1]["keys"][0][2] == pytest.approx(norms, rel=1e-5)
+    by_head = np.array([layer["keys"] for layer in one["layers"]])
+    assert one["bands"][1]["keys"] == pytest.approx(by_head[..., 2:].mean(), rel=1e-6)
+    assert one["bands"][0]["fastest"] == 1 and one["bands"][1]["slowest"] == pytest.approx(1e-3)
+    changes = reference_loss("rope(proportional=0.5)", subjects[0].heads, tiny.texts()).mean()
+    assert one["still"]["change"][1] == pytest.approx(changes - one["loss"], abs=1e-5)
+    assert (
+        len(one["still"]["change"]) == len(one["dropped"]["error"]) == 3
+    )  # The last is of all bands.
+    assert [layer["layer"] for layer in other["layers"]] == [0]
+    json.dumps(section.numbers)
+    assert all(path.exists() for path in section.figures) and len(section.figures) == 3
+    assert "| all " in "\n".join(section.lines)
+    assert rotary_frequencies.frequencies(subjects[2:], settings) is None
+    config.bands = 3
+    with pytest.raises(ValueError, match="has 2 frequencies: config.bands is at most that, got 3"):
+        rotary_frequencies.frequencies(subjects[1:2], settings)
+
+
+def test_the_report_without_a_head(config, tmp_path):
+    """An untrained encoding reads random words and has no masked-LM head."""
+    subjects = [from_name("rope", config, 0)]
+    text = measure_properties(subjects, config, tmp_path)
+    assert "Without a masked-LM head: rope (untrained)." in text and "| all " not in text
+    assert "rotary_frequencies_loss" not in text
+    (layer,) = rotations(subjects[0].model, subjects[0].params)
+    assert layer.frequencies.shape == (1, 32)
+    with pytest.raises(ValueError, match="rotary_frequencies needs a run"):
+        measure_properties([from_name("alibi", config, 0)], config, tmp_path)

@@ -1,0 +1,51 @@
+"""An untrained BERT that reads random tokens and has a masked-LM head, as reports measure it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.models import BertConfig, BertForPretraining
+from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.texts import Texts
+
+VOCABULARY, LENGTH, TEXTS = 30, 10, 6
+
+
+def config(position):
+    return BertConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=16,
+        max_length=LENGTH, position=position, initializer_stddev=0.5,
+    )  # fmt: skip
+
+
+@functools.cache
+def parameters(position):
+    tokens = jnp.zeros((1, 4), jnp.int32)
+    return jax.jit(BertForPretraining(config(position)).init)(jax.random.key(0), tokens, tokens)[
+        "params"
+    ]
+
+
+def texts(seed=0):
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(1, VOCABULARY, (TEXTS, LENGTH)).astype(np.int32)
+    where = np.zeros((TEXTS, LENGTH), bool)
+    where[:, [2, 7]] = True
+    return Texts(tokens, np.where(where, 0, tokens), where, "random tokens")
+
+
+def subject(position, name=""):
+    """With its texts already in `settings.texts`: `settings.texts[subject] = texts()`."""
+    model, params = config(position), parameters(position)
+    return Subject(
+        name=name or position,
+        encoding=model.encoding(),
+        position=params["bert"].get("position", {}),
+        length=LENGTH,
+        model=model,
+        params=params["bert"],
+        heads=params,
+        words=np.arange(VOCABULARY),
+    )
