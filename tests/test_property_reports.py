@@ -43,7 +43,7 @@ def runs(tmp_path_factory):
 def config():
     config = configs.get_config()
     config.update(size="tiny", length=24, words=12, seeds=2, windows=(3, 8))
-    config.update(table_window=3, score_examples=16)
+    config.update(table_window=3, score_examples=16, texts=16)
     return config
 
 
