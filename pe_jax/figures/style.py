@@ -36,10 +36,10 @@ class LineStyle(TypedDict):
 
 
 def line_style(number: int) -> LineStyle:
-    """Colour and dashes of the nth line of a plot; 28 differ, as 7 and 4 have no common factor."""
+    """Colour and dashes of the nth line of a plot; 28 of them are different."""
     return {
         "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[number % len(DASHES)],
+        "linestyle": DASHES[(2 * (number // len(COLOURS)) + number) % len(DASHES)],
     }
 
 
