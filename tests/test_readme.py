@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pe_jax import encodings
+from pe_jax.reports.property_report import PARTS
 
 ROOT = Path(__file__).parent.parent
 
@@ -71,3 +72,12 @@ def test_the_page_of_encodings():
     for block in blocks("docs/encodings.md"):
         exec(block, found := {})
         assert found["encoding"].name == "rope_llama3(factor=8, original_length=8192, base=500000)"
+
+
+def test_every_measure_has_its_row():
+    """In the index of the pages, and in the table of the report's parts."""
+    index = (ROOT / "docs/measures/README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs/measures").glob("[a-z]*.md"):
+        assert f"| [{page.name}]({page.name}) |" in index
+    table = (ROOT / "docs/properties.md").read_text(encoding="utf-8")
+    assert all(f"\n| `{part}` | " in table for part in PARTS)
