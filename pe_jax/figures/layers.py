@@ -58,7 +58,7 @@ def layer_shares(
         axes.grid(axis="y", alpha=0.3)
         _by_layer(axes)
     figure.supylabel(label, fontsize=9)
-    figure.legend(list(bars.values()), list(bars), loc="outside lower center", ncols=3, fontsize=8)
+    style.legend_below(figure, bars)
     return style.save(figure, path, vector)
 
 

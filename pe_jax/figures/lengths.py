@@ -39,7 +39,7 @@ def length_curves(
     """
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
-    figure = style.new(max(2.7 * columns + 0.6, 5.6), 2.2 * rows + 1.3, title)
+    figure = style.new(max(2.7 * columns + 0.6, 5.6), 2.2 * rows + 0.7, title)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
@@ -65,9 +65,7 @@ def length_curves(
         axes.grid(alpha=0.3)
     for axes in grid[-1, : len(panels) - (rows - 1) * columns]:
         axes.set_xlabel("symbols of the input")
-    figure.legend(
-        list(lines.values()), list(lines), loc="outside lower center", ncols=4, fontsize=8
-    )
+    style.legend_below(figure, lines)
     return style.save(figure, path, vector)
 
 
@@ -82,7 +80,7 @@ def score_map(
     vector: str = "",
 ) -> Path:
     """Scores `[R, C]`, 0 to 1, as a map with their values in points."""
-    figure = style.new(0.55 * len(columns) + 3.2, 0.28 * len(rows) + 2.4, title)
+    figure = style.new(0.55 * len(columns) + 3.6, 0.28 * len(rows) + 2.4, title)
     axes = figure.subplots()
     image = axes.imshow(scores, cmap="viridis", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right")

@@ -13,7 +13,6 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from pe_jax.figures import style
 
 _COLUMNS = 4  # Of panels, at most.
-_LEGEND = 4  # Names beside each other, at most.
 
 
 class Line(NamedTuple):
@@ -59,9 +58,8 @@ def model_curves(
     looks = {name: style.line_style(number) for number, name in enumerate(names)}
     rows = -(-len(panels) // _COLUMNS)
     columns = -(-len(panels) // rows)
-    beside = min(len(names), _LEGEND, 2 if max(map(len, names)) > 24 else _LEGEND)
     size = (3.0 * columns + 0.6, 2.5) if columns > 1 else (6.4, 3.6)
-    height = size[1] * rows + 0.6 + 0.2 * -(-len(names) // beside)
+    height = size[1] * rows + 0.6
     figure = style.new(size[0], height, title)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
@@ -83,10 +81,7 @@ def model_curves(
             _powers(axes, max(line.x.max() for line in panel.lines.values()))
         else:
             axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    figure.legend(
-        [drawn[name] for name in names], names, loc="outside lower center", ncols=beside,
-        fontsize=8, handlelength=3,
-    )  # fmt: skip
+    style.legend_below(figure, {name: drawn[name] for name in names})
     return style.save(figure, path, vector)
 
 

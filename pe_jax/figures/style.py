@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from pe_jax.files import to_path
@@ -29,6 +33,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", ":", "-.")
 VECTOR = ("pdf", "svg")
 
+# Mean widths in inches, with some room: of a title's characters, of a legend's, of its line.
+_TITLE_CHARACTER, _LEGEND_CHARACTER, _LEGEND_HANDLE = 0.085, 0.068, 0.6
+_LEGEND_ROW = 0.2  # Height.
+
 
 class LineStyle(TypedDict):
     color: str
@@ -48,8 +56,20 @@ def new(width: float, height: float, title: str = "") -> Figure:
     figure = Figure(figsize=(width, height))
     figure.set_layout_engine("constrained", w_pad=0.08, wspace=0.03)
     if title:
-        figure.suptitle(title)
+        wide = int(width / _TITLE_CHARACTER)
+        figure.suptitle("\n".join(textwrap.fill(line, wide) for line in title.split("\n")))
     return figure
+
+
+def legend_below(figure: Figure, lines: Mapping[str, Artist | Container]) -> None:
+    """One legend for all panels, as many names beside each other as fit; the figure grows."""
+    column = _LEGEND_CHARACTER * max(map(len, lines)) + _LEGEND_HANDLE
+    beside = max(1, min(int(figure.get_figwidth() / column), len(lines)))
+    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW * -(-len(lines) // beside))
+    figure.legend(
+        list(lines.values()), list(lines), loc="outside lower center",
+        ncols=beside, fontsize=8, handlelength=3,
+    )  # fmt: skip
 
 
 def save(figure: Figure, path: str | Path, vector: str = "") -> Path:
