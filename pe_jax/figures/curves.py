@@ -34,8 +34,9 @@ def score_curves(
     """
     figure = style.new(6.4, 4.0, title)
     axes = figure.subplots()
+    lines = {}
     for number, (name, (epochs, scores)) in enumerate(curves.items()):
-        axes.plot(epochs, scores, marker="o", ms=3, label=name, **style.line_style(number))
+        (lines[name],) = axes.plot(epochs, scores, marker="o", ms=3, **style.line_style(number))
     for epoch, annotation in (switches or {}).items():
         axes.axvline(epoch, color="0.6", lw=1, zorder=0)
         axes.annotate(
@@ -46,7 +47,7 @@ def score_curves(
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel(score)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    style.legend_below(figure, lines)
     return style.save(figure, path, vector)
 
 
@@ -101,15 +102,16 @@ def psi_curves(
     """
     figure = style.new(6.4, 4.0, title)
     axes = figure.subplots()
+    lines = {}
     for number, (name, values) in enumerate(curves.items()):
         line = style.line_style(number)
         turn = turning_points[name]
-        axes.plot(values, label=f"{name} (decreases up to {turn})", **line)
+        (lines[f"{name} (decreases up to {turn})"],) = axes.plot(values, **line)
         _mark(axes, turn, values, line["color"])
     axes.set_xlabel("offset m, positions")
     axes.set_ylabel("ψ(m) / ψ(0)")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    style.legend_below(figure, lines)
     return style.save(figure, path, vector)
 
 
