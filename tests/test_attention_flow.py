@@ -12,6 +12,8 @@ from pe_jax import properties
 from pe_jax.figures import style
 from pe_jax.models import Bert, BertConfig, weights_map
 from pe_jax.reports.property_report import from_name, measure_properties
+from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report.texts import texts
 
 SIZES = dict(
     vocab_size=40, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=12, max_length=16,
@@ -130,7 +132,7 @@ def test_the_report(tmp_path):
     subject = from_name("rope+causal", config, 0)
     text = measure_properties([subject], config, tmp_path)
     found = json.loads((tmp_path / "attention_flow.json").read_text())[subject.name]
-    words = properties.random_texts(jax.random.key(0), subject.words, count=5, length=12)[:, 0]
+    words = texts(subject, Settings(config, tmp_path)).tokens
     a = jax.jit(weights_map(subject.model))(subject.params, words)
     first = properties.sink_mass(a).first
     np.testing.assert_allclose(found["heads"]["first"], first.mean(0), rtol=1e-4)
