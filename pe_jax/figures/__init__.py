@@ -9,7 +9,7 @@ from pe_jax.figures.curves import (
     score_curves,
 )
 from pe_jax.figures.head_maps import head_maps
-from pe_jax.figures.heads import HeadProfile, head_profiles
+from pe_jax.figures.head_profiles import HeadProfile, head_profiles
 from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
 from pe_jax.figures.layers import SharePanel, layer_shares
 from pe_jax.figures.lengths import LengthPanel, length_curves, score_map
