@@ -49,7 +49,7 @@ def layer_shares(
     for axes, panel in zip(grid.flat, panels, strict=False):
         below = np.zeros(len(next(iter(panel.shares.values()))))
         for number, (name, share) in enumerate(panel.shares.items()):
-            bars[name] = axes.bar(
+            bars[name], *_ = axes.bar(
                 range(len(share)), share, bottom=below, width=0.85, color=style.COLOURS[number]
             )
             below = below + share

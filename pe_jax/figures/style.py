@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 import matplotlib
 from matplotlib.artist import Artist
-from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from pe_jax.files import to_path
@@ -61,7 +60,7 @@ def new(width: float, height: float, title: str = "") -> Figure:
     return figure
 
 
-def legend_below(figure: Figure, lines: Mapping[str, Artist | Container]) -> None:
+def legend_below(figure: Figure, lines: Mapping[str, Artist]) -> None:
     """One legend for all panels, as many names beside each other as fit; the figure grows."""
     column = _LEGEND_CHARACTER * max(map(len, lines)) + _LEGEND_HANDLE
     beside = max(1, min(int(figure.get_figwidth() / column), len(lines)))
