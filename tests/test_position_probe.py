@@ -105,7 +105,7 @@ def test_a_split_by_texts():
     for one in parts:
         np.testing.assert_array_equal(one.states[1, :, 1], one.positions)
         assert len(one.positions) == LENGTH * len(set(one.states[0, :, 0]))
-    with pytest.raises(ValueError, match="needs 4 texts, got config.texts=3"):
+    with pytest.raises(ValueError, match="needs 4 texts, got 3: raise config.texts"):
         split(Hidden(states[:, :3], np.arange(LENGTH), ""), seed=0)
 
 

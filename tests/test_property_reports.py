@@ -22,6 +22,8 @@ from pe_jax.reports.property_report import (
 )
 from pe_jax.reports.property_report import scores as scores_part
 from pe_jax.reports.property_report.offset_kernels import average
+from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report.texts import texts
 from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
 from pe_jax.tasks import pretraining
 from pe_jax.training import workdir
@@ -49,6 +51,19 @@ def config():
 
 def numbers(out, part):
     return json.loads((out / f"{part}.json").read_text())
+
+
+def test_less_text_than_asked_for(runs, config, tmp_path, capsys):
+    """All of it is read, and that is said; none at all is an error."""
+    config.texts = 10_000
+    subject = from_run(runs[0])
+    found = texts(subject, Settings(config, tmp_path)).tokens
+    assert 0 < len(found) < 10_000 and len(np.unique(found, axis=0)) == len(found)
+    assert f"The text has {len(found):,} pieces of 22 tokens" in capsys.readouterr().err
+    config.text = str(tmp_path / "short.txt")
+    (tmp_path / "short.txt").write_text("The whale stood.\n\nThe ship looked.\n")
+    with pytest.raises(ValueError, match="No document of the text has 22 tokens"):
+        texts(subject, Settings(config, tmp_path))
 
 
 # Parts whose own tests make a report of them.

@@ -88,7 +88,10 @@ def split(found: Hidden, seed: int) -> tuple[Tokens, Tokens, Tokens]:
     """
     _, count, length, _ = found.states.shape
     if count < _LEAST:
-        raise ValueError(f"The position probe needs {_LEAST} texts, got config.texts={count}.")
+        raise ValueError(
+            f"The position probe needs {_LEAST} texts, got {count}: raise config.texts, or give "
+            "more text with --config.text."
+        )
     rng = np.random.default_rng(seed)
     texts = rng.permutation(count)
     kept = min(length, max(1, _TOKENS // count))

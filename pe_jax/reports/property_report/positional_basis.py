@@ -29,6 +29,7 @@ def positional_basis(subjects: list[Subject], settings: Settings) -> Section | N
         layers = [properties.positional_basis(np.asarray(one)) for one in found.states]
         numbers[subject.name] = {
             "texts": found.source,
+            "count": found.states.shape[1],
             "layers": [_listed(one) for one in layers],
         }
         for i, one in enumerate(layers):
@@ -67,10 +68,11 @@ def positional_basis(subjects: list[Subject], settings: Settings) -> Section | N
         label="share of the variance; the rest: tokens",
         vector=settings.config.vector,
     )
+    counts = " or ".join(dict.fromkeys(str(one["count"]) for one in numbers.values()))
     sources = " and ".join(dict.fromkeys(one["texts"] for one in numbers.values()))
     lines = [
         "Hidden states as mean + position + text + rest (Song & Zhong, 2023) after 0 layers (what",
-        f"enters the first), 1, 2, …, of {settings.config.texts} texts ({sources}). Percentages of",
+        f"enters the first), 1, 2, …, of {counts} texts ({sources}). Percentages of",
         "the variance; floor: what was subtracted from position, as the mean of so many texts",
         "keeps of the rest. Then of position, where it is above its floor: its stable rank; the",
         "dimensions that hold 95 % of it; its norm over that of the hidden states; its share in",

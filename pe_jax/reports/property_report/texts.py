@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
 from pe_jax import data
+from pe_jax.console.terminal import say
 from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder
 from pe_jax.models import BertConfig, BertForPretraining
@@ -56,13 +57,13 @@ class Texts(NamedTuple):
 
 
 def texts(subject: Subject, settings: Settings) -> Texts:
-    """`config.texts` texts for a model: those that its run held out, else of `config.text`, and
-    random words for a model without a tokenizer.
+    """At most `config.texts` texts for a model: those that its run held out, else of `config.text`,
+    and random words for a model without a tokenizer.
 
     Several parts of a report read the same texts: they are made once.
 
     Raises:
-      ValueError: if there is too little text, or the subject is a table of positions alone.
+      ValueError: if no document is long enough, or the subject is a table of positions alone.
     """
     if subject not in settings.texts:
         length = min(settings.config.length, subject.length)
@@ -108,18 +109,23 @@ def _corpus(
 def _pieces(
     corpus: data.TokenizedCorpus, documents: np.ndarray, count: int, size: int
 ) -> Int[np.ndarray, "N L-2"]:
-    """Evenly spread pieces of `size` tokens, each within a document."""
+    """Evenly spread pieces of `size` tokens, each within a document; at most `count`."""
     starts = corpus.sentences[corpus.documents]
     first, last = starts[documents], starts[documents + 1]
     whole = (last - first) // size
     number = np.concatenate([np.arange(n) for n in whole])
     begin = np.repeat(first, whole) + size * number
-    if len(begin) < count:
+    if not len(begin):
         raise ValueError(
-            f"The text has {len(begin)} pieces of {size} tokens, config.texts={count} are asked "
-            "for: lower config.texts or config.length, or give more text with --config.text."
+            f"No document of the text has {size} tokens: lower config.length, or give other text "
+            "with --config.text."
         )
-    chosen = begin[np.linspace(0, len(begin) - 1, count).round().astype(int)]
+    if len(begin) < count:
+        say(
+            f"The text has {len(begin):,} pieces of {size} tokens, fewer than config.texts={count}: "
+            "all are read."
+        )
+    chosen = begin[np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)]
     return np.asarray(corpus.tokens)[chosen[:, None] + np.arange(size)].astype(np.int32)
 
 
