@@ -122,7 +122,7 @@ def _pieces(
         )
     if len(begin) < count:
         say(
-            f"The text has {len(begin):,} pieces of {size} tokens, fewer than config.texts={count}: "
+            f"The text has {len(begin):,} pieces of {size} tokens, not config.texts={count}: "
             "all are read."
         )
     chosen = begin[np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)]
