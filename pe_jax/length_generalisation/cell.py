@@ -22,10 +22,9 @@ from pe_jax.training import sharding
 from pe_jax.training.optimizer import adamw, linear_schedule
 from pe_jax.training.pytrees import Batch, Params
 from pe_jax.training.step import (
-    SEED_AXES,
     TrainState,
     TrainStep,
-    init_state,
+    init_seeds,
     make_train_step,
     over_seeds,
 )
@@ -108,16 +107,9 @@ def programs(model: BertConfig, training: Training) -> Programs:
         schedule, functools.partial(frequencies, model), weight_decay=training.weight_decay, b2=0.98
     )
     task = symbols_task(model)
-    each = sharding.by_seeds(mesh)
-    shardings = TrainState(sharding.replicated(mesh), each, each, each)  # type: ignore[arg-type]
-
-    def init() -> TrainState:
-        make = functools.partial(init_state, task, optimizer)
-        sharded = jax.jit(jax.vmap(make, out_axes=SEED_AXES), out_shardings=shardings)
-        return sharded(jax.vmap(jax.random.key)(np.array(training.seeds)))
-
+    shardings = sharding.of_seeds(mesh)
     return Programs(
-        init=init,
+        init=functools.partial(init_seeds, task, optimizer, training.seeds, shardings),
         step=sharding.parallelize_seeds(
             over_seeds(make_train_step(task, optimizer)), mesh, shardings
         ),

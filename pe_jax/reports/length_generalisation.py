@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from pe_jax import figures
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import write_text
+from pe_jax.files import read_json, write_text
 from pe_jax.length_generalisation import (
     TASKS,
     AlgorithmicTask,
@@ -146,7 +146,7 @@ def _check_settings(config: ConfigDict, out: Path) -> None:
     if not path.exists():
         write_text(path, json.dumps(settings, indent=2) + "\n")
         return
-    old = json.loads(path.read_text(encoding="utf-8"))
+    old = read_json(path, "The cells next to it are of unknown settings: give another --out.")
     changed = [
         f"  {key}: {old.get(key)!r} there, {settings.get(key)!r} now"
         for key in sorted(old.keys() | settings.keys())

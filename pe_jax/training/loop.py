@@ -203,15 +203,15 @@ def fit(
     for stage in stages:
         end = begin + stage.steps
         if step < end:
-            iterator = iter(stage.batches)
-            meter = _Meter(stage.flops)
+            iterator, totals = iter(stage.batches), None
             if step > begin:
                 assert place is not None
                 iterator.set_state(place["data"])
-                meter = _Meter(stage.flops, place["totals"])
+                totals = place["totals"]
             # On a CPU minutes may pass between this line and the first of the log.
             say(f"{stage.name}: compiling, then steps {step + 1:,} to {end:,}")
             steps = range(step + 1, end + 1)
+            meter = _Meter(stage.flops, totals)
             state = _fit_stage(state, stage, iterator, meter, steps, run, progress)
             step = end
         begin = end

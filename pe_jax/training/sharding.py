@@ -24,7 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Wrapped
 
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree
-from pe_jax.training.step import TrainStep
+from pe_jax.training.step import TrainState, TrainStep
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,6 +65,12 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 def by_seeds(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(SEEDS))
+
+
+def of_seeds(mesh: Mesh) -> TrainState:
+    """The shardings of the state of all seeds."""
+    each = by_seeds(mesh)
+    return TrainState(replicated(mesh), each, each, each)  # type: ignore[arg-type]
 
 
 def by_seeds_and_rows(mesh: Mesh) -> NamedSharding:

@@ -8,11 +8,13 @@ gradients of micro-batches and devices simply add up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from pe_jax.training.pytrees import Batch, Metrics, Params, Sums
@@ -118,6 +120,18 @@ def over_seeds(train_step: TrainStep) -> TrainStep:
       state by `SEED_AXES`.
     """
     return jax.vmap(train_step, in_axes=(SEED_AXES, 0), out_axes=(SEED_AXES, 0))
+
+
+def init_seeds(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    seeds: Sequence[int],
+    shardings: TrainState,
+) -> TrainState:
+    """`init_state` of each seed, as `over_seeds` takes them."""
+    make = functools.partial(init_state, task, optimizer)
+    sharded = jax.jit(jax.vmap(make, out_axes=SEED_AXES), out_shardings=shardings)
+    return sharded(jax.vmap(jax.random.key)(np.array(seeds)))
 
 
 def make_eval_step(task: Task) -> Callable[[Params, Batch], Metrics]:

@@ -23,7 +23,7 @@ from pe_jax.reports.property_report.interventions import (
     differences,
 )
 from pe_jax.reports.property_report.measures import signed
-from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report.section import Section, Settings, for_json
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import masked_lm, texts, token_losses
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -139,8 +139,8 @@ def _effects(
     subject: Subject, moments: _Moments, found: Bool[np.ndarray, "2 N H d"], settings: Settings
 ) -> _Effects | None:
     """None for a model without massive values or a masked-LM head."""
-    model = masked_lm(subject)
-    if model is None or not found.any():
+    params = masked_lm(subject)
+    if params is None or not found.any():
         return None
     assert subject.model is not None
     keys = jax.random.split(jax.random.key(settings.config.seed), _DRAWS)
@@ -148,7 +148,7 @@ def _effects(
     which = np.concatenate([np.zeros_like(found)[None], found[None], others])
     means = jnp.asarray(moments.means[:2], jnp.float32)
     loss = _changed_loss(subject.model, means)
-    losses = changed_losses(loss, model[1], which, texts(subject, settings))
+    losses = changed_losses(loss, params, which, texts(subject, settings))
     return _Effects(float(losses[0].mean()), differences(losses))
 
 
@@ -168,17 +168,12 @@ def _listed(norms: np.ndarray, found: np.ndarray) -> list[Json]:
         {
             "share": float(massive.mean()),
             "largest": np.asarray(properties.largest_ratio(m)).tolist(),
-            "overlap": _number(properties.overlap(massive)),
-            "agreement": _number(properties.agreement(m)),
+            "overlap": for_json(properties.overlap(massive)),
+            "agreement": for_json(properties.agreement(m)),
             "massive": [np.flatnonzero(head).tolist() for head in massive],
         }
         for m, massive in zip(norms, found, strict=True)
     ]
-
-
-def _number(value: Array) -> float | None:
-    """For JSON, which has no NaN."""
-    return None if np.isnan(value) else float(value)
 
 
 def _cells(norms: np.ndarray, found: np.ndarray) -> list[str]:

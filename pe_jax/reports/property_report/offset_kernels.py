@@ -23,7 +23,7 @@ from pe_jax.reports.property_report.measures import (
     measure_each,
     standardized,
 )
-from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report.section import Section, Settings, for_json
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.shapes import Array
 
@@ -147,8 +147,8 @@ def kernels(subjects: list[Subject], settings: Settings) -> Section | None:
                     "average": mean,
                     "heads": heads,
                     "error": noise.tolist(),
-                    "curve": _listed(curve.mean),
-                    "spread": _listed(curve.spread),
+                    "curve": for_json(curve.mean),
+                    "spread": for_json(curve.spread),
                 }
             )
             rows.append(
@@ -191,11 +191,6 @@ def _noise(phi: np.ndarray, error: np.ndarray) -> np.ndarray:
     root = np.sqrt(np.nanmean(error**2, (-2, -1)))
     deviation = np.where(constant, 1.0, np.nanstd(phi, (-2, -1)))
     return np.where(constant, 0.0, root / deviation)
-
-
-def _listed(curves: Array) -> list[list[float | None]]:
-    """Numbers for JSON, which has no NaN."""
-    return [[None if np.isnan(x) else float(x) for x in curve] for curve in np.asarray(curves)]
 
 
 def _figures(

@@ -13,9 +13,9 @@ from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report.measures import signed
-from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report.section import Section, Settings, for_json
 from pe_jax.reports.property_report.subjects import Subject
-from pe_jax.reports.property_report.texts import masked_lm, texts
+from pe_jax.reports.property_report.texts import batch_size, masked_lm, texts, token_losses
 from pe_jax.shapes import Bool, Float
 
 _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
@@ -65,9 +65,8 @@ def place(subjects: list[Subject], settings: Settings) -> Section | None:
 
 def _losses(subject: Subject, settings: Settings) -> Float[np.ndarray, "N P"]:
     """Of each token between the ends of each text, when it is masked."""
-    head = masked_lm(subject)
-    assert head and subject.tokenizer is not None
-    loss, params = head
+    model, params = subject.model, masked_lm(subject)
+    assert model and params and subject.tokenizer
     tokens = jnp.asarray(texts(subject, settings).tokens)
     mask = data.vocabulary(subject.tokenizer).mask
     count, length = tokens.shape
@@ -76,20 +75,15 @@ def _losses(subject: Subject, settings: Settings) -> Float[np.ndarray, "N P"]:
     def of_set(params, tokens, where):
         def score(rows):
             targets, where = rows
-            return jnp.where(where, loss(params, jnp.where(where, mask, targets), targets, None), 0)
+            losses = token_losses(model, params, jnp.where(where, mask, targets), targets)
+            return jnp.where(where, losses, 0)
 
-        return properties.in_batches(score, (tokens, where), _batch(subject, length))
+        return properties.in_batches(score, (tokens, where), batch_size(model, length))
 
     total = np.zeros((count, length), np.float64)
     for where in disjoint_sets(count, length, settings.config.seed):
         total += np.asarray(of_set(params, tokens, where))
     return total[:, 1:-1].astype(np.float32)
-
-
-def _batch(subject: Subject, length: int) -> int:
-    """Texts whose logits over the vocabulary are bounded."""
-    assert subject.model is not None
-    return max(1, min(64, 2**25 // (length * subject.model.vocab_size)))
 
 
 def disjoint_sets(count: int, length: int, seed: int) -> Bool[np.ndarray, "S N L"]:
@@ -103,10 +97,7 @@ def disjoint_sets(count: int, length: int, seed: int) -> Bool[np.ndarray, "S N L
 
 
 def _listed(one: Estimate) -> Json:
-    """For JSON, which has no NaN."""
-    number = lambda x: None if np.isnan(x) else float(x)
-    each = lambda x: number(x) if np.ndim(x) == 0 else [number(v) for v in np.asarray(x)]
-    return {"mean": each(one.mean), "error": each(one.error)}
+    return {"mean": for_json(one.mean), "error": for_json(one.error)}
 
 
 def _figure(lines: dict[str, figures.Line], settings: Settings) -> Path:

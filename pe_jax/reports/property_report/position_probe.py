@@ -10,7 +10,7 @@ from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.properties import Probe, Tokens
 from pe_jax.reports.property_report.hidden import Hidden, hidden
-from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report.section import Section, Settings, for_json
 from pe_jax.reports.property_report.subjects import Subject
 
 _TOKENS = 2**14  # Of all texts together, at most: all layers are in memory at a time.
@@ -124,8 +124,4 @@ def _row(probe: Probe, length: int) -> list[str]:
 
 
 def _listed(probe: Probe) -> Json:
-    """Numbers for JSON, which has no NaN."""
-    return {
-        name: [None if np.isnan(x) else float(x) for x in values]
-        for name, values in probe._asdict().items()
-    }
+    return {name: for_json(values) for name, values in probe._asdict().items()}

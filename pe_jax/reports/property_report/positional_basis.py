@@ -9,7 +9,7 @@ from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.reports.property_report.hidden import hidden
 from pe_jax.reports.property_report.measures import to_unit
-from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report.section import Section, Settings, for_json
 from pe_jax.reports.property_report.subjects import Subject
 
 _SHARES = ("position", "context", "residual", "floor")
@@ -106,6 +106,5 @@ def _shape(one: properties.Basis) -> list[str]:
 
 
 def _listed(one: properties.Basis) -> Json:
-    """Numbers for JSON, which has no NaN, without the matrix."""
-    values = {name: float(value) for name, value in one._asdict().items() if name != "gram"}
-    return {name: value if np.isfinite(value) else None for name, value in values.items()}
+    """All but the matrix."""
+    return {name: for_json(value) for name, value in one._asdict().items() if name != "gram"}

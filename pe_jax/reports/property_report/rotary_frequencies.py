@@ -157,8 +157,8 @@ def _norms(
 
 def _effects(subject: Subject, settings: Settings) -> _Effects | None:
     """None for a model without a masked-LM head."""
-    found = masked_lm(subject)
-    if found is None:
+    params = masked_lm(subject)
+    if params is None:
         return None
     assert subject.model is not None
     count = settings.config.bands
@@ -167,7 +167,7 @@ def _effects(subject: Subject, settings: Settings) -> _Effects | None:
     still = np.concatenate([none[:1], chosen, none])
     dropped = np.concatenate([none[:1], none, chosen])
     loss = _changed_loss(subject.model, count)
-    losses = changed_losses(loss, found[1], (still, dropped), texts(subject, settings))
+    losses = changed_losses(loss, params, (still, dropped), texts(subject, settings))
     mean, error = differences(losses)
     first = count + 1  # The changes of the first kind.
     return _Effects(

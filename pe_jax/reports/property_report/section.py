@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import jax
+import numpy as np
+from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
 from pe_jax.files import Json
@@ -62,3 +64,11 @@ class Settings:
         underscores."""
         safe = "".join(c if c.isalnum() or c in "-_+." else "_" for c in name.replace(": ", "_"))
         return self.out / f"{safe}.png"
+
+
+def for_json(values: ArrayLike) -> Any:
+    """A number or nested lists of numbers; None for what JSON has not, NaN and infinity."""
+    values = np.asarray(values, np.float64)
+    if values.ndim:
+        return [for_json(one) for one in values]
+    return float(values) if np.isfinite(values) else None

@@ -19,7 +19,13 @@ from pe_jax.properties.shift import Score
 from pe_jax.reports.property_report.measures import signed
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject
-from pe_jax.reports.property_report.texts import Texts, masked_lm, masked_scores, texts_of_length
+from pe_jax.reports.property_report.texts import (
+    Texts,
+    batch_size,
+    masked_lm,
+    texts_of_length,
+    token_scores,
+)
 
 _FARTHEST = 16  # Shifts where nothing limits them, in lengths of the texts.
 
@@ -90,7 +96,12 @@ def _measure(subject: Subject, length: int, settings: Settings) -> Json:
     assert subject.model is not None
     states = _states(subject.model)
     rows = properties.shift_curve(
-        states, subject.params, read.tokens, shifts, length=length, batch=_batch(subject, length)
+        states,
+        subject.params,
+        read.tokens,
+        shifts,
+        length=length,
+        batch=batch_size(subject.model, length),
     )
     found: Json = {
         "length": length,
@@ -101,13 +112,6 @@ def _measure(subject: Subject, length: int, settings: Settings) -> Json:
     if masked_lm(subject):
         found |= _scores(subject, read, shifts, length)
     return found
-
-
-def _batch(subject: Subject, length: int) -> int:
-    """Texts whose logits over the vocabulary, and over all pairs of tokens, are bounded."""
-    assert subject.model is not None
-    size = length * max(subject.model.vocab_size, length * subject.model.num_heads)
-    return max(1, min(64, 2**25 // size))
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.
@@ -124,11 +128,10 @@ def _states(config: BertConfig) -> Score:
 @functools.cache
 def _masked(config: BertConfig) -> Score:
     """Loss and accuracy of the masked tokens, by text."""
-    scores = masked_scores(config)
 
     def mean(params, inputs, positions):
         masked, targets, where = inputs
-        each = scores(params, masked, targets, positions)
+        each = token_scores(config, params, masked, targets, positions)
         return [jnp.where(where, one, 0).sum(-1) / where.sum(-1) for one in each]
 
     return mean
@@ -142,7 +145,7 @@ def _scores(subject: Subject, read: Texts, shifts: np.ndarray, length: int) -> J
         (read.masked, read.tokens, read.where),
         shifts,
         length=length,
-        batch=_batch(subject, length),
+        batch=batch_size(subject.model, length),
     )
     found: Json = {}
     for name, values in zip(("loss", "accuracy"), each, strict=True):

@@ -5,11 +5,8 @@ Shapes: N texts, B of them in a batch, L tokens each.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
@@ -30,13 +27,6 @@ from pe_jax.training import workdir
 from pe_jax.training.pytrees import Params
 
 _MASKED = 0.15  # The share of tokens that are masked, BERT's.
-
-# `loss(params, tokens [B, L], targets [B, L], positions) -> [B, L]`, nats.
-MaskedLoss = Callable[[Params, Int[Array, "B L"], Int[Array, "B L"], Positions | None], jax.Array]
-# The same with 1.0 where the target is the likeliest token, else 0.0.
-MaskedScores = Callable[
-    [Params, Int[Array, "B L"], Int[Array, "B L"], Positions | None], tuple[jax.Array, jax.Array]
-]
 
 
 class Texts(NamedTuple):
@@ -137,26 +127,11 @@ def _mask(shape: tuple[int, int], seed: int) -> Bool[np.ndarray, "N L"]:
     return np.pad(order < max(1, round(_MASKED * size)), ((0, 0), (1, 1)))
 
 
-def masked_lm(subject: Subject) -> tuple[MaskedLoss, Params] | None:
-    """The loss of every token and the parameters that it takes; None for a model without the head.
-
-    The loss is pure, and the same object for the same model.
-    """
+def masked_lm(subject: Subject) -> Params | None:
+    """The parameters of a model with its masked-LM head; None for a model without the head."""
     if subject.model is None or subject.heads is None or "masked_lm" not in subject.heads:
         return None
-    return _masked_lm(subject.model), subject.heads
-
-
-@functools.cache
-def _masked_lm(config: BertConfig) -> MaskedLoss:
-    return functools.partial(token_losses, config)
-
-
-@functools.cache
-def masked_scores(config: BertConfig) -> MaskedScores:
-    """Loss and top-1 accuracy of every token, for a model that has the head; the same object for
-    the same model."""
-    return functools.partial(token_scores, config)
+    return subject.heads
 
 
 def token_losses(
@@ -187,3 +162,9 @@ def token_scores(
         {"params": params}, tokens, everywhere, positions=positions
     )
     return cross_entropy(logits.masked_lm, targets)  # type: ignore[union-attr]
+
+
+def batch_size(model: BertConfig, length: int) -> int:
+    """Texts at a time whose logits over the vocabulary, and over pairs of tokens, are bounded."""
+    size = length * max(model.vocab_size, length * model.num_heads)
+    return max(1, min(64, 2**25 // size))

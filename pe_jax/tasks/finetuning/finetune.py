@@ -36,10 +36,9 @@ from pe_jax.training import sharding, workdir
 from pe_jax.training.loop import Cadence, Stage
 from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
 from pe_jax.training.step import (
-    SEED_AXES,
     TrainState,
     TrainStep,
-    init_state,
+    init_seeds,
     make_train_step,
     over_seeds,
 )
@@ -95,9 +94,7 @@ class FinetuningExperiment:
 
     def init(self) -> TrainState:
         """The state of all seeds before the first step, nothing taken from another run."""
-        make = functools.partial(init_state, self.problem.task, self.optimizer)
-        sharded = jax.jit(jax.vmap(make, out_axes=SEED_AXES), out_shardings=self.shardings)
-        return sharded(jax.vmap(jax.random.key)(np.array(self.seeds)))
+        return init_seeds(self.problem.task, self.optimizer, self.seeds, self.shardings)
 
     def score(self, step: int, params: Params) -> Scalars:
         """Scores of all seeds on held-out data; predictions go to `predictions/` of the folder.
@@ -182,8 +179,7 @@ def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> Fi
     schedule, optimizer = optimizers.from_config(
         config.optimizer, len(batches), functools.partial(frequencies, model)
     )
-    each = sharding.by_seeds(mesh)
-    shardings = TrainState(sharding.replicated(mesh), each, each, each)  # type: ignore[arg-type]
+    shardings = sharding.of_seeds(mesh)
     step = over_seeds(make_train_step(problem.task, optimizer, accumulation=config.accumulation))
     return FinetuningExperiment(
         config=config,
