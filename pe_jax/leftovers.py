@@ -1,5 +1,5 @@
-"""Temporary files and folders of a cache. Their names say whose they are: what killed processes have
-left is found and removed."""
+"""Temporary files and folders of a cache: whose they are is in their names, so that what killed
+processes have left is found and removed."""
 
 from __future__ import annotations
 
