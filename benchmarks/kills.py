@@ -65,9 +65,9 @@ _SIZE = {
     "model.intermediate_size": 128, "model.dropout_rate": 0.1,
 }  # fmt: skip
 _PRETRAINING = {
-    **_SIZE, "stage1.steps": 150, "stage1.batch_size": 8, "stage1.length": 64,
-    "stage1.max_predictions": 10, "checkpoint_every": 5, "log_every": 10, "eval_every": 50,
-    "eval_examples": 64, "data.vocab_size": 1_000,
+    **_SIZE, "stage1.steps": 60, "stage1.batch_size": 8, "stage1.length": 64,
+    "stage1.max_predictions": 10, "checkpoint_every": 5, "log_every": 10, "eval_every": 30,
+    "eval_examples": 16, "data.vocab_size": 1_000,
 }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def _finetuning(folder: Path) -> dict[str, object]:
     (start,) = started(short, folder, folder / "start")
     ended([start])
     return {
-        "init": folder / "start" / "run", "seeds": "(0, 1)", "steps": 100, "eval_every": 50,
+        "init": folder / "start" / "run", "seeds": "(0, 1)", "steps": 50, "eval_every": 25,
         "checkpoint_every": 5, "log_every": 10, "data.train": folder / "train.json",
         "data.validation": folder / "dev.json", "data.length": 32, "data.buckets": "(24,)",
         "data.stride": 8, "data.max_query": 8, "data.batch_size": 8, "data.eval_batch_size": 8,
@@ -101,7 +101,7 @@ def _preparation(folder: Path) -> dict[str, object]:
     letters = np.array(list("etaoinshrdlu"))
     words = ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(20_000)]
     with open(folder / "text.txt", "w") as file:
-        for _ in range(3_000):
+        for _ in range(1_000):
             lines = (" ".join(rng.choice(words, 12)).capitalize() + "." for _ in range(20))
             file.write("\n".join(lines) + "\n\n")
     return {**_PRETRAINING, "stage1.steps": 1, "data.source": folder / "text.txt"}
