@@ -9,7 +9,6 @@ from unittest import mock
 from absl import flags, logging
 
 from pe_jax.console import stopping
-from pe_jax.errors import Interrupted
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,8 +28,7 @@ def call(script, *args):
         except SystemExit as end:
             status = end.code or 0
         finally:
-            with contextlib.suppress(Interrupted):
-                stopping.end()
+            stopping.end()
             _forget(path)
             flags.FLAGS.unparse_flags()
             logging.set_verbosity(verbosity)
