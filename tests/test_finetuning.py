@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tiny
 
-from configs import glue as glue_config
-from configs import squad as squad_config
 from pe_jax import encodings
+from pe_jax.configs import glue as glue_config
+from pe_jax.configs import squad as squad_config
 from pe_jax.data import glue_tasks
 from pe_jax.reports.comparison import score
 from pe_jax.reports.finetuning_report import page, report_finetuning, results

@@ -10,8 +10,8 @@ import pytest
 from scipy import special, stats
 from test_commands import run as command
 
-from configs import tables as configs
 from pe_jax import encodings
+from pe_jax.configs import tables as configs
 from pe_jax.reports.paper_tables import Cell, mean_over_tasks, welch, write_tables
 from pe_jax.reports.paper_tables.columns import GLUE
 from pe_jax.reports.paper_tables.results import pool, read
