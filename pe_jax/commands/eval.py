@@ -23,6 +23,7 @@ with extra("train", SystemExit):
 
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
+    from pe_jax.console.markdown import without_images
     from pe_jax.files import reachable_path
     from pe_jax.schema import check
 
@@ -171,7 +172,7 @@ def evaluate() -> None:
 
         check(config, REPORTS, " For the scores of a run give no --config.")
     text, out = _scores() if config is None else EVALUATIONS[config.task](config)
-    print(text)
+    print(without_images(text))
     print(f"Written to {out}")
 
 

@@ -19,6 +19,8 @@ with extra("train", SystemExit):
 
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
+    from pe_jax.console.markdown import without_images
+    from pe_jax.console.terminal import say
     from pe_jax.schema import check, flatten
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
@@ -66,6 +68,7 @@ def _pretrain(config: ConfigDict, folder: Path) -> tuple[str, Path]:
     from pe_jax.tasks import pretraining
 
     experiment = pretraining.run(config, folder)
+    say("Measuring what the run has learned")
 
     from pe_jax.reports.pretraining_report import report_pretraining
 
@@ -113,7 +116,7 @@ def _train(task: Callable[[ConfigDict, Path], tuple[str, Path]], workdir: str) -
         hosts.agree(_facts(config, workdir))
     text, out = task(config, reachable_path(workdir))
     if sharding.host()[0] == 0:
-        print("\n" + text)
+        print("\n" + without_images(text))
         print(f"Written to {out}")
 
 
