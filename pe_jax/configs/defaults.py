@@ -23,7 +23,7 @@ def pretraining() -> ConfigDict:
     config.model.attention_dropout_rate = 0.1  # Of the weights of attention.
     config.model.initializer_stddev = 0.02  # BERT's; about 1/sqrt(hidden_size) suits small models.
     config.model.dtype = "float32"  # The dtype to compute in; or "bfloat16".
-    config.model.attention = "auto"  # Or naive, buckets, rotation, fused: see docs/performance.md.
+    config.model.attention = "auto"  # Or naive, pairs, buckets, rotation, fused, kernel.
     config.model.scan_layers = False  # One program for all layers: compiles faster.
     config.model.remat = "none"  # Or "dots", "full": less memory, more computing.
 
