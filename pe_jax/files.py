@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-import jax
 from etils import epath
 
 Json: TypeAlias = dict[str, Any]  # An object of a JSON file.
@@ -93,6 +92,8 @@ def write_text(path: Path, text: str) -> None:
 
     On several hosts only the first writes.
     """
+    import jax  # Only here, so that what reads paths alone starts at once.
+
     if jax.process_index() > 0:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import runpy
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -29,17 +30,11 @@ def call(script, *args):
             status = end.code or 0
         finally:
             stopping.end()
-            _forget(path)
+            # The command's own flags are gone with its module; absl's are as before.
+            sys.modules.pop(f"pe_jax.commands.{Path(script).stem}")
             flags.FLAGS.unparse_flags()
             logging.set_verbosity(verbosity)
     if isinstance(status, str):  # As the interpreter does.
         err.write(f"{status}\n")
         status = 1
     return status, out.getvalue(), err.getvalue()
-
-
-def _forget(path):
-    """Takes away the flags of a script, and those of its config's fields: the next has others."""
-    own = {flag.name for flag in flags.FLAGS.flags_by_module_dict()[path]}
-    for name in [name for name in flags.FLAGS if name in own or name.startswith("config.")]:
-        delattr(flags.FLAGS, name)

@@ -1,7 +1,7 @@
 """Odd configs, commands, weights, caches and files of runs, drawn at random from a seed.
 
 A case ends well if it does what it means, or is refused with our own error, which names the key or
-the file. Everything else fails: another exception, a crash, a hang, a result that is silently another.
+the file. Everything else fails: another exception, a crash, a hang, a result that is another unsaid.
 
     pytest -n 0 -s -m fuzz tests/test_fuzz.py     2,000 cases of each class; prints the counts
 """
@@ -170,7 +170,7 @@ def nonsense(key, value, default):
     """Whether a value that passed cannot be meant, by other rules than the schema's own."""
     if isinstance(value, tuple | list):
         return any(nonsense(key, one, None) for one in value)
-    if isinstance(value, bool) or isinstance(value, str | None):
+    if isinstance(value, (bool, str | None)):
         return isinstance(default, int | float) and not isinstance(default, bool)
     if not isinstance(value, int | float | np.number) or isinstance(default, bool | str):
         return True

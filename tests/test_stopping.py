@@ -102,6 +102,7 @@ def test_a_signal_while_it_imports():
         "        if name == 'flax':\n"
         "            os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv = ['train.py', '--config=quickstart']\n"
         "runpy.run_path('train.py', run_name='__main__')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent)

@@ -240,7 +240,10 @@ def _fit_stage(
             batch = sharding.to_global(rows, run.placed)
         meter.count(batch)
         # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
+        begin = time.perf_counter()
         state, metrics = stage.train_step(state, batch)
+        if step == steps[0]:  # Dispatching the others takes no time: this compiled.
+            say(f"{stage.name}: compiled in {time.perf_counter() - begin:.0f} s")
         if unread is not None:
             unread.read(meter.totals, writer)
         unread = _Unread(step, metrics, rows)
@@ -255,7 +258,7 @@ def _fit_stage(
         if due.log:
             scalars = meter.scalars(float(run.schedule(step - 1)), _peak(run.placed))
             writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
-            progress.report(step, stage.name, _brief(scalars))
+            progress.report(step, "training", _brief(scalars))
             meter = _Meter(stage.flops)
         # 4. Evaluate.
         if due.evaluate:
