@@ -1,7 +1,7 @@
 """Odd configs, commands, weights, caches and files of runs, drawn at random from a seed.
 
 A case ends well if it does what it means, or is refused with our own error, which names the key or
-the file. Everything else fails: another exception, a crash, a hang, a result that is another unsaid.
+the file. Everything else fails: another exception, a crash, a hang, a silently different result.
 
     pytest -n 0 -s -m fuzz tests/test_fuzz.py     2,000 cases of each class; prints the counts
 """
