@@ -23,12 +23,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-CORES = len(os.sched_getaffinity(0))
-os.environ["OMP_NUM_THREADS"] = "1"  # NumPy's product of matrices, in each of its processes.
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
-os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={CORES}"
-)
 
 import numpy as np
 from absl import app, flags
@@ -38,6 +32,7 @@ _ROUNDS = flags.DEFINE_integer("rounds", 7, "Of each side.")
 _COUNT = flags.DEFINE_integer("count", 8, "Settings a round, of NumPy in one process at L = 512.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 
+CORES = len(os.sched_getaffinity(0))
 WINDOWS = (10, 50)
 DIM = 64
 
@@ -141,6 +136,9 @@ def measure(length: int, pool: ProcessPoolExecutor) -> dict:
 
 
 def main(_) -> None:
+    flags_of_xla = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags_of_xla} --xla_force_host_platform_device_count={CORES}"
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # Of each process in the pool.
     results = []
     with ProcessPoolExecutor(CORES, multiprocessing.get_context("spawn")) as pool:
         for length in map(int, _LENGTHS.value):
