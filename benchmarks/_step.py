@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import jax
 import numpy as np
 
-from configs import defaults
+from pe_jax.configs import defaults
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.pretraining import Program, make_program
 from pe_jax.training import sharding

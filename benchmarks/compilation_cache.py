@@ -1,14 +1,17 @@
 """What do kept programs save? Seconds from a start to the end of the first step, without and with.
 
-    python benchmarks/compilation_cache.py [--config=configs/quickstart.py] [--config.KEY=...]
+    python benchmarks/compilation_cache.py [--rounds=5] [--out=FILE] [--config=... --config.KEY=...]
 
-Every start is a process of its own: imports, data (tokenized before the clock starts), parameters,
-one training step. In turn with an empty folder of programs and with what that start left there,
-several rounds. Prints the medians and their ratio, and writes them to --out as JSON.
+Every start is `train.py` itself, all of it: interpreter, imports, flags, data (tokenized before the
+clock starts), parameters, one training step, whose line in the log stops the clock. In turn with an
+empty folder of programs and with what that start left there, several rounds; next to them, what
+`import jax` takes alone. Prints medians and their ratio, and writes them to --out as JSON.
 """
 
+import argparse
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -17,64 +20,63 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from absl import app, flags
-from ml_collections import config_flags
-
-_CONFIG = config_flags.DEFINE_config_file("config", "configs/quickstart.py")
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Starts of each kind.")
-_OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
-_ONE = flags.DEFINE_bool("one", False, "Be one of the starts; the benchmark sets it itself.")
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def start() -> None:
-    """To the end of the first step, as train.py does it; says so on standard output."""
-    import jax
-
-    from pe_jax.console.compile_cache import cache_compiled_programs
-    from pe_jax.tasks import pretraining
-    from pe_jax.training import sharding
-
-    cache_compiled_programs()
-    experiment = pretraining.build(_CONFIG.value)
-    stage = experiment.stages[0]
-    batch = sharding.to_global(next(iter(stage.batches)), sharding.by_rows(experiment.mesh))
-    jax.block_until_ready(stage.train_step(experiment.init(), batch))
-    print("stepped", flush=True)
-
-
-def seconds(cache: str) -> float:
-    """From the start of a process to the end of its first step."""
-    environment = {**os.environ, "PE_JAX_CACHE": cache}
+def start(cache: Path, arguments: list[str]) -> float:
+    """Seconds from the start of a process to the end of its first step, with what it prints."""
+    environment = {**os.environ, "PE_JAX_CACHE": str(cache)}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     begin = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, *sys.argv, "--one"], env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        stepped = "stepped\n" in iter(process.stdout.readline, "")
-        elapsed = time.perf_counter() - begin
-    if not stepped:
-        raise SystemExit(f"A start failed with exit code {process.returncode}.")
-    return elapsed
+    with (
+        tempfile.TemporaryDirectory() as workdir,
+        subprocess.Popen(
+            [
+                *(sys.executable, "train.py", *arguments),
+                *("--config.log_every=1", f"--workdir={workdir}/run"),
+            ],
+            cwd=ROOT,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        printed = []
+        for line in process.stderr:
+            printed.append(line)
+            if re.match(r"step +1/", line):
+                elapsed = time.perf_counter() - begin
+                process.kill()
+                return elapsed
+    raise SystemExit("A start failed:\n" + "".join(printed))
 
 
-def main(_) -> None:
-    if _ONE.value:
-        start()
-        return
-    empty, warm = [], []
+def import_jax() -> float:
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import jax"], check=True)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="Starts of each kind.")
+    parser.add_argument("--out", type=Path, help="JSON file of the results.")
+    options, rest = parser.parse_known_args()
+    arguments = rest or ["--config=configs/quickstart.py"]
+    empty, warm, bare = [], [], []
     with tempfile.TemporaryDirectory() as cache:
         programs = Path(cache) / "programs"
-        seconds(cache)  # Tokenizes.
-        for _ in range(_ROUNDS.value):
+        start(Path(cache), arguments)  # Tokenizes.
+        for _ in range(options.rounds):
             shutil.rmtree(programs)
-            empty.append(seconds(cache))
-            warm.append(seconds(cache))
+            empty.append(start(Path(cache), arguments))
+            warm.append(start(Path(cache), arguments))
+            bare.append(import_jax())
         sizes = [path.stat().st_size for path in programs.iterdir()]
     results = {
         "empty_seconds": statistics.median(empty),
         "warm_seconds": statistics.median(warm),
+        "import_jax_seconds": statistics.median(bare),
         "ratio": statistics.median(e / w for e, w in zip(empty, warm, strict=True)),
         "programs": len(sizes),
         "bytes": sum(sizes),
@@ -82,11 +84,12 @@ def main(_) -> None:
     print(
         f"start to first step: {results['empty_seconds']:.1f} s with no programs kept, "
         f"{results['warm_seconds']:.1f} s with {len(sizes)} "
-        f"({sum(sizes) / 1e6:.1f} MB), ratio {results['ratio']:.1f}"
+        f"({sum(sizes) / 1e6:.1f} MB), ratio {results['ratio']:.1f}; `import jax` alone "
+        f"{results['import_jax_seconds']:.1f} s"
     )
-    if _OUT.value:
-        Path(_OUT.value).write_text(json.dumps(results, indent=2) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()

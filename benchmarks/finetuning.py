@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from absl import app, flags
 
-from configs import glue
+from pe_jax.configs import glue
 from pe_jax.tasks import finetuning as experiments
 from pe_jax.training import sharding
 

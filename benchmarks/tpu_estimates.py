@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from absl import app, flags
 
-from configs import defaults
 from pe_jax import encodings
+from pe_jax.configs import defaults
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import Progress, say
 from pe_jax.tpu.stage_estimate import estimate_stage

@@ -3,13 +3,13 @@
 import contextlib
 import io
 import runpy
+import sys
 from pathlib import Path
 from unittest import mock
 
 from absl import flags, logging
 
 from pe_jax.console import stopping
-from pe_jax.errors import Interrupted
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,19 +29,12 @@ def call(script, *args):
         except SystemExit as end:
             status = end.code or 0
         finally:
-            with contextlib.suppress(Interrupted):
-                stopping.end()
-            _forget(path)
+            stopping.end()
+            # The command's own flags are gone with its module; absl's are as before.
+            sys.modules.pop(f"pe_jax.commands.{Path(script).stem}")
             flags.FLAGS.unparse_flags()
             logging.set_verbosity(verbosity)
     if isinstance(status, str):  # As the interpreter does.
         err.write(f"{status}\n")
         status = 1
     return status, out.getvalue(), err.getvalue()
-
-
-def _forget(path):
-    """Takes away the flags of a script, and those of its config's fields: the next has others."""
-    own = {flag.name for flag in flags.FLAGS.flags_by_module_dict()[path]}
-    for name in [name for name in flags.FLAGS if name in own or name.startswith("config.")]:
-        delattr(flags.FLAGS, name)

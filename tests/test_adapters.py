@@ -281,11 +281,40 @@ def test_equinox():
     np.testing.assert_allclose(found, out.reshape(L, D) @ layer.output_proj.weight.T, atol=1e-5)
 
 
-def test_the_page_of_modules():
+@pytest.fixture(scope="module")
+def page():
+    """What docs/modules.md defines, its blocks run one after the other."""
     page = Path(__file__).parent.parent / "docs/modules.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     found = {}
     for block in blocks:
         if "equinox" not in block or importlib.util.find_spec("equinox"):
             exec(block, found)
-    assert found["out"].shape == (2, 1, 32) and not np.isnan(found["out"]).any()
+    return found
+
+
+def test_the_page_of_modules(page):
+    assert page["out"].shape == (2, 1, 32) and not np.isnan(page["out"]).any()
+
+
+@pytest.mark.parametrize("name", ["learned_absolute", "learned_relative(clip=4)", "none"])
+@pytest.mark.parametrize("module", ["Model", "FlaxLayer", "NnxAttention", "AttentionFn"])
+def test_the_pages_modules_see_the_order(page, module, name):
+    """With an absolute and a relative encoding; NNX's take what acts in attention alone."""
+    x = jax.random.normal(jax.random.key(0), (1, 6, 32))
+    encoding = encodings.from_name(name, hidden_size=32, head_size=8, num_heads=4, max_length=64)
+    if module in ("Model", "FlaxLayer"):
+        model = page[module](name if module == "Model" else encoding)
+        run = functools.partial(model.apply, model.init(jax.random.key(1), x))
+    else:
+        rngs = nnx.Rngs(0)
+        if module == "NnxAttention":
+            layer = page[module](4, 32, encoding, rngs=rngs)
+        else:
+            fn = page[module](encoding, rngs=rngs)
+            layer = nnx.MultiHeadAttention(4, 32, attention_fn=fn, decode=False, rngs=rngs)
+        embedding = pe_jax.nnx.PositionEmbedding(32, encoding, rngs=rngs)
+        run = lambda x: layer(embedding(x))
+    swapped = x[:, np.array([0, 1, 4, 3, 2, 5])]  # Others than the last token.
+    change = np.abs(run(x)[0, -1] - run(swapped)[0, -1]).max()
+    assert (change < 1e-5) if name == "none" else (change > 1e-5)

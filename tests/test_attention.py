@@ -171,7 +171,7 @@ def test_what_attention_refuses():
         ("4 positions for 3 tokens of q", (encoding, params, at(range(4), range(5))), {}),
         ("4 positions for 5 tokens of k", (encoding, params, at(range(3), range(4))), {}),
         ("none of 5 keys", (encoding, params, at(range(3))), {}),
-        ("A mask is bool.*additive == 0", (encoding, params), {"mask": np.zeros((1, 1, 3, 5))}),
+        ("A mask is a bool.*additive == 0", (encoding, params), {"mask": np.zeros((1, 1, 3, 5))}),
         ("A mask is .*here", (encoding, params), {"mask": np.ones((3, 5), bool)}),
     ):
         with pytest.raises(ValueError, match=message):
@@ -184,14 +184,26 @@ def test_names_and_stacks_are_no_encodings():
 import jax.numpy as jnp
 from pe_jax import attention, encodings
 x = jnp.zeros((1, 2, 1, 4))
-for wrong in ("rope", encodings.Stack()):
+calls = [
+    lambda: attention.attention(x, x, x, "rope"),
+    lambda: attention.attention(x, x, x, encodings.Stack()),
+    lambda: encodings.embed("rope", {}, x),
+    lambda: encodings.parameter_count("rope"),
+    lambda: attention.attention(x, x, x, context=range(2)),
+    lambda: attention.attention(x, x, x, mask=[[True]]),
+    lambda: encodings.alibi(1).split(encodings.Context()),
+]
+for call in calls:
     try:
-        attention.attention(x, x, x, wrong)
+        call()
     except ValueError as error:
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "got str: a name becomes one" in done.stdout and "got Stack" in done.stdout
+    told = done.stdout.splitlines()
+    wrong = ("str", "Stack", "str", "str", "range", "list", "Context")
+    for line, name in zip(told, wrong, strict=True):
+        assert f"got {name}" in line
 
 
 def test_forward_mode_and_second_derivatives_of_the_plain_form():

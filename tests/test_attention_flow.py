@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import properties as configs
 from pe_jax import properties
+from pe_jax.configs import properties as configs
 from pe_jax.figures import style
 from pe_jax.models import Bert, BertConfig, weights_map
 from pe_jax.reports.property_report import from_name, measure_properties

@@ -88,6 +88,11 @@ def test_train_then_eval_say_the_same(trained):
     folder, out, err = trained
     assert "# What the run learned: learned_relative, 6 steps" in out
     assert "| masked-LM accuracy" in out
+    for said in ("Run       ", "Devices   4 cpu", "Model     tiny, float32: ", "compiled in "):
+        assert said in err
+    assert "Positions learned_relative: 2,064 of them" in err
+    assert "Batch     length 128, 8 rows; 6 steps, " in err
+    assert "![" not in out and all(len(line) <= 100 for line in err.splitlines())
     assert "compiling, then steps 1 to 6" in err
     assert "step 3/6" in err  # Plain lines where there is no terminal.
     code, again, err = call("eval.py", f"--workdir={folder / 'learned_relative'}")
@@ -100,11 +105,21 @@ def test_train_then_eval_say_the_same(trained):
 def test_lines_of_progress_keep_their_distance(monkeypatch, capsys):
     clock = iter(range(0, 100, 4))  # Seconds: at the start, then at every tenth of the total.
     monkeypatch.setattr(terminal, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
-    progress = terminal.Progress(10, unit="batches", lines=10.0)
+    progress = terminal.Progress(10, unit="batch", lines=10.0)
     for _ in range(10):
         progress.advance()
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"{n} of 10 batches, {4 * n:.1f} s" for n in (3, 6, 9)]
+
+
+def test_lines_of_scalars_fit_a_terminal(capsys):
+    scalars = {"masked_lm_accuracy": 0.123456, "masked_lm_loss": 4.56789, "mfu": 0.25}
+    progress = terminal.Progress(100)
+    progress.report(7, "training", scalars)
+    progress.report(8, "training", {f"{name}_{i}": 1234.5 for i in range(4) for name in scalars})
+    first, *more = capsys.readouterr().err.splitlines()
+    assert first == "step   7/100  training  MLM acc 0.123  MLM loss 4.568  mfu 0.250"
+    assert len(more) > 1 and all(len(line) <= 100 for line in more)
 
 
 def test_comparing_runs(trained):
@@ -131,7 +146,7 @@ def test_comparing_runs(trained):
 
 def test_a_second_run_compiles_nothing(trained, tmp_path):
     folder, _, _ = trained
-    programs = lambda: {path.name for path in (folder / "cache" / "programs").iterdir()}
+    programs = lambda: {path.name for path in (folder / "cache" / "compiled").iterdir()}
     before = programs()
     assert any("train_step" in name for name in before)
     code, _, err = run(*small(folder, "learned_relative", tmp_path), **kept(folder))
@@ -159,7 +174,7 @@ def test_the_environment_says_where_programs_are_kept(monkeypatch, tmp_path, jax
     assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     cache_compiled_programs()
-    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "programs")
+    assert jax.config.jax_compilation_cache_dir == f"verified://{tmp_path / 'compiled'}"
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, jax_settings, capsys):

@@ -321,10 +321,13 @@ def here(monkeypatch):
 
 def test_the_report(here, config, tmp_path):
     config.stage2.steps = 0
-    text = compile_report.compile_for(config, "v5e:2x2", out=tmp_path / "new" / "numbers.json")
+    out = tmp_path / "new" / "numbers.json"
+    parts = compile_report.compile_for(config, "v5e:2x2", out=out)
+    text = "\n".join([next(parts), next(parts)])
+    assert out.exists()  # Each stage is there as soon as it is compiled.
     assert text.startswith("# tiny, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)")
     assert "## Length 32: 8 rows, 2 a chip\n\nFits: 0.00 of 15.75 GiB a chip." in text
-    (found,) = json.loads((tmp_path / "new" / "numbers.json").read_text())
+    (found,) = json.loads(out.read_text())
     model = model_config(config, vocab_size=120)
     assert found["model_flops"] == train_flops(model, 8, 32, 6)
     costs = found["costs"]
@@ -343,7 +346,7 @@ def test_what_does_not_fit_is_said(here, config, monkeypatch):
         raise jax.errors.JaxRuntimeError(full)
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", compile_for_too_little)
-    text = compile_report.compile_for(config, "v5e:2x2", find_largest=True)
+    text = "\n".join(compile_report.compile_for(config, "v5e:2x2", find_largest=True))
     assert (
         "**Does not fit** in 15.75 GiB a chip. The compiler: Ran out of memory on HBM: 20" in text
     )
@@ -351,13 +354,13 @@ def test_what_does_not_fit_is_said(here, config, monkeypatch):
     assert "Largest batch: 0 rows a chip fit, 2 do not." in text
     full = "INTERNAL: something else"
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        compile_report.compile_for(config, "v5e:2x2")
+        list(compile_report.compile_for(config, "v5e:2x2"))
 
 
 def test_a_batch_that_does_not_divide(here, config):
     config.stage2.batch_size = 6
     with pytest.raises(ValueError, match="6 rows does not divide among 4 devices"):
-        compile_report.compile_for(config, "v5e:2x2")
+        list(compile_report.compile_for(config, "v5e:2x2"))
 
 
 @pytest.mark.parametrize("start", [1, 8, 12, 64, 1000])

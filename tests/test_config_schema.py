@@ -23,13 +23,17 @@ from pe_jax.tasks.pretraining.pretraining_schema import PRETRAINING
 
 ROOT = Path(__file__).parent.parent
 SCHEMAS = {**PRETRAINING, **FINETUNING, **REPORTS}
-FILES = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem != "defaults")
+FILES = sorted(
+    path.stem
+    for path in (ROOT / "configs").glob("*.py")
+    if path.stem not in ("defaults", "__init__")
+)
 NAN, INF = math.nan, math.inf
 
 
 def shipped(name):
     """A config of configs/, with the one key that has no default."""
-    config = importlib.import_module(f"configs.{name}").get_config()
+    config = importlib.import_module(f"pe_jax.configs.{name}").get_config()
     if config.task in FINETUNING:
         config.init = "RUN"
     return config
@@ -245,7 +249,7 @@ def test_missing_keys_and_tasks():
 
 
 def test_fine_tuning_without_a_start():
-    config = importlib.import_module("configs.glue").get_config()
+    config = importlib.import_module("pe_jax.configs.glue").get_config()
     says = "config.init is a text that is not empty, got ''. Fine-tuning starts from a pretrained"
     assert says in message(config, finetuning.resolve)
 

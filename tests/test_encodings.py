@@ -221,8 +221,13 @@ def test_any_other_combination():
 
 def test_missing_parameters_are_named():
     encoding = build("learned_absolute+learned_relative")
-    with pytest.raises(ValueError, match="learned_relative are missing; got learned_absolute"):
-        encoding.split({"learned_absolute": {}})
+    for params, message in (
+        ({"learned_absolute": {"table": 0}}, "learned_relative are missing; got learned_absolute"),
+        ({"learned_absolute": {}}, "learned_absolute/table, learned_relative are missing"),
+        ({"table": 0}, "learned_absolute, learned_relative are missing; got table"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            encoding.split(params)
     assert build("none").split(None) == []
 
 

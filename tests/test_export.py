@@ -12,8 +12,8 @@ from published import BERT, WORDS, D, N, V, numpy_bert, whole_tensors, write
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from configs import defaults
-from configs import glue as glue_config
+from pe_jax.configs import defaults
+from pe_jax.configs import glue as glue_config
 from pe_jax.data import load_tokenizer
 from pe_jax.interop import bert_export, load_bert, position_table, save_bert
 from pe_jax.models import (

@@ -163,7 +163,7 @@ def test_losses_against_optax():
     want = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
     sums = jax.jit(task.sums)(params, batch, None)
     np.testing.assert_allclose(sums["loss"], want.sum(), rtol=1e-6)
-    assert sums["accuracy"] == (logits.argmax(-1) == batch["label"]).sum()
+    assert sums["accuracy"] == 100 * (logits.argmax(-1) == batch["label"]).sum()
     assert task.counts(batch) == {"loss": 4, "accuracy": 4}
 
 

@@ -81,6 +81,7 @@ def test_dependencies_are_those_above():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {line.partition(">")[0].replace("-", "_") for line in project["dependencies"]}
     assert named == {"jax", "jaxtyping", "numpy", "scipy", "tqdm"} <= BARE
+    assert project["scripts"] == {"pe-jax": "pe_jax.commands:main"}
     extras = project["optional-dependencies"]
     assert "pe_jax[flax]" in extras["train"] and "pe_jax[train]" in extras["test"]
 
@@ -88,6 +89,7 @@ def test_dependencies_are_those_above():
 @pytest.mark.parametrize("script", ["train.py", "eval.py"])
 def test_a_command_without_its_extra_names_it(script, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_collections", None)
+    monkeypatch.delitem(sys.modules, f"pe_jax.commands.{Path(script).stem}", raising=False)
     with pytest.raises(
         SystemExit, match=r"ml_collections is part .* pip install 'pe_jax\[train\]'"
     ):

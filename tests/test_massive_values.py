@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tiny_subject as tiny
 
-from configs import properties as configs
 from pe_jax import properties
+from pe_jax.configs import properties as configs
 from pe_jax.models import queries_keys_values
 from pe_jax.reports.property_report import massive_values
 from pe_jax.reports.property_report.section import Settings

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from configs import properties as configs
 from pe_jax import properties
+from pe_jax.configs import properties as configs
 from pe_jax.models import hidden_states
 from pe_jax.properties import Tokens
 from pe_jax.reports.property_report import from_name, measure_properties

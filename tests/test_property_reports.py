@@ -10,9 +10,9 @@ import tiny
 from matplotlib import image
 from safetensors.numpy import save_file
 
-from configs import properties as configs
-from configs import sweep as sweep_config
 from pe_jax import encodings, properties
+from pe_jax.configs import properties as configs
+from pe_jax.configs import sweep as sweep_config
 from pe_jax.reports.property_report import (
     PARTS,
     from_checkpoint,

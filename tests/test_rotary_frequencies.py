@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tiny_subject as tiny
 
-from configs import properties as configs
 from pe_jax import encodings, properties
+from pe_jax.configs import properties as configs
 from pe_jax.encodings import Context, with_factors
 from pe_jax.models import BertForPretraining, queries_keys_values, rotations, with_constants
 from pe_jax.reports.property_report import from_name, measure_properties, rotary_frequencies

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tiny
 
-from configs import properties as configs
 from pe_jax import data, properties
+from pe_jax.configs import properties as configs
 from pe_jax.models import BertConfig, BertForPretraining
 from pe_jax.reports.property_report import from_name, measure_properties
 from pe_jax.reports.property_report import place as place_part

@@ -9,7 +9,7 @@ import pytest
 import tiny
 from published import BERT, D, N, encoder_shapes, head_shapes, random_tensors, write
 
-from configs import glue as glue_config
+from pe_jax.configs import glue as glue_config
 from pe_jax.data import glue_tasks, load_tokenizer
 from pe_jax.interop import load_bert
 from pe_jax.tasks import finetuning, pretraining

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from configs import defaults
+from pe_jax.configs import defaults
 
 ROOT = Path(__file__).parent.parent
 

@@ -48,9 +48,10 @@ def check_mask(mask: Any, shape: tuple[int, int, int, int]) -> None:
     """
     if mask is None:
         return
-    if mask.dtype != jnp.bool_:
+    dtype = getattr(mask, "dtype", type(mask).__name__)
+    if dtype != jnp.bool_:
         raise ValueError(
-            f"A mask is bool, True where a query may attend to a key; got {mask.dtype}. For an "
+            f"A mask is a bool array, True where a query may attend to a key; got {dtype}. For an "
             "additive one that is 0 where allowed: mask=additive == 0; a bias is an encoding."
         )
     if mask.ndim != 4 or any(m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):

@@ -9,29 +9,63 @@ import sys
 import traceback
 from collections.abc import Callable
 
-import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from pe_jax.console import stopping
-from pe_jax.console.compile_cache import cache_compiled_programs
+from pe_jax.console.help import help_text
 from pe_jax.console.terminal import say
-from pe_jax.errors import Interrupted
+from pe_jax.errors import Interrupted, extra
 from pe_jax.schema import flatten, unknown_key
 
 
-def main(command: Callable[[], None]) -> None:
-    """Parses the flags and runs `command`; `--verbosity=1` adds the traceback of an error."""
+def main(command: Callable[[], None], own: flags.FlagValues, usage: str, script: str) -> None:
+    """Parses the flags and runs `command`; `--verbosity=1` adds the traceback of an error.
+
+    What takes long to import, JAX included, is imported by the command: `--help` and a mistake in a
+    flag need none of it.
+
+    Args:
+      own: the flags of the command.
+      usage, script: for `help_text`.
+    """
 
     def parse(args: list[str]) -> list[str]:
+        if _HELP & set(args):
+            _print_help(args)
+        own.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
         try:
-            return flags.FLAGS(args)
+            rest = own(args)
         except flags.Error as error:  # Of absl: they name the flag, its value, and similar flags.
             message = str(error)
         except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
             # Of ml_collections, for an unknown key among others.
             message = _unknown_key(args) or str(error)
+        else:
+            flags.FLAGS.mark_as_parsed()
+            return rest
         raise SystemExit(f"error: in the flags: {' '.join(message.split())}")
+
+    def _print_help(args: list[str]) -> None:
+        try:
+            print(help_text(usage, own, script, _config_in(args)))
+        except ValueError as error:
+            raise SystemExit(f"error: in the flags: {error}") from None
+        raise SystemExit(0)
+
+    def _unknown_key(args: list[str]) -> str:
+        """The message for the first `--config.KEY` that the file of `--config` has not; empty if it
+        has all."""
+        path = _config_in(args)
+        config = own["config"].parser.parse(path) if path else None
+        if not isinstance(config, ConfigDict):
+            return ""
+        known = flatten(config.to_dict())
+        for arg in args:
+            found = re.match(r"--?(?:no)?config\.([^=]+)", arg)
+            if found and not any(f"{key}.".startswith(f"{found[1]}.") for key in known):
+                return unknown_key(found[1], known, path)
+        return ""
 
     def run(args: list[str]) -> None:
         if len(args) > 1:
@@ -40,9 +74,12 @@ def main(command: Callable[[], None]) -> None:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)
         try:
-            cache_compiled_programs()
-            command()
-            stopping.end()
+            with extra("train", SystemExit):
+                from pe_jax.console.compile_cache import cache_compiled_programs
+
+                cache_compiled_programs()
+                command()
+            stopping.done()
         except Interrupted as stopped:
             say(str(stopped))
             if stopped.code == stopping.EXIT_STATUS[signal.SIGINT]:  # SIGTERM stops all hosts.
@@ -61,25 +98,22 @@ def main(command: Callable[[], None]) -> None:
     app.run(run, argv=sys.argv, flags_parser=parse)
 
 
-def _unknown_key(args: list[str]) -> str:
-    """The message for the first `--config.KEY` that the file of `--config` has not; empty if it has
-    all."""
-    path = next((arg.partition("=")[2] for arg in args if re.match("--?config=", arg)), "")
-    config = flags.FLAGS["config"].parser.parse(path) if "config" in flags.FLAGS else None
-    if not isinstance(config, ConfigDict):  # This command has none, or there is no such file.
-        return ""
-    known = flatten(config.to_dict())
-    for arg in args:
-        found = re.match(r"--?(?:no)?config\.([^=]+)", arg)
-        if found and not any(f"{key}.".startswith(f"{found[1]}.") for key in known):
-            return unknown_key(found[1], known, path)
+_HELP = {"--help", "-help", "-h", "--helpshort"}
+
+
+def _config_in(args: list[str]) -> str:
+    """The value of `--config`, empty if it is not given."""
+    for arg, following in zip(args, [*args[1:], ""]):
+        if found := re.fullmatch("--?config(=(.*))?", arg):
+            return found[2] or following
     return ""
 
 
 def _leave(status: int) -> None:
     """Ends this process if it is one of several hosts. It does not wait for the others, which would
     wait for it in the middle of a step: they are notified that it is lost."""
-    if jax.distributed.is_initialized():
+    jax = sys.modules.get("jax")
+    if jax and jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

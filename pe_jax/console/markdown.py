@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 
@@ -11,3 +12,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     line = lambda cells: "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths)) + " |"
     return [line(header), "|" + "|".join("-" * (w + 2) for w in widths) + "|", *map(line, rows)]
+
+
+def without_images(page: str) -> str:
+    """A page for a terminal, which shows no figures; the files are in the folder that it names."""
+    return re.sub(r"^!\[[^\]]*\]\([^)]*\)\n+", "", page, flags=re.M)

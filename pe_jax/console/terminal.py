@@ -8,6 +8,15 @@ import time
 from tqdm import tqdm
 
 _quiet = False
+_WIDTH = 100
+
+# Of the scalars that a run writes, for the terminal.
+_SHORT = {
+    "masked_lm": "MLM",
+    "next_sentence": "NSP",
+    "examples_per_second": "rows/s",
+    "accuracy": "acc",
+}
 
 
 def be_quiet() -> None:
@@ -25,29 +34,35 @@ def say(line: str) -> None:
         tqdm.write(line, file=sys.stderr)
 
 
+def tell(name: str, what: str) -> None:
+    """`say`, for the lines with which a job introduces itself: a name, then what it is."""
+    say(f"{name:10}{what}")
+
+
 class Progress:
     """A bar with rate and remaining time on a terminal, plain lines elsewhere.
 
     Args:
       total: how many there are; done: how many were done before.
-      unit: plural name of what is counted.
+      unit: name of what is counted, singular.
       lines: if not on a terminal, print progress about every tenth of the total, but at most once
         in so many seconds. None, for a job that reports numbers of its own, prints nothing.
     """
 
     def __init__(
-        self, total: int, done: int = 0, *, unit: str = "steps", lines: float | None = None
+        self, total: int, done: int = 0, *, unit: str = "step", lines: float | None = None
     ):
         terminal = sys.stderr.isatty() and not _quiet
         self._bar = tqdm(
             total=total,
             initial=done,
-            unit=f" {unit}",
+            unit=unit,
             disable=not terminal,
             smoothing=0.1,
             leave=None,  # A bar below another one disappears when it is done.
         )
-        self._total, self._done, self._unit = total, done, unit
+        self._total, self._done = total, done
+        self._unit = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
         self._lines = None if terminal else lines
         self._start = self._last = time.perf_counter()
         self._printed = 0
@@ -64,9 +79,22 @@ class Progress:
             say(f"{self._done:,} of {self._total:,} {self._unit}, {now - self._start:.1f} s")
 
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
-        """Prints one line of scalars."""
-        numbers = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
-        say(f"step {step:>{len(str(self._total))}}/{self._total}  {what}  {numbers}")
+        """Prints scalars in one line; the rest, should they not fit, in lines below."""
+        shown = lambda value: f"{value:.3f}" if abs(value) < 1 else f"{value:.4g}"
+        numbers = (f"{_shortened(name)} {shown(value)}" for name, value in scalars.items())
+        line = f"step {step:>{len(str(self._total))}}/{self._total}  {what:8}"
+        for number in numbers:
+            if len(line) + 2 + len(number) > _WIDTH:
+                say(line)
+                line = " " * 9
+            line += f"  {number}"
+        say(line)
 
     def close(self) -> None:
         self._bar.close()
+
+
+def _shortened(name: str) -> str:
+    for long, short in _SHORT.items():
+        name = name.replace(long, short)
+    return name.replace("_", " ")

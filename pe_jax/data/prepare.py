@@ -63,5 +63,9 @@ def _parse(args: list[str]) -> list[str]:
         raise SystemExit(f"error: in the flags: {error} Beam's own options follow a --.") from None
 
 
-if __name__ == "__main__":
+def main() -> None:
     app.run(run, argv=sys.argv, flags_parser=_parse)
+
+
+if __name__ == "__main__":
+    main()

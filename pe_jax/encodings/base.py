@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec
 
 import jax
@@ -314,14 +314,24 @@ class PositionEncoding:
         Raises:
           ValueError: if parameters of a part are missing.
         """
-        params = params or {}
-        missing = [p for p in self.parts if p.key not in params and _learns(p)]
+        params = {} if params is None else params
+        if not isinstance(params, Mapping):
+            raise ValueError(
+                f"Parameters are the dict that encoding.init(key) returned, got "
+                f"{type(params).__name__}."
+            )
+        split = [(part, params.get(part.key, {})) for part in self.parts]
+        missing = [
+            f"{part.key}/{name}" if part.key in params else part.key
+            for part, own in split
+            for name in sorted(_learned(part.init) - set(own))
+        ]
         if missing:
             raise ValueError(
-                f"The parameters of {', '.join(p.key for p in missing)} are missing; got "
+                f"The parameters of {', '.join(dict.fromkeys(missing))} are missing; got "
                 f"{', '.join(params) or 'none'}. Pass what encoding.init(key) returned."
             )
-        return [(part, params.get(part.key, {})) for part in self.parts]
+        return split
 
     @property
     def longest(self) -> int | None:
@@ -371,6 +381,14 @@ class PositionEncoding:
         return {**params, **changed}
 
 
+def not_an_encoding(given: object) -> str:
+    """The message for something else than a `PositionEncoding`."""
+    return (
+        f"This takes a PositionEncoding, got {type(given).__name__}: a name becomes one with "
+        "encodings.from_name, a layer of a Stack with Stack.at_layer."
+    )
+
+
 def common_axes(parts: Sequence[Part], name: str) -> int:
     """A, of the positions that all parts of the encoding called `name` take; 1 without a part.
 
@@ -388,8 +406,10 @@ def least_longest(parts: Sequence[Part]) -> int | None:
     return min((part.longest for part in parts if part.longest is not None), default=None)
 
 
-def _learns(part: Part) -> bool:
-    return bool(jax.tree.leaves(jax.eval_shape(part.init, jax.random.key(0))))
+@functools.lru_cache(maxsize=512)
+def _learned(init: Callable[[jax.Array], Params]) -> frozenset[str]:
+    """The names of a part's parameters."""
+    return frozenset(jax.eval_shape(init, jax.random.key(0)))
 
 
 _Arguments = ParamSpec("_Arguments")
@@ -476,9 +496,11 @@ def embed(
       tokens, key: see `Inputs`.
 
     Raises:
-      ValueError: for positions of another length than `x`, past the longest position of the
-        encoding, or missing parameters.
+      ValueError: for something else than an encoding, positions of another length than `x`, past
+        the longest position of the encoding, or missing parameters.
     """
+    if not isinstance(encoding, PositionEncoding):
+        raise ValueError(not_an_encoding(encoding))
     if not any(part.embed for part in encoding.parts):
         return x
     inputs = Inputs(checked(positions, x.shape[1], encoding.axes, "x"), tokens, key)

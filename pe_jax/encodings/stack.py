@@ -14,6 +14,7 @@ from pe_jax.encodings.base import (
     View,
     common_axes,
     least_longest,
+    not_an_encoding,
 )
 
 
@@ -150,7 +151,13 @@ class Stack:
 
 
 def as_stack(encoding: PositionEncoding | Stack) -> Stack:
-    """A plain encoding is the stack of itself."""
+    """A plain encoding is the stack of itself.
+
+    Raises:
+      ValueError: for something else.
+    """
+    if not isinstance(encoding, Stack | PositionEncoding):
+        raise ValueError(not_an_encoding(encoding))
     return encoding if isinstance(encoding, Stack) else Stack(encoding)
 
 

@@ -68,18 +68,21 @@ def cosine_curves(
       total: ψ(m) / ψ(0), the mean over all frequencies.
       turning_point: the offset up to which ψ decreases; a dot marks it.
     """
-    figure = style.new(8.4, 3.4, title)
+    figure = style.new(9.2, 3.4, title)
     left, right = figure.subplots(1, 2)
     for number, (name, values) in enumerate(cosines.items()):
         left.plot(values, label=name, lw=1.2, **style.line_style(number))
     left.set_title("(a) single frequencies")
     left.set_ylabel("cos(ω m)")
-    left.legend(fontsize=7, loc="lower left", framealpha=0.9)
+    left.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))  # Beside the curves.
     right.plot(total, color=style.COLOURS[0])
     right.set_title("(b) sum over all frequencies")
     right.set_ylabel("ψ(m) / ψ(0)")
-    _mark(right, turning_point, total, style.COLOURS[1], f"decreases up to m = {turning_point}")
-    right.legend(fontsize=8)
+    _mark(right, turning_point, total, style.COLOURS[1])
+    right.annotate(
+        f"decreases up to m = {turning_point}", (turning_point, total[turning_point]),
+        xytext=(6, 12), textcoords="offset points", fontsize=8,
+    )  # fmt: skip
     for axes in (left, right):
         axes.set_xlabel("offset m")
         axes.grid(alpha=0.3)
@@ -207,5 +210,5 @@ def offset_curves(
     return style.save(figure, path, vector)
 
 
-def _mark(axes: Axes, turn: int, values: np.ndarray, colour: str, label: str | None = None) -> None:
-    axes.plot([turn], [values[turn]], "o", ms=5, color=colour, label=label)
+def _mark(axes: Axes, turn: int, values: np.ndarray, colour: str) -> None:
+    axes.plot([turn], [values[turn]], "o", ms=5, color=colour)

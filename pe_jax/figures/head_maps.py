@@ -42,8 +42,9 @@ def head_maps(
     for axes, (name, values) in zip(grid.flat, maps.items(), strict=False):
         low, high = limits
         image = axes.imshow(
-            values, cmap="viridis", vmin=low, vmax=high, interpolation="nearest", aspect="auto"
-        )
+            values, cmap=style.colour_map(limits), vmin=low, vmax=high, interpolation="nearest",
+            aspect="auto",
+        )  # fmt: skip
         axes.set_title(textwrap.fill(name, 30))
         axes.set_xlabel("head")
         axes.set_ylabel("layer")

@@ -61,6 +61,7 @@ def sweep_map(
     *,
     title: str,
     label: str,
+    marked: tuple[float, float] | None = None,
     vector: str = "",
 ) -> Path:
     """The results of a sweep over two axes, both on a logarithmic scale.
@@ -69,6 +70,7 @@ def sweep_map(
       values: `[rows, columns]`.
       axes: of the rows and of the columns.
       label: of the colour scale.
+      marked: values of the row's and the column's axis that a cross marks, inside the axes.
     """
     rows, columns = axes
     figure = style.new(6.4, 4.4, title)
@@ -83,5 +85,12 @@ def sweep_map(
     if np.ptp(values) > 0:
         lines = plot.contour(*grid, levels=levels, colors="white", linewidths=0.8)
         plot.clabel(lines, fmt="%g", fontsize=7)
+    if marked:
+        row, column = marked
+        plot.plot([column], [row], "x", color="white", ms=9, mew=2)
+        plot.annotate(
+            f"{columns.name} {column:,.0f}, {rows.name} {row:,.0f}", (column, row), color="white",
+            xytext=(-8, 6), textcoords="offset points", ha="right", fontsize=8,
+        )  # fmt: skip
     figure.colorbar(image, ax=plot, label=label)
     return style.save(figure, path, vector)

@@ -40,7 +40,7 @@ def matrix_grid(
 
     Args:
       label: of the colour scale, with its unit.
-      limits: ends of the scale.
+      limits: ends of the scale; of a signed quantity symmetric about 0.
       vector: "pdf" or "svg" writes that file as well.
     """
     rows = -(-len(panels) // _COLUMNS)
@@ -51,10 +51,11 @@ def matrix_grid(
         axes.remove()
     below = above = False  # Whether any value is beyond the ends of the scale.
     for axes, panel in zip(grid.flat, panels, strict=False):
+        axes.set_facecolor("0.8")  # What has no entries.
         edges = (panel.first - 0.5, panel.last + 0.5)
         image = axes.imshow(
             panel.matrix,
-            cmap="viridis",
+            cmap=style.colour_map(limits),
             vmin=limits[0],
             vmax=limits[1],
             extent=(*edges, edges[1], edges[0]),

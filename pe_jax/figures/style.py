@@ -50,6 +50,18 @@ def line_style(number: int) -> LineStyle:
     }
 
 
+def colour_map(limits: tuple[float, float]) -> str:
+    """For a scale with these ends: signed quantities have a neutral colour at 0.
+
+    Raises:
+      ValueError: for a signed scale whose middle is not 0.
+    """
+    low, high = limits
+    if low < 0 and low != -high:
+        raise ValueError(f"A signed scale is symmetric, got {limits}.")
+    return "RdBu_r" if low < 0 else "viridis"
+
+
 def new(width: float, height: float, title: str = "") -> Figure:
     """An empty figure of a size in inches; opens no window and touches no global state."""
     figure = Figure(figsize=(width, height))

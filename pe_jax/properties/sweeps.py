@@ -83,7 +83,7 @@ def compile_sweep(
     def run(settings: PyTree, progress: bool = False) -> PyTree:
         settings = jax.tree.map(np.asarray, settings)
         count = _count(settings)
-        bar = Progress(count, unit="settings", lines=0.0) if progress else None
+        bar = Progress(count, unit="setting", lines=0.0) if progress else None
         running, done = [], []
         for start in range(0, count, chunk):
             # The last chunk is padded with its first setting, so that all have the compiled shape.

@@ -46,7 +46,7 @@ def _at_length(config: ConfigDict, length: int, resize: str) -> ConfigDict:
     config = config.copy_and_resolve_references()
     config.data.length = length
     config.resize = resize
-    fit_length(config)
+    fit_length(config, key="config.lengths")
     return config
 
 

@@ -19,6 +19,8 @@ from pe_jax.files import write_text
 from pe_jax.properties import Toeplitz
 from pe_jax.shapes import Array, Bool, Float
 
+_BERT = (10_000.0, 768.0)  # Base and dimension of the sinusoids of BERT-base.
+
 
 class Measure(NamedTuple):
     """`of(psi, config) -> scalar` for ψ(0) .. ψ(L - 1), what it is, and whether it has a window."""
@@ -30,7 +32,7 @@ class Measure(NamedTuple):
 
 MEASURES: dict[str, Measure] = {
     "turning_point": Measure(
-        lambda psi, config: properties.turning_point(psi), "ψ(m) decreases up to m =", False
+        lambda psi, config: properties.turning_point(psi), "ψ decreases up to offset m", False
     ),
     "monotonicity": Measure(
         lambda psi, config: properties.monotonicity(Toeplitz(psi), config.window),
@@ -57,12 +59,14 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
     measure = MEASURES[config.measure]
     label = measure.label + (f" within {config.window} offsets" if measure.windowed else "")
     values = _measured(measure, bases, dims, config)
+    swept = bases[0] <= _BERT[0] <= bases[-1] and dims[0] <= _BERT[1] <= dims[-1]
     figures.sweep_map(
         values,
-        (figures.Axis("base of the frequencies", bases), figures.Axis("dimension D", dims)),
+        (figures.Axis("base", bases), figures.Axis("dimension", dims)),
         out / "sweep.png",
-        title=f"Fixed sinusoids of {values.size:,} kinds, offsets up to {config.length - 1}",
+        title=f"{values.size:,} fixed sinusoids, offsets up to {config.length - 1}",
         label=label,
+        marked=_BERT if swept else None,
         vector=config.vector,
     )
     numbers = {"bases": bases.tolist(), "dims": dims.tolist(), config.measure: values.tolist()}

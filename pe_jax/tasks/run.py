@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import optax
 from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import say, tell
 from pe_jax.files import write_text
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import Checkpoints
@@ -21,6 +22,7 @@ from pe_jax.training.hosts import agree
 from pe_jax.training.interruption import interruptions
 from pe_jax.training.loop import Cadence, RunContext, Stage, fit
 from pe_jax.training.metrics_writer import MetricsWriter
+from pe_jax.training.pytrees import Params
 from pe_jax.training.step import TrainState
 
 
@@ -45,6 +47,20 @@ class Training(NamedTuple):
     cadence: Cadence
 
 
+def introduce(folder: Path) -> None:
+    """Says where a run is and what it runs on, before anything takes time."""
+    devices, hosts = jax.devices(), jax.process_count()
+    tell("Run", str(folder))
+    tell("Devices", f"{len(devices)} {devices[0].device_kind}" + (f", {hosts} hosts" * (hosts > 1)))
+
+
+def _introduce_model(model: ConfigDict, params: Params, seeds: int) -> None:
+    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree)) // seeds
+    of_positions = count(params["bert"].get("position", {}))
+    tell("Model", f"{model.size}, {model.dtype}: {count(params):,} parameters")
+    tell("Positions", f"{model.position}: {of_positions:,} of them")
+
+
 def saved_tokenizer(folder: Path) -> Path:
     """The file in which the run in `folder` keeps its tokenizer."""
     return folder / "tokenizer.json"
@@ -61,9 +77,10 @@ def train(training: Training, folder: Path) -> TrainState:
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
     """
     config = training.config
+    _introduce_model(config.model, training.fresh.params, len(config.get("seeds", (0,))))
     text = training.tokenizer.to_str()
     agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12]})
-    with workdir.occupied(folder):
+    with workdir.occupied(folder) as held:
         workdir.check(folder, config)
         run = workdir.identity(config, text)
         store = Checkpoints(folder, keep=config.keep_checkpoints, run=run)
@@ -85,6 +102,7 @@ def train(training: Training, folder: Path) -> TrainState:
                     checkpoints,
                     writer,
                     asked_to_stop=asked,
+                    held=held,
                     cadence=training.cadence,
                 )
                 return fit(state, training.stages, context, restored.place if restored else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -32,8 +33,11 @@ _SOURCES = {
 
 def compile_for(
     config: ConfigDict, topology: str, *, find_largest: bool = False, out: Path | None = None
-) -> str:
+) -> Iterator[str]:
     """The report on all stages of `config`, compiled for `topology`; trains nothing.
+
+    Yields:
+      What is known, part by part: each stage as soon as it is compiled. `out` then has it too.
 
     Args:
       topology: such as v5e:4x4.
@@ -50,22 +54,25 @@ def compile_for(
         sharding.check_rows(stage.batch_size, chips.mesh, stage.accumulation)
     model = config.model
     devices = f"{chips.mesh.size} {chips.tpu.kind} ({topology})"
-    lines = [f"# {model.size}, {model.position}, {model.dtype} on {devices}"]
+    yield f"# {model.size}, {model.position}, {model.dtype} on {devices}\n"
     numbers = []
     for stage in stages:
         say(f"Compiling length {stage.length} for {devices}; a large model takes minutes.")
         found = estimate_stage(config, stage, chips)
+        say(f"Compiled in {found.compile_seconds:.0f} s.")
         row = dataclasses.asdict(found)
-        lines += ["", *_stage(found, chips)]
+        lines = _stage(found, chips)
         if find_largest:
+            say("Searching for the largest batch: several more compilations.")
             most, more = largest_batch(config, stage, chips, fits=found.costs is not None)
             row["largest_batch"] = {"fits": most, "does_not_fit": more}
             lines += ["", f"Largest batch: {most:,} rows a chip fit, {more:,} do not."]
         numbers.append(row)
-    if out:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(numbers, indent=2) + "\n")
-    return "\n".join([*lines, "", _METHOD])
+        if out:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(numbers, indent=2) + "\n")
+        yield "\n".join([*lines, ""])
+    yield _METHOD
 
 
 def _stage(found: Estimate, chips: Slice) -> list[str]:

@@ -50,8 +50,11 @@ def make_slice(name: str) -> Slice:
         devices = topologies.get_topology_desc(
             platform="tpu", topology_name=name, chips_per_host_bounds=host, **tpu.options
         ).devices
-    except jax.errors.JaxRuntimeError as error:
-        raise ValueError(f"No TPU slice {name!r} (try {EXAMPLES}): {error}") from None
+    except jax.errors.JaxRuntimeError:
+        raise ValueError(
+            f"No TPU slice {name!r}: {found[1]} has no slice of {found[2]} chips. There are "
+            f"{EXAMPLES}."
+        ) from None
     except RuntimeError as error:  # JAX raises this if libtpu is missing.
         raise ValueError(
             f"Compiling for a TPU needs its compiler: pip install 'pe_jax[tpu]' ({error})."

@@ -114,10 +114,13 @@ def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
 def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
     """Raises ValueError if a batch of `rows` does not divide among devices and micro-batches."""
     devices = mesh.shape[AXIS]
-    if rows % (devices * accumulation):
+    unit = devices * accumulation
+    if rows % unit:
+        near = [n for n in (rows // unit * unit, -(-rows // unit) * unit) if n]
         raise ValueError(
             f"A batch of {rows} rows does not divide among {devices} devices times "
-            f"{accumulation} micro-batches: use a multiple of {devices * accumulation}."
+            f"{accumulation} micro-batches: the nearest that does is "
+            f"{' or '.join(f'{n:,}' for n in near)}."
         )
 
 

@@ -97,8 +97,10 @@ def build(name: str, runs: list[Results], config: ConfigDict) -> Table:
 
 
 def _means(own: dict[str, dict[str, Cell]], positions: set[str]) -> dict[str, tuple[str, ...]]:
-    """Columns of means -> the sets they average: all eight, and those that every row has."""
-    means = {f"mean of {len(IN_MEAN)}": IN_MEAN}
+    """Columns of means -> the sets they average: all eight, where a row has them, and those that
+    every row has."""
+    whole = any(all(one in own.get(task, {}) for task in IN_MEAN) for one in positions)
+    means = {f"mean of {len(IN_MEAN)}": IN_MEAN} if whole else {}
     common = tuple(task for task in IN_MEAN if positions <= own.get(task, {}).keys())
     if 1 < len(common) < len(IN_MEAN):
         names = ", ".join(task.removeprefix("glue/") for task in common)

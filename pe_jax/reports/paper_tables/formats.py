@@ -61,6 +61,7 @@ def latex(table: Table) -> str:
         r"\begin{table}",
         r"\centering",
         f"\\caption{{{escape(' '.join([f'{table.title}.', *table.notes]))}}}",
+        rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{l{'c' * len(table.labels)}}}",
         r"\toprule",
         row(["position encoding", *map(escape, table.labels)]),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
+
 import numpy as np
 
 from pe_jax import figures, properties
@@ -12,6 +15,7 @@ from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject, position_vectors
 from pe_jax.reports.property_report.vectors import panel
 from pe_jax.training.checkpointing import params_by_step
+from pe_jax.training.metrics_writer import read_metrics
 
 _PANELS = 8
 
@@ -36,14 +40,17 @@ def evolution(subjects: list[Subject], settings: Settings) -> Section | None:
             label = subject.label(part)
             x = subject.span(part, settings.config.length)
             found = numbers[label] = {}
-            panels = []
+            panels, last_of = [], _last_steps(subject.folder)
             for step, position in moments:
                 params = subject.params_of(part, position)
                 phi = np.asarray(properties.proximity(position_vectors(part, params, x)))
                 found[step] = measure(phi, settings.windows)
                 rows.append([label, f"{step:,}", *cells(found[step], list(names))])
-                panels.append(panel(f"step {step:,}", part, phi, x))
-            shown = np.unique(np.linspace(0, len(panels) - 1, _PANELS).round().astype(int))
+                ends = f"\nthe last of length {last_of[step]}" if step in last_of else ""
+                panels.append(panel(f"step {step:,}{ends}", part, phi, x))
+            switches = [i for i, (step, _) in enumerate(moments) if step in last_of]
+            even = np.linspace(0, len(panels) - 1, max(2, _PANELS - len(switches)))
+            shown = np.union1d(even.round().astype(int), switches).astype(int)
             paths.append(
                 figures.matrix_grid(
                     [panels[i] for i in shown],
@@ -62,3 +69,12 @@ def evolution(subjects: list[Subject], settings: Settings) -> Section | None:
         *table(["position vectors", "step", *names.values()], rows),
     ]
     return Section("Position vectors while training", numbers, lines, paths)
+
+
+def _last_steps(folder: Path) -> dict[int, int]:
+    """The last step of each stage that another follows, with its length in tokens. The log has a
+    line at each stage's end; tokens over examples are the length."""
+    rates = ("train/tokens_per_second", "train/examples_per_second")
+    lines = [line for line in read_metrics(folder) if rates[1] in line]
+    lengths = [(line["step"], round(line[rates[0]] / line[rates[1]])) for line in lines]
+    return {step: length for (step, length), (_, then) in pairwise(lengths) if then != length}

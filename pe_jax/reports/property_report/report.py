@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -97,14 +98,16 @@ def measure_properties(subjects: list[Subject], config: ConfigDict, out: Path) -
     chosen = [name.strip() for name in config.parts.split(",") if name.strip()]
     settings = Settings(config, out)
     names = ", ".join(s.name + (f" (step {s.step:,})" if s.step else "") for s in subjects)
+    say(f"Measuring {names}")
     text = [f"# Properties of position encodings\n\nMeasured: {names}.\n"]
     for name in chosen or PARTS:
-        say(f"Measuring {name}")
+        start = time.perf_counter()
         section = PARTS[name].make(subjects, settings)
         if section is None:
             if chosen:
                 raise ValueError(f"The part {name} needs {PARTS[name].needs}; got {names}.")
             continue
+        say(f"Measured {name} ({time.perf_counter() - start:.0f} s)")
         write_text(out / f"{name}.json", json.dumps(section.numbers, indent=2) + "\n")
         text.append("\n".join([f"## {section.title}", "", *section.lines, ""]))
         text += [f"![{section.title}]({path.name})\n" for path in section.figures]

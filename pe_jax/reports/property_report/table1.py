@@ -68,11 +68,11 @@ def _lines(rows: list[list[str]], model: BertConfig, config: ConfigDict) -> list
         "the property holds; 0 without decimals is exact; a dash: there is no such matrix, or it",
         "has one side only. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], where x is a position, m an",
         "offset, clipped where there is a clip. mono. is monotonicity, 0.5 = no order; ψ decreases",
-        "to the offset up to which the dot product of two vectors decreases.",
+        "up to the offset where the dot product of two vectors turns.",
         "The paper judges absolute encodings by P·Pᵀ, relative ones by what they do in attention.",
         "",
         *table(
-            ["encoding", "position vectors", "parameters", "number", "ψ decreases to",
+            ["encoding", "position vectors", "parameters", "number", "ψ decreases up to",
              *headings, *(f"Ā {h}" for h in headings), *(f"Φ {h}" for h in headings),
              "paper: TI, mono., symm."],
             rows,

@@ -19,7 +19,7 @@ from pe_jax.reports.property_report.subjects import Subject, axis, position_vect
 
 
 def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
-    """P·Pᵀ of every part that has vectors, as it is and, for runs, before training."""
+    """P·Pᵀ of every part that has vectors and, for runs, before training."""
     names = columns(settings.windows)
     numbers: dict[str, dict[str, Numbers]] = {}
     rows, panels = [], []
@@ -28,7 +28,8 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
             x = subject.span(part, settings.config.length)
             label = subject.label(part)
             before = subject.params_of(part, subject.start) if subject.start else {}
-            versions = {"trained" if subject.step else "as it is": part.params}
+            now = "trained" if subject.step else "untrained" if subject.untrained else "published"
+            versions = {now: part.params}
             if before:
                 versions["at the start"] = before
             for when, some in versions.items():
@@ -45,7 +46,7 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
         settings.figure("figure2_vectors"),
         title="Dot products of position vectors, P·Pᵀ",
         label="dot product / mean self-product",
-        limits=(-1.0, 1.0) if min(p.matrix.min() for p in panels) < -0.25 else (-0.25, 1.0),
+        limits=(-1.0, 1.0),
         vector=settings.config.vector,
     )
     lines = [

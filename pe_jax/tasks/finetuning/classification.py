@@ -27,7 +27,7 @@ from pe_jax.training.step import Task
 
 
 def classification_task(model: BertConfig, outputs: int) -> Task:
-    """Cross-entropy over classes and their accuracy, or with one output the squared error.
+    """Cross-entropy over classes and accuracy in points, or with one output the squared error.
 
     Batches: tokens, segments `[B, L]` int32, valid `[B, L]` bool, label `[B]`.
     """
@@ -42,7 +42,7 @@ def classification_task(model: BertConfig, outputs: int) -> Task:
         if outputs == 1:
             return {"loss": ((logits[:, 0] - batch["label"]) ** 2).sum()}
         loss, right = cross_entropy(logits, batch["label"])
-        return {"loss": loss.sum(), "accuracy": right.sum()}
+        return {"loss": loss.sum(), "accuracy": 100 * right.sum()}
 
     return Task(functools.partial(draw, bert), counts, sums, losses=("loss",))
 

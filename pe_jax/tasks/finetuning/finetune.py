@@ -21,7 +21,7 @@ from grain.sharding import ShardOptions
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
-from pe_jax.console.terminal import Progress, say
+from pe_jax.console.terminal import Progress, say, tell
 from pe_jax.data.rows import EvaluationBatch, TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
@@ -29,7 +29,7 @@ from pe_jax.models import BertConfig, frequencies, train_flops
 from pe_jax.tasks.finetuning.finetuning_config import PROBLEMS, resolve
 from pe_jax.tasks.finetuning.problem import Problem
 from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.run import Training, saved_tokenizer, train
+from pe_jax.tasks.run import Training, introduce, saved_tokenizer, train
 from pe_jax.tasks.start import open_start
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
@@ -121,7 +121,7 @@ class FinetuningExperiment:
     def held_out_outputs(self, params: Params) -> dict[str, PyTree]:
         """The head's outputs for every held-out row, by held-out set: leaves `[S, N, ...]`."""
         count = sum(map(len, self.held_out.values()))
-        progress = Progress(count, unit="held-out batches", lines=_SECONDS_A_LINE)
+        progress = Progress(count, unit="held-out batch", lines=_SECONDS_A_LINE)
         collect = functools.partial(self._collect, params, progress)
         outputs = {name: collect(batches) for name, batches in self.held_out.items()}
         progress.close()
@@ -244,7 +244,11 @@ def run(config: ConfigDict, folder: Path) -> FinetuningExperiment:
     config = resolve(config)
     workdir.check(folder, config)
     saved = saved_tokenizer(folder)
+    introduce(folder)
+    tell("Data", f"{config.task}; prepared once, then read from the cache")
     experiment = build(config, folder, saved if saved.exists() else None)
+    rows, seeds = config.data.batch_size, len(config.seeds)
+    tell("Batch", f"{rows:,} rows of each of {seeds} seeds; {experiment.stage.steps:,} steps")
 
     def start(fresh: TrainState) -> TrainState:
         state, changes = start_from(experiment, fresh)

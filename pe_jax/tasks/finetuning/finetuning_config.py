@@ -45,8 +45,11 @@ def resolve(config: ConfigDict) -> ConfigDict:
     return resolved
 
 
-def fit_length(config: ConfigDict) -> None:
+def fit_length(config: ConfigDict, key: str = "config.data.length") -> None:
     """Makes the model of `config` as long as its inputs, where it can be.
+
+    Args:
+      key: what sets the length, for the message.
 
     Raises:
       ValueError: for inputs longer than a learned table of positions, if `config.resize` is empty.
@@ -58,7 +61,7 @@ def fit_length(config: ConfigDict) -> None:
         raise ValueError(
             f"Inputs of {length} tokens do not fit a learned table of {rows} positions: give "
             "--config.resize=interpolate or repeat (pe_jax.encodings.resize_table), give shorter "
-            "inputs (--config.data.length), or start from a sinusoidal or relative encoding, which "
+            f"inputs (--{key}), or start from a sinusoidal or relative encoding, which "
             "have no maximum length."
         )
     config.model.max_length = length

@@ -42,7 +42,7 @@ def span_task(model: BertConfig) -> Task:
         end_loss, end_right = cross_entropy(logits.end, batch["end"])
         return {
             "loss": (start_loss + end_loss).sum() / 2,
-            "accuracy": (start_right * end_right).sum(),
+            "accuracy": 100 * (start_right * end_right).sum(),
         }
 
     return Task(functools.partial(draw, bert), counts, sums, losses=("loss",))

@@ -13,12 +13,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from pe_jax import data
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import say, tell
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.pretraining.pretraining_config import resolve, stage_configs, tokenizer_file
 from pe_jax.tasks.pretraining.program import Program, make_program
-from pe_jax.tasks.run import Training, saved_tokenizer, train
+from pe_jax.tasks.run import Training, introduce, saved_tokenizer, train
 from pe_jax.tasks.start import open_start
 from pe_jax.tasks.text_split import TextSplit, load_text
 from pe_jax.training import sharding, workdir
@@ -158,7 +158,15 @@ def run(config: ConfigDict, folder: Path) -> PretrainingExperiment:
     config = resolve(config)
     workdir.check(folder, config)
     saved = saved_tokenizer(folder)
+    introduce(folder)
+    tell("Text", f"{config.data.source}; tokenized now, unless it is in the cache")
     experiment = build(config, saved if saved.exists() else None)
+    for stage in experiment.stages:
+        epochs = stage.steps * stage.rows / stage.examples
+        tell(
+            "Batch",
+            f"{stage.name}, {stage.rows:,} rows; {stage.steps:,} steps, {epochs:.2g} epochs",
+        )
 
     def start(fresh: TrainState) -> TrainState:
         if not config.init:

@@ -7,7 +7,7 @@ Expected: masked-LM accuracy 24 % on held-out text, against 7.5 % for the most f
           next-sentence accuracy still at chance.
 """
 
-from configs import defaults
+from pe_jax.configs import defaults
 
 
 def get_config():

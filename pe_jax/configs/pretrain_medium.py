@@ -11,7 +11,7 @@ Time:     not measured: no such machine was available.
 Expected: the paper's figures 1 and 5; no figure of ours yet.
 """
 
-from configs import defaults
+from pe_jax.configs import defaults
 
 
 def get_config():

@@ -19,11 +19,11 @@ def pretraining() -> ConfigDict:
     config.model.intermediate_size = placeholder(int)
     config.model.position = "learned_absolute"  # With options: "rope(base=500)+alibi".
     config.model.max_length = 512  # Rows of a learned absolute table.
-    config.model.dropout_rate = 0.1
-    config.model.attention_dropout_rate = 0.1
+    config.model.dropout_rate = 0.1  # Of embeddings and of what each sublayer adds.
+    config.model.attention_dropout_rate = 0.1  # Of the weights of attention.
     config.model.initializer_stddev = 0.02  # BERT's; about 1/sqrt(hidden_size) suits small models.
     config.model.dtype = "float32"  # The dtype to compute in; or "bfloat16".
-    config.model.attention = "auto"  # Or naive, buckets, rotation, fused: see docs/performance.md.
+    config.model.attention = "auto"  # Or naive, pairs, buckets, rotation, fused, kernel.
     config.model.scan_layers = False  # One program for all layers: compiles faster.
     config.model.remat = "none"  # Or "dots", "full": less memory, more computing.
 
@@ -36,7 +36,7 @@ def pretraining() -> ConfigDict:
     config.data.data_dir = ""  # Folder of tfds datasets; empty means tfds's default.
     config.data.vocab = ""  # vocab.txt or tokenizer.json; empty: init's, or one is trained.
     config.data.vocab_size = 30_522  # The size of a vocabulary that is trained.
-    config.data.mask_rate = 0.15
+    config.data.mask_rate = 0.15  # The fraction of tokens to predict.
     config.data.short_probability = 0.1  # How often an example is truncated to a random length.
     config.data.workers = 0  # Processes that make batches; 0 makes them in a thread.
     config.data.cache_dir = ""  # Tokenized text; empty means ~/.cache/pe_jax.
@@ -48,18 +48,18 @@ def pretraining() -> ConfigDict:
 
     config.optimizer = _optimizer(learning_rate=1e-4)
 
-    config.log_every = 100
-    config.eval_every = 1_000
-    config.eval_examples = 1_024
+    config.log_every = 100  # Steps, as the next ones; 0 at the end of a stage only.
+    config.eval_every = 1_000  # On held-out text.
+    config.eval_examples = 1_024  # Held-out examples.
     config.checkpoint_every = 1_000
-    config.keep_checkpoints = 3
+    config.keep_checkpoints = 3  # The newest.
     return config
 
 
 def _stage(**values: int) -> ConfigDict:
     stage = ConfigDict(values)
     stage.steps = 0
-    stage.epochs = 0.0
+    stage.epochs = 0.0  # Instead of steps.
     stage.accumulation = 1  # Micro-batches a step: the memory of one, the result of all.
     return stage
 
@@ -83,12 +83,7 @@ def finetuning() -> ConfigDict:
     config.data = ConfigDict()
     config.data.data_dir = ""  # Folder of tfds datasets; empty means tfds's default.
     config.data.length = 128  # Tokens of the longest inputs.
-    config.data.buckets = (
-        16,
-        32,
-        64,
-        96,
-    )  # Shorter inputs are padded to these; () for none.
+    config.data.buckets = (16, 32, 64, 96)  # Shorter inputs are padded to these; () for none.
     config.data.batch_size = 32
     config.data.eval_batch_size = 64
 
@@ -108,8 +103,8 @@ def finetuning() -> ConfigDict:
 def _optimizer(learning_rate: float) -> ConfigDict:
     optimizer = ConfigDict()
     optimizer.name = "adamw"  # Or "lamb", for batches of thousands of sequences.
-    optimizer.learning_rate = learning_rate
-    optimizer.frequency_learning_rate = placeholder(float)  # Default: the same.
+    optimizer.learning_rate = learning_rate  # The highest: it rises, then falls to 0.
+    optimizer.frequency_learning_rate = placeholder(float)  # Of sinusoids; default: the same.
     optimizer.warmup = 0.1  # The fraction of all steps.
     optimizer.weight_decay = 0.01
     optimizer.b1 = 0.9

@@ -9,7 +9,7 @@ Command:  python train.py --config=configs/squad.py --config.init=RUN --workdir=
 Hardware: for BERT-base one GPU or TPU; for a mini BERT two CPU cores.
 """
 
-from configs import defaults
+from pe_jax.configs import defaults
 
 
 def get_config():

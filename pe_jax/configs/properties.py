@@ -21,21 +21,17 @@ def get_config():
     config.windows = (5, 10, 20, 50)  # Offsets of local monotonicity.
     config.seed = 0  # Draws the random words.
 
-    # Identical words: raw "logits" before scaling, or softmaxed "weights"; figures of the heads'
-    # "average" or of "each" head; how many words.
-    config.attention = "logits"
-    config.heads = "average"
-    config.layer = 0
-    config.words = 300
+    config.attention = "logits"  # Of identical words, before scaling; or softmaxed "weights".
+    config.heads = "average"  # Figures of it, or of "each" head.
+    config.layer = 0  # Whose attention.
+    config.words = 300  # Random ones, each repeated for an input.
 
     # Offset kernel, in the same number of inputs: "words", copies of one word whose queries meet
     # the keys of copies of another, or "texts" of random words as the model itself attends to them.
     config.kernel = "words"
 
-    # What trained models are measured on: as many texts, of a run its held-out ones, else `text`, a
-    # source as in `config.data.source` of training; empty means the embedded text, pydoc.
-    config.texts = 64
-    config.text = ""
+    config.texts = 64  # Trained models are measured on as many: of a run, its held-out ones.
+    config.text = ""  # Of others: a source as config.data.source of training; empty: pydoc.
 
     # Untrained encodings (and table 1): the sizes of the BERT around them.
     config.size = "base"

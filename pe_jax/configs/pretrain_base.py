@@ -13,7 +13,7 @@ Time:     not measured: no such machine was available.
 Expected: the paper's tables 2 and 3 after fine-tuning; no figure of ours yet.
 """
 
-from configs import defaults
+from pe_jax.configs import defaults
 
 
 def get_config():

@@ -14,7 +14,7 @@ Absolute sinusoids want the size of fresh word embeddings, not of trained ones:
 Expected: held-out masked-LM loss of 4.4 to 5.0 with positions, 5.5 without; docs/study-books.md.
 """
 
-from configs import defaults
+from pe_jax.configs import defaults
 
 
 def get_config():

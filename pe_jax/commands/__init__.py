@@ -1,0 +1,29 @@
+"""The commands: `pe-jax train|eval|prepare`; train.py and eval.py of a checkout are the same."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from pe_jax.console import stopping
+
+_COMMANDS = {
+    "train": ("pe_jax.commands.train", "Train, fine-tune, or estimate a step on TPUs."),
+    "eval": ("pe_jax.commands.eval", "Measure, compare and export what was trained."),
+    "prepare": ("pe_jax.data.prepare", "Tokenize a large corpus into shards."),
+}
+
+
+def main() -> None:
+    """`pe-jax COMMAND ...`, the script that an installed package has."""
+    stopping.catch()
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in _COMMANDS:
+        sys.argv = [f"pe-jax {name}", *arguments]
+        importlib.import_module(_COMMANDS[name][0]).main()
+        return
+    usage = "\n".join(f"  pe-jax {one:9}{what}" for one, (_, what) in _COMMANDS.items())
+    usage += "\n\npe-jax COMMAND --help says more."
+    if name not in ("--help", "-h"):
+        raise SystemExit(f"error: {name} is no command of pe-jax:\n{usage}")
+    print(usage)

@@ -1,0 +1,180 @@
+"""Measures, compares and exports: runs, untrained encodings, published checkpoints, sweeps, tables.
+
+eval.py --workdir=RUN | --runs='RUNS/*'                      held-out scores, a table of runs
+eval.py --config=configs/properties.py --workdir=RUN --out=R    (see that file for more)
+eval.py --config=configs/sweep.py --out=R
+eval.py --config=configs/length_generalisation.py --encodings=none,rope --out=R
+eval.py --config=configs/lengths.py --workdir=RUN      a fine-tuned run on longer inputs
+eval.py --config=configs/tables.py --runs='RUNS/*' --out=R      the paper's tables 2 and 3
+eval.py --config=configs/export.py --workdir=RUN --out=FOLDER      for PyTorch
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from pathlib import Path
+
+from pe_jax.errors import extra
+
+with extra("train", SystemExit):
+    from absl import flags
+    from ml_collections import ConfigDict
+
+    from pe_jax.console import command
+    from pe_jax.console.config_files import define_config
+    from pe_jax.console.markdown import without_images
+    from pe_jax.files import reachable_path
+    from pe_jax.schema import check
+
+# All else is imported where it is used: help, and mistakes in flags, are told at once.
+
+_FLAGS = flags.FlagValues()
+_CONFIG = define_config(_FLAGS, "What to measure, by name or as a file; default the scores.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.", flag_values=_FLAGS)
+_RUNS = flags.DEFINE_string("runs", None, "Glob of the folders of runs.", flag_values=_FLAGS)
+_ENCODINGS = flags.DEFINE_string(
+    "encodings",
+    "",
+    "Encodings to measure untrained, or to train; 'all', or 'paper' for its 13.",
+    flag_values=_FLAGS,
+)
+_CHECKPOINTS = flags.DEFINE_list(
+    "checkpoints",
+    [],
+    "Published models: folders or .safetensors files, each PATH or NAME=PATH.",
+    flag_values=_FLAGS,
+)
+_OUT = flags.DEFINE_string(
+    "out", None, "Where the results go; default a folder in the run's.", flag_values=_FLAGS
+)
+
+
+def _out(default: str) -> Path:
+    """--out, or a folder in the run's own."""
+    if _OUT.value:
+        return reachable_path(_OUT.value)
+    if not _WORKDIR.value:
+        raise ValueError("Where do the results go? Give --out.")
+    return reachable_path(_WORKDIR.value) / default
+
+
+def _run_folders() -> list[Path]:
+    folders = [reachable_path(_WORKDIR.value)] if _WORKDIR.value else []
+    if _RUNS.value:
+        paths = map(Path, sorted(glob.glob(str(Path(_RUNS.value).expanduser()))))
+        found = [path for path in paths if (path / "config.json").exists()]
+        if not found:
+            raise ValueError(f"No runs at {_RUNS.value}: no folder there has a config.json.")
+        folders += found
+    return folders
+
+
+def _names() -> list[str]:
+    """Those of --encodings, each once."""
+    from pe_jax import encodings
+    from pe_jax.encodings.names import for_text
+
+    wanted = {"all": for_text(), "paper": list(encodings.PAPER)}
+    each = [wanted.get(one, [one]) for one in encodings.split_names(_ENCODINGS.value)]
+    return list(dict.fromkeys(name for some in each for name in some))
+
+
+def _scores() -> tuple[str, Path]:
+    """The report of a run, or a comparison of several."""
+    from pe_jax.reports.comparison import compare
+    from pe_jax.reports.pretraining_report import report_pretraining
+    from pe_jax.reports.rescoring import rescore
+    from pe_jax.tasks.finetuning import TASKS
+    from pe_jax.training.workdir import load_config
+
+    if bool(_WORKDIR.value) == bool(_RUNS.value):
+        raise ValueError("Give --workdir=RUN to report on it, or --runs='RUNS/*' to compare.")
+    out, folders = _out("report"), _run_folders()
+    if _RUNS.value:
+        return compare(folders, out), out
+    if load_config(folders[0]).task in TASKS:
+        return rescore(folders[0], out), out
+    return report_pretraining(folders[0], out).text, out
+
+
+def _length_generalisation(config: ConfigDict) -> tuple[str, Path]:
+    from pe_jax.reports.length_generalisation import length_generalisation
+
+    out = _out("length_generalisation")
+    return length_generalisation(_names(), config, out), out
+
+
+def _lengths(config: ConfigDict) -> tuple[str, Path]:
+    """A fine-tuned run on inputs of other lengths."""
+    from pe_jax.reports.rescoring import rescore
+
+    out = _out("lengths")
+    if not _WORKDIR.value:
+        raise ValueError("Whose scores by length? Give --workdir=RUN, a fine-tuned run.")
+    return rescore(_run_folders()[0], out, tuple(config.lengths), config.resize), out
+
+
+def _properties(config: ConfigDict) -> tuple[str, Path]:
+    from pe_jax.reports import property_report
+
+    out = _out("properties")
+    names = _names()
+    for name in names:  # A mistake in the last one is no reason to wait for all others.
+        property_report.fresh_model(name, config)
+    subjects = [property_report.from_run(folder) for folder in _run_folders()]
+    subjects += [property_report.from_name(name, config, config.seed) for name in names]
+    for one in _CHECKPOINTS.value:
+        name, _, path = one.rpartition("=")
+        subjects.append(
+            property_report.from_checkpoint(Path(path).expanduser(), config.family, name)
+        )
+    return property_report.measure_properties(subjects, config, out), out
+
+
+def _sweep(config: ConfigDict) -> tuple[str, Path]:
+    from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
+
+    out = _out("sweep")
+    return sweep_sinusoids(config, out), out
+
+
+def _tables(config: ConfigDict) -> tuple[str, Path]:
+    from pe_jax.reports.paper_tables import write_tables
+
+    out = _out("tables")
+    return write_tables(_run_folders(), config, out), out
+
+
+def _export(config: ConfigDict) -> tuple[str, Path]:
+    from pe_jax.reports.run_export import export
+
+    out = _out("export")
+    if not _WORKDIR.value:
+        raise ValueError("Which run goes out? Give --workdir=RUN.")
+    return export(_run_folders()[0], out, config.seed), out
+
+
+EVALUATIONS: dict[str, Callable[[ConfigDict], tuple[str, Path]]] = {
+    "export": _export,
+    "length_generalisation": _length_generalisation,
+    "lengths": _lengths,
+    "properties": _properties,
+    "sweep": _sweep,
+    "tables": _tables,
+}
+
+
+def evaluate() -> None:
+    config = _CONFIG.value
+    if config is not None:
+        from pe_jax.reports.report_schemas import REPORTS
+
+        check(config, REPORTS, " For the scores of a run give no --config.")
+    text, out = _scores() if config is None else EVALUATIONS[config.task](config)
+    print(without_images(text))
+    print(f"Written to {out}")
+
+
+def main() -> None:
+    command.main(evaluate, _FLAGS, __doc__ or "", "eval.py")

@@ -1,0 +1,155 @@
+"""Trains what a config describes, or estimates what it would take on TPUs.
+
+train.py --config=configs/quickstart.py --workdir=W
+train.py --config=configs/glue.py --config.task=cola --config.init=RUN --workdir=W
+train.py --config=configs/pretrain_medium.py --compile_for=v5e:4x4    (trains nothing)
+train.py --config=... --workdir=gs://... --coordinator=auto       (on each host of a pod)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pe_jax.errors import extra
+
+with extra("train", SystemExit):
+    from absl import flags
+    from ml_collections import ConfigDict
+
+    from pe_jax.console import command
+    from pe_jax.console.config_files import define_config
+    from pe_jax.console.markdown import without_images
+    from pe_jax.console.terminal import say
+    from pe_jax.schema import check, flatten
+
+# All else is imported where it is used: help, and mistakes in flags, are told at once.
+
+_FLAGS = flags.FlagValues()
+_CONFIG = define_config(_FLAGS, "The experiment, by name or as a file.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of the run; one that exists is resumed.", flag_values=_FLAGS
+)
+_COMPILE_FOR = flags.DEFINE_string(
+    "compile_for",
+    None,
+    "Only compile, for TPUs that need not be attached, such as v5e:4x4.",
+    flag_values=_FLAGS,
+)
+_LARGEST_BATCH = flags.DEFINE_bool(
+    "largest_batch",
+    False,
+    "With --compile_for: find the largest batch; compiles several times.",
+    flag_values=_FLAGS,
+)
+_OUT = flags.DEFINE_string(
+    "out", None, "With --compile_for: a JSON file for the numbers.", flag_values=_FLAGS
+)
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator",
+    None,
+    "On several hosts: HOST:PORT of the first, or 'auto' on pods and Slurm.",
+    flag_values=_FLAGS,
+)
+_HOSTS = flags.DEFINE_integer(
+    "hosts", None, "Number of hosts, with --coordinator=HOST:PORT.", flag_values=_FLAGS
+)
+_HOST = flags.DEFINE_integer("host", None, "Index of this host, from 0.", flag_values=_FLAGS)
+_LOST_AFTER = flags.DEFINE_integer(
+    "lost_after",
+    100,
+    "Seconds until a silent host counts as lost.",
+    lower_bound=1,
+    flag_values=_FLAGS,
+)
+
+
+def _pretrain(config: ConfigDict, folder: Path) -> tuple[str, Path]:
+    from pe_jax.tasks import pretraining
+
+    experiment = pretraining.run(config, folder)
+    say("Measuring what the run has learned")
+
+    from pe_jax.reports.pretraining_report import report_pretraining
+
+    return report_pretraining(folder, folder / "report", experiment).text, folder / "report"
+
+
+def _finetune(config: ConfigDict, folder: Path) -> tuple[str, Path]:
+    from pe_jax.tasks import finetuning
+
+    experiment = finetuning.run(config, folder)
+
+    from pe_jax.reports.finetuning_report import report_finetuning
+
+    return report_finetuning(experiment, folder), folder
+
+
+# Where a host keeps its copy of the text, and how many processes read it, changes no result.
+_OF_EACH_HOST = ("data.cache_dir", "data.workers")
+
+
+def _facts(config: ConfigDict, workdir: str) -> dict[str, str]:
+    """What all hosts of a run have in common."""
+    import flax
+    import jax
+    import optax
+
+    import pe_jax
+
+    versions = {one.__name__: one.__version__ for one in (pe_jax, jax, flax, optax)}
+    settings = {
+        f"config.{key}": repr(value)
+        for key, value in flatten(config.to_dict()).items()
+        if key not in _OF_EACH_HOST
+    }
+    return {"--workdir": workdir, **versions, **settings}
+
+
+def _train(task: Callable[[ConfigDict, Path], tuple[str, Path]], workdir: str) -> None:
+    from pe_jax.files import reachable_path
+    from pe_jax.training import hosts, sharding
+
+    config = _CONFIG.value
+    if _COORDINATOR.value:
+        hosts.connect(_COORDINATOR.value, _HOSTS.value, _HOST.value, _LOST_AFTER.value)
+        hosts.agree(_facts(config, workdir))
+    text, out = task(config, reachable_path(workdir))
+    if sharding.host()[0] == 0:
+        print("\n" + without_images(text))
+        print(f"Written to {out}")
+
+
+def _only_compile(topology: str) -> None:
+    from pe_jax.tpu.compile_report import compile_for
+
+    out = Path(_OUT.value).expanduser() if _OUT.value else None
+    for part in compile_for(_CONFIG.value, topology, find_largest=_LARGEST_BATCH.value, out=out):
+        print(part, flush=True)
+
+
+def train_or_compile() -> None:
+    if _CONFIG.value is None:
+        raise ValueError("What is to be trained? Give --config; --help lists those there are.")
+
+    from pe_jax.tasks.finetuning.finetuning_schema import FINETUNING
+    from pe_jax.tasks.pretraining.pretraining_schema import PRETRAINING
+
+    if _COMPILE_FOR.value:
+        check(_CONFIG.value, PRETRAINING, " --compile_for is for pretraining.")
+    else:
+        check(_CONFIG.value, PRETRAINING | FINETUNING, " Configs of reports are for eval.py.")
+    if (_HOSTS.value, _HOST.value) != (None, None) and not _COORDINATOR.value:
+        raise ValueError("--hosts and --host go with --coordinator=HOST:PORT, the same on each.")
+    if _COMPILE_FOR.value:
+        _only_compile(_COMPILE_FOR.value)
+        return
+    if _LARGEST_BATCH.value or _OUT.value:
+        raise ValueError("--largest_batch and --out go with --compile_for=TOPOLOGY.")
+    if not _WORKDIR.value:
+        raise ValueError("Where does the run go? Give --workdir.")
+    _train(_pretrain if _CONFIG.value.task in PRETRAINING else _finetune, _WORKDIR.value)
+
+
+def main() -> None:
+    command.main(train_or_compile, _FLAGS, __doc__ or "", "train.py")

@@ -1,0 +1,1 @@
+"""Experiments: each file is one, its `get_config()` a ConfigDict; `defaults` has every key."""

@@ -1,0 +1,60 @@
+"""What `--help` prints: how a command is used, its flags, its configs, and a config's keys."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator
+
+from absl import flags
+
+from pe_jax.console.config_files import described_keys, shipped
+
+_WIDTH = 100
+_COLUMN = 32  # Where descriptions begin.
+
+
+def help_text(usage: str, own: flags.FlagValues, script: str, config: str = "") -> str:
+    """The help of a command.
+
+    Args:
+      usage: how it is used, in its own words.
+      own: its flags.
+      script: its name in the docstrings of configs, such as `train.py`.
+      config: the value of `--config`, whose keys are listed; empty lists the configs instead.
+
+    Raises:
+      ValueError: if there is no such config.
+    """
+    lines = [usage.strip(), "", "Flags:"]
+    for name in own:
+        default = own[name].default
+        ends = f" Default {default}." if default not in (None, "", [], False) else ""
+        lines += _entry(f"--{name}", f"{own[name].help}{ends}")
+    if config:
+        lines += ["", f"Keys of {config}, each set with --config.KEY=VALUE:"]
+        for key, value, comment in described_keys(config):
+            lines += _entry(f"{key} = {value!r}", comment)
+    else:
+        lines += ["", "Configs, by name or as files; --config=NAME --help lists the keys of one:"]
+        for name, purpose in _purposes(script):
+            lines += _entry(name, purpose)
+    return "\n".join(lines)
+
+
+def _entry(name: str, description: str) -> list[str]:
+    """A name and, from a column on, what it is; a name that is too long has a line to itself."""
+    margin = " " * _COLUMN
+    wrapped = textwrap.wrap(description, _WIDTH - _COLUMN) or [""]
+    if len(name) + 4 > _COLUMN:
+        return [f"  {name}", *(margin + line for line in wrapped if line)]
+    first, *rest = wrapped
+    return [f"  {name:{_COLUMN - 2}}{first}".rstrip(), *(margin + line for line in rest)]
+
+
+def _purposes(script: str) -> Iterator[tuple[str, str]]:
+    """Names of the shipped configs for a script, with the first line of each."""
+    for name, path in shipped().items():
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        if script in text:
+            yield name, text.partition("\n")[0]

@@ -1,0 +1,81 @@
+"""`--help` of the commands, and where `--config` finds its file."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import call
+
+from pe_jax.console.config_files import described_keys, find_config, shipped
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_help_needs_no_jax():
+    """Told at once: nothing is imported that takes seconds."""
+    code = (
+        "import sys\nsys.argv = ['pe-jax', 'train', '--config=glue', '--help']\n"
+        "from pe_jax.commands import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "slow = {'jax', 'flax', 'grain', 'orbax', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "assert not slow, slow\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--workdir" in done.stdout and "optimizer.learning_rate = 2e-05" in done.stdout
+
+
+@pytest.mark.parametrize("script", ["train.py", "eval.py"])
+def test_help_lists_flags_and_configs(script):
+    status, out, _ = call(script, "--help")
+    assert status == 0
+    assert all(len(line) <= 100 for line in out.splitlines())
+    assert "  --workdir  " in out
+    assert ("\n  squad  " in out) == (script == "train.py")
+    assert ("\n  sweep  " in out) == (script == "eval.py")
+
+
+def test_help_has_each_key_with_its_comment(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pe_jax.configs import defaults\n\n\n"
+        "def get_config():\n"
+        "    config = defaults.pretraining()\n"
+        "    # Two lines\n    # above.\n"
+        "    config.seed = 3\n"
+        "    config.data.mask_rate = 0.5  # Mine.\n"
+        "    config.model.size = 'mini'\n"
+        "    return config\n"
+    )
+    keys = {key: (value, comment) for key, value, comment in described_keys(str(file))}
+    assert keys["seed"] == (3, "Two lines above.")
+    assert keys["data.mask_rate"] == (0.5, "Mine.")
+    assert keys["model.size"][0] == "mini" and "large" in keys["model.size"][1]
+    assert keys["stage2.epochs"] == (0.0, "Instead of steps.")
+    assert "0.98" in keys["optimizer.b2"][1]
+    status, out, _ = call("train.py", f"--config={file}", "--help")
+    assert status == 0 and "\n  seed = 3                      Two lines above.\n" in out
+
+
+def test_where_configs_are_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = str(shipped()["glue"])
+    assert find_config("glue") == find_config("configs/glue.py") == own
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "glue.py").touch()
+    assert find_config("configs/glue.py") == "configs/glue.py"
+    for name in ("gleu", "configs/gleu.py", "other/glue.py", "glue.py"):
+        with pytest.raises(ValueError, match="there is no file"):
+            find_config(name)
+
+
+def test_a_command_that_does_not_exist(monkeypatch, capsys):
+    from pe_jax import commands
+
+    monkeypatch.setattr("sys.argv", ["pe-jax", "trian"])
+    with pytest.raises(SystemExit, match="trian is no command"):
+        commands.main()
+    monkeypatch.setattr("sys.argv", ["pe-jax"])
+    commands.main()
+    assert "pe-jax prepare" in capsys.readouterr().out
