@@ -1,22 +1,25 @@
 """How fast are property sweeps? `pe_jax.properties.sweep` against the same metrics in NumPy.
 
-    python benchmarks/property_sweep.py [--lengths=128,512] [--count=1000] [--out=FILE.json]
+Command:  python benchmarks/property_sweep.py [--lengths=128,512] [--out=FILE.json]
+Hardware: one CPU, otherwise idle.
+Time:     about three minutes.
 
 The same sinusoids (random frequencies, D = 64), the same metrics: translation invariance, symmetry,
-monotonicity within 10 and 50 offsets and over all. Both in one process and one run: blocks of
-settings in turn, A B A B. NumPy is vectorised over rows and offsets, compares each pair once and
-works on one matrix at a time, which keeps it in the caches: faster here than batches of matrices.
-Prints and writes settings a second of each, by the median block, the ratio of each pair of blocks
-(median, least, greatest), and the largest difference between their results.
-
-Use --devices to split settings over simulated CPU devices; default one for each core.
+monotonicity within 10 and 50 offsets and over all. Of ψ, by a `Toeplitz` (structured), of the
+matrix P·Pᵀ (general), and of that in NumPy: vectorised over rows and offsets, each pair compared
+once, one matrix at a time, which keeps it in the caches, in one process and in one a core. All on
+the same cores, in turns, each on as many settings as take about as long. Printed and written:
+settings a second of each side, by the median round, the ratios to each NumPy side (median, least,
+greatest), and the largest difference from NumPy's results.
 """
 
 import json
+import multiprocessing
 import os
 import statistics
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -25,11 +28,11 @@ import numpy as np
 from absl import app, flags
 
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Positions of the matrices.")
-_COUNT = flags.DEFINE_integer("count", 1000, "Settings.")
-_BLOCKS = flags.DEFINE_integer("blocks", 10, "Parts that each side's work is cut into.")
-_DEVICES = flags.DEFINE_integer("devices", len(os.sched_getaffinity(0)), "Simulated CPU devices.")
+_ROUNDS = flags.DEFINE_integer("rounds", 7, "Of each side.")
+_COUNT = flags.DEFINE_integer("count", 8, "Settings a round, of NumPy in one process at L = 512.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 
+CORES = len(os.sched_getaffinity(0))
 WINDOWS = (10, 50)
 DIM = 64
 
@@ -66,69 +69,89 @@ def in_numpy(frequencies: np.ndarray, length: int) -> np.ndarray:
     return np.array([invariance, symmetry, *monotonicity])
 
 
-def main(_) -> None:
-    os.environ["XLA_FLAGS"] = (
-        os.environ.get("XLA_FLAGS", "")
-        + f" --xla_force_host_platform_device_count={_DEVICES.value}"
-    )
+def many_in_numpy(frequencies: np.ndarray, length: int) -> np.ndarray:
+    return np.stack([in_numpy(one, length) for one in frequencies])
+
+
+def measure(length: int, pool: ProcessPoolExecutor) -> dict:
+    """All sides in turns."""
     import jax.numpy as jnp
 
     from pe_jax import encodings, properties
 
-    results = []
-    for length in map(int, _LENGTHS.value):
-        rng = np.random.default_rng(0)
-        settings = np.exp(rng.uniform(np.log(1e-4), 0, (_COUNT.value, DIM // 2)))
-        settings = settings.astype(np.float32)
-        x = np.arange(length)
+    x = np.arange(length)
 
-        def fn(frequencies, x=x):
-            phi = properties.proximity(encodings.sinusoid(x, frequencies))
-            return jnp.stack(
-                [
-                    properties.translation_invariance(phi),
-                    properties.symmetry(phi),
-                    *(properties.monotonicity(phi, w) for w in WINDOWS),
-                    properties.monotonicity(phi),
-                ]
-            )
-
-        start = time.perf_counter()
-        properties.sweep(fn, settings, progress=False)  # The whole, as a user would.
-        whole = time.perf_counter() - start
-        program = properties.compile_sweep(fn, settings[: -(-len(settings) // _BLOCKS.value)])
-        ours, theirs, difference = [], [], 0.0
-        for block in np.array_split(settings, _BLOCKS.value):
-            start = time.perf_counter()
-            found = program(block)
-            ours.append((time.perf_counter() - start) / len(block))
-            start = time.perf_counter()
-            expected = np.stack([in_numpy(one, length) for one in block])
-            theirs.append((time.perf_counter() - start) / len(block))
-            difference = max(difference, float(abs(found - expected).max()))
-        ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-        row = {
-            "length": length,
-            "settings": len(settings),
-            "devices": _DEVICES.value,
-            "sweep_seconds_compilation_included": whole,
-            "sweep_settings_per_second": 1 / statistics.median(ours),
-            "numpy_settings_per_second": 1 / statistics.median(theirs),
-            "ratio": statistics.median(ratios),
-            "ratio_least": min(ratios),
-            "ratio_greatest": max(ratios),
-            "largest_difference": difference,
-        }
-        results.append(row)
-        print(
-            f"L = {length}: sweep {row['sweep_settings_per_second']:.1f} settings/s, NumPy "
-            f"{row['numpy_settings_per_second']:.1f}, ratio {row['ratio']:.1f} "
-            f"({min(ratios):.1f} to {max(ratios):.1f}); all {len(settings)} in {whole:.1f} s with "
-            f"compilation; largest difference {difference:.1e}",
-            flush=True,
+    def metrics(phi):
+        return jnp.stack(
+            [
+                properties.translation_invariance(phi),
+                properties.symmetry(phi),
+                *(properties.monotonicity(phi, w) for w in (*WINDOWS, None)),
+            ]
         )
-        if _OUT.value:
-            Path(_OUT.value).write_text(json.dumps(results, indent=2) + "\n")
+
+    def structured(w):
+        return metrics(properties.Toeplitz(properties.psi(w, x)))
+
+    def general(w):
+        return metrics(properties.proximity(encodings.sinusoid(x, w)))
+
+    count = _COUNT.value * (512 // length) ** 2
+    counts = {"numpy": count, "numpy_all_cores": CORES * count}
+    counts |= {"general": 16 * count, "structured": 512 * count}
+    rng = np.random.default_rng(0)
+    settings = np.exp(rng.uniform(np.log(1e-4), 0, (max(counts.values()), DIM // 2)))
+    settings = {side: settings[:n].astype(np.float32) for side, n in counts.items()}
+    sides = {
+        "numpy": lambda w: many_in_numpy(w, length),
+        "numpy_all_cores": lambda w: np.concatenate(
+            list(pool.map(many_in_numpy, np.array_split(w, CORES), [length] * CORES))
+        ),
+        "general": properties.compile_sweep(general, settings["general"]),
+        "structured": properties.compile_sweep(structured, settings["structured"]),
+    }
+    found = {side: run(settings[side]) for side, run in sides.items()}
+    seconds = {side: [] for side in sides}  # A setting, of each round.
+    for _ in range(_ROUNDS.value):
+        for side, run in sides.items():
+            start = time.perf_counter()
+            run(settings[side])
+            seconds[side].append((time.perf_counter() - start) / counts[side])
+    ratios = {
+        f"{ours}_to_{theirs}": [a / b for a, b in zip(seconds[theirs], seconds[ours], strict=True)]
+        for ours in ("general", "structured")
+        for theirs in ("numpy", "numpy_all_cores")
+    }
+    difference = {
+        side: float(abs(found[side][:count] - found["numpy"]).max())
+        for side in ("general", "structured")
+    }
+    return {
+        "length": length,
+        "cores": CORES,
+        "settings_per_second": {s: 1 / statistics.median(each) for s, each in seconds.items()},
+        "ratios": {k: [statistics.median(r), min(r), max(r)] for k, r in ratios.items()},
+        "largest_difference": difference,
+    }
+
+
+def main(_) -> None:
+    flags_of_xla = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags_of_xla} --xla_force_host_platform_device_count={CORES}"
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # Of each process in the pool.
+    results = []
+    with ProcessPoolExecutor(CORES, multiprocessing.get_context("spawn")) as pool:
+        for length in map(int, _LENGTHS.value):
+            row = measure(length, pool)
+            results.append(row)
+            print(f"L = {length}, {CORES} cores, settings a second:")
+            for side, rate in row["settings_per_second"].items():
+                print(f"  {side:16s} {rate:12,.1f}")
+            for name, (middle, least, greatest) in row["ratios"].items():
+                print(f"  {name:29s} {middle:7.1f} ({least:.1f} to {greatest:.1f})")
+            print(f"  largest difference {row['largest_difference']}", flush=True)
+            if _OUT.value:
+                Path(_OUT.value).write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

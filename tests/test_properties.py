@@ -167,21 +167,39 @@ def test_a_toeplitz_matrix_is_exactly_invariant():
     assert float(properties.symmetry(phi)) == 0
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("window", [None, 2, 7])
-def test_monotonicity_of_psi_is_that_of_its_matrix(window, weighted):
-    """Also with ties, and for several at once."""
-    values = np.random.default_rng(0).integers(0, 6, (3, 12)).astype(np.float32)
+TOEPLITZ = {
+    "invariance": properties.translation_invariance,
+    "invariance, skip": lambda p, **k: properties.translation_invariance(p, skip=2, **k),
+    "symmetry": properties.symmetry,
+    "monotonicity": properties.monotonicity,
+    "within 7": lambda p, **k: properties.monotonicity(p, 7, **k),
+    "within 2, weighted": lambda p, **k: properties.monotonicity(p, 2, weighted=True, **k),
+}
+
+
+@pytest.mark.parametrize("name", TOEPLITZ)
+@pytest.mark.parametrize("even", [True, False])
+def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name, even):
+    """With ties, for several at once, in any unit, of the first positions and of some entries."""
+    metric = TOEPLITZ[name]
+    values = np.random.default_rng(0).integers(0, 6, (2, 3, 12)).astype(np.float32)
+    phi = properties.Toeplitz(values[0], None if even else values[1, :, 1:])
     at = np.arange(12)
-    phi = values[:, np.abs(at[:, None] - at)]
-    np.testing.assert_allclose(
-        properties.monotonicity_of_psi(values, window, weighted=weighted),
-        properties.monotonicity(phi, window, weighted=weighted),
-        rtol=1e-6,
-    )
-    assert np.isnan(float(properties.monotonicity_of_psi(jnp.full(12, jnp.inf))))
-    with pytest.raises(ValueError, match="between 2 and L - 1 = 11, got 12"):
-        properties.monotonicity_of_psi(values, 12)
+    apart = np.abs(at[:, None] - at)
+    behind = values[0 if even else 1]
+    matrix = np.where(at < at[:, None], behind[:, apart], values[0][:, apart])
+    np.testing.assert_array_equal(phi.matrix(), matrix)
+    assert phi.shape == matrix.shape
+    holds = name.startswith("invariance") or (even and name == "symmetry")
+    for length in (None, 9):
+        found, expected = metric(phi, length=length), metric(matrix, length=length)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert (found == 0).all() if holds else (found > 0).any()
+    huge = jax.tree.map(lambda x: x * 2.0**120, phi)
+    np.testing.assert_array_equal(metric(huge), metric(phi))
+    left = np.tri(12, dtype=bool)
+    np.testing.assert_array_equal(metric(phi, where=left), metric(matrix, where=left))
+    assert np.isnan(metric(properties.Toeplitz(jnp.full(12, jnp.inf))))
 
 
 WITHOUT_UNIT = {

@@ -48,7 +48,7 @@ from pe_jax.properties.rotary_frequencies import bands, pair_norms
 from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
 from pe_jax.properties.shift import shift_curve, state_change
 from pe_jax.properties.sweeps import compile_sweep, sweep
-from pe_jax.properties.toeplitz import cosines, monotonicity_of_psi, psi, turning_point
+from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point
 
 __all__ = [
     "MINIMUM_RUNS",
@@ -63,6 +63,7 @@ __all__ = [
     "Probe",
     "Shares",
     "Sinks",
+    "Toeplitz",
     "Tokens",
     "agreement",
     "bands",
@@ -87,7 +88,6 @@ __all__ = [
     "mean_distance",
     "mlp_probe",
     "monotonicity",
-    "monotonicity_of_psi",
     "offset_curve",
     "offset_kernel",
     "over_texts",

@@ -20,8 +20,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from pe_jax.properties.ratio import ratio
+from pe_jax.properties import toeplitz
+from pe_jax.properties.ratio import ratio, share
 from pe_jax.properties.scale import to_unit_scale
+from pe_jax.properties.toeplitz import Toeplitz
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -32,7 +34,7 @@ def proximity(vectors: Float[Array, "*B L D"]) -> Float[Array, "*B L L"]:
 
 @partial(jax.jit, static_argnames="skip")
 def translation_invariance(
-    phi: Float[Array, "*B L L"],
+    phi: Float[Array, "*B L L"] | Toeplitz,
     *,
     skip: int = 0,
     length: int | Int[Array, ""] | None = None,
@@ -53,12 +55,17 @@ def translation_invariance(
     Raises:
       ValueError: for fewer than three positions, where every matrix would fit.
     """
-    phi = phi[..., skip:, skip:]
-    positions = phi.shape[-1]
+    positions = phi.shape[-1] - skip
     if positions < 3:
         raise ValueError(f"Translation invariance needs at least 3 positions, got {positions}.")
+    length = (phi.shape[-1] if length is None else length) - skip
+    if isinstance(phi, Toeplitz):
+        if where is None:
+            return toeplitz.translation_invariance(phi, length)
+        phi = phi.matrix()
+    phi = phi[..., skip:, skip:]
     some = None if where is None else where[skip:, skip:]
-    inside = _inside(positions, None if length is None else length - skip, some)
+    inside = _inside(positions, length, some)
     phi = to_unit_scale(jnp.where(inside, phi, 0))
     entry = inside & ~jnp.eye(positions, dtype=bool)
     diagonals, present = by_offset(phi, entry)  # [*B, L, 2L-1]
@@ -71,12 +78,12 @@ def translation_invariance(
     counts = jnp.maximum(present.sum(-2, keepdims=True), 1)
     diagonal = shifted.sum(-2, keepdims=True) / counts
     unexplained = jnp.sum(jnp.where(present, shifted - diagonal, 0) ** 2, (-2, -1))
-    return _share(unexplained, whole, diagonals)
+    return share(unexplained, whole, diagonals, positions**2)
 
 
 @partial(jax.jit, static_argnames=("window", "weighted"))
 def monotonicity(
-    phi: Float[Array, "*B L L"],
+    phi: Float[Array, "*B L L"] | Toeplitz,
     window: int | None = None,
     *,
     weighted: bool = False,
@@ -99,7 +106,12 @@ def monotonicity(
     """
     positions = phi.shape[-1]
     window = positions - 1 if window is None else window
-    check_window(window, positions)
+    if not 2 <= window <= positions - 1:
+        raise ValueError(f"A window is between 2 and L - 1 = {positions - 1}, got {window}.")
+    if isinstance(phi, Toeplitz):
+        if where is None:
+            return toeplitz.monotonicity(phi, window, length, weighted=weighted)
+        phi = phi.matrix()
     # Offsets increase by one from column to column, in Φ itself and in the band of offsets within
     # the window, which is the smaller array if the window is narrow.
     inside = _inside(positions, length, where)
@@ -196,7 +208,7 @@ def _weighted_pairs(
 
 @jax.jit
 def symmetry(
-    phi: Float[Array, "*B L L"],
+    phi: Float[Array, "*B L L"] | Toeplitz,
     *,
     length: int | Int[Array, ""] | None = None,
     where: Bool[Array, "L L"] | None = None,
@@ -207,13 +219,18 @@ def symmetry(
       length: only the first `length` positions count; default all. May be traced.
       where: only these entries count, of which (y, x) is one as well; default all.
     """
+    if isinstance(phi, Toeplitz):
+        if where is None:
+            return toeplitz.symmetry(phi, length)
+        phi = phi.matrix()
     inside = _inside(phi.shape[-1], length, where)
     inside &= inside.T
     phi = to_unit_scale(jnp.where(inside, phi, 0))
     odd = (phi - jnp.swapaxes(phi, -1, -2)) / 2
     mean = phi.sum((-2, -1), keepdims=True) / jnp.maximum(inside.sum(), 1)
     deviation = jnp.where(inside, phi - mean, 0)
-    return _share((odd**2).sum((-2, -1)), (deviation**2).sum((-2, -1)), phi)
+    whole = (deviation**2).sum((-2, -1))
+    return share((odd**2).sum((-2, -1)), whole, phi, phi.shape[-1] ** 2)
 
 
 @jax.jit
@@ -227,14 +244,6 @@ def forward_share(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     above = jnp.triu(weights, 1).sum((-2, -1))
     below = jnp.tril(weights, -1).sum((-2, -1))
     return ratio(above - below, above + below, 0.0)
-
-
-def check_window(window: int, positions: int) -> None:
-    """Raises:
-    ValueError: for a window of offsets that holds no pair among so many positions.
-    """
-    if not 2 <= window <= positions - 1:
-        raise ValueError(f"A window is between 2 and L - 1 = {positions - 1}, got {window}.")
 
 
 def _inside(
@@ -263,11 +272,3 @@ def by_offset(
         return jnp.flip(flat.reshape(*matrix.shape[:-1], 2 * length - 1), -1)
 
     return skewed(jnp.where(entry, phi, 0)), skewed(entry)
-
-
-def _share(part: Array, whole: Array, phi: Array) -> Array:
-    """part / whole in [0, 1]; 0 if `whole` is no larger than the rounding error of a constant Φ."""
-    size = phi.shape[-2] ** 2
-    rounding = size * (8 * jnp.finfo(phi.dtype).eps * jnp.abs(phi).max((-2, -1))) ** 2
-    constant = whole <= rounding
-    return jnp.where(constant, 0.0, jnp.clip(part / jnp.where(constant, 1.0, whole), 0.0, 1.0))

@@ -1,20 +1,46 @@
-"""Proximity that depends on the distance alone, Φ(x, y) = ψ(|x - y|) (paper, section 3.2).
+"""Proximity that depends on the offset alone, Φ(x, y) = ψ(y - x) (paper, section 3.2).
 
-That of sinusoids is ψ(m) = sum_i cos(w_i m). Φ is then a symmetric Toeplitz matrix: translation
-invariance and symmetry hold exactly, and ψ decides monotonicity.
+That of sinusoids is ψ(m) = sum_i cos(w_i m). Φ is then a Toeplitz matrix, and ψ says everything
+about it: translation invariance holds exactly, symmetry where ψ is even, and monotonicity takes L²
+comparisons in place of L³. The metrics take a `Toeplitz` in place of Φ.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.properties.metrics import check_window
-from pe_jax.properties.ratio import ratio
+from pe_jax.properties.ratio import ratio, share
+from pe_jax.properties.scale import to_unit_scale
 from pe_jax.shapes import Array, Float, Int
+
+
+class Toeplitz(NamedTuple):
+    """Φ[x, y] = ψ(y - x), of L positions.
+
+    Attributes:
+      ahead: ψ(0), ψ(1), .., ψ(L - 1).
+      behind: ψ(-1), ψ(-2), .., ψ(1 - L); None if ψ is even, which makes Φ symmetric.
+    """
+
+    ahead: Float[Array, "*B L"]
+    behind: Float[Array, "*B L-1"] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(*B, L, L)`, that of Φ."""
+        return (*self.ahead.shape, self.ahead.shape[-1])
+
+    def matrix(self) -> Float[Array, "*B L L"]:
+        """Φ itself."""
+        last = self.shape[-1] - 1
+        behind = self.ahead[..., 1:] if self.behind is None else self.behind
+        values = jnp.concatenate([jnp.flip(behind, -1), self.ahead], axis=-1)
+        at = np.arange(last + 1)
+        return values[..., last + at - at[:, None]]
 
 
 @jax.jit
@@ -39,32 +65,56 @@ def turning_point(values: Float[Array, "*B M"]) -> Int[Array, "*B"]:
     return jnp.where(rising.any(-1), jnp.argmax(rising, axis=-1), values.shape[-1] - 1)
 
 
-@partial(jax.jit, static_argnames=("window", "weighted"))
-def monotonicity_of_psi(
-    values: Float[Array, "*B L"], window: int | None = None, *, weighted: bool = False
+def translation_invariance(
+    phi: Toeplitz, length: int | Int[Array, ""] | None
 ) -> Float[Array, "*B"]:
-    """`monotonicity` of Φ(x, y) = ψ(|x - y|), without Φ: L² comparisons in place of L³.
+    """`metrics.translation_invariance` of Φ: 0, and NaN where ψ is not finite."""
+    sides, _ = _sides(phi, length)
+    return jnp.where(jnp.isnan(sides).any((-2, -1)), jnp.nan, jnp.zeros((), sides.dtype))
 
-    Args:
-      values: ψ(0) .. ψ(L - 1).
-      window, weighted: see `monotonicity`.
 
-    Raises:
-      ValueError: if the window holds no pair (2 <= window <= L - 1).
-    """
-    positions = values.shape[-1]
-    window = positions - 1 if window is None else window
-    check_window(window, positions)
-    finite = jnp.isfinite(values).all(-1)
-    far, near = values[..., 1 : window + 1, None], values[..., None, 1 : window + 1]
-    pairs = np.tri(window, k=-1, dtype=bool)  # Offset n < m, at row m - 1 and column n - 1.
-    rows = positions - np.arange(1, window + 1)  # That have an offset of m on one side.
+def symmetry(phi: Toeplitz, length: int | Int[Array, ""] | None) -> Float[Array, "*B"]:
+    """`metrics.symmetry` of Φ: 0 where ψ is even."""
+    if phi.behind is None:
+        return translation_invariance(phi, length)
+    sides, entries = _sides(phi, length)
+    # The diagonal is in both sides: half of it in each.
+    entries *= np.where(np.arange(len(entries)) == 0, 0.5, 1)
+    mean = (entries * sides).sum((-2, -1), keepdims=True) / (2 * entries.sum())
+    odd = (sides[..., 0, :] - sides[..., 1, :]) / 2
+    whole = (entries * (sides - mean) ** 2).sum((-2, -1))
+    return share(2 * (entries * odd**2).sum(-1), whole, sides, phi.shape[-1] ** 2)
+
+
+def monotonicity(
+    phi: Toeplitz, window: int, length: int | Int[Array, ""] | None, *, weighted: bool
+) -> Float[Array, "*B"]:
+    """`metrics.monotonicity` of Φ. A pair of offsets n < m is in every row that has m."""
+    sides, rows = _sides(phi, length)
+    near, far = sides[..., 1 : window + 1, None], sides[..., None, 1 : window + 1]
+    pairs = np.tri(window, k=-1, dtype=bool).T  # Offset n < m, at row n - 1 and column m - 1.
     if weighted:
         difference = jnp.where(pairs, far - near, 0)
-        wrong, of = jnp.maximum(difference, 0).sum(-1), jnp.abs(difference).sum(-1)
+        wrong, of = jnp.maximum(difference, 0).sum(-2), jnp.abs(difference).sum(-2)
     else:
         # A tie is half in the wrong order; counted twice, to stay among integers.
         twice = (far > near).astype(jnp.int32) + (far >= near).astype(jnp.int32)
-        wrong, of = jnp.where(pairs, twice, 0).sum(-1) / 2, jnp.asarray(pairs.sum(-1))
-    weighed = lambda x: (x * rows.astype(values.dtype)).sum(-1)
-    return jnp.where(finite, ratio(weighed(wrong), weighed(of), 0.5), jnp.nan)
+        wrong = jnp.where(pairs, twice, 0).sum(-2) / 2
+        of = jnp.broadcast_to(pairs.sum(-2), wrong.shape)
+    weighed = lambda x: (x * rows[1 : window + 1]).sum((-2, -1))
+    violation = ratio(weighed(wrong), weighed(of), 0.5)
+    return jnp.where(jnp.isnan(sides).any((-2, -1)), jnp.nan, violation)
+
+
+def _sides(
+    phi: Toeplitz, length: int | Int[Array, ""] | None
+) -> tuple[Float[Array, "*B S L"], Float[Array, " L"]]:
+    """ψ(0), ψ(1), .. and, unless it is even, ψ(0), ψ(-1), .., in one unit; and how many rows have
+    an offset. From `length` on none has, and ψ, which is not read, is 0."""
+    positions = phi.shape[-1]
+    rows = jnp.maximum((positions if length is None else length) - np.arange(positions), 0)
+    sides = [phi.ahead]
+    if phi.behind is not None:
+        sides.append(jnp.concatenate([phi.ahead[..., :1], phi.behind], axis=-1))
+    values = to_unit_scale(jnp.where(rows > 0, jnp.stack(sides, axis=-2), 0))
+    return values, rows.astype(values.dtype)

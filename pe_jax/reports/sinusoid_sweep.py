@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from ml_collections import ConfigDict
 
 from pe_jax import figures, properties
 from pe_jax.files import write_text
+from pe_jax.properties import Toeplitz
+from pe_jax.shapes import Array, Bool, Float
 
 _BERT = (10_000.0, 768.0)  # Base and dimension of the sinusoids of BERT-base.
 
@@ -32,11 +35,11 @@ MEASURES: dict[str, Measure] = {
         lambda psi, config: properties.turning_point(psi), "ψ decreases up to offset m", False
     ),
     "monotonicity": Measure(
-        lambda psi, config: properties.monotonicity_of_psi(psi, config.window),
+        lambda psi, config: properties.monotonicity(Toeplitz(psi), config.window),
         "violation of monotonicity",
     ),
     "monotonicity_weighted": Measure(
-        lambda psi, config: properties.monotonicity_of_psi(psi, config.window, weighted=True),
+        lambda psi, config: properties.monotonicity(Toeplitz(psi), config.window, weighted=True),
         "violation of monotonicity, weighted",
     ),
 }
@@ -96,15 +99,30 @@ def _measured(
     measure: Measure, bases: np.ndarray, dims: np.ndarray, config: ConfigDict
 ) -> np.ndarray:
     """The measure of every pair: `[bases, dims]`."""
-    offsets, i = np.arange(config.length), np.arange(dims[-1] // 2)
+    i = np.arange(dims[-1] // 2)
 
     def one(setting: dict[str, jax.Array]) -> jax.Array:
         frequencies = setting["base"] ** (-2 * i / setting["dim"])
         exists = i < setting["dim"] // 2
-        cosines = properties.cosines(frequencies, offsets)  # [F, M]
-        return measure.of(jnp.where(exists[:, None], cosines, 0).sum(0), config)
+        return measure.of(_psi(frequencies, exists, config.length), config)
 
     pairs = np.array(list(itertools.product(bases, dims)))
     settings = {"base": pairs[:, 0].astype(np.float32), "dim": pairs[:, 1].astype(np.int32)}
     found = properties.sweep(one, settings, memory=int(config.memory))
     return found.reshape(len(bases), len(dims))
+
+
+def _psi(
+    frequencies: Float[Array, " F"], exists: Bool[Array, " F"], length: int
+) -> Float[Array, " M"]:
+    """ψ(0) .. ψ(length - 1) of the frequencies that exist.
+
+    Σ cos(w (a + b)) = Σ cos(w a) cos(w b) - sin(w a) sin(w b), with offsets a below √M and b its
+    multiples: a product of matrices, and 4 √M sines and cosines a frequency instead of M.
+    """
+    step = math.isqrt(length - 1) + 1
+    angles = frequencies[:, None] * np.arange(step)
+    near = jnp.concatenate([jnp.cos(angles), -jnp.sin(angles)])  # [2F, √M]
+    far = jnp.concatenate([jnp.cos(step * angles), jnp.sin(step * angles)])
+    far = jnp.where(jnp.tile(exists, 2)[:, None], far, 0)
+    return jnp.matmul(far.T, near, precision=jax.lax.Precision.HIGHEST).ravel()[:length]

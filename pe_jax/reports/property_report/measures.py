@@ -8,24 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from pe_jax import properties
-from pe_jax.properties import Estimate
+from pe_jax.properties import Estimate, Toeplitz
 from pe_jax.shapes import Array
 
 Numbers = dict[str, float]
 
 
-def measure(phi: Array, windows: Sequence[int]) -> Numbers:
+def measure(phi: Array | Toeplitz, windows: Sequence[int]) -> Numbers:
     """The violations of one proximity matrix, 0 = the property holds (see `pe_jax.properties`).
 
     Args:
-      phi: `[L, L]`.
+      phi: `[L, L]`, or a `Toeplitz` of one.
       windows: of monotonicity; those that do not fit are skipped.
     """
     return {name: float(value) for name, value in measure_each(phi, windows).items()}
 
 
 def measure_each(
-    phi: Array, windows: Sequence[int], where: np.ndarray | None = None
+    phi: Array | Toeplitz, windows: Sequence[int], where: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """The violations of matrices `[*B, L, L]`, each `[*B]`.
 

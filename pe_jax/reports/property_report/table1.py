@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -133,13 +132,12 @@ def _single(subject: Subject) -> list[Placed]:
     return placed if len(placed) == 1 else []
 
 
-def _proximity(part: Placed, x: np.ndarray) -> jax.Array:
-    """P·Pᵀ; for sinusoids in closed form, ψ, which is bit-identical for equal offsets."""
+def _proximity(part: Placed, x: np.ndarray) -> jax.Array | properties.Toeplitz:
+    """P·Pᵀ; for sinusoids, which are measured at consecutive positions, by ψ."""
     if part.view.frequencies is None:
         return properties.proximity(position_vectors(part, part.params, x))
-    apart = np.abs(x[:, None] - x)
     w = part.view.frequencies(part.params)
-    return properties.psi(w, np.arange(apart.max() + 1))[jnp.asarray(apart)]
+    return properties.Toeplitz(properties.psi(w, np.arange(len(x))))
 
 
 def _turning_point(subject: Subject, length: int) -> int | None:
