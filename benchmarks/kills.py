@@ -13,6 +13,7 @@ second start goes on from there. Prints a table.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -40,6 +41,7 @@ _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=T
 
 _HANGS = 180  # Seconds, in which each of these runs ends.
 _TRIES_AGAIN = 75
+_OF_ONE_RUN = 7  # Kills; then it is left to end.
 _HOW = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM}
 
 
@@ -208,7 +210,11 @@ def leaves(folder: Path) -> dict[str, object]:
     import orbax.checkpoint as ocp
 
     newest = max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
-    tree = ocp.PyTreeCheckpointer().restore(folder / str(newest) / "state")
+    with contextlib.closing(ocp.PyTreeCheckpointer()) as reader:
+        path = folder / str(newest) / "state"
+        leaf = ocp.RestoreArgs(restore_type=np.ndarray)  # Wherever its devices were.
+        args = jax.tree.map(lambda _: leaf, reader.metadata(path).item_metadata.tree)
+        tree = reader.restore(path, ocp.args.PyTreeRestore(restore_args=args))
     found = {jax.tree_util.keystr(k): v for k, v in jax.tree_util.tree_leaves_with_path(tree)}
     facts = json.loads((folder / str(newest) / "facts" / "metadata").read_text())
     return {"step": newest, "place": facts["place"], **found}
@@ -221,8 +227,8 @@ def identical(one: Path, other: Path) -> bool:
     )
 
 
-def rounds(name: str, rng: random.Random) -> Iterator[dict]:
-    """Endless: a line for each kill, and one for each run that was killed and is done."""
+def rounds(name: str, kills: int, rng: random.Random) -> Iterator[dict]:
+    """A line for each of so many kills, and one for each run that was killed and is done."""
     kind = KINDS[name]
     with tempfile.TemporaryDirectory() as temporary:
         data = Path(temporary)
@@ -233,25 +239,28 @@ def rounds(name: str, rng: random.Random) -> Iterator[dict]:
             if any(ended(processes)):
                 raise RuntimeError(printed(processes))
             seconds = time.monotonic() - begin
-        number = 0
-        while True:
-            number += 1
-            killed, kills = data / f"killed_{number}", 0
-            done = False
-            while not done:
+        for number in itertools.count():
+            killed, statuses = data / f"killed_{number}", [1]
+            here = 0
+            while any(statuses):
                 processes = started(kind, data, killed, settings)
-                moment = rng.uniform(0, 1.1 * seconds)
-                found = kill(
-                    processes, killed, rng.choice([*_HOW]), rng.randrange(kind.hosts), moment
-                )
-                done = not any(found["statuses"])
-                if not done:
-                    kills += 1
+                if here == min(_OF_ONE_RUN, kills):
+                    statuses = ended(processes)
+                    if any(statuses):
+                        raise RuntimeError(printed(processes))
+                    break
+                moment, which = rng.uniform(0, seconds), rng.randrange(kind.hosts)
+                found = kill(processes, killed, rng.choice([*_HOW]), which, moment)
+                statuses = found["statuses"]
+                if any(statuses):
+                    here += 1
                     yield {"kind": name, **found}
+            kills -= here
+            if here:
+                same = identical(data / "straight" / kind.result, killed / kind.result)
+                yield {"kind": name, "run_of_kills": here, "identical": same}
             if not kills:
-                continue
-            same = identical(data / "straight" / kind.result, killed / kind.result)
-            yield {"kind": name, "run_of_kills": kills, "identical": same}
+                return
 
 
 def table(lines: list[dict]) -> str:
@@ -282,16 +291,11 @@ def main(_: list[str]) -> None:
         left = _KILLS.value // len(names) - before
         if left <= 0:
             continue
-        # The last run is killed no more, and compared.
-        with contextlib.closing(rounds(name, random.Random(f"{_SEED.value} {name} {before}"))) as r:
-            for line in r:
-                lines.append(line)
-                with path.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(json.dumps(line), flush=True)
-                left -= "how" in line
-                if left <= 0 and "identical" in line:
-                    break
+        for line in rounds(name, left, random.Random(f"{_SEED.value} {name} {before}")):
+            lines.append(line)
+            with path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(json.dumps(line), flush=True)
     print(table(lines))
 
 

@@ -27,7 +27,10 @@ def to_path(text: str | Path) -> Path:
     has the methods of pathlib's that this project uses (the extra `gcs` installs what it needs)."""
     if is_remote(text):
         return cast(Path, epath.Path(text))
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # Python's, for `~name` where nobody has that name.
+        raise ValueError(f"{text}: there is no such home folder.") from error
 
 
 def reachable_path(text: str | Path) -> Path:
@@ -50,7 +53,7 @@ def reachable_path(text: str | Path) -> Path:
 
 def cache_folder() -> Path:
     """`PE_JAX_CACHE`, or `~/.cache/pe_jax`: tokenized text and compiled programs."""
-    return Path(os.environ.get("PE_JAX_CACHE") or "~/.cache/pe_jax").expanduser()
+    return to_path(os.environ.get("PE_JAX_CACHE") or "~/.cache/pe_jax")
 
 
 def sha256(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Odd configs, commands, weights, caches and files of runs, drawn at random from a seed.
 
 A case ends well if it does what it means, or is refused with our own error, which names the key or
-the file. Everything else fails: another exception, a crash, a hang, a silently different result.
+the file. Everything else fails: another exception, a crash, a hang, another result without a word.
 
     pytest -n 0 -s -m fuzz tests/test_fuzz.py     2,000 cases of each class; prints the counts
 """
@@ -170,7 +170,7 @@ def nonsense(key, value, default):
     """Whether a value that passed cannot be meant, by other rules than the schema's own."""
     if isinstance(value, tuple | list):
         return any(nonsense(key, one, None) for one in value)
-    if isinstance(value, (bool, str | None)):
+    if isinstance(value, bool | str | None):
         return isinstance(default, int | float) and not isinstance(default, bool)
     if not isinstance(value, int | float | np.number) or isinstance(default, bool | str):
         return True
@@ -193,7 +193,8 @@ def test_configs(fuzz):
         names = [key.rpartition(".")[2] for key in changes]
         outcome = judged(lambda: check(config, SCHEMAS), *names)
         if outcome == "right":
-            odd = [key for key, value in changes.items() if nonsense(key, value, defaults[key])]
+            values = flatten(config.to_dict())  # A ConfigDict makes a float of an int or a bool.
+            odd = [key for key in changes if nonsense(key, values[key], defaults[key])]
             assert not odd, f"{odd} passed"
             if resolve.get(config.task):
                 outcome = judged(lambda: resolve[config.task](config), *names)
@@ -231,9 +232,7 @@ FLAGS = {
 }
 ODD = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8),
-    st.sampled_from(
-        ["0", "-1", "1e9", "nan", "inf", "True", "None", "[]", "(1,", "{}", "2,2", "~x"]
-    ),
+    st.sampled_from(["0", "-1", "1e9", "nan", "inf", "True", "None", "[]", "(1,", "{}", "2,2"]),
     st.sampled_from(["all", "paper", "rope", "rope,none", "v5e:2x4", "v9:1", "host:1", ":", "/x"]),
 )
 
@@ -348,7 +347,11 @@ def test_caches(fuzz, tmp_path):
     wanted = read()
     entry = compile_cache.VerifiedPath(f"verified://{program}")
 
+    sound = shutil.copytree(cache, tmp_path / "sound")
+
     def case(draw):
+        shutil.rmtree(cache)
+        shutil.copytree(sound, cache)
         entry.write_bytes(content)
         path = draw(st.sampled_from([*files(cache), program]))
         if draw(st.integers(0, 9)):

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import signal
 import socket
+from concurrent import futures
 
 import jax
 import numpy as np
@@ -11,17 +12,21 @@ import pytest
 import tiny
 
 from pe_jax.tasks import pretraining
-from pe_jax.training import hosts, sharding
+from pe_jax.training import hosts, rendezvous, sharding
 from pe_jax.training.checkpointing import newest_params
 
 CHANGES = {"stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10}
 
 
-def start(folder, workdir, each=((), ())):
-    """Both hosts, with arguments of their own; the port is free."""
+def free_port():
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+        return free.getsockname()[1]
+
+
+def start(folder, workdir, each=((), ())):
+    """Both hosts, with arguments of their own; the port is free."""
+    address = f"localhost:{free_port()}"
     flags = os.environ["XLA_FLAGS"].replace("device_count=4", "device_count=2")
     join = [f"--coordinator={address}", "--hosts=2", "--lost_after=10"]
     env = {**os.environ, "XLA_FLAGS": flags}
@@ -70,6 +75,35 @@ def test_hosts_with_different_settings_do_not_train(tmp_path):
         assert "error: The hosts do not have the same settings (config.seed: host 0 has 0" in err
         assert "host 1 has 7)" in err and "Traceback" not in err
     assert not (tmp_path / "run").exists()
+
+
+def meet(*arguments, seconds=5):
+    """What each host says that is told these numbers; "" if all goes well."""
+    address = f"localhost:{free_port()}"
+
+    def one(hosts, host):
+        try:
+            rendezvous.meet(address, hosts, host, seconds)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    with futures.ThreadPoolExecutor() as pool:
+        return [*pool.map(lambda numbers: one(*numbers), arguments)]
+
+
+def test_hosts_meet():
+    assert meet((3, 2), (3, 0), (3, 1)) == ["", "", ""]
+    assert meet((1, 0)) == [""]
+    for told in meet((2, 0), (3, 1)):
+        assert told.endswith("another: host 0 has --hosts=2, host 1 has --hosts=3.")
+    told = meet((4, 0), (4, 2), seconds=0.5)
+    assert all(one.endswith("2 of 4 hosts did not come in 0.5 s: 1, 3.") for one in told)
+    (told,) = meet((2, 1), seconds=0.5)
+    assert "host 0 was not at localhost:" in told and told.endswith(
+        "in 0.5 s (Connection refused)."
+    )
+    assert sum("two hosts have --host=1" in one for one in meet((3, 0), (3, 1), (3, 1))) == 3
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pe_jax.data.corpora import open_corpus
 from pe_jax.data.sharded import check_tokenizer, open_shards, shards_tokenizer
 from pe_jax.data.tokenized import TokenizedCorpus, prepare_tokenizer, tokenize
 from pe_jax.data.tokenizer import load_tokenizer
+from pe_jax.files import to_path
 
 _SHARDS = "shards:"
 
@@ -41,7 +42,7 @@ def open_source(source: str, *, feature: str, data_dir: str, cache_dir: Path) ->
       ValueError: for a source that does not exist.
     """
     if source.startswith(_SHARDS):
-        folder = Path(source.removeprefix(_SHARDS)).expanduser()
+        folder = to_path(source.removeprefix(_SHARDS))
         return Source(
             functools.partial(_shards_tokenizer, folder), functools.partial(_shards, folder)
         )

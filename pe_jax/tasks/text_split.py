@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
 from pe_jax import data
-from pe_jax.files import cache_folder
+from pe_jax.files import cache_folder, to_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +41,7 @@ def load_text(config: ConfigDict, vocab: str) -> TextSplit:
     Raises:
       ValueError: for a source, feature or tokenizer that does not exist.
     """
-    cache = Path(config.cache_dir).expanduser() if config.cache_dir else cache_folder()
+    cache = to_path(config.cache_dir) if config.cache_dir else cache_folder()
     open_source = functools.partial(
         data.open_source, feature=config.feature, data_dir=config.data_dir, cache_dir=cache
     )

@@ -14,6 +14,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from pe_jax.console.terminal import be_quiet
+from pe_jax.training.rendezvous import meet
+
+_WAIT = 300  # Seconds, for all hosts to start.
 
 
 def _is_address(text: str) -> bool:
@@ -34,7 +37,7 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
 
     Raises:
       ValueError: if the address is none, comes without the two numbers, or they are out of range,
-        or the hosts cannot connect.
+        the hosts were told different numbers of hosts, or they do not find one another.
     """
     auto = coordinator == "auto"
     if auto != (hosts is None) or auto != (host is None):
@@ -51,13 +54,15 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
         raise ValueError(f"There is at least one host, got --hosts={hosts}.")
     if hosts is not None and host is not None and not 0 <= host < hosts:
         raise ValueError(f"Hosts are numbered 0 to {hosts - 1}, got --host={host}.")
+    if hosts is not None and host is not None:
+        meet(coordinator, hosts, host, _WAIT)
     try:
         jax.distributed.initialize(
             coordinator_address=None if auto else coordinator,
             num_processes=hosts,
             process_id=host,
             heartbeat_timeout_seconds=lost_after,
-            initialization_timeout=300,
+            initialization_timeout=_WAIT,
         )
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"The hosts did not find one another: {error}") from error

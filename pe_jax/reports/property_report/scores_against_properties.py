@@ -10,6 +10,7 @@ import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.console.markdown import table
+from pe_jax.files import to_path
 from pe_jax.reports.property_report.identical_words import probe
 from pe_jax.reports.property_report.measures import columns, measure
 from pe_jax.reports.property_report.section import Section, Settings
@@ -30,7 +31,7 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
     if len(runs) < properties.MINIMUM_RUNS:
         return None
     if settings.config.scores:
-        scores = _from_csv(Path(settings.config.scores).expanduser(), [r.name for r in runs])
+        scores = _from_csv(to_path(settings.config.scores), [r.name for r in runs])
     else:
         scores = _from_metrics([run.folder for run in runs if run.folder])
     names = columns(settings.windows)
