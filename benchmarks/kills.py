@@ -1,112 +1,298 @@
-"""Kills a run at random moments until it is done, and compares it with one that nobody killed.
+"""Kills runs at random moments until they are done, and compares them with one that nobody killed.
 
-    python benchmarks/kills.py --kills=20 --out=kills.json
+    python benchmarks/kills.py --kills=100 --out=kills.jsonl
 
-The run is that of the embedded text, short, on the CPU, and saves often: a kill finds it training,
-evaluating or saving. Prints where each kill found it; writes JSON.
+Five kinds of runs, short, on the CPU: pretraining under fsdp and pmap, fine-tuning, pretraining on
+two hosts, and one that mostly tokenizes its text. A kill, `kill -9` or SIGTERM, comes at any moment
+from the first import to the report, on two hosts to either. The same command then goes on; once
+done, the state (weights, optimizer, generators, place in the data) or the tokenized text has to be
+that of the unbroken run, bit for bit, and the next run begins. Every kill is a line of --out, and a
+second start goes on from there. Prints a table.
 """
 
+from __future__ import annotations
+
+import contextlib
 import json
+import os
 import random
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-import jax
 import numpy as np
 from absl import app, flags, logging
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from pe_jax.training.checkpointing import newest_params, saved_steps  # noqa: E402
-
-_KILLS = flags.DEFINE_integer("kills", 20, "How often.")
-_STEPS = flags.DEFINE_integer("steps", 400, "Of the run.")
-_EVERY = flags.DEFINE_integer("checkpoint_every", 5, "Steps.")
+_KILLS = flags.DEFINE_integer("kills", 100, "How often, all kinds together.")
+_KINDS = flags.DEFINE_list("kinds", [], "Some of them; default all.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the moments.")
-_OUT = flags.DEFINE_string("out", None, "A JSON file for the numbers.")
+_OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
+
+_HANGS = 180  # Seconds, in which each of these runs ends.
+_TRIES_AGAIN = 75
+_HOW = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM}
 
 
-def start(folder: Path) -> subprocess.Popen:
-    sizes = {"num_layers": 2, "hidden_size": 64, "num_heads": 2, "intermediate_size": 128}
-    changes = {"stage1.steps": _STEPS.value, "stage1.batch_size": 8, "stage1.length": 64}
-    changes |= {f"model.{name}": size for name, size in sizes.items()}
-    changes |= {"stage1.max_predictions": 10, "checkpoint_every": _EVERY.value, "log_every": 10}
-    changes |= {"eval_every": 50, "eval_examples": 64, "data.vocab_size": 1_000}
-    arguments = [f"--config.{name}={value}" for name, value in changes.items()]
-    command = [sys.executable, "train.py", "--config=configs/quickstart.py", *arguments]
-    return subprocess.Popen(
-        [*command, f"--workdir={folder}"],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+class Kind(NamedTuple):
+    """A kind of run.
+
+    Attributes:
+      settings: keys of the config, and their values, from a folder for what they need.
+      config: a file in configs/.
+      hosts, devices: processes, and devices of each.
+      result: what of a run's folder, or of the folder of its cache, has to be the same.
+    """
+
+    settings: Callable[[Path], dict[str, object]]
+    config: str = "quickstart"
+    hosts: int = 1
+    devices: int = 2
+    result: str = "run/checkpoints"
+
+
+_SIZE = {
+    "model.num_layers": 2, "model.hidden_size": 64, "model.num_heads": 2,
+    "model.intermediate_size": 128, "model.dropout_rate": 0.1,
+}  # fmt: skip
+_PRETRAINING = {
+    **_SIZE, "stage1.steps": 60, "stage1.batch_size": 8, "stage1.length": 64,
+    "stage1.max_predictions": 10, "checkpoint_every": 5, "log_every": 10, "eval_every": 30,
+    "eval_examples": 16, "data.vocab_size": 1_000,
+}  # fmt: skip
+
+
+def _finetuning(folder: Path) -> dict[str, object]:
+    """Questions on random words, and a run to start from."""
+    words = "the a of and to in sea whale ship captain stood upon deck looked over water".split()
+    for name, count in (("train", 200), ("dev", 40)):
+        rng = random.Random(name)
+        paragraphs = []
+        for number in range(count):
+            context, at = rng.sample(words, 12), rng.randrange(12)
+            answer = {"text": context[at], "answer_start": len(" ".join([*context[:at], ""]))}
+            one = {"id": f"{number}", "question": f"where {context[at]}", "answers": [answer]}
+            paragraphs.append({"context": " ".join(context), "qas": [one]})
+        data = {"data": [{"title": "t", "paragraphs": paragraphs}]}
+        (folder / f"{name}.json").write_text(json.dumps(data))
+    short = Kind(lambda _: {**_PRETRAINING, "stage1.steps": 4, "eval_every": 0})
+    (start,) = started(short, folder, folder / "start")
+    ended([start])
+    return {
+        "init": folder / "start" / "run", "seeds": "(0, 1)", "steps": 50, "eval_every": 25,
+        "checkpoint_every": 5, "log_every": 10, "data.train": folder / "train.json",
+        "data.validation": folder / "dev.json", "data.length": 32, "data.buckets": "(24,)",
+        "data.stride": 8, "data.max_query": 8, "data.batch_size": 8, "data.eval_batch_size": 8,
+    }  # fmt: skip
+
+
+def _preparation(folder: Path) -> dict[str, object]:
+    """Text that takes seconds to tokenize, and one step."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlu"))
+    words = ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(20_000)]
+    with open(folder / "text.txt", "w") as file:
+        for _ in range(1_000):
+            lines = (" ".join(rng.choice(words, 12)).capitalize() + "." for _ in range(20))
+            file.write("\n".join(lines) + "\n\n")
+    return {**_PRETRAINING, "stage1.steps": 1, "data.source": folder / "text.txt"}
+
+
+KINDS = {
+    "pretraining, fsdp": Kind(lambda _: {**_PRETRAINING, "parallel": "fsdp"}),
+    "pretraining, pmap": Kind(lambda _: {**_PRETRAINING, "parallel": "pmap"}),
+    "fine-tuning": Kind(_finetuning, config="squad", devices=1),
+    "two hosts": Kind(lambda _: _PRETRAINING, hosts=2, devices=1),
+    "preparation": Kind(_preparation, devices=1, result="text"),
+}
+
+
+class Process(NamedTuple):
+    """A process of a run, and the file that it prints to."""
+
+    process: subprocess.Popen[bytes]
+    printed: Path
+
+
+def started(kind: Kind, data: Path, folder: Path, settings: object = None) -> list[Process]:
+    """The processes of a run in `folder/run`, started or resumed."""
+    folder.mkdir(exist_ok=True)
+    values = kind.settings(data) if settings is None else settings
+    assert isinstance(values, dict)
+    values = values | {"data.cache_dir": folder / "text"}
+    command = [sys.executable, "train.py", f"--config=configs/{kind.config}.py"]
+    command += [f"--config.{key}={value}" for key, value in values.items()]
+    command += [f"--workdir={folder / 'run'}"]
+    if kind.hosts > 1:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        command += [f"--coordinator={address}", f"--hosts={kind.hosts}", "--lost_after=10"]
+    env = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    env |= {
+        "JAX_PLATFORMS": "cpu",
+        "PE_JAX_CACHE": str(data / "cache"),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={kind.devices}",
+    }
+    processes = []
+    for host in range(kind.hosts):
+        printed = folder / f"printed_{host}"
+        own = [f"--host={host}"] if kind.hosts > 1 else []
+        with open(printed, "wb") as file:
+            run = subprocess.Popen([*command, *own], cwd=ROOT, env=env, stdout=file, stderr=file)
+        processes.append(Process(run, printed))
+    return processes
+
+
+def ended(processes: list[Process]) -> list[int]:
+    """Exit statuses.
+
+    Raises:
+      RuntimeError: if one does not end.
+    """
+    try:
+        return [one.process.wait(_HANGS) for one in processes]
+    except subprocess.TimeoutExpired:
+        for one in processes:
+            one.process.kill()
+        raise RuntimeError(f"Hangs:\n{printed(processes)}") from None
+
+
+def printed(processes: list[Process]) -> str:
+    return "\n".join(one.printed.read_text(errors="replace") for one in processes)
+
+
+def kill(processes: list[Process], folder: Path, how: str, which: int, seconds: float) -> dict:
+    """Kills one of the processes after so many seconds; what it did, and how all have ended.
+
+    Raises:
+      RuntimeError: if they end in another way than documented.
+    """
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and processes[which].process.poll() is None:
+        time.sleep(0.01)
+    said = printed(processes)
+    began = re.findall(r"^step\s+([\d,]+)/", said, re.MULTILINE)
+    saving = any((folder / "run" / "checkpoints").glob("*tmp*"))
+    processes[which].process.send_signal(_HOW[how])
+    statuses = ended(processes)
+    # Before Python has begun, the signal has its usual effect.
+    usual = {-signal.SIGKILL} if how == "kill -9" else {_TRIES_AGAIN} if said else {-signal.SIGTERM}
+    # SIGTERM stops all hosts, once they are connected.
+    together = how == "kill -9" or not began or len({*statuses}) == 1
+    if statuses[which] not in {0, _TRIES_AGAIN, *usual} or not together:
+        raise RuntimeError(f"{how} at {seconds:.2f} s gave {statuses}:\n{printed(processes)}")
+    return {
+        "how": how,
+        "seconds": round(seconds, 3),
+        "statuses": statuses,
+        "was": "saving" if saving else "training" if began else "starting",
+    }
+
+
+def leaves(folder: Path) -> dict[str, object]:
+    """The content of the newest checkpoint, or of all files, by name."""
+    if folder.name != "checkpoints":
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
+    import jax
+    import orbax.checkpoint as ocp
+
+    newest = max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    tree = ocp.PyTreeCheckpointer().restore(folder / str(newest) / "state")
+    found = {jax.tree_util.keystr(k): v for k, v in jax.tree_util.tree_leaves_with_path(tree)}
+    facts = json.loads((folder / str(newest) / "facts" / "metadata").read_text())
+    return {"step": newest, "place": facts["place"], **found}
+
+
+def identical(one: Path, other: Path) -> bool:
+    left, right = leaves(one), leaves(other)
+    return left.keys() == right.keys() and all(
+        np.array_equal(np.asarray(left[name]), np.asarray(right[name])) for name in left
     )
 
 
-def kill_after(run: subprocess.Popen, folder: Path, seconds: float) -> dict | None:
-    """Kills the run so long after its first step; None if it was done before."""
-    assert run.stderr is not None
-    said = ""
-    for line in run.stderr:
-        said += line
-        if line.startswith("step"):
-            break
-    time.sleep(seconds)
-    run.kill()
-    said += run.communicate()[1]
-    if run.returncode == 0:
-        return None
-    if run.returncode > 0:
-        raise RuntimeError(f"The run ended by itself:\n{said}")
-    began = re.search(r"Resuming from step ([\d,]+)", said)
-    half = [path.name for path in (folder / "checkpoints").glob("*tmp*")]
-    return {
-        "went_on_from": int(began[1].replace(",", "")) if began else 0,
-        "newest_whole": max(saved_steps(folder), default=0),
-        "saving": bool(half),
-    }
+def rounds(name: str, rng: random.Random) -> Iterator[dict]:
+    """Endless: a line for each kill, and one for each run that was killed and is done."""
+    kind = KINDS[name]
+    with tempfile.TemporaryDirectory() as temporary:
+        data = Path(temporary)
+        settings = kind.settings(data)
+        for straight in (data / "first", data / "straight"):  # The first one compiles.
+            begin = time.monotonic()
+            processes = started(kind, data, straight, settings)
+            if any(ended(processes)):
+                raise RuntimeError(printed(processes))
+            seconds = time.monotonic() - begin
+        number = 0
+        while True:
+            number += 1
+            killed, kills = data / f"killed_{number}", 0
+            done = False
+            while not done:
+                processes = started(kind, data, killed, settings)
+                moment = rng.uniform(0, 1.1 * seconds)
+                found = kill(
+                    processes, killed, rng.choice([*_HOW]), rng.randrange(kind.hosts), moment
+                )
+                done = not any(found["statuses"])
+                if not done:
+                    kills += 1
+                    yield {"kind": name, **found}
+            if not kills:
+                continue
+            same = identical(data / "straight" / kind.result, killed / kind.result)
+            yield {"kind": name, "run_of_kills": kills, "identical": same}
+
+
+def table(lines: list[dict]) -> str:
+    """A row for each kind."""
+    rows = [
+        "| kind of run | kills | `kill -9` | SIGTERM | starting | training | saving | runs | "
+        "identical |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in [*KINDS, "all"]:
+        own = [line for line in lines if name in (line["kind"], "all")]
+        kills = [line for line in own if "how" in line]
+        runs = [line["identical"] for line in own if "identical" in line]
+        found = [*(line["how"] for line in kills), *(line["was"] for line in kills)]
+        columns = (found.count(what) for what in (*_HOW, "starting", "training", "saving"))
+        numbers = [len(kills), *columns, len(runs), sum(runs)]
+        rows.append(f"| {name} | {' | '.join(map(str, numbers))} |")
+    return "\n".join(rows)
 
 
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
-    rng = random.Random(_SEED.value)
-    with tempfile.TemporaryDirectory() as temporary:
-        straight, killed = Path(temporary) / "straight", Path(temporary) / "killed"
-        began = time.perf_counter()
-        output = start(straight).communicate()[1]
-        seconds = time.perf_counter() - began
-        kills: list[dict] = []
-        while len(kills) < _KILLS.value:
-            found = kill_after(start(killed), killed, rng.uniform(0, 2))
-            if found is None:
-                break
-            kills.append(found)
-            print(json.dumps(found), flush=True)
-        end = start(killed)
-        output += end.communicate()[1]
-        if end.returncode:
-            raise RuntimeError(output)
-        (step, params), (other_step, others) = newest_params(straight), newest_params(killed)
-        leaves = zip(jax.tree.leaves(params), jax.tree.leaves(others), strict=True)
-        result = {
-            "steps": [step, other_step],
-            "kills": len(kills),
-            "while_saving": sum(kill["saving"] for kill in kills),
-            "identical": all(np.array_equal(a, b) for a, b in leaves),
-            "straight_seconds": seconds,
-            "each": kills,
-        }
-    print(
-        f"{result['kills']} kills, {result['while_saving']} of them while saving; final parameters "
-        f"after {other_step} steps {'identical' if result['identical'] else 'DIFFERENT'}"
-    )
-    if _OUT.value:
-        Path(_OUT.value).write_text(json.dumps(result, indent=2) + "\n")
+    path = Path(_OUT.value)
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    names = _KINDS.value or [*KINDS]
+    for name in names:
+        before = sum(line["kind"] == name and "how" in line for line in lines)
+        left = _KILLS.value // len(names) - before
+        if left <= 0:
+            continue
+        # The last run is killed no more, and compared.
+        with contextlib.closing(rounds(name, random.Random(f"{_SEED.value} {name} {before}"))) as r:
+            for line in r:
+                lines.append(line)
+                with path.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+                print(json.dumps(line), flush=True)
+                left -= "how" in line
+                if left <= 0 and "identical" in line:
+                    break
+    print(table(lines))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def flush_to_disk(path: Path) -> None:
+    """What a local file or folder holds is on disk, also after a power cut, once this returns."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def read_json(path: Path, way_out: str) -> Json:
     """The object in a JSON file of a run.
 
@@ -78,7 +87,8 @@ def read_json(path: Path, way_out: str) -> Json:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file in one go: a reader, or a run killed here, never leaves half of it.
+    """Replaces a file in one go: a reader never sees half of it, and a run killed here, or a power
+    cut, leaves none.
 
     On several hosts only the first writes.
     """
@@ -89,4 +99,6 @@ def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.partial")
     temporary.write_text(text, encoding="utf-8")
+    if not is_remote(path):
+        flush_to_disk(temporary)
     temporary.replace(path)

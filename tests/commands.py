@@ -10,7 +10,6 @@ from unittest import mock
 from absl import flags, logging
 
 from pe_jax.console import stopping
-from pe_jax.errors import Interrupted
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,8 +29,7 @@ def call(script, *args):
         except SystemExit as end:
             status = end.code or 0
         finally:
-            with contextlib.suppress(Interrupted):
-                stopping.end()
+            stopping.end()
             # The command's own flags are gone with its module; absl's are as before.
             sys.modules.pop(f"pe_jax.commands.{Path(script).stem}")
             flags.FLAGS.unparse_flags()

@@ -146,7 +146,7 @@ def test_comparing_runs(trained):
 
 def test_a_second_run_compiles_nothing(trained, tmp_path):
     folder, _, _ = trained
-    programs = lambda: {path.name for path in (folder / "cache" / "programs").iterdir()}
+    programs = lambda: {path.name for path in (folder / "cache" / "compiled").iterdir()}
     before = programs()
     assert any("train_step" in name for name in before)
     code, _, err = run(*small(folder, "learned_relative", tmp_path), **kept(folder))
@@ -174,7 +174,7 @@ def test_the_environment_says_where_programs_are_kept(monkeypatch, tmp_path, jax
     assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     cache_compiled_programs()
-    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "programs")
+    assert jax.config.jax_compilation_cache_dir == f"verified://{tmp_path / 'compiled'}"
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, jax_settings, capsys):

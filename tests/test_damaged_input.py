@@ -8,11 +8,15 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 
+import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from pe_jax import data
+from pe_jax.console import compile_cache
 from pe_jax.data.made_once import made_once
 from pe_jax.interop import open_checkpoint
 
@@ -105,6 +109,62 @@ def test_zeroed_tokens_do_not_train(tmp_path, capsys):
     tokens = data.tokenize(corpus, again, tmp_path / "cache").tokens
     np.testing.assert_array_equal(tokens, wanted)
     assert capsys.readouterr().err.count("made again") == 2
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """The folder of a cache of programs, in use."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    folder = tmp_path / "compiled"
+    folder.mkdir()
+    (folder / f".partial-{socket.gethostname()}-{2**22 + 1}-x").touch()  # No process has it.
+    compile_cache._say_once.cache_clear()
+    compile_cache.cache_compiled_programs()
+    compilation_cache.reset_cache()
+    yield folder
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def test_damaged_programs_are_compiled_again(programs, capsys):
+    """Cut, empty and with a wrong bit: one line for all of them, and they are there again."""
+    x = np.ones(3, np.float32)
+    run = lambda: [np.asarray(jax.jit(lambda x, n=n: x * n - n)(x)).tolist() for n in range(2, 6)]
+    wanted = run()
+    whole = {path: path.read_bytes() for path in programs.iterdir()}
+    assert len(whole) == 4 and all(path.name.endswith("-cache") for path in whole)
+    first, second, third, fourth = whole
+    first.write_bytes(whole[first][:-100])
+    second.write_bytes(b"")
+    damaged = bytearray(whole[third])
+    damaged[200] ^= 4
+    third.write_bytes(damaged)
+    fourth.write_bytes(whole[fourth][:-32])  # As JAX itself writes it.
+    for told in (1, 0):
+        jax.clear_caches()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert run() == wanted
+        err = capsys.readouterr().err
+        assert err.count("are not as they were written") == err.count("\n") == told
+        sound = {path: path.read_bytes() for path in programs.iterdir()}
+        assert sound.keys() == whole.keys()
+        assert all(len(compile_cache._content(path)) > 100 for path in sound)
+
+
+def test_programs_on_a_full_disk(programs, capsys, monkeypatch):
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compile_cache, "flush_to_disk", full)
+    path = compile_cache.VerifiedPath(f"verified://{programs}/a-cache")
+    assert path.write_bytes(b"abc") == path.write_bytes(b"abc") == 3
+    assert not path.exists() and not list(programs.iterdir())
+    assert capsys.readouterr().err.count("No space left on device.\n") == 1
 
 
 # --- vocabularies ---------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ import numpy as np
 import optax
 import pytest
 import reference
+import scipy.stats
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset
-from pe_jax.models.linear import linear
+from pe_jax.models.gelu import gelu
+from pe_jax.models.linear import Dense, DenseParts, linear
 
 CONFIG = BertConfig(
     vocab_size=11,
@@ -365,6 +367,30 @@ def test_linear_against_the_formula(tied, dtype):
     np.testing.assert_allclose(dkernel.T if tied else dkernel, x.T @ g, **near)
     np.testing.assert_allclose(dbias, g.sum(0), **near)
     assert (out.dtype, dx.dtype, dbias.dtype) == (jnp.float32, dtype, jnp.float32)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_gelu_and_its_gradient_against_float64(dtype):
+    x = np.linspace(-9.0, 9.0, 360).reshape(2, 3, 60).astype(dtype)
+    value, back = jax.vjp(gelu, jnp.asarray(x))
+    x = x.astype(np.float64)
+    below, density = scipy.stats.norm.cdf(x), scipy.stats.norm.pdf(x)
+    accuracy = {"rtol": 2e-6 if dtype == jnp.float32 else 2**-8, "atol": 1e-6}
+    np.testing.assert_allclose(value.astype(jnp.float32), x * below, **accuracy)
+    (slope,) = back(jnp.ones_like(value))
+    np.testing.assert_allclose(slope.astype(jnp.float32), below + x * density, **accuracy)
+
+
+def test_parts_of_a_dense_layer_are_those_of_the_whole():
+    x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+    whole, parts = (kind((3, 2, 4), jnp.float32, 0.02) for kind in (Dense, DenseParts))
+    params = parts.init(jax.random.key(1), x)
+    together = lambda x, params: jnp.moveaxis(whole.apply(params, x), 2, 0)
+    one_by_one = lambda x, params: jnp.stack(parts.apply(params, x))
+    want, wanted = jax.vjp(together, x, params)
+    got, gotten = jax.vjp(one_by_one, x, params)
+    for a, b in zip(jax.tree.leaves((got, gotten(got))), jax.tree.leaves((want, wanted(want)))):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
 def test_unknown_ways_of_computing():

@@ -130,6 +130,46 @@ def test_two_runs_in_one_folder(straight, tmp_path):
     pretraining.run(config, folder)
 
 
+def remove_lock(folder):
+    (folder / "lock").unlink()
+
+
+def remove_folder(folder):
+    folder.rename(folder.with_name("elsewhere"))
+    folder.mkdir()
+
+
+@pytest.mark.parametrize("remove", [remove_lock, remove_folder])
+def test_a_removed_lock(tmp_path, remove):
+    """The first run notices, and the second finds no way into its folder."""
+    folder = tmp_path / "run"
+    with workdir.occupied(folder) as held:
+        held()
+        remove(folder)
+        with pytest.raises(OSError, match=r"run.* was removed or replaced while this run was writ"):
+            held()
+        if remove is remove_lock:
+            with pytest.raises(ValueError, match="Another run is writing in"):
+                workdir.occupied(folder).__enter__()
+    with workdir.occupied(folder) as held:
+        held()
+
+
+def test_a_lock_removed_under_a_run(straight, tmp_path):
+    config, done = straight
+    folder = shutil.copytree(done, tmp_path / "run")
+    for step in (8, 12):
+        shutil.rmtree(folder / "checkpoints" / str(step))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        claim = workdir.claim
+        patch.setattr(workdir, "claim", lambda *run: (claim(*run), (folder / "lock").unlink()))
+        with pytest.raises(OSError, match="nothing more is saved. The same command starts again"):
+            pretraining.run(config, folder)
+    assert saved_steps(folder) == [4]
+    assert (folder / "metrics.jsonl").read_text().splitlines() == lines
+
+
 # --- damaged checkpoints --------------------------------------------------------------------------
 
 

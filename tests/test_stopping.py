@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import commands
@@ -14,6 +15,7 @@ import pytest
 import tiny
 
 from pe_jax.console import stopping
+from pe_jax.data import workers
 from pe_jax.errors import Interrupted
 from pe_jax.tasks.pretraining import pretrain
 from pe_jax.training import loop, workdir
@@ -46,11 +48,17 @@ def told(patch, where, name, number):
     patch.setattr(where, name, run)
 
 
+def left(status):
+    """This process does not end: it has other tests to run."""
+    raise Interrupted(stopping._MESSAGE, status)
+
+
 def stop(folder, where, name, number, status):
     """Starts or resumes the run, which a signal ends; returns the steps that are saved."""
     before = signal.getsignal(number)
     with pytest.MonkeyPatch.context() as patch:
         told(patch, where, name, number)
+        patch.setattr(stopping, "leave", left)
         found, _, printed = commands.call(*command(folder))
     assert found == status, printed
     assert "Stopped" in printed and "The same command" in printed
@@ -101,6 +109,56 @@ def test_a_signal_while_it_imports():
     assert done.returncode == 75
 
 
+WORKERS = """
+import multiprocessing
+import grain
+from absl import flags
+from pe_jax.data.workers import in_workers
+
+if __name__ == "__main__":
+    flags.FLAGS.mark_as_parsed()
+    batches = iter(in_workers(grain.MapDataset.range(9).repeat().to_iter_dataset(), 2))
+    next(batches)
+    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+    while True:
+        next(batches)
+"""
+
+
+def test_workers_end_with_a_run_that_is_killed(tmp_path):
+    (tmp_path / "run.py").write_text(WORKERS)
+    run = subprocess.Popen(
+        [sys.executable, tmp_path / "run.py"],
+        env={**os.environ, "PYTHONPATH": str(tiny.ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    started = [Path("/proc") / number for number in run.stdout.readline().split()]
+    assert len(started) == min(2, len(os.sched_getaffinity(0))) and all(map(_runs, started))
+    run.kill()
+    run.wait()
+    until = time.monotonic() + 10
+    while any(map(_runs, started)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(_runs, started))
+
+
+def _runs(process):
+    """Whether it runs; one that nobody has waited for is a zombie, Z."""
+    try:
+        return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_no_more_workers_than_cores(monkeypatch, capsys):
+    at_most = workers._at_most_the_cores.__wrapped__
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 5, 6})
+    assert (at_most(2), at_most(3)) == (2, 3) and not capsys.readouterr().err
+    assert at_most(200) == 3
+    assert "config.data.workers=200, and this process may use 3 core(s)" in capsys.readouterr().err
+
+
 def test_signals_wait():
     """Contexts within one another: what came is raised at the end of the outermost."""
     before = signal.getsignal(signal.SIGTERM)
@@ -121,18 +179,19 @@ def test_signals_wait():
         assert asked() == 0  # What came before is over.
 
 
-def test_an_exception_that_is_lost(monkeypatch):
-    """Python drops what a destructor raises: the end of the command still knows of the signal."""
-
-    class Destroyed:
-        def __del__(self):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    lost = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda what: lost.append(what.exc_type))
-    stopping.catch()
-    Destroyed()
-    assert lost == [Interrupted]
-    with pytest.raises(Interrupted):
-        stopping.end()
-    stopping.end()
+@pytest.mark.parametrize("where", ["a destructor", "a callback", "an import", "the end"])
+def test_signals_where_exceptions_are_lost(where):
+    """Python drops what a destructor raises, and extension modules may not bear it."""
+    told = "os.kill(os.getpid(), signal.SIGTERM)"
+    code = {
+        "a destructor": f"class A:\n    def __del__(self):\n        {told}\nA()",
+        "a callback": f"gc.callbacks.append(lambda *args: {told})\ngc.collect()",
+        "an import": f"try:\n    {told}\nexcept BaseException:\n    pass",
+        "the end": f"stopping.done()\n{told}\nsys.exit(3)",
+    }[where]
+    start = "import gc, os, signal, sys\nfrom pe_jax.console import stopping\nstopping.catch()\n"
+    script = f"{start}{code}\nprint('went on')"
+    run = [sys.executable, "-c", script]
+    done = subprocess.run(run, cwd=tiny.ROOT, capture_output=True, text=True)
+    assert done.returncode == (3 if where == "the end" else 75), done.stderr
+    assert done.stdout == ""

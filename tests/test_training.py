@@ -18,7 +18,7 @@ from pe_jax import data, encodings
 from pe_jax.models import BertConfig, frequencies, train_flops
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
-from pe_jax.tasks import pretraining
+from pe_jax.tasks import losses, pretraining
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.model_config import model_config
 from pe_jax.training import chips, sharding, workdir
@@ -253,6 +253,8 @@ def test_cross_entropy_against_optax():
     one_largest = (logits.argmax(-1) == labels).at[0, 0].set(True)
     np.testing.assert_array_equal(right, one_largest)
     assert (logits[0, 0].argmax(), labels[0, 0]) == (0, 1)
+    for of_label in (losses._taken, losses._picked):  # On a CPU, and on accelerators.
+        np.testing.assert_array_equal(of_label(logits, labels)[0, :2], [9.0, logits[0, 1, 3]])
 
 
 def test_metrics_by_hand():

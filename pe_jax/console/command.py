@@ -79,7 +79,7 @@ def main(command: Callable[[], None], own: flags.FlagValues, usage: str, script:
 
                 cache_compiled_programs()
                 command()
-            stopping.end()
+            stopping.done()
         except Interrupted as stopped:
             say(str(stopped))
             if stopped.code == stopping.EXIT_STATUS[signal.SIGINT]:  # SIGTERM stops all hosts.

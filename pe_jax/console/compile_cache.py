@@ -1,36 +1,135 @@
-"""Compiled programs, cached between runs."""
+"""Compiled programs, cached between runs.
+
+JAX verifies nothing that it reads from its cache, and never replaces an entry: a cut one is
+compiled again at every start, and one with a wrong bit may end the process. It reads and writes
+through paths of etils, which can be of a kind of our own: here one that verifies what it reads.
+
+A digest finds damage, not intent: a compiled program is code, so whoever can write the cache can
+run code in this process. Share it only with whom you trust.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import os
+import sys
 import tempfile
+from pathlib import Path
 
 import jax
+from etils import epath
+from etils.epath.gpath import PosixGPath
 
 from pe_jax.console.terminal import say
-from pe_jax.files import cache_folder
+from pe_jax.files import cache_folder, flush_to_disk
+from pe_jax.leftovers import own_prefix, sweep
 
 # Every program is cached: the quickstart's 49 take one megabyte. JAX's default of 1.0 would cache
 # two of them, and which ones a limit in seconds caches depends on how busy the machine is.
 _MIN_COMPILE_SECONDS = 0.0
 
+_SCHEME = "verified://"
+
 
 def cache_compiled_programs() -> None:
     """Turns on JAX's persistent compilation cache, in the cache folder.
 
-    `JAX_COMPILATION_CACHE_DIR` in the environment has precedence, even if empty. If the folder
-    cannot be written, a message says so and nothing is cached. Machines may share it: JAX's key of
-    a program includes versions, compiler flags and the kind of device, for a CPU all its features.
+    `JAX_COMPILATION_CACHE_DIR` in the environment has precedence, even if empty: a cache given
+    there is JAX's own, where nothing is verified. If the folder cannot be written, a message says
+    so and nothing is cached. Machines may share it: JAX's key of a program includes versions,
+    compiler flags and the kind of device, for a CPU all its features.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    folder = cache_folder() / "programs"
+    folder = (cache_folder() / "compiled").absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         say(f"Compiled programs are not cached: {error}. PE_JAX_CACHE names another folder.")
         return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    sweep(folder)
+    jax.config.update("jax_compilation_cache_dir", f"{_SCHEME}{folder}")
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_SECONDS)
+
+
+@epath.register_path_cls(_SCHEME)
+class VerifiedPath(PosixGPath):
+    """A local path, `verified://` and an absolute one, whose files end with a digest of the rest.
+
+    They appear whole, and on disk, or not at all. One that is damaged does not exist: it is removed
+    where something asks for it.
+    """
+
+    # As in etils: what makes a path from its parts differs between versions of Python.
+    if sys.version_info < (3, 12):
+
+        def __new__(cls, *parts: str | os.PathLike[str]) -> VerifiedPath:
+            return super().__new__(cls, *map(_without_scheme, parts))
+
+    else:
+
+        def __init__(self, *parts: str | os.PathLike[str]) -> None:
+            super().__init__(*map(_without_scheme, parts))
+
+    def exists(self) -> bool:
+        path = Path(os.fspath(self))
+        if path.is_dir():
+            return True
+        try:
+            _content(path)
+        except FileNotFoundError:
+            return False
+        except ValueError:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            _say_once(
+                f"Compiled programs in {path.parent} are not as they were written: dropped, and "
+                "compiled again."
+            )
+            return False
+        return True
+
+    def read_bytes(self) -> bytes:
+        return _content(Path(os.fspath(self)))
+
+    def write_bytes(self, content: bytes) -> int:
+        path = Path(os.fspath(self))
+        number, name = tempfile.mkstemp(prefix=own_prefix(), dir=path.parent)
+        try:
+            with open(number, "wb") as file:
+                file.write(content + _digest(content))
+            flush_to_disk(Path(name))
+            os.replace(name, path)
+        except OSError as error:  # JAX would say so of every program.
+            _say_once(f"Compiled programs are not cached in {path.parent}: {error.strerror}.")
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+        return len(content)
+
+
+def _without_scheme(part: str | os.PathLike[str]) -> str:
+    return os.fspath(part).removeprefix(_SCHEME)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _content(path: Path) -> bytes:
+    """Raises:
+    ValueError: if the file is not as it was written.
+    """
+    size = hashlib.sha256().digest_size
+    whole = path.read_bytes()
+    content = whole[:-size]
+    if _digest(content) != whole[-size:]:
+        raise ValueError(f"{path} is not as it was written.")
+    return content
+
+
+_say_once = functools.cache(say)

@@ -4,12 +4,17 @@ A command catches both from its first line to its last. Outside of training they
 while it trains they wait for the end of a step, and a save that has begun is finished. The exit
 status says that the same command resumes. A second signal has its usual effect.
 
+At once means that the process ends where it is. An exception raised there instead would be lost in
+a callback or a destructor, or would end the process with a stack dump inside an extension module
+that is being imported. Nothing has to be cleaned up: files appear whole or not at all.
+
 Nothing is imported here that takes time: signals may come while the rest is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +26,12 @@ from pe_jax.errors import Interrupted
 EXIT_STATUS = {signal.SIGTERM: 75, signal.SIGINT: 130}
 
 _MESSAGE = "Stopped. The same command starts again from what is saved."
+
+
+def leave(status: int) -> None:
+    """Ends the process where it is."""
+    os.write(2, f"{_MESSAGE}\n".encode())
+    os._exit(status)
 
 
 class _Signals:
@@ -52,27 +63,28 @@ class _Signals:
         self.received = EXIT_STATUS[signal.Signals(number)]
         self.release()
         if not self.waiting:
-            raise Interrupted(_MESSAGE, self.received)
+            leave(self.received)
 
 
 _SIGNALS = _Signals()
 
 
 def catch() -> None:
-    """From now on SIGTERM and Ctrl-C raise `Interrupted`; the first line of a command."""
+    """From now on SIGTERM and Ctrl-C end the process, see above; the first line of a command."""
     _SIGNALS.catch()
 
 
-def end() -> None:
-    """The last line of a command: signals have their usual effect again.
+def done() -> None:
+    """The last line of a command: nothing is left to stop but the interpreter, so both signals are
+    ignored."""
+    for number in _SIGNALS.before:
+        signal.signal(number, signal.SIG_IGN)
 
-    Raises:
-      Interrupted: if a signal came and its exception was lost on the way, as in a destructor.
-    """
-    received, _SIGNALS.received = _SIGNALS.received, 0
+
+def end() -> None:
+    """Signals have the effect that they had before `catch`."""
+    _SIGNALS.received = 0
     _SIGNALS.release()
-    if received:
-        raise Interrupted(_MESSAGE, received)
 
 
 @contextlib.contextmanager

@@ -12,16 +12,15 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from pe_jax.console.terminal import say
-from pe_jax.files import sha256
+from pe_jax.files import flush_to_disk, sha256
+from pe_jax.leftovers import own_prefix, sweep
 
 _DIGESTS = "sha256.json"
-_PARTIAL = ".partial-"
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
@@ -33,7 +32,7 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
         say(f"{folder / damaged} is not as it was written: dropped, and made again.")
         _drop(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder.parent)
+    sweep(folder.parent)
     temporary = _temporary(folder.parent)
     try:
         make(temporary)
@@ -50,11 +49,7 @@ def _seal(folder: Path) -> None:
     digests = {name: sha256(folder / name) for name in names}
     (folder / _DIGESTS).write_text(json.dumps(digests, indent=2), encoding="utf-8")
     for path in (*(folder / name for name in (*names, _DIGESTS)), folder):
-        opened = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        flush_to_disk(path)
 
 
 def _damaged(folder: Path) -> str:
@@ -86,25 +81,4 @@ def _drop(folder: Path) -> None:
 
 
 def _temporary(parent: Path) -> Path:
-    """A folder whose name says which process it is of."""
-    prefix = f"{_PARTIAL}{socket.gethostname()}-{os.getpid()}-"
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-
-
-def _sweep(parent: Path) -> None:
-    """Removes temporary folders of processes of this machine that do not run any more."""
-    own = f"{_PARTIAL}{socket.gethostname()}-"
-    for path in parent.glob(f"{own}*"):
-        number = path.name.removeprefix(own).partition("-")[0]
-        if number.isdecimal() and not _runs(int(number)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # It runs, but is another user's; or the number cannot be one.
-        return True
-    return True
+    return Path(tempfile.mkdtemp(prefix=own_prefix(), dir=parent))

@@ -19,6 +19,7 @@ from pe_jax.data.masking import mask_words
 from pe_jax.data.pairs import chunks, make_pair
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.tokenizer import Vocabulary
+from pe_jax.data.workers import in_workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +108,7 @@ def batches(
     Args:
       batch_size: rows of the global batch, over all hosts.
       host, hosts: index of this host and number of hosts; this host makes its rows only.
-      workers: worker processes that make batches; 0 makes them in threads of this process.
+      workers: see `in_workers`.
 
     Returns:
       A grain dataset of dicts: tokens, segments `[B, L]` int32, valid `[B, L]` bool,
@@ -128,6 +129,4 @@ def batches(
         .batch(batch_size // hosts, drop_remainder=True)[host::hosts]
         .to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8))
     )
-    if workers:
-        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
-    return dataset
+    return in_workers(dataset, workers)

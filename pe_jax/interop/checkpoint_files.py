@@ -133,6 +133,8 @@ def _open_files(files: list[Path]) -> Tensors:
     for file in files:
         with _opened(file) as tensors:
             for name in tensors.keys():  # noqa: SIM118
+                if not name.isprintable():  # Messages and reports print it.
+                    raise ValueError(f"{file} has a tensor of the name {name!r}: it is damaged.")
                 part = tensors.get_slice(name)
                 headers[name] = Header(tuple(part.get_shape()), part.get_dtype())
                 where[name] = file

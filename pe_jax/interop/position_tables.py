@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
             "a table of absolute positions, but never uses it."
         )
     found = _tables(checkpoint)
-    family = _family(checkpoint.config, found, family)
+    family = _family(checkpoint, found, family)
     name, padding = found[family], FAMILIES[family].padding
     first_row = 0 if padding is None else _pad_token(checkpoint, padding) + 1
     shape = checkpoint.shape(name)
@@ -82,6 +82,8 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
             f"floats with more than {first_row} rows."
         )
     vectors = checkpoint.read(name)[first_row:].astype(np.float32, copy=False)
+    if not np.isfinite(vectors).all():
+        raise ValueError(f"{name} of {path} has NaN or infinite values: the file is damaged.")
     return PositionTable(name, family, vectors, first_row)
 
 
@@ -110,16 +112,18 @@ def _tables(checkpoint: Checkpoint) -> dict[str, str]:
     return found
 
 
-def _family(config: dict[str, Any], found: dict[str, str], family: str) -> str:
+def _family(checkpoint: Checkpoint, found: dict[str, str], family: str) -> str:
     """The one family that agrees with the tensor's name, config.json and the argument."""
     if family and family not in _FAMILY_OF:
         raise ValueError(f"Unknown family {family!r}: use one of {', '.join(MODEL_TYPES)}.")
-    claims = {"config.json's model_type": config.get("model_type", ""), "the argument": family}
-    claims = {source: kind for source, kind in claims.items() if kind in _FAMILY_OF}
+    said = checkpoint.config.get("model_type")
+    claims = {"config.json's model_type": said, "the argument": family}
+    claims = {source: kind for source, kind in claims.items() if kind in MODEL_TYPES}
     possible = set(found).intersection(*({_FAMILY_OF[kind]} for kind in claims.values()))
     if len(possible) == 1:
         return possible.pop()
-    fits = f"{' and '.join(dict.fromkeys(found.values()))} can be of {' or '.join(found)}"
+    names = " and ".join(dict.fromkeys(found.values()))
+    fits = f"{checkpoint.path}: {names} can be of {' or '.join(found)}"
     if claims:
         listed = " and ".join(f"{source} is {kind!r}" for source, kind in claims.items())
         raise ValueError(f"{fits}, but {listed}. Correct what is wrong.")

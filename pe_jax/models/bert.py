@@ -10,7 +10,6 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pe_jax.attention import attention, dropout, padding_mask
 from pe_jax.encodings import (
@@ -23,7 +22,8 @@ from pe_jax.encodings import (
     embed,
 )
 from pe_jax.models.config import REMAT, BertConfig
-from pe_jax.models.linear import projection
+from pe_jax.models.gelu import gelu
+from pe_jax.models.linear import DenseParts, projection
 from pe_jax.models.module import BertModule
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -44,15 +44,8 @@ class Surroundings(NamedTuple):
     position_key: jax.Array | None
 
 
-@jax.checkpoint  # Made again in the backward pass: erf is cheaper to compute than to keep.
-def gelu(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
-    """The exact GELU, x·Φ(x), of the original BERT; float32 inside."""
-    x32 = x.astype(jnp.float32)
-    return (0.5 * x32 * (1.0 + jax.lax.erf(x32 * np.float32(0.5**0.5)))).astype(x.dtype)
-
-
 class SelfAttention(BertModule):
-    """Multi-head self-attention; query, key and value come from one matmul."""
+    """Multi-head self-attention."""
 
     encoding: PositionEncoding
 
@@ -65,8 +58,8 @@ class SelfAttention(BertModule):
         key: jax.Array | None,
     ) -> Float[Array, "B L D"]:
         c = self.config
-        dense = self.dense((3, c.num_heads, c.head_size), "qkv")
-        q, k, v = (part[:, :, 0] for part in jnp.split(dense(x), 3, axis=2))  # [B, L, H, d] each
+        dense = self.dense((3, c.num_heads, c.head_size), "qkv", kind=DenseParts)
+        q, k, v = dense(x)  # [B, L, H, d] each
         self.sow("intermediates", "compared", (x, q, k, v))  # For inspection; costs nothing else.
         context = Context(
             around.positions,

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from pe_jax.attention import dropout
 from pe_jax.encodings import Positions
-from pe_jax.models.bert import Bert, Mask, gelu
+from pe_jax.models.bert import Bert, Mask
+from pe_jax.models.gelu import gelu
 from pe_jax.models.linear import linear
 from pe_jax.models.module import BertModule
 from pe_jax.shapes import Array, Bool, Float, Int

@@ -1,7 +1,7 @@
 """Dense layers: a product and a bias, the backward pass written out.
 
-XLA's sum over rows, a bias's gradient, is slow on CPUs: as a product with ones it costs nothing
-beside the others.
+XLA's sum over rows, a bias's gradient, is slow on CPUs and TPUs: as a product with ones it costs
+nothing beside the others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import jax.numpy as jnp
 from pe_jax.attention.product import product
 from pe_jax.encodings import Params
 from pe_jax.shapes import Array, Float
+
+# Rows of ones: of a product with a single one, XLA makes that sum again.
+_ONES = 8
 
 _SPEC = {False: "mk,kn->mn", True: "mk,nk->mn"}
 
@@ -39,7 +42,7 @@ def _backward(tied, operands, g):
     x, kernel = operands
     g = g.astype(x.dtype)
     _, transpose = jax.vjp(functools.partial(product, _SPEC[tied]), x, kernel)
-    dbias = product("om,mn->on", jnp.ones((1, len(g)), g.dtype), g)[0]
+    dbias = product("om,mn->on", jnp.ones((_ONES, len(g)), g.dtype), g)[0]
     return *transpose(g.astype(jnp.float32)), dbias
 
 
@@ -63,13 +66,41 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         inner = x.shape[x.ndim - self.axes :]
+        kernel, bias = self.parameters(inner)
+        return _dense(x.astype(self.dtype), kernel, bias)
+
+    @nn.nowrap
+    def parameters(self, inner: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+        """Kernel `[*inner, *features]` and bias, for an input whose last axes are `inner`."""
         draw = nn.initializers.normal(self.stddev)
         kernel = self.param("kernel", draw, (*inner, *self.features))
-        bias = self.param("bias", nn.initializers.zeros, self.features)
-        rows = x.astype(self.dtype).reshape(-1, math.prod(inner))
-        kernel = kernel.astype(self.dtype).reshape(math.prod(inner), -1)
-        out = linear(False, rows, kernel, bias.reshape(-1)).astype(self.dtype)
-        return out.reshape(*x.shape[: x.ndim - self.axes], *self.features)
+        return kernel, self.param("bias", nn.initializers.zeros, self.features)
+
+
+class DenseParts(Dense):
+    """`Dense` whose outputs along the first axis of its features are computed one by one.
+
+    One product would give them next to one another in each row, and whoever takes one of them, or
+    puts their gradients together, would copy activations; so only the parameters are taken apart.
+    """
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> tuple[jax.Array, ...]:
+        kernel, bias = self.parameters(x.shape[-1:])
+        x, parts = x.astype(self.dtype), self.features[0]
+        return tuple(
+            _dense(x, one.squeeze(1), own.squeeze(0))
+            for one, own in zip(jnp.split(kernel, parts, axis=1), jnp.split(bias, parts))
+        )
+
+
+def _dense(x: Array, kernel: Array, bias: Array) -> jax.Array:
+    """`x` times a kernel whose first axes are the last ones of `x`, in the dtype of `x`."""
+    outer = x.shape[: x.ndim - (kernel.ndim - bias.ndim)]
+    rows = x.reshape(math.prod(outer), -1)
+    kernel = kernel.astype(x.dtype).reshape(rows.shape[1], -1)
+    out = linear(False, rows, kernel, bias.reshape(-1)).astype(x.dtype)
+    return out.reshape(*outer, *bias.shape)
 
 
 def projection(params: Params, part: int) -> Callable[[Array], jax.Array]:

@@ -14,8 +14,14 @@ class BertModule(nn.Module):
 
     config: BertConfig
 
-    def dense(self, features: int | tuple[int, ...], name: str, axes: int = 1):
-        return Dense(
+    def dense(
+        self,
+        features: int | tuple[int, ...],
+        name: str,
+        axes: int = 1,
+        kind: type[Dense] = Dense,
+    ):
+        return kind(
             features if isinstance(features, tuple) else (features,),
             dtype=jnp.dtype(self.config.dtype),
             stddev=self.config.initializer_stddev,

@@ -113,48 +113,68 @@ def monotonicity(
         values, present = phi, inside
         offsets = jnp.arange(positions) - jnp.arange(positions)[:, None]
     present &= (offsets != 0) & (jnp.abs(offsets) <= window)
-    count = _weighted_pairs if weighted else _pairs
+    count = partial(_weighted_pairs, window=window) if weighted else _pairs
     # Negated left of the diagonal, so that on both sides an increase along the row is wrong.
     values = jnp.where(present, jnp.sign(offsets) * values, 0)
-    wrong, total = count(values, present, offsets, window)
+    wrong, total = count(values, present, offsets)
     violation = ratio(wrong, total, 0.5)
     return jnp.where(jnp.isnan(values).any((-2, -1)), jnp.nan, violation)
 
 
 def _pairs(
-    values: Float[Array, "*B L N"],
-    present: Bool[Array, "L N"],
-    offsets: Int[Array, "L N"],
-    window: int,
+    values: Float[Array, "*B L N"], present: Bool[Array, "L N"], offsets: Int[Array, "L N"]
 ) -> tuple[Float[Array, "*B"], Float[Array, ""]]:
     """(number of pairs in the wrong order, number of pairs), over pairs on one side; ties are 1/2.
 
-    A scan over the distance between columns, so that memory stays at that of Φ. Integer counts per
-    entry, summed at the end, are both fast and exact.
+    A scan over the distance k between columns, so that memory stays at that of Φ. Columns k apart
+    and those N - k apart fill one row together, which is the row turned by k: half of the
+    comparisons of all columns with all. Integer counts per entry, summed at the end, are both fast
+    and exact.
     """
     width = values.shape[-1]
-    values = jnp.where(present, values, jnp.nan)  # Comparisons with NaN are false: no mask needed.
-    beyond = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, window)], constant_values=jnp.nan)
+    values = jnp.where(present, _left_below_right(values, offsets > 0), jnp.nan)
+    # Comparisons with NaN are false. An odd period has no distance that is its own complement.
+    between = jnp.full_like(values[..., : 1 - width % 2], jnp.nan)
+    turned = jnp.concatenate([values, between, values], axis=-1)
+    column = jnp.arange(width)
 
     def add(excess, k):
-        later = jax.lax.dynamic_slice_in_dim(beyond, k, width, axis=-1)
-        wrong = (later > values).astype(jnp.int32) - (later < values).astype(jnp.int32)
-        same_side = (offsets > 0) | (offsets + k < 0)
-        return excess + jnp.where(same_side, wrong, 0), None
+        other = jax.lax.dynamic_slice_in_dim(turned, k, width, axis=-1)
+        greater = (other > values).astype(jnp.int32) - (other < values).astype(jnp.int32)
+        return excess + jnp.where(column < width - k, greater, -greater), None
 
-    excess, _ = jax.lax.scan(
-        add, jnp.zeros(values.shape, jnp.int32), jnp.arange(1, window), unroll=min(8, window - 1)
-    )
-    sides = jnp.stack([present & (offsets > 0), present & (offsets < 0)])
-    sides = sides.sum(-1).astype(jnp.float32)
+    distances = jnp.arange(1, width // 2 + 1)
+    zeros = jnp.zeros(values.shape, jnp.int32)
+    excess, _ = jax.lax.scan(add, zeros, distances, unroll=min(8, len(distances)))
+    left, right = (present & (offsets < 0)).sum(-1), (present & (offsets > 0)).sum(-1)
+    # Less the pairs of one from each side, all of which count as wrong.
+    of_row = (excess.sum(-1) - left * right).astype(values.dtype)
+    sides = jnp.stack([left, right]).astype(jnp.float32)
     total = (sides * (sides - 1) / 2).sum()
-    return (total + excess.sum(-1).astype(values.dtype).sum(-1)) / 2, total
+    return (total + of_row.sum(-1)) / 2, total
+
+
+def _left_below_right(values: Float[Array, "*B L N"], right: Bool[Array, "L N"]) -> Array:
+    """Numbers in the order of `values` on each side, and all those on the left below the others.
+
+    Integers with the bits of floating-point numbers are in their order. So are, of values below 2,
+    the positive numbers whose bits are those of 2 plus these integers, and the negative ones whose
+    bits are those of 2 less them: all differences stay, where adding 2 would round them off.
+    """
+    values = values.astype(jnp.promote_types(values.dtype, jnp.float32)) / 4
+    kind = jnp.int32 if values.dtype == jnp.float32 else jnp.int64
+    bits = partial(jax.lax.bitcast_convert_type, new_dtype=kind)
+    number = partial(jax.lax.bitcast_convert_type, new_dtype=values.dtype)
+    rank = jnp.where(values < 0, -bits(jnp.abs(values)), bits(jnp.abs(values)))
+    two = bits(jnp.asarray(2, values.dtype))
+    return jnp.where(right, number(two + rank), -number(two - rank))
 
 
 def _weighted_pairs(
     values: Float[Array, "*B L N"],
     present: Bool[Array, "L N"],
     offsets: Int[Array, "L N"],
+    *,
     window: int,
 ) -> tuple[Float[Array, "*B"], Float[Array, "*B"]]:
     """(sum of |difference| in the wrong order, sum of all), over pairs on one side."""

@@ -80,7 +80,7 @@ def train(training: Training, folder: Path) -> TrainState:
     _introduce_model(config.model, training.fresh.params, len(config.get("seeds", (0,))))
     text = training.tokenizer.to_str()
     agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12]})
-    with workdir.occupied(folder):
+    with workdir.occupied(folder) as held:
         workdir.check(folder, config)
         run = workdir.identity(config, text)
         store = Checkpoints(folder, keep=config.keep_checkpoints, run=run)
@@ -102,6 +102,7 @@ def train(training: Training, folder: Path) -> TrainState:
                     checkpoints,
                     writer,
                     asked_to_stop=asked,
+                    held=held,
                     cadence=training.cadence,
                 )
                 return fit(state, training.stages, context, restored.place if restored else None)

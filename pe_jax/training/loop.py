@@ -62,6 +62,7 @@ class RunContext(NamedTuple):
       schedule: learning rate of a step.
       asked_to_stop: `asked_to_stop(step)`, 0 or the exit status of a run that is to stop after
         `step`; see `interruptions`.
+      held: called before anything is written; raises if the folder is not this run's any more.
     """
 
     placed: NamedSharding
@@ -69,6 +70,7 @@ class RunContext(NamedTuple):
     checkpoints: Checkpoints
     writer: MetricsWriter
     asked_to_stop: Callable[[int], int]
+    held: Callable[[], None]
     cadence: Cadence
 
 
@@ -196,6 +198,7 @@ def fit(
     Raises:
       FloatingPointError: if a loss or gradient is not finite; the batch is written to the run's
         folder.
+      OSError: if something cannot be written, or the folder was removed.
       Interrupted: if the run was asked to stop, once it has saved.
     """
     step, begin = int(state.step), 0
@@ -246,6 +249,8 @@ def _fit_stage(
         unread = _Unread(step, metrics, rows)
         progress.advance()
         due = _due(step, step == steps[-1], run)
+        if any(due):
+            run.held()
         # 3. Log. What is not finite is never saved.
         if due.save or due.log:
             unread.read(meter.totals, writer)
@@ -264,6 +269,7 @@ def _fit_stage(
             meter.skip()
         # 5. Save, last: what a checkpoint's step has written is on disk before it.
         if due.save:
+            run.held()  # The evaluation may have taken minutes.
             place = {"data": iterator.get_state(), "totals": meter.totals.state()}
             run.checkpoints.save(state, place)
         if due.stop:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,35 +79,68 @@ def identity(config: ConfigDict, tokenizer: str) -> str:
 
 
 @contextlib.contextmanager
-def occupied(workdir: Path) -> Iterator[None]:
+def occupied(workdir: Path) -> Iterator[Callable[[], None]]:
     """Locks the folder against a second run within the context.
 
-    The lock ends with the process, however that ends. Object stores and some network file systems
-    have no locks: there nothing is checked.
+    The lock ends with the process, however that ends. It is on the folder as well as on a file in
+    it, so that removing the file lets nobody in. Object stores and some network file systems have
+    no locks: there nothing is checked.
+
+    Yields:
+      `held()`: raises an OSError if the folder, or the file, is not what was locked any more.
 
     Raises:
       ValueError: if another process has the folder; the message says which.
     """
     if host()[0] > 0 or is_remote(workdir):
-        yield
+        yield lambda: None
         return
     workdir.mkdir(parents=True, exist_ok=True)
-    with open(workdir / "lock", "a+", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise ValueError(
-                f"Another run is writing in {workdir}: {lock.read().strip() or 'unknown'}. Wait "
-                "until it has ended, stop it (it saves, and can be resumed), or give another "
-                "--workdir."
-            ) from None
-        except OSError:
-            pass  # The file system has no locks.
+    path = workdir / "lock"
+    with _opened(workdir) as folder, open(path, "a+", encoding="utf-8") as lock:
+        for each in (folder, lock.fileno()):
+            try:
+                fcntl.flock(each, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                raise ValueError(
+                    f"Another run is writing in {workdir}: {lock.read().strip() or 'unknown'}. "
+                    "Wait until it has ended, stop it (it saves, and can be resumed), or give "
+                    "another --workdir."
+                ) from None
+            except OSError:
+                pass  # The file system has no locks, or none of folders.
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()
-        yield
+        both = {workdir: os.fstat(folder), path: os.fstat(lock.fileno())}
+        yield lambda: _check_the_same(both)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _check_the_same(before: Mapping[Path, os.stat_result]) -> None:
+    """Raises:
+    OSError: if a path is gone, or leads to something else.
+    """
+    for path, then in before.items():
+        try:
+            same = os.path.samestat(path.stat(), then)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise OSError(
+                f"{path} was removed or replaced while this run was writing there, so that another "
+                "may have begun: nothing more is saved. The same command starts again from what is "
+                "there."
+            )
 
 
 def claim(workdir: Path, config: ConfigDict) -> None:

@@ -1,0 +1,424 @@
+"""Odd configs, commands, weights, caches and files of runs, drawn at random from a seed.
+
+A case ends well if it does what it means, or is refused with our own error, which names the key or
+the file. Everything else fails: another exception, a crash, a hang, a result that is another unsaid.
+
+    pytest -n 0 -s -m fuzz tests/test_fuzz.py     2,000 cases of each class; prints the counts
+"""
+
+import collections
+import contextlib
+import copy
+import io
+import json
+import math
+import shutil
+import time
+from unittest import mock
+
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import published
+import pytest
+import tiny
+from commands import call
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from safetensors.numpy import load_file
+from test_config_schema import FILES, SCHEMAS, changed, shipped
+
+from pe_jax import data, interop
+from pe_jax.console import compile_cache
+from pe_jax.schema import check, flatten
+from pe_jax.tasks import finetuning, pretraining
+from pe_jax.tasks import run as runs
+from pe_jax.training.fingerprint import fingerprint
+from pe_jax.training.metrics_writer import read_metrics
+
+SLOW = 30  # Seconds in which a case ends; most take milliseconds.
+
+NUMBERS = st.one_of(
+    st.integers(-3, 3),
+    st.sampled_from([2**31, 2**32, 10**30, -(10**30)]),
+    st.floats(),
+    st.floats(0, 1),
+)
+TEXTS = st.one_of(
+    st.text(max_size=5),
+    st.sampled_from(["0.1", "nan", "-1", "tiny", "mini", "rope", "rope(", "+", "v1.1", "auto", ""]),
+)
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    NUMBERS,
+    TEXTS,
+    st.lists(st.one_of(st.integers(-1, 5), st.floats(), st.text(max_size=2)), max_size=3),
+    st.tuples(st.floats(), st.floats()),
+    st.dictionaries(st.text("ab", min_size=1, max_size=2), st.integers(), max_size=1),
+)
+JSON = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS, st.just([]), st.just({}))
+
+
+@pytest.fixture(params=[20, pytest.param(2_000, marks=pytest.mark.fuzz)])
+def fuzz(request):
+    """`fuzz(case)` calls `case(data)` many times, and counts what it returns."""
+    many = request.param > 20
+    if many and "fuzz" not in request.config.option.markexpr:
+        pytest.skip("thousands of cases, which take minutes: pytest -m fuzz tests/test_fuzz.py")
+    counts = collections.Counter()
+
+    def run(case):
+        @seed(0)
+        @settings(
+            max_examples=request.param,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate, Phase.shrink] if not many else [Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(st.data())
+        def each(drawn):
+            begin = time.monotonic()
+            outcome = case(drawn.draw)
+            assert time.monotonic() - begin < SLOW
+            counts[outcome] += 1
+
+        each()
+        name = request.node.name.partition("[")[0].removeprefix("test_")
+        print(
+            f"\n| {name} | {counts.total():,} | {counts['right']:,} | {counts['refused']:,} | 0 |"
+        )
+
+    return run
+
+
+def judged(run, *names):
+    """ "right", or "refused" if `run()` raises an error of ours, whose first line has one of the
+    names."""
+    try:
+        run()
+    except (ValueError, OSError) as error:
+        first = str(error).split("\n")[0]
+        if not any(str(name) in first for name in names):
+            raise
+        return "refused"
+    return "right"
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def damaged(draw, content):
+    """Other bytes than `content`."""
+    content, size = bytearray(content), len(content)
+    at = draw(st.integers(0, max(0, size - 1)))
+    length = draw(st.integers(1, max(1, min(size, 64))))
+    how = draw(st.sampled_from(["flip", "cut", "empty", "zeros", "insert", "drop", "garbage"]))
+    if how == "flip" and size:
+        content[at] ^= 1 << draw(st.integers(0, 7))
+    elif how == "cut":
+        del content[at:]
+    elif how == "zeros":
+        content[at : at + length] = bytes(len(content[at : at + length]))
+    elif how == "insert":
+        content[at:at] = draw(st.binary(min_size=1, max_size=8))
+    elif how == "drop":
+        del content[at : at + length]
+    elif how == "garbage":
+        content = draw(st.binary(max_size=64))
+    else:
+        content = b""
+    return bytes(content)
+
+
+def odd_json(draw, tree):
+    """A tree with another value, a missing key, or one more."""
+    tree = copy.deepcopy(tree)
+    inner = tree
+    while True:
+        key = draw(st.sampled_from([*inner] if isinstance(inner, dict) else range(len(inner))))
+        if not isinstance(inner[key], dict | list) or not inner[key] or draw(st.booleans()):
+            break
+        inner = inner[key]
+    how = draw(st.sampled_from(["other", "other", "missing", "more"]))
+    if how == "missing":
+        del inner[key]
+    elif how == "more" and isinstance(inner, dict):
+        inner[draw(st.text(max_size=5))] = draw(JSON)
+    else:
+        inner[key] = draw(JSON)
+    return tree
+
+
+def odd_file(draw, path):
+    """Damages a file: as bytes, or, if it is JSON, as such."""
+    content = path.read_bytes()
+    if path.suffix == ".json" and draw(st.booleans()):
+        path.write_text(json.dumps(odd_json(draw, json.loads(content))))
+    else:
+        path.write_bytes(damaged(draw, content))
+
+
+def files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+# --- configs --------------------------------------------------------------------------------------
+
+
+def nonsense(key, value, default):
+    """Whether a value that passed cannot be meant, by other rules than the schema's own."""
+    if isinstance(value, tuple | list):
+        return any(nonsense(key, one, None) for one in value)
+    if isinstance(value, (bool, str | None)):
+        return isinstance(default, int | float) and not isinstance(default, bool)
+    if not isinstance(value, int | float | np.number) or isinstance(default, bool | str):
+        return True
+    if key == "null_threshold":
+        return math.isnan(value)
+    return not math.isfinite(value) or value < 0 or value > 2**32
+
+
+def test_configs(fuzz):
+    resolve = {"pretraining": pretraining.resolve, **dict.fromkeys(finetuning.TASKS, None)}
+
+    def case(draw):
+        config = shipped(draw(st.sampled_from(FILES)))
+        known, defaults = sorted(SCHEMAS[config.task].kinds), flatten(config.to_dict())
+        changes = {}
+        for key in draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True)):
+            value = draw(VALUES)
+            changes[key] = tuple(value) if isinstance(value, list) else value
+            config = changed(config, key, changes[key])
+        names = [key.rpartition(".")[2] for key in changes]
+        outcome = judged(lambda: check(config, SCHEMAS), *names)
+        if outcome == "right":
+            odd = [key for key, value in changes.items() if nonsense(key, value, defaults[key])]
+            assert not odd, f"{odd} passed"
+            if resolve.get(config.task):
+                outcome = judged(lambda: resolve[config.task](config), *names)
+        return outcome
+
+    fuzz(case)
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+REACHED = "what it does was reached"
+WORK = [
+    "pe_jax.tasks.finetuning.run",
+    "pe_jax.tpu.compile_report.compile_for",
+    "pe_jax.reports.property_report.measure_properties",
+    "pe_jax.reports.sinusoid_sweep.sweep_sinusoids",
+    "pe_jax.reports.paper_tables.write_tables",
+    "pe_jax.reports.run_export.export",
+    "pe_jax.reports.length_generalisation.length_generalisation",
+    "pe_jax.reports.comparison.compare",
+    "pe_jax.reports.rescoring.rescore",
+    "pe_jax.reports.pretraining_report.report_pretraining",
+]
+FLAGS = {
+    "train.py": [
+        "compile_for",
+        "largest_batch",
+        "out",
+        "coordinator",
+        "hosts",
+        "host",
+        "lost_after",
+    ],
+    "eval.py": ["runs", "encodings", "checkpoints", "out"],
+}
+ODD = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8),
+    st.sampled_from(
+        ["0", "-1", "1e9", "nan", "inf", "True", "None", "[]", "(1,", "{}", "2,2", "~x"]
+    ),
+    st.sampled_from(["all", "paper", "rope", "rope,none", "v5e:2x4", "v9:1", "host:1", ":", "/x"]),
+)
+
+
+def test_commands(fuzz, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reached = mock.Mock(side_effect=ValueError(REACHED))
+    for name in WORK:
+        monkeypatch.setattr(name, reached)
+    monkeypatch.setattr(
+        pretraining, "run", lambda config, folder: (pretraining.resolve(config), reached())
+    )
+    monkeypatch.setattr(jax.distributed, "initialize", mock.Mock(side_effect=RuntimeError(REACHED)))
+
+    def case(draw):
+        script = draw(st.sampled_from([*FLAGS]))
+        name = draw(st.sampled_from(FILES))
+        config = f"--config={tiny.ROOT / 'configs' / name}.py"
+        args = [draw(st.sampled_from([config] * 5 + [f"--config={tmp_path}", "--config=none.py"]))]
+        args += draw(
+            st.sampled_from([[f"--workdir={tmp_path / 'run'}"]] * 3 + [[], ["--workdir="]])
+        )
+        keys = [f"config.{key}" for key in flatten(shipped(name).to_dict())]
+        own = [*keys, *FLAGS[script], *FLAGS[script], "config.fo", "foo", "config"]
+        for flag in draw(st.lists(st.sampled_from(own), max_size=3)):
+            args.append(f"--{flag}={draw(ODD)}")
+        code, _, err = call(script, *args)
+        assert code == 1 and "Traceback" not in err, (args, err)
+        lines = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, (args, err)
+        assert not files(tmp_path)
+        return "right" if REACHED in err else "refused"
+
+    fuzz(case)
+
+
+# --- weights and tokenizers -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The files of a published BERT, and its tokenizer in two formats."""
+    folder = tmp_path_factory.mktemp("published") / "model"
+    published.write(folder, published.whole_tensors(), published.BERT)
+    (folder / "vocab.txt").write_text("\n".join(published.WORDS) + "\n")
+    tokenizer = data.load_tokenizer(folder / "vocab.txt")
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
+    return folder
+
+
+def odd_header(draw, path):
+    """Another header of a safetensors file, of the right length."""
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(odd_json(draw, json.loads(content[8:end]))).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+
+
+def load_weights(folder):
+    bert = interop.load_bert(folder)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bert.params))
+    said = json.loads((folder / "config.json").read_text())
+    stored = load_file(folder / "model.safetensors")
+    words = stored["bert.embeddings.word_embeddings.weight"]
+    assert words.shape == (said["vocab_size"], said["hidden_size"])
+    assert bert.config.num_layers == said["num_hidden_layers"]
+    got = bert.params["bert"]["token"]["embedding"]
+    np.testing.assert_array_equal(np.asarray(got).reshape(words.shape), words)
+
+
+def load_words(path):
+    tokenizer = data.load_tokenizer(path)
+    words = data.vocabulary(tokenizer)
+    ids = tokenizer.encode("abc é \u2028 c", add_special_tokens=False).ids
+    assert all(0 <= each < words.size for each in ids)
+    assert len({words.pad, words.cls, words.sep, words.mask}) == 4
+
+
+def test_weights(fuzz, model, tmp_path):
+    def case(draw):
+        folder = tmp_path / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(model, folder)
+        path = draw(st.sampled_from(files(folder)))
+        if path.suffix == ".safetensors" and draw(st.booleans()):
+            odd_header(draw, path)
+        else:
+            odd_file(draw, path)
+        if path.name in ("vocab.txt", "tokenizer.json"):
+            return judged(lambda: load_words(path), path)
+        outcome = judged(lambda: interop.load_position_table(folder), folder)
+        return max(outcome, judged(lambda: load_weights(folder), folder))
+
+    fuzz(case)
+
+
+# --- caches ---------------------------------------------------------------------------------------
+
+
+def test_caches(fuzz, tmp_path):
+    corpus = data.open_corpus(str(tiny.write_books(tmp_path, count=3, length=4)))
+    cache, program = tmp_path / "cache", tmp_path / "compiled" / "a-cache"
+    program.parent.mkdir()
+    content = bytes(np.random.default_rng(0).bytes(500))
+
+    def read():
+        tokenizer = data.prepare_tokenizer(corpus, "", 80, cache)
+        text = data.tokenize(corpus, tokenizer, cache)
+        return [tokenizer.to_str(), *(np.array(getattr(text, n)).tolist() for n in text_arrays)]
+
+    text_arrays = ("tokens", "sentences", "documents")
+    wanted = read()
+    entry = compile_cache.VerifiedPath(f"verified://{program}")
+
+    def case(draw):
+        entry.write_bytes(content)
+        path = draw(st.sampled_from([*files(cache), program]))
+        if draw(st.integers(0, 9)):
+            odd_file(draw, path)
+        else:
+            path.unlink()
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            if path == program:
+                return "right" if entry.exists() and entry.read_bytes() == content else "refused"
+            assert read() == wanted
+        return "refused" if "made again" in told.getvalue() else "right"
+
+    fuzz(case)
+    assert len(list(cache.iterdir())) == 2  # No leftovers.
+
+
+# --- the files of a run ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A run of two steps, both saved; its state after each; and what resumes it."""
+    folder = tmp_path_factory.mktemp("run")
+    short = {"stage1.steps": 2, "stage2.steps": 0, "checkpoint_every": 1, "log_every": 1}
+    config = tiny.config(folder, **short, **tiny.NO_DROPOUT)
+    states, given = {}, {}
+    save, train = runs.Checkpoints.save, runs.train
+
+    def saved(self, state, place):
+        states[int(state.step)] = fingerprint(state)
+        save(self, state, place)
+
+    def trained(training, folder):
+        given["training"] = training
+        return train(training, folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs.Checkpoints, "save", saved)
+        patch.setattr(pretraining.pretrain, "train", trained)
+        pretraining.run(config, folder / "run")
+    return folder / "run", states, given["training"]
+
+
+def test_files_of_a_run(fuzz, done, tmp_path, monkeypatch):
+    """It resumes from a checkpoint as it was saved."""
+    original, states, training = done
+    resumed = []
+    monkeypatch.setattr(runs, "fit", lambda state, *rest: resumed.append(state))
+    kept = [path.relative_to(original) for path in files(original)]
+    kept = [path for path in kept if path.parts[0] not in ("lock", "tensorboard", "report")]
+    lines = (original / "metrics.jsonl").read_text()
+
+    def resume(folder):
+        data.load_tokenizer(folder / "tokenizer.json")
+        runs.train(training, folder)
+        found = read_metrics(folder)
+        assert [line["step"] for line in found] == sorted(line["step"] for line in found)
+        assert len(found) <= lines.count("\n")
+
+    def case(draw):
+        folder = tmp_path / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(original, folder)
+        for path in draw(st.lists(st.sampled_from(kept), min_size=1, max_size=2, unique=True)):
+            odd_file(draw, folder / path)
+        resumed.clear()
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            outcome = judged(lambda: resume(folder), folder)
+        for state in resumed:
+            assert fingerprint(state) == states.get(int(state.step), "another step")
+        return "refused" if "cannot be read" in told.getvalue() else outcome
+
+    fuzz(case)
