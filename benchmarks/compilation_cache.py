@@ -65,7 +65,7 @@ def main() -> None:
     arguments = rest or ["--config=configs/quickstart.py"]
     empty, warm, bare = [], [], []
     with tempfile.TemporaryDirectory() as cache:
-        programs = Path(cache) / "programs"
+        programs = Path(cache) / "compiled"
         start(Path(cache), arguments)  # Tokenizes.
         for _ in range(options.rounds):
             shutil.rmtree(programs)

@@ -105,7 +105,7 @@ def main(_) -> None:
         for encoding in _ENCODINGS.value
     ]
     left = [key for key in keys if name(key) not in done] if _COMPILE.value else []
-    progress = Progress(len(keys), len(keys) - len(left), unit="compilations")
+    progress = Progress(len(keys), len(keys) - len(left), unit="compilation")
     for key in left:
         say(f"{key['encoding']}, length {key['length']}, {key['topology']}")
         found = done[name(key)] = compile_one(key)

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from pe_jax import encodings, properties
 from pe_jax.configs import properties as configs
 from pe_jax.configs import sweep as sweep_config
+from pe_jax.figures import style
 from pe_jax.reports.property_report import (
     PARTS,
     from_checkpoint,
@@ -20,6 +21,7 @@ from pe_jax.reports.property_report import (
     from_run,
     measure_properties,
 )
+from pe_jax.reports.property_report import evolution as evolution_part
 from pe_jax.reports.property_report import scores as scores_part
 from pe_jax.reports.property_report.offset_kernels import average
 from pe_jax.reports.property_report.section import Settings
@@ -294,3 +296,21 @@ def test_the_sweep_from_the_command_line(measure, tmp_path):
 def _apart(length):
     at = np.arange(length)
     return np.abs(at[:, None] - at)
+
+
+def test_the_last_steps_of_stages(tmp_path):
+    """What figure 5 marks: the length is tokens over examples, whatever the rates are."""
+    lines = [
+        {"step": step, "train/tokens_per_second": rate * length, "train/examples_per_second": rate}
+        for step, rate, length in ((5, 3.1, 16), (10, 2.7, 16), (15, 1.3, 64), (20, 1.1, 64))
+    ]
+    lines.insert(1, {"step": 5, "held_out/masked_lm_loss": 1.0})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert evolution_part._last_steps(tmp_path) == {10: 16}
+
+
+def test_signed_scales_have_their_neutral_colour_at_0():
+    assert style.colour_map((-3.0, 3.0)) == "RdBu_r"
+    assert style.colour_map((0.0, 1.0)) == "viridis"
+    with pytest.raises(ValueError, match="symmetric"):
+        style.colour_map((-0.25, 1.0))

@@ -74,6 +74,14 @@ def test_the_page_of_encodings():
         assert found["encoding"].name == "rope_llama3(factor=8, original_length=8192, base=500000)"
 
 
+def test_the_page_of_a_package_index_stands_alone():
+    page = ROOT / "docs/package.md"
+    assert not re.findall(r"\]\(|<img", page.read_text(encoding="utf-8"))
+    for block in blocks("docs/package.md"):
+        exec(block, found := {})
+    assert found["out"].shape == (2, 128, 4, 64)
+
+
 def test_every_measure_has_its_row():
     """In the index of the pages, and in the table of the report's parts."""
     index = (ROOT / "docs/measures/README.md").read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ import importlib
 import sys
 
 from pe_jax.console import stopping
+from pe_jax.errors import extra
 
 _COMMANDS = {
     "train": ("pe_jax.commands.train", "Train, fine-tune, or estimate a step on TPUs."),
@@ -20,7 +21,9 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in _COMMANDS:
         sys.argv = [f"pe-jax {name}", *arguments]
-        importlib.import_module(_COMMANDS[name][0]).main()
+        with extra("train", SystemExit):
+            command = importlib.import_module(_COMMANDS[name][0])
+        command.main()
         return
     usage = "\n".join(f"  pe-jax {one:9}{what}" for one, (_, what) in _COMMANDS.items())
     usage += "\n\npe-jax COMMAND --help says more."

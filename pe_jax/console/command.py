@@ -13,7 +13,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from pe_jax.console import stopping
-from pe_jax.console.help import help_text
+from pe_jax.console.help import HELP, help_text
 from pe_jax.console.terminal import say
 from pe_jax.errors import Interrupted, extra
 from pe_jax.schema import flatten, unknown_key
@@ -31,7 +31,7 @@ def main(command: Callable[[], None], own: flags.FlagValues, usage: str, script:
     """
 
     def parse(args: list[str]) -> list[str]:
-        if _HELP & set(args):
+        if HELP & set(args):
             _print_help(args)
         own.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
         try:
@@ -96,9 +96,6 @@ def main(command: Callable[[], None], own: flags.FlagValues, usage: str, script:
 
     stopping.catch()
     app.run(run, argv=sys.argv, flags_parser=parse)
-
-
-_HELP = {"--help", "-help", "-h", "--helpshort"}
 
 
 def _config_in(args: list[str]) -> str:

@@ -10,17 +10,19 @@ from absl import flags
 
 from pe_jax.console.config_files import described_keys, shipped
 
+HELP = {"--help", "-help", "-h", "--helpshort"}  # What asks for it.
+
 _WIDTH = 100
 _COLUMN = 32  # Where descriptions begin.
 
 
-def help_text(usage: str, own: flags.FlagValues, script: str, config: str = "") -> str:
+def help_text(usage: str, own: flags.FlagValues, script: str = "", config: str = "") -> str:
     """The help of a command.
 
     Args:
       usage: how it is used, in its own words.
       own: its flags.
-      script: its name in the docstrings of configs, such as `train.py`.
+      script: its name in the docstrings of configs, such as `train.py`; empty if it takes none.
       config: the value of `--config`, whose keys are listed; empty lists the configs instead.
 
     Raises:
@@ -35,7 +37,7 @@ def help_text(usage: str, own: flags.FlagValues, script: str, config: str = "") 
         lines += ["", f"Keys of {config}, each set with --config.KEY=VALUE:"]
         for key, value, comment in described_keys(config):
             lines += _entry(f"{key} = {value!r}", comment)
-    else:
+    elif script:
         lines += ["", "Configs, by name or as files; --config=NAME --help lists the keys of one:"]
         for name, purpose in _purposes(script):
             lines += _entry(name, purpose)

@@ -13,24 +13,34 @@ import sys
 
 from absl import app, flags, logging
 
-from pe_jax.data.tokenizer import load_tokenizer
+from pe_jax.console.help import HELP, help_text
 
+_FLAGS = flags.FlagValues()
 _SOURCE = flags.DEFINE_string(
     "source",
     None,
     "As config.data.source: a path or glob of .txt or .jsonl, or tfds:NAME:SPLIT.",
     required=True,
+    flag_values=_FLAGS,
 )
-_VOCAB = flags.DEFINE_string("vocab", None, "A tokenizer.json or vocab.txt.", required=True)
+_VOCAB = flags.DEFINE_string(
+    "vocab", None, "A tokenizer.json or vocab.txt.", required=True, flag_values=_FLAGS
+)
 _OUT = flags.DEFINE_string(
-    "out", None, "A new folder, which all workers can write to.", required=True
+    "out", None, "A new folder, which all workers can write to.", required=True, flag_values=_FLAGS
 )
 _FEATURE = flags.DEFINE_string(
-    "feature", "text", "Key of the text in JSON lines and tfds examples."
+    "feature", "text", "Key of the text in JSON lines and tfds examples.", flag_values=_FLAGS
 )
-_DATA_DIR = flags.DEFINE_string("data_dir", "", "Folder of tfds datasets; empty: tfds's default.")
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", "", "Folder of tfds datasets; empty: tfds's default.", flag_values=_FLAGS
+)
 _EXAMPLES = flags.DEFINE_integer(
-    "examples", 20_000, "Examples of a tfds dataset in one shard.", lower_bound=1
+    "examples",
+    20_000,
+    "Examples of a tfds dataset in one shard.",
+    lower_bound=1,
+    flag_values=_FLAGS,
 )
 
 
@@ -41,6 +51,7 @@ def run(args: list[str]) -> None:
         from apache_beam.options.pipeline_options import PipelineOptions
 
         from pe_jax.data import beam
+        from pe_jax.data.tokenizer import load_tokenizer
     except ImportError as error:
         raise SystemExit(f"error: this needs apache-beam (the extra beam): {error}.") from error
     try:
@@ -57,8 +68,14 @@ def run(args: list[str]) -> None:
 
 
 def _parse(args: list[str]) -> list[str]:
+    if HELP & set(args):
+        print(help_text(__doc__ or "", _FLAGS))
+        raise SystemExit(0)
+    _FLAGS.append_flag_values(flags.FLAGS)  # absl's own.
     try:
-        return flags.FLAGS(args)
+        rest = _FLAGS(args)
+        flags.FLAGS.mark_as_parsed()
+        return rest
     except flags.Error as error:
         raise SystemExit(f"error: in the flags: {error} Beam's own options follow a --.") from None
 

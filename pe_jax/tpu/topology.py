@@ -52,8 +52,8 @@ def make_slice(name: str) -> Slice:
         ).devices
     except jax.errors.JaxRuntimeError:
         raise ValueError(
-            f"No TPU slice {name!r}: {found[1]} has no slice of {found[2]} chips. There are "
-            f"{EXAMPLES}."
+            f"No TPU slice {name!r}: {found[1]} has none of {found[2]} chips. There is, for "
+            f"example, {EXAMPLES}."
         ) from None
     except RuntimeError as error:  # JAX raises this if libtpu is missing.
         raise ValueError(
