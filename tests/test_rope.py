@@ -1,5 +1,6 @@
 """Rotary encodings, windows and the reader of Hugging Face's settings: values checked by hand."""
 
+import functools
 import math
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from pe_jax import encodings
 from pe_jax.attention import attention, attention_logits
 from pe_jax.encodings import Context, Part, PositionEncoding, Reach, from_hf, rotate_heads
+from pe_jax.encodings.rotary import rotation
 from pe_jax.encodings.rotary.rope_scaling import yarn_scale
 
 SIZES = encodings.Sizes(hidden_size=16, head_size=8, num_heads=2, max_length=16)
@@ -45,6 +47,22 @@ def test_rotation_by_hand(layout, expected):
     x = jnp.array([1.0, 1, 0, 0] if layout == "half" else [1.0, 0, 1, 0])[None, None, None]
     w = jnp.array([[1.0, 0.01]])
     np.testing.assert_allclose(rotate_heads(x, np.array([3]), w, layout)[0, 0, 0], expected, 1e-6)
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_product_rotates_as_halves_do(layout, dtype):
+    """The form of a TPU against that of all others, gradients included; a part stays as it is."""
+    x = draw(dtype=dtype)[0]
+    angle = jax.random.normal(jax.random.key(1), (x.shape[1], x.shape[2], 3))
+    cos, sin = 2 * jnp.cos(angle), 2 * jnp.sin(angle)
+    got, back = jax.vjp(functools.partial(rotation._by_product, layout), x, cos, sin)
+    want, expected = jax.vjp(functools.partial(rotation._by_halves, layout), x, cos, sin)
+    assert got.dtype == want.dtype == dtype
+    weights = jax.random.normal(jax.random.key(2), x.shape).astype(dtype)
+    for a, b in zip((got, *back(weights)), (want, *expected(weights))):
+        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+        np.testing.assert_allclose(a, b, atol=2e-6 if dtype == jnp.float32 else 0.05)
 
 
 def test_a_fraction_rotates_the_first_dimensions_and_proportional_the_fastest():

@@ -10,7 +10,6 @@ YaRN and LongRoPE (see `rope_scaling`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +26,9 @@ from pe_jax.encodings.base import (
     named,
     no_parameters,
 )
+from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
-
-# Which dimensions make a pair: i and i + r/2 (GPT-NeoX, Llama as Hugging Face has it), or 2i and
-# 2i + 1 (Su et al., GPT-J). The axis of the pair once r dimensions are unfolded to two axes.
-Layout = Literal["half", "interleaved"]
-_PAIR_AXIS: dict[Layout, int] = {"half": -2, "interleaved": -1}
 
 Frequencies = Callable[[Params, Context], jax.Array]
 
@@ -138,11 +133,6 @@ def rotary(
     )
 
 
-def pairs(count: int, layout: Layout) -> tuple[tuple[int, int], ...]:
-    """The dimensions of each of so many pairs."""
-    return tuple((m, m + count) if layout == "half" else (2 * m, 2 * m + 1) for m in range(count))
-
-
 def frequencies(
     head_size: int, base: float, fraction: float = 1.0, proportional: float = 1.0
 ) -> Float[np.ndarray, " F"]:
@@ -188,28 +178,6 @@ def rotate_heads(
     else:
         angle = angles(positions, frequencies)  # [#B, L, #H, F]
     return rotate_by(x, angle, layout, scale)
-
-
-def rotate_by(
-    x: Float[Array, "B L H d"],
-    angle: Float[Array, "*R #H F"],
-    layout: Layout = "half",
-    scale: Array | float = 1.0,
-) -> Float[Array, "B L H d"]:
-    """c R(angle) x, for the first 2F dimensions, as `rotate_heads` with angles of one's own.
-
-    Args:
-      angle: `[L, #H, F]` or `[B, L, #H, F]`.
-      scale: c, a number or one for each angle.
-    """
-    cos, sin = scale * jnp.cos(angle), scale * jnp.sin(angle)
-    count, axis = angle.shape[-1], _PAIR_AXIS[layout]
-    rotated, rest = x[..., : 2 * count], x[..., 2 * count :]
-    unfolded = (2, count) if axis == -2 else (count, 2)
-    wide = rotated.astype(jnp.promote_types(x.dtype, jnp.float32))
-    a, b = jnp.moveaxis(wide.reshape(*x.shape[:-1], *unfolded), axis, 0)
-    turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)
-    return jnp.concatenate([turned.reshape(rotated.shape).astype(x.dtype), rest], -1)
 
 
 def convert_layout(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.base import About, Context, Params, Part, Positions, View, as_array, named
-from pe_jax.encodings.rotary.rope import rotate_by
+from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs
 from pe_jax.shapes import Array
 

@@ -18,7 +18,7 @@ from pe_jax.encodings.base import (
     as_array,
     named,
 )
-from pe_jax.encodings.rotary.rope import Layout, pairs, rotate_by
+from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Real
 

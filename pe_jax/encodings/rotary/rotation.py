@@ -1,0 +1,94 @@
+"""The rotation of pairs of dimensions, in the form that suits the device.
+
+With c for cosines and s for sines, each for both dimensions of its pair, and with Q, which takes a
+pair (a, b) to (-b, a):
+
+    R(angle) x = c x + s Q x
+
+Elsewhere Q moves halves of a head about. On a TPU these are lanes of a register, whose moves cost
+more than the attention around them, while a product with the matrix of Q costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.shapes import Array, Float
+
+# Which dimensions make a pair: i and i + r/2 (GPT-NeoX, Llama as Hugging Face has it), or 2i and
+# 2i + 1 (Su et al., GPT-J). The axis of the pair once r dimensions are unfolded to two axes.
+Layout = Literal["half", "interleaved"]
+_PAIR_AXIS: dict[Layout, int] = {"half": -2, "interleaved": -1}
+
+# The most dimensions of all heads together for a product with Q, whose cost grows with the square.
+_WIDEST = 1024
+
+
+def pairs(count: int, layout: Layout) -> tuple[tuple[int, int], ...]:
+    """The dimensions of each of so many pairs."""
+    return tuple((m, m + count) if layout == "half" else (2 * m, 2 * m + 1) for m in range(count))
+
+
+def rotate_by(
+    x: Float[Array, "B L H d"],
+    angle: Float[Array, "*R #H F"],
+    layout: Layout = "half",
+    scale: Array | float = 1.0,
+) -> Float[Array, "B L H d"]:
+    """c R(angle) x, for the first 2F dimensions, as `rotate_heads` with angles of one's own.
+
+    Args:
+      angle: `[L, #H, F]` or `[B, L, #H, F]`.
+      scale: c, a number or one for each angle.
+    """
+    cos, sin = scale * jnp.cos(angle), scale * jnp.sin(angle)
+    by_halves = functools.partial(_by_halves, layout)
+    if x.shape[2] * x.shape[3] > _WIDEST:
+        return by_halves(x, cos, sin)
+    by_product = functools.partial(_by_product, layout)
+    return jax.lax.platform_dependent(x, cos, sin, tpu=by_product, default=by_halves)
+
+
+def _by_halves(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
+    count, axis = cos.shape[-1], _PAIR_AXIS[layout]
+    rotated, rest = x[..., : 2 * count], x[..., 2 * count :]
+    unfolded = (2, count) if axis == -2 else (count, 2)
+    a, b = jnp.moveaxis(_wide(rotated).reshape(*x.shape[:-1], *unfolded), axis, 0)
+    turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)
+    return jnp.concatenate([turned.reshape(rotated.shape).astype(x.dtype), rest], -1)
+
+
+def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
+    """All heads next to one another, as the products before and after have them."""
+    size, of_pair = x.shape[-1], np.array(pairs(cos.shape[-1], layout))
+    quarter = np.zeros((size, size))
+    quarter[of_pair[:, 0], of_pair[:, 1]], quarter[of_pair[:, 1], of_pair[:, 0]] = 1.0, -1.0
+    every_head = jnp.asarray(np.kron(np.eye(x.shape[2]), quarter), x.dtype)
+
+    def flat(of_pairs: Array, elsewhere: float) -> jax.Array:
+        """From pairs to the dimensions of all heads."""
+        of_heads = jnp.broadcast_to(of_pairs, (*of_pairs.shape[:-2], x.shape[2], cos.shape[-1]))
+        wide = jnp.full((*of_heads.shape[:-1], size), elsewhere, of_heads.dtype)
+        wide = wide.at[..., of_pair[:, 0]].set(of_heads).at[..., of_pair[:, 1]].set(of_heads)
+        return wide.reshape(*wide.shape[:-2], -1)
+
+    heads = x.reshape(*x.shape[:2], -1)
+    # Exact, each entry being one of x: the highest precision matters to float32 alone.
+    turned = jnp.einsum(
+        "blx,xy->bly",
+        heads,
+        every_head,
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=_wide(x).dtype,
+    )
+    rotated = _wide(heads) * flat(cos, 1.0) + turned * flat(sin, 0.0)
+    return rotated.astype(x.dtype).reshape(x.shape)
+
+
+def _wide(x: Array) -> jax.Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
