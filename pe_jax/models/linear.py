@@ -1,8 +1,4 @@
-"""Dense layers: a product and a bias, the backward pass written out.
-
-XLA's sum over rows, a bias's gradient, is slow on CPUs and TPUs: as a product with ones it costs
-nothing beside the others.
-"""
+"""Dense layers: a product and a bias, the backward pass written out."""
 
 from __future__ import annotations
 
@@ -14,12 +10,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention.product import product
+from pe_jax.attention.product import product, row_sum
 from pe_jax.encodings import Params
 from pe_jax.shapes import Array, Float
-
-# Rows of ones: of a product with a single one, XLA makes that sum again.
-_ONES = 8
 
 _SPEC = {False: "mk,kn->mn", True: "mk,nk->mn"}
 
@@ -42,8 +35,7 @@ def _backward(tied, operands, g):
     x, kernel = operands
     g = g.astype(x.dtype)
     _, transpose = jax.vjp(functools.partial(product, _SPEC[tied]), x, kernel)
-    dbias = product("om,mn->on", jnp.ones((_ONES, len(g)), g.dtype), g)[0]
-    return *transpose(g.astype(jnp.float32)), dbias
+    return *transpose(g.astype(jnp.float32)), row_sum(g)
 
 
 linear.defvjp(lambda tied, x, kernel, bias: (linear(tied, x, kernel, bias), (x, kernel)), _backward)

@@ -56,6 +56,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
+from pe_jax.attention.product import row_sum
 from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import MASKED
@@ -329,7 +330,7 @@ def _lay_out_rows(
         return jnp.pad(x, ((0, 0), (0, -x.shape[1] % tile), (0, 0)))
 
     if terms.value_table is not None:
-        v = v + terms.value_table[-1].astype(v.dtype)
+        v = _plus_row(v, terms.value_table[-1].reshape(-1, config.size))
     mask = jnp.zeros((batch, keys)) if valid is None else jnp.where(valid, 0.0, MASKED)
     mask = jnp.pad(mask, ((0, 0), (0, -keys % config.keys)), constant_values=MASKED)
     return Batched(
@@ -339,6 +340,23 @@ def _lay_out_rows(
         k=flat(k, config.keys),
         v=flat(v, config.keys),
     )
+
+
+def _plus_row(v: Float[Array, "B Lk H d"], row: Float[Array, "#H d"]) -> jax.Array:
+    """`v + row`, by rows, as the projection gives them: there XLA adds it on its way out."""
+    heads = jnp.broadcast_to(row, v.shape[2:]).reshape(-1)
+    return _add_row(v.reshape(-1, len(heads)), heads).reshape(v.shape)
+
+
+@jax.custom_vjp
+def _add_row(x: Float[Array, "M N"], row: Float[Array, " N"]) -> jax.Array:
+    return (x.astype(jnp.float32) + row.astype(jnp.float32)).astype(x.dtype)
+
+
+_add_row.defvjp(
+    lambda x, row: (_add_row(x, row), row),
+    lambda row, g: (g, row_sum(g).astype(row.dtype)),
+)
 
 
 # --- gradients and devices ------------------------------------------------------------------------
