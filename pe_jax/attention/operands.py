@@ -54,6 +54,7 @@ class Operands(NamedTuple):
     Attributes:
       q, k, v: after the encoding's maps; q is scaled.
       content_q, content_k: before the maps, what vectors of offsets meet; content_q is scaled.
+      unscaled_q: q before it is scaled, for what scales logits at no cost.
       scale: s, a number or `[#B, #Lq, #H, 1]`.
       terms: what is added.
       mask: True where a query may attend to a key, but for the reach.
@@ -66,6 +67,7 @@ class Operands(NamedTuple):
     v: Float[Array, "B Lk H f"]
     content_q: Float[Array, "B Lq H d"]
     content_k: Float[Array, "B Lk H d"]
+    unscaled_q: Float[Array, "B Lq H e"]
     scale: Array | float
     terms: tuple[Term, ...]
     mask: Bool[Array, "#B #H #Lq Lk"] | None
@@ -121,7 +123,7 @@ def prepare(
                 reach = term.offsets.reach.within(reach)
     return Operands(
         scaled(q) if mapped else content_q,
-        k, v, content_q, content_k, scale, tuple(terms), mask, reach, shift(context),
+        k, v, content_q, content_k, q, scale, tuple(terms), mask, reach, shift(context),
     )  # fmt: skip
 
 

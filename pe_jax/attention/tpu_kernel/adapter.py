@@ -69,7 +69,7 @@ def attend(
         reach=x.reach,
         offset=x.shift,
         valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
-        scale=1.0,
+        scale=_scale(x),
         dropout_rate=rate,
         seed=seed,
         interpret=interpret,
@@ -100,13 +100,22 @@ def _laid_out(x: Operands) -> _Laid:
     # Keys may be wider than values.
     v = jnp.pad(x.v, [(0, 0)] * 3 + [(0, x.q.shape[-1] - x.v.shape[-1])])
     return _Laid(
-        jnp.concatenate([x.q, *(q for q, _, _ in beside)], axis=-1),
+        jnp.concatenate(
+            [x.q if _scale(x) == 1.0 else x.unscaled_q, *(q for q, _, _ in beside)], axis=-1
+        ),
         jnp.concatenate([x.k, *(k for _, k, _ in beside)], axis=-1),
         jnp.concatenate([v, *(v for _, _, v in beside)], axis=-1),
         pad(made.keys),
         pad(made.values),
         made.bias,
     )
+
+
+def _scale(x: Operands) -> float:
+    """What the kernel multiplies products of queries and keys by, where that is one number for all
+    of them: it costs nothing there. Else 1.0, and queries come scaled."""
+    one = isinstance(x.scale, float) and not any(map(_rotates, x.terms))
+    return x.scale if one else 1.0
 
 
 def _rotates(term: Term) -> bool:
