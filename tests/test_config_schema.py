@@ -6,10 +6,8 @@ import json
 import math
 from pathlib import Path
 
-import hypothesis.strategies as st
 import pytest
 from commands import call
-from hypothesis import given, seed, settings
 from ml_collections import ConfigDict
 
 from pe_jax.files import reachable_path
@@ -252,46 +250,6 @@ def test_fine_tuning_without_a_start():
     config = importlib.import_module("pe_jax.configs.glue").get_config()
     says = "config.init is a text that is not empty, got ''. Fine-tuning starts from a pretrained"
     assert says in message(config, finetuning.resolve)
-
-
-VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(-3, 3),
-    st.sampled_from([2**31, 2**32, 10**30, -(10**30)]),
-    st.floats(),
-    st.floats(0, 1),
-    st.text(max_size=5),
-    st.sampled_from(["0.1", "nan", "-1", "tiny", "mini", "rope", "rope(", "+", "v1.1", "auto"]),
-    st.lists(st.one_of(st.integers(-1, 5), st.floats(), st.text(max_size=2)), max_size=3),
-    st.tuples(st.floats(), st.floats()),
-    st.dictionaries(st.text("ab", min_size=1, max_size=2), st.integers(), max_size=1),
-)
-
-
-def named(key, run):
-    """Whether `run()` ends well, or with an error of one line that names the key."""
-    try:
-        run()
-    except ValueError as error:
-        return "\n" not in str(error) and key.rpartition(".")[2] in str(error)
-    return True
-
-
-@seed(0)
-@settings(max_examples=600, deadline=None, database=None)
-@given(st.data())
-def test_anything_is_right_or_an_error_that_names_the_key(data):
-    config = shipped(data.draw(st.sampled_from(FILES)))
-    key = data.draw(st.sampled_from(sorted(SCHEMAS[config.task].kinds)))
-    value = data.draw(VALUES)
-    if isinstance(value, list):
-        value = tuple(value)
-    config = changed(config, key, value)
-    assert named(key, lambda: check(config, SCHEMAS))
-    if config.task == "pretraining" and key.startswith("model."):
-        assert named(key, lambda: pretraining.resolve(config))
 
 
 # --- published models -----------------------------------------------------------------------------

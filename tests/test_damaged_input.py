@@ -55,9 +55,27 @@ def with_digests_of_another_type(folder):
     (folder / "sha256.json").write_text("[1]")
 
 
+def with_too_few_digests(folder):
+    (folder / "sha256.json").write_text("{}")
+
+
+def with_the_digest_of_a_folder(folder):
+    digests = json.loads((folder / "sha256.json").read_text())
+    (folder / "sha256.json").write_text(json.dumps(digests | {"": "0"}))
+
+
 @pytest.mark.parametrize(
     "damage",
-    [zeroed, cut, missing, without_digests, with_broken_digests, with_digests_of_another_type],
+    [
+        zeroed,
+        cut,
+        missing,
+        without_digests,
+        with_broken_digests,
+        with_digests_of_another_type,
+        with_too_few_digests,
+        with_the_digest_of_a_folder,
+    ],
 )
 def test_a_damaged_cache_is_made_again(damage, tmp_path, capsys):
     folder = made_once(tmp_path / "cached", write)

@@ -48,6 +48,20 @@ def test_the_pages_of_measures(page):
         exec(block, found)
 
 
+def test_the_tests_of_promises_exist():
+    """Every row of the table names some, or a benchmark."""
+    text = (ROOT / "docs" / "recovery.md").read_text(encoding="utf-8")
+    table = text.partition("| promise | tested by |")[2].partition("\n\n")[0]
+    rows = table.strip().splitlines()[1:]
+    assert len(rows) > 10 and all(
+        re.search(r"`(test_\w+|benchmarks/\w+\.py)`", row) for row in rows
+    )
+    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/test_*.py"))
+    missing = [name for name in re.findall(r"`(test_\w+)`", table) if f"def {name}(" not in tests]
+    missing += [p for p in re.findall(r"`(benchmarks/\S+?)`", table) if not (ROOT / p).is_file()]
+    assert not missing
+
+
 def anchors(page):
     """Of the headings of a page, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)

@@ -57,8 +57,9 @@ def _damaged(folder: Path) -> str:
     try:
         digests = json.loads((folder / _DIGESTS).read_text(encoding="utf-8"))
         wrong = (name for name, digest in digests.items() if sha256(folder / name) != digest)
-        return next(wrong, "")
-    except FileNotFoundError as error:
+        there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+        return next(wrong, "" if there == {_DIGESTS, *digests} else _DIGESTS)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         return Path(error.filename).name
     except (ValueError, AttributeError):  # Not JSON, not text, or not an object.
         return _DIGESTS

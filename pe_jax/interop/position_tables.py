@@ -117,8 +117,8 @@ def _family(checkpoint: Checkpoint, found: dict[str, str], family: str) -> str:
     if family and family not in _FAMILY_OF:
         raise ValueError(f"Unknown family {family!r}: use one of {', '.join(MODEL_TYPES)}.")
     said = checkpoint.config.get("model_type")
-    claims = {"config.json's model_type": said, "the argument": family}
-    claims = {source: kind for source, kind in claims.items() if kind in MODEL_TYPES}
+    both = {"config.json's model_type": said, "the argument": family}
+    claims = {source: str(kind) for source, kind in both.items() if kind in MODEL_TYPES}
     possible = set(found).intersection(*({_FAMILY_OF[kind]} for kind in claims.values()))
     if len(possible) == 1:
         return possible.pop()
