@@ -130,6 +130,19 @@ def test_jit_pmap_and_one_device_agree():
         assert_close(metrics, one_metrics, rtol=1e-4)
 
 
+def test_gradients_exchanged_in_bfloat16():
+    """Each entry is rounded on its four devices and in their sum; metrics are not."""
+    setups = [Setup(how, 4) for how in ("pmap", "pmap_bfloat16")]
+    (wide, metrics), (narrow, narrow_metrics) = (s.step()(s.init(), s.batch()) for s in setups)
+    moments = [state.opt_state[1].mu["bert"]["layer_0"] for state in (wide, narrow)]
+    largest = jax.tree.map(lambda x: jnp.abs(x).max(), moments[0])
+    errors = jax.tree.map(lambda a, b, top: jnp.abs(a - b).max() / top, *moments, largest)
+    assert 1e-4 < max(jax.tree.leaves(errors)) < 2**-6
+    for name, (total, count) in metrics.items():
+        if name != "gradient_norm":
+            np.testing.assert_allclose(narrow_metrics[name], (total, count), rtol=1e-6)
+
+
 def test_fsdp_gives_the_numbers_of_jit():
     """Dropout, and the norms of whole arrays that LAMB takes, included."""
     whole, metrics = train("jit", 4, model=WIDE, optimizer_name="lamb")

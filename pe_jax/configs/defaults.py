@@ -9,7 +9,9 @@ def pretraining() -> ConfigDict:
     config.task = "pretraining"
     config.seed = 0  # Initial parameters, dropout and data order.
     config.init = ""  # A run to start from, its workdir, or a published BERT: docs/checkpoints.md.
-    config.parallel = "jit"  # Or "fsdp", the state sharded; "pmap", mapped per device.
+    # Or "fsdp", the state sharded; "pmap", mapped per device; "pmap_bfloat16", which exchanges
+    # gradients in that dtype.
+    config.parallel = "jit"
 
     config.model = ConfigDict()
     config.model.size = "base"  # tiny, mini, small, medium, base, large; with init: its own.

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -147,12 +148,14 @@ def _by_compiler(
     )
 
 
-def _by_device(step: TrainStep, mesh: Mesh, shardings: PyTree) -> Wrapped:
+def _by_device(
+    step: TrainStep, mesh: Mesh, shardings: PyTree, exchanged: jnp.dtype | None = None
+) -> Wrapped:
     del shardings
     # check_vma=False: otherwise shard_map sums the gradients of replicated parameters itself, and
     # the step's own psum would count every device's gradient again.
     mapped = jax.shard_map(
-        functools.partial(step, axis=AXIS),
+        functools.partial(step, axis=AXIS, exchanged=exchanged),
         mesh=mesh,
         in_specs=(PartitionSpec(), PartitionSpec(AXIS)),
         out_specs=PartitionSpec(),
@@ -177,6 +180,10 @@ PARALLEL = {
     "jit": Parallel(split=False, compile=_by_compiler),
     "fsdp": Parallel(split=True, compile=_by_compiler),
     "pmap": Parallel(split=False, compile=_by_device),
+    "pmap_bfloat16": Parallel(
+        split=False,
+        compile=functools.partial(_by_device, exchanged=jnp.dtype(jnp.bfloat16)),
+    ),
 }
 
 

@@ -62,12 +62,16 @@ def make_train_step(
     """A step that runs the batch in `accumulation` micro-batches, with the result of one.
 
     Returns:
-      `train_step(state, batch, axis=None) -> (state, metrics)`. `axis` names the mapped device axis
-      where the step runs per device; without it, batch and sums are global already.
+      `train_step(state, batch, axis=None, exchanged=None) -> (state, metrics)`. `axis` names the
+      mapped device axis where the step runs per device; without it, batch and sums are global
+      already. `exchanged` is the dtype in which devices add their gradients; default: their own.
     """
 
     def train_step(
-        state: TrainState, batch: Batch, axis: str | None = None
+        state: TrainState,
+        batch: Batch,
+        axis: str | None = None,
+        exchanged: jnp.dtype | None = None,
     ) -> tuple[TrainState, Metrics]:
         reduce = (lambda x: jax.lax.psum(x, axis)) if axis else (lambda x: x)
         counts = reduce(task.counts(batch))
@@ -96,7 +100,9 @@ def make_train_step(
                 jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts), key),
             )
             (grads, sums), _ = jax.lax.scan(add, zero, (jnp.arange(accumulation), parts))
-        grads, sums = reduce((grads, sums))
+        narrow = jax.tree.map(lambda x: x.astype(exchanged or x.dtype), grads)
+        narrow, sums = reduce((narrow, sums))
+        grads = jax.tree.map(lambda x, wide: x.astype(wide.dtype), narrow, grads)
 
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
