@@ -32,7 +32,7 @@ from pe_jax.training.chips import GIB
 
 _ENCODINGS = flags.DEFINE_list("encodings", list(encodings.PAPER), "Position encodings.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")
-_ROWS = flags.DEFINE_list("rows", ["16", "8"], "Rows a chip, for each length.")
+_ROWS = flags.DEFINE_list("rows", ["64", "16"], "Rows a chip, for each length.")
 _TOPOLOGIES = flags.DEFINE_list(
     "topologies", ["v5e:2x4", "v5e:16x16", "v6e:2x4", "v4:2x2x2"], "TPU slices."
 )

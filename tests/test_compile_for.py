@@ -231,6 +231,27 @@ def test_seconds_by_hand():
     assert time("v5e", 1, 1) == 0
 
 
+def test_what_the_seconds_are_spent_on():
+    step = "jit(train_step)/transpose(jvp(BertForPretraining))"
+    work = [
+        hlo.Work("estimated", "a", 1, cycles=1, scope=f"{step}/bert/layer_1/up/dot", product=True),
+        hlo.Work("estimated", "b", 1, cycles=2, scope=f"{step}/bert/layer_11/mlp_norm/mul"),
+        hlo.Work("estimated", "c", 1, cycles=4, scope=f"{step}/masked_lm/norm/mul"),
+        hlo.Work("estimated", "d", 1, cycles=8, scope="jit(train_step)/jvp()/reduce_sum"),
+        hlo.Work("estimated", "e", 1, cycles=16, scope=f"{step}/bert/token/scatter-add"),
+        hlo.Work("estimated", "f", 1, cycles=32, scope="jit(train_step)/add"),
+        hlo.Work("estimated", "g", 1, cycles=64),
+        hlo.Work("kernel", "h", 1, flops=10**6, scope=f"{step}/bert/layer_1/attention"),
+        hlo.Work("collective", "all-reduce", 1, bytes=10**6),
+    ]
+    parts, seconds = (read(work, V5E, (2, 4)) for read in (costs.parts, costs.seconds))
+    cycles = {name: round(value * V5E.clock) for name, value in parts.items()}
+    names = list(costs.PARTS)
+    assert [cycles[name] for name in names[2:]] == [1, 2, 4 + 8, 16, 32, 64]
+    assert parts[names[0]] == seconds["collectives"] and parts[names[1]] == seconds["kernels"]
+    assert sum(parts.values()) == pytest.approx(sum(seconds.values()))
+
+
 def test_memory_by_kind(config):
     model = model_config(config, vocab_size=120)
     program = pretraining.make_program(config, sharding.data_mesh(), model, steps=1)
@@ -335,7 +356,7 @@ def test_the_report(here, config, tmp_path):
     assert costs["mfu"] == pytest.approx(found["model_flops"] / seconds / (4 * 197e12))
     # All gradients are reduced among the chips, and almost nothing else.
     parameters = costs["memory"]["parameters"]
-    assert parameters < sum(one["bytes"] for one in costs["collectives"]) < 1.5 * parameters
+    assert parameters < sum(one["bytes"] for one in costs["collectives"]) < 2 * parameters
     assert costs["unknown_loops"] == 0 and 0 <= costs["memory"]["padding, metrics"] < 1000
 
 

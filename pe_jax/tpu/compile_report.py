@@ -89,7 +89,8 @@ def _stage(found: Estimate, chips: Slice) -> list[str]:
     else:
         lines += ["", f"**Does not fit** in {room}. The compiler: {found.failure}"]
     if costs:
-        for part in (_memory(costs), _time(costs), _moved(costs), _flops(found, costs)):
+        tables = _memory(costs), _time(costs), _parts(found, costs, chips), _moved(costs)
+        for part in (*tables, _flops(found, costs)):
             lines += ["", *part]
     return lines
 
@@ -111,6 +112,20 @@ def _time(costs: Costs) -> list[str]:
     if costs.unknown_loops:
         lines += ["", f"{costs.unknown_loops} loops of unknown length were counted as run once."]
     return lines
+
+
+def _parts(found: Estimate, costs: Costs, chips: Slice) -> list[str]:
+    """What the step's time is spent on, and the least that it could be."""
+    least = found.model_flops / found.chips / chips.tpu.peak
+    whole = costs.step_seconds
+    rows = [
+        [name, f"{1e3 * seconds:.2f}", f"{seconds / whole:.1%}"]
+        for name, seconds in costs.parts.items()
+    ]
+    rows.append(
+        ["the model's products at the chip's peak", f"{1e3 * least:.2f}", f"{costs.mfu:.1%}"]
+    )
+    return table(["a step's time is spent on", "ms", "share"], rows)
 
 
 def _moved(costs: Costs) -> list[str]:

@@ -14,8 +14,9 @@ Collectives and copies that overlap with the computation are counted but take no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 
@@ -40,24 +41,72 @@ def seconds(work: Iterable[Work], tpu: Tpu, shape: tuple[int, ...]) -> dict[str,
       `estimated` by the compiler; lower bounds for custom `kernels`, for `unestimated` instructions
       and for `collectives`.
     """
-    chips, axes = math.prod(shape), sum(n > 1 for n in shape)
-    torus = all(n % tpu.torus == 0 for n in shape)
-    sending = tpu.link_bandwidth * max(axes, 1) * (2 if torus else 1)
+    link = _sending(tpu, shape)
     total = dict.fromkeys(("estimated", "kernels", "unestimated", "collectives"), 0.0)
     for one in work:
-        if one.overlapped:
-            continue
-        if one.kind == "estimated":
-            total["estimated"] += one.times * one.cycles / tpu.clock
-        elif one.kind == "kernel":
-            bound = max(one.flops / tpu.peak, one.bytes / tpu.hbm_bandwidth)
-            total["kernels"] += one.times * bound
-        elif one.kind == "collective":
-            sent = _PASSES.get(one.name, 1) * one.bytes * (chips - 1) / chips
-            total["collectives"] += one.times * sent / sending
-        else:
-            total["unestimated"] += one.times * one.bytes / tpu.hbm_bandwidth
+        total[_SOURCE[one.kind]] += _seconds(one, tpu, link)
     return total
+
+
+def parts(work: Iterable[Work], tpu: Tpu, shape: tuple[int, ...]) -> dict[str, float]:
+    """The same seconds by what they are spent on: the names of `PARTS`."""
+    link = _sending(tpu, shape)
+    total = dict.fromkeys(PARTS, 0.0)
+    for one in work:
+        total[next(name for name, holds in PARTS.items() if holds(one))] += _seconds(one, tpu, link)
+    return total
+
+
+# What a step's time is spent on: the first that holds of its work.
+PARTS: dict[str, Callable[[Work], bool]] = {
+    "collectives": lambda one: one.kind == "collective",
+    "kernels of attention": lambda one: one.kind == "kernel",
+    "products, and what is fused with them": lambda one: one.product,
+    "blocks: all other passes": lambda one: bool(re.search(r"/layer_\d+", one.scope)),
+    "heads and losses": lambda one: bool(
+        re.search(r"/(masked_lm|pooler|next_sentence)|jvp\(\)|jvp\(jit", one.scope)
+    ),
+    "embeddings": lambda one: "jvp(" in one.scope,
+    "optimizer and norms": lambda one: bool(one.scope),
+    "copies": lambda one: True,
+}
+
+_SOURCE = {
+    "estimated": "estimated",
+    "kernel": "kernels",
+    "collective": "collectives",
+    "memory": "unestimated",
+    "copy": "unestimated",
+}
+
+
+class _Link(NamedTuple):
+    """How many chips exchange something, and the bytes/s that each sends."""
+
+    chips: int
+    bandwidth: float
+
+
+def _sending(tpu: Tpu, shape: tuple[int, ...]) -> _Link:
+    axes = sum(n > 1 for n in shape)
+    torus = all(n % tpu.torus == 0 for n in shape)
+    return _Link(math.prod(shape), tpu.link_bandwidth * max(axes, 1) * (2 if torus else 1))
+
+
+def _seconds(one: Work, tpu: Tpu, link: _Link) -> float:
+    """Of all times that it runs."""
+    if one.overlapped:
+        return 0.0
+    if one.kind == "estimated":
+        once = one.cycles / tpu.clock
+    elif one.kind == "kernel":
+        once = max(one.flops / tpu.peak, one.bytes / tpu.hbm_bandwidth)
+    elif one.kind == "collective":
+        sent = _PASSES.get(one.name, 1) * one.bytes * (link.chips - 1) / link.chips
+        once = sent / link.bandwidth
+    else:
+        once = one.bytes / tpu.hbm_bandwidth
+    return one.times * once
 
 
 def collectives(work: Iterable[Work]) -> list[Json]:

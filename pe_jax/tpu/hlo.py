@@ -34,6 +34,7 @@ _FREE = {
     "partition-id",
     "replica-id",
 }
+_PRODUCTS = {"convolution", "dot"}  # On TPUs the first stands for both.
 _KERNEL = "tpu_custom_call"  # A Pallas kernel; the compiler's other custom calls are bookkeeping.
 
 
@@ -77,6 +78,8 @@ class Work(NamedTuple):
       overlapped: whether it runs concurrently with the computation.
       chain: identifies a collective that runs in parts, each concurrently with another matmul; it
         counts once.
+      scope: the path of JAX that it comes from, such as `jit(step)/jvp(Bert)/layer_0/mul`.
+      product: whether it is, or is fused with, a product of matrices.
     """
 
     kind: Literal["estimated", "kernel", "memory", "collective", "copy"]
@@ -87,6 +90,8 @@ class Work(NamedTuple):
     bytes: int = 0
     overlapped: bool = False
     chain: str = ""
+    scope: str = ""
+    product: bool = False
 
 
 class Reading(NamedTuple):
@@ -184,25 +189,41 @@ def _walk(module: Module, computation: str, times: int, unknown: list[str]) -> I
         elif one.opcode == "fusion":
             inner = list(_inner_collectives(module, one.called("calls"), times))
             yield from inner
-            yield from _itself(one, instructions, times) if not inner or _cycles(one) else ()
+            yield from (
+                _itself(one, instructions, times, module) if not inner or _cycles(one) else ()
+            )
         else:
-            yield from _itself(one, instructions, times)
+            yield from _itself(one, instructions, times, module)
 
 
-def _itself(one: Instruction, among: dict[str, Instruction], times: int) -> Iterator[Work]:
+def _itself(
+    one: Instruction, among: dict[str, Instruction], times: int, module: Module
+) -> Iterator[Work]:
     """The work of one instruction; nothing if it takes no time."""
     moved = shape_bytes(one.shape) + _operand_bytes(one, among)
+    found = re.search(r'op_name="([^"]*)"', one.attributes)
+    path = found[1] if found else ""
     if cycles := _cycles(one):
-        yield Work("estimated", one.name, times, cycles=cycles)
+        product = _multiplies(one, module)
+        yield Work("estimated", one.name, times, cycles=cycles, scope=path, product=product)
     elif one.opcode == "custom-call":
         if f'custom_call_target="{_KERNEL}"' in one.attributes:
             stated = _backend_config(one).get("custom_call_config", {}).get("cost_estimate", {})
             flops, bytes = (int(stated.get(key, 0)) for key in ("flops", "bytes_accessed"))
-            yield Work("kernel", one.name, times, flops=flops, bytes=bytes or moved)
+            bytes = bytes or moved
+            yield Work("kernel", one.name, times, flops=flops, bytes=bytes, scope=path)
     elif one.opcode.endswith("-done"):
         yield Work("copy", one.name, times, bytes=shape_bytes(one.shape), overlapped=True)
     elif one.opcode not in _FREE and not one.opcode.endswith("-start"):
-        yield Work("memory", one.name, times, bytes=moved)
+        yield Work("memory", one.name, times, bytes=moved, scope=path)
+
+
+def _multiplies(one: Instruction, module: Module) -> bool:
+    """Whether an instruction is a product of matrices or has one within it."""
+    if one.opcode == "fusion":
+        inner = module.computations[one.called("calls")].values()
+        return any(_multiplies(other, module) for other in inner)
+    return one.opcode in _PRODUCTS
 
 
 def _collective(

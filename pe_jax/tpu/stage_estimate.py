@@ -39,6 +39,7 @@ class Costs:
       collectives: see `costs.collectives`.
       copied: bytes that are copied asynchronously.
       seconds: by kind of work, see `costs.seconds`.
+      parts: the same by what they are spent on, see `costs.parts`.
       mfu: the model's FLOPs over those seconds at the chips' peak.
       unknown_loops: how many loops of unknown trip count `seconds` counts as run once.
     """
@@ -48,6 +49,7 @@ class Costs:
     collectives: list[Json]
     copied: int
     seconds: dict[str, float]
+    parts: dict[str, float]
     mfu: float
     unknown_loops: int
 
@@ -134,6 +136,7 @@ def _costs(
         collectives=tpu_costs.collectives(reading.work),
         copied=sum(one.times * one.bytes for one in reading.work if one.kind == "copy"),
         seconds=seconds,
+        parts=tpu_costs.parts(reading.work, chips.tpu, chips.shape),
         mfu=model_flops / sum(seconds.values()) / (chips.tpu.peak * chips.mesh.size),
         unknown_loops=len(reading.unknown_loops),
     )
