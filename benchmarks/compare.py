@@ -1,13 +1,14 @@
-"""Is this commit as fast as another, and does it compute the same? The training step of both.
+"""Is this commit as fast as another, and does it compute the same? Steps, a sweep, the start.
 
 Command:  git worktree add ../old COMMIT; python benchmarks/compare.py ../old .
 Hardware: one CPU, otherwise idle; any device that jax finds.
-Time:     about two minutes an encoding and shape, half of them compiling.
+Time:     about two minutes an encoding and shape, half of them compiling; a minute for the rest.
 
-Each checkout runs `train.py`'s step in a process of its own, on the same batch from the same seed.
+Each checkout runs `train.py`'s step in a process of its own, on the same batch from the same seed;
+a sweep of general matrices likewise; and its start, `train.py --help`, in a new process each time.
 They take turns; a ratio is the second checkout's time over the first's in the same round. Printed
 are the median of the ratios with the least and the greatest, and the losses after the same number
-of steps.
+of steps, or the means of the sweep's results.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from _step import make_batch
 from absl import app, flags
 
+_PARTS = flags.DEFINE_list("parts", ["step", "sweep", "start"], "What to compare.")
 _ENCODINGS = flags.DEFINE_list(
     "encodings",
     ["learned_absolute", "learned_relative", "learnable_sinusoidal_relative"],
@@ -39,9 +43,9 @@ _STEPS = flags.DEFINE_integer("steps", 4, "Of a round.")
 class Side:
     """A checkout's step, which runs when told to."""
 
-    def __init__(self, checkout: Path, job: dict):
+    def __init__(self, checkout: Path, worker: Path, job: dict):
         self.process = subprocess.Popen(
-            [sys.executable, checkout / "benchmarks" / "_jax_worker.py", json.dumps(job)],
+            [sys.executable, worker, json.dumps(job)],
             cwd=checkout,
             env={**os.environ, "PYTHONPATH": str(checkout)},
             stdin=subprocess.PIPE,
@@ -71,8 +75,8 @@ class Side:
         return json.loads(line)
 
 
-def compare(old: Path, new: Path, position: str, shape: str, folder: Path) -> str:
-    """A line for one encoding and shape."""
+def step(checkouts: list[Path], position: str, shape: str, folder: Path) -> str:
+    """The training step with one encoding at one shape; each checkout's own worker runs it."""
     rows, length = (int(n) for n in shape.split("x"))
     vocab_size = 30_522
     batch = folder / f"{shape}.npz"
@@ -87,35 +91,90 @@ def compare(old: Path, new: Path, position: str, shape: str, folder: Path) -> st
         "learning_rate": 1e-4,
         "weight_decay": 0.01,
     }
-    sides = [Side(checkout, job) for checkout in (old, new)]
-    rounds = [
-        # Each goes first in every other round.
-        dict(zip(order, [sides[i].run(_STEPS.value) for i in order], strict=True))
-        for number in range(_ROUNDS.value)
-        for order in [(0, 1) if number % 2 else (1, 0)]
-    ]
+    worker = Path("benchmarks", "_jax_worker.py")
+    sides = [Side(checkout, checkout / worker, job) for checkout in checkouts]
+    return f"{_SIZE.value} {_DTYPE.value} {shape} {position:31s} {_served(sides, 'losses')}"
+
+
+def sweep(checkouts: list[Path], length: int, count: int, folder: Path) -> str:
+    """The matrices of sinusoids, by the worker here: an older checkout may have none."""
+    settings = folder / "settings.npz"
+    frequencies = np.exp(np.random.default_rng(0).uniform(np.log(1e-4), 0, (count, 32)))
+    np.savez(settings, frequencies=frequencies.astype(np.float32))
+    worker = Path(__file__).resolve().with_name("_sweep_worker.py")
+    job = {"batch": str(settings), "length": length}
+    sides = [Side(checkout, worker, job) for checkout in checkouts]
+    return f"{f'sweep, {count} matrices, L = {length}':44s} {_served(sides, 'means')}"
+
+
+def start(checkouts: list[Path]) -> str:
+    """Until `train.py --help` is over: what is imported before anything runs."""
+
+    def seconds(checkout: Path) -> float:
+        begin = time.perf_counter()
+        command = [sys.executable, checkout / "train.py", "--help"]
+        env = {**os.environ, "PYTHONPATH": str(checkout)}
+        subprocess.run(command, cwd=checkout, env=env, capture_output=True, check=False)
+        return time.perf_counter() - begin
+
+    in_turns([lambda one=one: seconds(one) for one in checkouts], rounds=1)  # Writes byte code.
+    rounds = in_turns([lambda one=one: seconds(one) for one in checkouts], _ROUNDS.value)
+    return f"{'start, train.py --help':44s} {_ratio(rounds)}"
+
+
+def in_turns(sides: list[Callable[[], float]], rounds: int) -> list[list[float]]:
+    """Seconds of both sides in every round; each goes first in every other one."""
+    found = []
+    for number in range(rounds):
+        order = (0, 1) if number % 2 else (1, 0)
+        took = {i: sides[i]() for i in order}
+        found.append([took[0], took[1]])
+    return found
+
+
+def _served(sides: list[Side], what: str) -> str:
+    """The ratio of two workers, and how far apart the numbers are that they computed."""
+    last = [0.0, 0.0]
+
+    def seconds(i: int) -> float:
+        answer = sides[i].run(_STEPS.value)
+        last[i] = answer["last_loss"]
+        return answer["seconds"]
+
+    rounds = in_turns([lambda: seconds(0), lambda: seconds(1)], _ROUNDS.value)
     for side in sides:
         side.close()
-    ratios = [one[1]["seconds"] / one[0]["seconds"] for one in rounds]
-    milliseconds = [1e3 * statistics.median(one[i]["seconds"] for one in rounds) for i in (0, 1)]
-    losses = [(sides[i].about["first_loss"], rounds[-1][i]["last_loss"]) for i in (0, 1)]
-    apart = max(abs(a - b) for a, b in zip(*losses, strict=True))
+    numbers = [(side.about["first_loss"], end) for side, end in zip(sides, last, strict=True)]
+    apart = max(abs(a - b) for a, b in zip(*numbers, strict=True))
+    new = numbers[1]
+    return f"{_ratio(rounds)}; {what} {new[0]:.4f} to {new[1]:.4f}, at most {apart:.0e} apart"
+
+
+def _ratio(rounds: list[list[float]]) -> str:
+    old, new = (1e3 * statistics.median(side) for side in zip(*rounds, strict=True))
+    ratios = [b / a for a, b in rounds]
     return (
-        f"{_SIZE.value} {_DTYPE.value} {shape} {position:31s} {milliseconds[0]:7.1f} -> "
-        f"{milliseconds[1]:7.1f} ms, ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} to "
-        f"{max(ratios):.3f}); losses {losses[1][0]:.4f} to {losses[1][1]:.4f}, "
-        f"at most {apart:.0e} apart"
+        f"{old:7.1f} -> {new:7.1f} ms, ratio {statistics.median(ratios):.3f} "
+        f"({min(ratios):.3f} to {max(ratios):.3f})"
     )
 
 
 def main(argv: list[str]) -> None:
     if len(argv) != 3:
         raise app.UsageError("Give two checkouts: benchmarks/compare.py OLD NEW.")
-    old, new = (Path(checkout).resolve() for checkout in argv[1:])
+    if unknown := set(_PARTS.value) - {"step", "sweep", "start"}:
+        raise app.UsageError(f"--parts are step, sweep and start, not {', '.join(unknown)}.")
+    checkouts = [Path(checkout).resolve() for checkout in argv[1:]]
     with tempfile.TemporaryDirectory() as folder:
-        for shape in _SHAPES.value:
-            for position in _ENCODINGS.value:
-                print(compare(old, new, position, shape, Path(folder)), flush=True)
+        if "start" in _PARTS.value:
+            print(start(checkouts), flush=True)
+        if "sweep" in _PARTS.value:
+            for length, count in ((128, 200), (512, 25)):
+                print(sweep(checkouts, length, count, Path(folder)), flush=True)
+        if "step" in _PARTS.value:
+            for shape in _SHAPES.value:
+                for position in _ENCODINGS.value:
+                    print(step(checkouts, position, shape, Path(folder)), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pe_jax import data, encodings
 from pe_jax.models import BertConfig, frequencies, train_flops
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
-from pe_jax.tasks import losses, pretraining
+from pe_jax.tasks import losses, pretraining, run
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.model_config import model_config
 from pe_jax.training import chips, sharding, workdir
@@ -660,3 +660,12 @@ def test_a_gradient_step_is_optax_adam(tmp_path):
     theirs = optax.adamw(0.1, eps=1e-6, weight_decay=0.01)
     a, b = (o.update(grads, o.init(params), params)[0]["kernel"] for o in (ours, theirs))
     np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "has"), [("avx2 avx512f", False), ("avx512_bf16", True), ("fp asimd bf16", True)]
+)
+def test_whether_a_cpu_multiplies_bfloat16(flags, has, tmp_path):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} sse\n")
+    assert run._multiplies_bfloat16(str(tmp_path / "cpuinfo")) is has
+    assert run._multiplies_bfloat16(str(tmp_path / "no such file"))

@@ -59,6 +59,18 @@ def _introduce_model(model: ConfigDict, params: Params, seeds: int) -> None:
     of_positions = count(params["bert"].get("position", {}))
     tell("Model", f"{model.size}, {model.dtype}: {count(params):,} parameters")
     tell("Positions", f"{model.position}: {of_positions:,} of them")
+    if model.dtype == "bfloat16" and jax.default_backend() == "cpu" and not _multiplies_bfloat16():
+        tell("Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster")
+
+
+def _multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Whether the CPU has such instructions; True where it is not known (docs/performance.md)."""
+    try:
+        flags = set(Path(cpuinfo).read_text(encoding="utf-8").split())
+    except OSError:
+        return True
+    # x86: tiles, vectors; "bf16" is ARM's.
+    return bool({"amx_bf16", "avx512_bf16", "bf16"} & flags)
 
 
 def saved_tokenizer(folder: Path) -> Path:
