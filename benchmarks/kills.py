@@ -35,11 +35,10 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 _KILLS = flags.DEFINE_integer("kills", 100, "How often, all kinds together.")
-_KINDS = flags.DEFINE_list("kinds", [], "Some of them; default all.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the moments.")
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
 
-_HANGS = 180  # Seconds, in which each of these runs ends.
+_HANGS = 600  # Seconds, in which each of these runs ends.
 _TRIES_AGAIN = 75
 _OF_ONE_RUN = 7  # Kills; then it is left to end.
 _HOW = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM}
@@ -118,6 +117,9 @@ KINDS = {
 }
 
 
+_KINDS = flags.DEFINE_multi_enum("kind", [*KINDS], [*KINDS], "One of them; may be repeated.")
+
+
 class Process(NamedTuple):
     """A process of a run, and the file that it prints to."""
 
@@ -130,7 +132,8 @@ def started(kind: Kind, data: Path, folder: Path, settings: object = None) -> li
     folder.mkdir(exist_ok=True)
     values = kind.settings(data) if settings is None else settings
     assert isinstance(values, dict)
-    values = values | {"data.cache_dir": folder / "text"}
+    if kind.config == "quickstart":
+        values = values | {"data.cache_dir": folder / "text"}
     command = [sys.executable, "train.py", f"--config=configs/{kind.config}.py"]
     command += [f"--config.{key}={value}" for key, value in values.items()]
     command += [f"--workdir={folder / 'run'}"]
@@ -285,7 +288,7 @@ def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     path = Path(_OUT.value)
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    names = _KINDS.value or [*KINDS]
+    names = _KINDS.value
     for name in names:
         before = sum(line["kind"] == name and "how" in line for line in lines)
         left = _KILLS.value // len(names) - before

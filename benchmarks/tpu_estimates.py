@@ -1,7 +1,7 @@
 """What would BERT's training step cost on TPUs, by encoding? Compiled for them, nothing run.
 
     python benchmarks/tpu_estimates.py --out=estimates.jsonl [--encodings=...] [--lengths=128,512]
-        [--rows=16,8] [--topologies=v5e:2x4,v5e:16x16,v6e:2x4,v4:2x2x2] [--size=base]
+        [--rows=64,16] [--topologies=v5e:2x4,v5e:16x16,v6e:2x4,v4:2x2x2] [--size=base]
         [--scan_layers]
 
 Each compilation takes about a minute; what is done is a line of --out, and the same command goes

@@ -179,6 +179,13 @@ def nonsense(key, value, default):
     return not math.isfinite(value) or value < 0 or value > 2**32
 
 
+def near(value):
+    """Values that may well be meant."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return [value, type(value)(value / 2), value * 2, value + 1]
+    return [value]
+
+
 def test_configs(fuzz):
     resolve = {"pretraining": pretraining.resolve, **dict.fromkeys(finetuning.TASKS, None)}
 
@@ -187,7 +194,7 @@ def test_configs(fuzz):
         known, defaults = sorted(SCHEMAS[config.task].kinds), flatten(config.to_dict())
         changes = {}
         for key in draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True)):
-            value = draw(VALUES)
+            value = draw(st.one_of(VALUES, st.sampled_from(near(defaults[key]))))
             changes[key] = tuple(value) if isinstance(value, list) else value
             config = changed(config, key, changes[key])
         names = [key.rpartition(".")[2] for key in changes]
@@ -255,10 +262,12 @@ def test_commands(fuzz, tmp_path, monkeypatch):
         args += draw(
             st.sampled_from([[f"--workdir={tmp_path / 'run'}"]] * 3 + [[], ["--workdir="]])
         )
-        keys = [f"config.{key}" for key in flatten(shipped(name).to_dict())]
+        defaults = flatten(shipped(name).to_dict())
+        keys = [f"config.{key}" for key in defaults]
         own = [*keys, *FLAGS[script], *FLAGS[script], "config.fo", "foo", "config"]
         for flag in draw(st.lists(st.sampled_from(own), max_size=3)):
-            args.append(f"--{flag}={draw(ODD)}")
+            default = defaults.get(flag.removeprefix("config."), "")
+            args.append(f"--{flag}={draw(st.one_of(ODD, st.sampled_from(near(default))))}")
         code, _, err = call(script, *args)
         assert code == 1 and "Traceback" not in err, (args, err)
         lines = [line for line in err.splitlines() if line.startswith("error: ")]

@@ -24,7 +24,7 @@ with extra("train", SystemExit):
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import without_images
-    from pe_jax.files import reachable_path
+    from pe_jax.files import reachable_path, to_path
     from pe_jax.schema import check
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
@@ -62,7 +62,7 @@ def _out(default: str) -> Path:
 def _run_folders() -> list[Path]:
     folders = [reachable_path(_WORKDIR.value)] if _WORKDIR.value else []
     if _RUNS.value:
-        paths = map(Path, sorted(glob.glob(str(Path(_RUNS.value).expanduser()))))
+        paths = map(Path, sorted(glob.glob(str(to_path(_RUNS.value)))))
         found = [path for path in paths if (path / "config.json").exists()]
         if not found:
             raise ValueError(f"No runs at {_RUNS.value}: no folder there has a config.json.")
@@ -126,9 +126,7 @@ def _properties(config: ConfigDict) -> tuple[str, Path]:
     subjects += [property_report.from_name(name, config, config.seed) for name in names]
     for one in _CHECKPOINTS.value:
         name, _, path = one.rpartition("=")
-        subjects.append(
-            property_report.from_checkpoint(Path(path).expanduser(), config.family, name)
-        )
+        subjects.append(property_report.from_checkpoint(to_path(path), config.family, name))
     return property_report.measure_properties(subjects, config, out), out
 
 

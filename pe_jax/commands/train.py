@@ -121,9 +121,10 @@ def _train(task: Callable[[ConfigDict, Path], tuple[str, Path]], workdir: str) -
 
 
 def _only_compile(topology: str) -> None:
+    from pe_jax.files import to_path
     from pe_jax.tpu.compile_report import compile_for
 
-    out = Path(_OUT.value).expanduser() if _OUT.value else None
+    out = to_path(_OUT.value) if _OUT.value else None
     for part in compile_for(_CONFIG.value, topology, find_largest=_LARGEST_BATCH.value, out=out):
         print(part, flush=True)
 

@@ -42,7 +42,7 @@ def answers(config: BertConfig) -> Outputs:
     model = BertForSymbols(config)
 
     def outputs(params: Params, batch: Batch, key: jax.Array | None = None) -> dict[str, jax.Array]:
-        logits = model.apply(
+        logits: jax.Array = model.apply(  # type: ignore[assignment]
             {"params": params},
             batch["tokens"],
             batch["valid"],
