@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Notes its name and arguments, each ended by a NUL, the call by another one; then does what the file
-# `answers` says in bash.
+# Notes its name and arguments, each ended by a NUL, the call by another one; then does what the
+# file `answers` says in bash.
 STUB = """#!/usr/bin/env bash
 name=${0##*/} here=${0%/*}
 printf '%s\\0' "$name" "$@" '' >> "$here/calls"
