@@ -4,6 +4,9 @@ import dataclasses
 import os
 import signal
 import socket
+import subprocess
+import sys
+import threading
 from concurrent import futures
 
 import jax
@@ -11,6 +14,8 @@ import numpy as np
 import pytest
 import tiny
 
+from pe_jax.data.in_turn import in_turn
+from pe_jax.data.made_once import made_once
 from pe_jax.tasks import pretraining
 from pe_jax.training import hosts, rendezvous, sharding
 from pe_jax.training.checkpointing import newest_params
@@ -104,6 +109,62 @@ def test_hosts_meet():
         "in 0.5 s (Connection refused)."
     )
     assert sum("two hosts have --host=1" in one for one in meet((3, 0), (3, 1), (3, 1))) == 3
+
+
+def test_hosts_that_share_a_cache_tokenize_once(tmp_path, capsys):
+    """The second one waits for the first, and takes what that has made."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def make(folder):
+        (folder / "tokens").write_text("1 2 3")
+        begun.set()
+        assert go_on.wait(10)
+
+    with futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(made_once, tmp_path / "corpus", make)
+        assert begun.wait(10)
+        second = pool.submit(made_once, tmp_path / "corpus", lambda _: pytest.fail("made twice"))
+        with pytest.raises(ValueError, match=rf"process {os.getpid()} on .* has been making .*corp"):
+            in_turn(tmp_path / "corpus", longest=0).__enter__()
+        go_on.set()
+        assert first.result(10) == second.result(10) == tmp_path / "corpus"
+    assert f"Waiting for process {os.getpid()} on " in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_a_host_that_is_killed_is_not_waited_for(tmp_path):
+    program = "import pathlib, sys, time\nfrom pe_jax.data.in_turn import in_turn\n"
+    program += "with in_turn(pathlib.Path(sys.argv[1])): print('in', flush=True), time.sleep(60)"
+    command = [sys.executable, "-c", program, tmp_path / "corpus"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline()
+        other.kill()
+    with in_turn(tmp_path / "corpus", longest=5):
+        pass
+
+
+SLURM = {
+    **{"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NTASKS": "2"},
+    **{"SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_NODES": "2"},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "4"}, [0, 1, 2, 3]),
+        ({"SLURM_GPUS_ON_NODE": "4", "SLURM_NTASKS": "8"}, None),  # One for each task: JAX's way.
+        ({"SLURM_GPUS_ON_NODE": "4", "JAX_LOCAL_DEVICE_IDS": "1"}, None),
+        ({}, None),
+    ],
+)
+def test_a_process_for_each_node_has_its_gpus(monkeypatch, changes, devices):
+    for name, value in {**SLURM, **changes}.items():
+        monkeypatch.setenv(name, value)
+    asked = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **values: asked.append(values))
+    hosts.connect("auto", None, None, 10)
+    assert asked[0]["local_device_ids"] == devices and asked[0]["process_id"] is None
 
 
 @dataclasses.dataclass(frozen=True)

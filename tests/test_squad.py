@@ -1,9 +1,12 @@
 """Questions, their windows, the answers decoded from logits, and the official scores."""
 
 import json
+import shlex
 import string
 import sys
 import unicodedata
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -114,6 +117,27 @@ def test_a_tfds_dataset_without_tensorflow(tmp_path):
         data.load_questions("tiny_texts", "train", folder)
     with pytest.raises(ValueError, match="No tfds dataset 'no_such_questions'"):
         data.load_questions("no_such_questions", "train", folder)
+
+
+def test_a_dataset_that_is_not_prepared(tmp_path):
+    """The error has the command that prepares it, run here up to the download."""
+    pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
+    from pe_jax.data.prepared import open_prepared
+
+    folder = str(tmp_path / "a folder")
+    with pytest.raises(ValueError, match="it is not prepared in .*wiki40b/en/") as found:
+        open_prepared("wiki40b/en", "train", folder)
+    command = next(line for line in str(found.value).splitlines() if " -c " in line)
+    python, flag, program = shlex.split(command)
+    assert (python, flag) == (sys.executable, "-c")
+    prepared = []
+    with mock.patch("tensorflow_datasets.core.DatasetBuilder.download_and_prepare", autospec=True,
+                    side_effect=lambda builder: prepared.append(builder)):  # fmt: skip
+        exec(program, {})
+    (builder,) = prepared
+    assert (builder.info.full_name, builder.info.file_format.value) == (
+        "wiki40b/en/1.3.0", "array_record")  # fmt: skip
+    assert Path(builder.data_dir).is_relative_to(folder)
 
 
 def test_the_official_format(tmp_path):

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pe_jax.console.terminal import say
+from pe_jax.data.in_turn import in_turn
 from pe_jax.files import flush_to_disk, sha256
 from pe_jax.leftovers import own_prefix, sweep
 
@@ -24,22 +25,28 @@ _DIGESTS = "sha256.json"
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """`folder`, written by `make(temporary folder)` unless it is there and undamaged."""
-    if folder.exists():
-        damaged = _damaged(folder)
-        if not damaged:
-            return folder
-        say(f"{folder / damaged} is not as it was written: dropped, and made again.")
-        _drop(folder)
+    """`folder`, written by `make(temporary folder)` unless it is there and undamaged.
+
+    Where several processes need it, one makes it while the others wait.
+    """
+    if not _damaged(folder):
+        return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    sweep(folder.parent)
-    temporary = _temporary(folder.parent)
-    try:
-        make(temporary)
-        _seal(temporary)
-        _rename(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with in_turn(folder):
+        damaged = _damaged(folder)
+        if not damaged:  # It was made in the meantime.
+            return folder
+        if folder.exists():
+            say(f"{folder / damaged} is not as it was written: dropped, and made again.")
+            _drop(folder)
+        sweep(folder.parent)
+        temporary = _temporary(folder.parent)
+        try:
+            make(temporary)
+            _seal(temporary)
+            _rename(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
+import shlex
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,21 +33,47 @@ def open_prepared(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
         raise ValueError(
             f"The dataset {name!r} needs tensorflow-datasets (the extra tfds): {error}."
         ) from error
+    builder = _builder(tfds, name, data_dir)
     try:
-        builder = tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+        builder.info.splits[split]
+    except (KeyError, ValueError) as error:  # tfds's own message does not say what to do.
+        known = ", ".join(builder.info.splits)
+        what = f"no split {split!r} in {builder.data_dir} (splits: {known})."
+        if not known:
+            what = f"it is not prepared in {builder.data_dir}. {_how_to_prepare(name, data_dir)}"
+        raise ValueError(f"{name!r}: {what}") from error
+    return builder
+
+
+def _builder(tfds: ModuleType, name: str, data_dir: str) -> DatasetBuilder:
+    """The builder of a dataset that is in `data_dir`, or that tfds could prepare there."""
+    find = lambda: tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+    try:
+        return find()
+    except tfds.core.DatasetNotFoundError:
+        pass
+    with contextlib.suppress(ImportError):  # What it can prepare, it knows once this is imported.
+        importlib.import_module("tensorflow_datasets.text")
+    try:
+        return find()
     except tfds.core.DatasetNotFoundError as error:  # Its message lists every dataset of tfds.
         raise ValueError(
             f"No tfds dataset {name!r}: tfds does not know the name, and it is not in "
             f"{data_dir or 'the default folder of tfds'}. Check the name, or point "
             "--config.data.data_dir at a folder that has it."
         ) from error
-    try:
-        builder.info.splits[split]
-    except (KeyError, ValueError) as error:  # tfds's own message does not say what to do.
-        known = ", ".join(builder.info.splits) or "none, it is not prepared there"
-        raise ValueError(
-            f"{name!r}: no split {split!r} in {builder.data_dir} (splits: {known}). Prepare it "
-            "with tfds.builder(name, file_format='array_record').download_and_prepare(), or point "
-            "--config.data.data_dir at a folder that has it."
-        ) from error
-    return builder
+
+
+def _how_to_prepare(name: str, data_dir: str) -> str:
+    folder = f", data_dir={json.dumps(data_dir)}" if data_dir else ""
+    program = (
+        "import tensorflow_datasets as tfds, tensorflow_datasets.text; "
+        f'tfds.builder({json.dumps(name)}{folder}, file_format="array_record")'
+        ".download_and_prepare()"
+    )
+    return (
+        "Prepare it once, where there is a network:\n"
+        f"  {shlex.quote(sys.executable)} -c {shlex.quote(program)}\n"
+        "(what it needs beyond the extra tfds it names), or point --config.data.data_dir at a "
+        "folder that has it."
+    )

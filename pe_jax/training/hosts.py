@@ -6,6 +6,7 @@ The coordinator is host 0, which notices when another is lost.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 
@@ -23,6 +24,17 @@ def _is_address(text: str) -> bool:
     """Whether it is HOST:PORT, the host a name, an IPv4 address or one of IPv6 in brackets."""
     found = re.fullmatch(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})", text)
     return found is not None and 1 <= int(found[1]) <= 65535
+
+
+def _gpus_of_a_node() -> list[int] | None:
+    """All of them, under Slurm with one process a node: JAX would take the first alone there, as
+    if there were one process for each. None leaves it to JAX."""
+    tasks, nodes, gpus = (
+        os.environ.get(f"SLURM_{name}") for name in ("NTASKS", "STEP_NUM_NODES", "GPUS_ON_NODE")
+    )
+    if tasks is None or tasks != nodes or not gpus or "JAX_LOCAL_DEVICE_IDS" in os.environ:
+        return None
+    return list(range(int(gpus)))
 
 
 def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: int) -> None:
@@ -61,6 +73,7 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
             coordinator_address=None if auto else coordinator,
             num_processes=hosts,
             process_id=host,
+            local_device_ids=_gpus_of_a_node() if auto else None,
             heartbeat_timeout_seconds=lost_after,
             initialization_timeout=_WAIT,
         )
