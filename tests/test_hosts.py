@@ -124,7 +124,9 @@ def test_hosts_that_share_a_cache_tokenize_once(tmp_path, capsys):
         first = pool.submit(made_once, tmp_path / "corpus", make)
         assert begun.wait(10)
         second = pool.submit(made_once, tmp_path / "corpus", lambda _: pytest.fail("made twice"))
-        with pytest.raises(ValueError, match=rf"process {os.getpid()} on .* has been making .*corp"):
+        with pytest.raises(
+            ValueError, match=rf"process {os.getpid()} on .* has been making .*corp"
+        ):
             in_turn(tmp_path / "corpus", longest=0).__enter__()
         go_on.set()
         assert first.result(10) == second.result(10) == tmp_path / "corpus"
