@@ -115,7 +115,7 @@ def test_queries_and_keys_are_those_of_the_model(layer):
     apply = jax.jit(functools.partial(bert.apply, capture_intermediates=True))
     _, state = apply({"params": params}, tokens)
     inside = state["intermediates"][f"layer_{layer}"]["attention"]
-    v = inside["qkv"]["__call__"][0][:, :, 2]
+    _, _, v = inside["qkv"]["__call__"][0]
     weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2, axis=-1)  # sqrt(d) = 2
     out = params[f"layer_{layer}"]["attention"]["out"]
     expected = jnp.einsum("bhqk,bkhd,hde->bqe", weights, v, out["kernel"]) + out["bias"]

@@ -617,7 +617,7 @@ def test_transplant_lists_every_mismatch():
             "not both.* Got config.stage1.steps=12, config.stage1.epochs=1.0",
         ),
         ({"stage1.batch_size": 6}, "6 rows does not divide among 4 devices"),
-        ({"parallel": "pmapp"}, "one of jit, fsdp, pmap, got 'pmapp'"),
+        ({"parallel": "pmapp"}, "one of jit, fsdp, pmap, pmap_bfloat16, got 'pmapp'"),
         ({"optimizer.name": "adam"}, "one of adamw, lamb, got 'adam'"),
         ({"data.source": "/nowhere/*.txt"}, "No file matches"),
         ({"data.vocab": "/nowhere/vocab.txt"}, "No tokenizer at"),

@@ -72,6 +72,15 @@ def attention(
       ValueError: for positions or hidden states that do not fit q and k, a mask that is not bool,
         missing parameters, an encoding for causal attention that is not joined with `causal`, or a
         form that is unknown, or named and unable to compute a term of `encoding`.
+
+    Example:
+      >>> import jax
+      >>> from pe_jax import encodings
+      >>> from pe_jax.attention import attention
+      >>> encoding = encodings.learned_relative(8, clip=16)
+      >>> q = k = v = jax.random.normal(jax.random.key(0), (2, 10, 4, 8))
+      >>> attention(q, k, v, encoding, encoding.init(jax.random.key(1))).shape
+      (2, 10, 4, 8)
     """
     encoding = encoding if encoding is not None else none()
     context = completed(context, encoding, q.shape[1], k.shape[1])

@@ -498,6 +498,13 @@ def embed(
     Raises:
       ValueError: for something else than an encoding, positions of another length than `x`, past
         the longest position of the encoding, or missing parameters.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from pe_jax import encodings
+      >>> absolute = encodings.sinusoidal_absolute(4)
+      >>> encodings.embed(absolute, {}, jnp.zeros((1, 1, 4))).tolist()  # sin 0, cos 0, ...
+      [[[0.0, 1.0, 0.0, 1.0]]]
     """
     if not isinstance(encoding, PositionEncoding):
         raise ValueError(not_an_encoding(encoding))

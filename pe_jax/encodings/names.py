@@ -123,6 +123,14 @@ def from_name(
       ValueError: for a name, or an option, that is not known (the message lists the near ones), an
         option's value of the wrong type, a family used twice, or encodings that differ from layer
         to layer (see `stack_from_name`).
+
+    Example:
+      >>> from pe_jax import encodings
+      >>> encoding = encodings.from_name(
+      ...     "learned_absolute+rope", hidden_size=256, head_size=64, num_heads=4, max_length=512
+      ... )
+      >>> encoding.name, encodings.parameter_count(encoding)
+      ('learned_absolute+rope', 131072)
     """
     stack = stack_from_name(name, Sizes(hidden_size, head_size, num_heads, max_length))
     if stack.layers:

@@ -45,7 +45,7 @@ class Stack:
     Example:
       >>> from pe_jax import encodings
       >>> near, far = (encodings.rope(64, 12, base=base) for base in (10_000.0, 160_000.0))
-      >>> modern = Stack(layers=(far, near + encodings.window(reach=64), near))
+      >>> modern = encodings.Stack(layers=(far, near + encodings.window(reach=64), near))
     """
 
     common: PositionEncoding = dataclasses.field(default_factory=PositionEncoding)

@@ -28,7 +28,15 @@ from pe_jax.shapes import Array, Bool, Float, Int
 
 
 def proximity(vectors: Float[Array, "*B L D"]) -> Float[Array, "*B L L"]:
-    """Φ = P·Pᵀ, the dot products of position vectors (paper, section 5.1)."""
+    """Φ = P·Pᵀ, the dot products of position vectors (paper, section 5.1).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from pe_jax import encodings, properties
+      >>> vectors = encodings.sinusoid(jnp.arange(64), encodings.default_frequencies(256))
+      >>> properties.proximity(vectors)[0, :4].round().tolist()
+      [128.0, 124.0, 116.0, 105.0]
+    """
     return jnp.einsum("...xd,...yd->...xy", vectors, vectors)
 
 
@@ -54,6 +62,15 @@ def translation_invariance(
 
     Raises:
       ValueError: for fewer than three positions, where every matrix would fit.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from pe_jax import properties
+      >>> distance = jnp.abs(jnp.arange(5.0) - jnp.arange(5.0)[:, None])
+      >>> float(properties.translation_invariance(-distance))
+      0.0
+      >>> round(float(properties.translation_invariance(-distance * jnp.arange(1, 6))), 2)
+      0.08
     """
     positions = phi.shape[-1] - skip
     if positions < 3:
@@ -103,6 +120,14 @@ def monotonicity(
 
     Raises:
       ValueError: if the window holds no pair (2 <= window <= L - 1).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from pe_jax import properties
+      >>> offset = jnp.arange(16.0) - jnp.arange(16.0)[:, None]
+      >>> wave = jnp.cos(offset)  # It falls up to an offset of 3, then rises.
+      >>> float(properties.monotonicity(wave, 3)), round(float(properties.monotonicity(wave)), 2)
+      (0.0, 0.54)
     """
     positions = phi.shape[-1]
     window = positions - 1 if window is None else window
@@ -218,6 +243,13 @@ def symmetry(
     Args:
       length: only the first `length` positions count; default all. May be traced.
       where: only these entries count, of which (y, x) is one as well; default all.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from pe_jax import properties
+      >>> offset = jnp.arange(16.0) - jnp.arange(16.0)[:, None]
+      >>> float(properties.symmetry(jnp.cos(offset))), float(properties.symmetry(offset))
+      (0.0, 1.0)
     """
     if isinstance(phi, Toeplitz):
         if where is None:

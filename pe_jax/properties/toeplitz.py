@@ -60,6 +60,13 @@ def turning_point(values: Float[Array, "*B M"]) -> Int[Array, "*B"]:
     """The first m with ψ(m+1) >= ψ(m), for values ψ(0), ψ(1), ...; M - 1 if there is none.
 
     Up to there the proximity of sinusoids decreases with their distance.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from pe_jax import encodings, properties
+      >>> values = properties.psi(encodings.default_frequencies(768), jnp.arange(512))
+      >>> int(properties.turning_point(values))
+      43
     """
     rising = values[..., 1:] >= values[..., :-1]
     return jnp.where(rising.any(-1), jnp.argmax(rising, axis=-1), values.shape[-1] - 1)

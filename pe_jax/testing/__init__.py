@@ -1,7 +1,8 @@
 """A suite that every position encoding is put through, ours or your own; jax and NumPy only.
 
 >>> from pe_jax import encodings, testing
->>> testing.check(encodings.learned_relative(4, clip=3))["packing"]
+>>> encoding = encodings.learned_relative(4, clip=3)
+>>> testing.CHECKS["packing"].run(testing.Subject(encoding))  # All of them: testing.check(encoding)
 'ok'
 
 `python -m pe_jax.testing rope "alibi+learned_absolute"` prints what holds of encodings by name.
@@ -47,7 +48,7 @@ def check(
       excused: checks that are known not to hold, with the reason. They must fail.
 
     Returns:
-      `{name of the check: "ok", or the reason why it does not apply}`.
+      By the name of the check, `"ok"` or the reason why it does not apply.
 
     Raises:
       AssertionError: that lists everything that is wrong, with the numbers met.

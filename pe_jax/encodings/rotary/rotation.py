@@ -91,4 +91,4 @@ def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
 
 
 def _wide(x: Array) -> jax.Array:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))

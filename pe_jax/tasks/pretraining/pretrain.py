@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import shlex
 from pathlib import Path
 
 import grain
@@ -159,7 +160,7 @@ def run(config: ConfigDict, folder: Path) -> PretrainingExperiment:
     workdir.check(folder, config)
     saved = saved_tokenizer(folder)
     introduce(folder)
-    tell("Text", f"{config.data.source}; tokenized now, unless it is in the cache")
+    _introduce_text(config.data)
     experiment = build(config, saved if saved.exists() else None)
     for stage in experiment.stages:
         epochs = stage.steps * stage.rows / stage.examples
@@ -187,6 +188,18 @@ def run(config: ConfigDict, folder: Path) -> PretrainingExperiment:
     )
     train(training, folder)
     return experiment
+
+
+def _introduce_text(config: ConfigDict) -> None:
+    """Says what is read and, where every host might tokenize the same text, how to do that once."""
+    if config.source.startswith("shards:"):
+        tell("Text", config.source)
+        return
+    tell("Text", f"{config.source}; tokenized now, unless it is in the cache")
+    if sharding.host()[1] > 1 and config.source != "pydoc":
+        tell("Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with")
+        source, vocab = shlex.quote(config.source), config.vocab or "tokenizer.json"
+        tell("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")
 
 
 def transplant_start(experiment: PretrainingExperiment, params: Params) -> tuple[Params, Changes]:

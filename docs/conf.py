@@ -1,0 +1,67 @@
+"""The site, made of this folder's pages and of docstrings.
+
+Command:  pip install '.[docs]'; python -m sphinx -W -b html docs OUT
+"""
+
+import re
+import sys
+import typing
+from pathlib import Path
+
+typing.GENERATING_DOCUMENTATION = True  # jaxtyping's types are then shown as they are written.
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import jaxtyping
+from sphinx.util import inspect
+
+from pe_jax import __version__, shapes
+
+shapes.Array = jaxtyping.Array  # Not a union with NumPy's in each argument.
+
+project = "pe_jax"
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["package.md"]  # The page of the package index, which index.md includes.
+html_theme = "furo"
+html_title = f"pe_jax {release}"
+html_copy_source = False
+myst_heading_anchors = 4  # Links to headings are GitHub's.
+
+default_role = "literal"  # Docstrings have single backticks.
+autodoc_default_options = {"members": True}
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 88
+napoleon_custom_sections = [("Attributes", "params_style")]  # Lines for several at once, no types.
+
+
+def escape(app, what, name, obj, options, lines):
+    """Docstrings are plain text, where |x| and *B mean themselves."""
+    parts = "\n".join(lines).split("`")
+    parts[::2] = [re.sub(r"[|*]", r"\\\g<0>", part) for part in parts[::2]]
+    lines[:] = "`".join(parts).split("\n")
+
+
+def skip(app, what, name, obj, skip, options):
+    """Whether to leave out: fields, which the class describes, and what is not of this library."""
+    module = getattr(obj, "__module__", None) or "pe_jax"
+    return bool(skip or type(obj).__name__ == "_tuplegetter" or not module.startswith("pe_jax"))
+
+
+def shorten(app, what, name, obj, options, signature, returns):
+    """Of Flax modules: defaults by their names, without the fields that every module has."""
+    if what != "class" or not signature:
+        return None
+    if "**kwargs" in signature:  # NNX hides that of __init__.
+        own = inspect.signature(obj.__init__, bound_method=True)
+        signature = inspect.stringify_signature(own, unqualified_typehints=True)
+    signature = re.sub(r",\s*parent: .*\)$", ")", signature, flags=re.S)
+    signature = re.sub(r"<class '([\w.]+)'>", r"\1", signature)
+    signature = re.sub(r"<function [\w.]+<lambda>>", "...", signature)
+    return re.sub(r"<function (\w+)[\w.<>]*>", r"\1", signature), returns
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", escape, priority=400)  # Before napoleon.
+    app.connect("autodoc-skip-member", skip)
+    app.connect("autodoc-process-signature", shorten)
