@@ -6,7 +6,8 @@ encoding is replaced by `config.model.position`. Text: what the paper used canno
 so give your own.
 
 Command:  python train.py --config=configs/pretrain_base.py --workdir=W --config.init=BERT \
-              --config.model.position=learnable_sinusoidal_relative --config.data.source=shards:SHARDS
+              --config.model.position=learnable_sinusoidal_relative \
+              --config.data.source=shards:SHARDS
 Data:     BERT and SHARDS are made by three commands: docs/tpu-pod.md.
 Hardware: TPU v5e-16 or 8 GPUs of 80 GB; on fewer chips set stage2.accumulation.
 Time:     not measured: no such machine was available.
