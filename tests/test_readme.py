@@ -41,8 +41,12 @@ def test_the_module_of_the_readme_sees_the_order(names, name):
 MEASURES = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/measures/*.md"))
 
 
-@pytest.mark.parametrize("page", ["docs/properties.md", *MEASURES])
-def test_the_pages_of_measures(page):
+NOTEBOOKS = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/notebooks/*.md"))
+
+
+@pytest.mark.parametrize("page", ["docs/properties.md", "docs/tutorial.md", *MEASURES, *NOTEBOOKS])
+def test_the_code_of_pages(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # Some write figures.
     found = {}
     for block in blocks(page):
         exec(block, found)
