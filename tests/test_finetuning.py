@@ -155,6 +155,23 @@ def test_what_a_run_leaves(done, pretrained):
     assert "44 training examples" in text
 
 
+def test_training_data_kept_to_select_by(pretrained, tmp_path, cola):
+    """The same examples for every seed and encoding, and none of them in the training data."""
+    kept = []
+    for position in ("learned_absolute", "learned_relative"):
+        c = finetuning.resolve(config(pretrained, position, **{"data.held_out": 0.25}))
+        problem = finetuning.build(c, tmp_path).problem
+        assert problem.held_out_metric == "matthews_held_out"
+        rows = problem.train, problem.held_out["held_out"]
+        assert [len(some.sizes()) for some in rows] == [33, 11]
+        assert set(problem.held_out) == {"validation", "held_out"}
+        of_each = [np.split(some.tokens, some.bounds[1:-1]) for some in rows]
+        train, held_out = ([one.tolist() for one in some] for some in of_each)
+        assert not [one for one in held_out if one in train]
+        kept.append(held_out)
+    assert kept[0] == kept[1]
+
+
 def test_starting_from_a_run(done, pretrained, tmp_path):
     """The encoder is the pretrained one for every seed; heads are drawn by seed."""
     resolved = finetuning.resolve(config(pretrained))
@@ -247,7 +264,7 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
         ({"init": "/nowhere"}, "/nowhere holds no run"),
         ({"task": "snli"}, "config.task is one of cola, .*, squad, got 'snli'"),
         ({"seeds": (1, 1)}, r"config.seeds is a tuple of .* different values, .* got \(1, 1\)"),
-        ({"select": "first"}, "config.select is one of last, best, got 'first'"),
+        ({"select": "first"}, "config.select is one of last, best, held_out, got 'first'"),
         (
             {"data.batch_size": 9},
             "9 rows does not divide among 2 devices .* is 8 or 10",
@@ -285,7 +302,9 @@ def test_the_best_step_of_each_seed(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     made = types.SimpleNamespace(
         config=types.SimpleNamespace(select="best", init="RUN"),
-        problem=types.SimpleNamespace(metric="f1", dataset="A", trained_on="B", baseline={}),
+        problem=types.SimpleNamespace(
+            metric="f1", held_out_metric="exact", dataset="A", trained_on="B", baseline={}
+        ),
         model=types.SimpleNamespace(encoding=encodings.none),
         seeds=(1, 2),
     )
@@ -294,6 +313,8 @@ def test_the_best_step_of_each_seed(tmp_path):
     assert best["scores"] == {"f1": [20.0, 30.0], "exact": [21.0, 32.0]}
     made.config.select = "last"
     assert results(made, tmp_path)["scores"]["f1"] == [20.0, 10.0]
+    made.config.select = "held_out"  # By another score than the one that is reported.
+    assert results(made, tmp_path)["steps"] == [10, 5]
     text = page(best, ["a note"])
     assert "steps 5 to 10" in text and "trained on B: not comparable" in text
     assert "| f1    | 25.00 | 7.07 | –        | 20.00  | 30.00  |" in text
@@ -328,11 +349,23 @@ def squad(pretrained, folder, **changes):
 
 
 def test_questions(pretrained, tmp_path):
-    """Official JSON in, official predictions out; the best of each seed's steps counts."""
-    finetune(squad(pretrained, tmp_path), tmp_path / "run")
+    """Official JSON in, official predictions out; the step counts that is best on questions that
+    were kept from training."""
+    choice = {"data.held_out": 0.2, "select": "held_out"}
+    text = finetune(squad(pretrained, tmp_path, **choice), tmp_path / "run")
+    assert "32 training questions" in text and "8 questions in 8 windows to select by" in text
     found = read(tmp_path / "run" / "results.json")
     assert found["dataset"] == str(tmp_path / "dev.json")
-    assert set(found["scores"]) == {"f1", "exact"} and set(found["steps"]) <= {3, 6}
+    assert set(found["scores"]) == {"f1", "exact", "f1_held_out", "exact_held_out"}
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    for number, seed in enumerate(found["seeds"]):
+        kept = {
+            line["step"]: line[f"held_out/f1_held_out/seed_{seed}"]
+            for line in lines
+            if "held_out/f1" in line
+        }
+        assert found["steps"][number] == max(kept, key=kept.get)
+        assert found["scores"]["f1_held_out"][number] == max(kept.values())
     answers = read(tmp_path / "run" / "predictions" / "step_6" / "seed_2_answers.json")
     assert sorted(answers) == sorted(f"q{n}" for n in range(10)) and all(answers.values())
     assert set(found["baseline"]) == {"f1", "exact"}

@@ -89,6 +89,23 @@ def test_a_table_that_is_too_short_is_not_kept(published, tmp_path):
     assert "bert/position/learned_absolute/table" in set(changes.dropped) & set(changes.new)
 
 
+def test_positions_drawn_anew(published, tmp_path):
+    """With `config.keep_position=False` only the positions are those of the seed."""
+    found = {}
+    for keep in (True, False):
+        own = {"keep_position": keep, "model.position": "learned_absolute"}
+        experiment = pretraining.build(pretraining.resolve(config(tmp_path, published, **own)))
+        fresh = experiment.init().params
+        found[keep], changes = pretraining.transplant_start(experiment, fresh)
+        at = lambda params: np.asarray(params["bert"]["position"]["learned_absolute"]["table"])
+        assert (at(found[keep]) == at(fresh)).all() != keep
+        assert ("bert/position/learned_absolute/table" in changes.kept) == keep
+    for one in found.values():
+        del one["bert"]["position"]
+    shared = zip(*(jax.tree.leaves(found[keep]["bert"]) for keep in (True, False)), strict=True)
+    assert all((np.asarray(a) == np.asarray(b)).all() for a, b in shared)
+
+
 def test_a_size_that_is_given_has_to_fit(published, tmp_path):
     given = config(tmp_path, published, **{"model.num_layers": 1})
     with pytest.raises(ValueError, match="differ in more than their position") as caught:

@@ -9,6 +9,7 @@ def pretraining() -> ConfigDict:
     config.task = "pretraining"
     config.seed = 0  # Initial parameters, dropout and data order.
     config.init = ""  # A run to start from, its workdir, or a published BERT: docs/checkpoints.md.
+    config.keep_position = True  # With init: its positions as well, where they fit; or new ones.
     # Or "fsdp", the state sharded; "pmap", mapped per device; "pmap_bfloat16", which exchanges
     # gradients in that dtype.
     config.parallel = "jit"
@@ -88,13 +89,16 @@ def finetuning() -> ConfigDict:
     config.data.buckets = (16, 32, 64, 96)  # Shorter inputs are padded to these; () for none.
     config.data.batch_size = 32
     config.data.eval_batch_size = 64
+    config.data.held_out = 0.0  # The fraction of the training data kept to select by, see below.
 
     config.epochs = 3.0
     config.steps = 0  # If given, instead of epochs.
     config.accumulation = 1  # Micro-batches a step: the memory of one, the result of all.
     config.optimizer = _optimizer(learning_rate=2e-5)
 
-    config.select = "last"  # Which scores count: of the "last" step, or each seed's "best".
+    # Which scores count: of the "last" step, of each seed's "best", or of the step that is best on
+    # the training data that is "held_out".
+    config.select = "last"
     config.log_every = 100
     config.eval_every = 0  # Steps; 0 scores at the end only.
     config.checkpoint_every = 0  # Steps; 0 saves after every tenth of them.

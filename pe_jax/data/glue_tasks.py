@@ -115,7 +115,11 @@ def _label(value: float | None, task: GlueTask, where: str) -> float:
 
 def without_empty(examples: Examples) -> Examples:
     """The examples none of whose texts is empty."""
-    keep = ~examples.empty
+    return only(examples, ~examples.empty)
+
+
+def only(examples: Examples, keep: np.ndarray) -> Examples:
+    """The examples where `keep`, `[N]` bool, is True."""
     texts = tuple([text for text, kept in zip(one, keep) if kept] for one in examples.texts)
     return Examples(texts, examples.labels[keep], examples.empty[keep])
 

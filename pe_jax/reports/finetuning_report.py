@@ -14,6 +14,11 @@ from pe_jax.tasks.finetuning.selection import SELECT
 from pe_jax.training.metrics_writer import read_metrics
 
 _HELD_OUT = "held_out/"
+_WHICH = {
+    "last": "the last of each seed",
+    "best": "the best of each seed",
+    "held_out": "of each seed's best step on held-out training data",
+}
 
 
 def report_finetuning(experiment: FinetuningExperiment, folder: Path) -> str:
@@ -26,17 +31,15 @@ def report_finetuning(experiment: FinetuningExperiment, folder: Path) -> str:
 
 
 def results(experiment: FinetuningExperiment, folder: Path) -> Json:
-    """Scores of each seed in points, at its last or best step by `config.select`.
-
-    Raises:
-      ValueError: for another `config.select`.
-    """
+    """Scores of each seed in points, at the step that `config.select` chooses."""
     config, problem = experiment.config, experiment.problem
+    selection = SELECT[config.select]
+    metric = problem.held_out_metric if selection.on else problem.metric
     scored = [line for line in read_metrics(folder) if f"{_HELD_OUT}{problem.metric}" in line]
     names = [name for name in scored[-1] if name.startswith(_HELD_OUT) and name.count("/") == 1]
     score = lambda line, name, seed: line[f"{name}/seed_{seed}"]
-    by = lambda seed: lambda line: score(line, f"{_HELD_OUT}{problem.metric}", seed)
-    chosen = {seed: SELECT[config.select](scored, by(seed)) for seed in experiment.seeds}
+    by = lambda seed: lambda line: score(line, f"{_HELD_OUT}{metric}", seed)
+    chosen = {seed: selection.choose(scored, by(seed)) for seed in experiment.seeds}
     return {
         "dataset": problem.dataset,
         "trained_on": problem.trained_on,
@@ -74,7 +77,7 @@ def page(found: Json, notes: list[str]) -> str:
     lines = [
         f"# {found['dataset']}: {found['position']}",
         "",
-        f"Scores in points, the {found['select']} of each seed ({when}); ± is the sample standard",
+        f"Scores in points, {_WHICH[found['select']]} ({when}); ± is the sample standard",
         "deviation over seeds. The baseline is a trivial answer: the most frequent label, the mean",
         "value, the first sentence of the context, or (SQuAD v2.0) no answer.",
         "",

@@ -28,7 +28,9 @@ class Changes(NamedTuple):
         )
 
 
-def transplant(params: Params, old: Params, *, heads: bool = True) -> tuple[Params, Changes]:
+def transplant(
+    params: Params, old: Params, *, heads: bool = True, position: bool = True
+) -> tuple[Params, Changes]:
     """`params` of a fresh model with everything that fits taken from `old`.
 
     Position parameters are matched by the name of their encoding: those of an encoding that both
@@ -38,12 +40,17 @@ def transplant(params: Params, old: Params, *, heads: bool = True) -> tuple[Para
       params, old: parameters of a BERT with heads: the encoder under `bert`, its positions under
         `bert/position`. Arrays, or their shapes.
       heads: whether heads that both have must match; else they too are kept, dropped or new.
+      position: whether position parameters that fit are kept; else they stay as initialised.
 
     Raises:
       ValueError: if parameters that must match differ in name or shape; every mismatch is listed.
     """
     fresh, had = _named(params), _named(old)
-    fits = {path for path in fresh.keys() & had.keys() if fresh[path].shape == had[path].shape}
+    fits = {
+        path
+        for path in fresh.keys() & had.keys()
+        if fresh[path].shape == had[path].shape and (position or not path.startswith(_POSITION))
+    }
     both = {_top(path) for path in fresh} & {_top(path) for path in had} if heads else {_ENCODER}
     wrong = [
         f"  {path}: {_shape(had.get(path))} there, {_shape(fresh.get(path))} here"

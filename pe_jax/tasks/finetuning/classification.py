@@ -16,14 +16,19 @@ from pe_jax.data.glue_tasks import (
     GlueTask,
     encode_examples,
     load_glue,
+    only,
     without_empty,
 )
 from pe_jax.models import BertConfig, BertForClassification
 from pe_jax.tasks.finetuning.glue_scores import glue_score
-from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw
+from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw, split_off
+from pe_jax.tasks.finetuning.selection import HELD_OUT, on_held_out
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.training.step import Task
+
+_VALIDATION = "validation"
+_CALLED = {HELD_OUT: "training data kept to select by"}
 
 
 def classification_task(model: BertConfig, outputs: int) -> Task:
@@ -55,8 +60,11 @@ def glue_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) ->
     """
     glue, name = GLUE[config.task], f"glue/{config.task}"
     read = lambda split: load_glue(config.task, split, config.data.data_dir)
-    train = read("train")
+    train = without_empty(whole := read("train"))
     held_out = {_name(suffix): read(split) for suffix, split in glue.validation}
+    if config.data.held_out:
+        kept = split_off(len(train.labels), config.data.held_out)
+        train, held_out[HELD_OUT] = only(train, ~kept), only(train, kept)
     classes = max(1, len(glue.labels))
     bert = BertForClassification(model, classes)
 
@@ -77,41 +85,40 @@ def glue_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) ->
         task=classification_task(model, classes),
         outputs=lambda params, batch: apply(bert, params, batch, None),
         per_token=False,
-        train=encode(without_empty(train)),
+        train=encode(train),
         held_out={name: encode(examples) for name, examples in held_out.items()},
         score=score,
         baseline=_scores(glue, held_out, always),
-        metric=_metric(glue.metrics[0], glue.validation[0][0]),
-        notes=_notes(train, held_out),
+        metric=_metric(glue.metrics[0], _name(glue.validation[0][0])),
+        held_out_metric=on_held_out(glue.metrics[0]) if config.data.held_out else "",
+        notes=_notes(whole, train, held_out),
     )
 
 
 def _name(suffix: str) -> str:
-    return suffix or "validation"
+    return suffix or _VALIDATION
 
 
-def _metric(metric: str, suffix: str) -> str:
-    return f"{metric}_{suffix}" if suffix else metric
+def _metric(metric: str, name: str) -> str:
+    return metric if name == _VALIDATION else f"{metric}_{name}"
 
 
 def _scores(
     glue: GlueTask, held_out: dict[str, Examples], answers: dict[str, np.ndarray]
 ) -> Scalars:
     return {
-        _metric(metric, suffix): glue_score(
-            metric, held_out[_name(suffix)].labels, answers[_name(suffix)]
-        )
-        for suffix, _ in glue.validation
+        _metric(metric, name): glue_score(metric, examples.labels, answers[name])
+        for name, examples in held_out.items()
         for metric in glue.metrics
     }
 
 
-def _notes(train: Examples, held_out: dict[str, Examples]) -> list[str]:
-    notes = [f"{len(train.labels) - train.empty.sum():,} training examples"]
-    if train.empty.any():
-        notes[0] += f"; {train.empty.sum():,} with an empty text were left out"
+def _notes(whole: Examples, train: Examples, held_out: dict[str, Examples]) -> list[str]:
+    notes = [f"{len(train.labels):,} training examples"]
+    if whole.empty.any():
+        notes[0] += f"; {whole.empty.sum():,} with an empty text were left out"
     for name, examples in held_out.items():
-        notes.append(f"{len(examples.labels):,} examples in {name}")
+        notes.append(f"{len(examples.labels):,} examples in {_CALLED.get(name, name)}")
         if examples.empty.any():
             notes[-1] += f", {examples.empty.sum():,} of them with an empty text"
     return notes

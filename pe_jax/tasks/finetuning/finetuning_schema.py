@@ -51,6 +51,7 @@ _FINETUNING: dict[str, Kind] = {
             "buckets": several(integer(1, 10**6)),
             "batch_size": ROWS,
             "eval_batch_size": ROWS,
+            "held_out": number(0, 0.5),
         },
     ),
     "epochs": EPOCHS,
@@ -75,6 +76,12 @@ _FINETUNING_RELATIONS = (
         ("data.buckets",),
         lambda buckets: list(buckets) == sorted(buckets),
         "config.data.buckets ascend: sort them.",
+    ),
+    Relation(
+        ("select", "data.held_out"),
+        lambda select, held_out: not SELECT[select].on or held_out > 0,
+        "config.select=held_out chooses by training data that is kept from training: give "
+        "config.data.held_out, such as 0.1.",
     ),
     FREQUENCY_RATE,
 )

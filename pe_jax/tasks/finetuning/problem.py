@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pe_jax.data.rows import Rows
 from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
 from pe_jax.training.step import Task
+
+_SPLIT_SEED = 20_210_503
 
 
 class Scored(NamedTuple):
@@ -39,7 +42,8 @@ class Problem(NamedTuple):
         `[N, L]` with L the length of the longest inputs, padded with the least float beyond the
         length of a row's own batch.
       baseline: scores of a trivial answer.
-      metric: the score to select by.
+      metric: the score to select by; held_out_metric: that of training data that was kept for it,
+        empty if none was.
       notes: what a reader should know about the data.
     """
 
@@ -53,7 +57,19 @@ class Problem(NamedTuple):
     score: Callable[[dict[str, PyTree]], Scored]
     baseline: Scalars
     metric: str
+    held_out_metric: str
     notes: list[str]
+
+
+def split_off(count: int, fraction: float) -> np.ndarray:
+    """Which of `count` examples, or groups of them, to keep from training: `[count]` bool.
+
+    The same for all seeds and models; at least one is kept, and one left to train on.
+    """
+    kept = np.zeros(count, bool)
+    size = min(max(1, round(fraction * count)), count - 1)
+    kept[np.random.default_rng(_SPLIT_SEED).permutation(count)[:size]] = True
+    return kept
 
 
 def draw(model: nn.Module, key: jax.Array) -> Params:

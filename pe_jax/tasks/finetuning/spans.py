@@ -16,12 +16,13 @@ from pe_jax.data.windows import Windows, as_rows, evaluation_windows, training_w
 from pe_jax.models import BertConfig, BertForSpans, SpanLogits
 from pe_jax.tasks.finetuning import squad_scores
 from pe_jax.tasks.finetuning.answers import best_answers
-from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw
+from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw, split_off
+from pe_jax.tasks.finetuning.selection import HELD_OUT, on_held_out
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.training.step import Task
 
-_HELD_OUT = "validation"
+_VALIDATION = "validation"
 _LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -56,16 +57,22 @@ def squad_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) -
     """
     data = config.data
     sizes = {"max_query": data.max_query, "stride": data.stride}
-    train = read_questions(data.train, data.data_dir)
+    train, kept = _split(read_questions(data.train, data.data_dir), data.held_out)
     rows, starts, ends, skipped = training_windows(train, tokenizer, data.length, **sizes)
     questions = read_questions(data.validation, data.data_dir)
-    windows = evaluation_windows(questions, tokenizer, data.length, **sizes)
+    asked = {_VALIDATION: questions, **({HELD_OUT: kept} if kept else {})}
+    windows = {
+        name: evaluation_windows(some, tokenizer, data.length, **sizes)
+        for name, some in asked.items()
+    }
     bert = BertForSpans(model)
     notes = [f"{len(rows.questions):,} training questions in {len(starts):,} windows"]
     if skipped:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items())
         notes[0] += f"; left out: {reasons}"
-    notes.append(f"{len(questions):,} questions in {len(windows.question):,} windows to answer")
+    for name, some in asked.items():
+        why = " to select by" if name == HELD_OUT else " to answer"
+        notes.append(f"{len(some):,} questions in {len(windows[name].question):,} windows{why}")
     return Problem(
         dataset=_own_name(data.validation, "validation"),
         trained_on=_own_name(data.train, "train"),
@@ -73,11 +80,37 @@ def squad_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) -
         outputs=lambda params, batch: apply(bert, params, batch, None),
         per_token=True,
         train=as_rows(rows, start=starts, end=ends),
-        held_out={_HELD_OUT: as_rows(windows)},
-        score=lambda outputs: _score(config, windows, outputs[_HELD_OUT]),
+        held_out={name: as_rows(some) for name, some in windows.items()},
+        score=lambda outputs: _scores(config, windows, outputs),
         baseline=_baseline(questions, config.version),
         metric="f1",
+        held_out_metric=on_held_out("f1") if kept else "",
         notes=notes,
+    )
+
+
+def _split(questions: list[Question], fraction: float) -> tuple[list[Question], list[Question]]:
+    """Those to train on, and those to select by: other contexts, so that none is in both."""
+    if not fraction:
+        return questions, []
+    contexts = list(dict.fromkeys(one.context for one in questions))
+    apart = dict(zip(contexts, split_off(len(contexts), fraction), strict=True))
+    return (
+        [one for one in questions if not apart[one.context]],
+        [one for one in questions if apart[one.context]],
+    )
+
+
+def _scores(
+    config: ConfigDict, windows: dict[str, Windows], outputs: dict[str, SpanLogits]
+) -> Scored:
+    """The scores of each set by one seed's logits; those of the training data are named so."""
+    scored = _score(config, windows[_VALIDATION], outputs[_VALIDATION])
+    if HELD_OUT not in windows:
+        return scored
+    kept = _score(config, windows[HELD_OUT], outputs[HELD_OUT])
+    return scored._replace(
+        scores=scored.scores | {on_held_out(name): x for name, x in kept.scores.items()}
     )
 
 

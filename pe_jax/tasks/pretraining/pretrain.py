@@ -209,4 +209,4 @@ def transplant_start(experiment: PretrainingExperiment, params: Params) -> tuple
       ValueError: if it has no parameters yet, or a part other than the positions does not fit.
     """
     old = open_start(experiment.config.init).params(experiment.shardings_of)
-    return transplant(params, old)
+    return transplant(params, old, position=experiment.config.keep_position)

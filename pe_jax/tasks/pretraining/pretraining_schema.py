@@ -21,7 +21,7 @@ from pe_jax.tasks.training_schema import (
     divides,
 )
 from pe_jax.training.sharding import PARALLEL
-from pe_jax.values import SEED, Kind, integer, number, one_of, optional, text
+from pe_jax.values import FLAG, SEED, Kind, integer, number, one_of, optional, text
 
 _STAGE: dict[str, Kind] = {
     "length": integer(8, 10**6),  # Room for two sentences.
@@ -57,6 +57,7 @@ _SCHEMA = Schema(
     kinds={
         "seed": SEED,
         "init": text(),
+        "keep_position": FLAG,
         "parallel": one_of(PARALLEL),
         **within(
             "model",
