@@ -143,11 +143,11 @@ def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):
 
 
 def test_nothing_to_start_from(tmp_path):
-    with pytest.raises(ValueError, match=r"nowhere.* is neither a run nor a published BERT\. No check"):
+    with pytest.raises(ValueError, match=r"nowhere.* nor a published BERT\. No check"):
         open_start(str(tmp_path / "nowhere"))
     (tmp_path / "config.json").write_text(json.dumps({**BERT, "model_type": "gpt2"}))
     write(tmp_path, {"wpe.weight": np.ones((2, 2))})
-    with pytest.raises(ValueError, match=r"no published BERT\. .*model_type is 'gpt2', not 'bert'"):
+    with pytest.raises(ValueError, match=r"nor a published BERT\. .*model_type is 'gpt2', not 'bert'"):
         open_start(str(tmp_path))
 
 

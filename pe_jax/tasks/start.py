@@ -22,7 +22,6 @@ from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params, ShardingsOf
-from pe_jax.values import shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +64,7 @@ def open_start(init: str) -> Start:
     try:
         model = read_config(path)
     except ValueError as error:
-        what = f"config.init={shown(init)} is neither a run nor a published BERT."
+        what = f"config.init={init!r} is neither a run nor a published BERT."
         raise ValueError(f"{what} {error}") from error
     return Start(
         config=ConfigDict({"model": _as_config(model)}),
