@@ -228,7 +228,10 @@ def test_relations_and_ways_out(changes, says):
         ("mask_rate", "Did you mean config.data.mask_rate?"),
         ("num_heads", "Did you mean config.model.num_heads?"),
         ("optimizer.learing_rate", "Did you mean config.optimizer.learning_rate"),
-        ("foo", "config.foo is not a key of the task 'pretraining'. It has seed, init, keep_position, "),
+        (
+            "foo",
+            "config.foo is not a key of the task 'pretraining'. It has seed, init, keep_position, ",
+        ),
     ],
 )
 def test_unknown_keys(key, says):

@@ -240,7 +240,9 @@ FLAGS = {
 ODD = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8),
     st.sampled_from(["0", "-1", "1e9", "nan", "inf", "True", "None", "[]", "(1,", "{}", "2,2"]),
-    st.sampled_from(["all", "paper", "rope", "rope,none", "v5e:2x4", "v9:1", "host:1", ":", "/x", "~x"]),
+    st.sampled_from(
+        ["all", "paper", "rope", "rope,none", "v5e:2x4", "v9:1", "host:1", ":", "/x", "~x"]
+    ),
 )
 
 

@@ -147,7 +147,9 @@ def test_nothing_to_start_from(tmp_path):
         open_start(str(tmp_path / "nowhere"))
     (tmp_path / "config.json").write_text(json.dumps({**BERT, "model_type": "gpt2"}))
     write(tmp_path, {"wpe.weight": np.ones((2, 2))})
-    with pytest.raises(ValueError, match=r"nor a published BERT\. .*model_type is 'gpt2', not 'bert'"):
+    with pytest.raises(
+        ValueError, match=r"nor a published BERT\. .*model_type is 'gpt2', not 'bert'"
+    ):
         open_start(str(tmp_path))
 
 

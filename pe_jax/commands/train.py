@@ -2,6 +2,7 @@
 
 train.py --config=configs/quickstart.py --workdir=W
 train.py --config=configs/glue.py --config.task=cola --config.init=RUN --workdir=W
+train.py --config=configs/study.py --workdir=S --dry_run      (the paper's comparison, whole)
 train.py --config=configs/pretrain_medium.py --compile_for=v5e:4x4    (trains nothing)
 train.py --config=... --workdir=gs://... --coordinator=auto       (on each host of a pod)
 """
@@ -40,6 +41,12 @@ _LARGEST_BATCH = flags.DEFINE_bool(
     "largest_batch",
     False,
     "With --compile_for: find the largest batch; compiles several times.",
+    flag_values=_FLAGS,
+)
+_DRY_RUN = flags.DEFINE_bool(
+    "dry_run",
+    False,
+    "Of a study: only say what it makes, and how long that takes.",
     flag_values=_FLAGS,
 )
 _OUT = flags.DEFINE_string(
@@ -85,6 +92,13 @@ def _finetune(config: ConfigDict, folder: Path) -> tuple[str, Path]:
     return report_finetuning(experiment, folder), folder
 
 
+def _study(config: ConfigDict, folder: Path) -> tuple[str, Path]:
+    from pe_jax import study
+
+    make = study.dry_run if _DRY_RUN.value else study.run
+    return make(config, folder), folder
+
+
 # Where a host keeps its copy of the text, and how many processes read it, changes no result.
 _OF_EACH_HOST = ("data.cache_dir", "data.workers")
 
@@ -117,7 +131,8 @@ def _train(task: Callable[[ConfigDict, Path], tuple[str, Path]], workdir: str) -
     text, out = task(config, reachable_path(workdir))
     if sharding.host()[0] == 0:
         print("\n" + without_images(text))
-        print(f"Written to {out}")
+        if not _DRY_RUN.value:
+            print(f"Written to {out}")
 
 
 def _only_compile(topology: str) -> None:
@@ -133,13 +148,15 @@ def train_or_compile() -> None:
     if _CONFIG.value is None:
         raise ValueError("What is to be trained? Give --config; --help lists those there are.")
 
+    from pe_jax.study.study_schema import STUDY
     from pe_jax.tasks.finetuning.finetuning_schema import FINETUNING
     from pe_jax.tasks.pretraining.pretraining_schema import PRETRAINING
 
     if _COMPILE_FOR.value:
         check(_CONFIG.value, PRETRAINING, " --compile_for is for pretraining.")
     else:
-        check(_CONFIG.value, PRETRAINING | FINETUNING, " Configs of reports are for eval.py.")
+        schemas = PRETRAINING | FINETUNING | STUDY
+        check(_CONFIG.value, schemas, " Configs of reports are for eval.py.")
     if (_HOSTS.value, _HOST.value) != (None, None) and not _COORDINATOR.value:
         raise ValueError("--hosts and --host go with --coordinator=HOST:PORT, the same on each.")
     if _COMPILE_FOR.value:
@@ -149,7 +166,13 @@ def train_or_compile() -> None:
         raise ValueError("--largest_batch and --out go with --compile_for=TOPOLOGY.")
     if not _WORKDIR.value:
         raise ValueError("Where does the run go? Give --workdir.")
-    _train(_pretrain if _CONFIG.value.task in PRETRAINING else _finetune, _WORKDIR.value)
+    task = _CONFIG.value.task
+    if task not in STUDY and _DRY_RUN.value:
+        raise ValueError("--dry_run is for a study: --config=configs/study.py.")
+    if task in STUDY and _COORDINATOR.value:
+        raise ValueError("A study runs on one host: without --coordinator.")
+    make = _study if task in STUDY else _pretrain if task in PRETRAINING else _finetune
+    _train(make, _WORKDIR.value)
 
 
 def main() -> None:

@@ -81,12 +81,15 @@ PARTS: dict[str, ReportPart] = {
 }
 
 
-def measure_properties(subjects: list[Subject], config: ConfigDict, out: Path) -> str:
+def measure_properties(
+    subjects: list[Subject], config: ConfigDict, out: Path, *, where_possible: bool = False
+) -> str:
     """Writes `PART.json`, figures and `report.md` to `out`; returns the latter's text.
 
     Args:
       config: of `configs/properties.py`, checked (`reports.report_schemas`); `config.parts` chooses
         parts, by default all that apply.
+      where_possible: leave out chosen parts that do not apply.
 
     Raises:
       ValueError: for a chosen part that does not apply to the subjects.
@@ -104,7 +107,7 @@ def measure_properties(subjects: list[Subject], config: ConfigDict, out: Path) -
         start = time.perf_counter()
         section = PARTS[name].make(subjects, settings)
         if section is None:
-            if chosen:
+            if chosen and not where_possible:
                 raise ValueError(f"The part {name} needs {PARTS[name].needs}; got {names}.")
             continue
         say(f"Measured {name} ({time.perf_counter() - start:.0f} s)")

@@ -1,0 +1,112 @@
+"""The paper's comparison, whole: encodings pretrained, fine-tuned, measured, and its claims judged.
+
+Command:  python train.py --config=configs/study.py --workdir=S --config.text=FILES \
+              --config.held_out_text=FILES --config.data_dir=TFDS --config.published=BERT
+          with --dry_run: what would be run, and how long it takes
+          python eval.py --config=configs/study.py --workdir=S --out=docs/study
+Hardware: two CPU cores (--config.jobs=2, a run on each), or one GPU.
+Time:     --dry_run says it. Any number of starts: what is done is not done again.
+
+Two arms. `replaced` is the paper's procedure on a published BERT, and left out if none is given:
+its positions kept or replaced, all pretrained further alike. `from_scratch` is a BERT-mini.
+"""
+
+from ml_collections import ConfigDict
+
+from pe_jax.configs import defaults, glue, properties, squad
+
+# Absolute sinusoids of size 1 drown new word embeddings, which are of size 0.02; not trained ones.
+_SMALL = "sinusoidal_absolute(scale=0.03)"
+_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
+
+
+def get_config():
+    config = ConfigDict()
+    config.task = "study"
+    config.published = ""  # The folder of a published BERT; empty leaves the arm `replaced` out.
+    config.text = "pydoc"  # To pretrain on: files, or another source.
+    config.held_out_text = ""  # Another source; empty holds out documents of `text`.
+    config.data_dir = ""  # Folder of tfds datasets; empty means tfds's default.
+    config.jobs = 1  # Runs side by side, each on its share of the CPU's cores.
+    config.from_scratch = _from_scratch()
+    config.replaced = _replaced()
+
+    config.tasks = "squad,cola,rte,mrpc,sst2"  # Without one: fewer.
+    config.steps = ConfigDict()  # Of fine-tuning; the paper's three epochs take days on a CPU.
+    config.steps.update(squad=80, cola=200, rte=80, mrpc=100, sst2=120)
+    config.glue = _finetuning(glue.get_config())
+    config.glue.data.update(length=128, buckets=(16, 32, 64, 96), batch_size=32)
+    # The step that counts is chosen on training data that is held out, never on what is reported.
+    config.glue.update(select="held_out", eval_every=40)
+    config.glue.data.held_out = 0.05
+    config.squad = _finetuning(squad.get_config())
+    config.squad.data.train = "squad_shifts:new_wiki+reddit"
+    config.squad.data.validation = "squad/v1.1:validation[:10%]"
+    config.squad.data.update(length=256, buckets=(128, 160, 192, 224), batch_size=16)
+    config.squad.update(select="last", eval_every=0)  # Nothing is chosen.
+    config.lengths = (512,)  # Of inputs, that models fine-tuned on questions are scored on too.
+
+    config.measures = properties.get_config()  # Of each pretrained model.
+    config.measures.parts = "vectors,words,offset_kernel,scores"
+    config.measures.words = 100
+    config.measures.score_examples = 256
+    return config
+
+
+def _from_scratch():
+    """Short inputs first: attention learns to use positions in a few hundred steps with 32 tokens,
+    far more slowly with 128."""
+    arm = ConfigDict()
+    singles = ("none", "learned_absolute", _SMALL, f"learnable_{_SMALL}", *_RELATIVE)
+    both = [
+        f"{one}+{two}" for one in ("learned_absolute", f"learnable_{_SMALL}") for two in _RELATIVE
+    ]
+    arm.positions = ",".join([*singles, "rope,alibi,t5", *both])
+    arm.kept = ""
+    arm.repeated = ",".join(singles)  # Pretrained with more seeds:
+    arm.repeats = (1, 2)
+    arm.pretraining = _pretraining()
+    arm.pretraining.model.size = "mini"
+    arm.pretraining.data.vocab_size = 8192
+    arm.pretraining.optimizer.learning_rate = 1e-3
+    arm.pretraining.stage1.update(length=32, batch_size=128, max_predictions=5, steps=500)
+    arm.pretraining.stage2.update(length=256, batch_size=16, max_predictions=39, steps=100)
+    return arm
+
+
+def _replaced():
+    """All positions are drawn anew; where they are kept as well, that shows what the published
+    model's own training of them is worth."""
+    arm = ConfigDict()
+    arm.positions = "paper"
+    arm.kept = "learned_absolute"  # Once more, with the published model's parameters.
+    arm.repeated = ""
+    arm.repeats = ()
+    arm.pretraining = _pretraining()
+    arm.pretraining.keep_position = False
+    arm.pretraining.optimizer.learning_rate = 3e-4
+    arm.pretraining.stage1.update(length=64, batch_size=64, max_predictions=10, steps=300)
+    arm.pretraining.stage2.update(length=256, batch_size=16, max_predictions=39, steps=60)
+    return arm
+
+
+def _pretraining():
+    config = defaults.pretraining()
+    config.model.max_length = 512
+    config.model.dtype = "bfloat16"
+    config.model.dropout_rate = 0.0  # Less than one epoch: nothing to overfit.
+    config.model.attention_dropout_rate = 0.0
+    config.optimizer.b2 = 0.98  # Forgets the large first gradients within a short run.
+    config.log_every = 50
+    config.eval_every = 0
+    config.eval_examples = 512
+    config.checkpoint_every = 100
+    config.keep_checkpoints = 100
+    return config
+
+
+def _finetuning(config):
+    config.optimizer.learning_rate = 2e-4  # Ten times the paper's, which are for BERT-base.
+    config.model.dropout_rate = 0.1
+    config.model.attention_dropout_rate = 0.1
+    return config

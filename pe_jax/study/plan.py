@@ -1,0 +1,138 @@
+"""What a study runs: its cells, from its config.
+
+A cell is one run or measurement in a folder of its own, done once that has a `done.json`:
+
+    S/from_scratch/pretraining/rope         a pretraining run
+    S/from_scratch/measures/rope            properties of that run
+    S/from_scratch/squad/rope               fine-tuned from it, all seeds in one program
+    S/from_scratch/pretraining/none, seed 1 pretrained again with another seed
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from pe_jax import encodings
+from pe_jax.encodings import split_names
+
+ARMS = ("from_scratch", "replaced")
+TASKS = ("squad", "cola", "rte", "mrpc", "sst2")
+PRETRAINING, MEASURES = "pretraining", "measures"
+
+
+class Cell(NamedTuple):
+    """A run of a study, or a measurement of one.
+
+    Attributes:
+      arm: of `ARMS`.
+      kind: PRETRAINING, MEASURES or one of `TASKS`.
+      model: the pretrained model that it is, or starts from, as tables name it: its encoding
+        without options, and what else sets it apart.
+      position: the encoding; seed: of pretraining.
+      folder: where it goes.
+      needs: the folder of the cell that has to be done before; None if there is none.
+      config: all of it, as `train.py` and `eval.py` take them.
+      lengths: of inputs, that it is scored on in the end as well.
+    """
+
+    arm: str
+    kind: str
+    model: str
+    position: str
+    seed: int
+    folder: Path
+    needs: Path | None
+    config: ConfigDict
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}/{self.kind}/{self.model}"
+
+
+def cells(config: ConfigDict, folder: Path) -> list[Cell]:
+    """The cells of the study in `folder`, in the order of their making: of each arm all encodings
+    once, then task by task, then repetitions. So whatever is done at any time compares encodings.
+
+    Raises:
+      ValueError: for an encoding that is not known, or named twice.
+    """
+    arms = [arm for arm in ARMS if arm == "from_scratch" or config.published]
+    return [cell for arm in arms for cell in _of_arm(config, arm, folder)]
+
+
+def _of_arm(config: ConfigDict, arm: str, folder: Path) -> Iterator[Cell]:
+    models = _models(config, arm, folder)
+    repeats = list(_repeats(config, arm, folder))
+    names = [one.model for one in (*models, *repeats)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"config.{arm} has {', '.join(twice)} more than once.")
+    for model in models:
+        yield model
+        yield _measured(model, config)
+    for task in split_names(config.tasks):
+        for model in models:
+            yield _finetuned(model, task, config)
+    for model in repeats:
+        yield model
+        yield _measured(model, config)
+
+
+def _models(config: ConfigDict, arm: str, folder: Path) -> list[Cell]:
+    own = config[arm]
+    kept = [_pretrained(config, arm, folder, one, 0, kept=True) for one in split_names(own.kept)]
+    return kept + [_pretrained(config, arm, folder, one, 0) for one in positions(own.positions)]
+
+
+def _repeats(config: ConfigDict, arm: str, folder: Path) -> Iterator[Cell]:
+    for seed in config[arm].repeats:
+        for one in positions(config[arm].repeated):
+            yield _pretrained(config, arm, folder, one, seed)
+
+
+def positions(text: str) -> list[str]:
+    """Names of encodings joined by commas; `paper` stands for the paper's 13."""
+    wanted = {"paper": encodings.PAPER}
+    return [one for name in split_names(text) for one in wanted.get(name, (name,))]
+
+
+def without_options(position: str) -> str:
+    """The name of an encoding in tables: `rope(base=500)+alibi` is `rope+alibi`."""
+    return re.sub(r"\([^)]*\)", "", position)
+
+
+def _pretrained(
+    config: ConfigDict, arm: str, folder: Path, position: str, seed: int, *, kept: bool = False
+) -> Cell:
+    own = config[arm].pretraining.copy_and_resolve_references()
+    own.model.position = position
+    own.seed = seed
+    own.data.source, own.data.validation = config.text, config.held_out_text
+    own.data.data_dir = config.data_dir
+    if arm == "replaced":
+        own.init, own.keep_position = config.published, kept
+    else:
+        own.init = ""
+    model = without_options(position) + (", kept" if kept else "") + (f", seed {seed}" * bool(seed))
+    at = folder / arm / PRETRAINING / model
+    return Cell(arm, PRETRAINING, model, position, seed, at, None, own)
+
+
+def _measured(model: Cell, config: ConfigDict) -> Cell:
+    at = model.folder.parent.parent / MEASURES / model.folder.name
+    measures = config.measures.copy_and_resolve_references()
+    return model._replace(kind=MEASURES, folder=at, needs=model.folder, config=measures)
+
+
+def _finetuned(model: Cell, task: str, config: ConfigDict) -> Cell:
+    own = (config.squad if task == "squad" else config.glue).copy_and_resolve_references()
+    own.task, own.steps, own.init = task, config.steps[task], str(model.folder)
+    own.data.data_dir = config.data_dir
+    at = model.folder.parent.parent / task / model.folder.name
+    lengths = tuple(config.lengths) if task == "squad" else ()
+    return model._replace(kind=task, folder=at, needs=model.folder, config=own, lengths=lengths)
