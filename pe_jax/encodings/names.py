@@ -8,6 +8,7 @@ gives every layer parameters of its own. It is parsed, never evaluated.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import sys
 import types
@@ -141,7 +142,16 @@ def from_name(
 
 
 def stack_from_name(name: str, sizes: Sizes) -> Stack:
-    """As `from_name`, for a whole model: the name may have one `cycle(...)` or `own(...)`."""
+    """As `from_name`, for a whole model: the name may have one `cycle(...)` or `own(...)`.
+
+    The same name and sizes give the same object, which is immutable: what is compiled for it is
+    found again.
+    """
+    return _built(name, sizes)
+
+
+@functools.lru_cache(maxsize=512)
+def _built(name: str, sizes: Sizes) -> Stack:
     try:
         tree = ast.parse(name.strip(), mode="eval").body
     except SyntaxError:
