@@ -90,6 +90,7 @@ def test_train_then_eval_say_the_same(trained):
     assert "| masked-LM accuracy" in out
     for said in ("Run       ", "Devices   4 cpu", "Model     tiny, float32: ", "compiled in "):
         assert said in err
+    assert "Start     from scratch: random parameters, as config.init is empty\n" in err
     assert "Positions learned_relative: 2,064 of them" in err
     assert "Batch     length 128, 8 rows; 6 steps, " in err
     assert "![" not in out
