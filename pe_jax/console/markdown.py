@@ -23,7 +23,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def for_terminal(page: str) -> str:
     """A page as a terminal shows it, without figures and in lines of `WIDTH`: a wider table becomes
-    several, each with the first columns. The file has it as it was."""
+    several that repeat its first columns. The file has it as it was."""
     page = re.sub(r"^!\[[^\]]*\]\([^)]*\)\n+", "", page, flags=re.M)
     lines = []
     for line, group in itertools.groupby(page.split("\n"), lambda line: line[:1]):
@@ -43,9 +43,10 @@ def _folded(lines: Sequence[str]) -> list[str]:
     )
     columns = list(zip(header, *rows))
     sizes = [max(map(len, column)) + len(" | ") for column in columns]
-    numbers = [all(re.match(r"[-+−]?\d|–?$", cell) for cell in one[1:]) for one in columns]
-    first = max(numbers.index(True), 1) if True in numbers else 1  # What tells the rows apart.
-    if sum(sizes[:first]) > WIDTH // 2:
+    # The fewest columns in which rows differ are in every part, if there is room.
+    different = [len(set(zip(*columns[:n]))) == len(rows) + 1 for n in range(1, len(columns))]
+    first = different.index(True) + 1 if True in different else 1
+    if sum(sizes[:first]) > 2 * WIDTH // 3:
         first = 1
     parts: list[list[int]] = []
     for column in range(first, len(columns)):
