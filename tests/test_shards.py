@@ -5,7 +5,9 @@ Only the last tests run Apache Beam; the others write shards as its workers do.
 
 import json
 import pickle
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -368,3 +370,23 @@ def test_source_and_folder_in_a_bucket(prepared, tmp_path, beam):
     assert listed[0]["part"] == "bucket://in/1.jsonl"
     with pytest.raises(ValueError, match="No file matches the data source 'bucket://in/none"):
         beam.prepare(beam.TextInput("bucket://in/none*"), tokenizer, "bucket://other", options())
+
+
+def test_the_page_of_corpora(prepared, tmp_path, monkeypatch):
+    """Its first block trains a vocabulary, its last reads a shard; the one between them downloads
+    Wikipedia, and is not run."""
+    page = Path(__file__).parent.parent / "docs/corpora.md"
+    vocabulary, download, read = re.findall(
+        r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S
+    )
+    assert "download_and_prepare(" in download
+    monkeypatch.chdir(tmp_path)
+    Path("sample").mkdir()
+    write_books(Path("sample"))
+    exec(vocabulary, {})
+    tokenizer = data.prepare_tokenizer(data.open_corpus(prepared[0]), "tokenizer.json", 0, tmp_path)
+    assert "[MASK]" in tokenizer.get_vocab()
+    shutil.copytree(prepared[3], "SHARDS")
+    exec(read, found := {})
+    first = found["about"]["shards"][0]["tokens"]
+    np.testing.assert_array_equal(found["ids"], open_shards(Path("SHARDS")).tokens[0:first])

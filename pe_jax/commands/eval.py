@@ -23,7 +23,7 @@ with extra("train", SystemExit):
 
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
-    from pe_jax.console.markdown import without_images
+    from pe_jax.console.markdown import for_terminal
     from pe_jax.files import reachable_path, to_path
     from pe_jax.schema import check
 
@@ -170,7 +170,7 @@ def evaluate() -> None:
 
         check(config, REPORTS, " For the scores of a run give no --config.")
     text, out = _scores() if config is None else EVALUATIONS[config.task](config)
-    print(without_images(text))
+    print(for_terminal(text))
     print(f"Written to {out}")
 
 

@@ -20,7 +20,7 @@ with extra("train", SystemExit):
 
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
-    from pe_jax.console.markdown import without_images
+    from pe_jax.console.markdown import for_terminal
     from pe_jax.console.terminal import say
     from pe_jax.schema import check, flatten
 
@@ -130,7 +130,8 @@ def _train(task: Callable[[ConfigDict, Path], tuple[str, Path]], workdir: str) -
         hosts.agree(_facts(config, workdir))
     text, out = task(config, reachable_path(workdir))
     if sharding.host()[0] == 0:
-        print("\n" + without_images(text))
+        print("
+" + for_terminal(text))
         if not _DRY_RUN.value:
             print(f"Written to {out}")
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from absl import flags
 
 from pe_jax.console.config_files import described_keys, shipped
+from pe_jax.console.terminal import WIDTH
 
 HELP = {"--help", "-help", "-h", "--helpshort"}  # What asks for it.
 
-_WIDTH = 100
 _COLUMN = 32  # Where descriptions begin.
 
 
@@ -47,7 +47,7 @@ def help_text(usage: str, own: flags.FlagValues, script: str = "", config: str =
 def _entry(name: str, description: str) -> list[str]:
     """A name and, from a column on, what it is; a name that is too long has a line to itself."""
     margin = " " * _COLUMN
-    wrapped = textwrap.wrap(description, _WIDTH - _COLUMN) or [""]
+    wrapped = textwrap.wrap(description, WIDTH - _COLUMN) or [""]
     if len(name) + 4 > _COLUMN:
         return [f"  {name}", *(margin + line for line in wrapped if line)]
     first, *rest = wrapped

@@ -8,7 +8,7 @@ import time
 from tqdm import tqdm
 
 _quiet = False
-_WIDTH = 100
+WIDTH = 100  # Of lines.
 
 # Of the scalars that a run writes, for the terminal.
 _SHORT = {
@@ -84,7 +84,7 @@ class Progress:
         numbers = (f"{_shortened(name)} {shown(value)}" for name, value in scalars.items())
         line = f"step {step:>{len(str(self._total))}}/{self._total}  {what:8}"
         for number in numbers:
-            if len(line) + 2 + len(number) > _WIDTH:
+            if len(line) + 2 + len(number) > WIDTH:
                 say(line)
                 line = " " * 9
             line += f"  {number}"

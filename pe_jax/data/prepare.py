@@ -14,6 +14,7 @@ import sys
 from absl import app, flags, logging
 
 from pe_jax.console.help import HELP, help_text
+from pe_jax.errors import extra
 
 _FLAGS = flags.FlagValues()
 _SOURCE = flags.DEFINE_string(
@@ -47,13 +48,11 @@ _EXAMPLES = flags.DEFINE_integer(
 def run(args: list[str]) -> None:
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)  # Beam logs every step at INFO.
-    try:
+    with extra("beam", lambda missing: SystemExit(f"error: {missing}")):
         from apache_beam.options.pipeline_options import PipelineOptions
 
         from pe_jax.data import beam
         from pe_jax.data.tokenizer import load_tokenizer
-    except ImportError as error:
-        raise SystemExit(f"error: this needs apache-beam (the extra beam): {error}.") from error
     try:
         beam.prepare(
             beam.TextInput(_SOURCE.value, _FEATURE.value, _DATA_DIR.value, _EXAMPLES.value),

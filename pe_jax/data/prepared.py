@@ -10,6 +10,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from pe_jax.errors import extra
+
 if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
 
@@ -27,12 +29,8 @@ def open_prepared(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
     Raises:
       ValueError: if tfds is not installed, or there is no such dataset or split.
     """
-    try:
+    with extra("tfds", lambda missing: ValueError(f"The dataset {name!r}: {missing}")):
         tfds = importlib.import_module("tensorflow_datasets")
-    except ImportError as error:
-        raise ValueError(
-            f"The dataset {name!r} needs tensorflow-datasets (the extra tfds): {error}."
-        ) from error
     builder = _builder(tfds, name, data_dir)
     try:
         builder.info.splits[split]

@@ -84,7 +84,7 @@ REPORTS: dict[str, Schema] = {
             "table_window": _WINDOW,
             "bands": integer(1, 10**4),
             "massive": number(1, 1e6),
-            "ridge": several(number(0, 1e30), least=1),
+            "ridge": several(number(0, 1e9), least=1),
             "family": one_of(("", *MODEL_TYPES)),
             "score_examples": COUNT,
             "scores": text(),
@@ -95,7 +95,7 @@ REPORTS: dict[str, Schema] = {
         {
             "measure": one_of(MEASURES),
             "window": _WINDOW,
-            "bases": pair(number(1, 1e30, "(]")),
+            "bases": pair(number(1, 1e9, "(]")),
             "base_count": _GRID,
             "dims": pair(number(2, 10**6)),
             "dim_count": _GRID,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,13 +34,12 @@ _ROWS: dict[str, tuple[int, int]] = {
 _TIMED_STEPS = 3
 
 
-def flops(cell: Cell, pretrained: Cell) -> float:
+def flops(cell: Cell, pretrained: Cell, model: BertConfig) -> float:
     """Model FLOPs of a cell, roughly: the forward passes of its scores count too.
 
     Args:
-      pretrained: the cell of the model that it is or starts from.
+      pretrained: the cell of `model`, which it is or starts from.
     """
-    model = _model(pretrained.config)
     stages = pretraining.stage_configs(pretrained.config)
     if cell.kind == MEASURES:
         last, own = stages[-1], pretrained.config
@@ -60,12 +59,25 @@ def flops(cell: Cell, pretrained: Cell) -> float:
     )
 
 
-def _model(config: ConfigDict) -> BertConfig:
+def _models(plan: Sequence[Cell]) -> dict[Path, BertConfig]:
+    """The models of a plan, by the folders of their pretraining. Those of an arm differ in their
+    encodings alone, so a published model is read once."""
+    of_arm: dict[str, ConfigDict] = {}
+    models = {}
+    for cell in plan:
+        if cell.kind == PRETRAINING:
+            if cell.arm not in of_arm:
+                of_arm[cell.arm] = pretraining.resolve(cell.config)
+            config = of_arm[cell.arm].copy_and_resolve_references()
+            config.model.position = cell.position
+            models[cell.folder] = model_config(config, vocab_size=_vocab_size(config))
+    return models
+
+
+def _vocab_size(config: ConfigDict) -> int:
     if config.init:
-        vocab = load_tokenizer(open_start(config.init).tokenizer()).get_vocab_size()
-    else:
-        vocab = config.data.vocab_size
-    return model_config(pretraining.resolve(config), vocab_size=vocab)
+        return load_tokenizer(open_start(config.init).tokenizer()).get_vocab_size()
+    return config.data.vocab_size
 
 
 class Costs(NamedTuple):
@@ -103,14 +115,18 @@ class Costs(NamedTuple):
 def costs(plan: list[Cell], jobs: int) -> Costs:
     """The costs of a plan; times a training step of its first model."""
     by_folder = {cell.folder: cell for cell in plan}
-    own = {cell.folder: flops(cell, by_folder[cell.needs or cell.folder]) for cell in plan}
+    models = _models(plan)
+    own = {}
+    for cell in plan:
+        start = cell.needs or cell.folder
+        own[cell.folder] = flops(cell, by_folder[start], models[start])
     first = next(cell for cell in plan if cell.kind == PRETRAINING)
-    return Costs(plan, own, _rate(first.config), jobs)
+    return Costs(plan, own, _rate(first.config, models[first.folder]), jobs)
 
 
-def _rate(config: ConfigDict) -> float:
+def _rate(config: ConfigDict, model: BertConfig) -> float:
     """FLOPs a second of a step of the first stage, on tokens that are all the same."""
-    model, stage = _model(config), pretraining.stage_configs(config)[0]
+    stage = pretraining.stage_configs(config)[0]
     program = pretraining.make_program(config, sharding.data_mesh(), model, 1)
     state = program.init()
     batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), pretraining.batch_shapes(stage))

@@ -47,11 +47,12 @@ class Training(NamedTuple):
     cadence: Cadence
 
 
-def introduce(folder: Path) -> None:
-    """Says where a run is and what it runs on, before anything takes time."""
+def introduce(folder: Path, init: str) -> None:
+    """Says where a run is, what it runs on and what it starts from, before anything takes time."""
     devices, hosts = jax.devices(), jax.process_count()
     tell("Run", str(folder))
     tell("Devices", f"{len(devices)} {devices[0].device_kind}" + (f", {hosts} hosts" * (hosts > 1)))
+    tell("Start", init or "from scratch: random parameters, as config.init is empty")
 
 
 def _introduce_model(model: ConfigDict, params: Params, seeds: int) -> None:

@@ -17,7 +17,7 @@ LENGTH = integer(3, 10**6)  # Tokens of an input: one between the special ones.
 ROWS = integer(1, 10**7)
 POSITION = text("Give the name of an encoding, or none.")
 RESIZE = one_of(("", "interpolate", "repeat"))  # Methods of `resize_table` for longer tables.
-RATE = number(0, 1e38)  # Finite in float32.
+RATE = number(0, 1e9)
 
 # Learning rate, and what decays or clips, of either optimizer. b2 above the limit is 1 in float32.
 OPTIMIZER: dict[str, Kind] = {

@@ -5,11 +5,12 @@ By default of all that need no option.
 
 import sys
 
+from pe_jax.console.markdown import for_terminal
 from pe_jax.encodings import from_name
 from pe_jax.encodings.names import for_text
 from pe_jax.testing import CHECKS, SIZES, table
 
 if __name__ == "__main__":
     names = sys.argv[1:] or for_text()
-    print(table([from_name(name, **SIZES._asdict()) for name in names]))
-    print("\n".join(["", *(f"- {name}: {one.about}." for name, one in CHECKS.items())]))
+    print(for_terminal(table([from_name(name, **SIZES._asdict()) for name in names])))
+    print(for_terminal("\n".join(f"- {name}: {one.about}." for name, one in CHECKS.items())))

@@ -36,7 +36,7 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
                 phi = np.asarray(properties.proximity(position_vectors(part, some, x)))
                 found = measure(phi, settings.windows)
                 numbers.setdefault(label, {})[when] = found
-                rows.append([label, part.view.kind, when, *cells(found, list(names))])
+                rows.append([label, when, part.view.kind, *cells(found, list(names))])
                 if some is part.params:
                     panels.append(panel(label, part, phi, x))
     if not panels:
@@ -54,7 +54,7 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
         "positions and without the first; monotonicity within windows of offsets; symmetry, which",
         "every matrix of dot products has. Relative vectors are compared offset with offset.",
         "",
-        *table(["position vectors", "kind", "when", *names.values()], rows),
+        *table(["position vectors", "when", "kind", *names.values()], rows),
     ]
     return Section("Position vectors", numbers, lines, [path])
 

@@ -244,7 +244,7 @@ def run(config: ConfigDict, folder: Path) -> FinetuningExperiment:
     config = resolve(config)
     workdir.check(folder, config)
     saved = saved_tokenizer(folder)
-    introduce(folder)
+    introduce(folder, config.init)
     tell("Data", f"{config.task}; prepared once, then read from the cache")
     experiment = build(config, folder, saved if saved.exists() else None)
     rows, seeds = config.data.batch_size, len(config.seeds)

@@ -159,7 +159,7 @@ def run(config: ConfigDict, folder: Path) -> PretrainingExperiment:
     config = resolve(config)
     workdir.check(folder, config)
     saved = saved_tokenizer(folder)
-    introduce(folder)
+    introduce(folder, config.init)
     _introduce_text(config.data)
     experiment = build(config, saved if saved.exists() else None)
     for stage in experiment.stages:
