@@ -15,12 +15,13 @@ from pe_jax.interop import load_position_table, read_config
 from pe_jax.models import BertConfig
 from pe_jax.reports.report_schemas import REPORTS
 from pe_jax.schema import check, flatten
+from pe_jax.study.study_schema import STUDY
 from pe_jax.tasks import finetuning, pretraining
 from pe_jax.tasks.finetuning.finetuning_schema import FINETUNING
 from pe_jax.tasks.pretraining.pretraining_schema import PRETRAINING
 
 ROOT = Path(__file__).parent.parent
-SCHEMAS = {**PRETRAINING, **FINETUNING, **REPORTS}
+SCHEMAS = {**PRETRAINING, **FINETUNING, **REPORTS, **STUDY}
 FILES = sorted(
     path.stem
     for path in (ROOT / "configs").glob("*.py")

@@ -174,7 +174,7 @@ def nonsense(key, value, default):
         return isinstance(default, int | float) and not isinstance(default, bool)
     if not isinstance(value, int | float | np.number) or isinstance(default, bool | str):
         return True
-    if key == "null_threshold":
+    if key.endswith("null_threshold"):
         return math.isnan(value)
     return not math.isfinite(value) or value < 0 or value > 2**32
 
@@ -214,6 +214,8 @@ def test_configs(fuzz):
 
 REACHED = "what it does was reached"
 WORK = [
+    "pe_jax.study.run",
+    "pe_jax.study.dry_run",
     "pe_jax.tasks.finetuning.run",
     "pe_jax.tpu.compile_report.compile_for",
     "pe_jax.reports.property_report.measure_properties",
@@ -229,6 +231,7 @@ FLAGS = {
     "train.py": [
         "compile_for",
         "largest_batch",
+        "dry_run",
         "out",
         "coordinator",
         "hosts",

@@ -130,8 +130,7 @@ def _train(task: Callable[[ConfigDict, Path], tuple[str, Path]], workdir: str) -
         hosts.agree(_facts(config, workdir))
     text, out = task(config, reachable_path(workdir))
     if sharding.host()[0] == 0:
-        print("
-" + for_terminal(text))
+        print("\n" + for_terminal(text))
         if not _DRY_RUN.value:
             print(f"Written to {out}")
 
