@@ -166,8 +166,19 @@ def files(folder):
 # --- configs --------------------------------------------------------------------------------------
 
 
+# Last names of keys that a shipped config leaves open.
+OPEN = {
+    key.rpartition(".")[2]
+    for name in FILES
+    for key, value in flatten(shipped(name).to_dict()).items()
+    if value is None
+}
+
+
 def nonsense(key, value, default):
     """Whether a value that passed cannot be meant, by other rules than the schema's own."""
+    if value is None and key.rpartition(".")[2] in OPEN:
+        return False
     if isinstance(value, tuple | list):
         return any(nonsense(key, one, None) for one in value)
     if isinstance(value, bool | str | None):

@@ -6,6 +6,7 @@ eval.py --config=configs/sweep.py --out=R
 eval.py --config=configs/length_generalisation.py --encodings=none,rope --out=R
 eval.py --config=configs/lengths.py --workdir=RUN      a fine-tuned run on longer inputs
 eval.py --config=configs/tables.py --runs='RUNS/*' --out=R      the paper's tables 2 and 3
+eval.py --config=configs/study.py --workdir=S --out=R      the paper's comparison, its claims judged
 eval.py --config=configs/export.py --workdir=RUN --out=FOLDER      for PyTorch
 """
 
@@ -153,11 +154,29 @@ def _export(config: ConfigDict) -> tuple[str, Path]:
     return export(_run_folders()[0], out, config.seed), out
 
 
+def _study(config: ConfigDict) -> tuple[str, Path]:
+    """The page of a study; its config is the one that it was made with."""
+    from pe_jax.configs import study as shipped
+    from pe_jax.configs import tables
+    from pe_jax.study.report import report
+    from pe_jax.training.workdir import load_config
+
+    out = _out("page")
+    if not _WORKDIR.value:
+        raise ValueError("Which study? Give --workdir=S, of train.py --config=configs/study.py.")
+    folder = reachable_path(_WORKDIR.value)
+    made = load_config(folder, "study")
+    if config != shipped.get_config():
+        raise ValueError(f"The settings of a study are those in {folder}: give no --config.KEY.")
+    return report(made, folder, tables.get_config(), out), out
+
+
 EVALUATIONS: dict[str, Callable[[ConfigDict], tuple[str, Path]]] = {
     "export": _export,
     "length_generalisation": _length_generalisation,
     "lengths": _lengths,
     "properties": _properties,
+    "study": _study,
     "sweep": _sweep,
     "tables": _tables,
 }
@@ -167,8 +186,9 @@ def evaluate() -> None:
     config = _CONFIG.value
     if config is not None:
         from pe_jax.reports.report_schemas import REPORTS
+        from pe_jax.study.study_schema import STUDY
 
-        check(config, REPORTS, " For the scores of a run give no --config.")
+        check(config, REPORTS | STUDY, " For the scores of a run give no --config.")
     text, out = _scores() if config is None else EVALUATIONS[config.task](config)
     print(for_terminal(text))
     print(f"Written to {out}")

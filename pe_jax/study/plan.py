@@ -23,6 +23,7 @@ from pe_jax.encodings import split_names
 ARMS = ("from_scratch", "replaced")
 TASKS = ("squad", "cola", "rte", "mrpc", "sst2")
 PRETRAINING, MEASURES = "pretraining", "measures"
+KEPT = ", kept"  # After the name of an encoding: with the published model's parameters.
 
 
 class Cell(NamedTuple):
@@ -118,7 +119,7 @@ def _pretrained(
         own.init, own.keep_position = config.published, kept
     else:
         own.init = ""
-    model = without_options(position) + (", kept" if kept else "") + (f", seed {seed}" * bool(seed))
+    model = without_options(position) + (KEPT if kept else "") + (f", seed {seed}" * bool(seed))
     at = folder / arm / PRETRAINING / model
     return Cell(arm, PRETRAINING, model, position, seed, at, None, own)
 

@@ -49,6 +49,7 @@ def run(config: ConfigDict, folder: Path) -> str:
     """
     plan = cells(config, folder)
     with workdir.occupied(folder) as held, stopping.deferred() as asked:
+        workdir.claim(folder, config)
         tell("Study", f"{folder}: {len(plan):,} cells, {sum(map(is_done, plan)):,} of them done")
         failed = _make(costs(plan, config.jobs), asked, held, folder / "progress.md")
     if failed:

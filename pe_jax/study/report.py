@@ -1,0 +1,280 @@
+"""The page of a study: its tables, figures and verdicts, from the cells that are done."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from pe_jax.console.markdown import table
+from pe_jax.console.terminal import say
+from pe_jax.files import read_json, write_text
+from pe_jax.properties import MINIMUM_RUNS
+from pe_jax.reports import property_report
+from pe_jax.reports.paper_tables import write_tables
+from pe_jax.study.cell import DONE
+from pe_jax.study.claims import Verdict, judge
+from pe_jax.study.evidence import (
+    BEST,
+    CHANGE,
+    GLUE,
+    GLUE_MEAN,
+    LOSS,
+    LOSS_UNSEEN,
+    SQUAD_EXACT,
+    SQUAD_F1,
+    BySeed,
+    Evidence,
+    gather,
+)
+from pe_jax.study.plan import KEPT, PRETRAINING, TASKS, Cell, cells
+from pe_jax.study.settings import SETTINGS
+from pe_jax.study.state import has_weights, is_done, seconds
+
+_FIGURES = "vectors,words,frequencies,evolution,scores,heads,offset_kernel,correlation"
+_ABOUT_CLAIMS = """\
+An effect is a mean over seeds, with Student's interval: of fine-tuning's seeds, which share one
+pretrained model, or of pretraining's. p is two-sided (of rank correlations, by permuting the
+models), q that of Benjamini and Hochberg over the whole table; a verdict needs q < 0.05."""
+_ABOUT_SCORES = """\
+Mean ± sample standard deviation over seeds; losses in nats, at the length of the last stage; scores
+in points. Added by unseen lengths: the loss at that length of the last checkpoint before training
+there, minus its loss at the length it was trained on."""
+_ABOUT_FLATTERY = """\
+Points by which each seed's best step on the validation set is above the step that is best on
+held-out training data; the paper reports the former for SQuAD."""
+_TITLES = {"from_scratch": "From scratch", "replaced": "Positions replaced"}
+
+
+def report(config: ConfigDict, folder: Path, tables: ConfigDict, out: Path) -> str:
+    """Writes the page, its tables and figures to `out`; returns the page.
+
+    Args:
+      config: that the study in `folder` was made with.
+      tables: of `configs/tables.py`.
+
+    Raises:
+      ValueError: if no model of the study is pretrained yet.
+    """
+    plan = cells(config, folder)
+    evidence = gather(plan)
+    if not evidence.values:
+        raise ValueError(f"No cell of the study in {folder} is done yet: see {folder}/progress.md.")
+    arms = list(dict.fromkeys(cell.arm for cell in plan))
+    verdicts = judge(evidence, arms)
+    write_text(out / "evidence.json", json.dumps(evidence.as_json(), indent=1) + "\n")
+    sections = [_head(config, plan), _claims(verdicts)]
+    for arm in arms:
+        own = [cell for cell in plan if cell.arm == arm]
+        sections += [_scores(arm, evidence), _figures(own, evidence, config, out / arm)]
+        _paper_tables(own, tables, out / arm)
+    sections += [_flattery(evidence, arms), _settings(config), _how(plan)]
+    page = "\n".join(section for section in sections if section)
+    write_text(out / "README.md", page)
+    return page
+
+
+def _head(config: ConfigDict, plan: Sequence[Cell]) -> str:
+    done = sum(map(is_done, plan))
+    arms = ["a BERT-mini from scratch"]
+    arms += ["a published BERT with its positions replaced"] * bool(config.published)
+    return "\n".join(
+        [
+            "# The paper's comparison, on a small scale",
+            "",
+            f"{' and '.join(arms).capitalize()}, {len(config.glue.seeds)} seeds of fine-tuning. "
+            "**No number here is comparable with the paper's**: its models are BERT-base and "
+            "BERT-medium, trained on all of Wikipedia and BooksCorpus for days and fine-tuned for "
+            f"epochs; its questions are SQuAD's own, ours `{config.squad.data.train}`. What can be "
+            "compared is the direction of differences between encodings that were all trained "
+            "alike.",
+            "",
+            f"{done:,} of {len(plan):,} cells are done."
+            + (" What is not done is left out below." if done < len(plan) else ""),
+            "",
+        ]
+    )
+
+
+def _claims(verdicts: Sequence[Verdict]) -> str:
+    rows = [
+        [one.claim.says, one.claim.place, _TITLES[one.arm].lower(), str(one.claim.effect),
+         _number(one.effect), _interval(one), str(one.n or "–"),
+         "–" if one.p is None else f"{one.p:.3f}", "–" if one.q is None else f"{one.q:.3f}",
+         f"**{one.says}**"]
+        for one in verdicts
+    ]  # fmt: skip
+    counts = Counter(one.says for one in verdicts)
+    header = ["claim", "where", "arm", "effect", "mean", "95 % interval", "seeds", "p", "q",
+              "verdict"]  # fmt: skip
+    return "\n".join(
+        [
+            "## Claims",
+            "",
+            ", ".join(f"{count} {says}" for says, count in counts.items()) + ".",
+            "",
+            _ABOUT_CLAIMS,
+            "",
+            *table(header, rows),
+            "",
+        ]
+    )
+
+
+def _scores(arm: str, evidence: Evidence) -> str:
+    measures = [LOSS, "masked-LM accuracy", LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, CHANGE.format(512),
+                *GLUE, GLUE_MEAN]  # fmt: skip
+    models = evidence.models(arm)
+    shown = [one for one in measures if any(evidence.of(arm, model, one) for model in models)]
+    rows = [
+        [model, *(_mean(evidence.of(arm, model, one), one) for one in shown)] for model in models
+    ]
+    return "\n".join(
+        [
+            f"## {_TITLES[arm]}: scores",
+            "",
+            _ABOUT_SCORES,
+            "",
+            *table(["model", *shown], rows),
+            "",
+        ]
+    )
+
+
+def _figures(own: Sequence[Cell], evidence: Evidence, config: ConfigDict, out: Path) -> str:
+    """Figures 1 to 7 and the correlations, of one run of each encoding."""
+    models = [
+        cell
+        for cell in own
+        if cell.kind == PRETRAINING and not cell.seed and is_done(cell) and has_weights(cell.folder)
+    ]
+    if not models:
+        return ""
+    say(f"Drawing {own[0].arm}")
+    measures = config.measures.copy_and_resolve_references()
+    measures.parts = _FIGURES
+    scores = _score_table(own[0].arm, [cell.model for cell in models], evidence)
+    if scores:
+        write_text(out / "scores.csv", scores)
+        measures.scores = str(out / "scores.csv")
+    subjects = [property_report.from_run(cell.folder) for cell in models]
+    property_report.measure_properties(subjects, measures, out, where_possible=True)
+    pictures = sorted(out.glob("*.png"))
+    links = [f"![{path.stem.replace('_', ' ')}]({out.name}/{path.name})\n" for path in pictures]
+    heading = f"## {_TITLES[own[0].arm]}: figures\n"
+    return "\n".join([heading, f"Numbers and words: [{out.name}]({out.name}/report.md).\n", *links])
+
+
+def _score_table(arm: str, models: Sequence[str], evidence: Evidence) -> str:
+    """What violations are correlated with; empty while a model lacks all of it."""
+    means = {
+        measure: [
+            np.mean([*evidence.of(arm, model, measure).values()] or [np.nan]) for model in models
+        ]
+        for measure in (SQUAD_F1, *GLUE, GLUE_MEAN)
+    }
+    known = {
+        name: values for name, values in means.items() if np.isfinite(values).sum() >= MINIMUM_RUNS
+    }
+    if not known:
+        return ""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", *known])
+    for number, model in enumerate(models):
+        each = [values[number] for values in known.values()]
+        writer.writerow([model, *("" if np.isnan(x) else f"{x:.4f}" for x in each)])
+    return text.getvalue()
+
+
+def _paper_tables(own: Sequence[Cell], tables: ConfigDict, out: Path) -> None:
+    """Tables 2 and 3, without the model that kept its positions: its encoding is there as well."""
+    runs = [
+        cell.folder
+        for cell in own
+        if cell.kind in TASKS and is_done(cell) and KEPT not in cell.model
+    ]
+    if runs:
+        write_tables(runs, tables, out)
+
+
+def _flattery(evidence: Evidence, arms: Sequence[str]) -> str:
+    rows = []
+    for arm in arms:
+        for task in GLUE:
+            gains = [
+                best[seed] - chosen[seed]
+                for model in evidence.models(arm)
+                if (best := evidence.of(arm, model, BEST.format(task)))
+                and (chosen := evidence.of(arm, model, task))
+                for seed in chosen
+            ]
+            if gains:
+                rows.append([_TITLES[arm].lower(), task, f"{np.mean(gains):.2f}",
+                             f"{np.max(gains):.2f}", str(len(gains))])  # fmt: skip
+    if not rows:
+        return ""
+    return "\n".join(
+        [
+            "## What choosing the best step on the reported set is worth",
+            "",
+            _ABOUT_FLATTERY,
+            "",
+            *table(["arm", "task", "mean", "greatest", "runs"], rows),
+            "",
+        ]
+    )
+
+
+def _settings(config: ConfigDict) -> str:
+    rows = [[one.name, one.ours(config), one.paper, one.reason] for one in SETTINGS]
+    return "\n".join(["## Settings", "", *table(["setting", "here", "paper", "why"], rows), ""])
+
+
+def _how(plan: Sequence[Cell]) -> str:
+    done = [cell for cell in plan if is_done(cell)]
+    facts = [read_json(cell.folder / DONE, "Remove it, and start again.") for cell in done]
+    hours = sum(map(seconds, done)) / 3600
+    where = Counter(f"{one['device']}, {one['cores']} cores" for one in facts)
+    code = Counter(one["code"] for one in facts)
+    count = lambda counts: ", ".join(f"{name} ({n} cells)" for name, n in counts.items())
+    return "\n".join(
+        [
+            "## How it was made",
+            "",
+            f"{hours:.1f} hours of all processes together, on {count(where)}; code "
+            f"{count(code)}. [configs/study.py](../../pe_jax/configs/study.py) has every setting, "
+            "[evidence.json](evidence.json) every value by seed.",
+            "",
+            "```sh",
+            "python train.py --config=configs/study.py --workdir=S --config.text=FILES \\",
+            "    --config.held_out_text=FILES --config.data_dir=TFDS --config.published=BERT",
+            "python eval.py --config=configs/study.py --workdir=S --out=docs/study",
+            "```",
+            "",
+        ]
+    )
+
+
+def _mean(values: BySeed, measure: str) -> str:
+    if not values:
+        return "–"
+    digits = 3 if measure in (LOSS, LOSS_UNSEEN) else 1
+    scale = 100 if measure == "masked-LM accuracy" else 1
+    numbers = scale * np.array([*values.values()])
+    spread = f" ± {numbers.std(ddof=1):.{digits}f}" if len(numbers) > 1 else ""
+    return f"{numbers.mean():.{digits}f}{spread}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.3g}"
+
+
+def _interval(one: Verdict) -> str:
+    return "–" if one.low is None else f"{_number(one.low)} to {_number(one.high)}"
