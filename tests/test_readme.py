@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from pe_jax import encodings
+from pe_jax.encodings import names
+from pe_jax.length_generalisation import TASKS
 from pe_jax.reports.property_report import PARTS
 
 ROOT = Path(__file__).parent.parent
@@ -20,7 +22,7 @@ def blocks(page):
 
 
 @pytest.fixture(scope="module")
-def names():
+def defined():
     """What the README's blocks define, run one after the other."""
     found = {}
     for block in blocks("README.md"):
@@ -29,9 +31,9 @@ def names():
 
 
 @pytest.mark.parametrize("name", ["none", "learned_absolute", "sinusoidal_relative", "rope"])
-def test_the_module_of_the_readme_sees_the_order(names, name):
+def test_the_module_of_the_readme_sees_the_order(defined, name):
     sizes = dict(hidden_size=256, head_size=64, num_heads=4, max_length=16)
-    layer = names["Layer"](encodings.from_name(name, **sizes))
+    layer = defined["Layer"](encodings.from_name(name, **sizes))
     x = jax.random.normal(jax.random.key(0), (1, 6, 256))
     swapped = x[:, np.array([0, 1, 5, 3, 4, 2])]  # Two others than the first token.
     params = layer.init(jax.random.key(1), x)
@@ -128,6 +130,20 @@ def test_the_page_of_a_package_index_stands_alone():
     for block in blocks("docs/package.md"):
         exec(block, found := {})
     assert found["out"].shape == (2, 128, 4, 64)
+
+
+def test_counts_are_those_of_the_code():
+    """Where a page says how many there are."""
+    readme, package = (
+        " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        for page in ("README.md", "docs/package.md")
+    )
+    table = [name for name in names.ENCODINGS if f"| `{name}` | " in readme]
+    assert len(table) == 7 and len(names.PAPER) == 13
+    more = len(names.ENCODINGS) - len(table)
+    assert f"Besides these, {more} more and four wrappers" in readme and len(names.WRAPPERS) == 4
+    assert f"and {more} more (" in package
+    assert f"small models on {len(TASKS)} algorithmic tasks" in readme
 
 
 def test_every_measure_has_its_row():

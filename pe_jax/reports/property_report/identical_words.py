@@ -19,6 +19,7 @@ from pe_jax.reports.property_report.measures import (
     measure,
     measure_weights,
     standardized,
+    two_digits,
 )
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject
@@ -115,6 +116,6 @@ def _both(phi: np.ndarray, weights: np.ndarray, settings: Settings) -> Numbers:
 
 def _panel(title: str, phi: np.ndarray) -> figures.Panel:
     shown = standardized(phi)
-    spread = f"σ = {float(phi.std()):.2g}" if shown.any() else "constant"
+    spread = f"σ = {two_digits(phi.std())}" if shown.any() else "constant"
     ends = (0, len(phi) - 1)
     return figures.Panel(f"{title}\n{spread}", shown, *ends, "query position", "key position")

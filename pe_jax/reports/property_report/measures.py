@@ -97,3 +97,8 @@ def signed(one: Estimate, scale: float = 1.0, digits: int = 3) -> str:
     """A difference with its standard error."""
     mean, error = scale * float(one.mean), scale * float(one.error)
     return f"{mean:+.{digits}f} ± {error:.{digits}f}"
+
+
+def two_digits(value: float | np.floating) -> str:
+    """A number for a title: 140, where `.2g` has 1.4e+02."""
+    return f"{float(f'{value:.2g}'):g}"

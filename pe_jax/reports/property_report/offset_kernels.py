@@ -22,6 +22,7 @@ from pe_jax.reports.property_report.measures import (
     columns,
     measure_each,
     standardized,
+    two_digits,
 )
 from pe_jax.reports.property_report.section import Section, Settings, for_json
 from pe_jax.reports.property_report.subjects import Subject
@@ -204,7 +205,7 @@ def _figures(
         shown = [(f"{title}, head {h}", one) for h, one in enumerate(phi)] if each else []
         for name, one in shown or [(title, phi.mean(0))]:
             ends = (0, len(one) - 1, "query position", "key position")
-            sigma = f"σ = {np.nanstd(one):.2g}"
+            sigma = f"σ = {two_digits(np.nanstd(one))}"
             matrices.append(figures.Panel(f"{name}\n{sigma}", standardized(one), *ends))
         curves.append(_curve(title, phi))
     return [

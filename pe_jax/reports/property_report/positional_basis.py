@@ -64,7 +64,7 @@ def positional_basis(subjects: list[Subject], settings: Settings) -> Section | N
     path = figures.layer_shares(
         panels,
         settings.figure("positional_basis"),
-        title="What the variance of hidden states is of",
+        title="Shares of the variance of hidden states",
         label="share of the variance; the rest: tokens",
         vector=settings.config.vector,
     )

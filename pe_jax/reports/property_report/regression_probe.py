@@ -30,7 +30,7 @@ def regression(subjects: list[Subject], settings: Settings) -> Section | None:
             best = max(fits, key=lambda fit: fit.r2["test"])
             shown = {"least squares": fits[0]}
             if best is not fits[0]:  # A penalty helped.
-                shown[f"ridge {best.ridge:.0e}"] = best
+                shown[f"ridge {best.ridge:g}"] = best
             rows += [_row(label, len(x), name, fit) for name, fit in shown.items()]
             paths.append(_figure(label, axis(part), x, shown, settings))
     if not rows:
@@ -64,14 +64,14 @@ def _figure(
 ) -> Path:
     """Predicted against true positions, by least squares and the best penalty."""
     panels = [
-        (name if number == 0 else f"{name}, best on odd", fit.predicted, x % 2 == 0)
+        (name if number == 0 else f"{name}, best on odd ones", fit.predicted, x % 2 == 0)
         for number, (name, fit) in enumerate(fits.items())
     ]
     return figures.prediction_plot(
         x,
         panels,
         settings.figure(f"regression_{label}"),
-        title=f"Read off its vector by a linear map: {label}",
+        title=f"The {what} read off its vector by a linear map: {label}",
         what=what,
         vector=settings.config.vector,
     )
