@@ -5,6 +5,7 @@ Of pretraining a seed is that of the run; of fine-tuning, that of head, dropout 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -129,7 +130,7 @@ def _of_task(cell: Cell) -> dict[str, BySeed]:
     scores = {name: by_seed(results["scores"][name]) for name in ("f1", "exact")}
     found = {SQUAD_F1: scores["f1"], SQUAD_EXACT: scores["exact"]}
     if cell.lengths:
-        for row in read_json(cell.folder / "lengths" / "rescored.json", _WAY_OUT):
+        for row in json.loads((cell.folder / "lengths" / "rescored.json").read_text()):
             longer = by_seed(row["scores"]["f1"])
             change = {seed: longer[seed] - scores["f1"][seed] for seed in seeds}
             found[CHANGE.format(row["length"])] = change

@@ -88,7 +88,7 @@ def _head(config: ConfigDict, plan: Sequence[Cell]) -> str:
         [
             "# The paper's comparison, on a small scale",
             "",
-            f"{' and '.join(arms).capitalize()}, {len(config.glue.seeds)} seeds of fine-tuning. "
+            f"Models: {' and '.join(arms)}; {len(config.glue.seeds)} seeds of fine-tuning. "
             "**No number here is comparable with the paper's**: its models are BERT-base and "
             "BERT-medium, trained on all of Wikipedia and BooksCorpus for days and fine-tuned for "
             f"epochs; its questions are SQuAD's own, ours `{config.squad.data.train}`. What can be "

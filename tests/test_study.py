@@ -1,0 +1,332 @@
+"""The study: its plan, its cells in any starts, and what it says of claims."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import types
+
+import numpy as np
+import pytest
+import tiny
+from commands import call
+from scipy import stats
+from test_finetuning import examples, questions
+
+from pe_jax.configs import study as study_config
+from pe_jax.configs import tables
+from pe_jax.data import glue_tasks
+from pe_jax.files import write_text
+from pe_jax.schema import check
+from pe_jax.study import cell as cell_module
+from pe_jax.study import cells, claims, cost, run, state, study
+from pe_jax.study.claims import Claim, Difference, Ranks, judge
+from pe_jax.study.evidence import Evidence, Key, gather
+from pe_jax.study.report import report
+from pe_jax.study.study_schema import STUDY
+
+PAPER = 13
+
+
+def small(folder, **changes):
+    c = study_config.get_config()
+    c.text = str(tiny.write_books(folder))
+    own = c.from_scratch
+    own.positions, own.repeated, own.repeats = "learned_absolute", "learned_absolute", (1,)
+    sizes = tiny.config(folder)
+    own.pretraining.model.update(sizes.model.to_dict())
+    own.pretraining.model.update(dropout_rate=0.0, attention_dropout_rate=0.0, max_length=48)
+    own.pretraining.data.update(sizes.data.to_dict())
+    own.pretraining.stage1.update(length=16, batch_size=8, max_predictions=3, steps=4)
+    own.pretraining.stage2.update(length=24, batch_size=8, max_predictions=3, steps=2)
+    own.pretraining.update(checkpoint_every=2, eval_examples=8, log_every=2)
+    c.tasks = "squad,cola"
+    c.steps.update(squad=2, cola=4)
+    for part in (c.glue, c.squad):
+        part.seeds = (0, 1)
+        part.data.update(batch_size=8, eval_batch_size=8)
+        part.model.update(dropout_rate=0.0, attention_dropout_rate=0.0)
+    c.glue.eval_every = 2
+    c.glue.data.update(length=16, buckets=(12,), held_out=0.25)
+    c.squad.data.update(length=24, buckets=(20,), stride=8, max_query=6)
+    c.squad.data.train = questions(folder / "train.json", 40, 0)
+    c.squad.data.validation = questions(folder / "dev.json", 10, 1)
+    c.lengths = (32,)
+    c.measures.update(length=16, windows=(5, 10), words=4, score_examples=8)
+    c.update_from_flattened_dict(changes)
+    check(c, STUDY)
+    return c
+
+
+def test_the_plan(tmp_path):
+    """The shipped one: what issue and page say of it."""
+    config = study_config.get_config()
+    config.published = "BERT"
+    plan = cells(config, tmp_path)
+    assert len({cell.folder for cell in plan}) == len({cell.name for cell in plan}) == len(plan)
+    by = lambda arm, kind: [cell for cell in plan if (cell.arm, cell.kind) == (arm, kind)]
+    scratch, replaced = by("from_scratch", "pretraining"), by("replaced", "pretraining")
+    assert len(scratch) == PAPER + 3 + 2 * 7 and len(replaced) == PAPER + 1
+    assert len(by("from_scratch", "squad")) == PAPER + 3 and len(by("replaced", "rte")) == PAPER + 1
+    assert {cell.config.keep_position for cell in replaced if "kept" in cell.model} == {True}
+    assert {cell.config.keep_position for cell in replaced if "kept" not in cell.model} == {False}
+    assert {cell.config.init for cell in replaced} == {"BERT"}
+    made = set()
+    for cell in plan:  # In an order in which each can be made.
+        assert cell.needs is None or cell.needs in made
+        made.add(cell.folder)
+    models = {cell.model for cell in plan}
+    mentioned = {
+        one for claim in claims.CLAIMS if not isinstance(claim.effect, Ranks)
+        for one in (*claim.effect.of, *getattr(claim.effect, "against", ()))
+    }  # fmt: skip
+    assert mentioned <= models
+    config.published = ""
+    assert {cell.arm for cell in cells(config, tmp_path)} == {"from_scratch"}
+
+
+def test_an_encoding_that_is_named_twice(tmp_path):
+    config = study_config.get_config()
+    config.from_scratch.positions = "rope,rope(base=500)"
+    with pytest.raises(ValueError, match="from_scratch has rope more than once"):
+        cells(config, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A whole study, its cells made in this process."""
+    folder = tmp_path_factory.mktemp("study")
+    config = small(folder)
+    sets = {"train": examples(44, 0), "validation": examples(21, 1)}
+
+    def started(cell, cores):
+        cell_module.describe(cell, cores)
+        cell_module.main(cell.folder)
+        return study._Running(cell, types.SimpleNamespace(poll=lambda: 0), 0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
+        patch.setattr(glue_tasks, "open_prepared", lambda *args: opened)
+        patch.setattr(study, "_started", started)
+        text = run(config, folder / "S")
+    return config, folder / "S", text
+
+
+def test_a_study(done):
+    config, folder, text = done
+    plan = cells(config, folder)
+    assert "·" not in text and all(map(state.is_done, plan)) and not state.to_make(plan)
+    assert len(plan) == (2 + 2) + 2
+    assert not list(folder.glob("*/cola/*/checkpoints"))
+    evidence = gather(plan)
+    assert evidence.models("from_scratch") == ["learned_absolute"]
+    for measure, seeds in {
+        "masked-LM loss": {0, 1},
+        "masked-LM loss added by unseen lengths": {0, 1},
+        "words, translation invariance": {0, 1},
+        "cola": {0, 1},
+        "cola, best step": {0, 1},
+        "squad f1": {0, 1},
+        "squad f1, change at 32 tokens": {0, 1},
+    }.items():
+        assert evidence.of("from_scratch", "learned_absolute", measure).keys() == seeds, measure
+    for seed, best in evidence.of("from_scratch", "learned_absolute", "cola, best step").items():
+        assert best >= evidence.of("from_scratch", "learned_absolute", "cola")[seed]
+
+
+def test_its_page(done, tmp_path):
+    config, folder, _ = done
+    page = report(config, folder, tables.get_config(), tmp_path)
+    assert (
+        "6 of 6 cells are done" in page
+        and "**No number here is comparable with the paper's**" in page
+    )
+    headings = ["Claims", "From scratch: scores", "From scratch: figures", "Settings"]
+    for heading in (*headings, "What choosing the best step", "How it was made"):
+        assert f"## {heading}" in page
+    for link in {line.partition("](")[2][:-1] for line in page.splitlines() if line[:2] == "!["}:
+        assert (tmp_path / link).is_file()
+    values = json.loads((tmp_path / "evidence.json").read_text())
+    assert values["from_scratch"]["learned_absolute"]["cola"].keys() == {"0", "1"}
+    assert (tmp_path / "from_scratch" / "glue.md").is_file()
+
+
+def test_only_what_is_missing_is_made_again(done, tmp_path):
+    """With the small files alone, models come back only for what starts from them."""
+    config, folder, _ = done
+    plan = cells(config, folder)
+    by_name = {cell.name: cell for cell in plan}
+    model = by_name["from_scratch/pretraining/learned_absolute"]
+    hidden = [(model.folder / "checkpoints", tmp_path / "checkpoints")]
+    cola = by_name["from_scratch/cola/learned_absolute"]
+    hidden.append((cola.folder / "done.json", tmp_path / "done.json"))
+    hidden[0][0].rename(hidden[0][1])
+    try:
+        assert not state.to_make(plan)
+        hidden[1][0].rename(hidden[1][1])
+        assert [cell.name for cell in state.to_make(plan)] == [
+            "from_scratch/pretraining/learned_absolute",
+            "from_scratch/cola/learned_absolute",
+        ]
+        assert not state.is_ready(cola)
+    finally:
+        for there, here in hidden:
+            if here.exists():
+                here.rename(there)
+
+
+def test_settings_belong_to_the_study(done):
+    _, folder, _ = done
+    config = f"--config={tiny.ROOT / 'configs' / 'study.py'}"
+    code, _, err = call("eval.py", config, f"--workdir={folder}", "--config.jobs=3")
+    assert code == 1 and "give no --config.KEY" in err
+
+
+# A cell that notes who it is, and does what its model asks for.
+FAKE = """
+import json, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+with open(folder / "starts", "a") as file:
+    file.write("x")
+if folder.name == "learned_absolute" and folder.parent.name == "cola":
+    sys.exit(1)
+if folder.parent.name == "pretraining":
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    (folder / "checkpoints" / "1").touch()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+time.sleep(float((folder.parents[2] / "seconds").read_text()))
+(folder / "done.json").write_text("{}")
+"""
+
+
+def starts(folder):
+    return {
+        str(path.parent.relative_to(folder)): len(path.read_text())
+        for path in folder.rglob("starts")
+    }
+
+
+def test_what_fails_and_what_is_stopped(tmp_path):
+    """Cells that fail are told and tried again; SIGTERM ends all of them with 75, and the same
+    command goes on."""
+    folder = tmp_path / "S"
+    folder.mkdir()
+    (tmp_path / "fake.py").write_text(FAKE)
+    program = f"""
+        import pathlib, subprocess, sys, time
+        sys.path.insert(0, {str(tiny.ROOT / "tests")!r})
+        from test_study import small
+        from pe_jax.study import cost, study
+        def started(cell, cores):
+            study.describe(cell, cores)
+            command = [sys.executable, {str(tmp_path / "fake.py")!r}, str(cell.folder)]
+            return study._Running(cell, subprocess.Popen(command), time.monotonic())
+        study._started = started
+        cost._rate = lambda config, model: 1e9
+        folder = pathlib.Path({str(tmp_path)!r})
+        try:
+            study.run(small(folder, jobs=2), folder / "S")
+        except OSError as error:
+            sys.exit(str(error))
+    """
+    environment = os.environ | {"PYTHONPATH": str(tiny.ROOT)}
+
+    def start():
+        return subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            cwd=tiny.ROOT, env=environment, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    (folder / "seconds").write_text("60")
+    process = start()
+    for line in process.stderr:
+        if "0 of them done" in line:
+            break
+    while len(starts(folder)) < 2:  # Both jobs are at work.
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert len(starts(folder)) == 2 and not list(folder.rglob("done.json"))
+    (folder / "seconds").write_text("0")
+    process = start()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "1 cells failed" in err
+    assert "from_scratch/cola/learned_absolute" in err.splitlines()[-1]
+    counted = starts(folder)
+    assert len(counted) == 6 and sorted(counted.values()) == [1] * 4 + [2] * 2
+    assert "failed" in (folder / "progress.md").read_text()
+
+
+def test_a_dry_run_makes_nothing(tmp_path):
+    config = small(tmp_path)
+    text = study.dry_run(config, tmp_path / "S")
+    assert "| all " in text and not (tmp_path / "S").exists()
+    plan = cells(config, tmp_path / "S")
+    prices = cost.Costs(plan, {cell.folder: 3.6e12 for cell in plan}, 1e9, 1)
+    assert prices.hours(plan[:3]) == pytest.approx(3)
+    for one in plan[:2]:  # A run and its measures: each kind has its own speed.
+        write_text(one.folder / "done.json", "{}")
+    state.add_seconds(plan[0], 1_800)
+    state.add_seconds(plan[0], 5_400)  # After a stop.
+    assert prices.hours([cell for cell in plan if cell.kind == "pretraining"]) == pytest.approx(4)
+    assert prices.hours([plan[1]]) == pytest.approx(1)
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def made(**values):
+    """Evidence of one arm and measure "score", by model."""
+    return Evidence({Key("arm", m, "score"): dict(enumerate(v)) for m, v in values.items()})
+
+
+def verdict(evidence, effect, sign=+1, monkeypatch=None):
+    monkeypatch.setattr(claims, "CLAIMS", (Claim("says", "place", effect, sign),))
+    (found,) = judge(evidence, ["arm"])
+    return found
+
+
+def test_verdicts(monkeypatch):
+    a, b = [5.0, 5.5, 5.2, 5.1, 5.4], [4.0, 4.1, 4.3, 4.2, 4.0]
+    evidence = made(a=a, b=b)
+    for sign, says in ((+1, "reproduced"), (-1, "contradicted")):
+        found = verdict(evidence, Difference("score", ("a",), ("b",)), sign, monkeypatch)
+        assert found.says == says and found.n == 5
+    d = np.subtract(a, b)
+    half = stats.t.ppf(0.975, 4) * d.std(ddof=1) / np.sqrt(5)
+    assert (found.low, found.high) == pytest.approx((d.mean() - half, d.mean() + half))
+    assert found.p == pytest.approx(stats.ttest_rel(a, b).pvalue)
+    same = verdict(made(a=[1.0, 2.0], b=[2.0, 1.0]), Difference("score", ("a",), ("b",)), 1,
+                   monkeypatch)  # fmt: skip
+    assert same.says == "undecided" and same.effect == 0
+    one = verdict(made(a=[1.0], b=[2.0]), Difference("score", ("a",), ("b",)), 1, monkeypatch)
+    assert (one.says, one.effect, one.low, one.p) == ("undecided", -1.0, None, None)
+    none = verdict(made(a=[1.0]), Difference("score", ("a",), ("b",)), 1, monkeypatch)
+    assert (none.says, none.n) == ("not made yet", 0)
+
+
+def test_false_discoveries_are_controlled(monkeypatch):
+    rng = np.random.default_rng(0)
+    evidence = made(**{f"m{n}": rng.normal(size=5) for n in range(41)})
+    many = tuple(
+        Claim("", "", Difference("score", (f"m{n}",), (f"m{n + 1}",)), 1) for n in range(40)
+    )
+    monkeypatch.setattr(claims, "CLAIMS", many)
+    found = judge(evidence, ["arm"])
+    assert min(one.p for one in found) < 0.05 <= min(one.q for one in found)
+    assert {one.says for one in found} == {"undecided"}
+    assert all(one.q >= one.p for one in found)
+
+
+def test_ranks(monkeypatch):
+    """Over models, and not with one that is there twice."""
+    values = {}
+    for number, model in enumerate([*"abcdefg", "g, kept"]):
+        values[Key("arm", model, "violation")] = {0: float(number)}
+        values[Key("arm", model, "score")] = {s: -number + 0.1 * s for s in range(3)}
+    found = verdict(Evidence(values), Ranks("violation", "score"), -1, monkeypatch)
+    assert found.effect == pytest.approx(-1) and found.says == "reproduced" and found.n == 3
+    assert found.p == pytest.approx(2 / 5040, rel=0.01)  # All orders of seven.
