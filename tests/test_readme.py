@@ -146,6 +146,13 @@ def test_counts_are_those_of_the_code():
     assert f"small models on {len(TASKS)} algorithmic tasks" in readme
 
 
+def test_figures_are_small_and_shown():
+    shown = "".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md"))
+    shown += (ROOT / "README.md").read_text(encoding="utf-8")
+    for figure in ROOT.glob("docs/figures/*"):
+        assert figure.stat().st_size <= 150_000 and f"figures/{figure.name})" in shown, figure.name
+
+
 def test_every_measure_has_its_row():
     """In the index of the pages, and in the table of the report's parts."""
     index = (ROOT / "docs/measures/README.md").read_text(encoding="utf-8")
