@@ -36,8 +36,11 @@ from pe_jax.training.checkpointing import Checkpoints
 def runs(tmp_path_factory):
     """Two trained runs and a copy of each: enough to correlate, if not to learn from."""
     folder = tmp_path_factory.mktemp("runs")
-    for name in ("learnable_sinusoidal_absolute", "learned_absolute+learned_relative"):
-        changes = {"model.position": name, "checkpoint_every": 10}
+    for name, stages in (
+        ("learnable_sinusoidal_absolute", {}),
+        ("learned_absolute+learned_relative", {"stage1.steps": 20, "stage2.steps": 0}),
+    ):
+        changes = {"model.position": name, "checkpoint_every": 10, **stages}
         config = tiny.config(folder, **tiny.NO_DROPOUT, **changes)
         pretraining.run(config, folder / name)
         shutil.copytree(folder / name, folder / f"{name}_again")
@@ -54,6 +57,14 @@ def config():
 
 def numbers(out, part):
     return json.loads((out / f"{part}.json").read_text())
+
+
+def assert_shown(pictures, text):
+    """The page links each picture, and none is an empty page."""
+    assert pictures
+    for path in pictures:
+        assert f"]({path.name})" in text
+        assert image.imread(path)[..., :3].std() > 0.05, path
 
 
 def test_less_text_than_asked_for(runs, config, tmp_path, capsys):
@@ -78,9 +89,9 @@ ELSEWHERE = (
 
 def test_a_report_on_runs(runs, config, tmp_path, monkeypatch):
     """All parts at once: files are written, figures are not empty, the page links all of them."""
-    for part in ELSEWHERE:
+    for part in (*ELSEWHERE, "correlation"):
         monkeypatch.delitem(PARTS, part)
-    subjects = [from_run(path) for path in runs]
+    subjects = [from_run(path) for path in (runs[0], runs[2])]  # Without their copies.
     subjects.append(from_name("learnable_sinusoidal_absolute", config, 0))
     text = measure_properties(subjects, config, tmp_path)
     assert text == (tmp_path / "report.md").read_text()
@@ -88,10 +99,7 @@ def test_a_report_on_runs(runs, config, tmp_path, monkeypatch):
     pictures = sorted(tmp_path.glob("*.png"))
     for number in range(1, 8):
         assert any(path.name.startswith(f"figure{number}_") for path in pictures), number
-    for path in pictures:
-        assert f"]({path.name})" in text
-        pixels = image.imread(path)[..., :3]
-        assert pixels.std() > 0.05, path  # Not an empty page.
+    assert_shown(pictures, text)
 
     # What is written is what the library measures on the run's own checkpoint.
     part = subjects[0].parts()[0]
@@ -100,8 +108,9 @@ def test_a_report_on_runs(runs, config, tmp_path, monkeypatch):
     assert found["monotonicity_3"] == pytest.approx(float(properties.monotonicity(phi, 3)))
     assert found["monotonicity_all"] == pytest.approx(float(properties.monotonicity(phi)))
 
-    moments = numbers(tmp_path, "evolution")["learned_absolute+learned_relative: learned_relative"]
-    assert list(map(int, moments)) == [0, 10, 12, 20]
+    moments = {label: [*map(int, at)] for label, at in numbers(tmp_path, "evolution").items()}
+    assert moments["learned_absolute+learned_relative: learned_relative"] == [0, 10, 20]
+    assert moments["learnable_sinusoidal_absolute"] == [0, 10, 12, 20]  # 12: the end of a stage.
 
     # The last checkpoint's score is the one in the run's own metrics.
     path = runs[0]
@@ -120,11 +129,17 @@ def test_a_report_on_runs(runs, config, tmp_path, monkeypatch):
     assert set(kernels) == {subject.name for subject in subjects}
     assert all(len(one["layers"]) == 1 for one in kernels.values())
 
+    trained = numbers(tmp_path, "table1")["learnable_sinusoidal_absolute"]["trained"]
+    assert set(trained) == {"learnable_sinusoidal_absolute"}
+
+
+def test_correlation_with_the_runs_own_scores(runs, config, tmp_path):
+    config.parts = "correlation"
+    text = measure_properties([from_run(path) for path in runs], config, tmp_path)
     table = numbers(tmp_path, "correlation")
     assert table["runs"] == [path.name for path in runs]
-    assert all(one["n"] == 4 for one in table["correlations"])
-    trained = numbers(tmp_path, "table1")["learnable_sinusoidal_absolute"]["trained"]
-    assert set(trained) == {path.name for path in runs if "+" not in path.name}
+    assert table["correlations"] and all(one["n"] == 4 for one in table["correlations"])
+    assert_shown([*tmp_path.glob("*.png")], text)
 
 
 def test_scores_are_kept(runs, config, tmp_path, monkeypatch):
