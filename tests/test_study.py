@@ -195,7 +195,11 @@ if folder.name == "learned_absolute" and folder.parent.name == "cola":
 if folder.parent.name == "pretraining":
     (folder / "checkpoints").mkdir(exist_ok=True)
     (folder / "checkpoints" / "1").touch()
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+def stop(*_):
+    (folder / f"told {time.monotonic()}").touch()
+    time.sleep(1)  # As if it saved.
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
 time.sleep(float((folder.parents[2] / "seconds").read_text()))
 (folder / "done.json").write_text("{}")
 """
@@ -250,6 +254,7 @@ def test_what_fails_and_what_is_stopped(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert len(starts(folder)) == 2 and not list(folder.rglob("done.json"))
+    assert len(list(folder.rglob("told *"))) == 2  # Each once: a second one ends it at once.
     (folder / "seconds").write_text("0")
     process = start()
     _, err = process.communicate(timeout=60)
@@ -258,6 +263,23 @@ def test_what_fails_and_what_is_stopped(tmp_path):
     counted = starts(folder)
     assert len(counted) == 6 and sorted(counted.values()) == [1] * 4 + [2] * 2
     assert "failed" in (folder / "progress.md").read_text()
+
+
+def test_a_cell_stops_with_its_study(tmp_path):
+    """However that ended: here its end of the pipe is closed."""
+    config = small(tmp_path, **{"from_scratch.pretraining.stage1.steps": 10_000})
+    first = cells(config, tmp_path / "S")[0]
+    cell_module.describe(first, ())
+    command = [sys.executable, "-m", "pe_jax.study.cell", str(first.folder)]
+    process = subprocess.Popen(
+        command, cwd=tiny.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for line in process.stderr:
+        if line.startswith("step"):
+            break
+    process.stdin.close()
+    assert process.wait(60) == 75
+    assert any((first.folder / "checkpoints").iterdir())
 
 
 def test_a_dry_run_makes_nothing(tmp_path):

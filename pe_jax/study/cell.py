@@ -1,6 +1,7 @@
 """One cell of a study, in a process of its own: python -m pe_jax.study.cell FOLDER
 
-`FOLDER/cell.json` says what it is. Signals stop it as they stop `train.py`.
+`FOLDER/cell.json` says what it is. Signals stop it as they stop `train.py`, and so does the end of
+its standard input: the study holds that open, and is gone then, however it ended.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ if __name__ == "__main__":
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,5 +100,14 @@ def main(folder: Path) -> None:
     stopping.done()
 
 
+def _stop_with_the_study() -> None:
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 if __name__ == "__main__":
+    _stop_with_the_study()
     main(Path(sys.argv[1]))

@@ -66,6 +66,7 @@ def _make(
     waiting = to_make(costs.plan)
     running: dict[int, _Running] = {}  # By share of the cores.
     failed: list[Cell] = []
+    told: set[int] = set()
 
     def show() -> None:
         now = [one.cell.folder for one in running.values()]
@@ -85,8 +86,9 @@ def _make(
                 show()
         time.sleep(_POLL)
         for share, one in list(running.items()):
-            if asked() and one.process.poll() is None:
+            if asked() and share not in told:  # A second signal would end it at once.
                 one.process.terminate()
+                told.add(share)
             if one.process.poll() is not None:
                 del running[share]
                 add_seconds(one.cell, time.monotonic() - one.since)
@@ -101,7 +103,10 @@ def _started(cell: Cell, cores: tuple[int, ...]) -> _Running:
     describe(cell, cores)
     with open(cell.folder / LOG, "ab") as log:
         command = [sys.executable, "-m", "pe_jax.study.cell", str(cell.folder)]
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        # In a session of its own: Ctrl-C reaches it through the study alone.
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        )
     return _Running(cell, process, time.monotonic())
 
 
