@@ -25,6 +25,7 @@ exclude_patterns = ["package.md"]  # The page of the package index, which index.
 html_theme = "furo"
 html_title = f"pe_jax {release}"
 html_copy_source = False
+html_show_copyright = False
 myst_heading_anchors = 4  # Links to headings are GitHub's.
 
 default_role = "literal"  # Docstrings have single backticks.
