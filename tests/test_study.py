@@ -34,7 +34,7 @@ def small(folder, **changes):
     c = study_config.get_config()
     c.text = str(tiny.write_books(folder))
     own = c.from_scratch
-    own.positions, own.repeated, own.repeats = "learned_absolute", "learned_absolute", (1,)
+    own.first, own.then, own.repeats = "learned_absolute", "", (1,)
     sizes = tiny.config(folder)
     own.pretraining.model.update(sizes.model.to_dict())
     own.pretraining.model.update(dropout_rate=0.0, attention_dropout_rate=0.0, max_length=48)
@@ -89,8 +89,8 @@ def test_the_plan(tmp_path):
 
 def test_an_encoding_that_is_named_twice(tmp_path):
     config = study_config.get_config()
-    config.from_scratch.positions = "rope,rope(base=500)"
-    with pytest.raises(ValueError, match="from_scratch has rope more than once"):
+    config.from_scratch.then = "rope,rope(base=500)"
+    with pytest.raises(ValueError, match="from_scratch/pretraining/rope are there twice"):
         cells(config, tmp_path)
 
 

@@ -15,8 +15,6 @@ from ml_collections import ConfigDict
 
 from pe_jax.configs import defaults, glue, properties, squad
 
-# Absolute sinusoids of size 1 drown new word embeddings, which are of size 0.02; not trained ones.
-_SMALL = "sinusoidal_absolute(scale=0.03)"
 _RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
 
 
@@ -53,18 +51,24 @@ def get_config():
     return config
 
 
+def _papers(options=""):
+    """The paper's encodings: none and one of each kind, and what it combines. The options are those
+    of absolute sinusoids."""
+    sinusoids = f"sinusoidal_absolute{options}"
+    singles = ["none", "learned_absolute", sinusoids, f"learnable_{sinusoids}", *_RELATIVE]
+    left = ("learned_absolute", f"learnable_{sinusoids}")
+    return ",".join(singles), ",".join(f"{one}+{two}" for one in left for two in _RELATIVE)
+
+
 def _from_scratch():
     """Short inputs first: attention learns to use positions in a few hundred steps with 32 tokens,
-    far more slowly with 128."""
+    far more slowly with 128. Sinusoids of size 1 drown new word embeddings, which are of size 0.02,
+    not trained ones."""
     arm = ConfigDict()
-    singles = ("none", "learned_absolute", _SMALL, f"learnable_{_SMALL}", *_RELATIVE)
-    both = [
-        f"{one}+{two}" for one in ("learned_absolute", f"learnable_{_SMALL}") for two in _RELATIVE
-    ]
-    arm.positions = ",".join([*singles, "rope,alibi,t5", *both])
+    arm.first, combined = _papers("(scale=0.03)")
+    arm.then = f"rope,alibi,t5,{combined}"  # Once `first` are done, fine-tuning included.
     arm.kept = ""
-    arm.repeated = ",".join(singles)  # Pretrained with more seeds:
-    arm.repeats = (1, 2)
+    arm.repeats = (1, 2)  # Seeds with which `first` are pretrained again in the end.
     arm.pretraining = _pretraining()
     arm.pretraining.model.size = "mini"
     arm.pretraining.data.vocab_size = 8192
@@ -78,9 +82,8 @@ def _replaced():
     """All positions are drawn anew; where they are kept as well, that shows what the published
     model's own training of them is worth."""
     arm = ConfigDict()
-    arm.positions = "paper"
+    arm.first, arm.then = _papers()
     arm.kept = "learned_absolute"  # Once more, with the published model's parameters.
-    arm.repeated = ""
     arm.repeats = ()
     arm.pretraining = _pretraining()
     arm.pretraining.keep_position = False

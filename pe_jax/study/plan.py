@@ -11,7 +11,7 @@ A cell is one run or measurement in a folder of its own, done once that has a `d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,43 +57,47 @@ class Cell(NamedTuple):
 
 
 def cells(config: ConfigDict, folder: Path) -> list[Cell]:
-    """The cells of the study in `folder`, in the order of their making: of each arm all encodings
-    once, then task by task, then repetitions. So whatever is done at any time compares encodings.
+    """The cells of the study in `folder`, in the order of their making, so that whatever is done at
+    any time compares encodings: in each arm what its config names first, whole, then the rest, then
+    repetitions; within each the models, then task by task.
 
     Raises:
       ValueError: for an encoding that is not known, or named twice.
     """
     arms = [arm for arm in ARMS if arm == "from_scratch" or config.published]
-    return [cell for arm in arms for cell in _of_arm(config, arm, folder)]
-
-
-def _of_arm(config: ConfigDict, arm: str, folder: Path) -> Iterator[Cell]:
-    models = _models(config, arm, folder)
-    repeats = list(_repeats(config, arm, folder))
-    names = [one.model for one in (*models, *repeats)]
+    rounds = [_rounds(config, arm, folder) for arm in arms]
+    plan = [cell for of_all in zip(*rounds) for of_one in of_all for cell in of_one]
+    names = [cell.name for cell in plan]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"config.{arm} has {', '.join(twice)} more than once.")
+        raise ValueError(f"A study has each model once; {', '.join(twice)} are there twice.")
+    return plan
+
+
+def _rounds(config: ConfigDict, arm: str, folder: Path) -> tuple[list[Cell], ...]:
+    own = config[arm]
+    model = lambda *args, **options: _pretrained(config, arm, folder, *args, **options)
+    kept = [model(one, 0, kept=True) for one in positions(own.kept)]
+    first = [model(one, 0) for one in positions(own.first)]
+    then = [model(one, 0) for one in positions(own.then)]
+    again = [model(one, seed) for seed in own.repeats for one in positions(own.first)]
+    return (
+        [*_whole(config, [*kept, *first])],
+        [*_whole(config, then)],
+        [*_with_measures(config, again)],
+    )
+
+
+def _with_measures(config: ConfigDict, models: Sequence[Cell]) -> Iterator[Cell]:
     for model in models:
         yield model
         yield _measured(model, config)
+
+
+def _whole(config: ConfigDict, models: Sequence[Cell]) -> Iterator[Cell]:
+    yield from _with_measures(config, models)
     for task in split_names(config.tasks):
         for model in models:
             yield _finetuned(model, task, config)
-    for model in repeats:
-        yield model
-        yield _measured(model, config)
-
-
-def _models(config: ConfigDict, arm: str, folder: Path) -> list[Cell]:
-    own = config[arm]
-    kept = [_pretrained(config, arm, folder, one, 0, kept=True) for one in split_names(own.kept)]
-    return kept + [_pretrained(config, arm, folder, one, 0) for one in positions(own.positions)]
-
-
-def _repeats(config: ConfigDict, arm: str, folder: Path) -> Iterator[Cell]:
-    for seed in config[arm].repeats:
-        for one in positions(config[arm].repeated):
-            yield _pretrained(config, arm, folder, one, seed)
 
 
 def positions(text: str) -> list[str]:

@@ -36,9 +36,9 @@ _PARTS = (
     _part("measures", "properties", REPORTS["properties"]),
 )
 _OF_AN_ARM: dict[str, Kind] = {
-    "positions": text("Give names of encodings, joined by commas."),
+    "first": text("Give names of encodings, joined by commas."),
+    "then": text(),
     "kept": text(),
-    "repeated": text(),
     "repeats": several(SEED),
 }
 STUDY: dict[str, Schema] = {
