@@ -20,6 +20,7 @@ import orbax.checkpoint as ocp
 from pe_jax.console import stopping
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, is_remote
+from pe_jax.training import orbax_log
 from pe_jax.training.fingerprint import examine, fingerprint
 from pe_jax.training.pytrees import Params, PyTree, ShardingsOf
 from pe_jax.training.sharding import all_hosts, host, on_one_device
@@ -53,6 +54,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Path, *, keep: int | None = None, run: str = ""):
+        orbax_log.quieten()
         self._workdir, self._run = workdir, run
         # What a killed run left half-written is removed; no other run writes here, see `occupied`.
         own = dict(max_to_keep=keep, cleanup_tmp_directories=True)
