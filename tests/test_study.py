@@ -90,7 +90,7 @@ def test_the_plan(tmp_path):
 def test_an_encoding_that_is_named_twice(tmp_path):
     config = study_config.get_config()
     config.from_scratch.then = "rope,rope(base=500)"
-    with pytest.raises(ValueError, match="from_scratch/pretraining/rope are there twice"):
+    with pytest.raises(ValueError, match="it has from_scratch/pretraining/rope twice"):
         cells(config, tmp_path)
 
 

@@ -67,9 +67,9 @@ def cells(config: ConfigDict, folder: Path) -> list[Cell]:
     arms = [arm for arm in ARMS if arm == "from_scratch" or config.published]
     rounds = [_rounds(config, arm, folder) for arm in arms]
     plan = [cell for of_all in zip(*rounds) for of_one in of_all for cell in of_one]
-    names = [cell.name for cell in plan]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"A study has each model once; {', '.join(twice)} are there twice.")
+    models = [cell.name for cell in plan if cell.kind == PRETRAINING]
+    if twice := sorted({name for name in models if models.count(name) > 1}):
+        raise ValueError(f"A study has each model once; it has {', '.join(twice)} twice.")
     return plan
 
 
