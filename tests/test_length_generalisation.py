@@ -271,8 +271,9 @@ def test_causal_tasks_are_causal():
     model = BertForSymbols(tiny("rope+causal"))
     tokens = jax.random.randint(jax.random.key(0), (1, 8), 2, 20)
     valid = tokens > 0
-    params = model.init(jax.random.key(1), tokens, valid)
+    params = jax.jit(model.init)(jax.random.key(1), tokens, valid)
     changed = tokens.at[0, 5].set(1)
-    a, b = (model.apply(params, x, valid) for x in (tokens, changed))
+    answers = jax.jit(model.apply)
+    a, b = (answers(params, x, valid) for x in (tokens, changed))
     np.testing.assert_array_equal(a[0, :5], b[0, :5])
     assert not np.allclose(a[0, 5:], b[0, 5:])
