@@ -166,7 +166,7 @@ def _study(config: ConfigDict) -> tuple[str, Path]:
         raise ValueError("Which study? Give --workdir=S, of train.py --config=configs/study.py.")
     folder = reachable_path(_WORKDIR.value)
     made = load_config(folder, "study")
-    if config != shipped.get_config():
+    if config.to_dict() != shipped.get_config().to_dict():
         raise ValueError(f"The settings of a study are those in {folder}: give no --config.KEY.")
     return report(made, folder, tables.get_config(), out), out
 
