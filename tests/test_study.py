@@ -28,6 +28,7 @@ from pe_jax.study.report import report
 from pe_jax.study.study_schema import STUDY
 
 PAPER = 13
+CONFIG = f"--config={tiny.ROOT / 'configs' / 'study.py'}"
 
 
 def small(folder, **changes):
@@ -137,8 +138,11 @@ def test_a_study(done):
 
 
 def test_its_page(done, tmp_path):
-    config, folder, _ = done
-    page = report(config, folder, tables.get_config(), tmp_path)
+    """By the command, which takes the settings from the study."""
+    _, folder, _ = done
+    code, _, err = call("eval.py", CONFIG, f"--workdir={folder}", f"--out={tmp_path}")
+    assert not code, err
+    page = (tmp_path / "README.md").read_text()
     assert (
         "6 of 6 cells are done" in page
         and "**No number here is comparable with the paper's**" in page
@@ -151,6 +155,22 @@ def test_its_page(done, tmp_path):
     values = json.loads((tmp_path / "evidence.json").read_text())
     assert values["from_scratch"]["learned_absolute"]["cola"].keys() == {"0", "1"}
     assert (tmp_path / "from_scratch" / "glue.md").is_file()
+
+
+def test_figures_outlive_weights(done, tmp_path):
+    """What is drawn stays where the weights that it was drawn from are gone."""
+    config, folder, _ = done
+    out = tmp_path / "from_scratch"
+    out.mkdir()
+    (out / "report.md").write_text("Measured: others.\n")
+    (out / "figure.png").touch()
+    weights = folder / "from_scratch" / "pretraining" / "learned_absolute" / "checkpoints"
+    weights.rename(tmp_path / "away")
+    try:
+        page = report(config, folder, tables.get_config(), tmp_path)
+    finally:
+        (tmp_path / "away").rename(weights)
+    assert "Measured: others." in page and "(from_scratch/figure.png)" in page
 
 
 def test_only_what_is_missing_is_made_again(done, tmp_path):
@@ -179,8 +199,7 @@ def test_only_what_is_missing_is_made_again(done, tmp_path):
 
 def test_settings_belong_to_the_study(done):
     _, folder, _ = done
-    config = f"--config={tiny.ROOT / 'configs' / 'study.py'}"
-    code, _, err = call("eval.py", config, f"--workdir={folder}", "--config.jobs=3")
+    code, _, err = call("eval.py", CONFIG, f"--workdir={folder}", "--config.jobs=3")
     assert code == 1 and "give no --config.KEY" in err
 
 

@@ -203,6 +203,13 @@ CLAIMS: tuple[Claim, ...] = (
         Difference("words, symmetry", ("learned_relative",), ABSOLUTE),
         +1,
     ),
+    Claim(
+        "It tells near offsets apart and merges far ones",
+        "section 5.1, figure 2; article",
+        Change("vectors trained, likeness of far offsets",
+               "vectors trained, likeness of near offsets", ("learned_relative",)),
+        +1,
+    ),
     *(
         Claim(
             f"{what} goes with {how} span scores",

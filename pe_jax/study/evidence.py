@@ -28,6 +28,7 @@ PROPERTIES = {
     "local monotonicity": "monotonicity_10",
     "symmetry": "symmetry",
 }
+LIKENESS = {"likeness of near offsets": "likeness_near", "likeness of far offsets": "likeness_far"}
 _WAY_OUT = "Remove the folder, and start the study again."
 
 BySeed = dict[int, float]
@@ -106,7 +107,7 @@ def _measured(folder: Path, run: Path) -> dict[str, float]:
             found |= {
                 f"vectors {when}, {name}": violations[key]
                 for when, violations in parts[run.name].items()
-                for name, key in PROPERTIES.items()
+                for name, key in (PROPERTIES | LIKENESS).items()
                 if key in violations
             }
     scored = read("scores")

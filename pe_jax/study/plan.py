@@ -58,8 +58,8 @@ class Cell(NamedTuple):
 
 def cells(config: ConfigDict, folder: Path) -> list[Cell]:
     """The cells of the study in `folder`, in the order of their making, so that whatever is done at
-    any time compares encodings: in each arm what its config names first, whole, then the rest, then
-    repetitions; within each the models, then task by task.
+    any time compares encodings: in each arm what its config names first, then the rest, then
+    repetitions; within each model by model, whole, so that few weights are needed at a time.
 
     Raises:
       ValueError: for an encoding that is not known, or named twice.
@@ -94,9 +94,9 @@ def _with_measures(config: ConfigDict, models: Sequence[Cell]) -> Iterator[Cell]
 
 
 def _whole(config: ConfigDict, models: Sequence[Cell]) -> Iterator[Cell]:
-    yield from _with_measures(config, models)
-    for task in split_names(config.tasks):
-        for model in models:
+    for model in models:
+        yield from _with_measures(config, [model])
+        for task in split_names(config.tasks):
             yield _finetuned(model, task, config)
 
 

@@ -148,27 +148,36 @@ def _scores(arm: str, evidence: Evidence) -> str:
 
 
 def _figures(own: Sequence[Cell], evidence: Evidence, config: ConfigDict, out: Path) -> str:
-    """Figures 1 to 7 and the correlations, of one run of each encoding."""
-    models = [
-        cell
-        for cell in own
-        if cell.kind == PRETRAINING and not cell.seed and is_done(cell) and has_weights(cell.folder)
-    ]
-    if not models:
+    """Figures 1 to 7 and the correlations, of one run of each encoding. They are drawn from weights:
+    where some are gone, those that stand in `out` are left as they are."""
+    done = [cell for cell in own if cell.kind == PRETRAINING and not cell.seed and is_done(cell)]
+    models = [cell for cell in done if has_weights(cell.folder)]
+    text = out / "report.md"
+    if models and (len(models) == len(done) or not text.is_file()):
+        _draw(models, own[0].arm, evidence, config, out)
+    if not text.is_file():
         return ""
-    say(f"Drawing {own[0].arm}")
+    measured = next(line for line in text.read_text().splitlines() if line.startswith("Measured"))
+    pictures = sorted(out.glob("*.png"))
+    links = [f"![{path.stem.replace('_', ' ')}]({out.name}/{path.name})\n" for path in pictures]
+    heading = f"## {_TITLES[own[0].arm]}: figures\n"
+    return "\n".join(
+        [heading, measured, f"Numbers and words: [{out.name}]({out.name}/report.md).\n", *links]
+    )
+
+
+def _draw(
+    models: Sequence[Cell], arm: str, evidence: Evidence, config: ConfigDict, out: Path
+) -> None:
+    say(f"Drawing {arm}")
     measures = config.measures.copy_and_resolve_references()
     measures.parts = _FIGURES
-    scores = _score_table(own[0].arm, [cell.model for cell in models], evidence)
+    scores = _score_table(arm, [cell.model for cell in models], evidence)
     if scores:
         write_text(out / "scores.csv", scores)
         measures.scores = str(out / "scores.csv")
     subjects = [property_report.from_run(cell.folder) for cell in models]
     property_report.measure_properties(subjects, measures, out, where_possible=True)
-    pictures = sorted(out.glob("*.png"))
-    links = [f"![{path.stem.replace('_', ' ')}]({out.name}/{path.name})\n" for path in pictures]
-    heading = f"## {_TITLES[own[0].arm]}: figures\n"
-    return "\n".join([heading, f"Numbers and words: [{out.name}]({out.name}/report.md).\n", *links])
 
 
 def _score_table(arm: str, models: Sequence[str], evidence: Evidence) -> str:

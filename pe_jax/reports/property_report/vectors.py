@@ -17,6 +17,8 @@ from pe_jax.reports.property_report.measures import (
 from pe_jax.reports.property_report.section import Section, Settings
 from pe_jax.reports.property_report.subjects import Subject, axis, position_vectors
 
+_NEAR = 8
+
 
 def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
     """P·Pᵀ of every part that has vectors and, for runs, before training."""
@@ -35,6 +37,8 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
             for when, some in versions.items():
                 phi = np.asarray(properties.proximity(position_vectors(part, some, x)))
                 found = measure(phi, settings.windows)
+                if part.view.kind == "relative":
+                    found |= likeness(phi, x)
                 numbers.setdefault(label, {})[when] = found
                 rows.append([label, when, part.view.kind, *cells(found, list(names))])
                 if some is part.params:
@@ -52,11 +56,34 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
     lines = [
         "Violations by P·Pᵀ, from 0 (the property holds exactly) to 1: translation invariance, all",
         "positions and without the first; monotonicity within windows of offsets; symmetry, which",
-        "every matrix of dot products has. Relative vectors are compared offset with offset.",
+        "every matrix of dot products has. Relative vectors are compared offset with offset;",
+        "vectors.json also has how alike those of near and of far offsets are.",
         "",
         *table(["position vectors", "when", "kind", *names.values()], rows),
     ]
     return Section("Position vectors", numbers, lines, [path])
+
+
+def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
+    """How alike the vectors of near offsets are, at most 8, and those of far ones, beyond half of
+    the farthest: the mean cosine of two different ones on the same side. Far offsets that merge
+    come near 1; where an encoding has fewer than two of them, nothing is said.
+
+    Args:
+      phi: `[L, L]`, P·Pᵀ at the offsets `x` `[L]`.
+    """
+    size = np.sqrt(np.diagonal(phi))
+    groups = {
+        "likeness_near": (np.abs(x) <= _NEAR) & (x != 0),
+        "likeness_far": 2 * np.abs(x) > np.abs(x).max(initial=0),
+    }
+    same_side = (np.sign(x)[:, None] == np.sign(x)) & ~np.eye(len(x), dtype=bool)
+    found = {}
+    for name, chosen in groups.items():
+        pairs = same_side & chosen[:, None] & chosen
+        if pairs.any() and size[chosen].all():
+            found[name] = float((phi / np.outer(size, size))[pairs].mean())
+    return found
 
 
 def panel(title: str, part: Placed, phi: np.ndarray, x: np.ndarray) -> figures.Panel:
