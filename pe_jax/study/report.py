@@ -148,8 +148,10 @@ def _scores(arm: str, evidence: Evidence) -> str:
 
 
 def _figures(own: Sequence[Cell], evidence: Evidence, config: ConfigDict, out: Path) -> str:
-    """Figures 1 to 7 and the correlations, of one run of each encoding. They are drawn from weights:
-    where some are gone, those that stand in `out` are left as they are."""
+    """Figures 1 to 7 and the correlations, of one run of each encoding.
+
+    They are drawn from weights: where some are gone, those that stand in `out` are left.
+    """
     done = [cell for cell in own if cell.kind == PRETRAINING and not cell.seed and is_done(cell)]
     models = [cell for cell in done if has_weights(cell.folder)]
     text = out / "report.md"
