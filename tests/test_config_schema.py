@@ -196,7 +196,7 @@ def test_wrong_values_are_named(name, key, value):
     ("changes", "says"),
     [
         ({"data.held_out": 0.0}, "config.data.held_out is above 0 where no config.data.validation"),
-        ({"stage1.steps": 0}, "Nothing to train: give config.stage1 (or stage2) steps or epochs"),
+        ({"stage1.steps": 0}, "Nothing to train: give config.stage1, 2 or 3 steps or epochs"),
         ({"stage1.epochs": 2.0}, "config.stage1 takes steps or epochs, not both"),
         (
             {"optimizer.learning_rate": 0.0, "optimizer.frequency_learning_rate": 0.1},
@@ -348,7 +348,7 @@ def test_object_stores_out_of_reach(monkeypatch, path, says):
             ["--config.foo=1"],
             "error: in the flags: config.foo is not a key of configs/quickstart.py.",
         ),
-        (["--config.stage1.leng=8"], "Did you mean config.stage1.length or config.stage2.length?"),
+        (["--config.stage1.leng=8"], "Did you mean config.stage1.length"),
         (["--config.seed=1.5"], "error: in the flags: flag --config.seed=1.5: "),
         (
             ["--config.data.mask_rate=2"],

@@ -44,10 +44,11 @@ def pretraining() -> ConfigDict:
     config.data.workers = 0  # Processes that make batches; 0 makes them in a thread.
     config.data.cache_dir = ""  # Tokenized text; empty means ~/.cache/pe_jax.
 
-    # Two stages, as in BERT: short sequences, then long ones, with one optimizer state and one
-    # learning rate schedule. Give `steps` or `epochs`; neither leaves the stage out.
+    # Two stages, as in BERT, or three: short sequences, then longer ones, with one optimizer state
+    # and one learning rate schedule. Give `steps` or `epochs`; neither leaves the stage out.
     config.stage1 = _stage(length=128, batch_size=64, max_predictions=20)
     config.stage2 = _stage(length=512, batch_size=64, max_predictions=77)
+    config.stage3 = _stage(length=512, batch_size=64, max_predictions=77)
 
     config.optimizer = _optimizer(learning_rate=1e-4)
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from pe_jax.tasks.pretraining import stage_configs
+
 
 class Setting(NamedTuple):
     """A setting.
@@ -25,7 +27,7 @@ class Setting(NamedTuple):
 
 def _stages(config: ConfigDict, arm: str) -> str:
     own = config[arm].pretraining
-    stages = [stage for stage in (own.stage1, own.stage2) if stage.steps]
+    stages = stage_configs(own)
     tokens = sum(stage.steps * stage.batch_size * stage.length for stage in stages) / 1e6
     each = ", then ".join(f"{s.steps:,} × {s.batch_size} × {s.length}" for s in stages)
     return f"{each} ({tokens:.1f} million tokens)"

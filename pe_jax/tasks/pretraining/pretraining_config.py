@@ -9,7 +9,7 @@ from pe_jax.data import load_tokenizer
 from pe_jax.models import BertConfig
 from pe_jax.schema import check
 from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.pretraining.pretraining_schema import PRETRAINING
+from pe_jax.tasks.pretraining.pretraining_schema import PRETRAINING, STAGES
 from pe_jax.tasks.start import open_start
 
 # A model that starts from another must match it in these; the constants have no config keys.
@@ -53,7 +53,7 @@ def resolve(config: ConfigDict) -> ConfigDict:
 def _check_positions(config: ConfigDict, model: BertConfig) -> None:
     """Raises ValueError where inputs are longer than a learned table of positions."""
     rows = model.encoding().longest
-    for name in ("stage1", "stage2"):
+    for name in STAGES:
         stage = config[name]
         if rows is not None and (stage.steps or stage.epochs) and stage.length > rows:
             raise ValueError(
@@ -65,7 +65,8 @@ def _check_positions(config: ConfigDict, model: BertConfig) -> None:
 
 def stage_configs(config: ConfigDict) -> list[ConfigDict]:
     """The stages that a config gives steps or epochs; at least one."""
-    return [stage for stage in (config.stage1, config.stage2) if stage.steps or stage.epochs]
+    stages = [config[name] for name in STAGES if name in config]  # Older runs have two.
+    return [stage for stage in stages if stage.steps or stage.epochs]
 
 
 def tokenizer_file(config: ConfigDict) -> str:

@@ -23,6 +23,7 @@ from pe_jax.tasks.training_schema import (
 from pe_jax.training.sharding import PARALLEL
 from pe_jax.values import FLAG, SEED, Kind, integer, number, one_of, optional, text
 
+STAGES = ("stage1", "stage2", "stage3")
 _STAGE: dict[str, Kind] = {
     "length": integer(8, 10**6),  # Room for two sentences.
     "batch_size": ROWS,
@@ -84,20 +85,18 @@ _SCHEMA = Schema(
                 "cache_dir": text(),
             },
         ),
-        **within("stage1", _STAGE),
-        **within("stage2", _STAGE),
+        **{key: kind for name in STAGES for key, kind in within(name, _STAGE).items()},
         **within("optimizer", OPTIMIZER),
         **CADENCE,
         "eval_examples": COUNT,
     },
     relations=(
         Relation(
-            ("stage1.steps", "stage1.epochs", "stage2.steps", "stage2.epochs"),
+            tuple(f"{name}.{amount}" for name in STAGES for amount in ("steps", "epochs")),
             lambda *amounts: any(amounts),
-            "Nothing to train: give config.stage1 (or stage2) steps or epochs.",
+            "Nothing to train: give config.stage1, 2 or 3 steps or epochs.",
         ),
-        *_stage_relations("stage1"),
-        *_stage_relations("stage2"),
+        *(relation for name in STAGES for relation in _stage_relations(name)),
         Relation(
             ("data.held_out", "data.validation"),
             lambda held_out, validation: bool(held_out or validation),
