@@ -197,6 +197,18 @@ def test_only_what_is_missing_is_made_again(done, tmp_path):
                 here.rename(there)
 
 
+def test_cells_of_other_settings_are_not_taken(done):
+    """What is done was made with the settings that are given; more models may come."""
+    config, folder, _ = done
+    other = config.copy_and_resolve_references()
+    other.from_scratch.first, other.from_scratch.then = "learned_absolute,none", "rope"
+    other.jobs = 3
+    state.check(cells(other, folder))
+    other.glue.optimizer.learning_rate = 0.25
+    with pytest.raises(ValueError, match="^from_scratch/cola/learned_absolute: made with other"):
+        run(other, folder)
+
+
 def test_settings_belong_to_the_study(done):
     _, folder, _ = done
     code, _, err = call("eval.py", CONFIG, f"--workdir={folder}", "--config.jobs=3")
@@ -220,7 +232,8 @@ def stop(*_):
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 time.sleep(float((folder.parents[2] / "seconds").read_text()))
-(folder / "done.json").write_text("{}")
+settings = json.loads((folder / "cell.json").read_text())["settings"]
+(folder / "done.json").write_text(json.dumps({"settings": settings}))
 """
 
 

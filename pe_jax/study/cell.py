@@ -37,6 +37,7 @@ def describe(cell: Cell, cores: tuple[int, ...]) -> None:
         "config": json.loads(cell.config.to_json_best_effort()),
         "needs": str(cell.needs or ""),
         "lengths": cell.lengths,
+        "settings": cell.settings,
         "cores": cores,
     }
     write_text(cell.folder / _CELL, json.dumps(described, indent=2) + "\n")
@@ -89,6 +90,7 @@ def main(folder: Path) -> None:
     write_text(
         folder / DONE,
         json.dumps({
+            "settings": cell["settings"],
             "code": code_digest(),
             "jax": jax.__version__,
             "device": jax.devices()[0].device_kind,

@@ -10,6 +10,7 @@ A cell is one run or measurement in a folder of its own, done once that has a `d
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from ml_collections import ConfigDict
 
 from pe_jax import encodings
 from pe_jax.encodings import split_names
+from pe_jax.training import workdir
 
 ARMS = ("from_scratch", "replaced")
 TASKS = ("squad", "cola", "rte", "mrpc", "sst2")
@@ -54,6 +56,14 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.arm}/{self.kind}/{self.model}"
+
+    @property
+    def settings(self) -> str:
+        """A digest of what the cell's numbers depend on, wherever the study stands."""
+        config = self.config.copy_and_resolve_references()
+        if self.needs and "init" in config:
+            config.init = self.needs.name
+        return workdir.identity(config, json.dumps(self.lengths))
 
 
 def cells(config: ConfigDict, folder: Path) -> list[Cell]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from pe_jax.files import read_json
 from pe_jax.study.cell import DONE
 from pe_jax.study.plan import PRETRAINING, Cell
 
@@ -14,6 +15,28 @@ _TIMES = "times.jsonl"
 
 def is_done(cell: Cell) -> bool:
     return (cell.folder / DONE).is_file()
+
+
+def check(plan: Sequence[Cell]) -> None:
+    """Makes sure that what is done was made with the settings that the plan has now.
+
+    Raises:
+      ValueError: naming the cells that were not.
+    """
+    way_out = "Remove its folder, and start the study again."
+    other = [
+        cell
+        for cell in plan
+        if is_done(cell) and read_json(cell.folder / DONE, way_out).get("settings") != cell.settings
+    ]
+    if other:
+        names = ", ".join(cell.name for cell in other[:3])
+        more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+        raise ValueError(
+            f"{names}{more}: made with other settings than these. Give those that the study was "
+            "begun with (its config.json has them), or remove the folders of these cells to make "
+            "them again, or take another --workdir."
+        )
 
 
 def seconds(cell: Cell) -> float:

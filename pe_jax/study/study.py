@@ -19,7 +19,15 @@ from pe_jax.study.cell import describe
 from pe_jax.study.cost import Costs, cost_table, costs
 from pe_jax.study.plan import Cell, cells
 from pe_jax.study.progress import progress_table
-from pe_jax.study.state import add_seconds, has_weights, is_done, is_ready, restarted, to_make
+from pe_jax.study.state import (
+    add_seconds,
+    check,
+    has_weights,
+    is_done,
+    is_ready,
+    restarted,
+    to_make,
+)
 from pe_jax.training import workdir
 
 LOG = "log.txt"
@@ -43,11 +51,12 @@ def run(config: ConfigDict, folder: Path) -> str:
     A cell that fails is left, with those that need it; the others go on.
 
     Raises:
-      ValueError: if another process has the folder.
+      ValueError: if another process has the folder, or cells in it have other settings.
       OSError: if cells failed, with the files that say why.
       Interrupted: after SIGTERM or Ctrl-C, once all processes have saved.
     """
     plan = cells(config, folder)
+    check(plan)
     with workdir.occupied(folder) as held, stopping.deferred() as asked:
         workdir.claim(folder, config)
         tell("Study", f"{folder}: {len(plan):,} cells, {sum(map(is_done, plan)):,} of them done")
