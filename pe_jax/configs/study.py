@@ -89,8 +89,9 @@ def _replaced():
     arm.pretraining = _pretraining()
     arm.pretraining.keep_position = False
     arm.pretraining.optimizer.learning_rate = 3e-4
-    arm.pretraining.stage1.update(length=64, batch_size=64, max_predictions=10, steps=300)
-    arm.pretraining.stage2.update(length=256, batch_size=16, max_predictions=39, steps=60)
+    arm.pretraining.stage1.update(length=16, batch_size=128, max_predictions=3, steps=200)
+    arm.pretraining.stage2.update(length=64, batch_size=32, max_predictions=10, steps=200)
+    arm.pretraining.stage3.update(length=256, batch_size=8, max_predictions=39, steps=600)
     return arm
 
 
