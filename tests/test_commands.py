@@ -237,7 +237,7 @@ def test_measuring_properties(trained, tmp_path):
         (["eval.py"], "there is no WORKDIR/config.json"),
         (
             ["eval.py", "--config=configs/quickstart.py"],
-            "sweep, tables, got 'pretr",
+            "sweep, tables, study, got 'pretr",
         ),
         (["eval.py", "--runs=WORKDIR/*"], "Give --workdir=RUN to report on it, or --runs"),
         (["eval.py", *MEASURE, "--runs=WORKDIR/*"], "No runs at WORKDIR/*"),

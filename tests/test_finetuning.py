@@ -261,7 +261,7 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
     ("changes", "message"),
     [
         ({"init": ""}, "Fine-tuning starts from a pretrained run.*--config.init=RUN"),
-        ({"init": "/nowhere"}, "/nowhere holds no run"),
+        ({"init": "/nowhere"}, "config.init='/nowhere' is neither a run nor a published BERT"),
         ({"task": "snli"}, "config.task is one of cola, .*, squad, got 'snli'"),
         ({"seeds": (1, 1)}, r"config.seeds is a tuple of .* different values, .* got \(1, 1\)"),
         ({"select": "first"}, "config.select is one of last, best, held_out, got 'first'"),

@@ -42,6 +42,7 @@ def small(folder, **changes):
     own.pretraining.data.update(sizes.data.to_dict())
     own.pretraining.stage1.update(length=16, batch_size=8, max_predictions=3, steps=4)
     own.pretraining.stage2.update(length=24, batch_size=8, max_predictions=3, steps=2)
+    own.pretraining.stage3.steps = 0
     own.pretraining.update(checkpoint_every=2, eval_examples=8, log_every=2)
     c.tasks = "squad,cola"
     c.steps.update(squad=2, cola=4)
@@ -295,6 +296,18 @@ def test_what_fails_and_what_is_stopped(tmp_path):
     counted = starts(folder)
     assert len(counted) == 6 and sorted(counted.values()) == [1] * 4 + [2] * 2
     assert "failed" in (folder / "progress.md").read_text()
+
+
+def test_a_cell_that_fails(tmp_path):
+    """It ends as other commands do, while it still listens to its study."""
+    first = cells(small(tmp_path), tmp_path / "S")[0]
+    first.config.data.source = str(tmp_path / "nowhere.txt")
+    cell_module.describe(first, ())
+    command = [sys.executable, "-m", "pe_jax.study.cell", str(first.folder)]
+    process = subprocess.Popen(
+        command, cwd=tiny.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert "nowhere.txt" in process.stderr.read() and process.wait(60) == 1
 
 
 def test_a_cell_stops_with_its_study(tmp_path):

@@ -584,7 +584,7 @@ def test_a_start_that_fails_does_not_occupy_the_folder(straight, tmp_path):
     config, folder = straight
     other = config.copy_and_resolve_references()
     other.init = str(tmp_path)
-    with pytest.raises(ValueError, match="holds no run"):
+    with pytest.raises(ValueError, match="is neither a run nor a published BERT"):
         pretraining.run(other, tmp_path / "run")
     other.init = str(folder)
     other.model.num_layers = 2

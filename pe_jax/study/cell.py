@@ -104,7 +104,8 @@ def main(folder: Path) -> None:
 
 def _stop_with_the_study() -> None:
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(sys.stdin.fileno(), 1):  # Without Python's lock, which it needs at its end.
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
