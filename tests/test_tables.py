@@ -412,7 +412,8 @@ def test_the_command(tmp_path):
     code, out, err = command(*ours, f"--out={tmp_path / 'out'}")
     assert code == 0, err
     page = (tmp_path / "out" / "tables.md").read_text()
-    assert for_terminal(page).strip() in out and "# GLUE (table 2)" in page and "# SQuAD (table 3)" in page
+    assert for_terminal(page).strip() in out
+    assert "# GLUE (table 2)" in page and "# SQuAD (table 3)" in page
     names = {f"{table}.{end}" for table in ("glue", "squad") for end in ("md", "csv", "tex")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == (
         names | {"tables.json", "tables.md"}
