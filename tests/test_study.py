@@ -148,7 +148,13 @@ def test_its_page(done, tmp_path):
         "6 of 6 cells are done" in page
         and "**No number here is comparable with the paper's**" in page
     )
-    headings = ["Claims", "From scratch: scores", "From scratch: figures", "Settings"]
+    headings = [
+        "Claims",
+        "From scratch: scores",
+        "From scratch: the paper's tables",
+        "From scratch: figures",
+        "Settings",
+    ]
     for heading in (*headings, "What choosing the best step", "How it was made"):
         assert f"## {heading}" in page
     for link in {line.partition("](")[2][:-1] for line in page.splitlines() if line[:2] == "!["}:
@@ -164,6 +170,7 @@ def test_figures_outlive_weights(done, tmp_path):
     out = tmp_path / "from_scratch"
     out.mkdir()
     (out / "report.md").write_text("Measured: others.\n")
+    (out / "table1.md").write_text("### Table 1\n")
     (out / "figure.png").touch()
     weights = folder / "from_scratch" / "pretraining" / "learned_absolute" / "checkpoints"
     weights.rename(tmp_path / "away")
@@ -171,7 +178,11 @@ def test_figures_outlive_weights(done, tmp_path):
         page = report(config, folder, tables.get_config(), tmp_path)
     finally:
         (tmp_path / "away").rename(weights)
-    assert "Measured: others." in page and "(from_scratch/figure.png)" in page
+    assert (
+        "Measured: others." in page
+        and "### Table 1" in page
+        and "(from_scratch/figure.png)" in page
+    )
 
 
 def test_only_what_is_missing_is_made_again(done, tmp_path):

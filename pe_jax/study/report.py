@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from pe_jax.files import read_json, write_text
 from pe_jax.properties import MINIMUM_RUNS
 from pe_jax.reports import property_report
 from pe_jax.reports.paper_tables import write_tables
+from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report.table1 import table1
 from pe_jax.study.cell import DONE
 from pe_jax.study.claims import Verdict, judge
 from pe_jax.study.evidence import (
@@ -37,6 +40,7 @@ from pe_jax.study.plan import KEPT, PRETRAINING, TASKS, Cell, cells
 from pe_jax.study.settings import SETTINGS
 from pe_jax.study.state import has_weights, is_done, seconds
 
+_TABLE_1 = "table1.md"
 _FIGURES = "vectors,words,frequencies,evolution,scores,heads,offset_kernel,correlation"
 _ABOUT_CLAIMS = """\
 An effect is a mean over seeds, with Student's interval: of fine-tuning's seeds, which share one
@@ -72,8 +76,11 @@ def report(config: ConfigDict, folder: Path, tables: ConfigDict, out: Path) -> s
     sections = [_head(config, plan), _claims(verdicts)]
     for arm in arms:
         own = [cell for cell in plan if cell.arm == arm]
-        sections += [_scores(arm, evidence), _figures(own, evidence, config, out / arm)]
-        _paper_tables(own, tables, out / arm)
+        sections += [
+            _scores(arm, evidence),
+            _paper_tables(own, tables, out / arm),
+            _figures(own, evidence, config, out / arm),
+        ]
     sections += [_flattery(evidence, arms), _settings(config), _how(plan)]
     page = "\n".join(section for section in sections if section)
     write_text(out / "README.md", page)
@@ -163,9 +170,8 @@ def _figures(own: Sequence[Cell], evidence: Evidence, config: ConfigDict, out: P
     pictures = sorted(out.glob("*.png"))
     links = [f"![{path.stem.replace('_', ' ')}]({out.name}/{path.name})\n" for path in pictures]
     heading = f"## {_TITLES[own[0].arm]}: figures\n"
-    return "\n".join(
-        [heading, measured, f"Numbers and words: [{out.name}]({out.name}/report.md).\n", *links]
-    )
+    words = f"Numbers and words: `{out.name}/report.md` beside this page.\n"
+    return "\n".join([f"{heading}\n{measured}. {words}", *links, (out / _TABLE_1).read_text()])
 
 
 def _draw(
@@ -174,12 +180,18 @@ def _draw(
     say(f"Drawing {arm}")
     measures = config.measures.copy_and_resolve_references()
     measures.parts = _FIGURES
+    measures.size = config.from_scratch.pretraining.model.size  # Of what table 1 has untrained.
     scores = _score_table(arm, [cell.model for cell in models], evidence)
     if scores:
         write_text(out / "scores.csv", scores)
         measures.scores = str(out / "scores.csv")
     subjects = [property_report.from_run(cell.folder) for cell in models]
     property_report.measure_properties(subjects, measures, out, where_possible=True)
+    positions = dict.fromkeys(cell.position for cell in models)
+    fresh = [property_report.from_name(position, measures, seed=0) for position in positions]
+    made = table1([*fresh, *subjects], Settings(measures, out))
+    assert made is not None
+    write_text(out / _TABLE_1, "\n".join([f"### {made.title}", "", *made.lines, ""]))
 
 
 def _score_table(arm: str, models: Sequence[str], evidence: Evidence) -> str:
@@ -204,15 +216,17 @@ def _score_table(arm: str, models: Sequence[str], evidence: Evidence) -> str:
     return text.getvalue()
 
 
-def _paper_tables(own: Sequence[Cell], tables: ConfigDict, out: Path) -> None:
+def _paper_tables(own: Sequence[Cell], tables: ConfigDict, out: Path) -> str:
     """Tables 2 and 3, without the model that kept its positions: its encoding is there as well."""
     runs = [
         cell.folder
         for cell in own
         if cell.kind in TASKS and is_done(cell) and KEPT not in cell.model
     ]
-    if runs:
-        write_tables(runs, tables, out)
+    if not runs:
+        return ""
+    heading = f"## {_TITLES[own[0].arm]}: the paper's tables"
+    return f"{heading}\n\n{re.sub('^#', '###', write_tables(runs, tables, out), flags=re.M)}"
 
 
 def _flattery(evidence: Evidence, arms: Sequence[str]) -> str:
