@@ -21,7 +21,11 @@ shapes.Array = jaxtyping.Array  # Not a union with NumPy's in each argument.
 project = "pe_jax"
 release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["package.md"]  # The page of the package index, which index.md includes.
+exclude_patterns = [
+    "package.md",  # The page of the package index, which index.md includes.
+    "study/*/*.md",  # Parts of study/README.md.
+    "study/cells",
+]
 html_theme = "furo"
 html_title = f"pe_jax {release}"
 html_copy_source = False

@@ -93,13 +93,26 @@ def main(folder: Path) -> None:
             "settings": cell["settings"],
             "code": code_digest(),
             "jax": jax.__version__,
-            "device": jax.devices()[0].device_kind,
+            "device": _device(),
             "cores": len(cell["cores"]) or os.cpu_count(),
         }) + "\n",
     )  # fmt: skip
     if make is _finetune:  # Several gigabytes in all, and nothing else reads them.
         shutil.rmtree(folder / "checkpoints")
     stopping.done()
+
+
+def _device() -> str:
+    """The kind of accelerator; of a CPU, whose kind is no more than that, the model."""
+    import jax
+
+    info = Path("/proc/cpuinfo")
+    if jax.default_backend() == "cpu" and info.is_file():
+        lines = info.read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return str(jax.devices()[0].device_kind)
 
 
 def _stop_with_the_study() -> None:

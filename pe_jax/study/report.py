@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
+from pe_jax.configs import study as study_config
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import read_json, write_text
@@ -21,6 +23,7 @@ from pe_jax.reports import property_report
 from pe_jax.reports.paper_tables import write_tables
 from pe_jax.reports.property_report.section import Settings
 from pe_jax.reports.property_report.table1 import table1
+from pe_jax.schema import flatten
 from pe_jax.study.cell import DONE
 from pe_jax.study.claims import Verdict, judge
 from pe_jax.study.evidence import (
@@ -81,7 +84,7 @@ def report(config: ConfigDict, folder: Path, tables: ConfigDict, out: Path) -> s
             _paper_tables(own, tables, out / arm),
             _figures(own, evidence, config, out / arm),
         ]
-    sections += [_flattery(evidence, arms), _settings(config), _how(plan)]
+    sections += [_flattery(evidence, arms), _settings(config), _how(config, plan)]
     page = "\n".join(section for section in sections if section)
     write_text(out / "README.md", page)
     return page
@@ -262,7 +265,10 @@ def _settings(config: ConfigDict) -> str:
     return "\n".join(["## Settings", "", *table(["setting", "here", "paper", "why"], rows), ""])
 
 
-def _how(plan: Sequence[Cell]) -> str:
+def _how(config: ConfigDict, plan: Sequence[Cell]) -> str:
+    own = flatten(config.to_dict())
+    shipped = flatten(study_config.get_config().to_dict())
+    given = [f"--config.{key}={value}" for key, value in own.items() if value != shipped.get(key)]
     done = [cell for cell in plan if is_done(cell)]
     facts = [read_json(cell.folder / DONE, "Remove it, and start again.") for cell in done]
     hours = sum(map(seconds, done)) / 3600
@@ -278,8 +284,9 @@ def _how(plan: Sequence[Cell]) -> str:
             "[evidence.json](evidence.json) every value by seed.",
             "",
             "```sh",
-            "python train.py --config=configs/study.py --workdir=S --config.text=FILES \\",
-            "    --config.held_out_text=FILES --config.data_dir=TFDS --config.published=BERT",
+            " \\\n    ".join(
+                ["python train.py --config=configs/study.py --workdir=S", *map(shlex.quote, given)]
+            ),
             "python eval.py --config=configs/study.py --workdir=S --out=docs/study",
             "```",
             "",
