@@ -21,9 +21,9 @@ from pe_jax.data import glue_tasks
 from pe_jax.files import write_text
 from pe_jax.schema import check
 from pe_jax.study import cell as cell_module
-from pe_jax.study import cells, claims, cost, run, state, study
+from pe_jax.study import cells, claims, cost, heat_map, run, state, study
 from pe_jax.study.claims import Claim, Difference, Ranks, judge
-from pe_jax.study.evidence import Evidence, Key, gather
+from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather
 from pe_jax.study.report import report
 from pe_jax.study.study_schema import STUDY
 
@@ -408,3 +408,16 @@ def test_ranks(monkeypatch):
     found = verdict(Evidence(values), Ranks("violation", "score"), -1, monkeypatch)
     assert found.effect == pytest.approx(-1) and found.says == "reproduced" and found.n == 3
     assert found.p == pytest.approx(2 / 5040, rel=0.01)  # All orders of seven.
+
+
+@pytest.mark.parametrize("models", [3, 5])
+def test_the_heat_map(tmp_path, models):
+    """Once there are models enough, those with some of the scores only in the columns they have."""
+    rng = np.random.default_rng(0)
+    names = [f"m{n}" for n in range(models)] + ["m0, kept"]
+    probes = [f"{one}, {name}" for one in ("words", "kernel") for name in PROPERTIES]
+    values = {Key("arm", one, name): {0: rng.uniform()} for one in names for name in probes}
+    values |= {Key("arm", one, "squad f1"): {0: rng.uniform(), 1: rng.uniform()} for one in names}
+    values |= {Key("arm", one, "cola"): {0: rng.uniform()} for one in names[:3]}
+    paths = heat_map.draw("arm", Evidence(values), tmp_path / "out")
+    assert len(paths) == (2 if models == 5 else 0) and all(path.is_file() for path in paths)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import shlex
@@ -18,12 +16,12 @@ from pe_jax.configs import study as study_config
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import read_json, write_text
-from pe_jax.properties import MINIMUM_RUNS
 from pe_jax.reports import property_report
 from pe_jax.reports.paper_tables import write_tables
 from pe_jax.reports.property_report.section import Settings
 from pe_jax.reports.property_report.table1 import table1
 from pe_jax.schema import flatten
+from pe_jax.study import heat_map
 from pe_jax.study.cell import DONE
 from pe_jax.study.claims import Verdict, judge
 from pe_jax.study.evidence import (
@@ -44,7 +42,7 @@ from pe_jax.study.settings import SETTINGS
 from pe_jax.study.state import has_weights, is_done, seconds
 
 _TABLE_1 = "table1.md"
-_FIGURES = "vectors,words,frequencies,evolution,scores,heads,offset_kernel,correlation"
+_FIGURES = "vectors,words,frequencies,evolution,scores,heads,offset_kernel"
 _ABOUT_CLAIMS = """\
 An effect is a mean over seeds, with Student's interval: of fine-tuning's seeds, which share one
 pretrained model, or of pretraining's. p is two-sided (of rank correlations, by permuting the
@@ -158,15 +156,16 @@ def _scores(arm: str, evidence: Evidence) -> str:
 
 
 def _figures(own: Sequence[Cell], evidence: Evidence, config: ConfigDict, out: Path) -> str:
-    """Figures 1 to 7 and the correlations, of one run of each encoding.
+    """The heat map, and figures 1 to 7 of one run of each encoding.
 
-    They are drawn from weights: where some are gone, those that stand in `out` are left.
+    The latter are drawn from weights: where some are gone, those that stand in `out` are left.
     """
     done = [cell for cell in own if cell.kind == PRETRAINING and not cell.seed and is_done(cell)]
     models = [cell for cell in done if has_weights(cell.folder)]
     text = out / "report.md"
     if models and (len(models) == len(done) or not text.is_file()):
-        _draw(models, own[0].arm, evidence, config, out)
+        _draw(models, config, out)
+    heat_map.draw(own[0].arm, evidence, out)
     if not text.is_file():
         return ""
     measured = next(line for line in text.read_text().splitlines() if line.startswith("Measured"))
@@ -177,17 +176,11 @@ def _figures(own: Sequence[Cell], evidence: Evidence, config: ConfigDict, out: P
     return "\n".join([f"{heading}\n{measured}. {words}", *links, (out / _TABLE_1).read_text()])
 
 
-def _draw(
-    models: Sequence[Cell], arm: str, evidence: Evidence, config: ConfigDict, out: Path
-) -> None:
-    say(f"Drawing {arm}")
+def _draw(models: Sequence[Cell], config: ConfigDict, out: Path) -> None:
+    say(f"Drawing {models[0].arm}")
     measures = config.measures.copy_and_resolve_references()
     measures.parts = _FIGURES
     measures.size = config.from_scratch.pretraining.model.size  # Of what table 1 has untrained.
-    scores = _score_table(arm, [cell.model for cell in models], evidence)
-    if scores:
-        write_text(out / "scores.csv", scores)
-        measures.scores = str(out / "scores.csv")
     subjects = [property_report.from_run(cell.folder) for cell in models]
     property_report.measure_properties(subjects, measures, out, where_possible=True)
     positions = dict.fromkeys(cell.position for cell in models)
@@ -195,28 +188,6 @@ def _draw(
     made = table1([*fresh, *subjects], Settings(measures, out))
     assert made is not None
     write_text(out / _TABLE_1, "\n".join([f"### {made.title}", "", *made.lines, ""]))
-
-
-def _score_table(arm: str, models: Sequence[str], evidence: Evidence) -> str:
-    """What violations are correlated with; empty while a model lacks all of it."""
-    means = {
-        measure: [
-            np.mean([*evidence.of(arm, model, measure).values()] or [np.nan]) for model in models
-        ]
-        for measure in (SQUAD_F1, *GLUE, GLUE_MEAN)
-    }
-    known = {
-        name: values for name, values in means.items() if np.isfinite(values).sum() >= MINIMUM_RUNS
-    }
-    if not known:
-        return ""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", *known])
-    for number, model in enumerate(models):
-        each = [values[number] for values in known.values()]
-        writer.writerow([model, *("" if np.isnan(x) else f"{x:.4f}" for x in each)])
-    return text.getvalue()
 
 
 def _paper_tables(own: Sequence[Cell], tables: ConfigDict, out: Path) -> str:

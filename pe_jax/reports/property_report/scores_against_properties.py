@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -30,8 +31,9 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
     runs = [subject for subject in subjects if subject.folder]
     if len(runs) < properties.MINIMUM_RUNS:
         return None
-    if settings.config.scores:
-        scores = _from_csv(to_path(settings.config.scores), [r.name for r in runs])
+    config = settings.config
+    if config.scores:
+        scores = _from_csv(to_path(config.scores), [r.name for r in runs])
     else:
         scores = _from_metrics([run.folder for run in runs if run.folder])
     names = columns(settings.windows)
@@ -61,21 +63,22 @@ def correlation(subjects: list[Subject], settings: Settings) -> Section | None:
     }
     title = f"Violations against scores over {len(runs)} runs"
     paths = [
-        _figure(kind, found, (list(violations), list(scores)), title, settings)
+        heat_map(kind, found, settings.figure(f"correlation_{kind}"), title, config.vector)
         for kind in ("pearson", "spearman")
     ]
     return Section("Properties against scores", numbers, lines, paths)
 
 
-def _figure(
-    kind: str,
+def heat_map(
+    kind: Literal["pearson", "spearman"],
     found: Sequence[properties.Correlation],
-    names: tuple[list[str], list[str]],
+    path: Path,
     title: str,
-    settings: Settings,
+    vector: str = "",
 ) -> Path:
-    """The correlations of one kind, by violation and score."""
-    violations, scores = names
+    """Draws the correlations of one kind, every violation by every score; returns `path`."""
+    violations = list(dict.fromkeys(one.violation for one in found))
+    scores = list(dict.fromkeys(one.score for one in found))
 
     def grid(field: str) -> np.ndarray:
         values = [getattr(one, field) for one in found]
@@ -89,10 +92,10 @@ def _figure(
             violations,
             [name.replace(" ", "\n") for name in scores],
         ),
-        settings.figure(f"correlation_{kind}"),
+        path,
         title=f"{title} ({kind.capitalize()})",
         label="correlation; * p < 0.05",
-        vector=settings.config.vector,
+        vector=vector,
     )
 
 

@@ -1,0 +1,45 @@
+"""Violations of properties against scores, over the models of an arm: the article's heat map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pe_jax import properties
+from pe_jax.reports.property_report.scores_against_properties import heat_map
+from pe_jax.study.evidence import GLUE, GLUE_MEAN, PROPERTIES, SQUAD_F1, Evidence
+from pe_jax.study.plan import KEPT
+
+_PROBES = ("words", "kernel")
+
+
+def draw(arm: str, evidence: Evidence, out: Path) -> list[Path]:
+    """The heat maps of an arm, `correlation_*.png` in `out`; none while too few models have scores.
+
+    A model's values are means over its seeds. The one that kept its positions is left out: its
+    encoding is there as well.
+    """
+    models = [model for model in evidence.models(arm) if KEPT not in model]
+
+    def column(measure: str) -> list[float]:
+        means = [[*evidence.of(arm, model, measure).values()] or [np.nan] for model in models]
+        return [float(np.mean(one)) for one in means]
+
+    violations = {f"{probe}, {name}": column(f"{probe}, {name}")
+                  for probe in _PROBES for name in PROPERTIES}  # fmt: skip
+    measured = np.isfinite([*violations.values()]).all(0)
+    scores = {
+        name: values
+        for name in (SQUAD_F1, *GLUE, GLUE_MEAN)
+        if (np.isfinite(values := column(name)) & measured).sum() >= properties.MINIMUM_RUNS
+    }
+    if not scores:
+        return []
+    out.mkdir(parents=True, exist_ok=True)
+    found = properties.correlate(violations, scores)
+    title = f"Violations against scores, {arm.replace('_', ' ')}"
+    return [
+        heat_map(kind, found, out / f"correlation_{kind}.png", title)
+        for kind in ("pearson", "spearman")
+    ]
