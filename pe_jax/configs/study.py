@@ -42,7 +42,7 @@ def get_config():
     config.squad.data.validation = "squad/v1.1:validation[:10%]"
     config.squad.data.update(length=256, buckets=(128, 160, 192, 224), batch_size=16)
     config.squad.update(select="last", eval_every=0)  # Nothing is chosen.
-    config.lengths = (512,)  # Of inputs, that models fine-tuned on questions are scored on too.
+    config.lengths = (384, 512)  # Of inputs, that models fine-tuned on questions are scored on too.
 
     config.measures = properties.get_config()  # Of each pretrained model.
     config.measures.parts = "vectors,words,offset_kernel,scores"

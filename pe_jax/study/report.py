@@ -78,7 +78,7 @@ def report(config: ConfigDict, folder: Path, tables: ConfigDict, out: Path) -> s
     for arm in arms:
         own = [cell for cell in plan if cell.arm == arm]
         sections += [
-            _scores(arm, evidence),
+            _scores(arm, evidence, config.lengths),
             _paper_tables(own, tables, out / arm),
             _figures(own, evidence, config, out / arm),
         ]
@@ -135,8 +135,9 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def _scores(arm: str, evidence: Evidence) -> str:
-    measures = [LOSS, "masked-LM accuracy", LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, CHANGE.format(512),
+def _scores(arm: str, evidence: Evidence, lengths: Sequence[int]) -> str:
+    longer = map(CHANGE.format, lengths)
+    measures = [LOSS, "masked-LM accuracy", LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, *longer,
                 *GLUE, GLUE_MEAN]  # fmt: skip
     models = evidence.models(arm)
     shown = [one for one in measures if any(evidence.of(arm, model, one) for model in models)]
