@@ -52,9 +52,11 @@ def _pretrain(config: ConfigDict, folder: Path, needs: Path, lengths: list[int])
 
 def _measure(config: ConfigDict, folder: Path, needs: Path, lengths: list[int]) -> None:
     from pe_jax.reports.property_report import from_run, measure_properties
+    from pe_jax.study.evidence import MEASURED, measured
 
     del lengths
     measure_properties([from_run(needs)], config, folder, where_possible=True)
+    write_text(folder / MEASURED, json.dumps(measured(folder, needs), indent=1) + "\n")
 
 
 def _finetune(config: ConfigDict, folder: Path, needs: Path, lengths: list[int]) -> None:

@@ -29,6 +29,7 @@ PROPERTIES = {
     "symmetry": "symmetry",
 }
 LIKENESS = {"likeness of near offsets": "likeness_near", "likeness of far offsets": "likeness_far"}
+MEASURED = "measured.json"  # Of a cell.
 _WAY_OUT = "Remove the folder, and start the study again."
 
 BySeed = dict[int, float]
@@ -87,13 +88,13 @@ def _read(cell: Cell) -> dict[str, BySeed]:
         names = {"masked_lm_loss": LOSS, "masked_lm_accuracy": "masked-LM accuracy"}
         return {name: {cell.seed: last[f"held_out/{key}"]} for key, name in names.items()}
     if cell.kind == MEASURES:
-        assert cell.needs is not None
-        found = _measured(cell.folder, cell.needs)
+        found = read_json(cell.folder / MEASURED, _WAY_OUT)
         return {name: {cell.seed: value} for name, value in found.items()}
     return _of_task(cell)
 
 
-def _measured(folder: Path, run: Path) -> dict[str, float]:
+def measured(folder: Path, run: Path) -> dict[str, float]:
+    """Of a property report in `folder` on the pretraining `run`: what a study takes from it."""
     read = lambda part: read_json(folder / f"{part}.json", _WAY_OUT)[run.name]
     words, layers = read("words")["average"], read("offset_kernel")["layers"]
     found = {f"words, {name}": words[key] for name, key in PROPERTIES.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from pe_jax.console.terminal import say
 from pe_jax.files import read_json, write_text
 from pe_jax.reports import property_report
 from pe_jax.reports.paper_tables import write_tables
+from pe_jax.reports.property_report.scores import SCORED
 from pe_jax.reports.property_report.section import Settings
 from pe_jax.reports.property_report.table1 import table1
 from pe_jax.schema import flatten
@@ -37,12 +39,12 @@ from pe_jax.study.evidence import (
     Evidence,
     gather,
 )
-from pe_jax.study.plan import KEPT, PRETRAINING, TASKS, Cell, cells
+from pe_jax.study.plan import KEPT, MEASURES, PRETRAINING, TASKS, Cell, cells
 from pe_jax.study.settings import SETTINGS
 from pe_jax.study.state import has_weights, is_done, seconds
 
 _TABLE_1 = "table1.md"
-_FIGURES = "vectors,words,frequencies,evolution,scores,heads,offset_kernel"
+_FIGURES = "vectors,words,frequencies,evolution,scores,heads"
 _ABOUT_CLAIMS = """\
 An effect is a mean over seeds, with Student's interval: of fine-tuning's seeds, which share one
 pretrained model, or of pretraining's. p is two-sided (of rank correlations, by permuting the
@@ -174,7 +176,7 @@ def _figures(own: Sequence[Cell], evidence: Evidence, config: ConfigDict, out: P
     links = [f"![{path.stem.replace('_', ' ')}]({out.name}/{path.name})\n" for path in pictures]
     heading = f"## {_TITLES[own[0].arm]}: figures\n"
     words = f"Numbers and words: `{out.name}/report.md` beside this page.\n"
-    return "\n".join([f"{heading}\n{measured}. {words}", *links, (out / _TABLE_1).read_text()])
+    return "\n".join([f"{heading}\n{measured} {words}", *links, (out / _TABLE_1).read_text()])
 
 
 def _draw(models: Sequence[Cell], config: ConfigDict, out: Path) -> None:
@@ -182,6 +184,10 @@ def _draw(models: Sequence[Cell], config: ConfigDict, out: Path) -> None:
     measures = config.measures.copy_and_resolve_references()
     measures.parts = _FIGURES
     measures.size = config.from_scratch.pretraining.model.size  # Of what table 1 has untrained.
+    for cell in models:  # What is scored is not scored again.
+        scored = cell.folder.parent.parent / MEASURES / cell.folder.name / SCORED
+        if scored.is_dir():
+            shutil.copytree(scored, out / SCORED, dirs_exist_ok=True)
     subjects = [property_report.from_run(cell.folder) for cell in models]
     property_report.measure_properties(subjects, measures, out, where_possible=True)
     positions = dict.fromkeys(cell.position for cell in models)
@@ -238,8 +244,8 @@ def _settings(config: ConfigDict) -> str:
 
 
 def _how(config: ConfigDict, plan: Sequence[Cell]) -> str:
-    own = flatten(config.to_dict())
-    shipped = flatten(study_config.get_config().to_dict())
+    values = lambda some: flatten(json.loads(some.to_json_best_effort()))
+    own, shipped = values(config), values(study_config.get_config())
     given = [f"--config.{key}={value}" for key, value in own.items() if value != shipped.get(key)]
     done = [cell for cell in plan if is_done(cell)]
     facts = [read_json(cell.folder / DONE, "Remove it, and start again.") for cell in done]

@@ -17,6 +17,7 @@ from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
 
+SCORED = "scores_cache"
 _SCORE = "masked_lm_accuracy"
 
 
@@ -92,7 +93,7 @@ def _score(run: Subject, settings: Settings) -> Json:
 def _scored(run: Subject, settings: Settings) -> Json:
     """The cache of a run's scores, after scoring the checkpoints that it lacks."""
     assert run.folder is not None
-    cache = settings.out / "scores_cache" / f"{run.name}.json"
+    cache = settings.out / SCORED / f"{run.name}.json"
     config = workdir.load_config(run.folder)
     config.eval_examples = settings.config.score_examples
     key = json.loads(config.to_json_best_effort())
