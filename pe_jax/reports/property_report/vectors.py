@@ -56,8 +56,7 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
     lines = [
         "Violations by P·Pᵀ, from 0 (the property holds exactly) to 1: translation invariance, all",
         "positions and without the first; monotonicity within windows of offsets; symmetry, which",
-        "every matrix of dot products has. Relative vectors are compared offset with offset;",
-        "vectors.json also has how alike those of near and of far offsets are.",
+        "every matrix of dot products has. Relative vectors are compared offset with offset.",
         "",
         *table(["position vectors", "when", "kind", *names.values()], rows),
     ]
