@@ -61,21 +61,16 @@ def _papers(options=""):
 
 
 def _from_scratch():
-    """Short inputs first: attention learns to use positions in a few hundred steps with 16 tokens,
-    or from 16 to 64, far more slowly with more; small batches, as steps are what it takes.
-    Sinusoids of size 1 drown new word embeddings, which are of size 0.02, not trained ones."""
+    """Sinusoids of size 1 drown new word embeddings, which are of size 0.02, not trained ones."""
     arm = ConfigDict()
     arm.first, combined = _papers("(scale=0.03)")
     arm.then = f"rope,alibi,t5,{combined}"  # Once `first` are done, fine-tuning included.
     arm.kept = ""
     arm.repeats = (1, 2)  # Seeds with which `first` are pretrained again in the end.
-    arm.pretraining = _pretraining()
+    arm.pretraining = _pretraining(800, 600, 1000)
     arm.pretraining.model.size = "mini"
     arm.pretraining.data.vocab_size = 8192
     arm.pretraining.optimizer.learning_rate = 1.2e-3
-    arm.pretraining.stage1.update(length=16, batch_size=128, max_predictions=3, steps=800)
-    arm.pretraining.stage2.update(length=64, batch_size=32, max_predictions=10, steps=600)
-    arm.pretraining.stage3.update(length=256, batch_size=8, max_predictions=39, steps=1000)
     return arm
 
 
@@ -86,17 +81,20 @@ def _replaced():
     arm.first, arm.then = _papers()
     arm.kept = "learned_absolute"  # Once more, with the published model's parameters.
     arm.repeats = ()
-    arm.pretraining = _pretraining()
+    arm.pretraining = _pretraining(200, 200, 600)
     arm.pretraining.keep_position = False
     arm.pretraining.optimizer.learning_rate = 3e-4
-    arm.pretraining.stage1.update(length=16, batch_size=128, max_predictions=3, steps=200)
-    arm.pretraining.stage2.update(length=64, batch_size=32, max_predictions=10, steps=200)
-    arm.pretraining.stage3.update(length=256, batch_size=8, max_predictions=39, steps=600)
     return arm
 
 
-def _pretraining():
+def _pretraining(first, second, third):
+    """So many steps of each stage. Short inputs first: attention learns to use positions in a few
+    hundred steps with 16 tokens, or from 16 to 64, far more slowly with more; small batches, as
+    steps are what it takes."""
     config = defaults.pretraining()
+    config.stage1.update(length=16, batch_size=128, max_predictions=3, steps=first)
+    config.stage2.update(length=64, batch_size=32, max_predictions=10, steps=second)
+    config.stage3.update(length=256, batch_size=8, max_predictions=39, steps=third)
     config.model.max_length = 512
     config.model.dtype = "bfloat16"
     config.model.dropout_rate = 0.0  # Less than one epoch: nothing to overfit.

@@ -84,30 +84,30 @@ def cells(config: ConfigDict, folder: Path) -> list[Cell]:
 
 
 def _rounds(config: ConfigDict, arm: str, folder: Path) -> tuple[list[Cell], ...]:
-    own = config[arm]
+    own, tasks = config[arm], split_names(config.tasks)
     model = lambda *args, **options: _pretrained(config, arm, folder, *args, **options)
     kept = [model(one, 0, kept=True) for one in positions(own.kept)]
     first = [model(one, 0) for one in positions(own.first)]
     then = [model(one, 0) for one in positions(own.then)]
     again = [model(one, seed) for seed in own.repeats for one in positions(own.first)]
     return (
-        [*_whole(config, [*kept, *first])],
-        [*_whole(config, then)],
-        [*_with_measures(config, again)],
+        [*_whole(config, [*kept, *first], tasks)],
+        [*_whole(config, then, tasks)],
+        [*_whole(config, again, [])],
     )
 
 
-def _with_measures(config: ConfigDict, models: Sequence[Cell]) -> Iterator[Cell]:
+def _whole(config: ConfigDict, models: Sequence[Cell], tasks: Sequence[str]) -> Iterator[Cell]:
     for model in models:
         yield model
         yield _measured(model, config)
-
-
-def _whole(config: ConfigDict, models: Sequence[Cell]) -> Iterator[Cell]:
-    for model in models:
-        yield from _with_measures(config, [model])
-        for task in split_names(config.tasks):
+        for task in tasks:
             yield _finetuned(model, task, config)
+
+
+def beside(model: Cell, kind: str) -> Path:
+    """The folder of the cell of another kind that starts from `model`."""
+    return model.folder.parent.parent / kind / model.folder.name
 
 
 def positions(text: str) -> list[str]:
@@ -139,8 +139,8 @@ def _pretrained(
 
 
 def _measured(model: Cell, config: ConfigDict) -> Cell:
-    at = model.folder.parent.parent / MEASURES / model.folder.name
     measures = config.measures.copy_and_resolve_references()
+    at = beside(model, MEASURES)
     return model._replace(kind=MEASURES, folder=at, needs=model.folder, config=measures)
 
 
@@ -148,6 +148,6 @@ def _finetuned(model: Cell, task: str, config: ConfigDict) -> Cell:
     own = (config.squad if task == "squad" else config.glue).copy_and_resolve_references()
     own.task, own.steps, own.init = task, config.steps[task], str(model.folder)
     own.data.data_dir = config.data_dir
-    at = model.folder.parent.parent / task / model.folder.name
+    at = beside(model, task)
     lengths = tuple(config.lengths) if task == "squad" else ()
     return model._replace(kind=task, folder=at, needs=model.folder, config=own, lengths=lengths)

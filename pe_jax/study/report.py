@@ -39,7 +39,7 @@ from pe_jax.study.evidence import (
     Evidence,
     gather,
 )
-from pe_jax.study.plan import KEPT, MEASURES, PRETRAINING, TASKS, Cell, cells
+from pe_jax.study.plan import KEPT, MEASURES, PRETRAINING, TASKS, Cell, beside, cells
 from pe_jax.study.settings import SETTINGS
 from pe_jax.study.state import has_weights, is_done, seconds
 
@@ -185,7 +185,7 @@ def _draw(models: Sequence[Cell], config: ConfigDict, out: Path) -> None:
     measures.parts = _FIGURES
     measures.size = config.from_scratch.pretraining.model.size  # Of what table 1 has untrained.
     for cell in models:  # What is scored is not scored again.
-        scored = cell.folder.parent.parent / MEASURES / cell.folder.name / SCORED
+        scored = beside(cell, MEASURES) / SCORED
         if scored.is_dir():
             shutil.copytree(scored, out / SCORED, dirs_exist_ok=True)
     subjects = [property_report.from_run(cell.folder) for cell in models]
