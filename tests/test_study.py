@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from pe_jax.data import glue_tasks
 from pe_jax.files import write_text
 from pe_jax.schema import check
 from pe_jax.study import cell as cell_module
-from pe_jax.study import cells, claims, cost, heat_map, run, state, study
+from pe_jax.study import cells, claims, cost, figures, heat_map, run, state, study
 from pe_jax.study.claims import Claim, Difference, Ranks, judge
 from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather
 from pe_jax.study.report import report
@@ -152,12 +153,16 @@ def test_its_page(done, tmp_path):
         "Claims",
         "From scratch: scores",
         "From scratch: the paper's tables",
+        "From scratch: properties once trained",
         "From scratch: figures",
+        "The paper's table 1",
         "Settings",
     ]
     for heading in (*headings, "What choosing the best step", "How it was made"):
         assert f"## {heading}" in page
-    for link in {line.partition("](")[2][:-1] for line in page.splitlines() if line[:2] == "!["}:
+    links = re.findall(r"!\[.*?\]\((.*?)\)", page)
+    assert len(links) == 5
+    for link in links:
         assert (tmp_path / link).is_file()
     values = json.loads((tmp_path / "evidence.json").read_text())
     assert values["from_scratch"]["learned_absolute"]["cola"].keys() == {"0", "1"}
@@ -165,24 +170,29 @@ def test_its_page(done, tmp_path):
 
 
 def test_figures_outlive_weights(done, tmp_path):
-    """What is drawn stays where the weights that it was drawn from are gone."""
+    """What is drawn stays where the weights that it was drawn from are gone, and is shown."""
     config, folder, _ = done
-    out = tmp_path / "from_scratch"
-    out.mkdir()
-    (out / "report.md").write_text("Measured: others.\n")
-    (out / "table1.md").write_text("### Table 1\n")
-    (out / "figure.png").touch()
     weights = folder / "from_scratch" / "pretraining" / "learned_absolute" / "checkpoints"
     weights.rename(tmp_path / "away")
+    own = tmp_path / "from_scratch" / "learned_absolute"
     try:
         page = report(config, folder, tables.get_config(), tmp_path)
+        assert "### Figure" not in page and not own.exists()
     finally:
         (tmp_path / "away").rename(weights)
-    assert (
-        "Measured: others." in page
-        and "### Table 1" in page
-        and "(from_scratch/figure.png)" in page
-    )
+    before = report(config, folder, tables.get_config(), tmp_path)
+    assert f"(from_scratch/learned_absolute/{figures.scores.FIGURE}.png)" not in before
+    for number in (1, 2, 3, 5, 7):
+        assert f"### Figure {number}: " in before
+    assert {path.name for path in own.glob("*.json")} >= {"vectors.json", "scores.json"}
+    assert not (own / figures.scores.SCORED).exists()
+    weights.rename(tmp_path / "away")
+    (tmp_path / "from_scratch" / "figure1_scores.png").unlink()
+    try:
+        assert report(config, folder, tables.get_config(), tmp_path) == before
+    finally:
+        (tmp_path / "away").rename(weights)
+    assert (tmp_path / "from_scratch" / "figure1_scores.png").is_file()
 
 
 def test_only_what_is_missing_is_made_again(done, tmp_path):
@@ -407,6 +417,7 @@ def test_ranks(monkeypatch):
         values[Key("arm", model, "score")] = {s: -number + 0.1 * s for s in range(3)}
     found = verdict(Evidence(values), Ranks("violation", "score"), -1, monkeypatch)
     assert found.effect == pytest.approx(-1) and found.says == "reproduced" and found.n == 3
+    assert found.low >= -1
     assert found.p == pytest.approx(2 / 5040, rel=0.01)  # All orders of seven.
 
 

@@ -35,11 +35,12 @@ _GROUPS = {
 
 
 class Samples(NamedTuple):
-    """Of an effect: a value for each seed, and a p-value where seeds are not what it is tested
-    over."""
+    """Of an effect: a value for each seed, a p-value where seeds are not what it is tested over,
+    and the greatest size that it can have."""
 
     values: list[float]
     p: float | None = None
+    limit: float = np.inf
 
 
 class Effect(Protocol):
@@ -104,7 +105,7 @@ class Ranks(NamedTuple):
         *each, whole = (one.spearman for one in found)
         if whole is None:
             return Samples([])
-        return Samples([one for one in each if one is not None], found[-1].spearman_p)
+        return Samples([one for one in each if one is not None], found[-1].spearman_p, 1)
 
     def __str__(self) -> str:
         return f"rank correlation of violations ({self.violation}) with {self.score}"
@@ -270,7 +271,7 @@ def judge(evidence: Evidence, arms: Sequence[str]) -> list[Verdict]:
 def _verdict(claim: Claim, arm: str, evidence: Evidence) -> Verdict:
     from scipy import stats
 
-    values, p = claim.effect.samples(evidence, arm)
+    values, p, limit = claim.effect.samples(evidence, arm)
     if not values:
         return Verdict(claim, arm, 0)
     mean = float(np.mean(values))
@@ -279,5 +280,5 @@ def _verdict(claim: Claim, arm: str, evidence: Evidence) -> Verdict:
     if np.ptp(values) == 0:  # Seeds that all agree tell nothing of chance.
         return Verdict(claim, arm, len(values), mean, mean, mean, p)
     test = stats.ttest_1samp(values, 0)
-    low, high = map(float, test.confidence_interval(0.95))
+    low, high = np.clip(test.confidence_interval(0.95), -limit, limit).tolist()
     return Verdict(claim, arm, len(values), mean, low, high, float(test.pvalue) if p is None else p)

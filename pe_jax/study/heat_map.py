@@ -11,6 +11,7 @@ from pe_jax.reports.property_report.scores_against_properties import heat_map
 from pe_jax.study.evidence import GLUE, GLUE_MEAN, PROPERTIES, SQUAD_F1, Evidence
 from pe_jax.study.plan import KEPT
 
+FILE = "correlation"  # As its files begin.
 _PROBES = ("words", "kernel")
 
 
@@ -40,6 +41,5 @@ def draw(arm: str, evidence: Evidence, out: Path) -> list[Path]:
     found = properties.correlate(violations, scores)
     title = f"Violations against scores, {arm.replace('_', ' ')}"
     return [
-        heat_map(kind, found, out / f"correlation_{kind}.png", title)
-        for kind in ("pearson", "spearman")
+        heat_map(kind, found, out / f"{FILE}_{kind}.png", title) for kind in ("pearson", "spearman")
     ]

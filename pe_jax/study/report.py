@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +14,13 @@ from ml_collections import ConfigDict
 
 from pe_jax.configs import study as study_config
 from pe_jax.console.markdown import table
-from pe_jax.console.terminal import say
 from pe_jax.files import read_json, write_text
-from pe_jax.reports import property_report
 from pe_jax.reports.paper_tables import write_tables
-from pe_jax.reports.property_report.scores import SCORED
+from pe_jax.reports.property_report import from_name
 from pe_jax.reports.property_report.section import Settings
 from pe_jax.reports.property_report.table1 import table1
 from pe_jax.schema import flatten
-from pe_jax.study import heat_map
+from pe_jax.study import figures
 from pe_jax.study.cell import DONE
 from pe_jax.study.claims import Verdict, judge
 from pe_jax.study.evidence import (
@@ -33,18 +30,17 @@ from pe_jax.study.evidence import (
     GLUE_MEAN,
     LOSS,
     LOSS_UNSEEN,
+    PROPERTIES,
     SQUAD_EXACT,
     SQUAD_F1,
     BySeed,
     Evidence,
     gather,
 )
-from pe_jax.study.plan import KEPT, MEASURES, PRETRAINING, TASKS, Cell, beside, cells
+from pe_jax.study.plan import KEPT, PRETRAINING, TASKS, Cell, cells
 from pe_jax.study.settings import SETTINGS
-from pe_jax.study.state import has_weights, is_done, seconds
+from pe_jax.study.state import is_done, seconds
 
-_TABLE_1 = "table1.md"
-_FIGURES = "vectors,words,frequencies,evolution,scores,heads"
 _ABOUT_CLAIMS = """\
 An effect is a mean over seeds, with Student's interval: of fine-tuning's seeds, which share one
 pretrained model, or of pretraining's. p is two-sided (of rank correlations, by permuting the
@@ -56,6 +52,10 @@ there, minus its loss at the length it was trained on."""
 _ABOUT_FLATTERY = """\
 Points by which each seed's best step on the validation set is above the step that is best on
 held-out training data; the paper reports the former for SQuAD."""
+_ABOUT_PROPERTIES = """\
+Violations, 0 where the property holds: of the dot products of position vectors, before and after
+training; of the logits of identical words in the first layer; of the offset kernel, the mean over
+layers. Local monotonicity is within 10 offsets, 0.5 without any order."""
 _TITLES = {"from_scratch": "From scratch", "replaced": "Positions replaced"}
 
 
@@ -82,9 +82,15 @@ def report(config: ConfigDict, folder: Path, tables: ConfigDict, out: Path) -> s
         sections += [
             _scores(arm, evidence, config.lengths),
             _paper_tables(own, tables, out / arm),
-            _figures(own, evidence, config, out / arm),
+            _properties(arm, evidence),
+            _figures(own, evidence, config, out),
         ]
-    sections += [_flattery(evidence, arms), _settings(config), _how(config, plan)]
+    sections += [
+        _table_1(config, plan, out),
+        _flattery(evidence, arms),
+        _settings(config),
+        _how(config, plan),
+    ]
     page = "\n".join(section for section in sections if section)
     write_text(out / "README.md", page)
     return page
@@ -144,7 +150,7 @@ def _scores(arm: str, evidence: Evidence, lengths: Sequence[int]) -> str:
     models = evidence.models(arm)
     shown = [one for one in measures if any(evidence.of(arm, model, one) for model in models)]
     rows = [
-        [model, *(_mean(evidence.of(arm, model, one), one) for one in shown)] for model in models
+        [model, *(_score(evidence.of(arm, model, one), one) for one in shown)] for model in models
     ]
     return "\n".join(
         [
@@ -158,43 +164,43 @@ def _scores(arm: str, evidence: Evidence, lengths: Sequence[int]) -> str:
     )
 
 
-def _figures(own: Sequence[Cell], evidence: Evidence, config: ConfigDict, out: Path) -> str:
-    """The heat map, and figures 1 to 7 of one run of each encoding.
-
-    The latter are drawn from weights: where some are gone, those that stand in `out` are left.
-    """
-    done = [cell for cell in own if cell.kind == PRETRAINING and not cell.seed and is_done(cell)]
-    models = [cell for cell in done if has_weights(cell.folder)]
-    text = out / "report.md"
-    if models and (len(models) == len(done) or not text.is_file()):
-        _draw(models, config, out)
-    heat_map.draw(own[0].arm, evidence, out)
-    if not text.is_file():
+def _properties(arm: str, evidence: Evidence) -> str:
+    """Violations: of position vectors before and after training, and of what attention makes."""
+    shown = [
+        f"{probe}, {name}"
+        for probe in ("vectors at the start", "vectors trained", "words", "kernel")
+        for name in PROPERTIES
+        if name != "symmetry" or not probe.startswith("vectors")  # Dot products are symmetric.
+    ]
+    rows = [
+        [model, *(_mean(values, 3) for values in found)]
+        for model in evidence.models(arm)
+        if any(found := [evidence.of(arm, model, one) for one in shown])
+    ]
+    if not rows:
         return ""
-    measured = next(line for line in text.read_text().splitlines() if line.startswith("Measured"))
-    pictures = sorted(out.glob("*.png"))
-    links = [f"![{path.stem.replace('_', ' ')}]({out.name}/{path.name})\n" for path in pictures]
-    heading = f"## {_TITLES[own[0].arm]}: figures\n"
-    words = f"Numbers and words: `{out.name}/report.md` beside this page.\n"
-    return "\n".join([f"{heading}\n{measured} {words}", *links, (out / _TABLE_1).read_text()])
+    heading = f"## {_TITLES[arm]}: properties once trained"
+    return "\n".join([heading, "", _ABOUT_PROPERTIES, "", *table(["model", *shown], rows), ""])
 
 
-def _draw(models: Sequence[Cell], config: ConfigDict, out: Path) -> None:
-    say(f"Drawing {models[0].arm}")
+def _figures(own: Sequence[Cell], evidence: Evidence, config: ConfigDict, out: Path) -> str:
+    arm = own[0].arm
+    drawn = figures.draw(own, evidence, config.measures, out / arm)
+    lines = [*figures.gallery(out / arm, drawn)]
+    if not lines:
+        return ""
+    words = f"In words and numbers: `report.md` in each model's folder of `{arm}`."
+    return "\n".join([f"## {_TITLES[arm]}: figures", "", words, "", *lines])
+
+
+def _table_1(config: ConfigDict, plan: Sequence[Cell], out: Path) -> str:
+    """Of the encodings of the models that are done, as they are before training."""
     measures = config.measures.copy_and_resolve_references()
-    measures.parts = _FIGURES
-    measures.size = config.from_scratch.pretraining.model.size  # Of what table 1 has untrained.
-    for cell in models:  # What is scored is not scored again.
-        scored = beside(cell, MEASURES) / SCORED
-        if scored.is_dir():
-            shutil.copytree(scored, out / SCORED, dirs_exist_ok=True)
-    subjects = [property_report.from_run(cell.folder) for cell in models]
-    property_report.measure_properties(subjects, measures, out, where_possible=True)
-    positions = dict.fromkeys(cell.position for cell in models)
-    fresh = [property_report.from_name(position, measures, seed=0) for position in positions]
-    made = table1([*fresh, *subjects], Settings(measures, out))
-    assert made is not None
-    write_text(out / _TABLE_1, "\n".join([f"### {made.title}", "", *made.lines, ""]))
+    measures.size = config.from_scratch.pretraining.model.size
+    done = [cell.position for cell in plan if cell.kind == PRETRAINING and is_done(cell)]
+    fresh = [from_name(position, measures, seed=0) for position in dict.fromkeys(done)]
+    made = table1(fresh, Settings(measures, out))
+    return "\n".join(["## The paper's table 1", "", *made.lines, ""]) if made else ""
 
 
 def _paper_tables(own: Sequence[Cell], tables: ConfigDict, out: Path) -> str:
@@ -272,12 +278,18 @@ def _how(config: ConfigDict, plan: Sequence[Cell]) -> str:
     )
 
 
-def _mean(values: BySeed, measure: str) -> str:
+def _score(values: BySeed, measure: str) -> str:
+    if measure in (LOSS, LOSS_UNSEEN):
+        return _mean(values, 3)
+    scale = 100 if measure == "masked-LM accuracy" else 1
+    return _mean({seed: scale * value for seed, value in values.items()}, 1)
+
+
+def _mean(values: BySeed, digits: int) -> str:
+    """With the sample standard deviation over seeds, where there are several."""
     if not values:
         return "–"
-    digits = 3 if measure in (LOSS, LOSS_UNSEEN) else 1
-    scale = 100 if measure == "masked-LM accuracy" else 1
-    numbers = scale * np.array([*values.values()])
+    numbers = np.array([*values.values()])
     spread = f" ± {numbers.std(ddof=1):.{digits}f}" if len(numbers) > 1 else ""
     return f"{numbers.mean():.{digits}f}{spread}"
 

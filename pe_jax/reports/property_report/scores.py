@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
 
 SCORED = "scores_cache"
+FIGURE = "figure1_scores"
 _SCORE = "masked_lm_accuracy"
 
 
@@ -30,34 +33,21 @@ def scores(subjects: list[Subject], settings: Settings) -> Section | None:
     if not runs:
         return None
     numbers: Json = {}
-    rows, curves = [], {}
-    switches: dict[float, str] = {}
+    rows = []
     for run in runs:
         scored = _score(run, settings)
         if len(scored["checkpoints"]) < 2:
             continue
         numbers[run.name] = scored
-        epochs = np.array([c["epoch"] for c in scored["checkpoints"]])
-        values = np.array([c[_SCORE] for c in scored["checkpoints"]])
-        curves[run.name] = (epochs, values)
-        switches |= {s["epoch"]: f"length {s['length']}" for s in scored["stages"][1:]}
         before = [c for c in scored["checkpoints"] if c["stage_length"] != scored["length"]]
         last = scored["checkpoints"][-1]
         rows.append(
             [run.name, str(scored["length"]), _percent(before[-1] if before else None),
              _percent(last), f"{last['masked_lm_loss']:.3f}"]
         )  # fmt: skip
-    if not curves:
+    if not numbers:
         return None
-    length = max(scored["length"] for scored in numbers.values())
-    path = figures.score_curves(
-        curves,
-        settings.figure("figure1_scores"),
-        score=f"masked-LM accuracy, held-out text of length {length}",
-        title="Scores at full length, before and after training at that length",
-        switches=switches,
-        vector=settings.config.vector,
-    )
+    path = draw(numbers, settings.figure(FIGURE), settings.config.vector)
     lines = [
         "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before the",
         "switch the models have only seen shorter inputs. An epoch is a pass over the examples of",
@@ -69,6 +59,26 @@ def scores(subjects: list[Subject], settings: Settings) -> Section | None:
         ),
     ]
     return Section("Scores across the switch of lengths", numbers, lines, [path])
+
+
+def draw(numbers: Mapping[str, Json], path: Path, vector: str = "") -> Path:
+    """Figure 1, from what the section has of one run or more, by name."""
+    curves = {}
+    switches: dict[float, str] = {}
+    for name, scored in numbers.items():
+        checkpoints = scored["checkpoints"]
+        epochs, values = ([one[key] for one in checkpoints] for key in ("epoch", _SCORE))
+        curves[name] = (np.array(epochs), np.array(values))
+        switches |= {s["epoch"]: f"length {s['length']}" for s in scored["stages"][1:]}
+    length = max(scored["length"] for scored in numbers.values())
+    return figures.score_curves(
+        curves,
+        path,
+        score=f"masked-LM accuracy, held-out text of length {length}",
+        title="Scores at full length, before and after training at that length",
+        switches=switches,
+        vector=vector,
+    )
 
 
 def _percent(checkpoint: Json | None) -> str:
