@@ -20,7 +20,7 @@ from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tpu.topology import make_slice
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding
-from pe_jax.training.step import SEED_AXES, TrainState, init_state, make_train_step, over_seeds
+from pe_jax.training.step import SEED_AXES, TrainState, init_state, make_train_step
 
 
 def draw(rows, lq, lk, heads, size, clip, terms="kv"):
@@ -326,7 +326,7 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
     optimizer = optimizers.adamw(optimizers.linear_schedule(1e-5, 1, 10))
     each = sharding.by_seeds(mesh)
     placed = TrainState(sharding.replicated(mesh), each, each, each)
-    step = sharding.parallelize_seeds(over_seeds(make_train_step(task, optimizer)), mesh, placed)
+    step = sharding.parallelize_seeds(make_train_step(task, optimizer), mesh, placed)
     make = jax.vmap(functools.partial(init_state, task, optimizer), out_axes=SEED_AXES)
     state = jax.eval_shape(lambda: make(jax.random.split(jax.random.key(0), 4)))
     batch = {

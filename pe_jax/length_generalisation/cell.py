@@ -26,7 +26,6 @@ from pe_jax.training.step import (
     TrainStep,
     init_seeds,
     make_train_step,
-    over_seeds,
 )
 
 _TEST = 20_230_526  # Test examples are the same for every encoding and seed.
@@ -110,9 +109,7 @@ def programs(model: BertConfig, training: Training) -> Programs:
     shardings = sharding.of_seeds(mesh)
     return Programs(
         init=functools.partial(init_seeds, task, optimizer, training.seeds, shardings),
-        step=sharding.parallelize_seeds(
-            over_seeds(make_train_step(task, optimizer)), mesh, shardings
-        ),
+        step=sharding.parallelize_seeds(make_train_step(task, optimizer), mesh, shardings),
         outputs=sharding.parallelize_outputs(
             lambda params, batch: answers(model)(params, batch, None), mesh
         ),

@@ -20,12 +20,13 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import sequential_vmap
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Wrapped
 
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree
-from pe_jax.training.step import TrainState, TrainStep
+from pe_jax.training.step import TrainState, TrainStep, over_seeds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -258,15 +259,16 @@ def parallelize_eval(
     )
 
 
-def parallelize_seeds(step: TrainStep, mesh: Mesh, shardings: PyTree) -> Wrapped:
-    """`step(state, batch) -> (state, metrics)` of several seeds, compiled for a `seed_mesh`; state
-    is donated.
+def parallelize_seeds(train_step: TrainStep, mesh: Mesh, shardings: PyTree) -> Wrapped:
+    """`step(state, batch) -> (state, metrics)` of several seeds (see `over_seeds`), compiled for a
+    `seed_mesh`; state is donated.
 
     Args:
       shardings: of the state, or of its upper parts: `replicated` or `by_seeds`.
     """
     state = jax.tree.map(lambda sharding: sharding.spec, shardings)
     seeds = PartitionSpec(SEEDS)
+    step = over_seeds(train_step, in_turn=_in_turn(mesh))
     mapped = _by_own_seeds(step, mesh, (state, seeds), (state, seeds))
     return _by_compiler(mapped, mesh, shardings, by_seeds_and_rows(mesh))
 
@@ -281,12 +283,19 @@ def parallelize_outputs(
       are replicated.
     """
     seeds, every = PartitionSpec(SEEDS), PartitionSpec()
-    mapped = _by_own_seeds(jax.vmap(outputs, in_axes=(0, None)), mesh, (seeds, every), seeds)
+    each = jax.vmap(sequential_vmap(outputs) if _in_turn(mesh) else outputs, in_axes=(0, None))
+    mapped = _by_own_seeds(each, mesh, (seeds, every), seeds)
     return jax.jit(
         _with_mesh(mapped, mesh),
         in_shardings=(by_seeds(mesh), by_rows(mesh)),
         out_shardings=replicated(mesh),
     )
+
+
+def _in_turn(mesh: Mesh) -> bool:
+    """Whether a device takes its seeds one after another: a CPU's caches hold what one of them
+    works on, but not all."""
+    return mesh.devices.flat[0].platform == "cpu"
 
 
 def _by_own_seeds(

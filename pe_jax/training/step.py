@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.custom_batching import sequential_vmap
 
-from pe_jax.training.pytrees import Batch, Metrics, Params, Sums
+from pe_jax.training.pytrees import Batch, Metrics, Params, PyTree, Sums
 
 
 class Task(NamedTuple):
@@ -118,14 +119,29 @@ _EACH: Any = 0
 SEED_AXES = TrainState(step=None, params=_EACH, opt_state=_EACH, key=_EACH)  # type: ignore[arg-type]
 
 
-def over_seeds(train_step: TrainStep) -> TrainStep:
+def over_seeds(train_step: TrainStep, *, in_turn: bool) -> TrainStep:
     """`train_step` for several runs that differ in their seed only, as one program.
+
+    Args:
+      in_turn: one seed after another, instead of all at once.
 
     Returns:
       `step(state, batch) -> (state, metrics)`: batch and metrics with a leading axis of seeds, the
       state by `SEED_AXES`.
     """
-    return jax.vmap(train_step, in_axes=(SEED_AXES, 0), out_axes=(SEED_AXES, 0))
+
+    def one(step: jax.Array, *rest: PyTree) -> PyTree:
+        *own, batch = rest
+        new, metrics = train_step(TrainState(step, *own), batch)
+        return new[1:], metrics
+
+    each = jax.vmap(sequential_vmap(one) if in_turn else one, in_axes=(*SEED_AXES, 0))
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        own, metrics = each(*state, batch)
+        return TrainState(state.step + 1, *own), metrics
+
+    return step
 
 
 def init_seeds(

@@ -40,7 +40,6 @@ from pe_jax.training.step import (
     TrainStep,
     init_seeds,
     make_train_step,
-    over_seeds,
 )
 from pe_jax.training.transplant import Changes, transplant
 
@@ -180,7 +179,7 @@ def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> Fi
         config.optimizer, len(batches), functools.partial(frequencies, model)
     )
     shardings = sharding.of_seeds(mesh)
-    step = over_seeds(make_train_step(problem.task, optimizer, accumulation=config.accumulation))
+    step = make_train_step(problem.task, optimizer, accumulation=config.accumulation)
     return FinetuningExperiment(
         config=config,
         folder=folder,
