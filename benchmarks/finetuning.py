@@ -1,4 +1,4 @@
-"""What do batches by length save, and what do five seeds in one program cost?
+"""What do batches by length save, what do five seeds in one program cost, and one after another?
 
     python benchmarks/finetuning.py --init=RUN --task=mrpc --data_dir=TFDS
 
@@ -7,7 +7,8 @@ round of a side takes the same number of steps from its own stream of batches. P
 real tokens (without padding) and all tokens a second, and ratios of real tokens a second:
 
 - one seed with buckets of lengths, against one seed with every input padded to the longest;
-- all seeds in one program, against one seed: 1 means that five take as long as five runs do.
+- all seeds in one program, against one seed: 1 means that five take as long as five runs do;
+- a device takes its seeds one after another, as it does on a CPU, against all of them at once.
 """
 
 import json
@@ -15,6 +16,7 @@ import statistics
 import time
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 import numpy as np
@@ -46,13 +48,14 @@ class Rates(NamedTuple):
 class Side:
     """A program and its stream of batches."""
 
-    def __init__(self, seeds: int, buckets: tuple[int, ...]):
+    def __init__(self, seeds: int, buckets: tuple[int, ...], *, in_turn: bool = True):
         config = glue.get_config()
         config.task, config.init, config.seeds = _TASK.value, _INIT.value, tuple(range(seeds))
         config.data.update(data_dir=_DATA_DIR.value, length=_LENGTH.value, buckets=buckets)
         config.model.dtype, config.resize = _DTYPE.value, "interpolate"
         config.steps = 10**6
-        self._experiment = experiments.build(experiments.resolve(config), Path("unused"))
+        with mock.patch.object(sharding, "in_turn", return_value=in_turn):
+            self._experiment = experiments.build(experiments.resolve(config), Path("unused"))
         self._state = self._experiment.init()
         self._step = 0
         source = self._experiment.batches
@@ -87,13 +90,14 @@ def main(_) -> None:
         "one seed, padded": Side(1, ()),
         "one seed, buckets": Side(1, buckets),
         f"{_SEEDS.value} seeds, buckets": Side(_SEEDS.value, buckets),
+        "all of them at once": Side(_SEEDS.value, buckets, in_turn=False),
     }
     rates: dict[str, list[Rates]] = {name: [] for name in sides}
     for number in range(_ROUNDS.value):
         print(f"round {number + 1} of {_ROUNDS.value}", flush=True)
         for name, side in sides.items():
             rates[name].append(side.round())
-    padded, bucketed, together = rates
+    padded, bucketed, together, at_once = rates
     found = {"task": _TASK.value, "dtype": _DTYPE.value, "rates": rates, "ratios": {}}
     for name in sides:
         real, everything = (statistics.median(r[n] for r in rates[name]) for n in range(2))
@@ -101,6 +105,7 @@ def main(_) -> None:
     for what, one, other in (
         ("buckets against padding", bucketed, padded),
         ("seeds together against one", together, bucketed),
+        ("seeds in turn against at once", together, at_once),
     ):
         each = [a.real / b.real for a, b in zip(rates[one], rates[other], strict=True)]
         found["ratios"][what] = each

@@ -268,7 +268,7 @@ def parallelize_seeds(train_step: TrainStep, mesh: Mesh, shardings: PyTree) -> W
     """
     state = jax.tree.map(lambda sharding: sharding.spec, shardings)
     seeds = PartitionSpec(SEEDS)
-    step = over_seeds(train_step, in_turn=_in_turn(mesh))
+    step = over_seeds(train_step, in_turn=in_turn(mesh))
     mapped = _by_own_seeds(step, mesh, (state, seeds), (state, seeds))
     return _by_compiler(mapped, mesh, shardings, by_seeds_and_rows(mesh))
 
@@ -283,7 +283,7 @@ def parallelize_outputs(
       are replicated.
     """
     seeds, every = PartitionSpec(SEEDS), PartitionSpec()
-    each = jax.vmap(sequential_vmap(outputs) if _in_turn(mesh) else outputs, in_axes=(0, None))
+    each = jax.vmap(sequential_vmap(outputs) if in_turn(mesh) else outputs, in_axes=(0, None))
     mapped = _by_own_seeds(each, mesh, (seeds, every), seeds)
     return jax.jit(
         _with_mesh(mapped, mesh),
@@ -292,7 +292,7 @@ def parallelize_outputs(
     )
 
 
-def _in_turn(mesh: Mesh) -> bool:
+def in_turn(mesh: Mesh) -> bool:
     """Whether a device takes its seeds one after another: a CPU's caches hold what one of them
     works on, but not all."""
     return mesh.devices.flat[0].platform == "cpu"
