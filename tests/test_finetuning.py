@@ -113,6 +113,27 @@ def test_each_seed_is_the_run_of_that_seed_alone(done, pretrained, tmp_path):
     assert answers[0] == answers[1]
 
 
+def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
+    """Accelerators take all of a device's seeds at once, CPUs one after another: the same results.
+    Three seeds are all on each of four devices."""
+    found = []
+    for in_turn in (True, False):
+        monkeypatch.setattr(sharding, "in_turn", lambda mesh, in_turn=in_turn: in_turn)
+        resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7)))
+        experiment = finetuning.build(resolved, tmp_path)
+        state, _ = finetuning.start_from(experiment, experiment.init())
+        placed = sharding.by_seeds_and_rows(experiment.mesh)
+        for step in range(2):
+            batch = sharding.to_global(experiment.batches[step], placed)
+            state, metrics = experiment.train_step(state, batch)
+        assert int(state.step) == 2
+        outputs = experiment.held_out_outputs(state.params)
+        found.append(jax.device_get((state.params, metrics, outputs)))
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        assert len(a) == 3
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("step", [3, 6])
 def test_resuming_is_bit_exact(done, pretrained, tmp_path, step):
     killed = tmp_path / "run"
