@@ -295,7 +295,7 @@ def _mean(values: BySeed, digits: int) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.3g}"
+    return "–" if value is None else f"{round(value, 9):+.3g}"
 
 
 def _interval(one: Verdict) -> str:
