@@ -119,7 +119,8 @@ def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
     found = []
     for in_turn in (True, False):
         monkeypatch.setattr(sharding, "in_turn", lambda mesh, in_turn=in_turn: in_turn)
-        resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7)))
+        one_length = {"data.buckets": ()}
+        resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7), **one_length))
         experiment = finetuning.build(resolved, tmp_path)
         state, _ = finetuning.start_from(experiment, experiment.init())
         placed = sharding.by_seeds_and_rows(experiment.mesh)
