@@ -28,8 +28,7 @@ _REPORT = "report.md"
 
 
 class _Figure(NamedTuple):
-    """A figure: how its files begin, what it shows, and how many are side by side at
-    most."""
+    """A figure: how its files begin, what it shows, and how many at most are side by side."""
 
     file: str
     title: str

@@ -91,7 +91,8 @@ SETTINGS: tuple[Setting, ...] = (
             f"questions {config.squad.optimizer.learning_rate:g}"
         ),
         "2e-5, questions 3e-5",
-        "smaller models, fewer steps",
+        "fewer steps of smaller models; MiniLM as published answers with an F1 of 39 after 120 "
+        "steps of 2e-4, of 18 with 5e-4 (one seed)",
     ),
     Setting(
         "inputs of fine-tuning",

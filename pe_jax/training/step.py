@@ -130,15 +130,14 @@ def over_seeds(train_step: TrainStep, *, in_turn: bool) -> TrainStep:
       state by `SEED_AXES`.
     """
 
-    def one(step: jax.Array, *rest: PyTree) -> PyTree:
-        *own, batch = rest
-        new, metrics = train_step(TrainState(step, *own), batch)
-        return new[1:], metrics
+    def one(state: TrainState, batch: Batch) -> tuple[tuple[PyTree, ...], Metrics]:
+        new, metrics = train_step(state, batch)
+        return new[1:], metrics  # The number of steps has no axis of seeds.
 
-    each = jax.vmap(sequential_vmap(one) if in_turn else one, in_axes=(*SEED_AXES, 0))
+    each = jax.vmap(sequential_vmap(one) if in_turn else one, in_axes=(SEED_AXES, 0))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        own, metrics = each(*state, batch)
+        own, metrics = each(state, batch)
         return TrainState(state.step + 1, *own), metrics
 
     return step
