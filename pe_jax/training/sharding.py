@@ -20,13 +20,12 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import sequential_vmap
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Wrapped
 
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree
-from pe_jax.training.step import TrainState, TrainStep, over_seeds
+from pe_jax.training.step import TrainState, TrainStep, each_seed, over_seeds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -283,7 +282,7 @@ def parallelize_outputs(
       are replicated.
     """
     seeds, every = PartitionSpec(SEEDS), PartitionSpec()
-    each = jax.vmap(sequential_vmap(outputs) if in_turn(mesh) else outputs, in_axes=(0, None))
+    each = each_seed(outputs, (0, None), in_turn=in_turn(mesh))
     mapped = _by_own_seeds(each, mesh, (seeds, every), seeds)
     return jax.jit(
         _with_mesh(mapped, mesh),

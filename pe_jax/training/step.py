@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ import optax
 from jax.custom_batching import sequential_vmap
 
 from pe_jax.training.pytrees import Batch, Metrics, Params, PyTree, Sums
+
+T = TypeVar("T")
 
 
 class Task(NamedTuple):
@@ -119,11 +121,17 @@ _EACH: Any = 0
 SEED_AXES = TrainState(step=None, params=_EACH, opt_state=_EACH, key=_EACH)  # type: ignore[arg-type]
 
 
+def each_seed(function: Callable[..., T], in_axes: Any, *, in_turn: bool) -> Callable[..., T]:
+    """`function` vmapped over seeds; `in_turn`, it runs for one after another, not for all at
+    once."""
+    return jax.vmap(sequential_vmap(function) if in_turn else function, in_axes=in_axes)
+
+
 def over_seeds(train_step: TrainStep, *, in_turn: bool) -> TrainStep:
     """`train_step` for several runs that differ in their seed only, as one program.
 
     Args:
-      in_turn: one seed after another, instead of all at once.
+      in_turn: as of `each_seed`.
 
     Returns:
       `step(state, batch) -> (state, metrics)`: batch and metrics with a leading axis of seeds, the
@@ -134,7 +142,7 @@ def over_seeds(train_step: TrainStep, *, in_turn: bool) -> TrainStep:
         new, metrics = train_step(state, batch)
         return new[1:], metrics  # The number of steps has no axis of seeds.
 
-    each = jax.vmap(sequential_vmap(one) if in_turn else one, in_axes=(SEED_AXES, 0))
+    each = each_seed(one, (SEED_AXES, 0), in_turn=in_turn)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         own, metrics = each(state, batch)
