@@ -34,7 +34,10 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
     """
     config = workdir.load_config(folder, *TASKS)
     # All lengths first: one that does not fit is an error before anything is scored.
-    fitted = [_at_length(config, length, resize) for length in lengths or (config.data.length,)]
+    wanted = lengths or (config.data.length,)
+    # Each length is a bucket of the others: only rows that need the longest are padded to it.
+    buckets = tuple(sorted({*config.data.buckets, config.data.length, *wanted}))
+    fitted = [_at_length(config, length, buckets, resize) for length in wanted]
     rows = [_score(one, config.model.max_length, folder, out) for one in fitted]
     write_text(out / "rescored.json", json.dumps(rows, indent=2) + "\n")
     text = _page(config, rows)
@@ -42,9 +45,11 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
     return text
 
 
-def _at_length(config: ConfigDict, length: int, resize: str) -> ConfigDict:
+def _at_length(
+    config: ConfigDict, length: int, buckets: tuple[int, ...], resize: str
+) -> ConfigDict:
     config = config.copy_and_resolve_references()
-    config.data.length = length
+    config.data.length, config.data.buckets = length, buckets
     config.resize = resize
     fit_length(config, key="config.lengths")
     return config
