@@ -7,6 +7,7 @@ process, in turns; see the page. The checks that are known not to hold, with the
 of the tests (tests/references).
 """
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ import jax
 from absl import app, flags
 from references import EXCUSED, REFERENCES
 
-from pe_jax import catalogue, testing
+from pe_jax import catalogue, cpu, testing
 from pe_jax.catalogue import Entry, Measured
 from pe_jax.encodings import from_name
 
@@ -29,12 +30,8 @@ _OUT = flags.DEFINE_string("out", str(ROOT / "docs/catalogue.md"), "The page.")
 
 def machine() -> str:
     """The processor of this machine, and its software."""
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = f"{len(lines)} × {lines[0].partition(':')[2].strip()}" if lines else model
-    return f"{model} ({jax.default_backend()}, jax {jax.__version__})"
+    model = cpu.model() or platform.machine()
+    return f"{os.cpu_count()} × {model} ({jax.default_backend()}, jax {jax.__version__})"
 
 
 def in_the_suite(row: Entry, tiny: Entry) -> str:

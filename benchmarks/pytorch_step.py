@@ -45,6 +45,7 @@ import numpy as np
 from _step import make_batch
 from absl import app, flags
 
+from pe_jax import cpu
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.models import BertConfig, preset
@@ -260,14 +261,10 @@ def show(result: dict[str, Any]) -> None:
 
 def machine() -> dict[str, Any]:
     """The CPU, those of its instructions that matter here, and what it is used for."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    fields = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
-    flags_of_cpu = set(fields.get("flags", "").split())
     wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
     return {
-        "cpu": fields.get("model name", platform.processor()),
-        "instructions": [flag for flag in wanted if flag in flags_of_cpu],
+        "cpu": cpu.model() or platform.machine(),
+        "instructions": [flag for flag in wanted if flag in cpu.instructions()],
         "cores": len(os.sched_getaffinity(0)),
         "threads": _THREADS.value,
         "huge_pages": _HUGE_PAGES.value,

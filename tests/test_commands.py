@@ -89,7 +89,8 @@ def test_train_then_eval_say_the_same(trained):
     folder, out, err = trained
     assert "# What the run learned: learned_relative, 6 steps" in out
     assert "| masked-LM accuracy" in out
-    for said in ("Run       ", "Devices   4 cpu", "Model     tiny, float32: ", "compiled in "):
+    model = "Model     1 layer of 32, float32: "
+    for said in ("Run       ", "Devices   4 cpu", model, "compiled in "):
         assert said in err
     assert "Start     from scratch: random parameters, as config.init is empty\n" in err
     assert "Positions learned_relative: 2,064 of them" in err
@@ -301,7 +302,7 @@ def test_compiling_for_a_tpu(tmp_path):
         f"--out={numbers}", seconds=1200,
     )  # fmt: skip
     assert code == 0, err
-    assert "# mini, learned_absolute, bfloat16 on 8 TPU v5 lite (v5e:2x4)" in out
+    assert "# 4 layers of 256, learned_absolute, bfloat16 on 8 TPU v5 lite (v5e:2x4)" in out
     assert "## Length 16: 128 rows, 16 a chip\n\nFits: 0." in out
     assert "**Does not fit** in 15.75 GiB a chip. The compiler: Ran out of memory" in out
     first, second = json.loads(numbers.read_text())

@@ -346,7 +346,7 @@ def test_the_report(here, config, tmp_path):
     parts = compile_report.compile_for(config, "v5e:2x2", out=out)
     text = "\n".join([next(parts), next(parts)])
     assert out.exists()  # Each stage is there as soon as it is compiled.
-    assert text.startswith("# tiny, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)")
+    assert text.startswith("# 1 layer of 16, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)")
     assert "## Length 32: 8 rows, 2 a chip\n\nFits: 0.00 of 15.75 GiB a chip." in text
     (found,) = json.loads(out.read_text())
     model = model_config(config, vocab_size=120)

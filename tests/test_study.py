@@ -106,7 +106,7 @@ def done(tmp_path_factory):
 
     def started(cell, cores):
         cell_module.describe(cell, cores)
-        cell_module.main(cell.folder)
+        cell_module.make(cell.folder)
         return study._Running(cell, types.SimpleNamespace(poll=lambda: 0), 0.0)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -323,7 +323,7 @@ def test_a_cell_that_fails(tmp_path):
     first = cells(small(tmp_path), tmp_path / "S")[0]
     first.config.data.source = str(tmp_path / "nowhere.txt")
     cell_module.describe(first, ())
-    command = [sys.executable, "-m", "pe_jax.study.cell", str(first.folder)]
+    command = [sys.executable, "-m", "pe_jax.study", str(first.folder)]
     process = subprocess.Popen(
         command, cwd=tiny.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -335,7 +335,7 @@ def test_a_cell_stops_with_its_study(tmp_path):
     config = small(tmp_path, **{"from_scratch.pretraining.stage1.steps": 10_000})
     first = cells(config, tmp_path / "S")[0]
     cell_module.describe(first, ())
-    command = [sys.executable, "-m", "pe_jax.study.cell", str(first.folder)]
+    command = [sys.executable, "-m", "pe_jax.study", str(first.folder)]
     process = subprocess.Popen(
         command, cwd=tiny.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -14,7 +14,7 @@ import optax
 import pytest
 import tiny
 
-from pe_jax import data, encodings
+from pe_jax import cpu, data, encodings
 from pe_jax.models import BertConfig, frequencies, train_flops
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
@@ -665,7 +665,12 @@ def test_a_gradient_step_is_optax_adam(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "has"), [("avx2 avx512f", False), ("avx512_bf16", True), ("fp asimd bf16", True)]
 )
-def test_whether_a_cpu_multiplies_bfloat16(flags, has, tmp_path):
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} sse\n")
-    assert run._multiplies_bfloat16(str(tmp_path / "cpuinfo")) is has
-    assert run._multiplies_bfloat16(str(tmp_path / "no such file"))
+def test_whether_a_cpu_multiplies_bfloat16(flags, has, tmp_path, monkeypatch):
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"processor\t: 0\nmodel name\t: A: B\nflags\t\t: fpu {flags} sse\n\n")
+    monkeypatch.setattr(cpu, "_CPUINFO", info)
+    assert run._multiplies_bfloat16() is has and cpu.model() == "A: B"
+    info.write_text(f"processor\t: 0\nFeatures\t: fp {flags}\n")  # As ARM's.
+    assert run._multiplies_bfloat16() is has and cpu.model() == ""
+    info.unlink()
+    assert run._multiplies_bfloat16() and cpu.model() == ""

@@ -1,27 +1,16 @@
-"""One cell of a study, in a process of its own: python -m pe_jax.study.cell FOLDER
-
-`FOLDER/cell.json` says what it is. Signals stop it as they stop `train.py`, and so does the end of
-its standard input: the study holds that open, and is gone then, however it ended.
-"""
+"""One cell of a study: what its process reads, makes and writes."""
 
 from __future__ import annotations
-
-from pe_jax.console import stopping
-
-if __name__ == "__main__":
-    stopping.catch()
 
 import json
 import os
 import shutil
-import signal
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from pe_jax import cpu
 from pe_jax.files import read_json, write_text
 from pe_jax.study.code import code_digest
 from pe_jax.study.plan import MEASURES, PRETRAINING, Cell
@@ -76,7 +65,8 @@ _KINDS: dict[str, Callable[[ConfigDict, Path, Path, list[int]], None]] = {
 }
 
 
-def main(folder: Path) -> None:
+def make(folder: Path) -> None:
+    """Makes the cell that is described in `folder`, or goes on with it; it is done then."""
     cell = read_json(folder / _CELL, "The study's command writes it again.")
     if cell["cores"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cell["cores"])  # Before JAX counts them.
@@ -84,8 +74,8 @@ def main(folder: Path) -> None:
     from pe_jax.console.compile_cache import cache_compiled_programs
 
     cache_compiled_programs()
-    make = _KINDS.get(cell["kind"], _finetune)
-    make(ConfigDict(cell["config"]), folder, Path(cell["needs"]), cell["lengths"])
+    kind = _KINDS.get(cell["kind"], _finetune)
+    kind(ConfigDict(cell["config"]), folder, Path(cell["needs"]), cell["lengths"])
 
     import jax
 
@@ -99,33 +89,13 @@ def main(folder: Path) -> None:
             "cores": len(cell["cores"]) or os.cpu_count(),
         }) + "\n",
     )  # fmt: skip
-    if make is _finetune:  # Several gigabytes in all, and nothing else reads them.
+    if kind is _finetune:  # Several gigabytes in all, and nothing else reads them.
         shutil.rmtree(folder / "checkpoints")
-    stopping.done()
 
 
 def _device() -> str:
     """The kind of accelerator; of a CPU, whose kind is no more than that, the model."""
     import jax
 
-    info = Path("/proc/cpuinfo")
-    if jax.default_backend() == "cpu" and info.is_file():
-        lines = info.read_text(encoding="utf-8").splitlines()
-        for line in lines:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return str(jax.devices()[0].device_kind)
-
-
-def _stop_with_the_study() -> None:
-    def wait() -> None:
-        while os.read(sys.stdin.fileno(), 1):  # Without Python's lock, which it needs at its end.
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-if __name__ == "__main__":
-    _stop_with_the_study()
-    main(Path(sys.argv[1]))
+    kind = str(jax.devices()[0].device_kind)
+    return (cpu.model() or kind) if jax.default_backend() == "cpu" else kind

@@ -111,7 +111,7 @@ def _make(
 def _started(cell: Cell, cores: tuple[int, ...]) -> _Running:
     describe(cell, cores)
     with open(cell.folder / LOG, "ab") as log:
-        command = [sys.executable, "-m", "pe_jax.study.cell", str(cell.folder)]
+        command = [sys.executable, "-m", "pe_jax.study", str(cell.folder)]
         # In a session of its own: Ctrl-C reaches it through the study alone.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True

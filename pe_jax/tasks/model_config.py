@@ -23,3 +23,8 @@ def model_config(config: ConfigDict, **overrides: Any) -> BertConfig:
         return preset(values.pop("size"), **values, **overrides)
     except ValueError as error:
         raise ValueError(f"config.model.{error}") from error
+
+
+def size_in_words(model: BertConfig) -> str:
+    """Such as "12 layers of 768": true also where keys of a config replace a named size's own."""
+    return f"{model.num_layers} layer{'s' * (model.num_layers != 1)} of {model.hidden_size}"

@@ -14,8 +14,10 @@ from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
+from pe_jax import cpu
 from pe_jax.console.terminal import say, tell
 from pe_jax.files import write_text
+from pe_jax.tasks.model_config import model_config, size_in_words
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.hosts import agree
@@ -55,23 +57,21 @@ def introduce(folder: Path, init: str) -> None:
     tell("Start", init or "from scratch: random parameters, as config.init is empty")
 
 
-def _introduce_model(model: ConfigDict, params: Params, seeds: int) -> None:
+def _introduce_model(config: ConfigDict, params: Params) -> None:
+    model, seeds = model_config(config), len(config.get("seeds", (0,)))
     count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree)) // seeds
     of_positions = count(params["bert"].get("position", {}))
-    tell("Model", f"{model.size}, {model.dtype}: {count(params):,} parameters")
+    tell("Model", f"{size_in_words(model)}, {model.dtype}: {count(params):,} parameters")
     tell("Positions", f"{model.position}: {of_positions:,} of them")
     if model.dtype == "bfloat16" and jax.default_backend() == "cpu" and not _multiplies_bfloat16():
         tell("Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster")
 
 
-def _multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
+def _multiplies_bfloat16() -> bool:
     """Whether the CPU has such instructions; True where it is not known (docs/performance.md)."""
-    try:
-        flags = set(Path(cpuinfo).read_text(encoding="utf-8").split())
-    except OSError:
-        return True
     # x86: tiles, vectors; "bf16" is ARM's.
-    return bool({"amx_bf16", "avx512_bf16", "bf16"} & flags)
+    known = cpu.instructions()
+    return not known or bool({"amx_bf16", "avx512_bf16", "bf16"} & known)
 
 
 def saved_tokenizer(folder: Path) -> Path:
@@ -90,7 +90,7 @@ def train(training: Training, folder: Path) -> TrainState:
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
     """
     config = training.config
-    _introduce_model(config.model, training.fresh.params, len(config.get("seeds", (0,))))
+    _introduce_model(config, training.fresh.params)
     text = training.tokenizer.to_str()
     agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12]})
     with workdir.occupied(folder) as held:

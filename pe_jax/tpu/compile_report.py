@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
+from pe_jax.tasks.model_config import model_config, size_in_words
 from pe_jax.tasks.pretraining import resolve, stage_configs
 from pe_jax.tpu.stage_estimate import Costs, Estimate, estimate_stage, largest_batch
 from pe_jax.tpu.topology import Slice, make_slice
@@ -52,9 +53,9 @@ def compile_for(
     chips = make_slice(topology)
     for stage in stages:
         sharding.check_rows(stage.batch_size, chips.mesh, stage.accumulation)
-    model = config.model
+    model, size = config.model, size_in_words(model_config(config))
     devices = f"{chips.mesh.size} {chips.tpu.kind} ({topology})"
-    yield f"# {model.size}, {model.position}, {model.dtype} on {devices}\n"
+    yield f"# {size}, {model.position}, {model.dtype} on {devices}\n"
     numbers = []
     for stage in stages:
         say(f"Compiling length {stage.length} for {devices}; a large model takes minutes.")

@@ -1,0 +1,35 @@
+"""A cell of a study in a process of its own: python -m pe_jax.study FOLDER
+
+`FOLDER/cell.json` says what it is. Signals stop it as they stop `train.py`, and so does the end of
+its standard input: the study holds that open, and is gone then, however it ended.
+"""
+
+from __future__ import annotations
+
+from pe_jax.console import stopping
+
+if __name__ == "__main__":
+    stopping.catch()
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from pe_jax.study.cell import make
+
+
+def _stop_with_the_study() -> None:
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1):  # Without Python's lock, which it needs at its end.
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    _stop_with_the_study()
+    make(Path(sys.argv[1]))
+    stopping.done()
