@@ -39,6 +39,11 @@ def tell(name: str, what: str) -> None:
     say(f"{name:10}{what}")
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 layer", "1,200 layers"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class Progress:
     """A bar with rate and remaining time on a terminal, plain lines elsewhere.
 

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from pe_jax.configs import study as study_config
 from pe_jax.console.markdown import table
+from pe_jax.console.terminal import counted
 from pe_jax.files import read_json, write_text
 from pe_jax.reports.paper_tables import write_tables
 from pe_jax.reports.property_report import from_name
@@ -256,9 +257,9 @@ def _how(config: ConfigDict, plan: Sequence[Cell]) -> str:
     done = [cell for cell in plan if is_done(cell)]
     facts = [read_json(cell.folder / DONE, "Remove it, and start again.") for cell in done]
     hours = sum(map(seconds, done)) / 3600
-    where = Counter(f"{one['device']}, {one['cores']} cores" for one in facts)
+    where = Counter(f"{counted(one['cores'], 'core')} of {one['device']}" for one in facts)
     code = Counter(one["code"] for one in facts)
-    count = lambda counts: ", ".join(f"{name} ({n} cells)" for name, n in counts.items())
+    count = lambda counts: ", ".join(f"{name} ({counted(n, 'cell')})" for name, n in counts.items())
     return "\n".join(
         [
             "## How it was made",

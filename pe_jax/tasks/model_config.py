@@ -6,6 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from pe_jax.console.terminal import counted
 from pe_jax.models import BertConfig, preset
 
 
@@ -27,4 +28,4 @@ def model_config(config: ConfigDict, **overrides: Any) -> BertConfig:
 
 def size_in_words(model: BertConfig) -> str:
     """Such as "12 layers of 768": true also where keys of a config replace a named size's own."""
-    return f"{model.num_layers} layer{'s' * (model.num_layers != 1)} of {model.hidden_size}"
+    return f"{counted(model.num_layers, 'layer')} of {model.hidden_size}"
