@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from pe_jax.tasks.model_config import model_config, size_in_words
 from pe_jax.tasks.pretraining import stage_configs
 
 
@@ -37,8 +39,31 @@ def _rate(config: ConfigDict, arm: str) -> str:
     return f"{config[arm].pretraining.optimizer.learning_rate:g}"
 
 
+def _small_model(config: ConfigDict) -> str:
+    own = config.from_scratch.pretraining
+    return f"{size_in_words(model_config(own))}, {own.data.vocab_size:,} WordPieces"
+
+
 _SHARED = "as BERT; the same for all"
 SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "model from scratch",
+        _small_model,
+        "BERT-medium: 8 layers of 512",
+        "hours on two cores",
+    ),
+    Setting(
+        "published model",
+        lambda config: Path(config.published).name or "none: that arm is left out",
+        "BERT-base",
+        "hours on two cores",
+    ),
+    Setting(
+        "text to pretrain on",
+        lambda config: config.text,
+        "Wikipedia and BooksCorpus",
+        "what is at hand",
+    ),
     Setting(
         "pretraining from scratch: steps × rows × length",
         lambda config: _stages(config, "from_scratch"),
