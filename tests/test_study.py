@@ -431,3 +431,5 @@ def test_the_heat_map(tmp_path, models):
     values |= {Key("arm", one, "cola"): {0: rng.uniform()} for one in names[:3]}
     paths = heat_map.draw("arm", Evidence(values), tmp_path / "out")
     assert len(paths) == (2 if models == 5 else 0) and all(path.is_file() for path in paths)
+    alike = {key: {0: 0.0} if key.measure == "squad f1" else one for key, one in values.items()}
+    assert not heat_map.draw("arm", Evidence(alike), tmp_path / "none")

@@ -16,7 +16,8 @@ _PROBES = ("words", "kernel")
 
 
 def draw(arm: str, evidence: Evidence, out: Path) -> list[Path]:
-    """The heat maps of an arm, `correlation_*.png` in `out`; none while too few models have scores.
+    """The heat maps of an arm, `correlation_*.png` in `out`; none while too few models have scores
+    that differ.
 
     A model's values are means over its seeds. The one that kept its positions is left out: its
     encoding is there as well.
@@ -30,11 +31,13 @@ def draw(arm: str, evidence: Evidence, out: Path) -> list[Path]:
     violations = {f"{probe}, {name}": column(f"{probe}, {name}")
                   for probe in _PROBES for name in PROPERTIES}  # fmt: skip
     measured = np.isfinite([*violations.values()]).all(0)
-    scores = {
-        name: values
-        for name in (SQUAD_F1, *GLUE, GLUE_MEAN)
-        if (np.isfinite(values := column(name)) & measured).sum() >= properties.MINIMUM_RUNS
-    }
+
+    def can_go_together(values: list[float]) -> bool:
+        known = np.array(values)[np.isfinite(values) & measured]
+        return len(known) >= properties.MINIMUM_RUNS and np.ptp(known) > 0
+
+    scores = {name: column(name) for name in (SQUAD_F1, *GLUE, GLUE_MEAN)}
+    scores = {name: values for name, values in scores.items() if can_go_together(values)}
     if not scores:
         return []
     out.mkdir(parents=True, exist_ok=True)

@@ -130,8 +130,8 @@ def trained(
         words=whole_words(tokenizer),
         folder=folder,
         step=step,
-        # A run that starts from another's parameters does not draw its own.
-        start=None if config.init else initial_positions(config, model),
+        # A run that starts from another's positions does not draw its own.
+        start=None if config.init and config.keep_position else initial_positions(config, model),
     )
 
 
