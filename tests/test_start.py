@@ -12,6 +12,7 @@ from published import BERT, D, N, encoder_shapes, head_shapes, random_tensors, w
 from pe_jax.configs import glue as glue_config
 from pe_jax.data import glue_tasks, load_tokenizer
 from pe_jax.interop import load_bert
+from pe_jax.reports.property_report.subjects import trained
 from pe_jax.tasks import finetuning, pretraining
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.start import open_start, published_tokenizer
@@ -90,7 +91,8 @@ def test_a_table_that_is_too_short_is_not_kept(published, tmp_path):
 
 
 def test_positions_drawn_anew(published, tmp_path):
-    """With `config.keep_position=False` only the positions are those of the seed."""
+    """With `config.keep_position=False` only the positions are those of the seed; measures know
+    them as the run's start."""
     found = {}
     for keep in (True, False):
         own = {"keep_position": keep, "model.position": "learned_absolute"}
@@ -100,6 +102,10 @@ def test_positions_drawn_anew(published, tmp_path):
         at = lambda params: np.asarray(params["bert"]["position"]["learned_absolute"]["table"])
         assert (at(found[keep]) == at(fresh)).all() != keep
         assert ("bert/position/learned_absolute/table" in changes.kept) == keep
+        text = load_tokenizer(pretraining.tokenizer_file(experiment.config))
+        start = trained("run", tmp_path, experiment.config, text, 0, found[keep]).start
+        assert (start is None) == keep
+        assert keep or (start["learned_absolute"]["table"] == at(fresh)).all()
     for one in found.values():
         del one["bert"]["position"]
     shared = zip(*(jax.tree.leaves(found[keep]["bert"]) for keep in (True, False)), strict=True)
