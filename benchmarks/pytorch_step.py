@@ -261,10 +261,10 @@ def show(result: dict[str, Any]) -> None:
 
 def machine() -> dict[str, Any]:
     """The CPU, those of its instructions that matter here, and what it is used for."""
-    wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+    wanted, known = ("avx2", "avx512f", "avx512_bf16", "amx_bf16"), cpu.instructions()
     return {
         "cpu": cpu.model() or platform.machine(),
-        "instructions": [flag for flag in wanted if flag in cpu.instructions()],
+        "instructions": [flag for flag in wanted if flag in known],
         "cores": len(os.sched_getaffinity(0)),
         "threads": _THREADS.value,
         "huge_pages": _HUGE_PAGES.value,

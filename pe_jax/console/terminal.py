@@ -40,7 +40,7 @@ def tell(name: str, what: str) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 layer", "1,200 layers"."""
+    """A number of things, such as "1 layer" or "1,200 layers"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

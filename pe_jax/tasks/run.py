@@ -69,8 +69,8 @@ def _introduce_model(config: ConfigDict, params: Params) -> None:
 
 def _multiplies_bfloat16() -> bool:
     """Whether the CPU has such instructions; True where it is not known (docs/performance.md)."""
-    # x86: tiles, vectors; "bf16" is ARM's.
     known = cpu.instructions()
+    # x86: tiles, vectors; "bf16" is ARM's.
     return not known or bool({"amx_bf16", "avx512_bf16", "bf16"} & known)
 
 
