@@ -1,10 +1,18 @@
-"""What Linux says of the CPU; elsewhere nothing is known."""
+"""What the system says of the CPU: its name and instructions on Linux alone."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
+
+
+def cores() -> int:
+    """How many this process may use: fewer than the machine's under `taskset` and the like."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def model() -> str:

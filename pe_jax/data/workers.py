@@ -11,6 +11,7 @@ import threading
 
 import grain
 
+from pe_jax import cpu
 from pe_jax.console.terminal import say
 
 
@@ -27,7 +28,7 @@ def in_workers(dataset: grain.IterDataset, workers: int) -> grain.IterDataset:
 
 @functools.cache  # One message a process.
 def _at_most_the_cores(workers: int) -> int:
-    cores = len(os.sched_getaffinity(0))
+    cores = cpu.cores()
     if workers > cores:
         say(
             f"config.data.workers={workers}, and this process may use {cores} core(s): {cores} "

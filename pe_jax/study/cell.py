@@ -86,7 +86,7 @@ def make(folder: Path) -> None:
             "code": code_digest(),
             "jax": jax.__version__,
             "device": _device(),
-            "cores": len(cell["cores"]) or os.cpu_count(),
+            "cores": cpu.cores(),
         }) + "\n",
     )  # fmt: skip
     if kind is _finetune:  # Several gigabytes in all, and nothing else reads them.
