@@ -16,6 +16,13 @@ from ml_collections import ConfigDict
 from pe_jax.configs import defaults, glue, properties, squad
 
 _RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
+# Sinusoids of size 1 drown words: new embeddings are of size 0.02, a published BERT's of 0.05.
+_SINUSOIDS = "sinusoidal_absolute(scale=0.03)"
+# The paper's 13: none, one of each kind, and what it combines.
+_SINGLES = ("none", "learned_absolute", *_RELATIVE, _SINUSOIDS, f"learnable_{_SINUSOIDS}")
+_COMBINED = tuple(
+    f"{one}+{two}" for one in ("learned_absolute", f"learnable_{_SINUSOIDS}") for two in _RELATIVE
+)
 
 
 def get_config():
@@ -51,20 +58,11 @@ def get_config():
     return config
 
 
-def _papers(options=""):
-    """The paper's encodings: none and one of each kind, and what it combines. The options are those
-    of absolute sinusoids."""
-    sinusoids = f"sinusoidal_absolute{options}"
-    singles = ["none", "learned_absolute", *_RELATIVE, sinusoids, f"learnable_{sinusoids}"]
-    left = ("learned_absolute", f"learnable_{sinusoids}")
-    return ",".join(singles), ",".join(f"{one}+{two}" for one in left for two in _RELATIVE)
-
-
 def _from_scratch():
-    """Sinusoids of size 1 drown new word embeddings, which are of size 0.02, not trained ones."""
     arm = ConfigDict()
-    arm.first, combined = _papers("(scale=0.03)")
-    arm.then = f"rope,alibi,t5,{combined}"  # Once `first` are done, fine-tuning included.
+    arm.first = ",".join(_SINGLES)
+    # Once `first` are done, fine-tuning included.
+    arm.then = ",".join(("rope", "alibi", "t5", *_COMBINED))
     arm.kept = ""
     arm.repeats = (1, 2)  # Seeds with which `first` are pretrained again in the end.
     arm.pretraining = _pretraining(800, 600, 1000)
@@ -78,7 +76,7 @@ def _replaced():
     """All positions are drawn anew; where they are kept as well, that shows what the published
     model's own training of them is worth."""
     arm = ConfigDict()
-    arm.first, arm.then = _papers()
+    arm.first, arm.then = ",".join(_SINGLES), ",".join(_COMBINED)
     arm.kept = "learned_absolute"  # Once more, with the published model's parameters.
     arm.repeats = ()
     arm.pretraining = _pretraining(200, 200, 600)
