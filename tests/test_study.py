@@ -24,7 +24,7 @@ from pe_jax.schema import check
 from pe_jax.study import cell as cell_module
 from pe_jax.study import cells, claims, cost, figures, heat_map, run, state, study
 from pe_jax.study.claims import Claim, Difference, Ranks, judge
-from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather
+from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather, trivial_scores
 from pe_jax.study.report import report
 from pe_jax.study.study_schema import STUDY
 
@@ -165,6 +165,7 @@ def test_its_page(written):
     ]
     for heading in (*headings, "What choosing the best step", "How it was made"):
         assert f"## {heading}" in page
+    assert re.search(r"^\| \*a trivial answer\* +\| – .*\d\.\d ", page, re.M)
     links = re.findall(r"!\[.*?\]\((.*?)\)", page)
     for link in links:
         assert (written / link).is_file()
@@ -174,6 +175,27 @@ def test_its_page(written):
     values = json.loads((written / "evidence.json").read_text())
     assert values["from_scratch"]["learned_absolute"]["cola"].keys() == {"0", "1"}
     assert (written / "from_scratch" / "glue.md").is_file()
+
+
+def test_trivial_scores(tmp_path):
+    """Of either constant label the better, by whatever metric; a mean once all tasks have one."""
+    plan = cells(study_config.get_config(), tmp_path)
+    assert trivial_scores(plan) == {}
+    baselines = {
+        "squad": ("f1", {"f1": 9.5, "exact": 0.1}),
+        "cola": ("matthews", {"matthews": 0.0}),
+        "rte": ("accuracy", {"accuracy": 47.0}),
+        "mrpc": ("f1", {"f1": 40.0, "accuracy": 20.0}),
+        "sst2": ("accuracy", {"accuracy": 51.0}),
+    }
+    expected = {"squad f1": 9.5, "squad exact": 0.1, "cola": 0.0, "rte": 53.0, "mrpc": 40.0}
+    for task, (metric, baseline) in baselines.items():
+        folder = next(cell.folder for cell in plan if cell.kind == task)
+        results = {"metric": metric, "baseline": baseline}
+        write_text(folder / "results.json", json.dumps(results))
+        assert task not in trivial_scores(plan)  # Not before the cell is done.
+        write_text(folder / "done.json", "{}")
+    assert trivial_scores(plan) == {**expected, "sst2": 51.0, "GLUE": 36.0}
 
 
 def test_figures_outlive_weights(done, written, tmp_path):

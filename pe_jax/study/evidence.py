@@ -82,6 +82,24 @@ def gather(plan: Sequence[Cell]) -> Evidence:
     return Evidence(values)
 
 
+def trivial_scores(plan: Sequence[Cell]) -> dict[str, float]:
+    """What an answer without any model scores on the tasks that are done: on questions the first
+    sentence of the context, else the better of two constant labels."""
+    found = {}
+    for cell in plan:
+        if cell.kind in TASKS and is_done(cell):
+            results = read_json(cell.folder / "results.json", _WAY_OUT)
+            baseline, metric = results["baseline"], results["metric"]
+            if cell.kind == "squad":
+                found |= {SQUAD_F1: baseline["f1"], SQUAD_EXACT: baseline["exact"]}
+            else:  # It is of the label that is most frequent in training, which may be the worse.
+                one = baseline[metric]
+                found[cell.kind] = max(one, 100 - one) if metric == "accuracy" else one
+    if found.keys() >= set(GLUE):
+        found[GLUE_MEAN] = sum(found[task] for task in GLUE) / len(GLUE)
+    return found
+
+
 def _read(cell: Cell) -> dict[str, BySeed]:
     if cell.kind == PRETRAINING:
         last = [line for line in read_metrics(cell.folder) if "held_out/masked_lm_loss" in line][-1]

@@ -37,6 +37,7 @@ from pe_jax.study.evidence import (
     BySeed,
     Evidence,
     gather,
+    trivial_scores,
 )
 from pe_jax.study.plan import KEPT, PRETRAINING, TASKS, Cell, cells
 from pe_jax.study.settings import SETTINGS
@@ -49,7 +50,9 @@ models), q that of Benjamini and Hochberg over the whole table; a verdict needs 
 _ABOUT_SCORES = """\
 Mean ± sample standard deviation over seeds; losses in nats, at the length of the last stage; scores
 in points. Added by unseen lengths: the loss at that length of the last checkpoint before training
-there, minus its loss at the length it was trained on."""
+there, minus its loss at the length it was trained on. A trivial answer: the first sentence of the
+context, the better of two constant labels."""
+_TRIVIAL = "*a trivial answer*"
 _ABOUT_FLATTERY = """\
 Points by which each seed's best step on the validation set is above the step that is best on
 held-out training data; the paper reports the former for SQuAD."""
@@ -81,7 +84,7 @@ def report(config: ConfigDict, folder: Path, tables: ConfigDict, out: Path) -> s
     for arm in arms:
         own = [cell for cell in plan if cell.arm == arm]
         sections += [
-            _scores(arm, evidence, config.lengths),
+            _scores(own, evidence, config.lengths),
             _paper_tables(own, tables, out / arm),
             _properties(arm, evidence),
             _figures(own, evidence, config, out),
@@ -144,7 +147,8 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def _scores(arm: str, evidence: Evidence, lengths: Sequence[int]) -> str:
+def _scores(own: Sequence[Cell], evidence: Evidence, lengths: Sequence[int]) -> str:
+    arm, trivial = own[0].arm, trivial_scores(own)
     longer = map(CHANGE.format, lengths)
     measures = [LOSS, "masked-LM accuracy", LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, *longer,
                 *GLUE, GLUE_MEAN]  # fmt: skip
@@ -153,6 +157,10 @@ def _scores(arm: str, evidence: Evidence, lengths: Sequence[int]) -> str:
     rows = [
         [model, *(_score(evidence.of(arm, model, one), one) for one in shown)] for model in models
     ]
+    if trivial:
+        rows.append(
+            [_TRIVIAL, *(f"{trivial[one]:.1f}" if one in trivial else "–" for one in shown)]
+        )
     return "\n".join(
         [
             f"## {_TITLES[arm]}: scores",
