@@ -85,7 +85,7 @@ def gather(plan: Sequence[Cell]) -> Evidence:
 def trivial_scores(plan: Sequence[Cell]) -> dict[str, float]:
     """What an answer without any model scores on the tasks that are done: on questions the first
     sentence of the context, else the better of two constant labels."""
-    found = {}
+    found: dict[str, float] = {}
     for cell in plan:
         if cell.kind in TASKS and is_done(cell):
             results = read_json(cell.folder / "results.json", _WAY_OUT)
