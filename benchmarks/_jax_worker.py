@@ -12,8 +12,6 @@ import optax
 from _step import make_step
 from _worker import Advance, serve
 
-from pe_jax.console.freed_memory import keep_freed_memory
-
 
 def prepare(job: dict, arrays: dict[str, np.ndarray]) -> tuple[Advance, dict[str, Any]]:
     """The step as `advance`; job: size, max_length, position, dtype, optimizer."""
@@ -42,5 +40,4 @@ def prepare(job: dict, arrays: dict[str, np.ndarray]) -> tuple[Advance, dict[str
 
 
 if __name__ == "__main__":
-    keep_freed_memory()  # As train.py does.
     serve(prepare)

@@ -13,7 +13,6 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from pe_jax.console import stopping
-from pe_jax.console.freed_memory import keep_freed_memory
 from pe_jax.console.help import HELP, help_text
 from pe_jax.console.terminal import say
 from pe_jax.errors import Interrupted, extra
@@ -78,7 +77,6 @@ def main(command: Callable[[], None], own: flags.FlagValues, usage: str, script:
             with extra("train", SystemExit):
                 from pe_jax.console.compile_cache import cache_compiled_programs
 
-                keep_freed_memory()
                 cache_compiled_programs()
                 command()
             stopping.done()

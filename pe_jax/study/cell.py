@@ -11,7 +11,6 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from pe_jax import cpu
-from pe_jax.console.freed_memory import keep_freed_memory
 from pe_jax.files import read_json, write_text
 from pe_jax.study.code import code_digest
 from pe_jax.study.plan import MEASURES, PRETRAINING, Cell
@@ -74,7 +73,6 @@ def make(folder: Path) -> None:
 
     from pe_jax.console.compile_cache import cache_compiled_programs
 
-    keep_freed_memory()
     cache_compiled_programs()
     kind = _KINDS.get(cell["kind"], _finetune)
     kind(ConfigDict(cell["config"]), folder, Path(cell["needs"]), cell["lengths"])
