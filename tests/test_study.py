@@ -404,6 +404,7 @@ def test_verdicts(monkeypatch):
     for sign, says in ((+1, "reproduced"), (-1, "contradicted")):
         found = verdict(evidence, Difference("score", ("a",), ("b",)), sign, monkeypatch)
         assert found.says == says and found.n == 5
+        assert found.between == pytest.approx((np.mean(a), np.mean(b)))
     d = np.subtract(a, b)
     half = stats.t.ppf(0.975, 4) * d.std(ddof=1) / np.sqrt(5)
     assert (found.low, found.high) == pytest.approx((d.mean() - half, d.mean() + half))
@@ -438,6 +439,7 @@ def test_ranks(monkeypatch):
         values[Key("arm", model, "score")] = {s: -number + 0.1 * s for s in range(3)}
     found = verdict(Evidence(values), Ranks("violation", "score"), -1, monkeypatch)
     assert found.effect == pytest.approx(-1) and found.says == "reproduced" and found.n == 3
+    assert found.between is None
     assert found.low >= -1
     assert found.p == pytest.approx(2 / 5040, rel=0.01)  # All orders of seven.
 

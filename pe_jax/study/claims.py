@@ -35,12 +35,19 @@ _GROUPS = {
 
 
 class Samples(NamedTuple):
-    """Of an effect: a value for each seed, a p-value where seeds are not what it is tested over,
-    and the greatest size that it can have."""
+    """Of an effect.
+
+    Attributes:
+      values: one for each seed.
+      p: where seeds are not what it is tested over.
+      limit: the greatest size that it can have.
+      between: of a difference, the two means that it is taken of.
+    """
 
     values: list[float]
     p: float | None = None
     limit: float = np.inf
+    between: tuple[float, float] | None = None
 
 
 class Effect(Protocol):
@@ -58,7 +65,7 @@ class Difference(NamedTuple):
 
     def samples(self, evidence: Evidence, arm: str) -> Samples:
         ours = evidence.mean(arm, self.of, self.measure)
-        return Samples(_minus(ours, evidence.mean(arm, self.against, self.measure)))
+        return _minus(ours, evidence.mean(arm, self.against, self.measure))
 
     def __str__(self) -> str:
         return f"{self.measure}: {_named(self.of)} minus {_named(self.against)}"
@@ -73,7 +80,7 @@ class Change(NamedTuple):
 
     def samples(self, evidence: Evidence, arm: str) -> Samples:
         after = evidence.mean(arm, self.of, self.measure)
-        return Samples(_minus(after, evidence.mean(arm, self.of, self.before)))
+        return _minus(after, evidence.mean(arm, self.of, self.before))
 
     def __str__(self) -> str:
         return f"{self.measure} minus {self.before}: {_named(self.of)}"
@@ -111,8 +118,13 @@ class Ranks(NamedTuple):
         return f"rank correlation of violations ({self.violation}) with {self.score}"
 
 
-def _minus(one: BySeed, other: BySeed) -> list[float]:
-    return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
+def _minus(one: BySeed, other: BySeed) -> Samples:
+    seeds = sorted(one.keys() & other.keys())
+    if not seeds:
+        return Samples([])
+    ours, theirs = (np.array([of[seed] for seed in seeds]) for of in (one, other))
+    between = float(ours.mean()), float(theirs.mean())
+    return Samples((ours - theirs).tolist(), between=between)
 
 
 def _named(models: tuple[str, ...]) -> str:
@@ -185,14 +197,14 @@ CLAIMS: tuple[Claim, ...] = (
         +1,
     ),
     Claim(
-        "Training makes a learned absolute table local",
+        "Training makes a learned absolute table more local (the paper's becomes local)",
         "sections 5.2 and A.4, figure 5",
         Change("vectors trained, local monotonicity", "vectors at the start, local monotonicity",
                (LEARNED,)),
         -1,
     ),
     Claim(
-        "and nearly translation invariant",
+        "and more nearly translation invariant (the paper's becomes nearly so)",
         "sections 5.2 and A.4, figure 5",
         Change("vectors trained, translation invariance",
                "vectors at the start, translation invariance", (LEARNED,)),
@@ -234,6 +246,7 @@ class Verdict(NamedTuple):
     Attributes:
       n: seeds; 0 where cells are missing.
       effect: its mean; low, high: the 95 % interval, None with one seed.
+      between: the two means that it is the difference of, None of a correlation.
       p: two-sided; q: of all claims together, by Benjamini and Hochberg.
     """
 
@@ -245,6 +258,7 @@ class Verdict(NamedTuple):
     high: float | None = None
     p: float | None = None
     q: float | None = None
+    between: tuple[float, float] | None = None
 
     @property
     def says(self) -> str:
@@ -271,14 +285,15 @@ def judge(evidence: Evidence, arms: Sequence[str]) -> list[Verdict]:
 def _verdict(claim: Claim, arm: str, evidence: Evidence) -> Verdict:
     from scipy import stats
 
-    values, p, limit = claim.effect.samples(evidence, arm)
+    values, p, limit, between = claim.effect.samples(evidence, arm)
     if not values:
         return Verdict(claim, arm, 0)
     mean = float(np.mean(values))
+    verdict = Verdict(claim, arm, len(values), mean, p=p, between=between)
     if len(values) < 2:
-        return Verdict(claim, arm, len(values), mean, p=p)
+        return verdict
     if np.ptp(values) == 0:  # Seeds that all agree tell nothing of chance.
-        return Verdict(claim, arm, len(values), mean, mean, mean, p)
+        return verdict._replace(low=mean, high=mean)
     test = stats.ttest_1samp(values, 0)
     low, high = np.clip(test.confidence_interval(0.95), -limit, limit).tolist()
-    return Verdict(claim, arm, len(values), mean, low, high, float(test.pvalue) if p is None else p)
+    return verdict._replace(low=low, high=high, p=float(test.pvalue) if p is None else p)
