@@ -59,7 +59,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import shared_programs
 from jax.experimental.pallas import tpu as pltpu
+
+jax.jit = shared_programs.remembering(jax.jit)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Attention with position encodings as the paper writes it: loops, float64, nothing clever."""
+"""Attention with position encodings as the paper writes it: query by query, float64."""
 
 import jax
 import jax.numpy as jnp
@@ -17,44 +17,41 @@ def vector(name, params, x, dim):
 
 
 def relative_vector(name, params, offset, clip, dim):
-    offset = max(-clip, min(clip, offset))
+    offset = jnp.clip(offset, -clip, clip)
     if name.startswith("learned_"):
         return params["table"][offset + clip]
     return vector(name, params, offset, dim)
 
 
 def attention(names, params, q, k, v, positions_q, positions_k, mask, clip):
-    """Equation 4 for each batch row, head and query in turn.
+    """Equation 4 for each batch row, head and query by itself.
 
     `names` are the relative encodings in use, `params` maps each to its own. Shapes:
     q [B, Lq, H, d], k and v [B, Lk, H, d], positions [B, L], mask [B, Lq, Lk] bool.
     """
-    rows, lq, heads, dim = q.shape
-    out = []
-    for b in range(rows):
-        for i in range(lq):
-            offsets = [int(j) - int(positions_q[b, i]) for j in positions_k[b]]
-            p = sum(
-                jnp.stack([relative_vector(n, params[n], m, clip, dim) for m in offsets])
-                for n in names
-            ) + jnp.zeros((len(offsets), dim))
-            for h in range(heads):
-                allowed = [j for j in range(len(offsets)) if mask[b, i, j]]
-                if not allowed:
-                    out.append(jnp.zeros(dim))
-                    continue
-                at = np.array(allowed)
-                logits = (k[b, at, h] + p[at]) @ q[b, i, h] / np.sqrt(dim)
-                weights = jnp.exp(logits - logits.max())
-                out.append((weights / weights.sum()) @ (v[b, at, h] + p[at]))
-    return jnp.stack(out).reshape(rows, lq, heads, dim)
+    dim = q.shape[-1]
+
+    def one(q, k, v, position, positions, allowed):
+        """A query q [d], the keys and values k and v [Lk, d] of its head."""
+        p = jnp.zeros_like(k)
+        for name in names:
+            each = lambda j: relative_vector(name, params[name], j - position, clip, dim)  # noqa: B023
+            p += jax.vmap(each)(positions)
+        logits = jnp.where(allowed, (k + p) @ q / np.sqrt(dim), -1e300)
+        weights = jnp.where(allowed, jnp.exp(logits - logits.max()), 0.0)
+        return weights @ (v + p) / jnp.where(allowed.any(), weights.sum(), 1.0)
+
+    of_heads = jax.vmap(one, (0, 1, 1, None, None, None))
+    of_queries = jax.vmap(of_heads, (0, None, None, 0, None, 0))
+    return jax.vmap(of_queries)(q, k, v, positions_q, positions_k, mask)
 
 
 def in_float64(function, *args):
     """Value and gradients (with respect to all args) of a scalar function, in float64."""
     with jax.enable_x64(True):
         args = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), args)
-        value, grads = jax.value_and_grad(function, argnums=tuple(range(len(args))))(*args)
+        both = jax.jit(jax.value_and_grad(function, argnums=tuple(range(len(args)))))
+        value, grads = both(*args)
         return np.asarray(value), jax.tree.map(np.asarray, grads)
 
 
@@ -85,8 +82,8 @@ def draw(rows, lq, lk, heads, dim):
     return [rng.normal(size=(rows, n, heads, dim)).astype(np.float32) for n in (lq, lk, lk)]
 
 
-# Values and gradients of loops by what they were given: the same for every form.
-_BY_LOOPS: dict[tuple, tuple] = {}
+# Values and gradients of `attention` by what they were given: the same for every form.
+_EXPECTED: dict[tuple, tuple] = {}
 
 
 def check_attention(name, qkv, positions_q, positions_k, mask, clip, form="auto"):
@@ -107,7 +104,7 @@ def check_attention(name, qkv, positions_q, positions_k, mask, clip, form="auto"
         out = pe_jax.attention.attention(q, k, v, encoding, params, context, mask=mask, form=form)
         return (out * to).sum()
 
-    def loops(q, k, v, params):
+    def formula(q, k, v, params):
         nested = {n: params.get(n, {}) for n in relative}
         out = attention(
             relative, nested, q, k, v, spread(positions_q), spread(positions_k), mask, clip
@@ -117,9 +114,9 @@ def check_attention(name, qkv, positions_q, positions_k, mask, clip, form="auto"
     value, grads = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2, 3)))(*qkv, params)
     given = (*qkv, positions_q, positions_k, mask)
     key = (name, clip, *((np.shape(x), np.asarray(x).tobytes()) for x in given))
-    if key not in _BY_LOOPS:
-        _BY_LOOPS[key] = in_float64(loops, *qkv, params)
-    expected, expected_grads = _BY_LOOPS[key]
+    if key not in _EXPECTED:
+        _EXPECTED[key] = in_float64(formula, *qkv, params)
+    expected, expected_grads = _EXPECTED[key]
     np.testing.assert_allclose(value, expected, rtol=2e-5, atol=2e-5)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-5), grads, expected_grads

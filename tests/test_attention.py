@@ -1,5 +1,5 @@
-"""Attention against the loops of reference.py: outputs and gradients where lengths, clips and masks
-are special; the suite (test_suite.py) has all encodings at one length."""
+"""Attention against reference.py, query by query: outputs and gradients where lengths, clips and
+masks are special; the suite (test_suite.py) has all encodings at one length."""
 
 import subprocess
 import sys

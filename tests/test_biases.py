@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import attention, attention_logits
 
 from pe_jax import encodings
-from pe_jax.attention import attention, attention_logits
 from pe_jax.encodings import Context, Projections
 from pe_jax.encodings.bias.alibi import slopes
 

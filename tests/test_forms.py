@@ -1,4 +1,4 @@
-"""The forms of attention against the loops of reference.py: outputs, gradients, dropped weights.
+"""The forms of attention against reference.py, query by query: outputs, gradients, dropped weights.
 
 The TPU kernel itself is tested in test_pallas.py; here, that it is called as it should be."""
 
@@ -41,7 +41,7 @@ def small_blocks(monkeypatch):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("form", "name"), SERVED)
 @pytest.mark.parametrize(("lq", "lk", "first", "clip"), [(5, 8, 2, 2)])
-def test_every_form_against_the_loops(form, name, lq, lk, first, clip):
+def test_every_form_against_the_formula(form, name, lq, lk, first, clip):
     """Clips within and beyond the length, queries that start elsewhere, masked keys."""
     mask = np.ones((2, lq, lk), bool)
     mask[1, :, -2:] = False
@@ -128,15 +128,16 @@ def test_gradient_through_dropout_is_the_derivative():
 def test_spread_and_collect_are_transposes():
     rng = np.random.default_rng(0)
     for clip, lq, lk, shift in ((3, 5, 7, 0), (3, 5, 7, -2), (9, 4, 4, 1), (1, 6, 3, 4)):
-        buckets = jnp.asarray(rng.normal(size=(2, lq, 2 * clip + 1)), jnp.float32)
-        x = jnp.asarray(rng.normal(size=(2, lq, lk)), jnp.float32)
-        out = offset_terms.spread(clip, lk, buckets, shift)
+        buckets = rng.normal(size=(2, lq, 2 * clip + 1)).astype(np.float32)
+        x = rng.normal(size=(2, lq, lk)).astype(np.float32)
+        out = np.asarray(offset_terms.spread(clip, lk, jnp.asarray(buckets), shift))
+        collected = np.asarray(offset_terms.collect(clip, lk, jnp.asarray(x), shift))
         for i in range(lq):
             for j in range(lk):
                 bucket = min(max(j - i + shift, -clip), clip) + clip
                 np.testing.assert_array_equal(out[:, i, j], buckets[:, i, bucket])
         there = (out * x).sum()
-        back = (buckets * offset_terms.collect(clip, lk, x, shift)).sum()
+        back = (buckets * collected).sum()
         np.testing.assert_allclose(there, back, rtol=1e-4)
 
 

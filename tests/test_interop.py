@@ -1,6 +1,7 @@
 """Published checkpoints: what is read, what is refused, and a BERT with the same outputs."""
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import pickle
@@ -268,7 +269,9 @@ def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
     config, params, absent, unread = load_bert(tmp_path)
     assert (absent, unread) == ((), ())
     tokens, segments, valid = inputs()
-    states = hidden_states(config, params["bert"], tokens, segments, jnp.asarray(valid))
+    states = jax.jit(functools.partial(hidden_states, config))(
+        params["bert"], tokens, segments, jnp.asarray(valid)
+    )
     expected = numpy_bert(tensors, BERT, tokens, segments, valid)
     assert states.shape == (LAYERS + 1, 3, 7, D)
     np.testing.assert_allclose(states, expected, atol=2e-5, rtol=0)

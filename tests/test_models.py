@@ -11,6 +11,7 @@ import optax
 import pytest
 import reference
 import scipy.stats
+from compiled import value_and_pullback
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset
@@ -358,8 +359,8 @@ def test_linear_against_the_formula(tied, dtype):
     x, kernel = (np.asarray(jnp.asarray(a, dtype), np.float64) for a in (x, kernel))
     given = jnp.asarray(kernel.T if tied else kernel, dtype)
     call = lambda x, kernel, bias: linear(tied, x, kernel, bias)
-    out, transpose = jax.vjp(call, jnp.asarray(x, dtype), given, jnp.asarray(bias, jnp.float32))
-    dx, dkernel, dbias = transpose(jnp.asarray(g, jnp.float32))
+    args = jnp.asarray(x, dtype), given, jnp.asarray(bias, jnp.float32)
+    out, (dx, dkernel, dbias) = value_and_pullback(call, args, jnp.asarray(g, jnp.float32))
     near = dict(rtol=1e-5, atol=1e-5) if dtype == jnp.float32 else dict(rtol=0.02, atol=0.06)
     np.testing.assert_allclose(out, x @ kernel + bias, rtol=1e-5, atol=1e-5)  # Sums in float32.
     np.testing.assert_allclose(dx.astype(jnp.float32), g @ kernel.T, **near)
@@ -384,12 +385,12 @@ def test_gelu_and_its_gradient_against_float64(dtype):
 def test_parts_of_a_dense_layer_are_those_of_the_whole():
     x = jax.random.normal(jax.random.key(0), (2, 5, 8))
     whole, parts = (kind((3, 2, 4), jnp.float32, 0.02) for kind in (Dense, DenseParts))
-    params = parts.init(jax.random.key(1), x)
+    params = jax.jit(parts.init)(jax.random.key(1), x)
     together = lambda x, params: jnp.moveaxis(whole.apply(params, x), 2, 0)
     one_by_one = lambda x, params: jnp.stack(parts.apply(params, x))
-    want, wanted = jax.vjp(together, x, params)
-    got, gotten = jax.vjp(one_by_one, x, params)
-    for a, b in zip(jax.tree.leaves((got, gotten(got))), jax.tree.leaves((want, wanted(want)))):
+    to = jax.random.normal(jax.random.key(2), (3, 2, 5, 2, 4))
+    want, got = (value_and_pullback(one, (x, params), to) for one in (together, one_by_one))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import attention, attention_logits
 
 from pe_jax import encodings
-from pe_jax.attention import attention, attention_logits
 from pe_jax.encodings import Context
 
 SIZES = dict(hidden_size=8, head_size=4, num_heads=2, max_length=4)

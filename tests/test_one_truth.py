@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import attention, attention_logits, attention_weights
 from tokenizers import Tokenizer, models
 
 from pe_jax import encodings
-from pe_jax.attention import attention, attention_logits, attention_weights
 from pe_jax.encodings import About, Offsets, Part, View
 from pe_jax.interop import load_bert, save_bert
 from pe_jax.models import (
@@ -68,10 +68,11 @@ def made(position, module=Bert, **changes):
 def test_the_probe_sees_what_the_model_has():
     """A strong decay: each query attends to itself, in the model's own weights."""
     config, _, params = made(decay(50.0))
-    weights = attention_map(config, layer=1, what="weights")(params, TOKENS)
+    probe = jax.jit(attention_map(config, layer=1, what="weights"))
+    weights = probe(params, TOKENS)
     np.testing.assert_allclose(weights, np.broadcast_to(np.eye(6), weights.shape), atol=1e-4)
-    changed = jax.tree.map(lambda x: 0 * x, params["position"])
-    even = attention_map(config, layer=1, what="weights")({**params, "position": changed}, TOKENS)
+    changed = jax.tree.map(np.zeros_like, params["position"])
+    even = probe({**params, "position": changed}, TOKENS)
     assert float(even[0, 0, 0, 0]) < 0.9
 
 

@@ -1,4 +1,4 @@
-"""The fused TPU kernel, run as ordinary operations, against loops and the dense formula."""
+"""The fused TPU kernel, run as ordinary operations, against two formulas: query by query, dense."""
 
 import functools
 import importlib.util
@@ -101,7 +101,7 @@ def check(args, ours, expected):
     return grads
 
 
-def test_against_loops(quick_kernel):
+def test_query_by_query(quick_kernel):
     """Two heads side by side in the lanes, padding, and a row that sees nothing."""
     valid = np.array([[True] * 4 + [False] * 3, [False] * 7])
     positions = np.tile(np.arange(7), (2, 1))
@@ -110,11 +110,11 @@ def test_against_loops(quick_kernel):
     def ours(q, k, v, table):
         return flash_attention(q, k, v, table, table, valid=jnp.asarray(valid), interpret=True)
 
-    def loops(q, k, v, table):
+    def formula(q, k, v, table):
         params = {"learned_relative": {"table": table}}
         return reference.attention(list(params), params, q, k, v, positions, positions, mask, 2)
 
-    grads = check(draw(2, 7, 7, 2, 4, clip=2)[:4], ours, loops)
+    grads = check(draw(2, 7, 7, 2, 4, clip=2)[:4], ours, formula)
     assert all(np.abs(grad[1]).max() == 0 for grad in grads[:3])
 
 

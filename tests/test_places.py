@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import attention, attention_logits
 
 from pe_jax import encodings
-from pe_jax.attention import attention, attention_logits, segment_mask
+from pe_jax.attention import segment_mask
 from pe_jax.encodings import Context, Inputs, stack_from_name
 from pe_jax.encodings.base import moved, moved_inputs
 from pe_jax.testing import CHECKS, Subject

@@ -1,9 +1,9 @@
 """`product`: matrix products in float32, whatever the dtype of the operands."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import value_and_pullback
 
 from pe_jax.attention.product import product
 
@@ -27,13 +27,14 @@ def test_value_and_gradients_are_those_of_einsum(spec, dtype):
     a, b, to = (
         jnp.asarray(rng.normal(size=[SIZES[axis] for axis in term]), dtype) for term in terms
     )
-    wide = [x.astype(jnp.float32) for x in (a, b)]
-    out, transpose = jax.vjp(lambda *args: product(spec, *args), a, b)
-    expected, expected_transpose = jax.vjp(lambda *args: jnp.einsum(spec, *args), *wide)
+    a32, b32, to = (x.astype(jnp.float32) for x in (a, b, to))
+    out, grads = value_and_pullback(lambda *args: product(spec, *args), (a, b), to)
+    expected, expected_grads = value_and_pullback(
+        lambda *args: jnp.einsum(spec, *args), (a32, b32), to
+    )
     assert out.dtype == jnp.float32
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
-    to = to.astype(jnp.float32)
-    for grad, wanted in zip(transpose(to), expected_transpose(to)):
+    for grad, wanted in zip(grads, expected_grads, strict=True):
         assert grad.dtype == dtype
         tolerance = 1e-5 if dtype == "float32" else 1e-2  # Gradients are rounded to bfloat16.
         np.testing.assert_allclose(grad.astype(jnp.float32), wanted, rtol=tolerance, atol=tolerance)

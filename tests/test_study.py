@@ -113,6 +113,7 @@ def done(tmp_path_factory):
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
         patch.setattr(glue_tasks, "open_prepared", lambda *args: opened)
         patch.setattr(study, "_started", started)
+        patch.setattr(cost, "_rate", lambda config, model: 1e9)  # A dry run measures it.
         text = run(config, folder / "S")
     return config, folder / "S", text
 

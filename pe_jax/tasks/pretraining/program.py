@@ -36,8 +36,8 @@ class Program:
 
     def init(self) -> TrainState:
         """The state before the first step, sharded; nothing is read from disk."""
-        make = jax.jit(self._make_state, out_shardings=self.shardings)
-        return make(jax.random.key(self.config.seed))
+        make = functools.partial(init_state, self.task, self.optimizer)
+        return jax.jit(make, out_shardings=self.shardings)(jax.random.key(self.config.seed))
 
     def abstract_state(self) -> TrainState:
         """The shapes, dtypes and shardings of `init`; takes no memory."""
@@ -51,9 +51,6 @@ class Program:
         """The jitted step of `stage`: `(state, global batch) -> (state, metrics)`."""
         step = make_train_step(self.task, self.optimizer, accumulation=stage.accumulation)
         return sharding.parallelize(step, self.mesh, self.config.parallel, self.shardings)
-
-    def _make_state(self, key: jax.Array) -> TrainState:
-        return init_state(self.task, self.optimizer, key)
 
 
 def make_program(
