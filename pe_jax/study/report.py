@@ -278,7 +278,7 @@ def _how(config: ConfigDict, plan: Sequence[Cell]) -> str:
             f"{count(code)}. [configs/study.py](../../pe_jax/configs/study.py) has every setting, "
             "[evidence.json](evidence.json) every value by seed. A model whose weights were not "
             "kept is pretrained again, with the same seed and settings, for what still starts from "
-            "it; another processor rounds otherwise, and its loss differs by up to 0.03 nats.",
+            "it: its numbers may then come of two pretrainings, which do not agree in every digit.",
             "",
             "```sh",
             " \\\n    ".join(
