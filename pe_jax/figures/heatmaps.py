@@ -43,7 +43,8 @@ def correlation_map(
     image = axes.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
     for y in range(len(rows)):
         for x in range(len(columns)):
-            value, known = values[y, x], np.isfinite(values[y, x])
+            value = np.round(values[y, x], 2) + 0.0  # No -0.00.
+            known = np.isfinite(value)
             text = f"{value:+.2f}{'*' if p_values[y, x] < 0.05 else ''}" if known else "–"
             dark = known and abs(value) > 0.6
             axes.text(x, y, text, ha="center", va="center", color="white" if dark else "black")
