@@ -22,6 +22,12 @@ def is_remote(path: str | Path) -> bool:
     return "://" in str(path)
 
 
+def file_name(name: str) -> str:
+    """A name as files and links can have it: other characters than letters, digits and `-_+.=` have
+    become underscores."""
+    return "".join(c if c.isalnum() or c in "-_+.=" else "_" for c in name)
+
+
 def to_path(text: str | Path) -> Path:
     """A local path with `~` written out; for an object store such as `gs://` a path of etils, which
     has the methods of pathlib's that this project uses (the extra `gcs` installs what it needs)."""

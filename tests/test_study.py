@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,6 +216,22 @@ def test_figures_outlive_weights(done, written, tmp_path):
     finally:
         (tmp_path / "away").rename(weights)
     assert together.is_file()
+
+
+def test_links_to_figures_of_a_name_with_a_comma(written, tmp_path):
+    """As the control's: Markdown ends a link at a space, and what readers make of %20 differs."""
+    config = study_config.get_config()
+    config.published, config.replaced.kept = "BERT", "learned_absolute"
+    own = [cell for cell in cells(config, tmp_path / "S") if "kept" in cell.model]
+    write_text(own[0].folder / "done.json", "{}")
+    out = tmp_path / "replaced"
+    shutil.copytree(written / "from_scratch" / "learned_absolute", out / "learned_absolute__kept")
+    drawn = figures.draw(own, Evidence({}), config.measures, out)
+    page = "\n".join(figures.gallery(out, drawn))
+    links = re.findall(r", kept\]\((.*?)\)", page)
+    assert len(links) == 4
+    for link in links:
+        assert re.fullmatch(r"[\w./-]+", link) and (tmp_path / link).is_file()
 
 
 def test_only_what_is_missing_is_made_again(done, tmp_path):

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from pe_jax import figures
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import read_json, write_text
+from pe_jax.files import file_name, read_json, write_text
 from pe_jax.length_generalisation import (
     TASKS,
     AlgorithmicTask,
@@ -161,8 +161,7 @@ def _check_settings(config: ConfigDict, out: Path) -> None:
 
 def _path(out: Path, name: str, task: str) -> Path:
     """The file of a cell."""
-    safe = "".join(c if c.isalnum() or c in "-_+.=" else "_" for c in name)
-    return out / "cells" / task / f"{safe}.json"
+    return out / "cells" / task / f"{file_name(name)}.json"
 
 
 def _read(path: Path) -> Cell:

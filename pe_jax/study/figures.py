@@ -7,16 +7,15 @@ once its weights are gone, and so do its numbers, from which figure 1 is drawn f
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 from ml_collections import ConfigDict
 
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import Json, read_json
+from pe_jax.files import Json, file_name, read_json
 from pe_jax.reports.property_report import from_run, measure_properties, scores
 from pe_jax.study import heat_map
 from pe_jax.study.evidence import Evidence
@@ -49,7 +48,9 @@ _OF_A_MODEL = (
 )
 
 
-def draw(own: Sequence[Cell], evidence: Evidence, measures: ConfigDict, out: Path) -> list[Path]:
+def draw(
+    own: Sequence[Cell], evidence: Evidence, measures: ConfigDict, out: Path
+) -> dict[str, Path]:
     """The heat map of an arm, the figures of the models whose weights are there, and figure 1 of
     all that were ever drawn.
 
@@ -58,7 +59,7 @@ def draw(own: Sequence[Cell], evidence: Evidence, measures: ConfigDict, out: Pat
       measures: of `configs/properties.py`.
 
     Returns:
-      the folders in `out` of models that have figures.
+      the models that have figures, and the folder in `out` of each.
     """
     heat_map.draw(own[0].arm, evidence, out)
     models = [cell for cell in own if cell.kind == PRETRAINING and not cell.seed and is_done(cell)]
@@ -67,10 +68,11 @@ def draw(own: Sequence[Cell], evidence: Evidence, measures: ConfigDict, out: Pat
     for model in models:
         scored = beside(model, MEASURES) / scores.SCORED
         if has_weights(model.folder) and scored.is_dir():
-            _draw(model, measures, scored, out / model.folder.name)
-    drawn = [at for model in models if ((at := out / model.folder.name) / _REPORT).is_file()]
+            _draw(model, measures, scored, out / file_name(model.model))
+    folders = {model.model: out / file_name(model.model) for model in models}
+    drawn = {model: at for model, at in folders.items() if (at / _REPORT).is_file()}
     numbers: Json = {}
-    for at in drawn:
+    for at in drawn.values():
         numbers |= read_json(at / "scores.json", f"Remove {at}, and write the page again.")
     if numbers:
         scores.draw(numbers, out / f"{scores.FIGURE}.png")
@@ -84,19 +86,18 @@ def _draw(model: Cell, measures: ConfigDict, scored: Path, at: Path) -> None:
     shutil.rmtree(at / scores.SCORED)
 
 
-def gallery(out: Path, drawn: Sequence[Path]) -> Iterator[str]:
+def gallery(out: Path, drawn: Mapping[str, Path]) -> Iterator[str]:
     """Lines for a page that is beside the arm's folder `out`: its figures, and those of each model,
     all models' together."""
-    for figures, folders in ((_OF_THE_ARM, [out]), (_OF_A_MODEL, drawn)):
+    for figures, folders in ((_OF_THE_ARM, {out.name: out}), (_OF_A_MODEL, drawn)):
         for figure in figures:
-            paths = [path for at in folders for path in sorted(at.glob(f"{figure.file}*.png"))]
-            if paths:
-                links = [_link(figure.title, path, out.parent) for path in paths]
+            links = [
+                f"![{figure.title}, {name}]({path.relative_to(out.parent)})"
+                for name, at in folders.items()
+                for path in sorted(at.glob(f"{figure.file}*.png"))
+            ]
+            if links:
                 yield from [f"### {figure.title}", "", *_in_rows(links, figure.columns), ""]
-
-
-def _link(title: str, path: Path, page: Path) -> str:
-    return f"![{title}, {path.parent.name}]({quote(str(path.relative_to(page)))})"
 
 
 def _in_rows(links: Sequence[str], most: int) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
-from pe_jax.files import Json
+from pe_jax.files import Json, file_name
 from pe_jax.properties import Kernel
 from pe_jax.reports.property_report.subjects import Subject
 
@@ -60,10 +60,8 @@ class Settings:
         return tuple(self.config.windows)
 
     def figure(self, name: str) -> Path:
-        """The path of a figure; characters of a subject's name that file names cannot have become
-        underscores."""
-        safe = "".join(c if c.isalnum() or c in "-_+." else "_" for c in name.replace(": ", "_"))
-        return self.out / f"{safe}.png"
+        """The path of the figure of this name."""
+        return self.out / f"{file_name(name.replace(': ', '_'))}.png"
 
 
 def for_json(values: ArrayLike) -> Any:
