@@ -457,9 +457,18 @@ def test_ranks(monkeypatch):
         values[Key("arm", model, "score")] = {s: -number + 0.1 * s for s in range(3)}
     found = verdict(Evidence(values), Ranks("violation", "score"), -1, monkeypatch)
     assert found.effect == pytest.approx(-1) and found.says == "reproduced" and found.n == 3
-    assert found.between is None
+    assert found.between is None and found.influence.models == 7
     assert found.low >= -1
     assert found.p == pytest.approx(2 / 5040, rel=0.01)  # All orders of seven.
+
+
+def test_the_model_that_decides_a_correlation(monkeypatch):
+    values = {}
+    for number, model in enumerate("abcdef"):
+        values[Key("arm", model, "violation")] = {0: float(number)}
+        values[Key("arm", model, "score")] = {0: 100.0 if model == "e" else -float(number)}
+    found = verdict(Evidence(values), Ranks("violation", "score"), -1, monkeypatch)
+    assert found.influence == (6, "e", pytest.approx(-1)) and found.effect > -0.5
 
 
 @pytest.mark.parametrize("models", [3, 5])

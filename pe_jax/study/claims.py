@@ -34,6 +34,15 @@ _GROUPS = {
 }
 
 
+class Influence(NamedTuple):
+    """Of a correlation: over how many models, the one without which it is the most different, and
+    what it is then."""
+
+    models: int
+    model: str
+    without: float
+
+
 class Samples(NamedTuple):
     """Of an effect.
 
@@ -41,13 +50,14 @@ class Samples(NamedTuple):
       values: one for each seed.
       p: where seeds are not what it is tested over.
       limit: the greatest size that it can have.
-      between: of a difference, the two means that it is taken of.
+      between: of a difference, the two means that it is taken of; influence: of a correlation.
     """
 
     values: list[float]
     p: float | None = None
     limit: float = np.inf
     between: tuple[float, float] | None = None
+    influence: Influence | None = None
 
 
 class Effect(Protocol):
@@ -107,15 +117,32 @@ class Ranks(NamedTuple):
         scores = [evidence.of(arm, model, self.score) for model in models]
         seeds = sorted(set.intersection(*map(set, scores)))
         by_seed = {str(seed): [one[seed] for one in scores] for seed in seeds}
-        mean = {"mean": np.mean(list(by_seed.values()), axis=0)}
-        found = properties.correlate({self.violation: violations}, {**by_seed, **mean})
+        mean = np.mean(list(by_seed.values()), axis=0)
+        found = properties.correlate({self.violation: violations}, {**by_seed, "mean": mean})
         *each, whole = (one.spearman for one in found)
         if whole is None:
             return Samples([])
-        return Samples([one for one in each if one is not None], found[-1].spearman_p, 1)
+        values = [one for one in each if one is not None]
+        influence = _influence(models, violations, [*by_seed.values()])
+        return Samples(values, found[-1].spearman_p, limit=1, influence=influence)
 
     def __str__(self) -> str:
         return f"rank correlation of violations ({self.violation}) with {self.score}"
+
+
+def _influence(
+    models: Sequence[str], violations: Sequence[float], scores: Sequence[Sequence[float]]
+) -> Influence:
+    from scipy import stats
+
+    def mean(without: Sequence[int]) -> float:
+        """Over the seeds, which `scores` has one after another."""
+        x = np.delete(violations, without)
+        each = [stats.spearmanr(x, np.delete(one, without)).statistic for one in scores]
+        return float(np.nanmean(each))
+
+    most = max(range(len(models)), key=lambda n: abs(mean([n]) - mean([])))
+    return Influence(len(models), models[most], mean([most]))
 
 
 def _minus(one: BySeed, other: BySeed) -> Samples:
@@ -246,7 +273,8 @@ class Verdict(NamedTuple):
     Attributes:
       n: seeds; 0 where cells are missing.
       effect: its mean; low, high: the 95 % interval, None with one seed.
-      between: the two means that it is the difference of, None of a correlation.
+      between: the two means that it is the difference of, None of a correlation; influence: of a
+        correlation.
       p: two-sided; q: of all claims together, by Benjamini and Hochberg.
     """
 
@@ -259,6 +287,7 @@ class Verdict(NamedTuple):
     p: float | None = None
     q: float | None = None
     between: tuple[float, float] | None = None
+    influence: Influence | None = None
 
     @property
     def says(self) -> str:
@@ -285,11 +314,11 @@ def judge(evidence: Evidence, arms: Sequence[str]) -> list[Verdict]:
 def _verdict(claim: Claim, arm: str, evidence: Evidence) -> Verdict:
     from scipy import stats
 
-    values, p, limit, between = claim.effect.samples(evidence, arm)
+    values, p, limit, between, influence = claim.effect.samples(evidence, arm)
     if not values:
         return Verdict(claim, arm, 0)
     mean = float(np.mean(values))
-    verdict = Verdict(claim, arm, len(values), mean, p=p, between=between)
+    verdict = Verdict(claim, arm, len(values), mean, p=p, between=between, influence=influence)
     if len(values) < 2:
         return verdict
     if np.ptp(values) == 0:  # Seeds that all agree tell nothing of chance.

@@ -48,7 +48,8 @@ An effect is a mean over seeds, with Student's interval: of fine-tuning's seeds,
 pretrained model, or of pretraining's. p is two-sided (of rank correlations, by permuting the
 models), q that of Benjamini and Hochberg over the whole table; a verdict needs q < 0.05, and is
 about the direction of an effect alone. Its size shows beside the two means that it is the
-difference of: a table may become more nearly invariant, and stay far from it."""
+difference of: a table may become more nearly invariant, and stay far from it. Of a correlation, the
+same column has the model without which it is most different: few models decide."""
 _ABOUT_SCORES = """\
 Mean ± sample standard deviation over seeds; losses in nats, at the length of the last stage; scores
 in points. Added by unseen lengths: the loss at that length of the last checkpoint before training
@@ -127,7 +128,7 @@ def _head(config: ConfigDict, plan: Sequence[Cell]) -> str:
 def _claims(verdicts: Sequence[Verdict]) -> str:
     rows = [
         [one.claim.says, one.claim.place, _TITLES[one.arm].lower(), str(one.claim.effect),
-         _between(one), _number(one.effect), _interval(one), str(one.n or "–"),
+         _of(one), _number(one.effect), _interval(one), str(one.n or "–"),
          "–" if one.p is None else f"{one.p:.3f}", "–" if one.q is None else f"{one.q:.3f}",
          f"**{one.says}**"]
         for one in verdicts
@@ -311,7 +312,9 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{round(value, 9):+.3g}"
 
 
-def _between(one: Verdict) -> str:
+def _of(one: Verdict) -> str:
+    if one.influence:
+        return "{} models; without `{}` {:+.3g}".format(*one.influence)
     return "–" if one.between is None else "{:.3g} and {:.3g}".format(*one.between)
 
 
