@@ -210,6 +210,25 @@ def test_lists_of_names_are_cut_outside_parentheses():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "bare"),
+    [
+        ("none", "none"),
+        ("rope(base=500) + alibi", "rope+alibi"),
+        ("none+learned_absolute+rope(base=5)", "none+learned_absolute+rope"),
+        ("interpolated(rope(base=500), factor=2)", "interpolated(rope)"),
+        ("cycle(rope(base=500), none)", "cycle(rope, none)"),
+    ],
+)
+def test_names_without_options(name, bare):
+    assert encodings.without_options(name) == bare
+
+
+def test_a_name_that_cannot_be_read_has_none_without_options():
+    with pytest.raises(ValueError, match="Cannot read the position encoding 'learned kept'"):
+        encodings.without_options("learned kept")
+
+
 def test_any_other_combination():
     encoding = build("sinusoidal_absolute+learned_absolute+learned_relative")
     params = encoding.init(jax.random.key(0))

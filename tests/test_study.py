@@ -98,6 +98,14 @@ def test_an_encoding_that_is_named_twice(tmp_path):
         cells(config, tmp_path)
 
 
+def test_encodings_that_change_others_are_models_of_their_own(tmp_path):
+    config = study_config.get_config()
+    config.from_scratch.first = "cycle(rope(base=500), none),cycle(alibi, none)"
+    config.from_scratch.then = "interpolated(rope, factor=2),interpolated(alibi, factor=2)"
+    models = {cell.model for cell in cells(config, tmp_path)}
+    assert {"cycle(rope, none)", "interpolated(alibi)", "cycle(alibi, none), seed 1"} <= models
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """A whole study, its cells made in this process."""

@@ -184,6 +184,25 @@ def test_the_mean_of_the_tasks_that_all_rows_have(tmp_path, config):
     assert list(numbers(tmp_path / "out")["glue"]["rows"]) == list(encodings.PAPER)
 
 
+def test_rows_are_in_the_papers_order_whatever_their_options(tmp_path, config):
+    positions = (
+        "alibi",
+        "learned_relative(clip=8)",
+        "learned_absolute",
+        "sinusoidal_absolute(scale=0.03)",
+        "learned_absolute(std=0.1)+learned_relative",
+    )
+    for position in positions:
+        write(tmp_path, position, position, "glue/rte", [60.0, 61.0])
+    in_order = [positions[place] for place in (2, 3, 1, 4, 0)]
+    write_tables([tmp_path / one for one in positions], config, tmp_path / "out")
+    assert list(numbers(tmp_path / "out")["glue"]["rows"]) == in_order
+    config.all_rows = True
+    write_tables([tmp_path / one for one in positions], config, tmp_path / "out")
+    rows = list(numbers(tmp_path / "out")["glue"]["rows"])
+    assert [one for one in rows if one in positions] == in_order and len(rows) == 14
+
+
 def test_ties_at_the_printed_precision_are_all_bold(tmp_path, config):
     write(tmp_path, "a", "none", "glue/rte", [60.04])
     write(tmp_path, "b", "learned_relative", "glue/rte", [59.96])

@@ -50,6 +50,7 @@ from pe_jax.encodings.names import (
     from_name,
     split_names,
     stack_from_name,
+    without_options,
 )
 from pe_jax.encodings.reach import Reach
 from pe_jax.encodings.relative import (
@@ -171,5 +172,6 @@ __all__ = [
     "tupe",
     "window",
     "with_factors",
+    "without_options",
     "xpos",
 ]

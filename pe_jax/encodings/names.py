@@ -152,12 +152,14 @@ def stack_from_name(name: str, sizes: Sizes) -> Stack:
 
 @functools.lru_cache(maxsize=512)
 def _built(name: str, sizes: Sizes) -> Stack:
+    return as_stack(_Reader(name, sizes).read(_parsed(name)))
+
+
+def _parsed(name: str) -> ast.expr:
     try:
-        tree = ast.parse(name.strip(), mode="eval").body
+        return ast.parse(name.strip(), mode="eval").body
     except SyntaxError:
         raise ValueError(f"Cannot read the position encoding {name!r}: {_FORM}") from None
-    built = _Reader(name, sizes).read(tree)
-    return as_stack(built)
 
 
 def for_text() -> list[str]:
@@ -183,6 +185,22 @@ def split_names(text: str) -> list[str]:
         else:
             names[-1] += character
     return [name.strip() for name in names if name.strip()]
+
+
+def without_options(name: str) -> str:
+    """The name as tables have it: `rope(base=500)+alibi` is `rope+alibi`,
+    `interpolated(rope, factor=4)` is `interpolated(rope)`.
+
+    Raises:
+      ValueError: if it cannot be read.
+    """
+    return ast.unparse(_WithoutOptions().visit(_parsed(name))).replace(" + ", "+")
+
+
+class _WithoutOptions(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        arguments = [self.visit(one) for one in node.args]
+        return ast.Call(node.func, arguments, []) if arguments else node.func
 
 
 _FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."

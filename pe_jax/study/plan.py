@@ -11,7 +11,6 @@ A cell is one run or measurement in a folder of its own, done once that has a `d
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from pe_jax import encodings
-from pe_jax.encodings import split_names
+from pe_jax.encodings import split_names, without_options
 from pe_jax.training import workdir
 
 ARMS = ("from_scratch", "replaced")
@@ -79,7 +78,10 @@ def cells(config: ConfigDict, folder: Path) -> list[Cell]:
     plan = [cell for of_all in zip(*rounds) for of_one in of_all for cell in of_one]
     models = [cell.name for cell in plan if cell.kind == PRETRAINING]
     if twice := sorted({name for name in models if models.count(name) > 1}):
-        raise ValueError(f"A study has each model once; it has {', '.join(twice)} twice.")
+        raise ValueError(
+            f"A study has each model once; it has {', '.join(twice)} twice. Models are named "
+            "without the options of encodings: compare options in studies of their own."
+        )
     return plan
 
 
@@ -114,11 +116,6 @@ def positions(text: str) -> list[str]:
     """Names of encodings joined by commas; `paper` stands for the paper's 13."""
     wanted = {"paper": encodings.PAPER}
     return [one for name in split_names(text) for one in wanted.get(name, (name,))]
-
-
-def without_options(position: str) -> str:
-    """The name of an encoding in tables: `rope(base=500)+alibi` is `rope+alibi`."""
-    return re.sub(r"\([^)]*\)", "", position)
 
 
 def _pretrained(

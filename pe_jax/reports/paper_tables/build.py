@@ -71,8 +71,7 @@ def build(name: str, runs: list[Results], config: ConfigDict) -> Table:
     """The table `name`, `"glue"` or `"squad"`, of runs that are pooled over seeds."""
     columns = sorted({column for run in runs for column in run.columns()}, key=sort_key)
     positions = {run.position for run in runs}
-    order = [one for one in encodings.PAPER if one in positions or config.all_rows]
-    order += sorted(positions.difference(order))
+    order = _in_order(positions, config.all_rows)
     by_column: dict[Column, dict[str, Cell]] = {column: {} for column in columns}
     for run in runs:
         for column in run.columns():
@@ -94,6 +93,16 @@ def build(name: str, runs: list[Results], config: ConfigDict) -> Table:
     usual = max(counts, key=lambda n: (counts[n], n))
     table = Table(name, keys, labels, rows, config.baseline, config.p_value, usual, [])
     return table._replace(notes=notes.under(table, runs, columns))
+
+
+def _in_order(positions: set[str], all_rows: bool) -> list[str]:
+    """The paper's order, whatever the options, then the alphabet's; `all_rows`: with those of the
+    paper's encodings that are missing."""
+    names = {position: encodings.without_options(position) for position in positions}
+    if all_rows:
+        names |= {one: one for one in encodings.PAPER if one not in names.values()}
+    places = {name: place for place, name in enumerate(encodings.PAPER)}
+    return sorted(names, key=lambda one: (places.get(names[one], len(places)), one))
 
 
 def _means(own: dict[str, dict[str, Cell]], positions: set[str]) -> dict[str, tuple[str, ...]]:
