@@ -1,16 +1,20 @@
-"""A save that fails is reported once, by the error that `Checkpoints` raises.
+"""A save or a restore that fails is reported once, by `Checkpoints`.
 
-Orbax writes in many threads and tasks. Each logs the exception with its traceback, and then raises
-it in the caller's thread as well or is never asked for it; those that finish later find their event
-loop closed. Where the disk is full, that would fill the screen before the line that matters.
+Orbax writes and reads in many threads and tasks. Each logs the exception with its traceback, and
+then raises it in the caller's thread as well or is never asked for it; those that finish later find
+their event loop closed, and those that never finish fail once more when they are collected. That
+would fill the screen around the line that matters, of a full disk or a damaged checkpoint.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
+import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import orbax.checkpoint as ocp
@@ -18,6 +22,8 @@ import orbax.checkpoint as ocp
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
+_ORBAX = Path(ocp.__file__).parent
+_NAMES = ("orbax", "OCDBT")  # Of its code, and of the database that it reads.
 # Functions of Orbax that log what they raise.
 _LOG_AND_RAISE = ("run", "_thread_func", "wait_until_finished")
 
@@ -39,16 +45,27 @@ def quieten() -> None:
 def _is_news(record: logging.LogRecord) -> bool:
     if record.exc_info is None or _all_is_shown():
         return True
-    if record.name == "asyncio":  # A task or a future, of which the message says whose it is.
-        return not ("never retrieved" in record.msg and "orbax" in record.getMessage())
-    inside = Path(ocp.__file__).parent in Path(record.pathname).parents
-    return not (inside and record.funcName in _LOG_AND_RAISE)
+    if record.name == "asyncio":  # Of a task or a future, after the call that it was part of.
+        named = any(name in record.getMessage() for name in _NAMES)
+        return not (named or (record.exc_info and _passed_orbax(record.exc_info[2])))
+    return not (_is_of_orbax(record.pathname) and record.funcName in _LOG_AND_RAISE)
 
 
 def _came_too_late(failed: UnraisableHookArgs) -> bool:
-    """Whether a thread that no Python code runs in told an event loop that had ended."""
+    """Whether it is of a coroutine of Orbax that was left unfinished, or of a thread that no Python
+    code runs in, which told an event loop that had ended."""
+    if inspect.iscoroutine(failed.object):
+        return _is_of_orbax(failed.object.cr_code.co_filename)
     error, own = failed.exc_value, failed.object is None
     return own and isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+
+
+def _passed_orbax(raised: TracebackType | None) -> bool:
+    return any(_is_of_orbax(f.f_code.co_filename) for f, _ in traceback.walk_tb(raised))
+
+
+def _is_of_orbax(path: str) -> bool:
+    return _ORBAX in Path(path).parents
 
 
 def _all_is_shown() -> bool:
