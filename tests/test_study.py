@@ -25,7 +25,7 @@ from pe_jax.schema import check
 from pe_jax.study import cell as cell_module
 from pe_jax.study import cells, claims, cost, figures, heat_map, run, state, study
 from pe_jax.study.claims import Claim, Difference, Ranks, judge
-from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather, trivial_scores
+from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather, models_above, trivial_scores
 from pe_jax.study.report import report
 from pe_jax.study.study_schema import STUDY
 
@@ -176,6 +176,7 @@ def test_its_page(written):
     for heading in (*headings, "What choosing the best step", "How it was made"):
         assert f"## {heading}" in page
     assert re.search(r"^\| \*a trivial answer\* +\| – .*\d\.\d ", page, re.M)
+    assert re.search(r"^\| \*models above it\* +\| – .*[01] of 1 ", page, re.M)
     links = re.findall(r"!\[.*?\]\((.*?)\)", page)
     for link in links:
         assert (written / link).is_file()
@@ -206,6 +207,19 @@ def test_trivial_scores(tmp_path):
         assert task not in trivial_scores(plan)  # Not before the cell is done.
         write_text(folder / "done.json", "{}")
     assert trivial_scores(plan) == {**expected, "sst2": 51.0, "GLUE": 36.0}
+
+
+def test_models_above_a_score():
+    """By more than chance; neither one seed nor seeds that all agree can say so."""
+    scores = {
+        "clear": {0: 60.0, 1: 61.0, 2: 60.5},
+        "by chance": {0: 49.0, 1: 61.0, 2: 52.0},
+        "below": {0: 40.0, 1: 41.0, 2: 40.5},
+        "all agree": {0: 60.0, 1: 60.0},
+        "one seed": {0: 90.0},
+    }
+    evidence = Evidence({Key("replaced", model, "rte"): own for model, own in scores.items()})
+    assert models_above(evidence, "replaced", "rte", 50.0) == (1, 4)
 
 
 def test_figures_outlive_weights(done, written, tmp_path):
