@@ -444,6 +444,7 @@ def test_verdicts(monkeypatch):
     for sign, says in ((+1, "reproduced"), (-1, "contradicted")):
         found = verdict(evidence, Difference("score", ("a",), ("b",)), sign, monkeypatch)
         assert found.says == says and found.n == 5
+        assert found.agrees == (says == "reproduced") and not found.leans
         assert found.between == pytest.approx((np.mean(a), np.mean(b)))
     d = np.subtract(a, b)
     half = stats.t.ppf(0.975, 4) * d.std(ddof=1) / np.sqrt(5)
@@ -469,6 +470,7 @@ def test_false_discoveries_are_controlled(monkeypatch):
     assert min(one.p for one in found) < 0.05 <= min(one.q for one in found)
     assert {one.says for one in found} == {"undecided"}
     assert all(one.q >= one.p for one in found)
+    assert [one.leans for one in found] == [one.p < 0.05 for one in found]
 
 
 def test_ranks(monkeypatch):

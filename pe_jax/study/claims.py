@@ -295,7 +295,17 @@ class Verdict(NamedTuple):
             return "not made yet"
         if self.q is None or self.q >= _LEVEL:
             return "undecided"
-        return "reproduced" if np.sign(self.effect) == self.claim.sign else "contradicted"
+        return "reproduced" if self.agrees else "contradicted"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the effect has the sign that is claimed, by chance or not."""
+        return self.effect is not None and bool(np.sign(self.effect) == self.claim.sign)
+
+    @property
+    def leans(self) -> bool:
+        """Whether it is undecided only for the correction over the table."""
+        return self.says == "undecided" and self.p is not None and self.p < _LEVEL
 
 
 _LEVEL = 0.05

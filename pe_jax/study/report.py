@@ -47,10 +47,11 @@ from pe_jax.study.state import is_done, seconds
 _ABOUT_CLAIMS = """\
 An effect is a mean over seeds, with Student's interval: of fine-tuning's seeds, which share one
 pretrained model, or of pretraining's. p is two-sided (of rank correlations, by permuting the
-models), q that of Benjamini and Hochberg over the whole table; a verdict needs q < 0.05, and is
-about the direction of an effect alone. Its size shows beside the two means that it is the
-difference of: a table may become more nearly invariant, and stay far from it. Of a correlation, the
-same column has the model without which it is most different: few models decide."""
+models), q that of Benjamini and Hochberg over the whole table, where every p moves the q of others;
+a verdict needs q < 0.05, and is about the direction of an effect alone. Its size shows beside the
+two means that it is the difference of: a table may become more nearly invariant, and stay far from
+it. Of a correlation, the same column has the model without which it is most different: few models
+decide."""
 _ABOUT_SCORES = """\
 Mean ± sample standard deviation over seeds; losses in nats, at the length of the last stage; scores
 in points. Added by unseen lengths: the loss at that length of the last checkpoint before training
@@ -136,13 +137,16 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
         for one in verdicts
     ]  # fmt: skip
     counts = Counter(one.says for one in verdicts)
+    leaning = Counter(one.agrees for one in verdicts if one.leans)
     header = ["claim", "where", "arm", "effect", "of", "mean", "95 % interval", "seeds", "p", "q",
               "verdict"]  # fmt: skip
     return "\n".join(
         [
             "## Claims",
             "",
-            ", ".join(f"{count} {says}" for says, count in counts.items()) + ".",
+            ", ".join(f"{count} {says}" for says, count in counts.items())
+            + f". Of the undecided, {leaning[True]} would be reproduced and {leaning[False]} "
+            "contradicted without the correction: p < 0.05, q not.",
             "",
             _ABOUT_CLAIMS,
             "",
