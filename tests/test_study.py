@@ -274,6 +274,12 @@ def test_only_what_is_missing_is_made_again(done, tmp_path):
             "from_scratch/cola/learned_absolute",
         ]
         assert not state.is_ready(cola)
+        prices = cost.Costs(plan, {cell.folder: 3.6e12 for cell in plan}, 1e9, 1)
+        lines = cost.cost_table(prices).splitlines()
+        counts = {tuple(row[1:3]): row[3:6] for row in (re.split(r" *\| *", one) for one in lines)}
+        assert counts["from scratch", "pretraining"] == ["2", "2", "1"]
+        assert counts["from scratch", "cola"] == ["1", "0", "1"]
+        assert counts["all", ""] == [str(len(plan)), str(len(plan) - 1), "2"]
     finally:
         for there, here in hidden:
             if here.exists():

@@ -146,14 +146,15 @@ def cost_table(costs: Costs) -> str:
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in costs.plan:
         groups.setdefault((cell.arm, cell.kind), []).append(cell)
-    left = {key: to_make(some) for key, some in groups.items()}
-    rows = [
-        [arm.replace("_", " "), kind, f"{len(some):,}", f"{len(some) - len(left[arm, kind]):,}",
-         f"{sum(costs.flops[one.folder] for one in some) / 1e12:,.0f}",
-         f"{costs.hours(left[arm, kind]):.2f}"]
-        for (arm, kind), some in groups.items()
-    ]  # fmt: skip
-    total = costs.hours(cell for some in left.values() for cell in some)
-    rows.append(["all", "", f"{len(costs.plan):,}", "", "", f"{total:.2f}"])
-    header = ["arm", "", "cells", "done", "TFLOPs", "hours to go"]
+    left = to_make(costs.plan)  # Of the whole plan: a model may be made again for other kinds.
+    rows = []
+    for (arm, kind), some in groups.items():
+        own = [cell for cell in left if (cell.arm, cell.kind) == (arm, kind)]
+        tera = sum(costs.flops[one.folder] for one in some) / 1e12
+        rows.append([arm.replace("_", " "), kind, f"{len(some):,}", f"{sum(map(is_done, some)):,}",
+                     f"{len(own):,}", f"{tera:,.0f}", f"{costs.hours(own):.2f}"])  # fmt: skip
+    done = sum(map(is_done, costs.plan))
+    rows.append(["all", "", f"{len(costs.plan):,}", f"{done:,}", f"{len(left):,}", "",
+                 f"{costs.hours(left):.2f}"])  # fmt: skip
+    header = ["arm", "", "cells", "done", "to make", "TFLOPs", "hours to go"]
     return "\n".join(table(header, rows))
