@@ -26,6 +26,7 @@ from pe_jax.study import cell as cell_module
 from pe_jax.study import cells, claims, cost, figures, heat_map, run, state, study
 from pe_jax.study.claims import Claim, Difference, Ranks, judge
 from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather, models_above, trivial_scores
+from pe_jax.study.progress import open_cells
 from pe_jax.study.report import report
 from pe_jax.study.study_schema import STUDY
 
@@ -274,6 +275,7 @@ def test_only_what_is_missing_is_made_again(done, tmp_path):
             "from_scratch/cola/learned_absolute",
         ]
         assert not state.is_ready(cola)
+        assert open_cells(plan) == "from scratch, cola of 1 model"
         prices = cost.Costs(plan, {cell.folder: 3.6e12 for cell in plan}, 1e9, 1)
         lines = cost.cost_table(prices).splitlines()
         counts = {tuple(row[1:3]): row[3:6] for row in (re.split(r" *\| *", one) for one in lines)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pe_jax.console.markdown import table
+from pe_jax.console.terminal import counted
 from pe_jax.study.plan import Cell
 from pe_jax.study.state import is_done
 
@@ -38,3 +40,12 @@ def progress_table(
         ]
         tables.append("\n".join(table([arm.replace("_", " "), *kinds], rows)))
     return "\n\n".join(tables)
+
+
+def open_cells(plan: Sequence[Cell]) -> str:
+    """What is not done, in words: the kinds of each arm, and of how many models."""
+    models = Counter((cell.arm, cell.kind) for cell in plan if not is_done(cell))
+    arms: dict[str, list[str]] = {}
+    for (arm, kind), count in models.items():
+        arms.setdefault(arm.replace("_", " "), []).append(f"{kind} of {counted(count, 'model')}")
+    return "; ".join(f"{arm}, {', '.join(kinds)}" for arm, kinds in arms.items())

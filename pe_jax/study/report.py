@@ -41,6 +41,7 @@ from pe_jax.study.evidence import (
     trivial_scores,
 )
 from pe_jax.study.plan import KEPT, PRETRAINING, TASKS, Cell, cells
+from pe_jax.study.progress import open_cells
 from pe_jax.study.settings import SETTINGS
 from pe_jax.study.state import is_done, seconds
 
@@ -122,8 +123,8 @@ def _head(config: ConfigDict, plan: Sequence[Cell]) -> str:
             "alike, on tasks that these models learn at all: the last row of each table of scores "
             "says how many are above a trivial answer.",
             "",
-            f"{done:,} of {len(plan):,} cells are done."
-            + (" What is not done is left out below." if done < len(plan) else ""),
+            f"{done:,} of {len(plan):,} cells are done"
+            + (f"; left out below: {open_cells(plan)}." if done < len(plan) else "."),
             "",
         ]
     )
