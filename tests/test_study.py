@@ -24,8 +24,8 @@ from pe_jax.files import write_text
 from pe_jax.schema import check
 from pe_jax.study import cell as cell_module
 from pe_jax.study import cells, claims, cost, figures, heat_map, run, state, study
-from pe_jax.study.claims import Claim, Difference, Ranks, judge
-from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather, models_above, trivial_scores
+from pe_jax.study.claims import Claim, Difference, Ranks, judge, models_above
+from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather, trivial_scores
 from pe_jax.study.progress import open_cells
 from pe_jax.study.report import report
 from pe_jax.study.study_schema import STUDY

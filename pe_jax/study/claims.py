@@ -331,8 +331,29 @@ def _verdict(claim: Claim, arm: str, evidence: Evidence) -> Verdict:
     verdict = Verdict(claim, arm, len(values), mean, p=p, between=between, influence=influence)
     if len(values) < 2:
         return verdict
-    if np.ptp(values) == 0:  # Seeds that all agree tell nothing of chance.
+    if _all_agree(values):
         return verdict._replace(low=mean, high=mean)
     test = stats.ttest_1samp(values, 0)
     low, high = np.clip(test.confidence_interval(0.95), -limit, limit).tolist()
     return verdict._replace(low=low, high=high, p=float(test.pvalue) if p is None else p)
+
+
+def models_above(evidence: Evidence, arm: str, measure: str, score: float) -> tuple[int, int]:
+    """How many models of an arm are above `score` by more than chance, of those with several seeds:
+    by Student's one-sided t-test over seeds, p < 0.025."""
+    from scipy import stats
+
+    found = [evidence.of(arm, model, measure) for model in evidence.models(arm)]
+    repeated = [[*by_seed.values()] for by_seed in found if len(by_seed) > 1]
+    above = [
+        values
+        for values in repeated
+        if not _all_agree(values)
+        and stats.ttest_1samp(values, score, alternative="greater").pvalue < _LEVEL / 2
+    ]
+    return len(above), len(repeated)
+
+
+def _all_agree(values: Sequence[float]) -> bool:
+    """Seeds that do tell nothing of chance."""
+    return bool(np.ptp(values) == 0)

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from pe_jax.files import Json, read_json
 from pe_jax.study.plan import MEASURES, PRETRAINING, TASKS, Cell
 from pe_jax.study.state import is_done
@@ -100,22 +98,6 @@ def trivial_scores(plan: Sequence[Cell]) -> dict[str, float]:
     if found.keys() >= set(GLUE):
         found[GLUE_MEAN] = sum(found[task] for task in GLUE) / len(GLUE)
     return found
-
-
-def models_above(evidence: Evidence, arm: str, measure: str, score: float) -> tuple[int, int]:
-    """How many models of an arm are above `score` by more than chance, of those with several seeds:
-    by Student's one-sided t-test over seeds, p < 0.025."""
-    from scipy import stats  # Long to import.
-
-    found = [evidence.of(arm, model, measure) for model in evidence.models(arm)]
-    repeated = [np.array([*by_seed.values()]) for by_seed in found if len(by_seed) > 1]
-    above = [
-        values
-        for values in repeated
-        if np.ptp(values) > 0  # Seeds that all agree tell nothing of chance.
-        and stats.ttest_1samp(values, score, alternative="greater").pvalue < 0.025
-    ]
-    return len(above), len(repeated)
 
 
 def _read(cell: Cell) -> dict[str, BySeed]:

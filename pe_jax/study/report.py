@@ -23,7 +23,7 @@ from pe_jax.reports.property_report.table1 import table1
 from pe_jax.schema import flatten
 from pe_jax.study import figures
 from pe_jax.study.cell import DONE
-from pe_jax.study.claims import Verdict, judge
+from pe_jax.study.claims import Verdict, judge, models_above
 from pe_jax.study.evidence import (
     BEST,
     CHANGE,
@@ -37,7 +37,6 @@ from pe_jax.study.evidence import (
     BySeed,
     Evidence,
     gather,
-    models_above,
     trivial_scores,
 )
 from pe_jax.study.plan import KEPT, PRETRAINING, TASKS, Cell, cells
@@ -168,13 +167,10 @@ def _scores(own: Sequence[Cell], evidence: Evidence, lengths: Sequence[int]) -> 
         [model, *(_score(evidence.of(arm, model, one), one) for one in shown)] for model in models
     ]
     if trivial:
-        above = {
-            one: "{} of {}".format(*models_above(evidence, arm, one, score))
-            for one, score in trivial.items()
-        }
+        above = lambda one: "{} of {}".format(*models_above(evidence, arm, one, trivial[one]))
         rows += [
             [_TRIVIAL, *(f"{trivial[one]:.1f}" if one in trivial else "–" for one in shown)],
-            [_ABOVE, *(above.get(one, "–") for one in shown)],
+            [_ABOVE, *(above(one) if one in trivial else "–" for one in shown)],
         ]
     return "\n".join(
         [
