@@ -489,7 +489,7 @@ def test_a_checkpoint_that_tensorflow_writes(tmp_path):
 
 def test_the_page_reads_and_writes_checkpoints(tmp_path, monkeypatch):
     """Its blocks on a small BERT: what it reads, merges with new heads and writes comes back."""
-    page = Path(__file__).parent.parent / "docs/checkpoints.md"
+    page = Path(__file__).parents[2] / "docs/checkpoints.md"
     read, written = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     monkeypatch.chdir(tmp_path)
     write(Path("BERT"), bert_tensors(), BERT)

@@ -14,7 +14,7 @@ from pe_jax.encodings import names
 from pe_jax.length_generalisation import TASKS
 from pe_jax.reports.property_report import PARTS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def blocks(page):
@@ -78,7 +78,7 @@ def test_the_numbers_of_minilm(tmp_path, monkeypatch):
 
 def test_every_page_with_python_is_run():
     """By a test that names it, or one of the patterns above."""
-    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
     pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
     pages = [str(page.relative_to(ROOT)) for page in pages if blocks(page)]
     assert not [page for page in pages if page not in {*MEASURES, *NOTEBOOKS} and page not in tests]
@@ -92,7 +92,7 @@ def test_the_tests_of_promises_exist():
     assert len(rows) > 10 and all(
         re.search(r"`(test_\w+|benchmarks/\w+\.py)`", row) for row in rows
     )
-    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
     missing = [name for name in re.findall(r"`(test_\w+)`", table) if f"def {name}(" not in tests]
     missing += [p for p in re.findall(r"`(benchmarks/\S+?)`", table) if not (ROOT / p).is_file()]
     assert not missing

@@ -3,7 +3,7 @@
 A case ends well if it does what it means, or is refused with our own error, which names the key or
 the file. Everything else fails: another exception, a crash, a hang, another result without a word.
 
-    pytest -n 0 -s -m fuzz tests/test_fuzz.py     2,000 cases of each class; prints the counts
+    pytest -n 0 -s -m fuzz tests/project/test_fuzz.py     2,000 cases of each class; prints the counts
 """
 
 import collections
@@ -64,7 +64,7 @@ def fuzz(request):
     """`fuzz(case)` calls `case(data)` many times, and counts what it returns."""
     many = request.param > 20
     if many and "fuzz" not in request.config.option.markexpr:
-        pytest.skip("thousands of cases, which take minutes: pytest -m fuzz tests/test_fuzz.py")
+        pytest.skip("thousands of cases, which take minutes: pytest -m fuzz tests/project/test_fuzz.py")
     counts = collections.Counter()
 
     def run(case):

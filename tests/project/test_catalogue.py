@@ -15,7 +15,7 @@ from pe_jax.console.markdown import table
 from pe_jax.encodings import About, Part, PositionEncoding, Sizes, View
 from pe_jax.encodings.base import as_array
 
-PAGE = Path(__file__).parent.parent / "docs/catalogue.md"
+PAGE = Path(__file__).parents[2] / "docs/catalogue.md"
 OUTDATED = "docs/catalogue.md is out of date: python benchmarks/catalogue.py"
 ROWS = catalogue.rows()
 SMALL = Sizes(hidden_size=8, head_size=4, num_heads=2, max_length=256)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 # Notes its name and arguments, each ended by a NUL, the call by another one; then does what the
 # file `answers` says in bash.

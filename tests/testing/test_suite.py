@@ -286,7 +286,7 @@ def test_nothing_but_jax_and_numpy():
 
 def blocks():
     """The page's code by headline."""
-    page = (Path(__file__).parent.parent / "docs/own-encoding.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/own-encoding.md").read_text()
     return {
         section.partition("\n")[0]: "\n".join(re.findall(r"```python\n(.*?)```", section, re.S))
         for section in page.split("\n## ")[1:]

@@ -20,7 +20,7 @@ from pe_jax.tasks import finetuning, pretraining
 from pe_jax.tasks.finetuning.finetuning_schema import FINETUNING
 from pe_jax.tasks.pretraining.pretraining_schema import PRETRAINING
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SCHEMAS = {**PRETRAINING, **FINETUNING, **REPORTS, **STUDY}
 FILES = sorted(
     path.stem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(f"pe_jax.{page.stem}" for page in ROOT.glob("docs/api/*.md"))
 
 

@@ -375,7 +375,7 @@ def test_source_and_folder_in_a_bucket(prepared, tmp_path, beam):
 def test_the_page_of_corpora(prepared, tmp_path, monkeypatch):
     """Its first block trains a vocabulary, its last reads a shard; the one between them downloads
     Wikipedia, and is not run."""
-    page = Path(__file__).parent.parent / "docs/corpora.md"
+    page = Path(__file__).parents[2] / "docs/corpora.md"
     vocabulary, download, read = re.findall(
         r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S
     )

@@ -196,7 +196,7 @@ def test_the_curve_of_a_matrix():
 
 def test_a_bias_of_the_distance_has_every_property():
     """ALiBi, the example of docs/measures/offset_kernel.md."""
-    page = Path(__file__).parent.parent / "docs/measures/offset_kernel.md"
+    page = Path(__file__).parents[2] / "docs/measures/offset_kernel.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     (block,) = [one for one in blocks if "kernel_map" in one]
     exec(block, found := {})

@@ -9,7 +9,7 @@ from commands import call
 
 from pe_jax.console.config_files import described_keys, find_config, shipped
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_help_needs_no_jax():

@@ -17,7 +17,7 @@ from commands import call
 from pe_jax.console import markdown, terminal
 from pe_jax.console.compile_cache import cache_compiled_programs
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def run(*args, seconds=300, **environment):
