@@ -11,7 +11,11 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 
 def known(flag):
-    """Whether this jaxlib has a flag of XLA's: one that it does not know ends the process."""
+    """Return whether this jaxlib has the XLA flag. An unknown flag would end the process.
+
+    The name of a flag stands between two NUL bytes. A removed flag's name remains in the reserved
+    fields of XLA's protobuf descriptors, between other bytes.
+    """
     (folder,) = importlib.util.find_spec("jaxlib").submodule_search_locations
     library = Path(folder) / "libjax_common.so"
     if not library.is_file():  # Versions may name it otherwise.
@@ -20,7 +24,7 @@ def known(flag):
         open(library, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
     ):
-        return text.find(flag.encode()) >= 0
+        return text.find(b"\0" + flag.encode() + b"\0") >= 0
 
 
 # Compiled quickly instead of well: most of what tests do is compiling. XLA's newer emitters of
