@@ -1,5 +1,5 @@
-"""Attention against reference.py, query by query: outputs and gradients where lengths, clips and
-masks are special; the suite (test_suite.py) has all encodings at one length."""
+"""Attention against helpers/paper_attention.py, query by query: outputs and gradients where
+lengths, clips and masks are special; the suite (test_suite.py) has all encodings at one length."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
+from helpers import paper_attention
 
 from pe_jax import encodings
 from pe_jax.attention import attention, dropout, masked_softmax, padding_mask, segment_mask
@@ -18,27 +18,27 @@ RELATIVE = [n for n in encodings.PAPER if n.endswith("relative") and "+" not in 
 
 
 def draw(rows, lq, lk):
-    return reference.draw(rows, lq, lk, H, d)
+    return paper_attention.draw(rows, lq, lk, H, d)
 
 
 @pytest.mark.parametrize("name", RELATIVE)
 @pytest.mark.parametrize("clip", [1, 4, 20], ids=["shorter", "just", "longer"])
 def test_clip_shorter_and_longer_than_the_sequence(name, clip):
-    reference.check_attention(
+    paper_attention.check_attention(
         name, draw(1, 5, 5), np.arange(5), np.arange(5), np.ones((1, 5, 5), bool), clip
     )
 
 
 @pytest.mark.parametrize("name", RELATIVE)
 def test_one_position(name):
-    reference.check_attention(
+    paper_attention.check_attention(
         name, draw(2, 1, 1), np.arange(1), np.arange(1), np.ones((2, 1, 1), bool), clip=3
     )
 
 
 @pytest.mark.parametrize("name", RELATIVE)
 def test_queries_and_keys_of_other_lengths_and_places(name):
-    reference.check_attention(
+    paper_attention.check_attention(
         name, draw(2, 3, 8), np.arange(3) + 4, np.arange(8), np.ones((2, 3, 8), bool), clip=2
     )
 
@@ -50,14 +50,14 @@ def test_packed_segments_and_rows_that_see_nothing(name):
     positions = np.array([[0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 3, 4, 0, 0]])
     mask = np.asarray(segment_mask(jnp.asarray(segments), jnp.asarray(segments)))[:, 0]
     assert not mask[0, 6].any()
-    reference.check_attention(name, draw(2, 7, 7), positions, positions, mask, clip=2)
+    paper_attention.check_attention(name, draw(2, 7, 7), positions, positions, mask, clip=2)
 
 
 @pytest.mark.parametrize("name", RELATIVE)
 def test_positions_known_only_at_run_time(name):
     """Traced positions give what concrete ones give: nothing is left out by mistake."""
     encoding = encodings.from_name(
-        reference.clipped(name, 3), hidden_size=8, head_size=d, num_heads=H, max_length=16
+        paper_attention.clipped(name, 3), hidden_size=8, head_size=d, num_heads=H, max_length=16
     )
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(2, 7, 7)

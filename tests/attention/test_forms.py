@@ -1,6 +1,7 @@
-"""The forms of attention against reference.py, query by query: outputs, gradients, dropped weights.
+"""The forms of attention against helpers/paper_attention.py, query by query: outputs, gradients,
+dropped weights.
 
-The TPU kernel itself is tested in test_pallas.py; here, that it is called as it should be."""
+The TPU kernel itself is tested in test_tpu_kernel.py; here, that it is called as it should be."""
 
 import functools
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
+from helpers import paper_attention
 
 from pe_jax import encodings
 from pe_jax.attention import attention, core, dropout, forms, offset_terms
@@ -24,11 +25,11 @@ SERVED = [
 
 
 def draw(rows, lq, lk):
-    return reference.draw(rows, lq, lk, H, d)
+    return paper_attention.draw(rows, lq, lk, H, d)
 
 
 def build(name, clip):
-    return reference.build(name, clip, H, d)
+    return paper_attention.build(name, clip, H, d)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_every_form_against_the_formula(form, name, lq, lk, first, clip):
     mask = np.ones((2, lq, lk), bool)
     mask[1, :, -2:] = False
     at_q, at_k = np.arange(lq) + first, np.arange(lk)
-    reference.check_attention(name, draw(2, lq, lk), at_q, at_k, mask, clip, form)
+    paper_attention.check_attention(name, draw(2, lq, lk), at_q, at_k, mask, clip, form)
 
 
 @pytest.mark.usefixtures("small_blocks", "quick_kernel")
@@ -89,9 +90,9 @@ def in_float32(name):
 
 
 def gradients(dtype, form, name, per_row):
-    encoding, params = reference.build(name, 5, 4, 64)
+    encoding, params = paper_attention.build(name, 5, 4, 64)
     positions = jnp.tile(jnp.arange(64), (4, 1)) if per_row else None
-    qkv = [jnp.asarray(x / 2, dtype) for x in reference.draw(4, 64, 64, 4, 64)]
+    qkv = [jnp.asarray(x / 2, dtype) for x in paper_attention.draw(4, 64, 64, 4, 64)]
     to = np.random.default_rng(9).normal(size=qkv[0].shape)
 
     def loss(q, k, v, params):

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import value_and_pullback
+from helpers.compiled import value_and_pullback
 
 from pe_jax.attention.product import product
 

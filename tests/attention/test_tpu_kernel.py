@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
+from helpers import paper_attention
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pe_jax.attention.dropout import keep
@@ -94,7 +94,7 @@ def check(args, ours, expected):
     to = np.random.default_rng(9).normal(size=np.shape(args[0]))
     project = lambda function: lambda *args: (function(*args) * to).sum()
     value, grads = jax.jit(jax.value_and_grad(project(ours), argnums=range(len(args))))(*args)
-    expected_value, expected_grads = reference.in_float64(project(expected), *args)
+    expected_value, expected_grads = paper_attention.in_float64(project(expected), *args)
     np.testing.assert_allclose(value, expected_value, rtol=1e-4, atol=1e-4)
     for a, b in zip(grads, expected_grads):
         np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-5 * max(1, np.abs(b).max()))
@@ -112,7 +112,9 @@ def test_query_by_query(quick_kernel):
 
     def formula(q, k, v, table):
         params = {"learned_relative": {"table": table}}
-        return reference.attention(list(params), params, q, k, v, positions, positions, mask, 2)
+        return paper_attention.attention(
+            list(params), params, q, k, v, positions, positions, mask, 2
+        )
 
     grads = check(draw(2, 7, 7, 2, 4, clip=2)[:4], ours, formula)
     assert all(np.abs(grad[1]).max() == 0 for grad in grads[:3])

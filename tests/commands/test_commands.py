@@ -2,41 +2,19 @@
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 import types
 from pathlib import Path
 
 import jax
 import pytest
-import tiny
-from commands import call
+from helpers import tiny_run
+from helpers.commands import call, run
 
 from pe_jax.console import markdown, terminal
 from pe_jax.console.compile_cache import cache_compiled_programs
 
 ROOT = Path(__file__).parents[2]
-
-
-def run(*args, seconds=300, **environment):
-    """Exit code, standard output and standard error of a command at the root.
-
-    Args:
-      seconds: after which it is ended.
-      environment: variables to set, or None to take one away.
-    """
-    variables = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
-    done = subprocess.run(
-        [sys.executable, *args],
-        cwd=ROOT,
-        env={name: value for name, value in variables.items() if value is not None},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 COMPILER = importlib.util.find_spec("libtpu") is not None
@@ -76,7 +54,7 @@ def trained(tmp_path_factory):
     """The folder of two runs, and what the second printed. It was a process of its own, which had
     to compile all its programs."""
     folder = tmp_path_factory.mktemp("runs")
-    tiny.write_books(folder)
+    tiny_run.write_books(folder)
     code, _, err = call(*small(folder, "none", folder / "none"))
     assert code == 0, err
     command = small(folder, "learned_relative", folder / "learned_relative")

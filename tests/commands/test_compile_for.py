@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny_run
 from jax.sharding import PartitionSpec
 
 from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops
@@ -22,7 +22,7 @@ V5E = chips.TPUS["v5e"]
 
 @pytest.fixture
 def config(tmp_path):
-    return tiny.config(tmp_path)
+    return tiny_run.config(tmp_path)
 
 
 # --- reading a program ----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import call
+from helpers.commands import call
 
 from pe_jax.console.config_files import described_keys, find_config, shipped
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from absl import flags
-from tiny import write_books
+from helpers.tiny_run import write_books
 
 from pe_jax import data
 from pe_jax.data import corpora, masking, pairs

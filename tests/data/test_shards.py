@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 from absl import flags
-from tiny import write_books
+from helpers import tiny_run
+from helpers.tiny_run import write_books
 
 from pe_jax import data
 from pe_jax.data import corpora, shards
@@ -169,7 +169,7 @@ def test_parts_of_a_tfds_dataset(tmp_path):
 
 
 def text_config(tmp_path, **changes):
-    return tiny.config(tmp_path, **changes).data
+    return tiny_run.config(tmp_path, **changes).data
 
 
 def test_a_run_uses_the_tokenizer_of_the_shards(prepared, tmp_path):

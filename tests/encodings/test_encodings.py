@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
+from helpers import paper_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ SIZES = dict(hidden_size=8, head_size=4, num_heads=2, max_length=16)
 
 
 def build(name):
-    return encodings.from_name(reference.clipped(name, 3), **SIZES)
+    return encodings.from_name(paper_attention.clipped(name, 3), **SIZES)
 
 
 def embedded(encoding, params, positions):
@@ -122,7 +122,7 @@ def test_the_paper_has_13():
 @pytest.mark.parametrize("name", encodings.PAPER)
 def test_parameter_counts(name):
     encoding = build(name)
-    assert encoding.name == reference.clipped(name, 3)
+    assert encoding.name == paper_attention.clipped(name, 3)
     expected = sum(COUNTS[part] for part in name.split("+"))
     params = encoding.init(jax.random.key(0))
     assert encodings.parameter_count(encoding) == expected

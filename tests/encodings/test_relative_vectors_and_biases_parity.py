@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pytorch import array, draw, loud
+from helpers.torch_modules import array, draw, loud
 
 from pe_jax import encodings
 from pe_jax.attention import attention, attention_logits, attention_weights

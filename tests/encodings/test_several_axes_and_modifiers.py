@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import attention, attention_logits
+from helpers.compiled import attention, attention_logits
 
 from pe_jax import encodings
 from pe_jax.attention import segment_mask

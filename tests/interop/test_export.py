@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from published import BERT, WORDS, D, N, V, numpy_bert, whole_tensors, write
+from helpers.published_bert import BERT, WORDS, D, N, V, numpy_bert, whole_tensors, write
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from published import (
+from helpers.published_bert import (
     BERT,
     LAYERS,
     TABLE,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import attention, attention_logits, attention_weights
+from helpers.compiled import attention, attention_logits, attention_weights
 from tokenizers import Tokenizer, models
 
 from pe_jax import encodings

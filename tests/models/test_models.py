@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import reference
 import scipy.stats
-from compiled import value_and_pullback
+from helpers import paper_attention
+from helpers.compiled import value_and_pullback
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset
@@ -75,7 +75,7 @@ SHARED = {
 
 
 def build(position, **changes):
-    position = reference.clipped(position, 3)
+    position = paper_attention.clipped(position, 3)
     return BertForPretraining(dataclasses.replace(CONFIG, position=position, **changes))
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from published import WORDS
+from helpers.published_bert import WORDS
 
 from pe_jax.data import load_tokenizer
 from pe_jax.interop import load_bert, load_position_table, save_bert

@@ -3,7 +3,7 @@
 A case ends well if it does what it means, or is refused with our own error, which names the key or
 the file. Everything else fails: another exception, a crash, a hang, another result without a word.
 
-    pytest -n 0 -s -m fuzz tests/project/test_fuzz.py     2,000 cases of each class; prints the counts
+    pytest -n 0 -s -m fuzz tests/project/test_fuzz.py  # 2,000 cases of each class, with counts
 """
 
 import collections
@@ -19,13 +19,12 @@ from unittest import mock
 import hypothesis.strategies as st
 import jax
 import numpy as np
-import published
 import pytest
-import tiny
-from commands import call
+from helpers import published_bert, tiny_run
+from helpers.commands import call
+from helpers.config_schemas import FILES, SCHEMAS, changed, shipped
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from safetensors.numpy import load_file
-from test_config_schema import FILES, SCHEMAS, changed, shipped
 
 from pe_jax import data, interop
 from pe_jax.console import compile_cache
@@ -64,7 +63,9 @@ def fuzz(request):
     """`fuzz(case)` calls `case(data)` many times, and counts what it returns."""
     many = request.param > 20
     if many and "fuzz" not in request.config.option.markexpr:
-        pytest.skip("thousands of cases, which take minutes: pytest -m fuzz tests/project/test_fuzz.py")
+        pytest.skip(
+            "thousands of cases, which take minutes: pytest -m fuzz tests/project/test_fuzz.py"
+        )
     counts = collections.Counter()
 
     def run(case):
@@ -273,7 +274,7 @@ def test_commands(fuzz, tmp_path, monkeypatch):
     def case(draw):
         script = draw(st.sampled_from([*FLAGS]))
         name = draw(st.sampled_from(FILES))
-        config = f"--config={tiny.ROOT / 'configs' / name}.py"
+        config = f"--config={tiny_run.ROOT / 'configs' / name}.py"
         args = [draw(st.sampled_from([config] * 5 + [f"--config={tmp_path}", "--config=none.py"]))]
         args += draw(
             st.sampled_from([[f"--workdir={tmp_path / 'run'}"]] * 3 + [[], ["--workdir="]])
@@ -301,8 +302,8 @@ def test_commands(fuzz, tmp_path, monkeypatch):
 def model(tmp_path_factory):
     """The files of a published BERT, and its tokenizer in two formats."""
     folder = tmp_path_factory.mktemp("published") / "model"
-    published.write(folder, published.whole_tensors(), published.BERT)
-    (folder / "vocab.txt").write_text("\n".join(published.WORDS) + "\n")
+    published_bert.write(folder, published_bert.whole_tensors(), published_bert.BERT)
+    (folder / "vocab.txt").write_text("\n".join(published_bert.WORDS) + "\n")
     tokenizer = data.load_tokenizer(folder / "vocab.txt")
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
     return folder
@@ -358,7 +359,7 @@ def test_weights(fuzz, model, tmp_path):
 
 
 def test_caches(fuzz, tmp_path):
-    corpus = data.open_corpus(str(tiny.write_books(tmp_path, count=3, length=4)))
+    corpus = data.open_corpus(str(tiny_run.write_books(tmp_path, count=3, length=4)))
     cache, program = tmp_path / "cache", tmp_path / "compiled" / "a-cache"
     program.parent.mkdir()
     content = bytes(np.random.default_rng(0).bytes(500))
@@ -401,7 +402,7 @@ def done(tmp_path_factory):
     """A run of two steps, both saved; its state after each; and what resumes it."""
     folder = tmp_path_factory.mktemp("run")
     short = {"stage1.steps": 2, "stage2.steps": 0, "checkpoint_every": 1, "log_every": 1}
-    config = tiny.config(folder, **short, **tiny.NO_DROPOUT)
+    config = tiny_run.config(folder, **short, **tiny_run.NO_DROPOUT)
     states, given = {}, {}
     save, train = runs.Checkpoints.save, runs.train
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny_subject as tiny
+from helpers import tiny_subject
 
 from pe_jax import properties
 from pe_jax.configs import properties as configs
@@ -79,13 +79,13 @@ def test_random_others():
 @pytest.fixture
 def config():
     config = configs.get_config()
-    config.update(length=tiny.LENGTH, texts=tiny.TEXTS, bands=2, massive=3.0)
+    config.update(length=tiny_subject.LENGTH, texts=tiny_subject.TEXTS, bands=2, massive=3.0)
     return config
 
 
 def amplified(position, *dimensions):
     """A subject whose queries and keys are 40 times the first dimension in others of all heads."""
-    subject = tiny.subject(position)
+    subject = tiny_subject.subject(position)
     params = jax.tree.map(np.array, subject.heads)
     for layer in ("layer_0", "layer_1"):
         qkv = params["bert"][layer]["attention"]["qkv"]
@@ -95,10 +95,10 @@ def amplified(position, *dimensions):
 
 def test_the_report(config, tmp_path):
     """Massive values that were put in are found in queries and keys, in their bands of RoPE."""
-    large, plain = amplified("rope", 1, 6), tiny.subject("learned_absolute")
+    large, plain = amplified("rope", 1, 6), tiny_subject.subject("learned_absolute")
     settings = Settings(config, tmp_path)
     for one in (large, plain):
-        settings.texts[one] = tiny.texts()
+        settings.texts[one] = tiny_subject.texts()
     section = massive_values.massive([large, plain], settings)
     found = section.numbers["rope"]
     for what in ("queries", "keys"):
@@ -112,7 +112,7 @@ def test_the_report(config, tmp_path):
     assert "bands" not in section.numbers["learned_absolute"]
 
     # The same by hand: the dimensions are their mean over all tokens of the unmasked texts.
-    texts, model = tiny.texts(), large.model
+    texts, model = tiny_subject.texts(), large.model
     inside = jax.jit(lambda p: queries_keys_values(model, p, texts.tokens))(large.params)
     inside = np.asarray(inside, np.float64)  # [3, N, B, L, H, d]
     m = np.sqrt((inside**2).mean((2, 3)))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
+from helpers import paper_attention
 from scipy import stats
 from scipy.special import softmax
 from sklearn.linear_model import LinearRegression, Ridge
@@ -31,7 +31,7 @@ CONFIG = BertConfig(
 @functools.cache
 def model(position):
     """A model and random parameters, biases included; nothing is compiled to draw them."""
-    config = BertConfig(**{**CONFIG.__dict__, "position": reference.clipped(position, 3)})
+    config = BertConfig(**{**CONFIG.__dict__, "position": paper_attention.clipped(position, 3)})
     bert = Bert(config)
     rng = np.random.default_rng(0)
     draw = lambda leaf: jnp.asarray(rng.normal(scale=0.5, size=leaf.shape), leaf.dtype)
@@ -145,8 +145,8 @@ def test_identical_words_against_equation_5(position):
     kernel, bias = (
         np.asarray(params["layer_0"]["attention"]["qkv"][n]) for n in ("kernel", "bias")
     )
-    absolute = lambda n, i: np.asarray(reference.vector(n, of(n), i, 8))
-    relative = lambda n, m: np.asarray(reference.relative_vector(n, of(n), m, 3, 4))
+    absolute = lambda n, i: np.asarray(paper_attention.vector(n, of(n), i, 8))
+    relative = lambda n, m: np.asarray(paper_attention.relative_vector(n, of(n), m, 3, 4))
     added = np.stack([
         sum((absolute(n, i) for n in names if "absolute" in n), np.zeros(8)) for i in range(length)
     ])  # fmt: skip

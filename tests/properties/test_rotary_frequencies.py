@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny_subject as tiny
+from helpers import tiny_subject
 
 from pe_jax import encodings, properties
 from pe_jax.configs import properties as configs
@@ -125,7 +125,7 @@ def logits(position, params, tokens):
 def _forward(position):
     def run(params, tokens):
         everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-        model = BertForPretraining(tiny.config(position))
+        model = BertForPretraining(tiny_subject.config(position))
         return model.apply({"params": params}, tokens, everywhere).masked_lm
 
     return jax.jit(run)
@@ -134,8 +134,8 @@ def _forward(position):
 @pytest.mark.parametrize("name", ["cycle(rope, none)", "own(rope(learnable=True), rope(base=50))"])
 def test_no_rotation_is_no_encoding(name):
     """Whatever the stack: names and parameters stay, and factors of 1 change nothing."""
-    params, tokens = tiny.parameters(name), tiny.texts().tokens
-    stack = tiny.config(name).encoding()
+    params, tokens = tiny_subject.parameters(name), tiny_subject.texts().tokens
+    stack = tiny_subject.config(name).encoding()
     changed = lambda factor: with_factors(stack, lambda w: jnp.full(w.shape, factor))
     assert changed(0.0).name == stack.name
     none = {**params, "bert": {k: v for k, v in params["bert"].items() if k != "position"}}
@@ -147,14 +147,14 @@ def test_no_rotation_is_no_encoding(name):
 
 
 def test_constants_in_some_dimensions():
-    config, bert = tiny.config("rope"), tiny.parameters("rope")["bert"]
-    tokens = tiny.texts().tokens
+    config, bert = tiny_subject.config("rope"), tiny_subject.parameters("rope")["bert"]
+    tokens = tiny_subject.texts().tokens
     rng = np.random.default_rng(0)
     shape = (2, 2, 2, 8)
     which, values = rng.random(shape) < 0.3, rng.normal(size=shape).astype(np.float32)
     inside = jax.jit(lambda params: queries_keys_values(config, params, tokens))
     before, after = inside(bert), inside(with_constants(bert, which, values))
-    assert before.shape == (3, 2, tiny.TEXTS, tiny.LENGTH, 2, 8)
+    assert before.shape == (3, 2, tiny_subject.TEXTS, tiny_subject.LENGTH, 2, 8)
     spread = lambda x: np.broadcast_to(x[:, :, None, None], after[:2].shape)
     np.testing.assert_allclose(after[:2][spread(which)], spread(values)[spread(which)], rtol=1e-6)
     kept = ~spread(which)[:, 0]  # Of the first layer: those above read another input.
@@ -186,8 +186,8 @@ def reference_loss(position, params, texts):
 
 def test_losses_without_bands():
     """Slow bands that do not rotate are p-RoPE; dropped ones are zeros in W_Q and W_K."""
-    params, texts = tiny.parameters("rope"), tiny.texts()
-    loss = rotary_frequencies._changed_loss(tiny.config("rope"), 4)
+    params, texts = tiny_subject.parameters("rope"), tiny_subject.texts()
+    loss = rotary_frequencies._changed_loss(tiny_subject.config("rope"), 4)
     still = np.array([[0, 0, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]], bool)
     dropped = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]], bool)
     found = changed_losses(loss, params, (still, dropped), texts)
@@ -206,28 +206,33 @@ def test_losses_without_bands():
     changes = differences(found)
     assert changes.mean[0] == pytest.approx((found[1] - found[0]).mean(), abs=1e-6)
     spread = np.std(found[1].astype(float) - found[0], ddof=1)
-    assert changes.error[0] == pytest.approx(spread / np.sqrt(tiny.TEXTS), rel=1e-4)
+    assert changes.error[0] == pytest.approx(spread / np.sqrt(tiny_subject.TEXTS), rel=1e-4)
 
 
 @pytest.fixture
 def config():
     config = configs.get_config()
-    config.update(parts="rotary_frequencies", length=tiny.LENGTH, texts=tiny.TEXTS, size="tiny")
+    config.update(
+        parts="rotary_frequencies",
+        length=tiny_subject.LENGTH,
+        texts=tiny_subject.TEXTS,
+        size="tiny",
+    )
     return config
 
 
 def test_the_report(config, tmp_path):
     names = ["rope", "cycle(rope(fraction=0.5), none)+learned_absolute"]
-    subjects = [tiny.subject(name) for name in names]
-    subjects.append(tiny.subject("alibi"))
-    settings, tokens = Settings(config, tmp_path), tiny.texts().tokens
+    subjects = [tiny_subject.subject(name) for name in names]
+    subjects.append(tiny_subject.subject("alibi"))
+    settings, tokens = Settings(config, tmp_path), tiny_subject.texts().tokens
     config.bands = 2
     for one in subjects:
-        settings.texts[one] = tiny.texts()
+        settings.texts[one] = tiny_subject.texts()
     section = rotary_frequencies.frequencies(subjects, settings)
     assert set(section.numbers) == set(names)
     one, other = (section.numbers[name] for name in names)
-    run = jax.jit(lambda params: queries_keys_values(tiny.config("rope"), params, tokens))
+    run = jax.jit(lambda params: queries_keys_values(tiny_subject.config("rope"), params, tokens))
     inside = run(subjects[0].params)
     pair = np.asarray(inside, np.float64)[1, 1, :, :, 0][..., [2, 6]]
     norms = np.sqrt((pair**2).sum(-1)).mean()
@@ -235,7 +240,9 @@ def test_the_report(config, tmp_path):
     by_head = np.array([layer["keys"] for layer in one["layers"]])
     assert one["bands"][1]["keys"] == pytest.approx(by_head[..., 2:].mean(), rel=1e-6)
     assert one["bands"][0]["fastest"] == 1 and one["bands"][1]["slowest"] == pytest.approx(1e-3)
-    changes = reference_loss("rope(proportional=0.5)", subjects[0].heads, tiny.texts()).mean()
+    changes = reference_loss(
+        "rope(proportional=0.5)", subjects[0].heads, tiny_subject.texts()
+    ).mean()
     assert one["still"]["change"][1] == pytest.approx(changes - one["loss"], abs=1e-5)
     assert (
         len(one["still"]["change"]) == len(one["dropped"]["error"]) == 3

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny_run
 
 from pe_jax import data, properties
 from pe_jax.configs import properties as configs
@@ -32,7 +32,7 @@ def subject(tmp_path_factory):
     """A model that predicts from the position alone: rows of its table are 10⁴ times as large as
     those of tokens, attention and the MLP add nothing, and the head passes states on."""
     folder = tmp_path_factory.mktemp("books")
-    books = tiny.write_books(folder, count=3)
+    books = tiny_run.write_books(folder, count=3)
     tokenizer = data.train_tokenizer([json.loads(line)["text"] for line in books.open()], 60)
     model = BertConfig(
         vocab_size=tokenizer.get_vocab_size(), hidden_size=8, num_layers=1, num_heads=2,

@@ -6,7 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny_run
 from matplotlib import image
 from safetensors.numpy import save_file
 
@@ -41,7 +41,7 @@ def runs(tmp_path_factory):
         ("learned_absolute+learned_relative", {"stage1.steps": 20, "stage2.steps": 0}),
     ):
         changes = {"model.position": name, "checkpoint_every": 10, **stages}
-        config = tiny.config(folder, **tiny.NO_DROPOUT, **changes)
+        config = tiny_run.config(folder, **tiny_run.NO_DROPOUT, **changes)
         pretraining.run(config, folder / name)
         shutil.copytree(folder / name, folder / f"{name}_again")
     return sorted(path for path in folder.iterdir() if (path / "config.json").exists())

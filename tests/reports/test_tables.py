@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
+from helpers.commands import run
 from scipy import special, stats
-from test_commands import run as command
 
 from pe_jax import encodings
 from pe_jax.configs import tables as configs
@@ -428,7 +428,7 @@ def test_the_command(tmp_path):
     write(tmp_path, "a", "learned_absolute", "squad/v1.1", spans([80.0, 81.0, 82.0]))
     write(tmp_path, "b", "none", "glue/rte", [60.0])
     ours = ["eval.py", "--config=configs/tables.py", f"--runs={tmp_path}/?"]
-    code, out, err = command(*ours, f"--out={tmp_path / 'out'}")
+    code, out, err = run(*ours, f"--out={tmp_path / 'out'}")
     assert code == 0, err
     page = (tmp_path / "out" / "tables.md").read_text()
     assert for_terminal(page).strip() in out
@@ -439,5 +439,5 @@ def test_the_command(tmp_path):
     )
     (tmp_path / "a" / "results.json").unlink()
     (tmp_path / "b" / "results.json").unlink()
-    code, _, err = command(*ours, f"--out={tmp_path / 'out'}")
+    code, _, err = run(*ours, f"--out={tmp_path / 'out'}")
     assert code != 0 and "None of 2 runs has finished" in err and "Traceback" not in err

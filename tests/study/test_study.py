@@ -12,57 +12,24 @@ import types
 
 import numpy as np
 import pytest
-import tiny
-from commands import call
+from helpers import tiny_run, tiny_study
+from helpers.commands import call
+from helpers.finetuning_data import examples
 from scipy import stats
-from test_finetuning import examples, questions
 
 from pe_jax.configs import study as study_config
 from pe_jax.configs import tables
 from pe_jax.data import glue_tasks
 from pe_jax.files import write_text
-from pe_jax.schema import check
 from pe_jax.study import cell as cell_module
 from pe_jax.study import cells, claims, cost, figures, heat_map, run, state, study
 from pe_jax.study.claims import Claim, Difference, Ranks, judge, models_above
 from pe_jax.study.evidence import PROPERTIES, Evidence, Key, gather, trivial_scores
 from pe_jax.study.progress import open_cells
 from pe_jax.study.report import report
-from pe_jax.study.study_schema import STUDY
 
 PAPER = 13
-CONFIG = f"--config={tiny.ROOT / 'configs' / 'study.py'}"
-
-
-def small(folder, **changes):
-    c = study_config.get_config()
-    c.text = str(tiny.write_books(folder))
-    own = c.from_scratch
-    own.first, own.then, own.repeats = "learned_absolute", "", (1,)
-    sizes = tiny.config(folder)
-    own.pretraining.model.update(sizes.model.to_dict())
-    own.pretraining.model.update(dropout_rate=0.0, attention_dropout_rate=0.0, max_length=48)
-    own.pretraining.data.update(sizes.data.to_dict())
-    own.pretraining.stage1.update(length=16, batch_size=8, max_predictions=3, steps=4)
-    own.pretraining.stage2.update(length=24, batch_size=8, max_predictions=3, steps=2)
-    own.pretraining.stage3.steps = 0
-    own.pretraining.update(checkpoint_every=2, eval_examples=8, log_every=2)
-    c.tasks = "squad,cola"
-    c.steps.update(squad=2, cola=4)
-    for part in (c.glue, c.squad):
-        part.seeds = (0, 1)
-        part.data.update(batch_size=8, eval_batch_size=8)
-        part.model.update(dropout_rate=0.0, attention_dropout_rate=0.0)
-    c.glue.eval_every = 2
-    c.glue.data.update(length=16, buckets=(12,), held_out=0.25)
-    c.squad.data.update(length=24, buckets=(20,), stride=8, max_query=6)
-    c.squad.data.train = questions(folder / "train.json", 40, 0)
-    c.squad.data.validation = questions(folder / "dev.json", 10, 1)
-    c.lengths = (32,)
-    c.measures.update(length=16, windows=(5, 10), words=4, score_examples=8)
-    c.update_from_flattened_dict(changes)
-    check(c, STUDY)
-    return c
+CONFIG = f"--config={tiny_run.ROOT / 'configs' / 'study.py'}"
 
 
 def test_the_plan(tmp_path):
@@ -111,7 +78,7 @@ def test_encodings_that_change_others_are_models_of_their_own(tmp_path):
 def done(tmp_path_factory):
     """A whole study, its cells made in this process."""
     folder = tmp_path_factory.mktemp("study")
-    config = small(folder)
+    config = tiny_study.config(folder)
     sets = {"train": examples(44, 0), "validation": examples(21, 1)}
 
     def started(cell, cores):
@@ -343,8 +310,8 @@ def test_what_fails_and_what_is_stopped(tmp_path):
     (tmp_path / "fake.py").write_text(FAKE)
     program = f"""
         import pathlib, subprocess, sys, time
-        sys.path.insert(0, {str(tiny.ROOT / "tests")!r})
-        from test_study import small
+        sys.path.insert(0, {str(tiny_run.ROOT / "tests")!r})
+        from helpers import tiny_study
         from pe_jax.study import cost, study
         def started(cell, cores):
             study.describe(cell, cores)
@@ -354,16 +321,16 @@ def test_what_fails_and_what_is_stopped(tmp_path):
         cost._rate = lambda config, model: 1e9
         folder = pathlib.Path({str(tmp_path)!r})
         try:
-            study.run(small(folder, jobs=2), folder / "S")
+            study.run(tiny_study.config(folder, jobs=2), folder / "S")
         except OSError as error:
             sys.exit(str(error))
     """
-    environment = os.environ | {"PYTHONPATH": str(tiny.ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(tiny_run.ROOT)}
 
     def start():
         return subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(program)],
-            cwd=tiny.ROOT, env=environment, stderr=subprocess.PIPE, text=True,
+            cwd=tiny_run.ROOT, env=environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     (folder / "seconds").write_text("60")
@@ -390,24 +357,24 @@ def test_what_fails_and_what_is_stopped(tmp_path):
 
 def test_a_cell_that_fails(tmp_path):
     """It ends as other commands do, while it still listens to its study."""
-    first = cells(small(tmp_path), tmp_path / "S")[0]
+    first = cells(tiny_study.config(tmp_path), tmp_path / "S")[0]
     first.config.data.source = str(tmp_path / "nowhere.txt")
     cell_module.describe(first, ())
     command = [sys.executable, "-m", "pe_jax.study", str(first.folder)]
     process = subprocess.Popen(
-        command, cwd=tiny.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=tiny_run.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert "nowhere.txt" in process.stderr.read() and process.wait(60) == 1
 
 
 def test_a_cell_stops_with_its_study(tmp_path):
     """However that ended: here its end of the pipe is closed."""
-    config = small(tmp_path, **{"from_scratch.pretraining.stage1.steps": 10_000})
+    config = tiny_study.config(tmp_path, **{"from_scratch.pretraining.stage1.steps": 10_000})
     first = cells(config, tmp_path / "S")[0]
     cell_module.describe(first, ())
     command = [sys.executable, "-m", "pe_jax.study", str(first.folder)]
     process = subprocess.Popen(
-        command, cwd=tiny.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=tiny_run.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     for line in process.stderr:
         if line.startswith("step"):
@@ -418,7 +385,7 @@ def test_a_cell_stops_with_its_study(tmp_path):
 
 
 def test_a_dry_run_makes_nothing(tmp_path):
-    config = small(tmp_path)
+    config = tiny_study.config(tmp_path)
     text = study.dry_run(config, tmp_path / "S")
     assert "| all " in text and not (tmp_path / "S").exists()
     plan = cells(config, tmp_path / "S")

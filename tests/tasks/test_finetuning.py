@@ -7,7 +7,8 @@ import types
 import jax
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny_run
+from helpers.finetuning_data import examples, questions
 
 from pe_jax import encodings
 from pe_jax.configs import glue as glue_config
@@ -30,20 +31,10 @@ def pretrained(tmp_path_factory):
     """Folders of runs, by encoding."""
     folder = tmp_path_factory.mktemp("pretrained")
     for name in ("learned_absolute", "learned_relative"):
-        config = tiny.config(folder, **SHORT, **tiny.NO_DROPOUT, **{"model.position": name})
+        config = tiny_run.config(folder, **SHORT, **tiny_run.NO_DROPOUT, **{"model.position": name})
         config.stage1.max_predictions = 3
         pretraining.run(config, folder / name)
     return folder
-
-
-def examples(count, seed):
-    """Two words each; the label is whether the first of them is greater."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(count):
-        words = rng.choice(tiny.WORDS, rng.integers(2, 12))
-        found.append({"sentence": " ".join(words).encode(), "label": int(words[0] > words[1])})
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -340,21 +331,6 @@ def test_the_best_step_of_each_seed(tmp_path):
     text = page(best, ["a note"])
     assert "steps 5 to 10" in text and "trained on B: not comparable" in text
     assert "| f1    | 25.00 | 7.07 | –        | 20.00  | 30.00  |" in text
-
-
-def questions(path, count, seed, answers=True):
-    """Official JSON: where is a word of the context?"""
-    rng = np.random.default_rng(seed)
-    qas = []
-    for number in range(count):
-        words = [str(word) for word in rng.choice(tiny.WORDS, 12, replace=False)]
-        at = int(rng.integers(12))
-        gold = {"text": words[at], "answer_start": len(" ".join([*words[:at], ""]))}
-        gold = [gold] if answers or number % 2 else []
-        one = {"id": f"q{number}", "question": f"where {words[at]}", "answers": gold}
-        qas.append({"context": " ".join(words), "qas": [one]})
-    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": qas}]}))
-    return str(path)
 
 
 def squad(pretrained, folder, **changes):

@@ -6,7 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from commands import call
+from helpers.commands import call
 
 from pe_jax.length_generalisation import (
     TASKS,

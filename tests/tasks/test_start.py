@@ -6,8 +6,8 @@ import types
 import jax
 import numpy as np
 import pytest
-import tiny
-from published import BERT, D, N, encoder_shapes, head_shapes, random_tensors, write
+from helpers import tiny_run
+from helpers.published_bert import BERT, D, N, encoder_shapes, head_shapes, random_tensors, write
 
 from pe_jax.configs import glue as glue_config
 from pe_jax.data import glue_tasks, load_tokenizer
@@ -18,7 +18,7 @@ from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.start import open_start, published_tokenizer
 from pe_jax.training.transplant import transplant
 
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny.WORDS]
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def published(tmp_path_factory):
 
 def config(folder, published, **changes):
     """A short run that gives no size."""
-    c = tiny.config(folder, **{"stage2.steps": 0})
+    c = tiny_run.config(folder, **{"stage2.steps": 0})
     c.init = str(published)
     c.model.update(num_layers=None, hidden_size=None, num_heads=None, intermediate_size=None)
     c.model.max_length = 48

@@ -12,7 +12,7 @@ from concurrent import futures
 import jax
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny_run
 
 from pe_jax.data.in_turn import in_turn
 from pe_jax.data.made_once import made_once
@@ -36,7 +36,7 @@ def start(folder, workdir, each=((), ())):
     join = [f"--coordinator={address}", "--hosts=2", "--lost_after=10"]
     env = {**os.environ, "XLA_FLAGS": flags}
     return [
-        tiny.command(folder, workdir, CHANGES, *join, f"--host={host}", *own, env=env)
+        tiny_run.command(folder, workdir, CHANGES, *join, f"--host={host}", *own, env=env)
         for host, own in enumerate(each)
     ]
 
@@ -50,7 +50,7 @@ def end(processes):
 def test_two_hosts(tmp_path):
     """One is killed, the other ends with an error; restarted, both reach the parameters of a single
     process of four devices. Only the first host writes."""
-    pretraining.run(tiny.config(tmp_path, **CHANGES), tmp_path / "one")
+    pretraining.run(tiny_run.config(tmp_path, **CHANGES), tmp_path / "one")
     both = start(tmp_path, tmp_path / "two")
     printed = next(line for line in both[0].stderr if line.startswith("step"))
     assert "30/30" not in printed

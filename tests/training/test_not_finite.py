@@ -2,9 +2,8 @@
 
 import jax.numpy as jnp
 import numpy as np
-import published
 import pytest
-import tiny
+from helpers import published_bert, tiny_run
 
 from pe_jax import interop
 from pe_jax.tasks import pretraining
@@ -23,7 +22,7 @@ def test_a_step_that_breaks_the_state_is_not_saved(rate, tmp_path, monkeypatch):
         told = r"after step 1 is not finite in \d+ arrays"
     # The schema refuses such a rate in a config.
     monkeypatch.setattr(optimizer, "linear_schedule", lambda *args: lambda step: rate)
-    config = tiny.config(tmp_path, **{"stage1.steps": 1, "stage2.steps": 0})
+    config = tiny_run.config(tmp_path, **{"stage1.steps": 1, "stage2.steps": 0})
     with pytest.raises(FloatingPointError, match=told):
         pretraining.run(config, tmp_path / "run")
     assert saved_steps(tmp_path / "run") == []
@@ -48,10 +47,10 @@ def test_leaves_that_are_not_finite_are_named():
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_published_weights_that_are_not_finite(value, tmp_path):
-    tensors = published.bert_tensors()
+    tensors = published_bert.bert_tensors()
     name = next(name for name in tensors if name.endswith("query.weight"))
     tensors[name] = tensors[name].copy()
     tensors[name][0, 1] = value
-    published.write(tmp_path, tensors, published.BERT)
+    published_bert.write(tmp_path, tensors, published_bert.BERT)
     with pytest.raises(ValueError, match=f"infinite weights: .*{name}"):
         interop.load_bert(tmp_path)

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from etils.epath import testing
+from helpers import tiny_run
 
 from pe_jax import data
 from pe_jax.errors import Interrupted
@@ -50,7 +50,7 @@ def straight(tmp_path_factory):
         "model.hidden_size": 64,
         "model.intermediate_size": 128,
     }  # Most of the bytes are weights.
-    config = tiny.config(folder, **size, **{"stage2.steps": 0, "checkpoint_every": 4})
+    config = tiny_run.config(folder, **size, **{"stage2.steps": 0, "checkpoint_every": 4})
     pretraining.run(config, folder / "run")
     return config, folder / "run"
 
@@ -62,11 +62,11 @@ LONG = {"stage1.steps": 120, "stage2.steps": 0, "checkpoint_every": 10, "keep_ch
 
 def test_killed_and_stopped(tmp_path):
     """Killed at a random moment, also while saving; then stopped by a scheduler's signal."""
-    pretraining.run(tiny.config(tmp_path, **LONG), tmp_path / "straight")
+    pretraining.run(tiny_run.config(tmp_path, **LONG), tmp_path / "straight")
     rng = random.Random(time.time_ns())
     statuses = []
     for how in (signal.SIGKILL, signal.SIGTERM):
-        run = tiny.command(tmp_path, tmp_path / "killed", LONG)
+        run = tiny_run.command(tmp_path, tmp_path / "killed", LONG)
         printed = next(line for line in run.stderr if line.startswith("step"))
         assert "120/120" not in printed, "The run was over before it could be killed."
         time.sleep(rng.uniform(0, 0.4))
@@ -75,7 +75,7 @@ def test_killed_and_stopped(tmp_path):
         statuses.append(run.returncode)
     assert statuses == [-signal.SIGKILL, 75]
     assert re.search(r"Stopped and saved at step \d+\. The same command resumes it", rest)
-    pretraining.run(tiny.config(tmp_path, **LONG), tmp_path / "killed")
+    pretraining.run(tiny_run.config(tmp_path, **LONG), tmp_path / "killed")
     assert same(tmp_path / "killed", tmp_path / "straight")
     lines = [(tmp_path / r / "metrics.jsonl").read_text() for r in ("killed", "straight")]
     losses = [
@@ -404,7 +404,7 @@ def test_a_run_folder_in_a_bucket(tmp_path):
     functions = dict.fromkeys(["exists", "isdir", "makedirs", "mkdir", "open", "listdir"], one)
     with testing.mock_epath(**functions, replace=two, rename=two):
         folder = to_path("gs://bucket/run")
-        config = tiny.config(tmp_path)
+        config = tiny_run.config(tmp_path)
         with workdir.occupied(folder):
             workdir.claim(folder, config)
         assert workdir.load_config(folder, "pretraining").stage1.steps == 12

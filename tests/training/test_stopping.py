@@ -9,10 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import commands
 import orbax.checkpoint as ocp
 import pytest
-import tiny
+from helpers import commands, tiny_run
 
 from pe_jax.console import stopping
 from pe_jax.data import workers
@@ -22,7 +21,8 @@ from pe_jax.training import loop, workdir
 from pe_jax.training.checkpointing import saved_steps
 
 SHORT = {
-    "stage1.steps": 4, "stage2.steps": 0, "checkpoint_every": 0, "eval_every": 0, **tiny.NO_DROPOUT
+    "stage1.steps": 4, "stage2.steps": 0, "checkpoint_every": 0, "eval_every": 0,
+    **tiny_run.NO_DROPOUT,
 }  # fmt: skip
 
 
@@ -30,8 +30,8 @@ def command(folder):
     """The arguments of a run of four steps."""
     file = folder / "config.py"
     file.write_text(
-        "import pathlib, tiny\ndef get_config():\n"
-        f"    return tiny.config(pathlib.Path({str(folder)!r}), **{SHORT})\n"
+        "import pathlib\nfrom helpers import tiny_run\ndef get_config():\n"
+        f"    return tiny_run.config(pathlib.Path({str(folder)!r}), **{SHORT})\n"
     )
     return "train.py", f"--config={file}", f"--workdir={folder / 'run'}"
 
@@ -129,7 +129,7 @@ def test_workers_end_with_a_run_that_is_killed(tmp_path):
     (tmp_path / "run.py").write_text(WORKERS)
     run = subprocess.Popen(
         [sys.executable, tmp_path / "run.py"],
-        env={**os.environ, "PYTHONPATH": str(tiny.ROOT)},
+        env={**os.environ, "PYTHONPATH": str(tiny_run.ROOT)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -192,6 +192,6 @@ def test_signals_where_exceptions_are_lost(where):
     start = "import gc, os, signal, sys\nfrom pe_jax.console import stopping\nstopping.catch()\n"
     script = f"{start}{code}\nprint('went on')"
     run = [sys.executable, "-c", script]
-    done = subprocess.run(run, cwd=tiny.ROOT, capture_output=True, text=True)
+    done = subprocess.run(run, cwd=tiny_run.ROOT, capture_output=True, text=True)
     assert done.returncode == (3 if where == "the end" else 75), done.stderr
     assert done.stdout == ""

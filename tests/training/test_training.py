@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import tiny
+from helpers import tiny_run
 
 from pe_jax import cpu, data, encodings
 from pe_jax.models import BertConfig, frequencies, train_flops
@@ -394,7 +394,7 @@ def straight(tmp_path_factory):
     """20 uninterrupted steps, 12 of length 32 and 8 of length 48, every fifth step saved."""
     folder = tmp_path_factory.mktemp("straight")
     position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
-    config = tiny.config(folder, **position)
+    config = tiny_run.config(folder, **position)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(chips.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
         pretraining.run(config, folder / "run")
@@ -486,11 +486,11 @@ def split(tmp_path_factory):
     """Twelve steps of LAMB under "fsdp", half of them and all of them saved."""
     folder = tmp_path_factory.mktemp("split")
     model = dict(hidden_size=256, intermediate_size=512, max_length=256)
-    changes = tiny.NO_DROPOUT | {f"model.{key}": value for key, value in model.items()}
+    changes = tiny_run.NO_DROPOUT | {f"model.{key}": value for key, value in model.items()}
     changes |= {"parallel": "fsdp", "checkpoint_every": 6}
     changes |= {"stage1.batch_size": 32, "stage1.accumulation": 2, "stage2.steps": 0}
     changes |= {"optimizer.name": "lamb", "optimizer.learning_rate": 0.05}
-    config = tiny.config(folder, **changes)
+    config = tiny_run.config(folder, **changes)
     pretraining.run(config, folder / "run")
     return config, folder / "run"
 
@@ -627,12 +627,12 @@ def test_transplant_lists_every_mismatch():
 )
 def test_configs_that_cannot_run(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        pretraining.run(tiny.config(tmp_path, **changes), tmp_path / "run")
+        pretraining.run(tiny_run.config(tmp_path, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()  # Nothing half-written.
 
 
 def test_epochs_become_steps(tmp_path):
-    config = tiny.config(tmp_path, **{"stage1.steps": 0, "stage1.epochs": 2.0})
+    config = tiny_run.config(tmp_path, **{"stage1.steps": 0, "stage1.epochs": 2.0})
     experiment = pretraining.build(config)
     examples = 9 * 8  # Nine training documents; each 30 sentences of at least 9 tokens.
     assert experiment.stages[0].steps >= 2 * examples / 8
@@ -643,7 +643,7 @@ def test_epochs_become_steps(tmp_path):
 def test_real_batches_are_learned(tmp_path, name):
     """The loss decreases in bfloat16; that it does for each encoding see test_models.py."""
     changes = {"model.position": name, "model.dtype": "bfloat16", "stage2.steps": 0}
-    experiment = pretraining.build(tiny.config(tmp_path, **changes))
+    experiment = pretraining.build(tiny_run.config(tmp_path, **changes))
     stage, state = experiment.stages[0], experiment.init()
     batch = sharding.to_global(next(iter(stage.batches)), sharding.by_rows(experiment.mesh))
     losses = []

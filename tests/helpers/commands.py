@@ -1,8 +1,10 @@
-"""train.py and eval.py within this process: no interpreter to start, nothing to import again."""
+"""Commands, run within this process or as a process of their own."""
 
 import contextlib
 import io
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
@@ -11,11 +13,15 @@ from absl import flags, logging
 
 from pe_jax.console import stopping
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def call(script, *args):
-    """Exit status, standard output and standard error of a command, as a shell would see them."""
+    """Run train.py or eval.py within this process, which saves a start and its imports.
+
+    Returns:
+      Exit status, standard output and standard error, as a shell would see them.
+    """
     path, verbosity = str(ROOT / script), logging.get_verbosity()
     out, err = io.StringIO(), io.StringIO()
     status = 0
@@ -38,3 +44,25 @@ def call(script, *args):
         err.write(f"{status}\n")
         status = 1
     return status, out.getvalue(), err.getvalue()
+
+
+def run(*args, seconds=300, **environment):
+    """Run `python *args` in the repository root as a process of its own.
+
+    Args:
+      seconds: time after which it is killed.
+      environment: variables to set; None unsets one.
+
+    Returns:
+      Exit status, standard output and standard error.
+    """
+    variables = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
+    done = subprocess.run(
+        [sys.executable, *args],
+        cwd=ROOT,
+        env={name: value for name, value in variables.items() if value is not None},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    return done.returncode, done.stdout, done.stderr

@@ -9,7 +9,7 @@ import numpy as np
 
 from pe_jax.configs import defaults
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 WORDS = "the a of and to in sea whale ship captain stood upon deck looked over water".split()
 
@@ -55,8 +55,9 @@ def command(folder, workdir, changes, *args, env=None):
     """train.py on `config(folder, **changes)`, started as a process of its own."""
     file = folder / "config.py"
     file.write_text(
-        f"import pathlib, sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\nimport tiny\n"
-        f"def get_config():\n    return tiny.config(pathlib.Path({str(folder)!r}), **{changes})\n"
+        f"import pathlib, sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+        "from helpers import tiny_run\ndef get_config():\n"
+        f"    return tiny_run.config(pathlib.Path({str(folder)!r}), **{changes})\n"
     )
     return subprocess.Popen(
         [sys.executable, "train.py", f"--config={file}", f"--workdir={workdir}", *args],

@@ -1,0 +1,1 @@
+"""Data, runs, models and commands that several test files share."""

@@ -1,0 +1,38 @@
+"""A study of one small encoding, two tasks and a few steps of training."""
+
+from helpers import tiny_run
+from helpers.finetuning_data import questions
+from pe_jax.configs import study as study_config
+from pe_jax.schema import check
+from pe_jax.study.study_schema import STUDY
+
+
+def config(folder, **changes):
+    c = study_config.get_config()
+    c.text = str(tiny_run.write_books(folder))
+    own = c.from_scratch
+    own.first, own.then, own.repeats = "learned_absolute", "", (1,)
+    sizes = tiny_run.config(folder)
+    own.pretraining.model.update(sizes.model.to_dict())
+    own.pretraining.model.update(dropout_rate=0.0, attention_dropout_rate=0.0, max_length=48)
+    own.pretraining.data.update(sizes.data.to_dict())
+    own.pretraining.stage1.update(length=16, batch_size=8, max_predictions=3, steps=4)
+    own.pretraining.stage2.update(length=24, batch_size=8, max_predictions=3, steps=2)
+    own.pretraining.stage3.steps = 0
+    own.pretraining.update(checkpoint_every=2, eval_examples=8, log_every=2)
+    c.tasks = "squad,cola"
+    c.steps.update(squad=2, cola=4)
+    for part in (c.glue, c.squad):
+        part.seeds = (0, 1)
+        part.data.update(batch_size=8, eval_batch_size=8)
+        part.model.update(dropout_rate=0.0, attention_dropout_rate=0.0)
+    c.glue.eval_every = 2
+    c.glue.data.update(length=16, buckets=(12,), held_out=0.25)
+    c.squad.data.update(length=24, buckets=(20,), stride=8, max_query=6)
+    c.squad.data.train = questions(folder / "train.json", 40, 0)
+    c.squad.data.validation = questions(folder / "dev.json", 10, 1)
+    c.lengths = (32,)
+    c.measures.update(length=16, windows=(5, 10), words=4, score_examples=8)
+    c.update_from_flattened_dict(changes)
+    check(c, STUDY)
+    return c
