@@ -1,4 +1,4 @@
-"""Quickstart: a small BERT learns positions from the text that every Python carries.
+"""Quickstart: a small BERT learns positions from text that comes with the package.
 
 Command:  python train.py --config=configs/quickstart.py --workdir=/tmp/quickstart
 Hardware: 2 CPU cores.

@@ -3,7 +3,7 @@
 A corpus is a stream of documents (strings) and a fingerprint of its content, by which what is
 derived from it is cached. Sources, as `config.data.source` writes them:
 
-- `pydoc`: the language reference that is part of every CPython (`pydoc_data.topics`), prose only;
+- `pydoc`: the prose of Python 3.11's language reference, shipped with this package (PSF license);
 - `tfds:NAME:SPLIT`, e.g. `tfds:wiki40b/en:train` or `tfds:wiki40b/en:train[:1%]`: any prepared
   tfds text dataset, read without TensorFlow;
 - anything else is a path or glob of `.txt` or `.jsonl` files, each also as `.gz` or `.xz`.
@@ -45,8 +45,6 @@ def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Co
     Raises:
       ValueError: for a source that does not exist, or that has no such feature.
     """
-    if source == "pydoc":
-        return Corpus(source, _pydoc_documents, _pydoc_fingerprint)
     if source.startswith("tfds:"):
         return _tfds_corpus(source, feature, data_dir)
     return _file_corpus(source, feature)
@@ -60,56 +58,22 @@ def parts(source: str, *, data_dir: str = "", examples: int = 20_000) -> list[st
     Raises:
       ValueError: for a source that does not exist.
     """
-    if source == "pydoc":
+    if source == "pydoc":  # Not as a path, which another machine may not have.
         return [source]
     if source.startswith("tfds:"):
         return _tfds_parts(source, data_dir, examples)
     return [glob.escape(str(path.absolute())) for path in _files(source)]
 
 
-# --- the embedded default -------------------------------------------------------------------------
-
-
-def _pydoc_documents() -> Iterator[str]:
-    """One document per topic: its paragraphs of prose, without duplicates.
-
-    Some topics contain others as a whole; the smaller one comes first and keeps the text, so that a
-    held-out topic does not occur in training as well.
-    """
-    seen = set()
-    topics = importlib.import_module("pydoc_data.topics").topics
-    for _, text in sorted(topics.items(), key=lambda item: (len(item[1]), item[0])):
-        paragraphs = []
-        for block in re.split(r"\n\s*\n", text):
-            paragraph = " ".join(block.split())
-            if _is_prose(paragraph) and paragraph not in seen:
-                seen.add(paragraph)
-                paragraphs.append(paragraph)
-        if paragraphs:
-            yield "\n".join(paragraphs)
-
-
-def _is_prose(paragraph: str) -> bool:
-    """Whether it is sentences, not code, grammar productions, tables or headings."""
-    letters = sum(c.isalpha() or c.isspace() for c in paragraph)
-    return (
-        len(paragraph.split()) >= 6
-        and letters >= 0.8 * len(paragraph)
-        and not paragraph.startswith((">>>", "def ", "class ", "@", "|", "+-"))
-        and "::=" not in paragraph
-    )
-
-
-def _pydoc_fingerprint() -> str:
-    return _hash(document.encode() for document in _pydoc_documents())
-
-
 # --- local files ----------------------------------------------------------------------------------
 
+_PYDOC = Path(__file__).with_name("python_reference.txt")
 _OPENERS: dict[str, Callable[..., IO]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def _files(pattern: str) -> list[Path]:
+    if pattern == "pydoc":
+        return [_PYDOC]
     paths = [Path(p) for p in sorted(glob.glob(pattern, recursive=True)) if Path(p).is_file()]
     if not paths:
         raise ValueError(

@@ -83,6 +83,7 @@ def test_dependencies_are_those_above():
     assert named == {"jax", "jaxtyping", "numpy", "scipy", "tqdm"} <= BARE
     assert project["scripts"] == {"pe-jax": "pe_jax.commands:main"}
     extras = project["optional-dependencies"]
+    assert all((ROOT / name).is_file() for name in project["license-files"])
     assert "pe_jax[flax]" in extras["train"] and "pe_jax[train]" in extras["test"]
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -220,3 +221,14 @@ def test_slurm_needs_a_config(stubs):
     done = call(ROOT / "scripts" / "slurm.sbatch")
     assert done.returncode == 1 and "sbatch scripts/slurm.sbatch --config" in done.stderr
     assert calls(stubs) == []
+
+
+def test_the_shipped_text_is_that_of_python():
+    """The script writes it again on Python 3.11.7, and a similar one on every other version."""
+    script = ROOT / "scripts" / "python_reference.py"
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    shipped = (ROOT / "pe_jax" / "data" / "python_reference.txt").read_text(encoding="utf-8")
+    if sys.version_info[:3] == (3, 11, 7):
+        assert run.stdout == shipped
+    lines = set(shipped.splitlines())
+    assert len(lines & set(run.stdout.splitlines())) > 0.5 * len(lines)
