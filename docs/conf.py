@@ -24,7 +24,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = [
     "package.md",  # The page of the package index, which index.md includes.
     "study/*/**.md",  # Parts of study/README.md.
-    "study/cells",
 ]
 html_theme = "furo"
 html_title = f"pe_jax {release}"

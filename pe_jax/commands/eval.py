@@ -157,18 +157,15 @@ def _export(config: ConfigDict) -> tuple[str, Path]:
 def _study(config: ConfigDict) -> tuple[str, Path]:
     """The page of a study; its config is the one that it was made with."""
     from pe_jax.configs import study as shipped
-    from pe_jax.configs import tables
     from pe_jax.study.report import report
-    from pe_jax.training.workdir import load_config
 
     out = _out("page")
     if not _WORKDIR.value:
         raise ValueError("Which study? Give --workdir=S, of train.py --config=configs/study.py.")
     folder = reachable_path(_WORKDIR.value)
-    made = load_config(folder, "study")
     if config.to_dict() != shipped.get_config().to_dict():
         raise ValueError(f"The settings of a study are those in {folder}: give no --config.KEY.")
-    return report(made, folder, tables.get_config(), out), out
+    return report(folder, out), out
 
 
 EVALUATIONS: dict[str, Callable[[ConfigDict], tuple[str, Path]]] = {

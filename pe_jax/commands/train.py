@@ -95,7 +95,7 @@ def _finetune(config: ConfigDict, folder: Path) -> tuple[str, Path]:
 def _study(config: ConfigDict, folder: Path) -> tuple[str, Path]:
     from pe_jax import study
 
-    make = study.dry_run if _DRY_RUN.value else study.run
+    make = study.dry_run if _DRY_RUN.value else study.execute
     return make(config, folder), folder
 
 

@@ -55,6 +55,8 @@ def get_config():
     config.measures.parts = "vectors,words,offset_kernel,scores"
     config.measures.words = 100
     config.measures.score_examples = 256
+    # Models of which the page shows figures; names without options.
+    config.figures = "learned_absolute,learned_relative,learnable_sinusoidal_absolute,rope,alibi,t5"
     return config
 
 

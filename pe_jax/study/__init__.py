@@ -1,6 +1,6 @@
-"""The paper's comparison as a plan of cells: runs that are made, measured and judged."""
+"""The paper's comparison as a study: runs that are planned, executed, measured and judged."""
 
-from pe_jax.study.plan import Cell, cells
-from pe_jax.study.study import dry_run, run
+from pe_jax.study.plan import Run, plan
+from pe_jax.study.study import dry_run, execute
 
-__all__ = ["Cell", "cells", "dry_run", "run"]
+__all__ = ["Run", "dry_run", "execute", "plan"]

@@ -1,7 +1,7 @@
-"""A cell of a study in a process of its own: python -m pe_jax.study FOLDER
+"""A run of a study in its own process: python -m pe_jax.study FOLDER
 
-`FOLDER/cell.json` says what it is. Signals stop it as they stop `train.py`, and so does the end of
-its standard input: the study holds that open, and is gone then, however it ended.
+`FOLDER/run.json` describes it. Signals stop it as they stop `train.py`, and so does the end of its
+standard input: the study holds that open, and is gone then, however it ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
-from pe_jax.study.cell import make
+from pe_jax.study.process import execute_run
 
 
 def _stop_with_the_study() -> None:
@@ -31,5 +31,5 @@ def _stop_with_the_study() -> None:
 
 if __name__ == "__main__":
     _stop_with_the_study()
-    make(Path(sys.argv[1]))
+    execute_run(Path(sys.argv[1]))
     stopping.done()

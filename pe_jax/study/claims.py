@@ -1,6 +1,6 @@
-"""Claims of the paper, and of the article on its accepted version, and what a study says of them.
+"""Claims of the paper, and of the article on its accepted version, judged by a study.
 
-An effect is of one arm: a difference between groups of models, between two measures of them, or a
+An effect is of one arm: a difference between groups of models or between two measures of them, or a
 rank correlation over models. Its samples are seeds: the interval is the t distribution's, and says
 nothing of other pretrained models where the seeds are those of fine-tuning.
 """
@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pe_jax import properties
-from pe_jax.study.evidence import CHANGE, GLUE_MEAN, LOSS, LOSS_UNSEEN, SQUAD_F1, BySeed, Evidence
 from pe_jax.study.plan import KEPT
+from pe_jax.study.results import CHANGE, GLUE_MEAN, LOSS, LOSS_UNSEEN, SQUAD_F1, Values
 
 LEARNED = "learned_absolute"
 FIXED = ("sinusoidal_absolute", "sinusoidal_relative")
@@ -22,7 +22,7 @@ LEARNABLE = ("learnable_sinusoidal_absolute", "learnable_sinusoidal_relative")
 ABSOLUTE = (LEARNED, "sinusoidal_absolute", "learnable_sinusoidal_absolute")
 RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
 SINGLES = (*ABSOLUTE, *RELATIVE)
-OTHERS = tuple(one for one in SINGLES if one != LEARNED)
+OTHERS = tuple(name for name in SINGLES if name != LEARNED)
 
 _GROUPS = {
     SINGLES: "the six singles",
@@ -32,11 +32,12 @@ _GROUPS = {
     LEARNABLE: "learnable sinusoids",
     FIXED: "fixed sinusoids",
 }
+_LEVEL = 0.05
 
 
 class Influence(NamedTuple):
-    """Of a correlation: over how many models, the one without which it is the most different, and
-    what it is then."""
+    """Number of models in a correlation, the model whose removal changes it most, and the
+    correlation without that model."""
 
     models: int
     model: str
@@ -44,16 +45,16 @@ class Influence(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Of an effect.
+    """Samples of an effect.
 
     Attributes:
-      values: one for each seed.
-      p: where seeds are not what it is tested over.
-      limit: the greatest size that it can have.
-      between: of a difference, the two means that it is taken of; influence: of a correlation.
+      effects: one for each seed.
+      p: the p-value, if it is not that of a t-test over seeds.
+      limit: the greatest size that the effect can have.
+      between: the two means that a difference is taken of; influence: of a correlation.
     """
 
-    values: list[float]
+    effects: list[float]
     p: float | None = None
     limit: float = np.inf
     between: tuple[float, float] | None = None
@@ -61,39 +62,41 @@ class Samples(NamedTuple):
 
 
 class Effect(Protocol):
-    def samples(self, evidence: Evidence, arm: str) -> Samples: ...
+    def samples(self, values: Values, arm: str) -> Samples: ...
 
     def __str__(self) -> str: ...
 
 
 class Difference(NamedTuple):
-    """Between groups of models, by one measure; the mean of each group."""
+    """Difference between the means of two groups of models, or of two measures of one group.
+
+    Attributes:
+      other_models, other_measure: what is subtracted; each defaults to that of the minuend.
+    """
 
     measure: str
-    of: tuple[str, ...]
-    against: tuple[str, ...]
+    models: tuple[str, ...]
+    other_models: tuple[str, ...] = ()
+    other_measure: str = ""
 
-    def samples(self, evidence: Evidence, arm: str) -> Samples:
-        ours = evidence.mean(arm, self.of, self.measure)
-        return _minus(ours, evidence.mean(arm, self.against, self.measure))
-
-    def __str__(self) -> str:
-        return f"{self.measure}: {_named(self.of)} minus {_named(self.against)}"
-
-
-class Change(NamedTuple):
-    """Between two measures of the same models."""
-
-    measure: str
-    before: str
-    of: tuple[str, ...]
-
-    def samples(self, evidence: Evidence, arm: str) -> Samples:
-        after = evidence.mean(arm, self.of, self.measure)
-        return _minus(after, evidence.mean(arm, self.of, self.before))
+    def samples(self, values: Values, arm: str) -> Samples:
+        minuend = values.mean(arm, self.models, self.measure)
+        subtrahend = values.mean(
+            arm, self.other_models or self.models, self.other_measure or self.measure
+        )
+        seeds = sorted(minuend.keys() & subtrahend.keys())
+        if not seeds:
+            return Samples([])
+        a, b = (np.array([column[seed] for seed in seeds]) for column in (minuend, subtrahend))
+        return Samples((a - b).tolist(), between=(float(a.mean()), float(b.mean())))
 
     def __str__(self) -> str:
-        return f"{self.measure} minus {self.before}: {_named(self.of)}"
+        models, others = (
+            _GROUPS.get(group, ", ".join(group)) for group in (self.models, self.other_models)
+        )
+        if others:
+            return f"{self.measure}: {models} minus {others}"
+        return f"{self.measure} minus {self.other_measure}: {models}"
 
 
 class Ranks(NamedTuple):
@@ -103,28 +106,29 @@ class Ranks(NamedTuple):
     violation: str
     score: str
 
-    def samples(self, evidence: Evidence, arm: str) -> Samples:
+    def samples(self, values: Values, arm: str) -> Samples:
         models = [
             model
-            for model in evidence.models(arm)
+            for model in values.models(arm)
             if KEPT not in model  # The same encoding again.
-            and evidence.of(arm, model, self.violation)
-            and evidence.of(arm, model, self.score)
+            and values.by_seed(arm, model, self.violation)
+            and values.by_seed(arm, model, self.score)
         ]
         if len(models) < properties.MINIMUM_RUNS:
             return Samples([])
-        violations = [evidence.of(arm, model, self.violation)[0] for model in models]
-        scores = [evidence.of(arm, model, self.score) for model in models]
+        violations = [values.by_seed(arm, model, self.violation)[0] for model in models]
+        scores = [values.by_seed(arm, model, self.score) for model in models]
         seeds = sorted(set.intersection(*map(set, scores)))
-        by_seed = {str(seed): [one[seed] for one in scores] for seed in seeds}
-        mean = np.mean(list(by_seed.values()), axis=0)
-        found = properties.correlate({self.violation: violations}, {**by_seed, "mean": mean})
-        *each, whole = (one.spearman for one in found)
-        if whole is None:
+        columns = {str(seed): [by_seed[seed] for by_seed in scores] for seed in seeds}
+        mean = np.mean(list(columns.values()), axis=0)
+        *by_seed, of_mean = properties.correlate(
+            {self.violation: violations}, {**columns, "mean": mean}
+        )
+        if of_mean.spearman is None:
             return Samples([])
-        values = [one for one in each if one is not None]
-        influence = _influence(models, violations, [*by_seed.values()])
-        return Samples(values, found[-1].spearman_p, limit=1, influence=influence)
+        effects = [one.spearman for one in by_seed if one.spearman is not None]
+        influence = _influence(models, violations, [*columns.values()])
+        return Samples(effects, of_mean.spearman_p, limit=1, influence=influence)
 
     def __str__(self) -> str:
         return f"rank correlation of violations ({self.violation}) with {self.score}"
@@ -133,38 +137,20 @@ class Ranks(NamedTuple):
 def _influence(
     models: Sequence[str], violations: Sequence[float], scores: Sequence[Sequence[float]]
 ) -> Influence:
+    """Return the model that decides a correlation; `scores` has a column for each seed."""
     from scipy import stats
 
-    def mean(without: Sequence[int]) -> float:
-        """Over the seeds, which `scores` has one after another."""
+    def correlation(without: Sequence[int]) -> float:
         x = np.delete(violations, without)
-        each = [stats.spearmanr(x, np.delete(one, without)).statistic for one in scores]
+        each = [stats.spearmanr(x, np.delete(column, without)).statistic for column in scores]
         return float(np.nanmean(each))
 
-    most = max(range(len(models)), key=lambda n: abs(mean([n]) - mean([])))
-    return Influence(len(models), models[most], mean([most]))
-
-
-def _minus(one: BySeed, other: BySeed) -> Samples:
-    seeds = sorted(one.keys() & other.keys())
-    if not seeds:
-        return Samples([])
-    ours, theirs = (np.array([of[seed] for seed in seeds]) for of in (one, other))
-    between = float(ours.mean()), float(theirs.mean())
-    return Samples((ours - theirs).tolist(), between=between)
-
-
-def _named(models: tuple[str, ...]) -> str:
-    return _GROUPS.get(models, ", ".join(models))
+    most = max(range(len(models)), key=lambda n: abs(correlation([n]) - correlation([])))
+    return Influence(len(models), models[most], correlation([most]))
 
 
 class Claim(NamedTuple):
-    """A claim.
-
-    Attributes:
-      says: in our words; place: where it stands.
-      sign: of the effect, if the claim is right.
-    """
+    """A claim in our words, where it stands, its effect, and the sign of that if it is right."""
 
     says: str
     place: str
@@ -226,15 +212,21 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "Training makes a learned absolute table more local (the paper's becomes local)",
         "sections 5.2 and A.4, figure 5",
-        Change("vectors trained, local monotonicity", "vectors at the start, local monotonicity",
-               (LEARNED,)),
+        Difference(
+            "vectors trained, local monotonicity",
+            (LEARNED,),
+            other_measure="vectors at the start, local monotonicity",
+        ),
         -1,
     ),
     Claim(
         "and more nearly translation invariant (the paper's becomes nearly so)",
         "sections 5.2 and A.4, figure 5",
-        Change("vectors trained, translation invariance",
-               "vectors at the start, translation invariance", (LEARNED,)),
+        Difference(
+            "vectors trained, translation invariance",
+            (LEARNED,),
+            other_measure="vectors at the start, translation invariance",
+        ),
         -1,
     ),
     Claim(
@@ -246,8 +238,11 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "It tells near offsets apart and merges far ones",
         "section 5.1, figure 2; article",
-        Change("vectors trained, likeness of far offsets",
-               "vectors trained, likeness of near offsets", ("learned_relative",)),
+        Difference(
+            "vectors trained, likeness of far offsets",
+            ("learned_relative",),
+            other_measure="vectors trained, likeness of near offsets",
+        ),
         +1,
     ),
     *(
@@ -264,18 +259,17 @@ CLAIMS: tuple[Claim, ...] = (
             ("Asymmetry", "higher", "symmetry", +1),
         )
     ),
-)  # fmt: skip
+)
 
 
 class Verdict(NamedTuple):
-    """What one arm says of a claim.
+    """Verdict of one arm on a claim.
 
     Attributes:
-      n: seeds; 0 where cells are missing.
+      n: seeds; 0 where runs are missing.
       effect: its mean; low, high: the 95 % interval, None with one seed.
-      between: the two means that it is the difference of, None of a correlation; influence: of a
-        correlation.
       p: two-sided; q: of all claims together, by Benjamini and Hochberg.
+      between, influence: as in `Samples`.
     """
 
     claim: Claim
@@ -308,52 +302,52 @@ class Verdict(NamedTuple):
         return self.says == "undecided" and self.p is not None and self.p < _LEVEL
 
 
-_LEVEL = 0.05
-
-
-def judge(evidence: Evidence, arms: Sequence[str]) -> list[Verdict]:
-    """Every claim in every arm; false discoveries are controlled over all of them."""
+def judge(values: Values, arms: Sequence[str]) -> list[Verdict]:
+    """Judge every claim in every arm; false discoveries are controlled over all of them."""
     from scipy import stats  # Long to import.
 
-    verdicts = [_verdict(claim, arm, evidence) for claim in CLAIMS for arm in arms]
-    tested = [one.p for one in verdicts if one.p is not None]
+    verdicts = [_verdict(claim, arm, values) for claim in CLAIMS for arm in arms]
+    tested = [verdict.p for verdict in verdicts if verdict.p is not None]
     corrected = iter(stats.false_discovery_control(tested)) if tested else iter(())
-    return [one if one.p is None else one._replace(q=float(next(corrected))) for one in verdicts]
+    return [
+        verdict if verdict.p is None else verdict._replace(q=float(next(corrected)))
+        for verdict in verdicts
+    ]
 
 
-def _verdict(claim: Claim, arm: str, evidence: Evidence) -> Verdict:
+def _verdict(claim: Claim, arm: str, values: Values) -> Verdict:
     from scipy import stats
 
-    values, p, limit, between, influence = claim.effect.samples(evidence, arm)
-    if not values:
+    effects, p, limit, between, influence = claim.effect.samples(values, arm)
+    if not effects:
         return Verdict(claim, arm, 0)
-    mean = float(np.mean(values))
-    verdict = Verdict(claim, arm, len(values), mean, p=p, between=between, influence=influence)
-    if len(values) < 2:
+    mean = float(np.mean(effects))
+    verdict = Verdict(claim, arm, len(effects), mean, p=p, between=between, influence=influence)
+    if len(effects) < 2:
         return verdict
-    if _all_agree(values):
+    if _all_equal(effects):
         return verdict._replace(low=mean, high=mean)
-    test = stats.ttest_1samp(values, 0)
+    test = stats.ttest_1samp(effects, 0)
     low, high = np.clip(test.confidence_interval(0.95), -limit, limit).tolist()
     return verdict._replace(low=low, high=high, p=float(test.pvalue) if p is None else p)
 
 
-def models_above(evidence: Evidence, arm: str, measure: str, score: float) -> tuple[int, int]:
-    """How many models of an arm are above `score` by more than chance, of those with several seeds:
-    by Student's one-sided t-test over seeds, p < 0.025."""
+def models_above(values: Values, arm: str, measure: str, score: float) -> tuple[int, int]:
+    """Return how many models of an arm are above `score` by more than chance, and how many have
+    several seeds: by Student's one-sided t-test over seeds, p < 0.025."""
     from scipy import stats
 
-    found = [evidence.of(arm, model, measure) for model in evidence.models(arm)]
-    repeated = [[*by_seed.values()] for by_seed in found if len(by_seed) > 1]
+    columns = [[*values.by_seed(arm, model, measure).values()] for model in values.models(arm)]
+    repeated = [column for column in columns if len(column) > 1]
     above = [
-        values
-        for values in repeated
-        if not _all_agree(values)
-        and stats.ttest_1samp(values, score, alternative="greater").pvalue < _LEVEL / 2
+        column
+        for column in repeated
+        if not _all_equal(column)
+        and stats.ttest_1samp(column, score, alternative="greater").pvalue < _LEVEL / 2
     ]
     return len(above), len(repeated)
 
 
-def _all_agree(values: Sequence[float]) -> bool:
-    """Seeds that do tell nothing of chance."""
-    return bool(np.ptp(values) == 0)
+def _all_equal(samples: Sequence[float]) -> bool:
+    """Return whether seeds give one value, which says nothing of chance."""
+    return bool(np.ptp(samples) == 0)

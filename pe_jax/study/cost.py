@@ -1,9 +1,9 @@
-"""What the cells of a study cost: model FLOPs, and the hours that these take here."""
+"""Cost of a study: model FLOPs of its runs, and the hours that they take here."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +13,11 @@ from ml_collections import ConfigDict
 
 from pe_jax.console.markdown import table
 from pe_jax.data.tokenizer import load_tokenizer
+from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.flops import forward_flops
-from pe_jax.study.plan import MEASURES, PRETRAINING, Cell
-from pe_jax.study.state import is_done, seconds, to_make
+from pe_jax.study.plan import MEASURES, PRETRAINING, Run
+from pe_jax.study.state import to_execute
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.start import open_start
@@ -34,43 +35,89 @@ _ROWS: dict[str, tuple[int, int]] = {
 _TIMED_STEPS = 3
 
 
-def flops(cell: Cell, pretrained: Cell, model: BertConfig) -> float:
-    """Model FLOPs of a cell, roughly: the forward passes of its scores count too.
+class Costs(NamedTuple):
+    """Costs of a plan on this machine.
+
+    Attributes:
+      runs: all runs; done: the entries of those that are done, by name.
+      flops: of each run, by its name.
+      rate: FLOPs a second of a training step, on all cores.
+      jobs: runs executed side by side.
+    """
+
+    runs: list[Run]
+    done: dict[str, Json]
+    flops: dict[str, float]
+    rate: float
+    jobs: int
+
+    def hours(self, runs: Iterable[Run]) -> float:
+        """Return the hours to execute `runs`, at the speed of similar runs that are done."""
+        return sum(self.flops[run.name] / self._speed(run) for run in runs) / 3600
+
+    def _speed(self, run: Run) -> float:
+        """FLOPs a second of all jobs together: measured on runs of the same arm and kind that are
+        done, else `rate`."""
+        similar = [
+            other.name
+            for other in self.runs
+            if (other.arm, other.kind) == (run.arm, run.kind)
+            and self.done.get(other.name, {}).get("seconds")
+        ]
+        if not similar:
+            return self.rate
+        total = sum(self.done[name]["seconds"] for name in similar)
+        return self.jobs * sum(self.flops[name] for name in similar) / total
+
+
+def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
+    """Return the costs of a plan, after timing a training step of its first model."""
+    models = _models(runs)
+    pretrained = {run.folder: run for run in runs if run.kind == PRETRAINING}
+    flops = {}
+    for run in runs:
+        start = run.needs or run.folder
+        flops[run.name] = _flops(run, pretrained[start].config, models[start])
+    first = next(iter(pretrained.values()))
+    return Costs(runs, done, flops, _rate(first.config, models[first.folder]), jobs)
+
+
+def _flops(run: Run, pretrained: ConfigDict, model: BertConfig) -> float:
+    """Return the model FLOPs of a run, roughly; the forward passes of its scores count too.
 
     Args:
-      pretrained: the cell of `model`, which it is or starts from.
+      pretrained: the config of the pretraining of `model`, which is the run or its start.
     """
-    stages = pretraining.stage_configs(pretrained.config)
-    if cell.kind == MEASURES:
-        last, own = stages[-1], pretrained.config
-        scored = cell.config.score_examples * sum(s.steps for s in stages) // own.checkpoint_every
+    stages = pretraining.stage_configs(pretrained)
+    if run.kind == MEASURES:
+        last, steps = stages[-1], sum(stage.steps for stage in stages)
+        scored = run.config.score_examples * steps // pretrained.checkpoint_every
         return forward_flops(model, scored, last.length, last.max_predictions)
-    if cell.kind == PRETRAINING:
+    if run.kind == PRETRAINING:
         return sum(
             stage.steps * train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
             for stage in stages
         )
-    own, (rows, tokens) = cell.config, _ROWS[cell.kind]
-    times = 1 if not own.eval_every else -(-own.steps // own.eval_every)
-    seeds = len(own.seeds)
-    scored = seeds * rows * (times + len(cell.lengths))
-    return own.steps * train_flops(model, seeds * own.data.batch_size, tokens, 0) + forward_flops(
-        model, scored, tokens, 0
-    )
+    config, (rows, tokens) = run.config, _ROWS[run.kind]
+    times = 1 if not config.eval_every else -(-config.steps // config.eval_every)
+    seeds = len(config.seeds)
+    step = train_flops(model, seeds * config.data.batch_size, tokens, 0)
+    scored = seeds * rows * (times + len(run.lengths))
+    return config.steps * step + forward_flops(model, scored, tokens, 0)
 
 
-def _models(plan: Sequence[Cell]) -> dict[Path, BertConfig]:
-    """The models of a plan, by the folders of their pretraining. Those of an arm differ in their
-    encodings alone, so a published model is read once."""
-    of_arm: dict[str, ConfigDict] = {}
+def _models(runs: Iterable[Run]) -> dict[Path, BertConfig]:
+    """Return the models of a plan, by the folders of their pretraining. Those of an arm differ in
+    their encodings alone, so a published model is read once."""
+    arms: dict[str, ConfigDict] = {}
     models = {}
-    for cell in plan:
-        if cell.kind == PRETRAINING:
-            if cell.arm not in of_arm:
-                of_arm[cell.arm] = pretraining.resolve(cell.config)
-            config = of_arm[cell.arm].copy_and_resolve_references()
-            config.model.position = cell.position
-            models[cell.folder] = model_config(config, vocab_size=_vocab_size(config))
+    for run in runs:
+        if run.kind == PRETRAINING:
+            if run.arm not in arms:
+                arms[run.arm] = pretraining.resolve(run.config)
+            config = arms[run.arm].copy_and_resolve_references()
+            config.model.position = run.position
+            models[run.folder] = model_config(config, vocab_size=_vocab_size(config))
     return models
 
 
@@ -80,52 +127,8 @@ def _vocab_size(config: ConfigDict) -> int:
     return config.data.vocab_size
 
 
-class Costs(NamedTuple):
-    """Of a plan, on this machine.
-
-    Attributes:
-      plan: all cells.
-      flops: of each, by its folder.
-      rate: FLOPs a second of a training step, on all cores.
-      jobs: cells made side by side.
-    """
-
-    plan: list[Cell]
-    flops: dict[Path, float]
-    rate: float
-    jobs: int
-
-    def hours(self, some: Iterable[Cell]) -> float:
-        """To make `some` of the plan: at the speed of those of their arm and kind that are done,
-        else at `rate`."""
-        return sum(self.flops[cell.folder] / self._speed(cell) for cell in some) / 3600
-
-    def _speed(self, cell: Cell) -> float:
-        """FLOPs a second, of all jobs together."""
-        alike = [
-            one
-            for one in self.plan
-            if (one.arm, one.kind) == (cell.arm, cell.kind) and is_done(one) and seconds(one)
-        ]
-        if not alike:
-            return self.rate
-        return self.jobs * sum(self.flops[one.folder] for one in alike) / sum(map(seconds, alike))
-
-
-def costs(plan: list[Cell], jobs: int) -> Costs:
-    """The costs of a plan; times a training step of its first model."""
-    by_folder = {cell.folder: cell for cell in plan}
-    models = _models(plan)
-    own = {}
-    for cell in plan:
-        start = cell.needs or cell.folder
-        own[cell.folder] = flops(cell, by_folder[start], models[start])
-    first = next(cell for cell in plan if cell.kind == PRETRAINING)
-    return Costs(plan, own, _rate(first.config, models[first.folder]), jobs)
-
-
 def _rate(config: ConfigDict, model: BertConfig) -> float:
-    """FLOPs a second of a step of the first stage, on tokens that are all the same."""
+    """Return the FLOPs a second of a step of the first stage, on tokens that are all the same."""
     stage = pretraining.stage_configs(config)[0]
     program = pretraining.make_program(config, sharding.data_mesh(), model, 1)
     state = program.init()
@@ -137,24 +140,24 @@ def _rate(config: ConfigDict, model: BertConfig) -> float:
     for _ in range(_TIMED_STEPS):
         state, _ = step(state, batch)
     jax.block_until_ready(state)
-    one = train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
-    return _TIMED_STEPS * one / (time.perf_counter() - begin)
+    flops = train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
+    return _TIMED_STEPS * flops / (time.perf_counter() - begin)
 
 
 def cost_table(costs: Costs) -> str:
-    """What is to be made, and how long that takes: a row for each arm and kind."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in costs.plan:
-        groups.setdefault((cell.arm, cell.kind), []).append(cell)
-    left = to_make(costs.plan)  # Of the whole plan: a model may be made again for other kinds.
+    """Return a table of what is left and how long it takes: a row for each arm and kind."""
+    left = to_execute(costs.runs, costs.done)  # A model may be retrained for runs of other kinds.
     rows = []
-    for (arm, kind), some in groups.items():
-        own = [cell for cell in left if (cell.arm, cell.kind) == (arm, kind)]
-        tera = sum(costs.flops[one.folder] for one in some) / 1e12
-        rows.append([arm.replace("_", " "), kind, f"{len(some):,}", f"{sum(map(is_done, some)):,}",
-                     f"{len(own):,}", f"{tera:,.0f}", f"{costs.hours(own):.2f}"])  # fmt: skip
-    done = sum(map(is_done, costs.plan))
-    rows.append(["all", "", f"{len(costs.plan):,}", f"{done:,}", f"{len(left):,}", "",
-                 f"{costs.hours(left):.2f}"])  # fmt: skip
-    header = ["arm", "", "cells", "done", "to make", "TFLOPs", "hours to go"]
-    return "\n".join(table(header, rows))
+    for arm, kind in dict.fromkeys((run.arm, run.kind) for run in costs.runs):
+        group, group_left = (
+            [run for run in some if (run.arm, run.kind) == (arm, kind)]
+            for some in (costs.runs, left)
+        )
+        done = sum(run.name in costs.done for run in group)
+        tera = f"{sum(costs.flops[run.name] for run in group) / 1e12:,.0f}"
+        hours = f"{costs.hours(group_left):.2f}"
+        counts = [f"{count:,}" for count in (len(group), done, len(group_left))]
+        rows.append([arm.replace("_", " "), kind, *counts, tera, hours])
+    counts = [f"{len(some):,}" for some in (costs.runs, costs.done, left)]
+    rows.append(["all", "", *counts, "", f"{costs.hours(left):.2f}"])
+    return "\n".join(table(["arm", "", "runs", "done", "left", "TFLOPs", "hours to go"], rows))

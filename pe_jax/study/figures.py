@@ -1,33 +1,42 @@
-"""Figures 1 to 7 of a study: each model's are drawn by itself, in a folder beside the page.
+"""Figures of a study, in a folder beside the page: of each arm, and of some of its models.
 
-They need weights, which do not last as long as the study: the figures of a model stay as they are
-once its weights are gone, and so do its numbers, from which figure 1 is drawn for all models.
+Those of a model need its weights, which are seldom kept as long as the study: once drawn they stay
+as they are. The heat map and figure 1 are drawn from the results file, over all models of an arm.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from ml_collections import ConfigDict
 
+from pe_jax import properties
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import Json, file_name, read_json
+from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report import from_run, measure_properties, scores
-from pe_jax.study import heat_map
-from pe_jax.study.evidence import Evidence
-from pe_jax.study.plan import MEASURES, PRETRAINING, Cell, beside
-from pe_jax.study.state import has_weights, is_done
+from pe_jax.reports.property_report.scores_against_properties import heat_map
+from pe_jax.study.plan import KEPT, Run
+from pe_jax.study.results import (
+    GLUE,
+    GLUE_MEAN,
+    PROPERTIES,
+    SQUAD_F1,
+    Values,
+    finished,
+)
 
-_PARTS = "vectors,words,frequencies,evolution,scores,heads"
-_REPORT = "report.md"
+FOLDER = "figures"
+_PARTS = "vectors,words,frequencies,evolution,heads"
 
 
 class _Figure(NamedTuple):
-    """A figure: how its files begin, what it shows, and how many at most are side by side."""
+    """A figure: how its files begin, its title, and how many at most are side by side."""
 
     file: str
     title: str
@@ -35,7 +44,7 @@ class _Figure(NamedTuple):
 
 
 _OF_THE_ARM = (
-    _Figure(heat_map.FILE, "Heat map: violations against scores", 2),
+    _Figure("correlation", "Heat map: violations against scores", 2),
     _Figure(scores.FIGURE, "Figure 1: scores at full length", 1),
 )
 _OF_A_MODEL = (
@@ -48,53 +57,84 @@ _OF_A_MODEL = (
 )
 
 
-def draw(
-    own: Sequence[Cell], evidence: Evidence, measures: ConfigDict, out: Path
-) -> dict[str, Path]:
-    """The heat map of an arm, the figures of the models whose weights are there, and figure 1 of
-    all that were ever drawn.
+def model_folder(out: Path, arm: str, model: str) -> Path:
+    """Return the folder of a model's figures, for a page in `out`."""
+    return out / FOLDER / arm / file_name(model)
 
-    Args:
-      own: the arm's cells; evidence: of them.
-      measures: of `configs/properties.py`.
+
+def draw_arm(arm: str, results: Json, every: Values, folder: Path) -> None:
+    """Draw the heat maps of an arm and figure 1 over all its models, in `folder`."""
+    draw_heat_maps(arm, every, folder)
+    curves = {
+        name.model: entry["scores"]
+        for name, entry in finished(results)
+        if name.arm == arm and "scores" in entry and not entry["seed"]
+    }
+    if curves:
+        scores.draw(curves, folder / f"{scores.FIGURE}.png")
+
+
+def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
+    """Draw the correlations of violations with scores over the models of an arm.
+
+    A model's values are means over its seeds. The model that kept its positions is left out: its
+    encoding is there as well.
 
     Returns:
-      the models that have figures, and the folder in `out` of each.
+      the files, `correlation_*.png` in `folder`; none while too few models have scores that differ.
     """
-    heat_map.draw(own[0].arm, evidence, out)
-    models = [cell for cell in own if cell.kind == PRETRAINING and not cell.seed and is_done(cell)]
+    models = [model for model in every.models(arm) if KEPT not in model]
+
+    def column(measure: str) -> list[float]:
+        values = [[*every.by_seed(arm, model, measure).values()] for model in models]
+        return [float(np.mean(by_seed)) if by_seed else np.nan for by_seed in values]
+
+    violations = {f"{probe}, {name}": column(f"{probe}, {name}")
+                  for probe in ("words", "kernel") for name in PROPERTIES}  # fmt: skip
+    measured = np.isfinite([*violations.values()]).all(0)
+    columns: dict[str, list[float]] = {}
+    for name in (SQUAD_F1, *GLUE, GLUE_MEAN):
+        values = np.array(column(name))
+        known = values[np.isfinite(values) & measured]
+        if len(known) >= properties.MINIMUM_RUNS and np.ptp(known) > 0:
+            columns[name] = values.tolist()
+    if not columns:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    correlations = properties.correlate(violations, columns)
+    title = f"Violations against scores, {arm.replace('_', ' ')}"
+    return [
+        heat_map(kind, correlations, folder / f"correlation_{kind}.png", title)
+        for kind in ("pearson", "spearman")
+    ]
+
+
+def draw_model(model: Run, measures: ConfigDict, folder: Path) -> None:
+    """Draw the figures of a pretrained model, whose weights must be there, in `folder`.
+
+    Args:
+      measures: the config of the property report.
+    """
+    say(f"Drawing {model.name}")
     measures = measures.copy_and_resolve_references()
     measures.parts = _PARTS
-    for model in models:
-        scored = beside(model, MEASURES) / scores.SCORED
-        if has_weights(model.folder) and scored.is_dir():
-            _draw(model, measures, scored, out / file_name(model.model))
-    folders = {model.model: out / file_name(model.model) for model in models}
-    drawn = {model: at for model, at in folders.items() if (at / _REPORT).is_file()}
-    numbers: Json = {}
-    for at in drawn.values():
-        numbers |= read_json(at / "scores.json", f"Remove {at}, and write the page again.")
-    if numbers:
-        scores.draw(numbers, out / f"{scores.FIGURE}.png")
-    return drawn
+    with tempfile.TemporaryDirectory() as report:
+        measure_properties([from_run(model.folder)], measures, Path(report), where_possible=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(Path(report).glob("*.png")):
+            shutil.copyfile(path, folder / path.name)
 
 
-def _draw(model: Cell, measures: ConfigDict, scored: Path, at: Path) -> None:
-    say(f"Drawing {model.name}")
-    shutil.copytree(scored, at / scores.SCORED, dirs_exist_ok=True)  # It takes minutes to make.
-    measure_properties([from_run(model.folder)], measures, at, where_possible=True)
-    shutil.rmtree(at / scores.SCORED)
-
-
-def gallery(out: Path, drawn: Mapping[str, Path]) -> Iterator[str]:
-    """Lines for a page that is beside the arm's folder `out`: its figures, and those of each model,
-    all models' together."""
-    for figures, folders in ((_OF_THE_ARM, {out.name: out}), (_OF_A_MODEL, drawn)):
+def gallery(out: Path, arm: str) -> Iterator[str]:
+    """Yield the lines of a page in `out` that show the figures of an arm and of its models."""
+    folder = out / FOLDER / arm
+    models = sorted(path for path in folder.glob("*") if path.is_dir())
+    for figures, folders in ((_OF_THE_ARM, [folder]), (_OF_A_MODEL, models)):
         for figure in figures:
             links = [
-                f"![{figure.title}, {name}]({path.relative_to(out.parent)})"
-                for name, at in folders.items()
-                for path in sorted(at.glob(f"{figure.file}*.png"))
+                f"![{figure.title}, {model.name}]({path.relative_to(out)})"
+                for model in folders
+                for path in sorted(model.glob(f"{figure.file}*.png"))
             ]
             if links:
                 yield from [f"### {figure.title}", "", *_in_rows(links, figure.columns), ""]

@@ -1,9 +1,9 @@
-"""What a study runs: its cells, from its config.
+"""The runs of a study, from its config.
 
-A cell is one run or measurement in a folder of its own, done once that has a `done.json`:
+A run trains or measures in a folder of its own, and is complete once that has a `result.json`:
 
     S/from_scratch/pretraining/rope         a pretraining run
-    S/from_scratch/measures/rope            properties of that run
+    S/from_scratch/measures/rope            properties of that model
     S/from_scratch/squad/rope               fine-tuned from it, all seeds in one program
     S/from_scratch/pretraining/none, seed 1 pretrained again with another seed
 """
@@ -27,8 +27,8 @@ PRETRAINING, MEASURES = "pretraining", "measures"
 KEPT = ", kept"  # After the name of an encoding: with the published model's parameters.
 
 
-class Cell(NamedTuple):
-    """A run of a study, or a measurement of one.
+class Run(NamedTuple):
+    """A run of a study.
 
     Attributes:
       arm: of `ARMS`.
@@ -37,9 +37,9 @@ class Cell(NamedTuple):
         without options, and what else sets it apart.
       position: the encoding; seed: of pretraining.
       folder: where it goes.
-      needs: the folder of the cell that has to be done before; None if there is none.
+      needs: the folder of the run that has to be complete before; None if there is none.
       config: all of it, as `train.py` and `eval.py` take them.
-      lengths: of inputs, that it is scored on in the end as well.
+      lengths: other input lengths that it is scored on in the end.
     """
 
     arm: str
@@ -58,93 +58,106 @@ class Cell(NamedTuple):
 
     @property
     def settings(self) -> str:
-        """A digest of what the cell's numbers depend on, wherever the study stands."""
+        """A digest of what the run's numbers depend on, wherever the study stands."""
         config = self.config.copy_and_resolve_references()
         if self.needs and "init" in config:
             config.init = self.needs.name
         return workdir.identity(config, json.dumps(self.lengths))
 
 
-def cells(config: ConfigDict, folder: Path) -> list[Cell]:
-    """The cells of the study in `folder`, in the order of their making, so that whatever is done at
-    any time compares encodings: in each arm what its config names first, then the rest, then
-    repetitions; within each model by model, whole, so that few weights are needed at a time.
+def plan(config: ConfigDict, folder: Path) -> list[Run]:
+    """Return the runs of the study in `folder`, in the order of their execution.
+
+    What is done at any time compares encodings: in each arm the encodings of `first` come before
+    those of `then`, and repeated seeds last. All runs of a model follow its pretraining, so that
+    few weights are needed at a time.
 
     Raises:
       ValueError: for an encoding that is not known, or named twice.
     """
     arms = [arm for arm in ARMS if arm == "from_scratch" or config.published]
     rounds = [_rounds(config, arm, folder) for arm in arms]
-    plan = [cell for of_all in zip(*rounds) for of_one in of_all for cell in of_one]
-    models = [cell.name for cell in plan if cell.kind == PRETRAINING]
+    runs = [run for arms_round in zip(*rounds) for arm_runs in arms_round for run in arm_runs]
+    models = [run.name for run in runs if run.kind == PRETRAINING]
     if twice := sorted({name for name in models if models.count(name) > 1}):
         raise ValueError(
             f"A study has each model once; it has {', '.join(twice)} twice. Models are named "
             "without the options of encodings: compare options in studies of their own."
         )
-    return plan
+    return runs
 
 
-def _rounds(config: ConfigDict, arm: str, folder: Path) -> tuple[list[Cell], ...]:
-    own, tasks = config[arm], split_names(config.tasks)
-    model = lambda *args, **options: _pretrained(config, arm, folder, *args, **options)
-    kept = [model(one, 0, kept=True) for one in positions(own.kept)]
-    first = [model(one, 0) for one in positions(own.first)]
-    then = [model(one, 0) for one in positions(own.then)]
-    again = [model(one, seed) for seed in own.repeats for one in positions(own.first)]
+def _rounds(config: ConfigDict, arm: str, folder: Path) -> tuple[list[Run], ...]:
+    """Return the runs of `first`, of `then`, and of the repeated seeds."""
+    settings, tasks = config[arm], split_names(config.tasks)
+    first, then, kept = (
+        positions(names) for names in (settings.first, settings.then, settings.kept)
+    )
+
+    def pretrained(position: str, seed: int = 0, keep: bool = False) -> Run:
+        return _pretraining(config, arm, folder, position, seed, keep)
+
+    models = [pretrained(position, keep=True) for position in kept]
+    models += [pretrained(position) for position in first]
+    repeats = [pretrained(position, seed) for seed in settings.repeats for position in first]
     return (
-        [*_whole(config, [*kept, *first], tasks)],
-        [*_whole(config, then, tasks)],
-        [*_whole(config, again, [])],
+        [*_with_dependents(config, models, tasks)],
+        [*_with_dependents(config, [pretrained(position) for position in then], tasks)],
+        [*_with_dependents(config, repeats, [])],
     )
 
 
-def _whole(config: ConfigDict, models: Sequence[Cell], tasks: Sequence[str]) -> Iterator[Cell]:
+def _with_dependents(
+    config: ConfigDict, models: Sequence[Run], tasks: Sequence[str]
+) -> Iterator[Run]:
+    """Yield each pretraining run, and the runs that measure or fine-tune its model."""
     for model in models:
         yield model
-        yield _measured(model, config)
+        yield _measures(model, config)
         for task in tasks:
-            yield _finetuned(model, task, config)
+            yield _finetuning(model, task, config)
 
 
-def beside(model: Cell, kind: str) -> Path:
-    """The folder of the cell of another kind that starts from `model`."""
+def beside(model: Run, kind: str) -> Path:
+    """Return the folder of the run of another kind that starts from `model`."""
     return model.folder.parent.parent / kind / model.folder.name
 
 
 def positions(text: str) -> list[str]:
-    """Names of encodings joined by commas; `paper` stands for the paper's 13."""
-    wanted = {"paper": encodings.PAPER}
-    return [one for name in split_names(text) for one in wanted.get(name, (name,))]
+    """Split names of encodings joined by commas; `paper` stands for the paper's 13."""
+    groups = {"paper": encodings.PAPER}
+    return [member for name in split_names(text) for member in groups.get(name, (name,))]
 
 
-def _pretrained(
-    config: ConfigDict, arm: str, folder: Path, position: str, seed: int, *, kept: bool = False
-) -> Cell:
-    own = config[arm].pretraining.copy_and_resolve_references()
-    own.model.position = position
-    own.seed = seed
-    own.data.source, own.data.validation = config.text, config.held_out_text
-    own.data.data_dir = config.data_dir
+def _pretraining(
+    config: ConfigDict, arm: str, folder: Path, position: str, seed: int, keep: bool
+) -> Run:
+    settings = config[arm].pretraining.copy_and_resolve_references()
+    settings.model.position = position
+    settings.seed = seed
+    settings.data.source, settings.data.validation = config.text, config.held_out_text
+    settings.data.data_dir = config.data_dir
     if arm == "replaced":
-        own.init, own.keep_position = config.published, kept
+        settings.init, settings.keep_position = config.published, keep
     else:
-        own.init = ""
-    model = without_options(position) + (KEPT if kept else "") + (f", seed {seed}" * bool(seed))
-    at = folder / arm / PRETRAINING / model
-    return Cell(arm, PRETRAINING, model, position, seed, at, None, own)
+        settings.init = ""
+    model = without_options(position) + (KEPT if keep else "") + (f", seed {seed}" * bool(seed))
+    path = folder / arm / PRETRAINING / model
+    return Run(arm, PRETRAINING, model, position, seed, path, None, settings)
 
 
-def _measured(model: Cell, config: ConfigDict) -> Cell:
-    measures = config.measures.copy_and_resolve_references()
-    at = beside(model, MEASURES)
-    return model._replace(kind=MEASURES, folder=at, needs=model.folder, config=measures)
+def _measures(model: Run, config: ConfigDict) -> Run:
+    settings = config.measures.copy_and_resolve_references()
+    path = beside(model, MEASURES)
+    return model._replace(kind=MEASURES, folder=path, needs=model.folder, config=settings)
 
 
-def _finetuned(model: Cell, task: str, config: ConfigDict) -> Cell:
-    own = (config.squad if task == "squad" else config.glue).copy_and_resolve_references()
-    own.task, own.steps, own.init = task, config.steps[task], str(model.folder)
-    own.data.data_dir = config.data_dir
-    at = beside(model, task)
+def _finetuning(model: Run, task: str, config: ConfigDict) -> Run:
+    settings = (config.squad if task == "squad" else config.glue).copy_and_resolve_references()
+    settings.task, settings.steps, settings.init = task, config.steps[task], str(model.folder)
+    settings.data.data_dir = config.data_dir
+    path = beside(model, task)
     lengths = tuple(config.lengths) if task == "squad" else ()
-    return model._replace(kind=task, folder=at, needs=model.folder, config=own, lengths=lengths)
+    return model._replace(
+        kind=task, folder=path, needs=model.folder, config=settings, lengths=lengths
+    )

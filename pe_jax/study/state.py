@@ -1,78 +1,150 @@
-"""Which cells of a study are done, by what is in their folders."""
+"""State of a study: the runs that are done, from the results file and the folders of the runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pe_jax.files import read_json
-from pe_jax.study.cell import DONE
-from pe_jax.study.plan import PRETRAINING, Cell
+from ml_collections import ConfigDict
+
+from pe_jax.configs import study as shipped
+from pe_jax.console.markdown import table
+from pe_jax.files import Json, read_json, write_text
+from pe_jax.schema import flatten
+from pe_jax.study.plan import Run
+from pe_jax.study.process import RESULT
+from pe_jax.study.results import FILE
 
 _TIMES = "times.jsonl"
+_FIX = "Remove it, and start the study again."
 
 
-def is_done(cell: Cell) -> bool:
-    return (cell.folder / DONE).is_file()
-
-
-def check(plan: Sequence[Cell]) -> None:
-    """Makes sure that what is done was made with the settings that the plan has now.
+def load(folder: Path) -> Json:
+    """Return the results of the study in `folder`.
 
     Raises:
-      ValueError: naming the cells that were not.
+      ValueError: if there is no study, or its results file is damaged.
     """
-    way_out = "Remove its folder, and start the study again."
-    other = [
-        cell
-        for cell in plan
-        if is_done(cell) and read_json(cell.folder / DONE, way_out).get("settings") != cell.settings
+    path = folder / FILE
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} holds no study: there is no {path}. Give the --workdir of train.py "
+            "--config=configs/study.py."
+        )
+    return read_json(path, "Remove it: the study's command writes it again from its runs.")
+
+
+def save(config: ConfigDict, runs: Sequence[Run], done: Mapping[str, Json], folder: Path) -> None:
+    """Write the results file of the study in `folder`; `done` has the entries of finished runs."""
+    path = folder / FILE
+    values = json.loads(config.to_json_best_effort())
+    defaults = flatten(json.loads(shipped.get_config().to_json_best_effort()))
+    options = [
+        f"--config.{key}={value}"
+        for key, value in flatten(values).items()
+        if value != defaults.get(key)
     ]
+    table_1 = load(folder)["table_1"] if path.is_file() else None
+    entries = {run.name: done.get(run.name) for run in runs}
+    write(path, {"config": values, "options": options, "table_1": table_1, "runs": entries})
+
+
+def write(path: Path, results: Json) -> None:
+    write_text(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+
+
+def finished_entries(runs: Sequence[Run], folder: Path) -> dict[str, Json]:
+    """Return the entries of the runs that are done, by name.
+
+    A run is done if its folder says so, or the results file, which is enough to continue a study
+    elsewhere.
+    """
+    saved = load(folder)["runs"] if (folder / FILE).is_file() else {}
+    entries = {run.name: finished_entry(run) or saved.get(run.name) for run in runs}
+    return {name: entry for name, entry in entries.items() if entry}
+
+
+def finished_entry(run: Run) -> Json | None:
+    """Return what the run's process has written, or None if the run is not complete."""
+    path = run.folder / RESULT
+    if not path.is_file():
+        return None
+    facts = {"position": run.position, "seed": run.seed}
+    return facts | read_json(path, _FIX) | {"seconds": seconds(run)}
+
+
+def check(runs: Sequence[Run], done: Mapping[str, Json]) -> None:
+    """Check that finished runs have the settings that the plan has now.
+
+    Raises:
+      ValueError: naming the runs that have others.
+    """
+    other = [run.name for run in runs
+             if run.name in done and done[run.name]["settings"] != run.settings]  # fmt: skip
     if other:
-        names = ", ".join(cell.name for cell in other[:3])
         more = f" and {len(other) - 3} more" if len(other) > 3 else ""
         raise ValueError(
-            f"{names}{more}: made with other settings than these. Give those that the study was "
-            "begun with (its config.json has them), or remove the folders of these cells to make "
-            "them again, or take another --workdir."
+            f"{', '.join(other[:3])}{more}: made with other settings than these. Give those that "
+            f"the study was begun with (its {FILE} has them), or another --workdir. To repeat "
+            f"these runs, remove their folders, and their entries in {FILE}."
         )
 
 
-def seconds(cell: Cell) -> float:
-    """What a cell's processes took, all starts together; 0 before the first has ended."""
-    path = cell.folder / _TIMES
+def seconds(run: Run) -> float:
+    """Return what the run's processes took, all starts together."""
+    path = run.folder / _TIMES
     return sum(map(json.loads, path.read_text().splitlines())) if path.is_file() else 0.0
 
 
-def add_seconds(cell: Cell, more: float) -> None:
-    with (cell.folder / _TIMES).open("a", encoding="utf-8") as file:
+def add_seconds(run: Run, more: float) -> None:
+    with (run.folder / _TIMES).open("a", encoding="utf-8") as file:
         file.write(f"{more:.1f}\n")
 
 
-def to_make(plan: Sequence[Cell]) -> list[Cell]:
-    """What is not done; and models whose weights are gone, where others that start from them are
-    not done: so the small files of a study are enough to go on with it elsewhere."""
-    missing = [cell for cell in plan if not is_done(cell)]
-    needed = {cell.needs for cell in missing}
+def to_execute(runs: Sequence[Run], done: Collection[str]) -> list[Run]:
+    """Return what is not done, and the models without weights that it starts from."""
+    needed = {run.needs for run in runs if run.name not in done}
     return [
-        cell
-        for cell in plan
-        if not is_done(cell) or (cell.folder in needed and not has_weights(cell.folder))
+        run
+        for run in runs
+        if run.name not in done or (run.folder in needed and not has_weights(run.folder))
     ]
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a model is there to start from."""
+    """Return whether there are weights of a model to start from."""
     return any((folder / "checkpoints").glob("*"))
 
 
-def is_ready(cell: Cell) -> bool:
-    """Whether what it needs is there."""
-    return cell.needs is None or ((cell.needs / DONE).is_file() and has_weights(cell.needs))
+def is_ready(run: Run) -> bool:
+    """Return whether the model that the run needs is complete."""
+    return run.needs is None or ((run.needs / RESULT).is_file() and has_weights(run.needs))
 
 
-def restarted(cell: Cell) -> None:
-    """A model that is made again is not done until then."""
-    if cell.kind == PRETRAINING:
-        (cell.folder / DONE).unlink(missing_ok=True)
+def progress_table(
+    runs: Sequence[Run],
+    done: Collection[str],
+    running: Collection[str] = (),
+    failed: Collection[str] = (),
+) -> str:
+    """Return a table for each arm: a row for each model, a column for each kind of run.
+
+    Args:
+      done, running, failed: names of runs.
+    """
+
+    def mark(name: str) -> str:
+        if name not in names:
+            return ""
+        words = {"now": running, "failed": failed, "done": done}
+        return next((word for word, members in words.items() if name in members), "·")
+
+    names = {run.name for run in runs}
+    tables = []
+    for arm in dict.fromkeys(run.arm for run in runs):
+        models = dict.fromkeys(run.model for run in runs if run.arm == arm)
+        kinds = list(dict.fromkeys(run.kind for run in runs if run.arm == arm))
+        rows = [[model, *(mark(f"{arm}/{kind}/{model}") for kind in kinds)] for model in models]
+        tables.append("\n".join(table([arm.replace("_", " "), *kinds], rows)))
+    return "\n\n".join(tables)

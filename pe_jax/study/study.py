@@ -1,4 +1,4 @@
-"""Makes the cells of a study: several at a time, each in a process of its own, in any starts."""
+"""Execution of a study: several runs at a time, each in its own process, resumed by any start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,126 +14,132 @@ from ml_collections import ConfigDict
 
 from pe_jax.console import stopping
 from pe_jax.console.terminal import say, tell
-from pe_jax.files import write_text
-from pe_jax.study.cell import describe
+from pe_jax.files import Json, write_text
+from pe_jax.study import state
 from pe_jax.study.cost import Costs, cost_table, costs
-from pe_jax.study.plan import Cell, cells
-from pe_jax.study.progress import progress_table
-from pe_jax.study.state import (
-    add_seconds,
-    check,
-    has_weights,
-    is_done,
-    is_ready,
-    restarted,
-    to_make,
-)
+from pe_jax.study.plan import Run, plan
+from pe_jax.study.process import RESULT, describe
 from pe_jax.training import workdir
 
 LOG = "log.txt"
 _POLL = 0.2  # Seconds.
 
 
-class _Running(NamedTuple):
-    cell: Cell
+def dry_run(config: ConfigDict, folder: Path) -> str:
+    """Return a table of what is left in `folder`, and how long it takes here; execute nothing."""
+    runs = plan(config, folder)
+    return cost_table(costs(runs, state.finished_entries(runs, folder), config.jobs))
+
+
+def execute(config: ConfigDict, folder: Path) -> str:
+    """Execute every run that is not done, write `results.json`, and return a table of all runs.
+
+    A run that fails is left, with those that need it; the others go on.
+
+    Raises:
+      ValueError: if another process has the folder, or runs in it have other settings.
+      OSError: if runs failed, with the files that say why.
+      Interrupted: after SIGTERM or Ctrl-C, once all processes have saved.
+    """
+    runs = plan(config, folder)
+    state.check(runs, state.finished_entries(runs, folder))
+    with workdir.occupied(folder) as check_lock, stopping.deferred() as stop_requests:
+        done = state.finished_entries(runs, folder)
+        tell("Study", f"{folder}: {len(runs):,} runs, {len(done):,} of them done")
+
+        def save(running: Sequence[Run], failed: Sequence[Run]) -> None:
+            check_lock()
+            state.save(config, runs, done, folder)
+            names = ([run.name for run in some] for some in (running, failed))
+            write_text(folder / "progress.md", state.progress_table(runs, done, *names) + "\n")
+
+        failed = _execute(costs(runs, done, config.jobs), stop_requests, save)
+    if failed:
+        logs = "\n".join(f"  {run.name}: {run.folder / LOG}" for run in failed)
+        raise OSError(f"{len(failed)} runs failed; the same command tries them again:\n{logs}")
+    return state.progress_table(runs, done)
+
+
+class _Process(NamedTuple):
+    run: Run
     process: subprocess.Popen[bytes]
     since: float
 
 
-def dry_run(config: ConfigDict, folder: Path) -> str:
-    """What is to be made in `folder`, and how long that takes here; makes nothing."""
-    return cost_table(costs(cells(config, folder), config.jobs))
+def _execute(
+    costs: Costs,
+    stop_requests: Callable[[], int],
+    save: Callable[[Sequence[Run], Sequence[Run]], None],
+) -> list[Run]:
+    """Execute what is left, `costs.jobs` runs at a time, until all is done or a signal arrives.
 
+    Args:
+      costs: of the plan; entries of runs that end are added to its `done`.
+      save: is called with the runs that are running and those that failed whenever these change.
 
-def run(config: ConfigDict, folder: Path) -> str:
-    """Makes every cell that is not done; returns a table of all.
-
-    A cell that fails is left, with those that need it; the others go on.
-
-    Raises:
-      ValueError: if another process has the folder, or cells in it have other settings.
-      OSError: if cells failed, with the files that say why.
-      Interrupted: after SIGTERM or Ctrl-C, once all processes have saved.
+    Returns:
+      the runs that failed.
     """
-    plan = cells(config, folder)
-    check(plan)
-    with workdir.occupied(folder) as held, stopping.deferred() as asked:
-        workdir.claim(folder, config)
-        tell("Study", f"{folder}: {len(plan):,} cells, {sum(map(is_done, plan)):,} of them done")
-        failed = _make(costs(plan, config.jobs), asked, held, folder / "progress.md")
-    if failed:
-        logs = "\n".join(f"  {cell.name}: {cell.folder / LOG}" for cell in failed)
-        raise OSError(f"{len(failed)} cells failed; the same command tries them again:\n{logs}")
-    return progress_table(plan)
+    waiting = state.to_execute(costs.runs, costs.done)
+    processes: dict[int, _Process] = {}  # By share of the cores.
+    failed: list[Run] = []
+    terminated: set[int] = set()
 
+    def running() -> list[Run]:
+        return [process.run for process in processes.values()]
 
-def _make(
-    costs: Costs, asked: Callable[[], int], held: Callable[[], None], progress: Path
-) -> list[Cell]:
-    """Makes what is left, `costs.jobs` cells at a time, until all is done or a signal asks to stop;
-    returns the cells that failed."""
-    waiting = to_make(costs.plan)
-    running: dict[int, _Running] = {}  # By share of the cores.
-    failed: list[Cell] = []
-    told: set[int] = set()
-
-    def show() -> None:
-        now = [one.cell.folder for one in running.values()]
-        table = progress_table(costs.plan, now, [cell.folder for cell in failed])
-        write_text(progress, f"{table}\n")
-
-    for cell in waiting:
-        if not has_weights(cell.folder):
-            restarted(cell)
-    while running or (not asked() and any(map(is_ready, waiting))):
+    for run in waiting:
+        if not state.has_weights(run.folder):  # A model is not complete while it is retrained.
+            (run.folder / RESULT).unlink(missing_ok=True)
+    save([], failed)
+    while processes or (not stop_requests() and any(map(state.is_ready, waiting))):
         for share in range(costs.jobs):
-            ready = next(filter(is_ready, waiting), None)
-            if share not in running and ready and not asked():
-                held()
+            ready = next(filter(state.is_ready, waiting), None)
+            if share not in processes and ready and not stop_requests():
                 waiting.remove(ready)
-                running[share] = _started(ready, _cores(share, costs.jobs))
-                show()
+                save([*running(), ready], failed)
+                processes[share] = _start(ready, _cores(share, costs.jobs))
         time.sleep(_POLL)
-        for share, one in list(running.items()):
-            if asked() and share not in told:  # A second signal would end it at once.
-                one.process.terminate()
-                told.add(share)
-            if one.process.poll() is not None:
-                del running[share]
-                add_seconds(one.cell, time.monotonic() - one.since)
-                if not is_done(one.cell) and not asked():
-                    failed.append(one.cell)
-                _tell_end(one, costs, [*waiting, *(other.cell for other in running.values())])
-                show()
+        for share, (run, process, since) in list(processes.items()):
+            if stop_requests() and share not in terminated:  # A second signal ends it at once.
+                process.terminate()
+                terminated.add(share)
+            if process.poll() is not None:
+                del processes[share]
+                state.add_seconds(run, time.monotonic() - since)
+                if entry := state.finished_entry(run):
+                    costs.done[run.name] = entry
+                elif not stop_requests():
+                    failed.append(run)
+                _report_end(run, entry, costs, [*waiting, *running()])
+                save(running(), failed)
     return failed
 
 
-def _started(cell: Cell, cores: tuple[int, ...]) -> _Running:
-    describe(cell, cores)
-    with open(cell.folder / LOG, "ab") as log:
-        command = [sys.executable, "-m", "pe_jax.study", str(cell.folder)]
+def _start(run: Run, cores: tuple[int, ...]) -> _Process:
+    describe(run, cores)
+    with open(run.folder / LOG, "ab") as log:
+        command = [sys.executable, "-m", "pe_jax.study", str(run.folder)]
         # In a session of its own: Ctrl-C reaches it through the study alone.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
         )
-    return _Running(cell, process, time.monotonic())
+    return _Process(run, process, time.monotonic())
 
 
 def _cores(share: int, jobs: int) -> tuple[int, ...]:
-    """Of one of so many jobs; empty for all cores, or where a system has no such thing."""
+    """Return the cores of one of `jobs` processes; none if it may use all, or cannot choose."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return ()
     cores = sorted(os.sched_getaffinity(0))
     return tuple(cores[share::jobs]) or (cores[share % len(cores)],)
 
 
-def _tell_end(one: _Running, costs: Costs, left: list[Cell]) -> None:
-    minutes = (time.monotonic() - one.since) / 60
-    how = "done" if is_done(one.cell) else "stopped, or failed"
-    done = sum(map(is_done, costs.plan))
+def _report_end(run: Run, entry: Json | None, costs: Costs, left: Sequence[Run]) -> None:
     tell(
-        f"{done:,}/{len(costs.plan):,}",
-        f"{one.cell.name}: {how} after {minutes:.1f} min; {costs.hours(left):.1f} hours to go",
+        f"{len(costs.done):,}/{len(costs.runs):,}",
+        f"{run.name}: {'done' if entry else 'stopped, or failed'} after "
+        f"{state.seconds(run) / 60:.1f} min; {costs.hours(left):.1f} hours to go",
     )
-    if not is_done(one.cell):
-        say(f"          {one.cell.folder / LOG}")
+    if not entry:
+        say(f"          {run.folder / LOG}")

@@ -51,6 +51,7 @@ STUDY: dict[str, Schema] = {
             "jobs": integer(1, 10**4),
             "tasks": some_of(TASKS),
             "lengths": several(LENGTH),
+            "figures": text(),
             **within("steps", dict.fromkeys(TASKS, COUNT)),
             **{key: kind for arm in ARMS for key, kind in within(arm, _OF_AN_ARM).items()},
             **{key: kind for part in _PARTS for key, kind in part.kinds.items()},

@@ -38,16 +38,7 @@ def write_tables(folders: list[Path], config: ConfigDict, out: Path) -> str:
             f"None of {len(folders)} runs has finished: no results.json in "
             f"{', '.join(unfinished) or 'any folder'}. Give --runs='RUNS/*' of fine-tuning runs."
         )
-    known = {run.position: None for run in runs} | dict.fromkeys(encodings.PAPER)
-    if config.baseline not in known:
-        raise ValueError(
-            f"No run has config.baseline={config.baseline!r}.{did_you_mean(config.baseline, known)}"
-        )
-    tables = []
-    for name in TITLES:
-        mine = [run for run in runs if run.columns()[0].table == name]
-        if mine:
-            tables.append(build(name, mine, config))
+    tables = build_all(runs, config)
     pages = {table.name: formats.markdown(table) for table in tables}
     for table in tables:
         write_text(out / f"{table.name}.md", pages[table.name])
@@ -65,6 +56,30 @@ def write_tables(folders: list[Path], config: ConfigDict, out: Path) -> str:
     page = "\n".join(pages.values())
     write_text(out / "tables.md", page)
     return page
+
+
+def build_all(runs: list[Results], config: ConfigDict) -> list[Table]:
+    """The tables that have a run.
+
+    Raises:
+      ValueError: if no run has the baseline.
+    """
+    known = {run.position: None for run in runs} | dict.fromkeys(encodings.PAPER)
+    if config.baseline not in known:
+        raise ValueError(
+            f"No run has config.baseline={config.baseline!r}.{did_you_mean(config.baseline, known)}"
+        )
+    tables = []
+    for name in TITLES:
+        mine = [run for run in runs if run.columns()[0].table == name]
+        if mine:
+            tables.append(build(name, mine, config))
+    return tables
+
+
+def tables_page(runs: list[Results], config: ConfigDict) -> str:
+    """Both tables as Markdown, without writing files."""
+    return "\n".join(map(formats.markdown, build_all(runs, config)))
 
 
 def build(name: str, runs: list[Results], config: ConfigDict) -> Table:

@@ -1,0 +1,316 @@
+"""The page of a study: tables, verdicts and figures, from its results file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pe_jax.configs import tables as tables_config
+from pe_jax.console.markdown import table
+from pe_jax.console.terminal import counted
+from pe_jax.files import Json
+from pe_jax.reports.paper_tables import Results as TaskResults
+from pe_jax.reports.paper_tables import tables_page
+from pe_jax.study.claims import Verdict, judge, models_above
+from pe_jax.study.figures import gallery
+from pe_jax.study.plan import KEPT, TASKS
+from pe_jax.study.results import (
+    BEST,
+    CHANGE,
+    FILE,
+    GLUE,
+    GLUE_MEAN,
+    LOSS,
+    LOSS_UNSEEN,
+    PROPERTIES,
+    SQUAD_EXACT,
+    SQUAD_F1,
+    BySeed,
+    Name,
+    Values,
+    finished,
+    trivial_scores,
+    values,
+)
+
+SETTINGS = "settings.md"  # Beside the page: its section on settings, written by hand.
+_ABOUT_CLAIMS = """\
+An effect is a mean over seeds, with Student's interval: of fine-tuning's seeds, which share one
+pretrained model, or of pretraining's. p is two-sided (of rank correlations, by permuting the
+models), q that of Benjamini and Hochberg over the whole table, where every p moves the q of others;
+a verdict needs q < 0.05, and is about the direction of an effect alone. Its size shows beside the
+two means that it is the difference of: a table may become more nearly invariant, and stay far from
+it. Of a correlation, the same column has the model without which it is most different: few models
+decide."""
+_ABOUT_SCORES = """\
+Mean ± sample standard deviation over seeds; losses in nats, at the length of the last stage; scores
+in points. Added by unseen lengths: the loss at that length of the last checkpoint before training
+there, minus its loss at the length it was trained on. A trivial answer: the first sentence of the
+context, the better of two constant labels. Models above it: by Student's one-sided t-test over
+seeds, p < 0.025, not corrected; where few are, a score tells models apart by little."""
+_TRIVIAL, _ABOVE = "*a trivial answer*", "*models above it*"
+_ABOUT_SELECTION = """\
+Points by which each seed's best step on the validation set is above the step that is best on
+held-out training data; the paper reports the former for SQuAD."""
+_ABOUT_PROPERTIES = """\
+Violations, 0 where the property holds: of the dot products of position vectors, before and after
+training; of the logits of identical words in the first layer; of the offset kernel, the mean over
+layers. Local monotonicity is within 10 offsets, 0.5 without any order."""
+_TITLES = {"from_scratch": "From scratch", "replaced": "Positions replaced"}
+
+
+def page(results: Json, out: Path) -> str:
+    """Return the text of the page of a study.
+
+    Args:
+      results: the content of a results file (`pe_jax.study.results`).
+      out: the folder of the page; it shows the figures in `figures/`, and the section on settings
+        in `settings.md`, if there is one.
+    """
+    every = values(results)
+    arms = list(dict.fromkeys(name.partition("/")[0] for name in results["runs"]))
+    sections = [_head(results, arms), _claims(judge(every, arms))]
+    for arm in arms:
+        sections += [
+            _scores(arm, every, trivial_scores(results, arm)),
+            _paper_tables(arm, results),
+            _properties(arm, every),
+            _figures(arm, out),
+        ]
+    sections += [_table_1(results), _selection_bias(arms, every)]
+    if (out / SETTINGS).is_file():
+        sections.append((out / SETTINGS).read_text(encoding="utf-8"))
+    sections.append(_origin(results))
+    return "\n".join(section for section in sections if section)
+
+
+def _section(title: str, *blocks: Sequence[str]) -> str:
+    """Return a heading and blocks of lines, separated by empty lines."""
+    return "\n".join([f"## {title}", "", *(line for block in blocks for line in (*block, ""))])
+
+
+def _head(results: Json, arms: Sequence[str]) -> str:
+    config, runs = results["config"], results["runs"]
+    models = ["a BERT-mini from scratch"]
+    models += ["a published BERT with its positions replaced"] * ("replaced" in arms)
+    done = sum(entry is not None for entry in runs.values())
+    return "\n".join(
+        [
+            "# The paper's comparison, on a small scale",
+            "",
+            f"Models: {' and '.join(models)}; {len(config['glue']['seeds'])} seeds of fine-tuning. "
+            "**No number here is comparable with the paper's**: its models are BERT-base and "
+            "BERT-medium, trained on all of Wikipedia and BooksCorpus for days and fine-tuned for "
+            f"epochs; its questions are SQuAD's own, ours `{config['squad']['data']['train']}`. "
+            "What can be compared is the direction of differences between encodings that were all "
+            "trained alike, on tasks that these models learn at all: the last row of each table of "
+            "scores says how many are above a trivial answer.",
+            "",
+            f"{done:,} of {len(runs):,} runs are done"
+            + (f"; left out below: {_missing(results)}." if done < len(runs) else "."),
+            "",
+        ]
+    )
+
+
+def _missing(results: Json) -> str:
+    """Return in words what is not done: the kinds of each arm, and of how many models."""
+    names = [name.split("/") for name, entry in results["runs"].items() if entry is None]
+    arms: dict[str, list[str]] = {}
+    for (arm, kind), count in Counter((arm, kind) for arm, kind, _ in names).items():
+        arms.setdefault(arm.replace("_", " "), []).append(f"{kind} of {counted(count, 'model')}")
+    return "; ".join(f"{arm}, {', '.join(kinds)}" for arm, kinds in arms.items())
+
+
+def _claims(verdicts: Sequence[Verdict]) -> str:
+    rows = [
+        [verdict.claim.says, verdict.claim.place, _TITLES[verdict.arm].lower(),
+         str(verdict.claim.effect), _compared(verdict), _number(verdict.effect),
+         _interval(verdict), str(verdict.n or "–"), _probability(verdict.p),
+         _probability(verdict.q), f"**{verdict.says}**"]
+        for verdict in verdicts
+    ]  # fmt: skip
+    counts = Counter(verdict.says for verdict in verdicts)
+    leaning = Counter(verdict.agrees for verdict in verdicts if verdict.leans)
+    header = ["claim", "where", "arm", "effect", "of", "mean", "95 % interval", "seeds", "p", "q",
+              "verdict"]  # fmt: skip
+    summary = (
+        ", ".join(f"{count} {says}" for says, count in counts.items())
+        + f". Of the undecided, {leaning[True]} would be reproduced and {leaning[False]} "
+        "contradicted without the correction: p < 0.05, q not."
+    )
+    return _section("Claims", [summary], [_ABOUT_CLAIMS], table(header, rows))
+
+
+def _scores(arm: str, every: Values, trivial: dict[str, float]) -> str:
+    models = every.models(arm)
+    measures = [LOSS, "masked-LM accuracy", LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT]
+    measures += _length_changes(arm, every)
+    measures += [*GLUE, GLUE_MEAN]
+    shown = [name for name in measures if any(every.by_seed(arm, one, name) for one in models)]
+    rows = [[one, *(_score(every.by_seed(arm, one, name), name) for name in shown)]
+            for one in models]  # fmt: skip
+    if trivial:
+        rows.append([_TRIVIAL, *(f"{trivial[name]:.1f}" if name in trivial else "–"
+                                 for name in shown)])  # fmt: skip
+        rows.append([_ABOVE, *("{} of {}".format(*models_above(every, arm, name, trivial[name]))
+                               if name in trivial else "–" for name in shown)])  # fmt: skip
+    return _section(f"{_TITLES[arm]}: scores", [_ABOUT_SCORES], table(["model", *shown], rows))
+
+
+def _length_changes(arm: str, every: Values) -> list[str]:
+    """Return the measures of scores at other lengths, the shortest length first."""
+    pattern = re.compile(re.escape(CHANGE).replace(r"\{\}", r"(\d+)"))
+    matches = {pattern.fullmatch(key.measure) for key in every.by_key if key.arm == arm}
+    lengths = {int(match[1]) for match in matches if match}
+    return [CHANGE.format(length) for length in sorted(lengths)]
+
+
+def _properties(arm: str, every: Values) -> str:
+    """Violations of position vectors before and after training, and of the attention."""
+    shown = [
+        f"{probe}, {name}"
+        for probe in ("vectors at the start", "vectors trained", "words", "kernel")
+        for name in PROPERTIES
+        if name != "symmetry" or not probe.startswith("vectors")  # Dot products are symmetric.
+    ]
+    rows = [
+        [model, *(_mean(column, 3) for column in columns)]
+        for model in every.models(arm)
+        if any(columns := [every.by_seed(arm, model, name) for name in shown])
+    ]
+    if not rows:
+        return ""
+    title = f"{_TITLES[arm]}: properties once trained"
+    return _section(title, [_ABOUT_PROPERTIES], table(["model", *shown], rows))
+
+
+def _figures(arm: str, out: Path) -> str:
+    lines = list(gallery(out, arm))
+    return "\n".join([f"## {_TITLES[arm]}: figures", "", *lines]) if lines else ""
+
+
+def _table_1(results: Json) -> str:
+    lines = (results["table_1"] or {}).get("lines")
+    return _section("The paper's table 1", lines) if lines else ""
+
+
+def _paper_tables(arm: str, results: Json) -> str:
+    """Tables 2 and 3, without the model that kept its positions: its encoding is there as well."""
+    runs = [
+        _task_results(name, entry)
+        for name, entry in finished(results)
+        if name.arm == arm and name.kind in TASKS and KEPT not in name.model
+    ]
+    if not runs:
+        return ""
+    text = tables_page(runs, tables_config.get_config())
+    return f"## {_TITLES[arm]}: the paper's tables\n\n{re.sub('^#', '###', text, flags=re.M)}"
+
+
+def _task_results(name: Name, entry: Json) -> TaskResults:
+    squad = {"f1": SQUAD_F1, "exact": SQUAD_EXACT}
+    measures = squad if name.kind == "squad" else {entry["metric"]: name.kind}
+    columns = {metric: entry["values"][measure] for metric, measure in measures.items()}
+    seeds = sorted(columns[entry["metric"]], key=int)
+    return TaskResults(
+        folder=Path(*name),
+        dataset=entry["dataset"],
+        trained_on=entry["trained_on"],
+        position=entry["position"].replace(" ", ""),
+        init=name.model,
+        seeds=tuple(map(int, seeds)),
+        scores={metric: tuple(map(column.get, seeds)) for metric, column in columns.items()},
+        settings={"select": entry["select"]},
+    )
+
+
+def _selection_bias(arms: Sequence[str], every: Values) -> str:
+    rows = []
+    for arm in arms:
+        for task in GLUE:
+            gains = [
+                best[seed] - selected[seed]
+                for model in every.models(arm)
+                if (best := every.by_seed(arm, model, BEST.format(task)))
+                and (selected := every.by_seed(arm, model, task))
+                for seed in selected
+            ]
+            if gains:
+                rows.append([_TITLES[arm].lower(), task, f"{np.mean(gains):.2f}",
+                             f"{np.max(gains):.2f}", str(len(gains))])  # fmt: skip
+    if not rows:
+        return ""
+    lines = table(["arm", "task", "mean", "greatest", "runs"], rows)
+    title = "What choosing the best step on the reported set is worth"
+    return _section(title, [_ABOUT_SELECTION], lines)
+
+
+def _origin(results: Json) -> str:
+    entries = [entry for _, entry in finished(results)]
+    hours = sum(entry["seconds"] for entry in entries) / 3600
+    machines = Counter(f"{counted(one['cores'], 'core')} of {one['device']}" for one in entries)
+    code = Counter(entry["code"] for entry in entries)
+    options = map(shlex.quote, results["options"])
+    return "\n".join(
+        [
+            "## How it was made",
+            "",
+            f"{hours:.1f} hours of all processes together, on {_counts(machines)}; code "
+            f"{_counts(code)}. [configs/study.py](../../pe_jax/configs/study.py) has every "
+            f"setting, [{FILE}]({FILE}) every value by seed. A model whose weights were not kept "
+            "is pretrained again, with the same seed and settings, for what still starts from it: "
+            "its numbers may then come of two pretrainings, which do not agree in every digit.",
+            "",
+            "```sh",
+            " \\\n    ".join(["python train.py --config=configs/study.py --workdir=S", *options]),
+            "python eval.py --config=configs/study.py --workdir=S --out=docs/study",
+            "```",
+            "",
+        ]
+    )
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} ({counted(number, 'run')})" for name, number in counter.items())
+
+
+def _score(column: BySeed, measure: str) -> str:
+    if measure in (LOSS, LOSS_UNSEEN):
+        return _mean(column, 3)
+    scale = 100 if measure == "masked-LM accuracy" else 1
+    return _mean({seed: scale * value for seed, value in column.items()}, 1)
+
+
+def _mean(column: BySeed, digits: int) -> str:
+    """Return the mean, and the sample standard deviation if there are several seeds."""
+    if not column:
+        return "–"
+    numbers = np.array([*column.values()])
+    spread = f" ± {numbers.std(ddof=1):.{digits}f}" if len(numbers) > 1 else ""
+    return f"{numbers.mean():.{digits}f}{spread}"
+
+
+def _probability(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if value >= 0.0005 else "<0.001"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{round(value, 9):+.3g}"
+
+
+def _compared(verdict: Verdict) -> str:
+    if verdict.influence:
+        return "{} models; without `{}` {:+.3g}".format(*verdict.influence)
+    return "–" if verdict.between is None else "{:.3g} and {:.3g}".format(*verdict.between)
+
+
+def _interval(verdict: Verdict) -> str:
+    return "–" if verdict.low is None else f"{_number(verdict.low)} to {_number(verdict.high)}"

@@ -1,0 +1,176 @@
+"""One run of a study, in its own process: train or measure, and write its values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from pe_jax import cpu
+from pe_jax.files import Json, read_json, write_text
+from pe_jax.study.plan import MEASURES, PRETRAINING, Run
+from pe_jax.study.results import (
+    BEST,
+    CHANGE,
+    LOSS,
+    LOSS_UNSEEN,
+    PROPERTIES,
+    SQUAD_EXACT,
+    SQUAD_F1,
+    BySeed,
+)
+from pe_jax.training.metrics_writer import read_metrics
+
+RESULT = "result.json"  # Written last: a run that has it is complete.
+_DESCRIPTION = "run.json"
+_FIX = "Remove the folder, and start the study again."
+_LIKENESS = {"likeness of near offsets": "likeness_near", "likeness of far offsets": "likeness_far"}
+_PACKAGE = Path(__file__).resolve().parent.parent
+# The packages that scores and measures depend on; not how they are shown.
+_CODE = (
+    "attention", "data", "encodings", "interop", "models", "properties", "tasks", "training"
+)  # fmt: skip
+
+
+def describe(run: Run, cores: tuple[int, ...]) -> None:
+    """Write what the process of the run reads."""
+    description = {
+        "kind": run.kind,
+        "seed": run.seed,
+        "config": json.loads(run.config.to_json_best_effort()),
+        "needs": str(run.needs or ""),
+        "lengths": run.lengths,
+        "settings": run.settings,
+        "cores": cores,
+    }
+    write_text(run.folder / _DESCRIPTION, json.dumps(description, indent=2) + "\n")
+
+
+def execute_run(folder: Path) -> None:
+    """Execute or resume the run that is described in `folder`."""
+    run = read_json(folder / _DESCRIPTION, "The study's command writes it again.")
+    if run["cores"] and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, run["cores"])  # Before JAX counts them.
+
+    from pe_jax.console.compile_cache import cache_compiled_programs
+
+    cache_compiled_programs()
+    config = ConfigDict(run["config"])
+    if run["kind"] == PRETRAINING:
+        result = _pretrain(config, folder, run["seed"])
+    elif run["kind"] == MEASURES:
+        result = _measure(config, folder, Path(run["needs"]), run["seed"])
+    else:
+        result = _finetune(config, folder, run["kind"], tuple(run["lengths"]))
+
+    import jax
+
+    origin = {
+        "settings": run["settings"],
+        "code": code_digest(),
+        "jax": jax.__version__,
+        "device": _device(),
+        "cores": cpu.cores(),
+    }
+    write_text(folder / RESULT, json.dumps(origin | result, indent=1) + "\n")
+    if run["kind"] not in (PRETRAINING, MEASURES):  # Gigabytes in all, and nothing reads them.
+        shutil.rmtree(folder / "checkpoints")
+
+
+def code_digest() -> str:
+    """Return a digest of the sources that the numbers of a study depend on."""
+    digest = hashlib.sha256()
+    for path in sorted(path for part in _CODE for path in (_PACKAGE / part).rglob("*.py")):
+        digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _device() -> str:
+    """Return the kind of accelerator; for a CPU its model, which says more than its kind."""
+    import jax
+
+    kind = str(jax.devices()[0].device_kind)
+    return (cpu.model() or kind) if jax.default_backend() == "cpu" else kind
+
+
+def _pretrain(config: ConfigDict, folder: Path, seed: int) -> Json:
+    from pe_jax.tasks import pretraining
+
+    pretraining.run(config, folder)
+    last = [line for line in read_metrics(folder) if "held_out/masked_lm_loss" in line][-1]
+    names = {"masked_lm_loss": LOSS, "masked_lm_accuracy": "masked-LM accuracy"}
+    return {"values": {name: {seed: last[f"held_out/{key}"]} for key, name in names.items()}}
+
+
+def _measure(config: ConfigDict, folder: Path, model: Path, seed: int) -> Json:
+    """Measure the pretrained model in the folder `model`."""
+    from pe_jax.reports.property_report import from_run, measure_properties
+
+    measure_properties([from_run(model)], config, folder, where_possible=True)
+
+    def section(part: str) -> Json:
+        return read_json(folder / f"{part}.json", _FIX)[model.name]
+
+    words, layers, scores = section("words")["average"], section("offset_kernel"), section("scores")
+    averages = [layer["average"] for layer in layers["layers"]]
+    values = {f"words, {name}": words[key] for name, key in PROPERTIES.items()}
+    values |= {
+        f"kernel, {name}": sum(average[key] for average in averages) / len(averages)
+        for name, key in PROPERTIES.items()
+    }
+    vectors = folder / "vectors.json"
+    if vectors.is_file() and model.name in read_json(vectors, _FIX):  # One part, with vectors.
+        values |= {
+            f"vectors {when}, {name}": violations[key]
+            for when, violations in section("vectors").items()
+            for name, key in (PROPERTIES | _LIKENESS).items()
+            if key in violations
+        }
+    values[LOSS_UNSEEN] = _loss_at_unseen_length(scores, model)
+    return {"values": {name: {seed: value} for name, value in values.items()}, "scores": scores}
+
+
+def _loss_at_unseen_length(scores: Json, model: Path) -> float:
+    """Return the loss that the last stage's length adds before any training at that length."""
+    *_, short, long = scores["stages"]
+    unseen = [one for one in scores["checkpoints"] if one["stage_length"] == short["length"]][-1]
+    lines = [line for line in read_metrics(model) if "held_out/masked_lm_loss" in line]
+    at_the_switch = next(line for line in lines if line["step"] == long["step"])
+    return float(unseen["masked_lm_loss"] - at_the_switch["held_out/masked_lm_loss"])
+
+
+def _finetune(config: ConfigDict, folder: Path, task: str, lengths: tuple[int, ...]) -> Json:
+    from pe_jax.reports.finetuning_report import report_finetuning
+    from pe_jax.reports.rescoring import rescore
+    from pe_jax.tasks import finetuning
+
+    report_finetuning(finetuning.run(config, folder), folder)
+    results = read_json(folder / "results.json", _FIX)
+    seeds, metric = results["seeds"], results["metric"]
+
+    def by_seed(column: list[float]) -> BySeed:
+        return dict(zip(seeds, column, strict=True))
+
+    scores = {name: by_seed(column) for name, column in results["scores"].items()}
+    if task == "squad":
+        values = {SQUAD_F1: scores["f1"], SQUAD_EXACT: scores["exact"]}
+        if lengths:
+            rescore(folder, folder / "lengths", lengths)
+            for row in json.loads((folder / "lengths" / "rescored.json").read_text()):
+                longer = by_seed(row["scores"]["f1"])
+                change = {seed: longer[seed] - scores["f1"][seed] for seed in seeds}
+                values[CHANGE.format(row["length"])] = change
+    else:
+        lines = [line for line in read_metrics(folder) if f"held_out/{metric}" in line]
+        best = [max(line[f"held_out/{metric}/seed_{seed}"] for line in lines) for seed in seeds]
+        values = {task: scores.pop(metric), BEST.format(task): by_seed(best)}
+        values |= {f"{task} {name}": column for name, column in scores.items()}
+    facts = {
+        key: results[key]
+        for key in ("dataset", "trained_on", "select", "metric", "steps", "baseline")
+    }
+    return {**facts, "values": values}

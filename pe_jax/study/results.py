@@ -1,0 +1,118 @@
+"""The results file of a study: every value by run, measure and seed, and where each run was made.
+
+`results.json` holds
+
+    config   the study's config
+    options  the options of train.py that differ from the shipped config
+    table_1  the paper's table 1 for these encodings untrained, as lines of Markdown; null until the
+             report of the study measures it
+    runs     by name, "arm/kind/model", in the order of the plan; null for a run that is not done
+
+and of each run that is done its position, seed (of pretraining), settings (a digest), code (a
+digest), jax, device, cores, seconds, and `values`: measure -> seed -> value. A fine-tuning run also
+has what it was trained and scored on, its steps by seed and the scores of a trivial baseline; the
+measures of a model also have the scores of its checkpoints.
+
+A seed is that of pretraining, or in fine-tuning that of the head, dropout and data order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pe_jax.files import Json
+from pe_jax.study.plan import TASKS
+
+FILE = "results.json"
+GLUE = tuple(task for task in TASKS if task != "squad")
+GLUE_MEAN = "GLUE"
+LOSS, LOSS_UNSEEN = "masked-LM loss", "masked-LM loss added by unseen lengths"
+SQUAD_F1, SQUAD_EXACT = "squad f1", "squad exact"
+CHANGE = "squad f1, change at {} tokens"
+BEST = "{}, best step"
+
+# Violations, and how the JSON of a property report names them.
+PROPERTIES = {
+    "translation invariance": "translation_invariance",
+    "local monotonicity": "monotonicity_10",
+    "symmetry": "symmetry",
+}
+
+BySeed = dict[int, float]
+
+
+class Name(NamedTuple):
+    """The parts of a run's name; `model` includes the seed of repeated pretraining."""
+
+    arm: str
+    kind: str
+    model: str
+
+
+class Key(NamedTuple):
+    arm: str
+    model: str
+    measure: str
+
+
+class Values(NamedTuple):
+    """Values by seed, for every arm, model and measure that has any."""
+
+    by_key: Mapping[Key, BySeed]
+
+    def by_seed(self, arm: str, model: str, measure: str) -> BySeed:
+        return self.by_key.get(Key(arm, model, measure), {})
+
+    def mean(self, arm: str, models: Iterable[str], measure: str) -> BySeed:
+        """Return the mean over models for each seed that all of them have."""
+        return _mean([self.by_seed(arm, model, measure) for model in models])
+
+    def models(self, arm: str) -> list[str]:
+        return list(dict.fromkeys(key.model for key in self.by_key if key.arm == arm))
+
+
+def _mean(columns: Sequence[BySeed]) -> BySeed:
+    seeds = set.intersection(*map(set, columns)) if columns else set()
+    return {seed: sum(column[seed] for column in columns) / len(columns) for seed in sorted(seeds)}
+
+
+def finished(results: Json) -> Iterator[tuple[Name, Json]]:
+    """Yield name and entry of each run that is done."""
+    for name, entry in results["runs"].items():
+        if entry is not None:
+            yield Name(*name.split("/")), entry
+
+
+def values(results: Json) -> Values:
+    """Return the values of all runs that are done, and each seed's mean over the GLUE tasks."""
+    by_key: dict[Key, BySeed] = {}
+    for name, entry in finished(results):
+        model = name.model.removesuffix(f", seed {entry['seed']}")
+        for measure, by_seed in entry["values"].items():
+            column = by_key.setdefault(Key(name.arm, model, measure), {})
+            column.update({int(seed): value for seed, value in by_seed.items()})
+    for arm, model in dict.fromkeys((key.arm, key.model) for key in by_key):
+        if mean := _mean([by_key.get(Key(arm, model, task), {}) for task in GLUE]):
+            by_key[Key(arm, model, GLUE_MEAN)] = mean
+    return Values(by_key)
+
+
+def trivial_scores(results: Json, arm: str) -> dict[str, float]:
+    """Return the scores of an answer without any model, by measure, for the tasks that are done.
+
+    On questions it is the first sentence of the context, else the better of two constant labels.
+    """
+    scores: dict[str, float] = {}
+    for name, entry in finished(results):
+        if name.arm == arm and name.kind in TASKS:
+            baseline, metric = entry["baseline"], entry["metric"]
+            if name.kind == "squad":
+                scores |= {SQUAD_F1: baseline["f1"], SQUAD_EXACT: baseline["exact"]}
+            else:  # The label that is most frequent in training may be the worse of the two.
+                score = baseline[metric]
+                better = max(score, 100 - score) if metric == "accuracy" else score
+                scores[name.kind] = better
+    if scores.keys() >= set(GLUE):
+        scores[GLUE_MEAN] = sum(scores[task] for task in GLUE) / len(GLUE)
+    return scores

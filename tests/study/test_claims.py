@@ -1,0 +1,121 @@
+"""Claims: effects, tests of chance, false discoveries, and the heat map over models."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pe_jax.study import claims
+from pe_jax.study.claims import Claim, Difference, Ranks, judge, models_above
+from pe_jax.study.figures import draw_heat_maps
+from pe_jax.study.results import PROPERTIES, Key, Values
+
+
+def arm_values(measure="score", **models):
+    """Values of one arm and measure, by model: a list with a value for each seed."""
+    return Values({Key("arm", m, measure): dict(enumerate(v)) for m, v in models.items()})
+
+
+@pytest.fixture
+def verdict(monkeypatch):
+    """Judge one effect in one arm."""
+
+    def judged(values, effect, sign=+1):
+        monkeypatch.setattr(claims, "CLAIMS", (Claim("says", "place", effect, sign),))
+        (result,) = judge(values, ["arm"])
+        return result
+
+    return judged
+
+
+def test_differences_are_judged_by_a_t_test_over_seeds(verdict):
+    a, b = [5.0, 5.5, 5.2, 5.1, 5.4], [4.0, 4.1, 4.3, 4.2, 4.0]
+    effect = Difference("score", ("a",), ("b",))
+    for sign, says in ((+1, "reproduced"), (-1, "contradicted")):
+        result = verdict(arm_values(a=a, b=b), effect, sign)
+        assert result.says == says and result.n == 5
+        assert result.agrees == (says == "reproduced") and not result.leans
+        assert result.between == pytest.approx((np.mean(a), np.mean(b)))
+    d = np.subtract(a, b)
+    half = stats.t.ppf(0.975, 4) * d.std(ddof=1) / np.sqrt(5)
+    assert (result.low, result.high) == pytest.approx((d.mean() - half, d.mean() + half))
+    assert result.p == pytest.approx(stats.ttest_rel(a, b).pvalue)
+    same = verdict(arm_values(a=[1.0, 2.0], b=[2.0, 1.0]), effect)
+    assert same.says == "undecided" and same.effect == 0
+    single = verdict(arm_values(a=[1.0], b=[2.0]), effect)
+    assert (single.says, single.effect, single.low, single.p) == ("undecided", -1.0, None, None)
+    missing = verdict(arm_values(a=[1.0]), effect)
+    assert (missing.says, missing.n) == ("not made yet", 0)
+
+
+def test_differences_between_two_measures(verdict):
+    values = Values({Key("arm", "a", "after"): {0: 3.0, 1: 4.0, 2: 5.0},
+                     Key("arm", "a", "before"): {0: 1.0, 1: 1.5}})  # fmt: skip
+    effect = Difference("after", ("a",), other_measure="before")
+    result = verdict(values, effect)
+    assert (result.n, result.effect, result.between) == (2, 2.25, (3.5, 1.25))
+    assert str(effect) == "after minus before: a"
+
+
+def test_false_discoveries_are_controlled(monkeypatch):
+    rng = np.random.default_rng(0)
+    values = arm_values(**{f"m{n}": rng.normal(size=5) for n in range(41)})
+    many = tuple(
+        Claim("", "", Difference("score", (f"m{n}",), (f"m{n + 1}",)), 1) for n in range(40)
+    )
+    monkeypatch.setattr(claims, "CLAIMS", many)
+    verdicts = judge(values, ["arm"])
+    assert min(one.p for one in verdicts) < 0.05 <= min(one.q for one in verdicts)
+    assert {one.says for one in verdicts} == {"undecided"}
+    assert all(one.q >= one.p for one in verdicts)
+    assert [one.leans for one in verdicts] == [one.p < 0.05 for one in verdicts]
+
+
+def test_rank_correlations_over_models(verdict):
+    """A model that is there twice counts once."""
+    by_key = {}
+    for number, model in enumerate([*"abcdefg", "g, kept"]):
+        by_key[Key("arm", model, "violation")] = {0: float(number)}
+        by_key[Key("arm", model, "score")] = {s: -number + 0.1 * s for s in range(3)}
+    result = verdict(Values(by_key), Ranks("violation", "score"), -1)
+    assert result.effect == pytest.approx(-1) and result.says == "reproduced" and result.n == 3
+    assert result.between is None and result.influence.models == 7
+    assert result.low >= -1
+    assert result.p == pytest.approx(2 / 5040, rel=0.01)  # All orders of seven.
+
+
+def test_the_model_that_decides_a_correlation(verdict):
+    by_key = {}
+    for number, model in enumerate("abcdef"):
+        by_key[Key("arm", model, "violation")] = {0: float(number)}
+        by_key[Key("arm", model, "score")] = {0: 100.0 if model == "e" else -float(number)}
+    result = verdict(Values(by_key), Ranks("violation", "score"), -1)
+    assert result.influence == (6, "e", pytest.approx(-1)) and result.effect > -0.5
+
+
+def test_models_above_a_score():
+    """By more than chance; neither one seed nor seeds that all agree can say so."""
+    values = arm_values(
+        **{
+            "clear": [60.0, 61.0, 60.5],
+            "by chance": [49.0, 61.0, 52.0],
+            "below": [40.0, 41.0, 40.5],
+            "all agree": [60.0, 60.0],
+            "one seed": [90.0],
+        }
+    )
+    assert models_above(values, "arm", "score", 50.0) == (1, 4)
+
+
+@pytest.mark.parametrize("models", [3, 5])
+def test_heat_maps_need_enough_models_whose_scores_differ(tmp_path, models):
+    """Models that have some of the scores are only in the columns that they have."""
+    rng = np.random.default_rng(0)
+    names = [f"m{n}" for n in range(models)] + ["m0, kept"]
+    probes = [f"{probe}, {name}" for probe in ("words", "kernel") for name in PROPERTIES]
+    values = {Key("arm", one, name): {0: rng.uniform()} for one in names for name in probes}
+    values |= {Key("arm", one, "squad f1"): {0: rng.uniform(), 1: rng.uniform()} for one in names}
+    values |= {Key("arm", one, "cola"): {0: rng.uniform()} for one in names[:3]}
+    paths = draw_heat_maps("arm", Values(values), tmp_path / "out")
+    assert len(paths) == (2 if models == 5 else 0) and all(path.is_file() for path in paths)
+    equal = {key: {0: 0.0} if key.measure == "squad f1" else one for key, one in values.items()}
+    assert not draw_heat_maps("arm", Values(equal), tmp_path / "none")

@@ -1,0 +1,43 @@
+"""The page of the study in docs/study, from its results file."""
+
+import json
+import re
+
+from helpers import tiny_run
+
+from pe_jax.study.page import page
+from pe_jax.study.results import trivial_scores
+
+STUDY = tiny_run.ROOT / "docs" / "study"
+FIGURES = 40
+
+
+def test_the_page_in_docs_is_regenerated_byte_for_byte():
+    results = json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
+    assert page(results, STUDY) == (STUDY / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_every_figure_beside_it():
+    links = re.findall(r"!\[.*?\]\((.*?)\)", (STUDY / "README.md").read_text(encoding="utf-8"))
+    files = [str(path.relative_to(STUDY)) for path in STUDY.rglob("*.png")]
+    assert sorted(links) == sorted(files) and len(files) <= FIGURES
+
+
+def test_trivial_scores():
+    """The better of either constant label, by the task's metric; a mean once all tasks have one."""
+    results = {"runs": {"from_scratch/squad/none": None}}
+    assert trivial_scores(results, "from_scratch") == {}
+    baselines = {
+        "squad": ("f1", {"f1": 9.5, "exact": 0.1}),
+        "cola": ("matthews", {"matthews": 0.0}),
+        "rte": ("accuracy", {"accuracy": 47.0}),
+        "mrpc": ("f1", {"f1": 40.0, "accuracy": 20.0}),
+        "sst2": ("accuracy", {"accuracy": 51.0}),
+    }
+    expected = {"squad f1": 9.5, "squad exact": 0.1, "cola": 0.0, "rte": 53.0, "mrpc": 40.0}
+    for task, (metric, baseline) in baselines.items():
+        assert task not in trivial_scores(results, "from_scratch")  # Not before the run is done.
+        entry = {"metric": metric, "baseline": baseline}
+        results["runs"][f"from_scratch/{task}/none"] = entry
+    assert trivial_scores(results, "from_scratch") == {**expected, "sst2": 51.0, "GLUE": 36.0}
+    assert trivial_scores(results, "replaced") == {}
