@@ -12,7 +12,6 @@ second start goes on from there. Prints a table.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -210,16 +209,15 @@ def leaves(folder: Path) -> dict[str, object]:
         files = (path for path in folder.rglob("*") if path.is_file())
         return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
     import jax
-    import orbax.checkpoint as ocp
+    from orbax.checkpoint import v1 as ocp
 
     newest = max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
-    with contextlib.closing(ocp.PyTreeCheckpointer()) as reader:
-        path = folder / str(newest) / "state"
-        leaf = ocp.RestoreArgs(restore_type=np.ndarray)  # Wherever its devices were.
-        args = jax.tree.map(lambda _: leaf, reader.metadata(path).item_metadata.tree)
-        tree = reader.restore(path, ocp.args.PyTreeRestore(restore_args=args))
+    path = folder / str(newest)
+    like = ocp.checkpointables_metadata(path).metadata["state"]
+    like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)  # Wherever its devices were.
+    tree = ocp.load_checkpointables(path, {"state": like})["state"]
     found = {jax.tree_util.keystr(k): v for k, v in jax.tree_util.tree_leaves_with_path(tree)}
-    facts = json.loads((folder / str(newest) / "facts" / "metadata").read_text())
+    facts = json.loads((path / "facts" / "data.json").read_text())
     return {"step": newest, "place": facts["place"], **found}
 
 

@@ -19,9 +19,8 @@ from pe_jax.console.terminal import say, tell
 from pe_jax.files import write_text
 from pe_jax.tasks.model_config import model_config, size_in_words
 from pe_jax.training import workdir
-from pe_jax.training.checkpointing import Checkpoints
-from pe_jax.training.hosts import agree
-from pe_jax.training.interruption import interruptions
+from pe_jax.training.checkpointing import Checkpoints, restore_newest
+from pe_jax.training.hosts import agree, stop_requests
 from pe_jax.training.loop import Cadence, RunContext, Stage, fit
 from pe_jax.training.metrics_writer import MetricsWriter
 from pe_jax.training.pytrees import Params
@@ -96,9 +95,9 @@ def train(training: Training, folder: Path) -> TrainState:
     with workdir.occupied(folder) as held:
         workdir.check(folder, config)
         run = workdir.identity(config, text)
+        restored = restore_newest(folder, training.fresh, run)
         store = Checkpoints(folder, keep=config.keep_checkpoints, run=run)
         with contextlib.closing(store) as checkpoints:
-            restored = checkpoints.restore_newest(training.fresh)
             if restored is None:
                 state = training.start(training.fresh)
             else:
@@ -108,13 +107,13 @@ def train(training: Training, folder: Path) -> TrainState:
             workdir.claim(folder, config)
             write_text(saved_tokenizer(folder), training.tokenizer.to_str(pretty=True))
             writer = MetricsWriter(folder, restored.step if restored else 0)
-            with contextlib.closing(writer), interruptions() as asked:
+            with contextlib.closing(writer), stop_requests() as stop_requested:
                 context = RunContext(
                     training.placed,
                     training.schedule,
                     checkpoints,
                     writer,
-                    asked_to_stop=asked,
+                    asked_to_stop=stop_requested,
                     held=held,
                     cadence=training.cadence,
                 )

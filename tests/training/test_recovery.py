@@ -27,7 +27,7 @@ from pe_jax.figures import style
 from pe_jax.files import to_path, write_text
 from pe_jax.tasks import pretraining
 from pe_jax.training import workdir
-from pe_jax.training.checkpointing import Checkpoints, newest_params, saved_steps
+from pe_jax.training.checkpointing import newest_params, restore_newest, saved_steps
 from pe_jax.training.fingerprint import fingerprint
 from pe_jax.training.metrics_writer import MetricsWriter, read_metrics
 
@@ -197,7 +197,7 @@ def flip(path):
 
 
 def other_place(checkpoint):
-    path = checkpoint / "facts" / "metadata"
+    path = checkpoint / "facts" / "data.json"
     path.write_text(path.read_text().replace('"next_index": 12', '"next_index": 11'))
     assert '"next_index": 11' in path.read_text()
 
@@ -213,7 +213,7 @@ DAMAGES = {
     "gone": lambda checkpoint: largest(checkpoint).unlink(),
     "empty": empty,
     "no facts": lambda checkpoint: shutil.rmtree(checkpoint / "facts"),
-    "facts cut": lambda checkpoint: cut(checkpoint / "facts" / "metadata"),
+    "facts cut": lambda checkpoint: cut(checkpoint / "facts" / "data.json"),
     "another place in the data": other_place,
 }
 
@@ -233,9 +233,8 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
     damage(folder / "checkpoints" / "12")
     before = {path.name: path.read_bytes() for path in files(folder / "checkpoints" / "12", "*")}
     run = workdir.identity(straight[0], (folder / "tokenizer.json").read_text())
-    with contextlib.closing(Checkpoints(folder, keep=10, run=run)) as checkpoints:
-        restored = checkpoints.restore_newest(fresh)
-        assert checkpoints.steps() == [4, 8]
+    restored = restore_newest(folder, fresh, run)
+    assert saved_steps(folder) == [4, 8]
     assert restored.step == restored.state.step == 8
     printed = capsys.readouterr().err
     assert "The checkpoint of step 12 cannot be read (" in printed

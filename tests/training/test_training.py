@@ -23,7 +23,7 @@ from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.model_config import model_config
 from pe_jax.training import chips, sharding, workdir
 from pe_jax.training import optimizer as optimizers
-from pe_jax.training.checkpointing import Checkpoints
+from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
 from pe_jax.training.step import init_state, make_train_step
 from pe_jax.training.transplant import transplant
 
@@ -211,9 +211,7 @@ def test_a_checkpoint_fits_any_layout(tmp_path, saved, restored):
     state, like = Setup(*saved, WIDE).init(seed=0), Setup(*restored, WIDE).init(seed=1)
     with contextlib.closing(Checkpoints(tmp_path, keep=1)) as checkpoints:
         checkpoints.save(state, {"data": 8})
-    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
-        back = checkpoints.restore_newest(like).state
-        params = checkpoints.restore_params(0)
+    back, params = restore_newest(tmp_path, like).state, restore_params(tmp_path, 0)
     data = lambda state: jax.device_get(state._replace(key=jax.random.key_data(state.key)))
     assert_close(data(back), data(state), rtol=0, atol=0)
     lies = lambda x, where: x.sharding.is_equivalent_to(where, x.ndim)
@@ -402,10 +400,7 @@ def straight(tmp_path_factory):
 
 
 def final_params(folder, step=20):
-    checkpoints = Checkpoints(folder)
-    params = jax.device_get(checkpoints.restore_params(step))
-    checkpoints.close()
-    return params
+    return jax.device_get(restore_params(folder, step))
 
 
 @pytest.mark.parametrize("step", [10, 12, 15], ids=lambda s: f"from step {s}")
@@ -573,9 +568,7 @@ def test_starting_from_a_run_with_another_position_encoding(straight, tmp_path, 
     printed = capsys.readouterr().err
     assert "dropped: bert/position/learned_absolute/table" in printed
     assert "new: nothing" in printed
-    checkpoints = Checkpoints(tmp_path / "run")
-    new, old = jax.device_get(checkpoints.restore_params(1)), final_params(folder)
-    checkpoints.close()
+    new, old = final_params(tmp_path / "run", 1), final_params(folder)
     name = "learnable_sinusoidal_relative"
     new_position, old_position = (p["bert"]["position"][name] for p in (new, old))
     assert_close(new_position, old_position, rtol=0, atol=0)
