@@ -21,7 +21,7 @@ with extra("train", SystemExit):
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
-    from pe_jax.console.terminal import say
+    from pe_jax.console.terminal import be_quiet, say
     from pe_jax.schema import check, flatten
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
@@ -127,6 +127,8 @@ def _train(task: Callable[[ConfigDict, Path], tuple[str, Path]], workdir: str) -
     config = _CONFIG.value
     if _COORDINATOR.value:
         hosts.connect(_COORDINATOR.value, _HOSTS.value, _HOST.value, _LOST_AFTER.value)
+        if sharding.host()[0] > 0:
+            be_quiet()
         hosts.agree(_facts(config, workdir))
     text, out = task(config, reachable_path(workdir))
     if sharding.host()[0] == 0:

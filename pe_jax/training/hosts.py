@@ -1,40 +1,28 @@
 """Several hosts as one machine: each runs the same command and connects to the coordinator.
 
-The coordinator is host 0, which notices when another is lost.
+The coordinator is host 0, which notices when another is lost. All hosts stop after the same step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pe_jax.console.terminal import be_quiet
-from pe_jax.training.rendezvous import meet
+from pe_jax.console import stopping
 
 _WAIT = 300  # Seconds, for all hosts to start.
-
-
-def _is_address(text: str) -> bool:
-    """Whether it is HOST:PORT, the host a name, an IPv4 address or one of IPv6 in brackets."""
-    found = re.fullmatch(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})", text)
-    return found is not None and 1 <= int(found[1]) <= 65535
-
-
-def _gpus_of_a_node() -> list[int] | None:
-    """All of them, under Slurm with one process a node: JAX would take the first alone there, as
-    if there were one process for each. None leaves it to JAX."""
-    tasks, nodes, gpus = (
-        os.environ.get(f"SLURM_{name}") for name in ("NTASKS", "STEP_NUM_NODES", "GPUS_ON_NODE")
-    )
-    if tasks is None or tasks != nodes or not gpus or "JAX_LOCAL_DEVICE_IDS" in os.environ:
-        return None
-    return list(range(int(gpus)))
+_SECOND = 1.0
+_LONGEST_MESSAGE = 1_000  # Bytes.
 
 
 def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: int) -> None:
@@ -66,9 +54,9 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
         raise ValueError(f"There is at least one host, got --hosts={hosts}.")
     if hosts is not None and host is not None and not 0 <= host < hosts:
         raise ValueError(f"Hosts are numbered 0 to {hosts - 1}, got --host={host}.")
-    if hosts is not None and host is not None:
-        meet(coordinator, hosts, host, _WAIT)
     try:
+        if hosts is not None and host is not None:
+            wait_for_hosts(coordinator, hosts, host, _WAIT)
         jax.distributed.initialize(
             coordinator_address=None if auto else coordinator,
             num_processes=hosts,
@@ -79,8 +67,6 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
         )
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"The hosts did not find one another: {error}") from error
-    if jax.process_index() > 0:
-        be_quiet()
 
 
 def agree(facts: Mapping[str, str]) -> None:
@@ -97,12 +83,12 @@ def agree(facts: Mapping[str, str]) -> None:
     """
     if jax.process_count() == 1:
         return
-    every = _gathered(dict(facts))
-    names = dict.fromkeys(name for of_host in every for name in of_host)
+    facts_by_host = _gather_facts(dict(facts))
+    names = dict.fromkeys(name for facts in facts_by_host for name in facts)
     different = [
         f"{name}: {', '.join(f'host {n} has {value}' for n, value in enumerate(values))}"
         for name in names
-        if len(set(values := [of_host.get(name, "none") for of_host in every])) > 1
+        if len(set(values := [facts.get(name, "none") for facts in facts_by_host])) > 1
     ]
     if different:
         raise ValueError(
@@ -111,7 +97,130 @@ def agree(facts: Mapping[str, str]) -> None:
         )
 
 
-def _gathered(facts: dict[str, str]) -> list[dict[str, str]]:
+@contextlib.contextmanager
+def stop_requests() -> Iterator[Callable[[int], int]]:
+    """Lets SIGTERM and Ctrl-C wait for the end of a step within the context.
+
+    Yields:
+      `requested(step)`: 0, or the exit status if the run is to stop after `step`. On several hosts
+        all of them get the same answer, whichever got SIGTERM; all of them ask after every step.
+
+    Raises:
+      Interrupted: at the end, for a signal that came after the last step was begun.
+    """
+    if jax.process_count() == 1:
+        with stopping.deferred() as requested:
+            yield lambda step: requested()
+        return
+    # The runtime has caught SIGTERM, and agrees on a step for all to stop after.
+    status = stopping.EXIT_STATUS[signal.SIGTERM]
+    yield lambda step: status if multihost_utils.reached_preemption_sync_point(step) else 0
+
+
+def wait_for_hosts(address: str, hosts: int, host: int, seconds: float) -> None:
+    """Returns once all hosts are there.
+
+    JAX's runtime ends a process that waits in vain with a stack dump, does not say who is missing,
+    and takes hosts that were given different numbers of hosts. So all report to host 0 first, on
+    the port that its coordinator takes over afterwards.
+
+    Args:
+      address: HOST:PORT of host 0.
+      seconds: how long to wait.
+
+    Raises:
+      ValueError: if not all come in that time, with those that are missing; if two have the same
+        index, or another number of hosts.
+    """
+    name, _, port = address.rpartition(":")
+    deadline = time.monotonic() + seconds
+    if host == 0:
+        fault = _collect_reports(int(port), hosts, deadline, f"in {seconds:g} s")
+    else:
+        answer, reason = _report((name.strip("[]"), int(port)), hosts, host, deadline)
+        fault = f"host 0 was not at {address} in {seconds:g} s ({reason})."
+        fault = json.loads(answer) if answer else fault
+    if fault:
+        raise ValueError(fault)
+
+
+def _collect_reports(port: int, hosts: int, deadline: float, duration: str) -> str:
+    """Waits on host 0 for the reports of all others, and answers each with what went wrong.
+
+    Returns:
+      What went wrong; empty if all hosts are there.
+    """
+    missing, connections, fault = {*range(1, hosts)}, list[socket.socket](), ""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    with contextlib.ExitStack() as stack:
+        try:
+            server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+        except OSError as error:
+            return f"port {port} of --coordinator: {error.strerror}."
+        stack.enter_context(server).settimeout(_SECOND)
+        while missing and not fault:
+            if time.monotonic() > deadline:
+                names = ", ".join(map(str, sorted(missing)))
+                fault = f"{len(missing)} of {hosts} hosts did not come {duration}: {names}."
+                break
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # Not one of ours.
+                connection = stack.enter_context(server.accept()[0])
+                connection.settimeout(_SECOND)
+                report = json.loads(connection.recv(_LONGEST_MESSAGE))
+                index, count = int(report["host"]), int(report["hosts"])
+                if count != hosts:
+                    fault = f"host 0 has --hosts={hosts}, host {index} has --hosts={count}."
+                elif index not in missing:
+                    fault = f"two hosts have --host={index}."
+                connections.append(connection)
+                missing.discard(index)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps(fault).encode())
+                connection.recv(1)  # They hang up first: the port is free again at once.
+    return fault
+
+
+def _report(server: tuple[str, int], hosts: int, host: int, deadline: float) -> tuple[bytes, str]:
+    """Reports to host 0, and waits for its answer.
+
+    Returns:
+      The answer, empty if none came, and why none did.
+    """
+    reason = "nobody answers"
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(server, _SECOND) as connection:
+                connection.sendall(json.dumps({"host": host, "hosts": hosts}).encode())
+                connection.settimeout(max(_SECOND, deadline - time.monotonic() + 2 * _SECOND))
+                if answer := connection.recv(_LONGEST_MESSAGE):
+                    return answer, ""
+                reason = "it hung up"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        time.sleep(_SECOND / 5)
+    return b"", reason
+
+
+def _is_address(text: str) -> bool:
+    """True for HOST:PORT, the host a name, an IPv4 address or one of IPv6 in brackets."""
+    match = re.fullmatch(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})", text)
+    return match is not None and 1 <= int(match[1]) <= 65535
+
+
+def _gpus_of_a_node() -> list[int] | None:
+    """All of them, under Slurm with one process a node: JAX would take the first alone there, as
+    if there were one process for each. None leaves it to JAX."""
+    tasks, nodes, gpus = (
+        os.environ.get(f"SLURM_{name}") for name in ("NTASKS", "STEP_NUM_NODES", "GPUS_ON_NODE")
+    )
+    if tasks is None or tasks != nodes or not gpus or "JAX_LOCAL_DEVICE_IDS" in os.environ:
+        return None
+    return list(range(int(gpus)))
+
+
+def _gather_facts(facts: dict[str, str]) -> list[dict[str, str]]:
     """The facts of every host, in their order. Collectives take arrays of one shape."""
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(text.size, np.int32))

@@ -61,7 +61,7 @@ class RunContext(NamedTuple):
       placed: the sharding of batches.
       schedule: learning rate of a step.
       asked_to_stop: `asked_to_stop(step)`, 0 or the exit status of a run that is to stop after
-        `step`; see `interruptions`.
+        `step`; see `hosts.stop_requests`.
       held: called before anything is written; raises if the folder is not this run's any more.
     """
 

@@ -17,7 +17,7 @@ from helpers import tiny_run
 from pe_jax.data.in_turn import in_turn
 from pe_jax.data.made_once import made_once
 from pe_jax.tasks import pretraining
-from pe_jax.training import hosts, rendezvous, sharding
+from pe_jax.training import hosts, sharding
 from pe_jax.training.checkpointing import newest_params
 
 CHANGES = {"stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10}
@@ -83,32 +83,32 @@ def test_hosts_with_different_settings_do_not_train(tmp_path):
 
 
 def meet(*arguments, seconds=5):
-    """What each host says that is told these numbers; "" if all goes well."""
+    """The error of each host that is given these numbers; "" if all goes well."""
     address = f"localhost:{free_port()}"
 
-    def one(hosts, host):
+    def wait(hosts_and_host):
         try:
-            rendezvous.meet(address, hosts, host, seconds)
+            hosts.wait_for_hosts(address, *hosts_and_host, seconds)
         except ValueError as error:
             return str(error)
         return ""
 
     with futures.ThreadPoolExecutor() as pool:
-        return [*pool.map(lambda numbers: one(*numbers), arguments)]
+        return [*pool.map(wait, arguments)]
 
 
 def test_hosts_meet():
     assert meet((3, 2), (3, 0), (3, 1)) == ["", "", ""]
     assert meet((1, 0)) == [""]
-    for told in meet((2, 0), (3, 1)):
-        assert told.endswith("another: host 0 has --hosts=2, host 1 has --hosts=3.")
-    told = meet((4, 0), (4, 2), seconds=0.5)
-    assert all(one.endswith("2 of 4 hosts did not come in 0.5 s: 1, 3.") for one in told)
-    (told,) = meet((2, 1), seconds=0.5)
-    assert "host 0 was not at localhost:" in told and told.endswith(
-        "in 0.5 s (Connection refused)."
-    )
-    assert sum("two hosts have --host=1" in one for one in meet((3, 0), (3, 1), (3, 1))) == 3
+    error = "host 0 has --hosts=2, host 1 has --hosts=3."
+    assert meet((2, 0), (3, 1)) == [error, error]
+    error = "2 of 4 hosts did not come in 0.5 s: 1, 3."
+    assert meet((4, 0), (4, 2), seconds=0.5) == [error, error]
+    (error,) = meet((2, 1), seconds=0.5)
+    assert error.startswith("host 0 was not at localhost:")
+    assert error.endswith("in 0.5 s (Connection refused).")
+    errors = meet((3, 0), (3, 1), (3, 1))
+    assert sum("two hosts have --host=1" in error for error in errors) == 3
 
 
 def test_hosts_that_share_a_cache_tokenize_once(tmp_path, capsys):
