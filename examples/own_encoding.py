@@ -32,13 +32,13 @@ VOCABULARY, BACK = 16, 3
 
 
 @encodings.named
-def parabola(num_heads: int, *, width: float = 3.0) -> Part:
+def parabola(*, num_heads: int, width: float = 3.0) -> Part:
     """-((j - i - centre_h) / width_h)² / 2, its centres from -2 to 2 at the start."""
 
     def bias(params, offset, context):  # Offsets j - i [...], so a bias [..., H].
         return -(((offset[..., None] - params["centre"]) / params["width"]) ** 2) / 2
 
-    def init(key):
+    def init(rng):
         return {"centre": jnp.linspace(-2, 2, num_heads), "width": jnp.full(num_heads, width)}
 
     return Part(init=init, offsets=Offsets(bias=bias))

@@ -29,6 +29,7 @@ from pe_jax.encodings.base import (
     Part,
     PositionEncoding,
     Positions,
+    Traits,
     moved,
 )
 from pe_jax.encodings.modifiers.window import causal
@@ -249,9 +250,11 @@ def _joined(
         def logits(params: Params, q: Array, k: Array, context: Context) -> jax.Array:
             return jnp.broadcast_to(bias, (*bias.shape[:2], q.shape[1], k.shape[1]))
 
-        more.append(Part("given_bias", logits=logits, axes=axes))
+        more.append(Part("given_bias", logits=logits, traits=Traits(axes=axes)))
     if factor is not None:
-        more.append(Part("given_scale", factor=lambda params, context: factor, axes=axes))
+        more.append(
+            Part("given_scale", factor=lambda params, context: factor, traits=Traits(axes=axes))
+        )
     if window is not None:
         reach = Reach(window, window) if isinstance(window, int) else Reach(*window)
         more.append(Part("given_window", offsets=Offsets(reach=reach)))

@@ -75,7 +75,7 @@ class MultiHeadAttention(nn.Module):
         positions_q: Positions | None = None,
         positions_k: Positions | None = None,
         position: Params | None = None,
-        position_key: jax.Array | None = None,
+        position_rng: jax.Array | None = None,
         deterministic: bool | None = None,
         decode: bool = False,
     ) -> Float[Array, "B Lq O"]:
@@ -91,7 +91,7 @@ class MultiHeadAttention(nn.Module):
           positions_q, positions_k: see `encodings.Positions`; default ranges from 0, or while
             decoding the index in the cache. Those of as many keys default to the queries'.
           position: parameters of the encoding, to share them between layers; default its own.
-          position_key: for encodings that draw while training, the same in every layer.
+          position_rng: for encodings that draw while training, the same in every layer.
 
         Raises:
           ValueError: see `attention` and `cached_attention`; for `decode` without a cache.
@@ -123,7 +123,7 @@ class MultiHeadAttention(nn.Module):
             key = self.make_rng("dropout")
         out, cache = layer.attend(
             layer.Inputs(
-                inputs_q, inputs_k, inputs_v, positions_q, positions_k, mask, position_key
+                inputs_q, inputs_k, inputs_v, positions_q, positions_k, mask, position_rng
             ),
             tuple(self._dense((self.num_heads, size), name) for name in ("query", "key", "value")),
             acting,
@@ -183,7 +183,7 @@ class PositionEmbedding(nn.Module):
         *,
         tokens: Int[Array, "B L"] | None = None,
         position: Params | None = None,
-        position_key: jax.Array | None = None,
+        position_rng: jax.Array | None = None,
     ) -> Float[Array, "B L D"]:
         """`x` with what the encoding does to it, in the dtype of `x`; see `encodings.embed`."""
         width = x.shape[-1]
@@ -197,7 +197,7 @@ class PositionEmbedding(nn.Module):
             )
         )
         params = _position(self, encoding) if position is None else position
-        out = embed(encoding, params, x, positions, tokens=tokens, key=position_key)
+        out = embed(encoding, params, x, positions, tokens=tokens, rng=position_rng)
         return out.astype(x.dtype)
 
 

@@ -142,7 +142,7 @@ class MultiHeadAttention(nnx.Module):
         mask: Bool[Array, "#B #H #Lq Lk"] | None = None,
         positions_q: Positions | None = None,
         positions_k: Positions | None = None,
-        position_key: jax.Array | None = None,
+        position_rng: jax.Array | None = None,
         deterministic: bool | None = None,
         rngs: nnx.Rngs | nnx.RngStream | None = None,
         decode: bool = False,
@@ -157,7 +157,7 @@ class MultiHeadAttention(nnx.Module):
           mask: True where a query may attend to a key; while decoding, over the whole cache.
           positions_q, positions_k: see `encodings.Positions`; default ranges from 0, or while
             decoding the index in the cache. Those of as many keys default to the queries'.
-          position_key: for encodings that draw while training, the same in every layer.
+          position_rng: for encodings that draw while training, the same in every layer.
           rngs: for dropout; default a fork of those that the module was made with.
 
         Raises:
@@ -168,7 +168,7 @@ class MultiHeadAttention(nnx.Module):
             raise ValueError("There is no cache to decode with: call init_cache(rows, length).")
         out, cache = layer.attend(
             layer.Inputs(
-                inputs_q, inputs_k, inputs_v, positions_q, positions_k, mask, position_key
+                inputs_q, inputs_k, inputs_v, positions_q, positions_k, mask, position_rng
             ),
             (self.query, self.key, self.value),
             layer.in_attention(self.encoding),
@@ -236,11 +236,11 @@ class PositionEmbedding(nnx.Module):
         positions: Positions | None = None,
         *,
         tokens: Int[Array, "B L"] | None = None,
-        position_key: jax.Array | None = None,
+        position_rng: jax.Array | None = None,
     ) -> Float[Array, "B L D"]:
         """`x` with what the encoding does to it, in the dtype of `x`; see `encodings.embed`."""
         params = _values(self.position)
-        out = embed(self.encoding, params, x, positions, tokens=tokens, key=position_key)
+        out = embed(self.encoding, params, x, positions, tokens=tokens, rng=position_rng)
         return out.astype(x.dtype)
 
 

@@ -77,7 +77,7 @@ def attention(
       >>> import jax
       >>> from pe_jax import encodings
       >>> from pe_jax.attention import attention
-      >>> encoding = encodings.learned_relative(8, clip=16)
+      >>> encoding = encodings.learned_relative(head_size=8, clip=16)
       >>> q = k = v = jax.random.normal(jax.random.key(0), (2, 10, 4, 8))
       >>> attention(q, k, v, encoding, encoding.init(jax.random.key(1))).shape
       (2, 10, 4, 8)

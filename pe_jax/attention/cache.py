@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
 from pe_jax.attention.attention import attention
@@ -24,7 +23,6 @@ from pe_jax.encodings.base import (
     Params,
     PositionEncoding,
     Positions,
-    Projections,
     as_array,
     checked,
 )
@@ -68,17 +66,17 @@ def init_cache(
 
     Raises:
       ValueError: for an encoding that changes what it computes for a token once more tokens follow
-        (`About.cacheable` is False).
+        (`Traits.cacheable` is False).
     """
-    grow = [part.name for part in encoding.parts if part.about and not part.about.cacheable]
+    grow = [part.name for part in encoding.parts if not part.traits.cacheable]
     if grow:
         raise ValueError(
             f"{', '.join(grow)} has no decoding with a cache: what it computes for a token changes "
-            "once more tokens follow (About.cacheable is False). Run all tokens at each step."
+            "once more tokens follow (Traits.cacheable is False). Run all tokens at each step."
         )
     head = num_heads, head_size
     axes = () if encoding.axes == 1 else (encoding.axes,)
-    hidden = _reads_hidden_states(encoding, num_heads, head_size, hidden_size)
+    hidden = any(part.traits.reads_hidden_states for part in encoding.parts)
     return Cache(
         jnp.zeros((rows, length, *head), dtype),
         jnp.zeros((rows, length, *head), dtype),
@@ -194,21 +192,3 @@ def _appended(
         cache.index + k.shape[1],
         None if cache.hidden is None or hidden is None else put(cache.hidden, hidden),
     )
-
-
-def _reads_hidden_states(
-    encoding: PositionEncoding, num_heads: int, head_size: int, hidden_size: int
-) -> bool:
-    """Whether attention depends on the hidden states of keys, found by tracing it."""
-
-    def run(x: Array, q: Array, params: Params) -> jax.Array:
-        project = lambda y: jnp.zeros((*y.shape[:-1], num_heads, head_size), y.dtype)
-        at = range(2) if encoding.axes == 1 else np.zeros((2, encoding.axes), np.int32)
-        context = Context(at, at, jnp.zeros(x.shape), x, Projections(project, project))
-        return attention(q, q, q, encoding, params, context, form="naive")
-
-    x = jax.ShapeDtypeStruct((1, 2, hidden_size), jnp.float32)
-    q = jax.ShapeDtypeStruct((1, 2, num_heads, head_size), jnp.float32)
-    params = jax.eval_shape(encoding.init, jax.random.key(0))
-    traced = jax.make_jaxpr(run)(x, q, params).jaxpr
-    return any(traced.invars[0] in equation.invars for equation in traced.eqns)

@@ -34,7 +34,7 @@ class Inputs(NamedTuple):
       q, k, v: hidden states `[B, L, D]`; keys default to queries, values to keys.
       positions_q, positions_k: as `encodings.Context` takes them.
       mask: as `attention` takes it; with a cache over all of the cache.
-      position_key: for encodings that draw while training.
+      position_rng: for encodings that draw while training.
     """
 
     q: Float[Array, "B Lq D"]
@@ -43,7 +43,7 @@ class Inputs(NamedTuple):
     positions_q: Positions | None = None
     positions_k: Positions | None = None
     mask: Bool[Array, "#B #H #Lq Lk"] | None = None
-    position_key: jax.Array | None = None
+    position_rng: jax.Array | None = None
 
 
 def attend(
@@ -82,7 +82,7 @@ def attend(
         x_q=inputs.q,
         x_k=x_k if cache is None else None,
         projections=Projections(query, key),
-        key=inputs.position_key,
+        rng=inputs.position_rng,
     )
     if cache is not None:
         return cached_attention(

@@ -168,16 +168,16 @@ def what(rows: Sequence[Entry]) -> list[str]:
 
 
 def _what(row: Entry) -> list[str]:
-    abouts = declared.abouts(row)
+    cards = declared.cards(row)
     join = lambda texts: " + ".join(texts) or "–"
     return [
         f"`{row.title}`",
-        join(about.formula for about in abouts),
+        join(card.formula for card in cards),
         declared.acts(row),
-        join(about.parameters for about in abouts),
+        join(card.parameters for card in cards),
         f"{declared.numbers(row):,}",
         "any" if row.encoding.longest is None else f"{row.encoding.longest:,}",
-        join(about.source for about in abouts),
+        join(card.source for card in cards),
     ]
 
 

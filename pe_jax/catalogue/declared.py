@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pe_jax.attention import forms, operands
 from pe_jax.catalogue.entries import SIZES, Entry
-from pe_jax.encodings import About, Context, Positions, Projections, Sizes
+from pe_jax.encodings import Card, Context, Positions, Projections, Sizes, parameter_count
 
 _ACTS = {
     "maps queries, keys or values": "q, k, v",
@@ -21,16 +20,16 @@ _ACTS = {
 }
 
 
-def abouts(row: Entry) -> list[About]:
+def cards(row: Entry) -> list[Card]:
     """Of the parts, without the `causal` that a part may need.
 
     Raises:
       ValueError: for a part that says nothing of itself.
     """
     parts = row.encoding.parts[:1]
-    if missing := [part.name for part in parts if part.about is None]:
-        raise ValueError(f"{missing} have no About: a row of the catalogue needs it.")
-    return [part.about for part in parts if part.about]
+    if missing := [part.name for part in parts if part.card is None]:
+        raise ValueError(f"{missing} have no card: a row of the catalogue needs it.")
+    return [part.card for part in parts if part.card]
 
 
 def acts(row: Entry) -> str:
@@ -45,17 +44,17 @@ def acts(row: Entry) -> str:
 
 def invariant(row: Entry) -> bool:
     """Whether attention depends on differences of positions alone."""
-    return all(about.invariant for about in abouts(row))
+    return all(card.invariant for card in cards(row))
 
 
 def monotone(row: Entry) -> bool | None:
-    """See `About`; without any part all proximities are equal."""
-    return next((about.monotone for about in abouts(row)), False)
+    """See `Card`; without any part all proximities are equal."""
+    return next((card.monotone for card in cards(row)), False)
 
 
 def symmetric(row: Entry) -> bool | None:
-    """See `About`."""
-    return next((about.symmetric for about in abouts(row)), True)
+    """See `Card`."""
+    return next((card.symmetric for card in cards(row)), True)
 
 
 class TermForms(NamedTuple):
@@ -117,4 +116,4 @@ def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) ->
 
 def numbers(row: Entry) -> int:
     """How many parameters there are at BERT-base."""
-    return int(np.sum([about.number for about in abouts(row)], dtype=np.int64))
+    return parameter_count(row.encoding)

@@ -80,7 +80,7 @@ def _entry(
     sizes: Sizes,
 ) -> Entry:
     encoding = from_name(name, **sizes._asdict())
-    if any(part.causal_only for part in encoding.parts):
+    if any(part.traits.causal_only for part in encoding.parts):
         name = f"{name}+causal"
         encoding = from_name(name, **sizes._asdict())
     defaults = {k: v for k, v in options_of(make).items() if v is not REQUIRED}

@@ -13,7 +13,7 @@ import numpy as np
 from pe_jax import properties
 from pe_jax.attention import attention_logits
 from pe_jax.catalogue.entries import SIZES, Entry, on_all_axes
-from pe_jax.encodings import Context, Params, PositionEncoding, Projections, Sizes, View, embed
+from pe_jax.encodings import Context, Params, PositionEncoding, Projections, Sizes, embed
 from pe_jax.shapes import Array, Float, Int
 
 LENGTH = 128  # Of the proximity matrices that properties are measured on.
@@ -149,8 +149,8 @@ def _logits(
 def _position_vectors(encoding: PositionEncoding, sizes: Sizes) -> Vectors | None:
     """`(params, positions [L]) -> [L, D]`, what is added to embeddings; None for an encoding of
     another kind."""
-    views = [part.view for part in encoding.parts if part.embed]
-    if not any(view and view.vectors and view.kind == "absolute" for view in views):
+    cards = [part.card for part in encoding.parts if part.embed]
+    if not any(card and card.vectors and card.kind == "absolute" for card in cards):
         return None
     nothing = lambda length: jnp.zeros((1, length, sizes.hidden_size))
     return jax.jit(lambda params, at: embed(encoding, params, nothing(len(at)), at)[0])
@@ -165,15 +165,15 @@ def _points(
     """What points are, and those of positions."""
     if absolute is not None:
         return "P_x", functools.partial(absolute, params)
-    part = next((p for p in encoding.parts if p.view and p.view.vectors), None)
-    if part is not None and part.view is not None and part.view.kind == "relative":
-        of_offset: View = part.view
+    part = next((p for p in encoding.parts if p.card and p.card.vectors), None)
+    if part is not None and part.card is not None and part.card.kind == "relative":
+        vectors = part.card.vectors
         own = params.get(part.key, {})
 
         def both_sides(at: Int[Array, " L"]) -> Float[Array, "M e"]:
-            assert of_offset.vectors is not None
+            assert vectors is not None
             offsets = np.concatenate([-at[:0:-1], at])
-            return of_offset.vectors(own, offsets).reshape(len(offsets), -1)
+            return vectors(own, offsets).reshape(len(offsets), -1)
 
         return "P_m", both_sides
 

@@ -42,35 +42,6 @@ Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary le
 Positions = range | Array
 
 
-class Inputs(NamedTuple):
-    """What `Part.embed` may know of a model's input.
-
-    Attributes:
-      positions: of the tokens.
-      tokens: ids `[B, L]`, where the model has them.
-      key: for encodings that draw while training; None draws nothing.
-    """
-
-    positions: Positions
-    tokens: Array | None = None
-    key: jax.Array | None = None
-
-
-class Sequences(NamedTuple):
-    """What `Part.positions` may know of the sequences that positions are of.
-
-    Attributes:
-      keys: positions of all keys, or of all tokens of an input.
-      rows: how many sequences there are, B.
-      key: for encodings that draw while training, the same for queries, keys and the input; None
-        draws nothing.
-    """
-
-    keys: Positions
-    rows: int
-    key: jax.Array | None = None
-
-
 class Projections(NamedTuple):
     """A layer's own maps `[..., D] -> [..., H, d]`, for encodings that send positions through."""
 
@@ -79,15 +50,20 @@ class Projections(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What an encoding may know of a layer of attention; what it does not read costs nothing.
+    """What a hook may read besides the arrays that it changes; unread fields cost nothing.
 
     Attributes:
-      positions_q, positions_k: of queries and keys; those of as many keys default to the queries',
-        those of neither to ranges from 0.
-      x_q, x_k: hidden states `[B, L, D]` that queries and keys were projected from, where the
-        caller gives them.
-      projections: of this layer, where the caller gives them.
-      key: for encodings that draw while training, the same in every layer; None draws nothing.
+      positions_q, positions_k: of queries and keys. `positions_k` defaults to `positions_q` if
+        there are as many of both; without either they are ranges from 0. At the input of a model
+        both are the positions of the tokens.
+      x_q, x_k: hidden states `[B, L, D]` that queries and keys were projected from, if the caller
+        passes them.
+      projections: of this layer, if the caller passes them.
+      rng: for encodings that draw while training, the same in every layer; None draws nothing.
+      tokens: ids `[B, L]`, at the input of a model only, if the caller passes them.
+      batch_size: B; filled in for the hook `positions`.
+      frequency_factors: `ω -> factors`, both `[#H, F]`, which rotary encodings multiply their
+        frequencies by (see `with_factors`); None leaves them as they are.
     """
 
     positions_q: Positions | None = None
@@ -95,7 +71,14 @@ class Context(NamedTuple):
     x_q: Array | None = None
     x_k: Array | None = None
     projections: Projections | None = None
-    key: jax.Array | None = None
+    rng: jax.Array | None = None
+    tokens: Array | None = None
+    batch_size: int = 1
+    frequency_factors: Callable[[Array], Array] | None = None
+
+    def arrays(self) -> tuple[Array, Array]:
+        """Positions of queries and of keys as arrays, see `as_array`."""
+        return as_array(self.positions_q), as_array(self.positions_k)
 
 
 # `(params, offsets [...], context) -> [..., d]`, or `[..., H, d]` with vectors for each head.
@@ -103,16 +86,16 @@ OffsetVectors = Callable[[Params, Array, Context], jax.Array]
 
 
 class Offsets(NamedTuple):
-    """Terms that depend on j - i only; whatever is None is not there.
+    """Terms that depend on j - i only; `None` means that the term is absent.
 
     Attributes:
       keys: K, vectors that join the keys and meet the queries.
       queries: Q, vectors that join the queries and meet the keys.
       values: V, vectors that join the values.
       bias: `(params, offsets [...], context) -> [...]`, or `[..., H]` with one for each head.
-      frequencies, value_frequencies: `params -> [F]`, where K and V are sinusoids of the offset
-        with these frequencies, in the order of `sinusoid`: both or neither.
-      clip: the terms of offsets beyond ±clip are those of ±clip; None where no such number exists.
+      frequencies, value_frequencies: `params -> [F]`, if K and V are sinusoids of the offset with
+        these frequencies, in the order of `sinusoid`: both or neither.
+      clip: the terms of offsets beyond ±clip are those of ±clip; None without such a number.
       reach: how far a query attends, a window or causality. None: to all keys.
     """
 
@@ -127,85 +110,88 @@ class Offsets(NamedTuple):
 
     @property
     def has_terms(self) -> bool:
-        """Whether anything is added to logits or outputs; a reach adds nothing."""
+        """True if anything is added to logits or outputs; a reach adds nothing."""
         return any((self.keys, self.queries, self.values, self.bias))
 
 
-class Rotation(NamedTuple):
-    """What an encoding rotates: pairs of dimensions of queries and keys, by ω · position each.
+class Traits(NamedTuple):
+    """Properties of an encoding that its callers must respect.
 
     Attributes:
-      pairs: the two dimensions of a head that make each of the F pairs.
-      frequencies: `params -> [#H, F]`, ω in radians per position; of encodings whose frequencies
-        depend on the length, those of short inputs.
-      heads: `Part.heads` with one more argument, factors `[#H, F]` of the frequencies: a pair of
-        factor 0 does not rotate.
+      longest: the number of positions, if there is a limit.
+      resize: `(params, length, method) -> params` for another `longest`, see `resize_table`.
+      axes: A, of a position.
+      cacheable: what is computed for a key stays right when the sequence grows.
+      causal_only: the reason why attention has to be causal (joined with `causal`); empty if it
+        need not be.
+      reads_hidden_states: attention needs `Context.x_k`, so a cache has to keep hidden states.
+      frequency_params: names of the parameters that are frequencies. Weight decay leaves them
+        alone, and they may have a learning rate of their own.
     """
 
-    pairs: tuple[tuple[int, int], ...]
-    frequencies: Callable[[Params], jax.Array]
-    heads: Callable[[Params, Array, Array, Array, Context, Array], tuple[Array, Array, Array]]
+    longest: int | None = None
+    resize: Callable[[Params, int, str], Params] | None = None
+    axes: int = 1
+    cacheable: bool = True
+    causal_only: str = ""
+    reads_hidden_states: bool = False
+    frequency_params: tuple[str, ...] = ()
 
 
-class View(NamedTuple):
-    """How an encoding is measured. Attention never reads it.
-
-    Attributes:
-      kind: what vectors are indexed by, positions or offsets.
-      vectors: `(params, x [...]) -> [..., D or d]`, the position vectors P(x) themselves.
-      frequencies: `params -> [F]`, radians per position, of a sinusoidal or rotary encoding.
-      rotation: of a rotary encoding of positions of one axis.
-    """
-
-    kind: Literal["absolute", "relative"]
-    vectors: Callable[[Params, Array], jax.Array] | None = None
-    frequencies: Callable[[Params], jax.Array] | None = None
-    rotation: Rotation | None = None
-
-
-class About(NamedTuple):
-    """What there is to know of an encoding without running it: its row of table 1.
+class Card(NamedTuple):
+    """Documentation and measurement of an encoding; nothing is computed from it in a model.
 
     Attributes:
       formula: in one line.
-      parameters: their number as a formula; `number` at these sizes.
       source: the paper and its equation or section.
-      paper: what Wang et al. say: translation invariance, monotonicity, symmetry; † means observed,
-        not derived.
+      parameters: their number as a formula.
+      paper: translation invariance, monotonicity and symmetry according to Wang et al.; † means
+        observed, not derived.
       invariant: attention depends on positions by their differences alone.
-      monotone, symmetric: whether proximities strictly decrease with distance on either side, and
-        are the same in both directions. True or False hold whatever parameters and tokens are, over
-        enough positions; None depends on them. Proximities are P·Pᵀ of absolute vectors, or else
-        the logits of identical tokens.
-      cacheable: what is computed for a key stays right when the sequence grows.
+      monotone, symmetric: proximities strictly decrease with distance on either side, and are the
+        same in both directions. True or False hold for all parameters and tokens, over enough
+        positions; None depends on them. Proximities are P·Pᵀ of absolute vectors, or else the
+        logits of identical tokens.
+      kind: what vectors are indexed by, positions or offsets.
+      vectors: `(params, x [...]) -> [..., D or d]`, the position vectors P(x) themselves.
+      frequencies: `params -> [F]` or `[#H, F]`, radians per position, of a sinusoidal or rotary
+        encoding; if they depend on the length, those of short inputs.
+      pairs: the two dimensions of a head that make each of the F pairs of a rotary encoding of
+        positions of one axis, which multiplies them by `Context.frequency_factors`.
     """
 
-    formula: str
-    parameters: str
-    number: int
-    source: str
+    formula: str = ""
+    source: str = ""
+    parameters: str = "0"
     paper: str = "–"
     invariant: bool = False
-    cacheable: bool = True
     monotone: bool | None = None
     symmetric: bool | None = None
+    kind: Literal["absolute", "relative"] = "relative"
+    vectors: Callable[[Params, Array], jax.Array] | None = None
+    frequencies: Callable[[Params], jax.Array] | None = None
+    pairs: tuple[tuple[int, int], ...] = ()
 
 
-def no_parameters(key: jax.Array) -> Params:
+def no_parameters(rng: jax.Array) -> Params:
     """The `init` of an encoding that learns nothing."""
-    del key
+    del rng
     return {}
 
 
+Heads = tuple[Array, Array, Array]  # Queries, keys and values, each `[B, L, H, d]`.
+
+
 class Part(NamedTuple):
-    """One encoding by itself, as pure functions of its own parameters; a hook that is None is not
-    there and costs nothing.
+    """One encoding by itself, as pure functions of its own parameters. A hook that is None is
+    absent and costs nothing.
 
     Attributes:
       name: as a config writes it, options included: `"rope(base=500)"`.
-      init: `init(key) -> params`.
-      positions: `(positions, Sequences) -> positions`, what the other hooks see instead.
-      embed: `(params, x [B, L, D], Inputs) -> x`.
+      init: `init(rng) -> params`.
+      positions: `(positions, Context) -> positions`, what the other hooks see instead, of queries
+        or of keys; `Context.positions_k` are those of all keys, or of all tokens of an input.
+      embed: `(params, x [B, L, D], Context) -> x`.
       heads: `(params, q, k, v, Context) -> (q, k, v)`, each `[B, L, H, d]`. The head size of q and
         k may grow; the logits are scaled by the original one.
       output: `(params, o, Context) -> o`, undoes what `heads` did to v.
@@ -213,46 +199,34 @@ class Part(NamedTuple):
       logits: `(params, q, k, Context) -> [#B, #H, Lq, Lk]`, all other terms, an array of this size
         in every form, leading axes of 1 may be left out; q is scaled by s.
       factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
-      view, about: for measurements.
-      longest: the number of positions, where there is a limit.
-      resize: `(params, length, method) -> params` for another `longest`.
-      frequency_leaves: names of the parameters that are frequencies: weight decay leaves them
-        alone, and they may have a learning rate of their own.
-      axes: A, of a position.
-      causal_only: why attention with it has to be causal (joined with `causal`), where it has.
+      traits: what callers must respect.
+      card: documentation and measurement only.
       family: the key of its parameters; default the name without options.
     """
 
     name: str = ""
     init: Callable[[jax.Array], Params] = no_parameters
-    positions: Callable[[Positions, Sequences], Positions] | None = None
-    embed: Callable[[Params, Array, Inputs], jax.Array] | None = None
-    heads: Callable[[Params, Array, Array, Array, Context], tuple[Array, Array, Array]] | None = (
-        None
-    )
+    positions: Callable[[Positions, Context], Positions] | None = None
+    embed: Callable[[Params, Array, Context], jax.Array] | None = None
+    heads: Callable[[Params, Array, Array, Array, Context], Heads] | None = None
     output: Callable[[Params, Array, Context], jax.Array] | None = None
     offsets: Offsets | None = None
     logits: Callable[[Params, Array, Array, Context], jax.Array] | None = None
     factor: Callable[[Params, Context], ArrayLike] | None = None
-    view: View | None = None
-    about: About | None = None
-    longest: int | None = None
-    resize: Callable[[Params, int, str], Params] | None = None
-    frequency_leaves: tuple[str, ...] = ()
-    axes: int = 1
-    causal_only: str = ""
+    traits: Traits = Traits()
+    card: Card | None = None
     family: str = ""
 
     @property
     def key(self) -> str:
-        """Under which its parameters are."""
+        """The key of its parameters in the params dict."""
         return self.family or self.name.partition("(")[0]
 
     @property
     def in_attention(self) -> tuple[str, ...]:
         """What it does beyond adding to the input, in words."""
         terms = self.offsets or Offsets()
-        does = {
+        effects = {
             "maps queries, keys or values": self.heads or self.output,
             "adds terms to the attention logits": (
                 terms.keys or terms.queries or terms.bias or self.logits
@@ -261,7 +235,7 @@ class Part(NamedTuple):
             "limits how far a query attends": terms.reach,
             "changes the temperature of the softmax": self.factor,
         }
-        return tuple(what for what, hook in does.items() if hook)
+        return tuple(effect for effect, hook in effects.items() if hook)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,9 +247,9 @@ class PositionEncoding:
 
     Example:
       >>> from pe_jax import encodings
-      >>> both = encodings.learned_absolute(512, 768) + encodings.rope(64, 12)
+      >>> both = encodings.sinusoidal_absolute(hidden_size=768) + encodings.rope(head_size=64)
       >>> both.name
-      'learned_absolute+rope'
+      'sinusoidal_absolute+rope'
     """
 
     parts: tuple[Part, ...] = ()
@@ -300,12 +274,11 @@ class PositionEncoding:
             return NotImplemented
         return PositionEncoding(self.parts + other.parts)
 
-    def init(self, key: jax.Array) -> Params:
+    def init(self, rng: jax.Array) -> Params:
         """Parameters nested by name, `{part.key: params of that part}`, with no entry for a part
         that learns nothing."""
-        several = len(self.parts) > 1
-        keys = jax.random.split(key, len(self.parts)) if several else [key] * len(self.parts)
-        params = {part.key: part.init(own) for part, own in zip(self.parts, keys, strict=True)}
+        rngs = jax.random.split(rng, len(self.parts)) if len(self.parts) > 1 else [rng]
+        params = {part.key: part.init(rng) for part, rng in zip(self.parts, rngs)}
         return {name: value for name, value in params.items() if value}
 
     def split(self, params: Params | None) -> list[tuple[Part, Params]]:
@@ -317,7 +290,7 @@ class PositionEncoding:
         params = {} if params is None else params
         if not isinstance(params, Mapping):
             raise ValueError(
-                f"Parameters are the dict that encoding.init(key) returned, got "
+                f"Parameters are the dict that encoding.init(rng) returned, got "
                 f"{type(params).__name__}."
             )
         split = [(part, params.get(part.key, {})) for part in self.parts]
@@ -329,7 +302,7 @@ class PositionEncoding:
         if missing:
             raise ValueError(
                 f"The parameters of {', '.join(dict.fromkeys(missing))} are missing; got "
-                f"{', '.join(params) or 'none'}. Pass what encoding.init(key) returned."
+                f"{', '.join(params) or 'none'}. Pass what encoding.init(rng) returned."
             )
         return split
 
@@ -365,18 +338,18 @@ class PositionEncoding:
         if self.is_causal:
             return
         for part in self.parts:
-            if part.causal_only:
+            if part.traits.causal_only:
                 raise ValueError(
-                    f"{part.name} is for causal attention: {part.causal_only}. Join it with "
+                    f"{part.name} is for causal attention: {part.traits.causal_only}. Join it with "
                     f"causal: {self.name + '+causal'!r}."
                 )
 
     def resize(self, params: Params, length: int, method: str) -> Params:
         """Parameters for another number of positions, see `resize_table`."""
         changed = {
-            part.key: part.resize(own, length, method)
+            part.key: part.traits.resize(own, length, method)
             for part, own in self.split(params)
-            if part.resize and own
+            if part.traits.resize and own
         }
         return {**params, **changed}
 
@@ -395,15 +368,17 @@ def common_axes(parts: Sequence[Part], name: str) -> int:
     Raises:
       ValueError: if they take positions of different numbers of axes.
     """
-    found = {part.axes for part in parts} or {1}
-    if len(found) > 1:
-        raise ValueError(f"The parts of {name} take positions of {sorted(found)} axes.")
-    return found.pop()
+    axes = {part.traits.axes for part in parts} or {1}
+    if len(axes) > 1:
+        raise ValueError(f"The parts of {name} take positions of {sorted(axes)} axes.")
+    return axes.pop()
 
 
 def least_longest(parts: Sequence[Part]) -> int | None:
     """The number of positions that all parts have; None where none has a limit."""
-    return min((part.longest for part in parts if part.longest is not None), default=None)
+    return min(
+        (part.traits.longest for part in parts if part.traits.longest is not None), default=None
+    )
 
 
 @functools.lru_cache(maxsize=512)
@@ -416,38 +391,34 @@ _Arguments = ParamSpec("_Arguments")
 
 
 def named(make: Callable[_Arguments, Part]) -> Callable[_Arguments, PositionEncoding]:
-    """Turns a function that makes a part into one that makes an encoding, named after it.
+    """Turn a function that makes a part into one that makes an encoding, named after it.
 
-    The name is what a config writes: the function's own, then the keyword-only options that differ
-    from their defaults. Its other parameters are sizes of the model (`names.Sizes`).
+    All arguments are keyword-only: sizes of the model (`SIZES`), then options. The name is what a
+    config writes: the function's own, with the options that differ from their defaults.
     """
     defaults = options_of(make)
 
     @functools.wraps(make)
-    def build(*sizes: _Arguments.args, **options: _Arguments.kwargs) -> PositionEncoding:
-        part = make(*sizes, **options)
-        return PositionEncoding(
-            (
-                part._replace(
-                    name=call_text(make.__name__, changed(options, defaults)),
-                    family=part.family or make.__name__,
-                ),
-            )
-        )
+    def build(*args: _Arguments.args, **arguments: _Arguments.kwargs) -> PositionEncoding:
+        part = make(*args, **arguments)
+        name = call_text(make.__name__, changed(arguments, defaults))
+        return PositionEncoding((part._replace(name=name, family=part.family or make.__name__),))
 
     return build
 
 
+# The sizes of a model, which every encoding calls by the same names.
+SIZES = ("hidden_size", "head_size", "num_heads", "max_length")
 REQUIRED = inspect.Parameter.empty  # The default of an option that has none.
 
 
 def options_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a function that makes an encoding, its keyword-only parameters, with their
-    defaults."""
+    """The options of a function that makes an encoding, with their defaults: its keyword-only
+    parameters without the sizes."""
     return {
         name: parameter.default
         for name, parameter in inspect.signature(make).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in SIZES
     }
 
 
@@ -485,7 +456,7 @@ def embed(
     positions: Positions | None = None,
     *,
     tokens: Array | None = None,
-    key: jax.Array | None = None,
+    rng: jax.Array | None = None,
 ) -> Real[Array, "B L D"]:
     """`x` with what `encoding` does to the input of a model; `x` itself where that is nothing.
 
@@ -493,7 +464,7 @@ def embed(
       params: what `encoding.init` returned, possibly trained since.
       x: embeddings of the tokens.
       positions: see `Positions`; default range(L).
-      tokens, key: see `Inputs`.
+      tokens, rng: see `Context`.
 
     Raises:
       ValueError: for something else than an encoding, positions of another length than `x`, past
@@ -502,7 +473,7 @@ def embed(
     Example:
       >>> import jax.numpy as jnp
       >>> from pe_jax import encodings
-      >>> absolute = encodings.sinusoidal_absolute(4)
+      >>> absolute = encodings.sinusoidal_absolute(hidden_size=4)
       >>> encodings.embed(absolute, {}, jnp.zeros((1, 1, 4))).tolist()  # sin 0, cos 0, ...
       [[[0.0, 1.0, 0.0, 1.0]]]
     """
@@ -510,33 +481,26 @@ def embed(
         raise ValueError(not_an_encoding(encoding))
     if not any(part.embed for part in encoding.parts):
         return x
-    inputs = Inputs(checked(positions, x.shape[1], encoding.axes, "x"), tokens, key)
-    for part, own in encoding.split(params):
+    positions = checked(positions, x.shape[1], encoding.axes, "x")
+    context = Context(positions, positions, tokens=tokens, rng=rng)
+    for part, part_params in encoding.split(params):
         if part.embed:
-            x = part.embed(own, x, moved_inputs(part, inputs, len(x)))
+            x = part.embed(part_params, x, moved(part, context, len(x)))
     return x
 
 
-def moved_inputs(part: Part, inputs: Inputs, rows: int) -> Inputs:
-    """`inputs` of so many rows, with the positions that a part sees."""
-    if part.positions is None:
-        return inputs
-    at = part.positions(inputs.positions, Sequences(inputs.positions, rows, inputs.key))
-    return inputs._replace(positions=at)
-
-
-def moved(part: Part, context: Context, rows: int) -> Context:
-    """`context` of so many rows, with the positions that a part sees; `context` itself where they
-    are the same."""
+def moved(part: Part, context: Context, batch_size: int) -> Context:
+    """`context` with the positions that `part` sees; `context` itself if they are the same."""
     if part.positions is None:
         return context
     q, k = context.positions_q, context.positions_k
     assert q is not None and k is not None
-    sequences = Sequences(k, rows, context.key)
-    see_q, see_k = part.positions(q, sequences), part.positions(k, sequences)
-    if see_q is q and see_k is k:
+    sized = context._replace(batch_size=batch_size)
+    moved_q = part.positions(q, sized)
+    moved_k = moved_q if k is q else part.positions(k, sized)
+    if moved_q is q and moved_k is k:
         return context
-    return context._replace(positions_q=see_q, positions_k=see_k)
+    return context._replace(positions_q=moved_q, positions_k=moved_k)
 
 
 def checked(positions: Positions | None, size: int, axes: int, of: str) -> Positions:
@@ -575,14 +539,14 @@ def length(positions: Positions, axes: int = 1) -> int:
     return np.shape(positions)[-1 if axes == 1 else -2]
 
 
-def span(positions_q: Positions, positions_k: Positions) -> Array:
+def span(positions_q: Array, positions_k: Array) -> Array:
     """Largest position + 1, `[]`, or `[B]` for rows with positions of their own."""
-    last = lambda at: at.stop - 1 if isinstance(at, range) else at.max(-1)
-    return jnp.maximum(last(positions_q), last(positions_k)) + 1
+    return jnp.maximum(positions_q.max(-1), positions_k.max(-1)) + 1
 
 
-def as_array(positions: Positions) -> Array:
+def as_array(positions: Positions | None) -> Array:
     """Positions as an array; a range as NumPy, so that it stays known while compiling."""
+    assert positions is not None, "Context has no positions."
     return np.arange(positions.start, positions.stop) if isinstance(positions, range) else positions
 
 

@@ -6,7 +6,6 @@ What the code of a model does beyond its config is not seen here: that it rotate
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, overload
 
@@ -41,9 +40,8 @@ def _stretch(config: Config, options: Options) -> Options:
 
 
 def _default(
-    head_size: int,
-    num_heads: int,
     *,
+    head_size: int,
     sections: tuple[float, ...] | None = None,
     interleaved: bool = False,
     layout: Layout = "half",
@@ -52,22 +50,22 @@ def _default(
     if sections is None:
         if interleaved:
             raise ValueError("mrope_interleaved interleaves mrope_section, which is missing.")
-        return rope(head_size, num_heads, layout=layout, **options)
+        return rope(head_size=head_size, layout=layout, **options)
     if layout != "half" or "fraction" in options or any(n % 1 for n in sections):
         raise ValueError(
             "mrope_section is a list of integers, for heads that are rotated whole and in halves; "
             f"got {list(sections)}, layout={layout!r}, partial_rotary_factor="
             f"{options.get('fraction', 1)}."
         )
-    return mrope(head_size, sections=tuple(map(int, sections)), interleaved=interleaved, **options)
+    return mrope(
+        head_size=head_size, sections=tuple(map(int, sections)), interleaved=interleaved, **options
+    )
 
 
-def _proportional(
-    head_size: int, num_heads: int, *, factor: float = 1.0, **options: Any
-) -> PositionEncoding:
+def _proportional(*, factor: float = 1.0, **options: Any) -> PositionEncoding:
     if factor == 1:
-        return rope(head_size, num_heads, **options)
-    return rope_scaling.rope_linear(head_size, factor=factor, **options)
+        return rope(**options)
+    return rope_scaling.rope_linear(factor=factor, **options)
 
 
 class _Type(NamedTuple):
@@ -300,7 +298,6 @@ def _rotation(config: Config, own: Config, layer_type: str, layout: Layout) -> P
         if given.get(key) is not None
     }
     options = {**_present(kind.defaults(config, options)), **options}
-    parameters = inspect.signature(kind.make).parameters
     needed = [one for one, default in options_of(kind.make).items() if default is REQUIRED]
     keys = {"original_length": "max_position_embeddings"}
     keys |= {option: key for key, option in kind.options.items()}
@@ -310,11 +307,8 @@ def _rotation(config: Config, own: Config, layer_type: str, layout: Layout) -> P
         )
     heads = _required(config, "num_attention_heads")
     head_size = _first(config, _HEAD_SIZES[layer_type])
-    sizes = {
-        "num_heads": heads,
-        "head_size": head_size or _required(config, "hidden_size") // heads,
-    }
-    return kind.make(*(sizes[one] for one in parameters if one in sizes), **options, layout=layout)
+    head_size = head_size or _required(config, "hidden_size") // heads
+    return kind.make(head_size=head_size, **options, layout=layout)
 
 
 def _type_of(own: Config) -> tuple[str, _Type]:

@@ -35,8 +35,8 @@ def _by_name(*makers: Callable[..., PositionEncoding]) -> dict[str, Callable[...
     return {make.__name__: make for make in makers}
 
 
-# Every encoding. A new one is a new line here: its parameters without defaults are `Sizes`, its
-# keyword-only ones the options that a name may give.
+# Every encoding. A new one is a new line here: its arguments are sizes, then the options that a
+# name may give.
 ENCODINGS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
     base.none,
     absolute.learned_absolute,
@@ -87,10 +87,7 @@ ENCODINGS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
 
 # Those that change another: `name(encoding, option=...)`.
 WRAPPERS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
-    modifiers.randomised,
-    modifiers.shape,
-    modifiers.cape,
-    modifiers.interpolated,
+    modifiers.randomised, modifiers.shape, modifiers.cape, modifiers.interpolated
 )
 
 _PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
@@ -169,7 +166,7 @@ def for_text() -> list[str]:
     plain = [name for name, make in ENCODINGS.items() if REQUIRED not in options_of(make).values()]
     built = {name: from_name(name, **sizes._asdict()) for name in plain}
     return [
-        f"{name}+causal" if any(part.causal_only for part in encoding.parts) else name
+        f"{name}+causal" if any(part.traits.causal_only for part in encoding.parts) else name
         for name, encoding in built.items()
         if encoding.axes == 1
     ]
@@ -253,12 +250,9 @@ class _Reader(NamedTuple):
         if arguments:
             raise self._error(f"the options of {name!r} need their names")
         make = ENCODINGS[name]
-        sizes = [
-            getattr(self.sizes, size)
-            for size, parameter in inspect.signature(make).parameters.items()
-            if parameter.kind is not parameter.KEYWORD_ONLY
-        ]
-        return make(*sizes, **self._options(name, make, keywords))
+        used = inspect.signature(make).parameters
+        sizes = {size: value for size, value in self.sizes._asdict().items() if size in used}
+        return make(**sizes, **self._options(name, make, keywords))
 
     def _plain(self, node: ast.expr) -> PositionEncoding:
         encoding = self.read(node)

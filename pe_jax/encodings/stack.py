@@ -8,10 +8,10 @@ from typing import NamedTuple
 import jax
 
 from pe_jax.encodings.base import (
+    Card,
     Params,
     Part,
     PositionEncoding,
-    View,
     common_axes,
     least_longest,
     not_an_encoding,
@@ -26,9 +26,9 @@ class Placed(NamedTuple):
     params: Params
 
     @property
-    def view(self) -> View:
-        """How it is measured; nothing to measure where the part does not say."""
-        return self.part.view or View("relative")
+    def card(self) -> Card:
+        """How it is measured; nothing to measure if the part does not say."""
+        return self.part.card or Card()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Stack:
 
     Example:
       >>> from pe_jax import encodings
-      >>> near, far = (encodings.rope(64, 12, base=base) for base in (10_000.0, 160_000.0))
+      >>> near, far = (encodings.rope(head_size=64, base=base) for base in (10_000.0, 160_000.0))
       >>> modern = encodings.Stack(layers=(far, near + encodings.window(reach=64), near))
     """
 
@@ -167,7 +167,9 @@ def _frequencies(encoding: PositionEncoding, params: Params) -> Params:
         return jax.tree_util.tree_map_with_path(is_one, own)
 
     return {
-        part.key: marks(part.frequency_leaves, own) for part, own in encoding.split(params) if own
+        part.key: marks(part.traits.frequency_params, own)
+        for part, own in encoding.split(params)
+        if own
     }
 
 

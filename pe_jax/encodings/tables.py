@@ -44,11 +44,7 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
     return table[rows]
 
 
-def resize_table(
-    table: Float[Array, "N D"],
-    length: int,
-    method: str,
-) -> Float[Array, "M D"]:
+def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[Array, "M D"]:
     """A learned table for another number of positions.
 
     Args:

@@ -131,14 +131,14 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
         )
     table = np.zeros((config.max_length, config.hidden_size), np.float32)
     for _, part, params in stack.placed(position):
-        assert part.view and part.view.vectors
-        table += np.asarray(part.view.vectors(params, np.arange(config.max_length)))
+        assert part.card and part.card.vectors
+        table += np.asarray(part.card.vectors(params, np.arange(config.max_length)))
     return table
 
 
 def _beyond(part: Part) -> list[str]:
     """What a part does beyond adding vectors of positions to the input."""
-    vectors = part.view is not None and part.view.kind == "absolute" and part.view.vectors
+    vectors = part.card is not None and part.card.kind == "absolute" and part.card.vectors
     own = [] if vectors or not part.embed else ["changes the input in a way of its own"]
     return [*part.in_attention, *own]
 

@@ -36,12 +36,12 @@ class Surroundings(NamedTuple):
     Attributes:
       positions: of the tokens.
       mask: `[B, 1, 1 or L, L]` or None.
-      position_key: for encodings that draw while training, else None.
+      position_rng: for encodings that draw while training, else None.
     """
 
     positions: Positions
     mask: Array | None
-    position_key: jax.Array | None
+    position_rng: jax.Array | None
 
 
 class SelfAttention(BertModule):
@@ -67,7 +67,7 @@ class SelfAttention(BertModule):
             x_q=x,
             x_k=x,
             projections=Projections(*(projection(dense.variables["params"], i) for i in (0, 1))),
-            key=around.position_key,
+            rng=around.position_rng,
         )
         out = attention(
             q,
@@ -107,7 +107,7 @@ class Block(BertModule):
         c = self.config
         keys = _split(key, 3)
         x = embed(
-            self.at_input, position_params, x, around.positions, key=around.position_key
+            self.at_input, position_params, x, around.positions, rng=around.position_rng
         ).astype(x.dtype)
         y = SelfAttention(c, self.encoding, name="attention")(x, position_params, around, keys[0])
         x = self.layer_norm("attention_norm")(x + dropout(y, c.dropout_rate, keys[1]))
@@ -159,8 +159,8 @@ class Bert(BertModule):
             mask = padding_mask(mask)
         if positions is None and stack.axes == 1:
             positions = range(tokens.shape[1])
-        position_key = None if key is None else jax.random.fold_in(key, c.num_layers)
-        around = Surroundings(positions, mask, position_key)
+        position_rng = None if key is None else jax.random.fold_in(key, c.num_layers)
+        around = Surroundings(positions, mask, position_rng)
 
         position_params = {}
         initial = lambda key: stack.init(key, c.num_layers)
@@ -169,7 +169,7 @@ class Bert(BertModule):
         x = self.embedding(c.vocab_size, "token")(tokens)
         segments = jnp.zeros_like(tokens) if segments is None else segments
         x = x + self.embedding(c.num_segments, "segment")(segments)
-        x = embed(stack.common, position_params, x, positions, tokens=tokens, key=position_key)
+        x = embed(stack.common, position_params, x, positions, tokens=tokens, rng=position_rng)
         x = self.layer_norm("embedding_norm")(x)
         x = dropout(x, c.dropout_rate, keys[-1])
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):

@@ -122,9 +122,9 @@ def rotations(config: BertConfig, params: Params) -> list[LayerRotation | None]:
     for layer in range(config.num_layers):
         encoding, own = config.encoding().at_layer(params.get("position", {}), layer)
         here = [
-            LayerRotation(np.array(part.view.rotation.pairs), part.view.rotation.frequencies(of))
+            LayerRotation(np.array(part.card.pairs), part.card.frequencies(of))
             for part, of in encoding.split(own)
-            if part.view and part.view.rotation
+            if part.card and part.card.pairs and part.card.frequencies
         ]
         found.append(here[0] if here else None)
     return found

@@ -72,9 +72,9 @@ class Subject:
         self.encoding, self.reference, self.sizes = encoding, reference, sizes
         self._programs: dict[str, Callable[..., Any]] = {}
         self.layer = self.draw(0)
-        rng = np.random.default_rng(9)
-        self.tokens = rng.integers(0, 8, (ROWS, LENGTH))
-        self.to = rng.normal(size=(ROWS, LENGTH, heads, size)).astype(np.float32)
+        generator = np.random.default_rng(9)
+        self.tokens = generator.integers(0, 8, (ROWS, LENGTH))
+        self.to = generator.normal(size=(ROWS, LENGTH, heads, size)).astype(np.float32)
 
     def draw(self, seed: int) -> Layer:
         """Arrays of a layer; `q`, `k` and `v` are large enough for weights that differ."""
@@ -216,12 +216,12 @@ def apply(
     mask: Mask | None = None,
     *,
     form: str | forms.Form = "auto",
-    key: jax.Array | None = None,
+    rng: jax.Array | None = None,
 ) -> Float[Array, "B L H d"]:
     """A layer of attention from embeddings on, with an encoding in both."""
-    x = hidden(encoding, layer, tokens, positions, key)
+    x = hidden(encoding, layer, tokens, positions, rng)
     q, k, v = projected(layer, x)
-    context = described(layer, x, x, positions, positions)._replace(key=key)
+    context = described(layer, x, x, positions, positions)._replace(rng=rng)
     return attention(q, k, v, encoding, layer.params, context, mask=mask, form=form)
 
 
@@ -230,10 +230,10 @@ def hidden(
     layer: Layer,
     tokens: Int[Array, "B L"],
     positions: Positions,
-    key: jax.Array | None = None,
+    rng: jax.Array | None = None,
 ) -> Float[Array, "B L D"]:
     """What enters the projections."""
-    x = embed(encoding, layer.params, layer.x, positions, tokens=jnp.asarray(tokens), key=key)
+    x = embed(encoding, layer.params, layer.x, positions, tokens=jnp.asarray(tokens), rng=rng)
     return x.astype(layer.x.dtype)  # As a model does.
 
 

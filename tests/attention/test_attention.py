@@ -75,13 +75,13 @@ def test_separate_values_table(name):
     if name == "sinusoidal_relative":
         pytest.skip("has nothing to learn, so nothing to separate")
     make = getattr(encodings, name)
-    encoding = make(d, clip=3, separate=True)
+    encoding = make(head_size=d, clip=3, separate=True)
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(1, 5, 5)
     loss = lambda p: attention(q, k, v, encoding, p).sum()
     grads = jax.jit(jax.grad(loss))(params)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
-    once = make(d, clip=3)
+    once = make(head_size=d, clip=3)
     one = params[name]["key"]
     np.testing.assert_allclose(
         attention(q, k, v, encoding, {name: {"key": one, "value": one}}),
@@ -92,12 +92,12 @@ def test_separate_values_table(name):
 
 @pytest.mark.parametrize("clip", [None, 400])
 def test_unclipped_sinusoid(clip):
-    encoding = encodings.learnable_sinusoidal_relative(d, clip=clip)
+    encoding = encodings.learnable_sinusoidal_relative(head_size=d, clip=clip)
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(1, 300, 300)
     out = attention(q, k, v, encoding, params)
     ((part, own),) = encoding.split(params)
-    p = part.view.vectors(own, encodings.offsets(range(300), range(300)))
+    p = part.card.vectors(own, encodings.offsets(range(300), range(300)))
     logits = np.einsum("bqhd,bqkhd->bhqk", q, k[:, None] + np.asarray(p)[None, :, :, None]) / 2
     weights = np.asarray(jax.nn.softmax(logits))
     expected = np.einsum("bhqk,bqkhd->bqhd", weights, v[:, None] + np.asarray(p)[None, :, :, None])
@@ -150,7 +150,7 @@ def test_dropout():
 def test_a_key_does_not_see_the_future_of_a_mask():
     """Causality through gradients: outputs up to i do not move with later keys."""
     q, k, v = draw(1, 6, 6)
-    encoding = encodings.learned_relative(d, clip=3)
+    encoding = encodings.learned_relative(head_size=d, clip=3)
     params = encoding.init(jax.random.key(0))
     causal = jnp.tril(jnp.ones((6, 6), bool))[None, None]
 
@@ -163,7 +163,7 @@ def test_a_key_does_not_see_the_future_of_a_mask():
 
 def test_what_attention_refuses():
     q, k, v = draw(1, 3, 5)
-    encoding = encodings.learned_relative(d, clip=3)
+    encoding = encodings.learned_relative(head_size=d, clip=3)
     params = encoding.init(jax.random.key(0))
     at = encodings.Context
     for message, arguments, more in (
@@ -191,7 +191,7 @@ calls = [
     lambda: encodings.parameter_count("rope"),
     lambda: attention.attention(x, x, x, context=range(2)),
     lambda: attention.attention(x, x, x, mask=[[True]]),
-    lambda: encodings.alibi(1).split(encodings.Context()),
+    lambda: encodings.alibi(num_heads=1).split(encodings.Context()),
 ]
 for call in calls:
     try:
@@ -208,7 +208,7 @@ for call in calls:
 
 def test_forward_mode_and_second_derivatives_of_the_plain_form():
     """Against differences, and the Hessian against the derivative of the gradient."""
-    encoding = encodings.learnable_sinusoidal_relative(d, clip=3)
+    encoding = encodings.learnable_sinusoidal_relative(head_size=d, clip=3)
     params = encoding.init(jax.random.key(0))
     q, k, v = (jnp.asarray(x) for x in draw(1, 4, 4))
     f = lambda q: (attention(q, k, v, encoding, params, form="naive") ** 2).sum()

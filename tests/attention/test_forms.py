@@ -195,7 +195,9 @@ def test_auto_names_no_form_that_cannot_serve():
 
 @pytest.mark.usefixtures("quick_kernel")
 def test_two_relative_terms_at_once():
-    both = encodings.learned_relative(d, clip=2) + encodings.sinusoidal_relative(d, clip=None)
+    both = encodings.learned_relative(head_size=d, clip=2) + encodings.sinusoidal_relative(
+        head_size=d, clip=None
+    )
     params = both.init(jax.random.key(0))
     q, k, v = draw(1, 9, 9)
     expected = attention(q, k, v, both, params, form="naive")

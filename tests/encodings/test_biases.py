@@ -49,13 +49,13 @@ def test_alibi_slopes(heads, powers):
 
 
 def test_alibi_by_hand():
-    found = bias(encodings.alibi(2), {}, range(3))
+    found = bias(encodings.alibi(num_heads=2), {}, range(3))
     expected = -np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]])
     np.testing.assert_allclose(found, [expected / 16, expected / 256])
 
 
 def test_directed_alibi_shows_each_half_of_the_heads_a_side():
-    found = bias(encodings.alibi(2, directed=True), {}, range(3))
+    found = bias(encodings.alibi(num_heads=2, directed=True), {}, range(3))
     to_the_left = -np.array([[0, np.inf, np.inf], [1, 0, np.inf], [2, 1, 0]])
     to_the_right = -np.array([[0, 1, 2], [np.inf, 0, 1], [np.inf, np.inf, 0]])
     np.testing.assert_allclose(found, np.array([to_the_left, to_the_right]) / 256)
@@ -66,7 +66,9 @@ def test_directed_alibi_of_a_query_without_a_key_on_its_side(form):
     """Padding to the right of all tokens, in a head that attends to the right: zeros."""
     q, k, v = (jnp.asarray(np.random.default_rng(0).normal(size=(1, 4, 2, 4)), jnp.float32),) * 3
     mask = jnp.array([True, True, True, False])[None, None, None]
-    call = lambda q: attention(q, k, v, encodings.alibi(2, directed=True), mask=mask, form=form)
+    call = lambda q: attention(
+        q, k, v, encodings.alibi(num_heads=2, directed=True), mask=mask, form=form
+    )
     out, slope = call(q), jax.grad(lambda q: call(q).sum())(q)
     assert jnp.isfinite(out).all() and jnp.isfinite(slope).all()
     np.testing.assert_array_equal(out[0, 3, 1], 0)
@@ -74,12 +76,12 @@ def test_directed_alibi_of_a_query_without_a_key_on_its_side(form):
 
 
 def test_learnable_alibi():
-    start = encodings.alibi(2, learnable=True)
+    start = encodings.alibi(num_heads=2, learnable=True)
     params = start.init(jax.random.key(0))
-    fixed = bias(encodings.alibi(2), {}, range(5))
+    fixed = bias(encodings.alibi(num_heads=2), {}, range(5))
     np.testing.assert_allclose(bias(start, params, range(5)), fixed, rtol=1e-5)
     raw = [[math.log(2), 0], [-math.log(3), 0]]  # Left 2/3 and 1/2, right 1/4 and 1/2.
-    both = encodings.alibi(2, directed=True, learnable=True)
+    both = encodings.alibi(num_heads=2, directed=True, learnable=True)
     found = bias(both, {"alibi": {"slopes": jnp.array(raw)}}, range(2))
     np.testing.assert_allclose(found, [[[0, -1 / 4], [-2 / 3, 0]], [[0, -0.5], [-0.5, 0]]])
 
@@ -103,12 +105,12 @@ def test_t5_buckets_by_hand():
     # 8 exact distances, then the edges 8·16^(n/8) = 11.3, 16, 22.6, 32, 45.3, 64, 90.5.
     edges = [0, 1, 7, 8, 11, 12, 15, 16, 22, 23, 31, 32, 45, 46, 63, 64, 90, 91, 128, 5000]
     found = [0, 1, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 15]
-    assert buckets_of(encodings.t5(2), -np.array(edges)) == found
-    assert buckets_of(encodings.t5(2), edges[1:]) == [16 + one for one in found[1:]]
+    assert buckets_of(encodings.t5(num_heads=2), -np.array(edges)) == found
+    assert buckets_of(encodings.t5(num_heads=2), edges[1:]) == [16 + one for one in found[1:]]
 
 
 def test_t5_in_one_direction():
-    encoding = encodings.t5(2, buckets=8, max_distance=64, bidirectional=False)
+    encoding = encodings.t5(num_heads=2, buckets=8, max_distance=64, bidirectional=False)
     # 4 exact distances, then 4·16^(n/4) = 8, 16, 32.
     offsets = [9, 1, 0, -1, -3, -4, -7, -8, -15, -16, -31, -32, -900]
     assert buckets_of(encoding, offsets) == [0, 0, 0, 1, 3, 4, 4, 5, 5, 6, 6, 7, 7]
@@ -128,7 +130,7 @@ def listing(params, i, j, threshold):
 @pytest.mark.parametrize("directed", [False, True])
 def test_fire_is_the_papers_for_keys_to_the_left(directed):
     """Positions below and above the threshold."""
-    encoding = encodings.fire(2, threshold=6.0, directed=directed)
+    encoding = encodings.fire(num_heads=2, threshold=6.0, directed=directed)
     params = encoding.init(jax.random.key(0))
     found = np.asarray(bias(encoding, params, range(20)))
     for i, j in ((0, 0), (5, 5), (5, 0), (6, 2), (19, 3), (19, 18)):
@@ -137,7 +139,7 @@ def test_fire_is_the_papers_for_keys_to_the_left(directed):
 
 
 def test_fire_depends_on_the_offset_alone_below_its_threshold():
-    encoding = encodings.fire(2, threshold=100.0)
+    encoding = encodings.fire(num_heads=2, threshold=100.0)
     params = encoding.init(jax.random.key(0))
     near, far = (bias(encoding, params, range(n, n + 4)) for n in (0, 90))
     np.testing.assert_allclose(near, far, atol=1e-6)
@@ -149,7 +151,7 @@ def test_fire_depends_on_the_offset_alone_below_its_threshold():
 
 def test_transformer_xl_by_hand():
     """D = 2, so that R_x = (sin x, cos x) with x = i - j; one head of size 1."""
-    encoding = encodings.transformer_xl(1, 1, 2)
+    encoding = encodings.transformer_xl(head_size=1, num_heads=1, hidden_size=2)
     own = {
         "kernel": jnp.array([[[3.0]], [[5.0]]]),
         "u": jnp.array([[7.0]]),
@@ -172,16 +174,16 @@ def rows_of(encoding, offsets):
     (part,) = encoding.parts
     shape = jax.eval_shape(part.init, jax.random.key(0))["table"].shape
     table = jnp.broadcast_to(jnp.arange(shape[0], dtype=jnp.float32)[:, None], shape)
-    return part.view.vectors({"table": table}, np.array(offsets))[:, 0].astype(int).tolist()
+    return part.card.vectors({"table": table}, np.array(offsets))[:, 0].astype(int).tolist()
 
 
 def test_deberta_rows_by_hand():
     # k = 3 without buckets: i - j = -3 .. 2, so j - i = 3 .. -2, have the rows 0 .. 5.
-    plain = encodings.deberta(2, buckets=None, max_relative_positions=3)
+    plain = encodings.deberta(hidden_size=2, buckets=None, max_relative_positions=3)
     assert rows_of(plain, [9, 3, 2, 1, 0, -1, -2, -3, -9]) == [0, 0, 1, 2, 3, 4, 5, 5, 5]
     # k = 8: up to 4 a row each; then ceil(3·log(x/4)/log(64/4)) more, edges at 4·16^(1/3) = 10.1,
     # 25.4 and 64.
-    log = encodings.deberta(2, buckets=8, max_relative_positions=65)
+    log = encodings.deberta(hidden_size=2, buckets=8, max_relative_positions=65)
     left = [0, 1, 4, 5, 10, 11, 25, 26, 64, 65, 500]
     found = [8, 9, 12, 13, 13, 14, 14, 15, 15, 15, 15]
     assert rows_of(log, -np.array(left)) == found
@@ -190,7 +192,7 @@ def test_deberta_rows_by_hand():
 
 
 def test_deberta_divides_all_three_terms_by_sqrt_3d():
-    encoding = encodings.deberta(2, buckets=None, max_relative_positions=1)
+    encoding = encodings.deberta(hidden_size=2, buckets=None, max_relative_positions=1)
     table = {"deberta": {"table": jnp.array([[1.0, 0.0], [0.0, 1.0]])}}  # To the right; the rest.
     double = Projections(*(lambda x, by=by: by * x[..., None, :1] for by in (10.0, 100.0)))
     q, k = jnp.full((1, 2, 1, 1), 2.0), jnp.full((1, 2, 1, 1), 3.0)
@@ -200,7 +202,7 @@ def test_deberta_divides_all_three_terms_by_sqrt_3d():
 
 
 def test_deberta_says_how_to_pass_projections():
-    encoding = encodings.deberta(8)
+    encoding = encodings.deberta(hidden_size=8)
     q = jnp.zeros((1, 3, 2, 4))
     with pytest.raises(ValueError, match=r"context=Context\(projections=Projections\(query, key\)"):
         attention(q, q, q, encoding, encoding.init(jax.random.key(0)))
@@ -231,8 +233,8 @@ def test_options_that_do_not_fit(name, message):
 
 def test_halves_of_an_odd_number_of_heads():
     with pytest.raises(ValueError, match="got 3 heads"):
-        encodings.alibi(3, directed=True)
-    encodings.alibi(3, directed=True, learnable=True)
+        encodings.alibi(num_heads=3, directed=True)
+    encodings.alibi(num_heads=3, directed=True, learnable=True)
 
 
 @pytest.mark.parametrize("name", ["t5", "deberta"])

@@ -55,7 +55,7 @@ def test_alibi_with_left_padding(torch):
     valid = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
     theirs = build_alibi_tensor(torch.tensor(valid), 6, torch.float32).view(2, 6, 1, 5).numpy()
     positions = np.maximum(np.cumsum(valid, axis=1) - 1, 0)
-    ours = bias(encodings.alibi(6), {}, 6, positions)
+    ours = bias(encodings.alibi(num_heads=6), {}, 6, positions)
     difference = ours - theirs
     for row, first in ((0, 0), (1, 2)):
         for i in range(first, 5):
@@ -76,7 +76,7 @@ def test_t5_buckets(torch, buckets, max_distance, bidirectional):
         torch.tensor(x), bidirectional, buckets, max_distance
     )
     encoding = encodings.t5(
-        1, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
+        num_heads=1, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
     )
     table = {"table": jnp.arange(buckets, dtype=jnp.float32)[:, None]}
     ours = encoding.parts[0].offsets.bias(table, x, Context(None))[:, 0]
@@ -90,7 +90,7 @@ def test_t5_logits(torch):
 
     config = T5Config(d_model=12, d_kv=4, num_heads=3)
     theirs = loud(torch, T5Attention(config, has_relative_attention_bias=True), 0.3)
-    encoding = encodings.t5(3)
+    encoding = encodings.t5(num_heads=3)
     params = {"t5": {"table": array(theirs.relative_attention_bias.weight)}}
     q, k = draw(2, 140, 3, 4, seed=1), draw(2, 140, 3, 4, seed=2)
     ours = attention_logits(q * math.sqrt(4), k, encoding, params)
@@ -124,7 +124,9 @@ def test_transformer_xl_is_xlnets(torch, clip):
     turns = np.arange(width).reshape(2, -1).T.reshape(-1)
     params = {"kernel": array(layer.r)[turns], "u": array(layer.r_w_bias)}
     params["v"] = array(layer.r_r_bias)
-    encoding = encodings.transformer_xl(size, heads, width, clip=clip)
+    encoding = encodings.transformer_xl(
+        head_size=size, num_heads=heads, hidden_size=width, clip=clip
+    )
     by_row = (array(one.transpose(0, 1)) for one in (q, k))
     ours = attention_logits(*by_row, encoding, {"transformer_xl": params})
     expected = weights.permute(2, 3, 0, 1).detach().numpy()  # From [i, j, b, n].
@@ -144,9 +146,11 @@ def test_deberta_buckets(torch, buckets, farthest):
     x = np.arange(-700, 701)
     theirs = make_log_bucket_position(torch.tensor(-x), buckets, farthest).long()
     theirs = torch.clamp(theirs + buckets, 0, 2 * buckets - 1)
-    part = encodings.deberta(1, buckets=buckets, max_relative_positions=farthest).parts[0]
+    part = encodings.deberta(hidden_size=1, buckets=buckets, max_relative_positions=farthest).parts[
+        0
+    ]
     table = {"table": jnp.arange(2 * buckets, dtype=jnp.float32)[:, None]}
-    np.testing.assert_array_equal(part.view.vectors(table, x)[:, 0], theirs)
+    np.testing.assert_array_equal(part.card.vectors(table, x)[:, 0], theirs)
 
 
 @pytest.mark.parametrize("buckets", [8, None])
@@ -179,7 +183,9 @@ def test_deberta_weights_are_those_of_v2(torch, buckets):
         return lambda x: (x @ w.T + b).reshape(*x.shape[:-1], heads, size)
 
     maps = Projections(through(layer.query_proj), through(layer.key_proj))
-    encoding = encodings.deberta(width, buckets=buckets, max_relative_positions=farthest)
+    encoding = encodings.deberta(
+        hidden_size=width, buckets=buckets, max_relative_positions=farthest
+    )
     params = {"deberta": {"table": jnp.asarray(table)}}
     context = Context(None, projections=maps)
     ours = attention_logits(maps.query(x), maps.key(x), encoding, params, context)

@@ -28,7 +28,7 @@ def embedded(encoding, params, positions):
 def view(encoding):
     """How the one part of `encoding` is measured."""
     (part,) = encoding.parts
-    return part.view
+    return part.card
 
 
 # --- the sinusoid ---------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_angles_are_float32_under_bfloat16():
 
 def test_scale_of_absolute_sinusoids():
     for make in (encodings.sinusoidal_absolute, encodings.learnable_sinusoidal_absolute):
-        small, full = make(8, scale=0.5), make(8)
+        small, full = make(hidden_size=8, scale=0.5), make(hidden_size=8)
         params = full.init(jax.random.key(0))
         x = range(5)
         half = embedded(full, params, x) / 2
@@ -86,7 +86,7 @@ def test_scale_of_absolute_sinusoids():
         seen = view(small).vectors(params.get(small.parts[0].key, {}), np.arange(5))
         np.testing.assert_array_equal(seen, embedded(small, params, x))
     named = encodings.from_name("sinusoidal_absolute(scale=0.5)", **SIZES)
-    expected = embedded(encodings.sinusoidal_absolute(8, scale=0.5), {}, x)
+    expected = embedded(encodings.sinusoidal_absolute(hidden_size=8, scale=0.5), {}, x)
     np.testing.assert_array_equal(embedded(named, {}, x), expected)
 
 
@@ -148,7 +148,7 @@ def test_learnable_sinusoids_start_at_the_fixed_ones():
 
 
 def test_separate_tables_for_keys_and_values():
-    encoding = encodings.learned_relative(4, clip=3, separate=True)
+    encoding = encodings.learned_relative(head_size=4, clip=3, separate=True)
     params = encoding.init(jax.random.key(0))
     assert encodings.parameter_count(encoding) == 2 * 7 * 4
     own = params["learned_relative"]

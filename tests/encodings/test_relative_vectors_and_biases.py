@@ -130,7 +130,7 @@ def test_relative_key_rows_count_query_minus_key():
     """Of max_length 4: rows 0 .. 6 are i - j = -3 .. 3, and of farther offsets the last ones."""
     part = made("relative_key")[0].parts[0]
     table = {"table": jnp.arange(7.0)[:, None]}
-    rows = part.view.vectors(table, np.array([3, 1, 0, -1, -3, 9, -9]))[:, 0]
+    rows = part.card.vectors(table, np.array([3, 1, 0, -1, -3, 9, -9]))[:, 0]
     np.testing.assert_array_equal(rows, [0, 2, 3, 4, 6, 0, 6])
 
 
@@ -214,7 +214,7 @@ def test_cable_of_tokens_of_one_length_is_alibi():
         Context(range(5), x_k=lengths(*[1.0] * 5)),
     )  # fmt: skip
     np.testing.assert_allclose(
-        found, attention_logits(zero, zero, encodings.alibi(2), {}), atol=1e-6
+        found, attention_logits(zero, zero, encodings.alibi(num_heads=2), {}), atol=1e-6
     )
 
 

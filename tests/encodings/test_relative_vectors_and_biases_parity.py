@@ -88,7 +88,7 @@ def test_cope(torch, npos_max):
     content = np.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(SIZE)
     masked = np.where(causal, content, np.finfo(np.float32).min)
     expected = array(theirs(torch.tensor(q), torch.tensor(masked)))
-    encoding = encodings.cope(SIZE, npos_max=npos_max) + encodings.causal()
+    encoding = encodings.cope(head_size=SIZE, npos_max=npos_max) + encodings.causal()
     params = {"cope": {"table": array(theirs.pos_emb)}}
     ours = attention_logits(q.swapaxes(1, 2), k.swapaxes(1, 2), encoding, params) - content
     np.testing.assert_allclose(np.where(causal, ours, 0), np.where(causal, expected, 0), **CLOSE)
@@ -128,7 +128,7 @@ def test_relative_key_is_berts(torch, transformers, name):
     x = draw(2, LENGTH, WIDTH)
     out, weights = layer(torch.tensor(x), output_attentions=True)[:2]
     q, k, v = projected(layer, x)
-    encoding = getattr(encodings, name)(SIZE, LENGTH)
+    encoding = getattr(encodings, name)(head_size=SIZE, max_length=LENGTH)
     params = {name: {"table": array(layer.distance_embedding.weight)}}
     np.testing.assert_allclose(attention_weights(q, k, encoding, params), array(weights), **CLOSE)
     ours = attention(q, k, v, encoding, params).reshape(out.shape)
@@ -149,7 +149,7 @@ def test_nezha(torch, transformers, clip):
     x = draw(2, LENGTH, WIDTH)
     out, weights = layer(torch.tensor(x), output_attentions=True)[:2]
     q, k, v = projected(layer, x)
-    encoding = encodings.nezha(SIZE, clip=clip)
+    encoding = encodings.nezha(head_size=SIZE, clip=clip)
     np.testing.assert_allclose(attention_weights(q, k, encoding, {}), array(weights), **CLOSE)
     ours = jax.jit(lambda *qkv: attention(*qkv, encoding))(q, k, v).reshape(out.shape)
     np.testing.assert_allclose(ours, array(out), **CLOSE)

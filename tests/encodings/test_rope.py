@@ -10,7 +10,7 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.attention import attention, attention_logits
-from pe_jax.encodings import Context, Part, PositionEncoding, Reach, from_hf, rotate_heads
+from pe_jax.encodings import Context, Part, PositionEncoding, Reach, Traits, from_hf, rotate_heads
 from pe_jax.encodings.rotary import rotation
 from pe_jax.encodings.rotary.rope_scaling import yarn_scale
 
@@ -24,7 +24,7 @@ def build(name, **changes):
 def shown(encoding):
     """The frequencies that reports see."""
     (part,) = encoding.parts
-    return np.asarray(part.view.frequencies(part.init(jax.random.key(0))))
+    return np.asarray(part.card.frequencies(part.init(jax.random.key(0)))).ravel()
 
 
 def draw(shape=(2, 6, 2, 8), dtype=jnp.float32, seed=0):
@@ -102,7 +102,9 @@ def test_converted_weights_give_the_same_logits(fraction):
 
     def logits(layout, kernels):
         q, k = (jnp.einsum("blD,Dhd->blhd", x, kernel) for kernel in kernels)
-        return attention_logits(q, k, encodings.rope(8, 2, layout=layout, fraction=fraction), {})
+        return attention_logits(
+            q, k, encodings.rope(head_size=8, num_heads=2, layout=layout, fraction=fraction), {}
+        )
 
     there = [encodings.convert_layout(one, "interleaved", fraction=fraction) for one in kernels]
     back = [encodings.convert_layout(one, "half", fraction=fraction) for one in there]
@@ -118,9 +120,9 @@ def test_learnable_frequencies_are_parameters():
         encoding = build(f"rope(learnable=True{name})")
         params = encoding.init(jax.random.key(0))
         w = params["rope"]["frequencies"]
-        assert w.shape == shape and encoding.parts[0].about.number == w.size
+        assert w.shape == shape and encodings.parameter_count(encoding) == w.size
         np.testing.assert_allclose(jnp.atleast_2d(w)[-1], [1, 0.1, 0.01, 0.001], rtol=1e-6)
-        assert encoding.parts[0].frequency_leaves == ("frequencies",)
+        assert encoding.parts[0].traits.frequency_params == ("frequencies",)
 
 
 # --- stretched frequencies ------------------------------------------------------------------------
@@ -204,8 +206,8 @@ def test_length_is_the_largest_position_of_each_row():
 
 def test_what_depends_on_the_length_says_so():
     for name in ("rope_dynamic_ntk(factor=2, original_length=4)", "rope", "rope_linear(factor=2)"):
-        about = build(name).parts[0].about
-        assert about.cacheable == about.invariant == ("dynamic" not in name)
+        (part,) = build(name).parts
+        assert part.traits.cacheable == part.card.invariant == ("dynamic" not in name)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,7 @@ def test_reaches_join():
 
 
 def test_what_is_for_causal_attention_is_refused_elsewhere():
-    part = Part(name="past", causal_only="it sees the past")
+    part = Part(name="past", traits=Traits(causal_only="it sees the past"))
     q, k = draw((1, 9, 1, 8))
     past = PositionEncoding((part,))
     with pytest.raises(ValueError, match=r"it sees the past.*'past\+causal'"):

@@ -8,8 +8,8 @@ from helpers.compiled import attention, attention_logits
 
 from pe_jax import encodings
 from pe_jax.attention import segment_mask
-from pe_jax.encodings import Context, Inputs, stack_from_name
-from pe_jax.encodings.base import moved, moved_inputs
+from pe_jax.encodings import Context, stack_from_name
+from pe_jax.encodings.base import moved
 from pe_jax.testing import CHECKS, Subject
 from pe_jax.training.transplant import transplant
 
@@ -73,8 +73,8 @@ def test_mrope_is_rope_where_the_axes_agree(name):
 )
 def test_which_axis_a_pair_goes_by(name, axis_of_pair):
     (part,) = build(name, head_size=128).parts
-    x = np.ones((1, part.axes, 1, 128), np.float32)
-    at = 1000 * np.eye(part.axes, dtype=int)  # Token a moves on axis a alone.
+    x = np.ones((1, part.traits.axes, 1, 128), np.float32)
+    at = 1000 * np.eye(part.traits.axes, dtype=int)  # Token a moves on axis a alone.
     rotated, _, _ = part.heads({}, x, x, x, Context(at, at))
     moves = np.abs(np.asarray(rotated)[0, :, 0, :64] - 1) > 1e-6
     np.testing.assert_array_equal(moves.sum(0), 1)
@@ -113,7 +113,7 @@ def test_concatenation_leaves_the_word_alone():
     np.testing.assert_array_equal(found[..., :12], x[..., :12])
     own = 2 * encodings.sinusoid(np.arange(3), encodings.default_frequencies(4))
     np.testing.assert_allclose(found[..., 12:], [own, own], rtol=1e-6)
-    np.testing.assert_allclose(encoding.parts[0].view.vectors({}, np.arange(3))[:, 12:], own)
+    np.testing.assert_allclose(encoding.parts[0].card.vectors({}, np.arange(3))[:, 12:], own)
     with pytest.raises(ValueError, match=r"in \(0, 1\); got 1"):
         build("sinusoidal_concatenated(share=1.0)")
 
@@ -130,12 +130,12 @@ def test_fourier_features_start_near_a_gaussian_kernel():
 # --- positions that are changed -------------------------------------------------------------------
 
 
-def seen(name, q, k, key=None, rows=3):
+def seen(name, q, k, rng=None, rows=3):
     """What a part sees: positions of queries, of keys, of the input."""
     (part,) = build(name).parts
-    here = moved(part, Context(q, k, key=key), rows)
-    at_input = moved_inputs(part, Inputs(k, key=key), rows)
-    return here.positions_q, here.positions_k, at_input.positions
+    here = moved(part, Context(q, k, rng=rng), rows)
+    at_input = moved(part, Context(k, k, rng=rng), rows)
+    return here.positions_q, here.positions_k, at_input.positions_q
 
 
 @pytest.mark.parametrize("name", ["shape(rope)", "cape(rope)"])
@@ -186,7 +186,9 @@ def test_cape_centres_what_is_not_padding():
     np.testing.assert_array_equal(q, k[:, :1])
     both = seen("cape(rope_axial, centred=True)", at[0, :, None] * [[1, 2]], np.eye(2))
     np.testing.assert_array_equal(both[0][3], [2.5, 5.5])
-    CHECKS["shift"].run(Subject(encodings.cape(encodings.sinusoidal_absolute(8), centred=True)))
+    CHECKS["shift"].run(
+        Subject(encodings.cape(encodings.sinusoidal_absolute(hidden_size=8), centred=True))
+    )
 
 
 @pytest.mark.parametrize("name", ["shape(sinusoidal_absolute)", "cape(rope)"])
@@ -199,12 +201,12 @@ def test_interpolation_of_rope_is_linear_scaling():
     at = np.array([0, 9, 2])
     found = logits("interpolated(rope, factor=8)", at)
     np.testing.assert_allclose(found, logits("rope_linear(factor=8)", at), atol=1e-5)
-    views = [
-        build(f"{name}, factor=8)").parts[0].view
+    cards = [
+        build(f"{name}, factor=8)").parts[0].card
         for name in ("interpolated(rope", "rope_linear(base=10000")
     ]
-    np.testing.assert_allclose(*(view.frequencies({}) for view in views), rtol=1e-6)
-    vectors = build("interpolated(sinusoidal_absolute, factor=2)").parts[0].view.vectors
+    np.testing.assert_allclose(*(card.frequencies({}).ravel() for card in cards), rtol=1e-6)
+    vectors = build("interpolated(sinusoidal_absolute, factor=2)").parts[0].card.vectors
     np.testing.assert_array_equal(
         vectors({}, np.array([6])),
         encodings.sinusoid(np.array([3]), encodings.default_frequencies(16)),

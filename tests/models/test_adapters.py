@@ -232,7 +232,7 @@ def test_jax_nn_with_an_encoding():
 
     for leaf in jax.tree.leaves(jax.jit(jax.grad(loss, argnums=(0, 1)))(params, BIAS)):
         assert np.abs(leaf).max() > 0
-    axial = encodings.rope_axial(d)
+    axial = encodings.rope_axial(head_size=d)
     grid = Context(np.stack(np.divmod(np.arange(L), 3), axis=-1))
     assert dot_product_attention(axial, None, grid)(Q, K, V, BIAS, scale=1.0).shape == Q.shape
     with pytest.raises(ValueError, match="needs the positions of 6 queries and 3 keys"):

@@ -11,7 +11,7 @@ from helpers.compiled import attention, attention_logits, attention_weights
 from tokenizers import Tokenizer, models
 
 from pe_jax import encodings
-from pe_jax.encodings import About, Offsets, Part, View
+from pe_jax.encodings import Card, Offsets, Part
 from pe_jax.interop import load_bert, save_bert
 from pe_jax.models import (
     Bert,
@@ -40,14 +40,13 @@ TOKENS = jnp.array([[1, 2, 3, 4, 5, 6], [7, 8, 9, 1, 2, 3]])
 
 
 @encodings.named
-def ripple(hidden_size: int) -> Part:
+def ripple(*, hidden_size: int) -> Part:
     """A learned multiple of one cosine for each coordinate."""
     vectors = lambda params, x: params["size"] * jnp.cos(0.3 * jnp.asarray(x)[..., None])
     return Part(
-        init=lambda key: {"size": jax.random.normal(key, (hidden_size,))},
-        embed=lambda params, x, inputs: x + vectors(params, np.asarray(inputs.positions)),
-        view=View("absolute", vectors),
-        about=About("a·cos(0.3 x)", "D", hidden_size, "here"),
+        init=lambda rng: {"size": jax.random.normal(rng, (hidden_size,))},
+        embed=lambda params, x, context: x + vectors(params, np.asarray(context.positions_q)),
+        card=Card("a·cos(0.3 x)", "here", parameters="D", kind="absolute", vectors=vectors),
     )
 
 

@@ -152,7 +152,7 @@ def test_a_prompt_at_once_then_token_by_token():
 
 def test_a_cache_in_plain_jax():
     """Positions of two axes, and a cache in bfloat16."""
-    encoding = encodings.rope_axial(4)
+    encoding = encodings.rope_axial(head_size=4)
     grid = np.stack(np.divmod(np.arange(L), 3), axis=-1)
     q = k = v = X.reshape(B, L, H, 4)
     mask = np.tril(np.ones((1, 1, L, L), bool))
@@ -220,7 +220,9 @@ def test_cross_attention():
         np.einsum("bld,dhe->blhe", x, params[name]["kernel"])
         for x, name in ((X, "query"), (x_k, "key"), (x_k, "value"))
     )
-    out = attention(q, k, v, encodings.rope(4, H), context=encodings.Context(*at.values()))
+    out = attention(
+        q, k, v, encodings.rope(head_size=4, num_heads=H), context=encodings.Context(*at.values())
+    )
     expected = np.einsum("blhe,hed->bld", out, params["out"]["kernel"])
     np.testing.assert_allclose(found, expected, atol=1e-5)
     other = pe_jax.nnx.MultiHeadAttention(H, D, "rope", in_kv_features=6, rngs=nnx.Rngs(0))

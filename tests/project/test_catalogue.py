@@ -12,8 +12,7 @@ from references import EXCUSED
 from pe_jax import catalogue, encodings
 from pe_jax.catalogue import catalogue_page as page
 from pe_jax.console.markdown import table
-from pe_jax.encodings import About, Part, PositionEncoding, Sizes, View
-from pe_jax.encodings.base import as_array
+from pe_jax.encodings import Card, Part, PositionEncoding, Sizes, Traits
 
 PAGE = Path(__file__).parents[2] / "docs/catalogue.md"
 OUTDATED = "docs/catalogue.md is out of date: python benchmarks/catalogue.py"
@@ -110,8 +109,8 @@ def test_excuses_are_those_of_the_tests():
 
 def test_a_new_encoding_is_a_new_row(monkeypatch):
     @encodings.named
-    def decoder_only(head_size: int, *, factor: float) -> Part:
-        return Part(causal_only="it looks back", about=About("f(x)", "0", 0, "here"))
+    def decoder_only(*, head_size: int, factor: float) -> Part:
+        return Part(traits=Traits(causal_only="it looks back"), card=Card("f(x)", "here"))
 
     monkeypatch.setitem(encodings.ENCODINGS, "decoder_only", decoder_only)
     row = next(row for row in catalogue.rows(SMALL) if row.key == "decoder_only")
@@ -129,7 +128,7 @@ def test_a_new_encoding_is_a_new_row(monkeypatch):
 
 def test_a_part_that_says_nothing():
     row = catalogue.Entry("mute", PositionEncoding((Part(name="mute"),)))
-    with pytest.raises(ValueError, match=r"\['mute'\] have no About"):
+    with pytest.raises(ValueError, match=r"\['mute'\] have no card"):
         page.what([row])
 
 
@@ -145,9 +144,9 @@ def test_examples_are_not_in_titles():
 
 def added(vectors):
     """An encoding that adds `vectors(positions) -> [L, 1]` to the input."""
-    embed = lambda params, x, inputs: x + vectors(jnp.asarray(as_array(inputs.positions)))
-    view = View("absolute", lambda params, x: jnp.asarray(x, jnp.float32)[..., None])
-    part = Part(name="added", embed=embed, view=view, about=About("", "", 0, ""))
+    embed = lambda params, x, context: x + vectors(jnp.asarray(context.arrays()[0]))
+    card = Card(kind="absolute", vectors=lambda params, x: jnp.asarray(x, jnp.float32)[..., None])
+    part = Part(name="added", embed=embed, card=card)
     return catalogue.Entry("added", PositionEncoding((part,)))
 
 
@@ -167,14 +166,14 @@ def test_the_share_of_the_length_depends_on_it():
 
 
 def test_costs():
-    rows = [catalogue.Entry("alibi", encodings.alibi(2))]
+    rows = [catalogue.Entry("alibi", encodings.alibi(num_heads=2))]
     costs, milliseconds = catalogue.costs(rows, rounds=1, sizes=SMALL)
     (cost,) = costs.values()
     assert 0 < cost.low == cost.ratio == cost.high and milliseconds > 0
 
 
 def test_the_page_of_one_encoding():
-    row = catalogue.Entry("alibi", encodings.alibi(12), {"learnable": False})
+    row = catalogue.Entry("alibi", encodings.alibi(num_heads=12), {"learnable": False})
     results = catalogue.Measured(
         catalogue.Properties("logits", 0.0, 0.0, 0.0, None),
         catalogue.Requirements("logits", 0.1234, 1.0, float("nan"), 1234.5, float("inf")),

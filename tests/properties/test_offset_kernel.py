@@ -53,7 +53,7 @@ def embedded(table, encoding, params, inputs):
 def test_values_by_hand():
     """Two inputs of two words each, queries and keys of size 2, and a bias of the offset."""
     table = jnp.array([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
-    encoding = encodings.alibi(1)
+    encoding = encodings.alibi(num_heads=1)
     attend = lambda params, inputs: embedded(table, encoding, params, inputs)
     params = encoding.init(jax.random.key(0))
     inputs = np.broadcast_to(np.array([[0, 2], [1, 2]])[..., None], (2, 2, 3))

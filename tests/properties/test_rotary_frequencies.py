@@ -47,69 +47,69 @@ def rotated(x, positions, w, pairs, scale):
     return x
 
 
+def changed(context, factors):
+    """The context that multiplies frequencies."""
+    return context._replace(frequency_factors=lambda w: factors)
+
+
 @pytest.mark.parametrize(
     ("encoding", "pairs", "scale"),
     [
-        (encodings.rope(8, 2), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
-        (encodings.rope(8, 2, layout="interleaved", fraction=0.5), [(0, 1), (2, 3)], 1),
-        (encodings.rope(8, 2, proportional=0.5), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
+        (encodings.rope(head_size=8), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
+        (encodings.rope(head_size=8, layout="interleaved", fraction=0.5), [(0, 1), (2, 3)], 1),
+        (encodings.rope(head_size=8, proportional=0.5), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
         (
-            encodings.rope(8, 2, learnable=True, per_head=True, fraction=0.75),
+            encodings.rope(head_size=8, num_heads=2, learnable=True, per_head=True, fraction=0.75),
             [(0, 3), (1, 4), (2, 5)],
             1,
         ),
         (
-            encodings.rope_yarn(8, layout="interleaved", attention_factor=1.5, **SCALED),
+            encodings.rope_yarn(head_size=8, layout="interleaved", attention_factor=1.5, **SCALED),
             [(0, 1), (2, 3), (4, 5), (6, 7)],
             1.5,
         ),
-        (encodings.rope_dynamic_ntk(8, **SCALED), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
+        (encodings.rope_dynamic_ntk(head_size=8, **SCALED), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
         (
-            encodings.rope_longrope(8, attention_factor=1.0, **LISTS, **SCALED),
+            encodings.rope_longrope(head_size=8, attention_factor=1.0, **LISTS, **SCALED),
             [(0, 4), (1, 5), (2, 6), (3, 7)],
             1,
         ),
     ],
 )
-def test_a_rotation_says_what_it_does(encoding, pairs, scale):
+def test_a_card_says_what_rotates(encoding, pairs, scale):
     """Pairs, frequencies and factors explain what `heads` does, in every option of RoPE."""
     (part,) = encoding.parts
     params = part.init(jax.random.key(0))
     if params:
         params = {"frequencies": params["frequencies"] * jnp.array([[1.0], [-0.7]])}
-    rotation = part.view.rotation
-    assert list(rotation.pairs) == pairs
+    assert list(part.card.pairs) == pairs
     count = len(pairs)
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 1, LENGTH, 2, 8)).astype(np.float32)
     factors = rng.uniform(0, 2, (2, count)).astype(np.float32)
-    w = np.broadcast_to(rotation.frequencies(params), (2, count))
-    np.testing.assert_allclose(
-        part.view.frequencies(params), np.ravel(rotation.frequencies(params))
-    )
-    # Where frequencies depend on the length, the view has those of short inputs.
+    w = np.broadcast_to(part.card.frequencies(params), (2, count))
+    # Where frequencies depend on the length, the card has those of short inputs.
     grows = "ntk" in encoding.name or "longrope" in encoding.name
     at = np.arange(4 if grows else LENGTH)
     context = Context(range(len(at)), range(len(at)))
     q, k = q[:, : len(at)], k[:, : len(at)]
     for factor in (np.ones_like(factors), np.zeros_like(factors), factors):
-        found = rotation.heads(params, q, k, v, context, factor)
+        found = part.heads(params, q, k, v, changed(context, factor))
         for one, x in zip(found, (q, k), strict=False):
             expected = rotated(x[0], at, w * factor, pairs, scale)
             np.testing.assert_allclose(one[0], expected, atol=1e-5)
         assert found[2] is v
-    same = rotation.heads(params, q, k, v, context, np.ones_like(factors))
+    same = part.heads(params, q, k, v, changed(context, np.ones_like(factors)))
     for one, other in zip(same, part.heads(params, q, k, v, context), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_xpos_decays_without_rotation():
-    (part,) = encodings.xpos(8).parts
-    rotation = part.view.rotation
-    assert rotation.pairs == ((0, 1), (2, 3), (4, 5), (6, 7))
+    (part,) = encodings.xpos(head_size=8).parts
+    assert part.card.pairs == ((0, 1), (2, 3), (4, 5), (6, 7))
     q = np.random.default_rng(0).normal(size=(1, LENGTH, 2, 8)).astype(np.float32)
     context = Context(range(LENGTH), range(LENGTH))
-    still, _, _ = rotation.heads({}, q, q, q, context, np.zeros((1, 4), np.float32))
+    still, _, _ = part.heads({}, q, q, q, changed(context, np.zeros((1, 4), np.float32)))
     ratio = still / q
     np.testing.assert_allclose(ratio[..., ::2], ratio[..., 1::2], rtol=1e-5)
     turned, _, _ = part.heads({}, q, q, q, context)

@@ -103,7 +103,7 @@ def test_a_report_on_runs(runs, config, tmp_path, monkeypatch):
 
     # What is written is what the library measures on the run's own checkpoint.
     part = subjects[0].parts()[0]
-    phi = properties.proximity(part.view.vectors(part.params, np.arange(24)))
+    phi = properties.proximity(part.card.vectors(part.params, np.arange(24)))
     found = numbers(tmp_path, "vectors")["learnable_sinusoidal_absolute"]["trained"]
     assert found["monotonicity_3"] == pytest.approx(float(properties.monotonicity(phi, 3)))
     assert found["monotonicity_all"] == pytest.approx(float(properties.monotonicity(phi)))
@@ -240,7 +240,7 @@ def test_tables_of_other_families(config, tmp_path):
     roberta = from_checkpoint(tmp_path / "rob.safetensors", "", "RoBERTa")
     assert (gpt.name, gpt.length, roberta.name, roberta.length) == ("gpt", 32, "RoBERTa", 30)
     part = roberta.parts()[0]
-    vectors = part.view.vectors(part.params, np.arange(30))
+    vectors = part.card.vectors(part.params, np.arange(30))
     np.testing.assert_array_equal(vectors, rows[2:])
     text = measure_properties([gpt, roberta], config, tmp_path / "out")
     assert "## Regression probe" in text and "## Identical words" not in text

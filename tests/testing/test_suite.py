@@ -15,7 +15,7 @@ from references import EXCUSED, REFERENCES
 
 from pe_jax import encodings, testing
 from pe_jax.attention import attention
-from pe_jax.encodings import About, Offsets, Part, PositionEncoding
+from pe_jax.encodings import Card, Offsets, Part, PositionEncoding, Traits
 from pe_jax.encodings.base import as_array
 from pe_jax.testing import CHECKS, SIZES, Reference, Subject
 
@@ -74,7 +74,7 @@ def decay(wanted=lambda bias: bias, **changes):
         name="decay",
         init=lambda key: {"rate": jnp.full(2, 0.3)},
         offsets=offsets,
-        about=About("-r·|m|", "H", 2, "here", invariant=True),
+        card=Card("-r·|m|", "here", parameters="H", invariant=True),
     )
     return PositionEncoding((part._replace(**changes),))
 
@@ -94,15 +94,15 @@ def rotation(dtype=None):
     def heads(params, q, k, v, context):
         return rotate(q, context.positions_q), rotate(k, context.positions_k), v
 
-    about = About("R(w m)", "0", 0, "here", invariant=True)
-    return PositionEncoding((Part(name="rotation", heads=heads, about=about),))
+    card = Card("R(w m)", "here", invariant=True)
+    return PositionEncoding((Part(name="rotation", heads=heads, card=card),))
 
 
 def clamped():
     """A table whose last row stands for every position after it."""
 
-    def embed(params, x, inputs):
-        return x + params["table"][jnp.clip(as_array(inputs.positions), 0, 15)]
+    def embed(params, x, context):
+        return x + params["table"][jnp.clip(as_array(context.positions_q), 0, 15)]
 
     part = build("learned_absolute").parts[0]
     return PositionEncoding((part._replace(embed=embed),))
@@ -134,8 +134,8 @@ def clip_that_is_none():
 def shape_of_jit():
     """Another answer where positions are traced."""
 
-    def embed(params, x, inputs):
-        return x if isinstance(inputs.positions, jax.core.Tracer) else x + 1.0
+    def embed(params, x, context):
+        return x if isinstance(context.positions_q, jax.core.Tracer) else x + 1.0
 
     return decay(embed=embed)
 
@@ -156,7 +156,7 @@ def one_sided_derivative():
     return decay(same)
 
 
-ABOUT = decay().parts[0].about
+CARD = decay().parts[0].card
 FORMULA = Reference(
     score=lambda params, p: p.q @ p.k / 2 - params["rate"][p.head] * jnp.abs(p.j - p.i)
 )
@@ -169,13 +169,12 @@ BROKEN = {
     "looks ahead": (future(), ["decoding"]),
     "bfloat16 angles": (rotation(jnp.bfloat16), ["shift"]),
     "angles of the input's dtype": (rotation(), ["shift", "precision"]),
-    "invariance not claimed": (decay(about=ABOUT._replace(invariant=False)), ["shift"]),
+    "invariance not claimed": (decay(card=CARD._replace(invariant=False)), ["shift"]),
     "clamped positions": (clamped(), ["limit"]),
     "jit": (shape_of_jit(), ["jit"]),
     "no forward mode": (one_sided_derivative(), ["derivatives"]),
-    "wrong count": (decay(about=ABOUT._replace(number=3)), ["parameters"]),
-    "unknown frequencies": (decay(frequency_leaves=("rates",)), ["parameters"]),
-    "low parameters": (decay(init=lambda key: {"rate": jnp.ones(2, jnp.bfloat16)}), ["parameters"]),
+    "unknown frequencies": (decay(traits=Traits(frequency_params=("rates",))), ["parameters"]),
+    "low parameters": (decay(init=lambda rng: {"rate": jnp.ones(2, jnp.bfloat16)}), ["parameters"]),
     "another's name": (
         decay(name="learned_relative(clip=3)", family="learned_relative"),
         ["name"],
@@ -210,9 +209,9 @@ def test_what_is_not_broken_passes():
 def test_drawn_positions():
     """All positions later by as much as a key says, while training."""
 
-    def positions(at, sequences):
-        key = sequences.key
-        return at if key is None else as_array(at) + jax.random.randint(key, (), 0, 99)
+    def positions(x, context):
+        rng = context.rng
+        return x if rng is None else as_array(x) + jax.random.randint(rng, (), 0, 99)
 
     part = build("sinusoidal_absolute").parts[0]
     drawing = Subject(PositionEncoding((part._replace(positions=positions),)))
@@ -231,10 +230,11 @@ def two_checks(monkeypatch):
 
 @pytest.mark.usefixtures("two_checks")
 def test_check_lists_every_failure():
-    bad = decay(about=ABOUT._replace(number=3), frequency_leaves=("rates",))
-    with pytest.raises(AssertionError, match=r"(?s)has 2 parameters.*3.*\['rates'\]"):
+    low = {"rate": jnp.ones(2, jnp.bfloat16)}
+    bad = decay(init=lambda rng: low, traits=Traits(frequency_params=("rates",)))
+    with pytest.raises(AssertionError, match=r"(?s)bfloat16, not float32.*\['rates'\]"):
         testing.check(bad)
-    reason = "the paper counts one more"
+    reason = "the paper has bfloat16"
     assert testing.check(bad, excused={"parameters": reason})["parameters"] == reason
     with pytest.raises(AssertionError, match=f"excused .*{reason}.*but has it"):
         testing.check(decay(), excused={"parameters": reason})
@@ -244,12 +244,12 @@ def test_check_lists_every_failure():
 
 @pytest.mark.usefixtures("two_checks")
 def test_table(capsys, monkeypatch):
-    bad = decay(about=ABOUT._replace(number=3))
+    bad = decay(traits=Traits(frequency_params=("rates",)))
     lines = testing.table([build("learned_absolute"), bad]).splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[:4]]
     assert cells[0] == ["encoding", "parameters", "name"]
     assert cells[2:] == [["`learned_absolute`", "ok", "ok"], ["`decay`", "WRONG", "–"]]
-    assert "About.number is 3" in "\n".join(lines[4:])
+    assert "frequency_params has ['rates']" in "\n".join(lines[4:])
 
     monkeypatch.setattr(sys, "argv", ["pe_jax.testing", "none+learned_relative(clip=3)"])
     runpy.run_module("pe_jax.testing", run_name="__main__")

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Inputs, Params, Part, as_array, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits, as_array, named
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float
 
 
 @named
-def complex_order(hidden_size: int, *, vocab_size: int = 30_522, base: float = 10_000.0) -> Part:
+def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 10_000.0) -> Part:
     """Encoding word order in complex embeddings (Wang et al. 2020, arXiv 1912.12333).
 
         E(token, x) = r·e^(i(ω x + θ)),   amplitude r, frequency ω and phase θ the token's own
@@ -31,29 +31,23 @@ def complex_order(hidden_size: int, *, vocab_size: int = 30_522, base: float = 1
     if vocab_size < 1:
         raise ValueError(f"vocab_size is a number of tokens, at least 1, got {vocab_size}.")
 
-    def embed(params: Params, x: Float[Array, "B L D"], inputs: Inputs) -> Float[Array, "B L D"]:
-        if inputs.tokens is None:
+    def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
+        if context.tokens is None:
             raise ValueError(
                 "complex_order has frequencies for each token and got no tokens: pass them, "
                 "embed(..., tokens=tokens)."
             )
-        own = look_up(params["frequencies"], inputs.tokens)
-        positions = jnp.broadcast_to(jnp.asarray(as_array(inputs.positions)), own.shape[:-1])
-        angle = jax.vmap(jax.vmap(angles))(positions, own)
+        w = look_up(params["frequencies"], context.tokens)
+        positions = jnp.broadcast_to(jnp.asarray(as_array(context.positions_q)), w.shape[:-1])
+        angle = jax.vmap(jax.vmap(angles))(positions, w)
         sin, cos = jnp.sin(angle), jnp.cos(angle)
         real, imaginary = x[..., 0::2].astype(jnp.float32), x[..., 1::2].astype(jnp.float32)
         rotated = [real * cos - imaginary * sin, imaginary * cos + real * sin]
         return jnp.stack(rotated, axis=-1).reshape(x.shape).astype(x.dtype)
 
     return Part(
-        init=lambda key: {"frequencies": jnp.array(np.tile(start, (vocab_size, 1)))},
+        init=lambda rng: {"frequencies": jnp.array(np.tile(start, (vocab_size, 1)))},
         embed=embed,
-        about=About(
-            "E(w)·e^(iω_w x)",
-            "V·D/2",
-            vocab_size * hidden_size // 2,
-            "Wang et al. 2020",
-            monotone=False,
-        ),
-        frequency_leaves=("frequencies",),
+        traits=Traits(frequency_params=("frequencies",)),
+        card=Card("E(w)·e^(iω_w x)", "Wang et al. 2020", parameters="V·D/2", monotone=False),
     )

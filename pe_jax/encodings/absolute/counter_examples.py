@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.base import About, Inputs, Params, Part, View, as_array, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits, as_array, named
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
 
@@ -23,7 +23,7 @@ Share = Callable[[Real[Array, "*B L"]], Real[Array, "*B L"]]
 
 
 @named
-def raw_index(hidden_size: int, *, stddev: float = 0.02) -> Part:
+def raw_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x·u with one learned direction u: the index itself.
 
     It grows with the position without bound: P(x)·P(y) = x y |u|² is neither invariant nor bounded,
@@ -33,12 +33,11 @@ def raw_index(hidden_size: int, *, stddev: float = 0.02) -> Part:
 
     Params: `{"direction": [D]}`, drawn from a normal of `stddev`.
     """
-    about = About("x·u", "D", hidden_size, "a counter-example", monotone=False, symmetric=True)
-    return _along(hidden_size, stddev, lambda x: x, about)
+    return _along(hidden_size, stddev, "x·u", lambda x: x, Traits())
 
 
 @named
-def normalised_index(hidden_size: int, *, stddev: float = 0.02) -> Part:
+def normalised_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x / (n - 1)·u, n the length of the input, and one learned direction u: the share of
     the input that is to the left.
 
@@ -53,34 +52,32 @@ def normalised_index(hidden_size: int, *, stddev: float = 0.02) -> Part:
         last = x.max(-1, keepdims=True)
         return x / (np if isinstance(x, np.ndarray) else jnp).maximum(last, 1)
 
-    about = About(
-        "x/(n − 1)·u",
-        "D",
-        hidden_size,
-        "a counter-example",
-        cacheable=False,
-        monotone=False,
-        symmetric=True,
-    )
-    return _along(hidden_size, stddev, share, about)
+    return _along(hidden_size, stddev, "x/(n − 1)·u", share, Traits(cacheable=False))
 
 
-def _along(hidden_size: int, stddev: float, share: Share, about: About) -> Part:
+def _along(hidden_size: int, stddev: float, formula: str, share: Share, traits: Traits) -> Part:
     def vectors(params: Params, x: Real[Array, "*B L"]) -> Float[Array, "*B L D"]:
-        at = jnp.asarray(share(x), jnp.float32)
-        return at[..., None] * params["direction"]
+        return jnp.asarray(share(x), jnp.float32)[..., None] * params["direction"]
 
     return Part(
-        init=lambda key: {"direction": stddev * jax.random.normal(key, (hidden_size,))},
+        init=lambda rng: {"direction": stddev * jax.random.normal(rng, (hidden_size,))},
         embed=added(vectors),
-        view=View("absolute", vectors),
-        about=about,
+        traits=traits,
+        card=Card(
+            formula,
+            "a counter-example",
+            parameters="D",
+            monotone=False,
+            symmetric=True,
+            kind="absolute",
+            vectors=vectors,
+        ),
     )
 
 
 @named
 def sinusoidal_concatenated(
-    hidden_size: int, *, share: float = 0.25, base: float = 10_000.0, scale: float = 1.0
+    *, hidden_size: int, share: float = 0.25, base: float = 10_000.0, scale: float = 1.0
 ) -> Part:
     """Word and position next to each other: [E(w)_1 .. E(w)_{D-p}, S(ω, x)_1 .. S(ω, x)_p].
 
@@ -102,24 +99,24 @@ def sinusoidal_concatenated(
     w = default_frequencies(size, base)
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
-        own = scale * sinusoid(x, w)
-        return jnp.pad(own, [(0, 0)] * (own.ndim - 1) + [(hidden_size - size, 0)])
+        vector = scale * sinusoid(x, w)
+        return jnp.pad(vector, [(0, 0)] * (vector.ndim - 1) + [(hidden_size - size, 0)])
 
-    def embed(params: Params, x: Float[Array, "B L D"], inputs: Inputs) -> Float[Array, "B L D"]:
-        own = scale * sinusoid(as_array(inputs.positions), w)
-        own = jnp.broadcast_to(own, (*x.shape[:-1], size)).astype(x.dtype)
-        return jnp.concatenate([x[..., :-size], own], axis=-1)
+    def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
+        vector = scale * sinusoid(as_array(context.positions_q), w)
+        vector = jnp.broadcast_to(vector, (*x.shape[:-1], size)).astype(x.dtype)
+        return jnp.concatenate([x[..., :-size], vector], axis=-1)
 
     return Part(
         embed=embed,
-        view=View("absolute", vectors, lambda _: jnp.array(w)),
-        about=About(
+        card=Card(
             f"[E(w), S(ω, x)], ω_i = {base:g}^(−2i/p)",
-            "0",
-            0,
             "concatenation, after Vaswani et al. 2017",
-            "yes, locally, yes",
+            paper="yes, locally, yes",
             monotone=False,
             symmetric=True,
+            kind="absolute",
+            vectors=vectors,
+            frequencies=lambda _: jnp.array(w),
         ),
     )

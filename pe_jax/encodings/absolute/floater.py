@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.base import About, Params, Part, View, named
+from pe_jax.encodings.base import Card, Params, Part, Traits, named
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Real
 
 
 @named
 def floater(
+    *,
     hidden_size: int,
     max_length: int,
-    *,
     step: float = 0.01,
     width: int | None = None,
     stddev: float = 0.02,
@@ -44,9 +44,12 @@ def floater(
     if not step > 0 or size < 1:
         raise ValueError(f"step is positive and width at least 1, got {step} and {size}.")
 
-    def init(key: jax.Array) -> Params:
-        draw = lambda own, *shape: stddev * jax.random.normal(own, shape)
-        for_start, for_hidden, for_out = jax.random.split(key, 3)
+    def init(rng: jax.Array) -> Params:
+        for_start, for_hidden, for_out = jax.random.split(rng, 3)
+
+        def draw(rng: jax.Array, *shape: int) -> jax.Array:
+            return stddev * jax.random.normal(rng, shape)
+
         return {
             "start": draw(for_start, hidden_size),
             "hidden": {"kernel": draw(for_hidden, hidden_size + 1, size), "bias": jnp.zeros(size)},
@@ -55,8 +58,12 @@ def floater(
 
     def path(params: Params) -> Float[Array, "L D"]:
         """P(x) for x = 0 .. max_length - 1."""
-        layer = lambda own, x, t: jnp.append(x, t) @ own["kernel"] + own["bias"]
-        h = lambda t, p: layer(params["out"], jax.nn.relu(layer(params["hidden"], p, t)), t)
+
+        def layer(name: str, x: Array, t: Array) -> jax.Array:
+            return jnp.append(x, t) @ params[name]["kernel"] + params[name]["bias"]
+
+        def h(t: Array, p: Array) -> jax.Array:
+            return layer("out", jax.nn.relu(layer("hidden", p, t)), t)
 
         def follow(p: Array, t: Array) -> tuple[Array, Array]:
             a = h(t, p)
@@ -80,13 +87,13 @@ def floater(
     return Part(
         init=init,
         embed=added(vectors),
-        view=View("absolute", vectors),
-        about=About(
+        traits=Traits(longest=max_length),
+        card=Card(
             "p(xΔ), dp/dτ = h(τ, p)",
-            "2·(D + 1)·width + 3·D",
-            2 * (hidden_size + 1) * size + 3 * hidden_size,
             "Liu et al. 2020, eq. 7",
+            parameters="2·(D + 1)·width + 3·D",
             symmetric=True,
+            kind="absolute",
+            vectors=vectors,
         ),
-        longest=max_length,
     )

@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.base import About, Params, Part, View, named
+from pe_jax.encodings.base import Card, Params, Part, Traits, named
 from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
 
 
 @named
 def fourier_features(
-    hidden_size: int,
     *,
+    hidden_size: int,
     features: int | None = None,
     width: int = 32,
     gamma: float = 100.0,
@@ -50,8 +50,8 @@ def fourier_features(
             f"axis or more; got features={count}, gamma={gamma}, axes={axes}."
         )
 
-    def init(key: jax.Array) -> Params:
-        for_frequencies, for_hidden, for_out = jax.random.split(key, 3)
+    def init(rng: jax.Array) -> Params:
+        for_frequencies, for_hidden, for_out = jax.random.split(rng, 3)
         return {
             "frequencies": jax.random.normal(for_frequencies, (axes, count // 2)) / gamma,
             "hidden": {
@@ -65,8 +65,8 @@ def fourier_features(
         }
 
     def vectors(params: Params, x: Real[Array, "..."]) -> Float[Array, "... D"]:
-        each = [x] if axes == 1 else [x[..., axis] for axis in range(axes)]
-        angle = sum(angles(at, w) for at, w in zip(each, params["frequencies"], strict=True))
+        by_axis = [x] if axes == 1 else [x[..., axis] for axis in range(axes)]
+        angle = sum(map(angles, by_axis, params["frequencies"]))
         r = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1) / math.sqrt(count)
         hidden = jax.nn.gelu(
             r @ params["hidden"]["kernel"] + params["hidden"]["bias"], approximate=False
@@ -76,15 +76,14 @@ def fourier_features(
     return Part(
         init=init,
         embed=added(vectors),
-        view=View("absolute", vectors),  # Sinusoids no more, once the network has mixed them.
-        about=About(
+        traits=Traits(frequency_params=("frequencies",), axes=axes),
+        card=Card(
             "MLP([cos xW, sin xW] / √F), W free",
-            "A·F/2 + (F + 1)·width + (width + 1)·D",
-            axes * count // 2 + (count + 1) * width + (width + 1) * hidden_size,
             "Li et al. 2021 (Fourier features), algorithm 1",
+            parameters="A·F/2 + (F + 1)·width + (width + 1)·D",
             monotone=False,
             symmetric=True,
+            kind="absolute",
+            vectors=vectors,  # Sinusoids no more, once the network has mixed them.
         ),
-        frequency_leaves=("frequencies",),
-        axes=axes,
     )

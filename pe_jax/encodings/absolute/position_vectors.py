@@ -7,42 +7,47 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Inputs, Params, Part, View, as_array, named, no_parameters
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits, as_array, named
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
 
 
 @named
-def learned_absolute(max_length: int, hidden_size: int, *, stddev: float = 0.02) -> Part:
+def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02) -> Part:
     """One free vector per position: BERT's own encoding (Gehring et al. 2017).
 
     Params: `{"table": [max_length, D]}`, drawn from a normal of `stddev`. A position past the
     table is a ValueError (see `tables.look_up`).
     """
 
-    def init(key: jax.Array) -> Params:
-        return {"table": stddev * jax.random.normal(key, (max_length, hidden_size))}
+    def init(rng: jax.Array) -> Params:
+        return {"table": stddev * jax.random.normal(rng, (max_length, hidden_size))}
+
+    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
+        return look_up(params["table"], x)
 
     return Part(
         init=init,
-        embed=added(lambda params, x: look_up(params["table"], x)),
-        view=View("absolute", lambda params, x: look_up(params["table"], x)),
-        about=About(
+        embed=added(vectors),
+        traits=Traits(
+            longest=max_length,
+            resize=lambda params, *to: {"table": resize_table(params["table"], *to)},
+        ),
+        card=Card(
             "P_x free",
-            "L·D",
-            max_length * hidden_size,
             "Gehring et al. 2017; Devlin et al. 2018",
+            parameters="L·D",
             paper="nearly†, locally†, nearly†",
             symmetric=True,
+            kind="absolute",
+            vectors=vectors,
         ),
-        longest=max_length,
-        resize=lambda params, *to: {"table": resize_table(params["table"], *to)},
     )
 
 
 @named
-def sinusoidal_absolute(hidden_size: int, *, base: float = 10_000.0, scale: float = 1.0) -> Part:
+def sinusoidal_absolute(*, hidden_size: int, base: float = 10_000.0, scale: float = 1.0) -> Part:
     """The fixed sinusoid of Vaswani et al. 2017; no parameters, any length.
 
     Args:
@@ -53,21 +58,15 @@ def sinusoidal_absolute(hidden_size: int, *, base: float = 10_000.0, scale: floa
         property of P·Pᵀ depends on it.
     """
     fixed = default_frequencies(hidden_size, base)
-    about = About(
-        f"S(ω, x), ω_i = {base:g}^(−2i/D)",
-        "0",
-        0,
-        "Vaswani et al. 2017",
-        "yes, locally, yes",
-        monotone=False,  # ψ comes back near ψ(0) again and again, as every sum of cosines.
-        symmetric=True,
+    card = Card(
+        f"S(ω, x), ω_i = {base:g}^(−2i/D)", "Vaswani et al. 2017", paper="yes, locally, yes"
     )
-    return _sinusoidal(lambda params: jnp.array(fixed), scale, about)
+    return _sinusoidal(lambda params: jnp.array(fixed), scale, card)
 
 
 @named
 def learnable_sinusoidal_absolute(
-    hidden_size: int, *, base: float = 10_000.0, scale: float = 1.0
+    *, hidden_size: int, base: float = 10_000.0, scale: float = 1.0
 ) -> Part:
     """The sinusoid with learnable frequencies (paper, section 3.2).
 
@@ -75,18 +74,12 @@ def learnable_sinusoidal_absolute(
     as in `sinusoidal_absolute`.
     """
     start = default_frequencies(hidden_size, base)
-    about = About(
-        "S(ω, x), ω free",
-        "D/2",
-        hidden_size // 2,
-        "Wang et al. 2021, 3.2",
-        "yes, locally†, yes",
-        monotone=False,
-        symmetric=True,
+    card = Card(
+        "S(ω, x), ω free", "Wang et al. 2021, 3.2", parameters="D/2", paper="yes, locally†, yes"
     )
-    part = _sinusoidal(lambda params: params["frequencies"], scale, about)
-    return part._replace(
-        init=lambda key: {"frequencies": jnp.array(start)}, frequency_leaves=("frequencies",)
+    return _sinusoidal(lambda params: params["frequencies"], scale, card)._replace(
+        init=lambda rng: {"frequencies": jnp.array(start)},
+        traits=Traits(frequency_params=("frequencies",)),
     )
 
 
@@ -94,22 +87,29 @@ def learnable_sinusoidal_absolute(
 PUBLISHED = learned_absolute.__name__, "table"
 
 
-def _sinusoidal(frequencies: Callable[[Params], jax.Array], scale: float, about: About) -> Part:
+def _sinusoidal(frequencies: Callable[[Params], jax.Array], scale: float, card: Card) -> Part:
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         return scale * sinusoid(x, frequencies(params))
 
     return Part(
-        init=no_parameters,
         embed=added(vectors),
-        view=View("absolute", vectors, frequencies),
-        about=about,
+        card=card._replace(
+            monotone=False,  # ψ comes back near ψ(0) again and again, as every sum of cosines.
+            symmetric=True,
+            kind="absolute",
+            vectors=vectors,
+            frequencies=frequencies,
+        ),
     )
 
 
-def added(vectors: Callable[[Params, Array], jax.Array]):
+Embed = Callable[[Params, Array, Context], jax.Array]
+
+
+def added(vectors: Callable[[Params, Array], jax.Array]) -> Embed:
     """The hook `embed` that adds `vectors(params, positions)`."""
 
-    def embed(params: Params, x: Float[Array, "B L D"], inputs: Inputs) -> Float[Array, "B L D"]:
-        return x + vectors(params, as_array(inputs.positions))
+    def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
+        return x + vectors(params, as_array(context.positions_q))
 
     return embed

@@ -5,18 +5,18 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Context, Params, Part, View, as_array, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
 
 
 @named
 def tupe(
+    *,
     hidden_size: int,
     head_size: int,
     num_heads: int,
     max_length: int,
-    *,
     untied_cls: bool = True,
     stddev: float = 0.02,
 ) -> Part:
@@ -38,13 +38,13 @@ def tupe(
     `tables.look_up`).
     """
 
-    def init(key: jax.Array) -> Params:
+    def init(rng: jax.Array) -> Params:
         draw = jax.nn.initializers.normal(stddev)
-        for_table, for_query, for_key = jax.random.split(key, 3)
+        for_table, for_query, for_key = jax.random.split(rng, 3)
 
-        def projection(own: jax.Array) -> Params:
+        def projection(rng: jax.Array) -> Params:
             shape = num_heads, head_size
-            return {"kernel": draw(own, (hidden_size, *shape)), "bias": jnp.zeros(shape)}
+            return {"kernel": draw(rng, (hidden_size, *shape)), "bias": jnp.zeros(shape)}
 
         return {
             "table": draw(for_table, (max_length, hidden_size)),
@@ -59,36 +59,33 @@ def tupe(
     def projected(params: Params, which: str, x: Real[Array, "*B"]) -> Float[Array, "*B H d"]:
         # The whole table at once: the same in every layer, and compilers merge what is the same.
         table = jax.nn.standardize(params["table"], axis=-1)
-        own = params[which]
-        rows = jnp.einsum("nD,Dhd->nhd", table, own["kernel"]) + own["bias"]
+        rows = jnp.einsum("nD,Dhd->nhd", table, params[which]["kernel"]) + params[which]["bias"]
         return look_up(rows.reshape(len(rows), -1), x).reshape(*x.shape, num_heads, head_size)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Array:
-        assert context.positions_k is not None
-        at_q, at_k = as_array(context.positions_q), as_array(context.positions_k)
+        i, j = context.arrays()
         c = jnp.einsum(
-            "...qhd,...khd->...hqk",
-            projected(params, "query", at_q),
-            projected(params, "key", at_k),
+            "...qhd,...khd->...hqk", projected(params, "query", i), projected(params, "key", j)
         ) / jnp.sqrt(2.0 * head_size)
         if untied_cls:
-            to_cls, from_cls = at_k[..., None, None, :] == 0, at_q[..., None, :, None] == 0
+            to_cls, from_cls = j[..., None, None, :] == 0, i[..., None, :, None] == 0
             theta = params["theta"][:, :, None, None]
             c = jnp.where(from_cls, theta[0], jnp.where(to_cls, theta[1], c))
         return c
 
-    size = hidden_size * num_heads * head_size + num_heads * head_size
     return Part(
         init=init,
         logits=logits,
         factor=lambda params, context: 2**-0.5,
-        view=View("absolute", vectors),
-        about=About(
-            "(norm(P_i)·U_Q)·(norm(P_j)·U_K) / √(2d)",
-            f"L·D + 2·(D + 1)·H·d{' + 2·H' if untied_cls else ''}",
-            max_length * hidden_size + 2 * size + 2 * num_heads * untied_cls,
-            "Ke et al. 2021, 3",
+        traits=Traits(
+            longest=max_length,
+            resize=lambda params, *to: {**params, "table": resize_table(params["table"], *to)},
         ),
-        longest=max_length,
-        resize=lambda params, *to: {**params, "table": resize_table(params["table"], *to)},
+        card=Card(
+            "(norm(P_i)·U_Q)·(norm(P_j)·U_K) / √(2d)",
+            "Ke et al. 2021, 3",
+            parameters=f"L·D + 2·(D + 1)·H·d{' + 2·H' if untied_cls else ''}",
+            kind="absolute",
+            vectors=vectors,
+        ),
     )

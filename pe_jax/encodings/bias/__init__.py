@@ -8,12 +8,4 @@ from pe_jax.encodings.bias.sandwich import sandwich
 from pe_jax.encodings.bias.t5 import t5
 from pe_jax.encodings.bias.tisa import tisa
 
-__all__ = [
-    "alibi",
-    "dynamic_position_bias",
-    "fire",
-    "kerple",
-    "sandwich",
-    "t5",
-    "tisa",
-]
+__all__ = ["alibi", "dynamic_position_bias", "fire", "kerple", "sandwich", "t5", "tisa"]

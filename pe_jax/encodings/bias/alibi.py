@@ -8,15 +8,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Offsets, Params, Part, named, no_parameters
-from pe_jax.encodings.base import offsets as offsets_of
+from pe_jax.encodings.base import (
+    Card,
+    Context,
+    Offsets,
+    Params,
+    Part,
+    named,
+    no_parameters,
+    offsets,
+)
 from pe_jax.shapes import Array, Float, Real
 
 _HOW_TO_MODIFY = "github.com/ofirpress/attention_with_linear_biases/issues/5"
 
 
 @named
-def alibi(num_heads: int, *, directed: bool = False, learnable: bool = False) -> Part:
+def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) -> Part:
     """bias(j - i) = -m_h |j - i|, added to the logits as it is (Press et al. 2021, section 3).
 
     The paper is causal; these are its first author's forms for encoders (issue 5 of its
@@ -48,9 +56,9 @@ def alibi(num_heads: int, *, directed: bool = False, learnable: bool = False) ->
     halves = directed and not learnable
     fixed = np.tile(slopes(num_heads // 2), 2) if halves else slopes(num_heads)
 
-    def init(key: jax.Array) -> Params:
+    def init(rng: jax.Array) -> Params:
         if directed:
-            return {"slopes": jax.random.normal(key, (2, num_heads)) - 2.0}
+            return {"slopes": jax.random.normal(rng, (2, num_heads)) - 2.0}
         return {"slopes": jnp.asarray(np.log(fixed / (1 - fixed)))}
 
     def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
@@ -59,26 +67,24 @@ def alibi(num_heads: int, *, directed: bool = False, learnable: bool = False) ->
         x = x[..., None]
         return jnp.where(x < 0, left * x, -right * x)
 
-    def own_side(
+    def allowed_side(
         params: Params, q: Array, k: Array, context: Context
     ) -> Float[Array, "*B H Lq Lk"]:
-        assert context.positions_k is not None
-        x = offsets_of(context.positions_q, context.positions_k)[..., None, :, :]
+        i, j = context.arrays()
+        x = offsets(i, j)[..., None, :, :]
         side = np.repeat([-1, 1], num_heads // 2)[:, None, None]
         return jnp.where(x * side >= 0, jnp.float32(0), -jnp.inf)
 
-    count = (1 + directed) * num_heads if learnable else 0
     return Part(
         init=init if learnable else no_parameters,
         offsets=Offsets(bias=bias),
         # Not a steep bias: the TPU kernel subtracts that of the farthest offset from all logits.
-        logits=own_side if halves else None,
-        about=About(
+        logits=allowed_side if halves else None,
+        card=Card(
             f"−s_h |m|, {'s_h free' if learnable else 's_h = 2^(−8h/H)'}"
             + (", by side" if directed else ""),
-            ("2H" if directed else "H") if learnable else "0",
-            count,
             "Press et al. 2021" + (f"; {_HOW_TO_MODIFY}" if directed else ""),
+            parameters=("2H" if directed else "H") if learnable else "0",
             invariant=True,
             monotone=not halves,
             symmetric=(None if learnable else False) if directed else True,
@@ -95,6 +101,11 @@ def slopes(num_heads: int) -> Float[np.ndarray, " H"]:
     """
     if num_heads < 1:
         raise ValueError(f"ALiBi has a slope for each head, got {num_heads} heads.")
-    of = lambda count: 2.0 ** (-8.0 * np.arange(1, count + 1) / count)
-    whole = 2 ** int(math.log2(num_heads))
-    return np.concatenate([of(whole), of(2 * whole)[::2]])[:num_heads].astype(np.float32)
+
+    def of_power(count: int) -> np.ndarray:
+        return 2.0 ** (-8.0 * np.arange(1, count + 1) / count)
+
+    power = 2 ** int(math.log2(num_heads))
+    return np.concatenate([of_power(power), of_power(2 * power)[::2]])[:num_heads].astype(
+        np.float32
+    )

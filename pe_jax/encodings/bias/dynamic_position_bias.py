@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
 from pe_jax.encodings.bias.fire import fan_in_uniform
 from pe_jax.shapes import Array, Float, Real
 
@@ -18,9 +17,9 @@ _ACTIVATIONS = {"silu": jax.nn.silu, "relu": jax.nn.relu}
 
 @named
 def dynamic_position_bias(
+    *,
     hidden_size: int,
     num_heads: int,
-    *,
     width: int | None = None,
     depth: int = 2,
     log_distance: bool = True,
@@ -58,15 +57,15 @@ def dynamic_position_bias(
     names = [f"hidden_{n}" for n in range(depth)] + ["out"]
     shapes = dict(zip(names, itertools.pairwise(sizes), strict=True))
 
-    def init(key: jax.Array) -> Params:
-        keys = jax.random.split(key, (len(shapes), 2))
+    def init(rng: jax.Array) -> Params:
+        rngs = jax.random.split(rng, (len(shapes), 2))
         return {
             name: {
-                "kernel": fan_in_uniform(of_kernel, inputs, inputs, outputs),
-                "bias": fan_in_uniform(of_bias, inputs, outputs),
+                "kernel": fan_in_uniform(for_kernel, inputs, inputs, outputs),
+                "bias": fan_in_uniform(for_bias, inputs, outputs),
             }
-            for (of_kernel, of_bias), (name, (inputs, outputs)) in zip(
-                keys, shapes.items(), strict=True
+            for (for_kernel, for_bias), (name, (inputs, outputs)) in zip(
+                rngs, shapes.items(), strict=True
             )
         }
 
@@ -86,11 +85,10 @@ def dynamic_position_bias(
     return Part(
         init=init,
         offsets=Offsets(bias=bias),
-        about=About(
+        card=Card(
             f"MLP_h({of_x})" if bound is None else f"{bound:g}·σ(MLP_h({of_x}))",
-            "2·w + (depth − 1)·(w + 1)·w + (w + 1)·H",
-            sum(map(math.prod, shapes.values())) + sum(sizes[1:]),
             "Wang et al. 2021 (CrossFormer); Liu et al. 2021 (SwinV2)",
+            parameters="2·w + (depth − 1)·(w + 1)·w + (w + 1)·H",
             invariant=True,
         ),
     )

@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Context, Params, Part, as_array, named
+from pe_jax.encodings.base import Card, Context, Params, Part, named
 from pe_jax.shapes import Array, Float, Real
 
 _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
@@ -15,8 +15,8 @@ _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
 
 @named
 def fire(
-    num_heads: int,
     *,
+    num_heads: int,
     width: int = 32,
     c: float = 0.1,
     threshold: float = 512.0,
@@ -52,23 +52,25 @@ def fire(
             f"width={width}, c={c}, threshold={threshold}."
         )
 
-    def init(key: jax.Array) -> Params:
-        keys = jax.random.split(key, 4)
+    def init(rng: jax.Array) -> Params:
+        rngs = jax.random.split(rng, 4)
         return {
             "c": jnp.float32(c),
             "scale": jnp.float32(1),
             "hidden": {
-                "kernel": fan_in_uniform(keys[0], 1, width),
-                "bias": fan_in_uniform(keys[1], 1, width),
+                "kernel": fan_in_uniform(rngs[0], 1, width),
+                "bias": fan_in_uniform(rngs[1], 1, width),
             },
             "out": {
-                "kernel": fan_in_uniform(keys[2], width, width, num_heads),
-                "bias": fan_in_uniform(keys[3], width, num_heads),
+                "kernel": fan_in_uniform(rngs[2], width, width, num_heads),
+                "bias": fan_in_uniform(rngs[3], width, num_heads),
             },
         }
 
     def distance(params: Params, i: Real[Array, "*B Lq 1"], j: Real[Array, "*B 1 Lk"]) -> jax.Array:
-        psi = lambda x: jnp.log1p(jnp.abs(params["c"]) * x)
+        def psi(x: Array) -> jax.Array:
+            return jnp.log1p(jnp.abs(params["c"]) * x)
+
         far = jnp.maximum(jnp.abs(params["scale"]) * threshold, jnp.maximum(i, j))
         sign = jnp.sign(i - j) if directed else 1
         return sign * psi(jnp.abs(i - j)) / (psi(far) + _SMALL)
@@ -79,25 +81,23 @@ def fire(
         return hidden @ params["out"]["kernel"] + params["out"]["bias"]
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "*B H Lq Lk"]:
-        assert context.positions_k is not None
-        i = jnp.asarray(as_array(context.positions_q))[..., :, None]
-        j = jnp.asarray(as_array(context.positions_k))[..., None, :]
-        return jnp.moveaxis(network(params, distance(params, i, j)), -1, -3)
+        i, j = map(jnp.asarray, context.arrays())
+        x = distance(params, i[..., :, None], j[..., None, :])
+        return jnp.moveaxis(network(params, x), -1, -3)
 
     return Part(
         init=init,
         logits=logits,
-        about=About(
+        card=Card(
             "f_h(ψ(|i−j|) / ψ(max(L, i, j))), ψ(x) = log(c x + 1)",
-            "width·(H+2)+H+2",
-            width * (num_heads + 2) + num_heads + 2,
             "Li et al. 2023",
+            parameters="width·(H+2)+H+2",
             symmetric=None if directed else True,
         ),
     )
 
 
-def fan_in_uniform(key: jax.Array, fan_in: int, *shape: int) -> Float[Array, "..."]:
+def fan_in_uniform(rng: jax.Array, fan_in: int, *shape: int) -> Float[Array, "..."]:
     """Kernels and biases of `fan_in` inputs as PyTorch's linear layers draw them."""
     most = 1 / math.sqrt(fan_in)
-    return jax.random.uniform(key, shape, minval=-most, maxval=most)
+    return jax.random.uniform(rng, shape, minval=-most, maxval=most)

@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
 from pe_jax.shapes import Array, Float, Real
 
 _LEAST = 0.01  # The authors' bound of both parameters from below.
@@ -15,7 +15,7 @@ _MOST_POWER = 2.0  # Beyond it, -|m|^r2 is no conditionally positive definite ke
 
 
 @named
-def kerple(num_heads: int, *, kernel: Literal["log", "power"] = "log") -> Part:
+def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
     """A conditionally positive definite kernel of the offset (Chi et al. 2022, arXiv 2205.09921).
 
         bias_h(m) = -r1 · log(1 + r2 |m|)    kernel="log"    (the paper's better one)
@@ -36,14 +36,12 @@ def kerple(num_heads: int, *, kernel: Literal["log", "power"] = "log") -> Part:
     """
     most = _MOST_POWER if kernel == "power" else None
 
-    def init(key: jax.Array) -> Params:
-        first, second = jax.random.split(key)
-        widths = (2.0, 1.0) if kernel == "log" else (1.0, 2.0)
-        r1, r2 = (
-            width * jax.random.uniform(own, (num_heads,))
-            for own, width in zip((first, second), widths)
-        )
-        return {"r1": r1, "r2": r2}
+    def init(rng: jax.Array) -> Params:
+        widths = {"r1": 2.0, "r2": 1.0} if kernel == "log" else {"r1": 1.0, "r2": 2.0}
+        return {
+            name: widths[name] * jax.random.uniform(rng, (num_heads,))
+            for name, rng in zip(widths, jax.random.split(rng))
+        }
 
     def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
         r1, r2 = _bounded(params["r1"]), _bounded(params["r2"], most)
@@ -53,11 +51,10 @@ def kerple(num_heads: int, *, kernel: Literal["log", "power"] = "log") -> Part:
     return Part(
         init=init,
         offsets=Offsets(bias=bias),
-        about=About(
+        card=Card(
             "−r1_h·log(1 + r2_h·|m|)" if kernel == "log" else "−r1_h·|m|^r2_h",
-            "2·H",
-            2 * num_heads,
             "Chi et al. 2022",
+            parameters="2·H",
             invariant=True,
             monotone=True,
             symmetric=True,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 
 
 @named
-def sandwich(num_heads: int, *, dim: int = 128, base: float = 10_000.0) -> Part:
+def sandwich(*, num_heads: int, dim: int = 128, base: float = 10_000.0) -> Part:
     """bias_h(m) = (Σ_{i=1}^{dim/2} cos(m / base^(2i/dim)) - dim/2) / c_h,   c_h = 8h/H, h = 1 .. H.
 
     Chi et al. 2023 (arXiv 2212.10356): what p_i·p_j of sinusoids of `dim` dimensions
@@ -37,10 +37,8 @@ def sandwich(num_heads: int, *, dim: int = 128, base: float = 10_000.0) -> Part:
 
     return Part(
         offsets=Offsets(bias=bias),
-        about=About(
+        card=Card(
             f"(Σ_i cos(ω_i m) − {dim // 2}) / c_h, c_h = 8h/H",
-            "0",
-            0,
             "Chi et al. 2023",
             invariant=True,
             monotone=False,

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
 
 
 @named
 def t5(
-    num_heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    *, num_heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
 ) -> Part:
     """bias(j - i) = b[bucket(j - i), h], added to the logits (Raffel et al. 2019, section 2.1).
 
@@ -45,9 +45,9 @@ def t5(
         )
     rows, clip = _rows(side, max_distance, bidirectional)
 
-    def init(key: jax.Array) -> Params:
+    def init(rng: jax.Array) -> Params:
         draw = jax.nn.initializers.glorot_uniform()
-        return {"table": draw(key, (buckets, num_heads), jnp.float32)}
+        return {"table": draw(rng, (buckets, num_heads), jnp.float32)}
 
     def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
         return look_up(params["table"][rows], x.clip(-clip, clip) + clip)
@@ -55,11 +55,10 @@ def t5(
     return Part(
         init=init,
         offsets=Offsets(bias=bias, clip=clip),
-        about=About(
+        card=Card(
             "b_h[bucket(m)], b free",
-            "buckets·H",
-            buckets * num_heads,
             "Raffel et al. 2019",
+            parameters="buckets·H",
             invariant=True,
             monotone=False,  # Equal within a bucket.
         ),

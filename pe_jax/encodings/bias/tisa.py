@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
 from pe_jax.shapes import Array, Float, Real
 
 
 @named
-def tisa(num_heads: int, *, kernels: int = 5) -> Part:
+def tisa(*, num_heads: int, kernels: int = 5) -> Part:
     """bias_h(m) = Σ_s a_hs · exp(-|b_hs| (m - c_hs)²), added to the logits as it is.
 
     Translation-invariant self-attention (Wennberg & Henter 2021, arXiv 2106.01950), made for
@@ -29,12 +29,12 @@ def tisa(num_heads: int, *, kernels: int = 5) -> Part:
     if kernels < 1:
         raise ValueError(f"TISA is a sum of at least one kernel, got kernels={kernels}.")
 
-    def init(key: jax.Array) -> Params:
+    def init(rng: jax.Array) -> Params:
         spread = {"amplitude": (0.1, 0.01), "sharpness": (0.1, 0.01), "centre": (0.0, 5.0)}
-        keys = jax.random.split(key, len(spread))
+        rngs = jax.random.split(rng, len(spread))
         return {
-            name: mean + stddev * jax.random.normal(own, (kernels, num_heads))
-            for own, (name, (mean, stddev)) in zip(keys, spread.items(), strict=True)
+            name: mean + stddev * jax.random.normal(rng, (kernels, num_heads))
+            for rng, (name, (mean, stddev)) in zip(rngs, spread.items(), strict=True)
         }
 
     def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
@@ -45,11 +45,10 @@ def tisa(num_heads: int, *, kernels: int = 5) -> Part:
     return Part(
         init=init,
         offsets=Offsets(bias=bias),
-        about=About(
+        card=Card(
             "Σ_s a_hs·exp(−|b_hs|·(m − c_hs)²)",
-            "3·kernels·H",
-            3 * kernels * num_heads,
             "Wennberg & Henter 2021",
+            parameters="3·kernels·H",
             invariant=True,
         ),
     )

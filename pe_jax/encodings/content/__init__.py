@@ -4,8 +4,4 @@ from pe_jax.encodings.content.cable import cable
 from pe_jax.encodings.content.cope import cope
 from pe_jax.encodings.content.fox import fox
 
-__all__ = [
-    "cable",
-    "cope",
-    "fox",
-]
+__all__ = ["cable", "cope", "fox"]

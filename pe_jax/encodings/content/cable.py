@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Context, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named
 from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
 from pe_jax.shapes import Array
 
 
 @named
-def cable(hidden_size: int, num_heads: int, *, weighted: bool = True, stddev: float = 0.02) -> Part:
+def cable(*, hidden_size: int, num_heads: int, weighted: bool = True, stddev: float = 0.02) -> Part:
     """Context-aware biases for length extrapolation (Veisi et al. 2025, arXiv 2503.08067).
 
         bias_ij = -g_i |S_i - S_j|,   S_i = Σ_{l ≤ i} relu(x_l·a_h),   g_i = softplus(x_i·w_h)
@@ -39,10 +39,10 @@ def cable(hidden_size: int, num_heads: int, *, weighted: bool = True, stddev: fl
     """
     names = ("length", "weight") if weighted else ("length",)
 
-    def init(key: jax.Array) -> Params:
+    def init(rng: jax.Array) -> Params:
         return {
-            name: stddev * jax.random.normal(own, (hidden_size, num_heads))
-            for name, own in zip(names, jax.random.split(key, len(names)), strict=True)
+            name: stddev * jax.random.normal(rng, (hidden_size, num_heads))
+            for name, rng in zip(names, jax.random.split(rng, len(names)), strict=True)
         }
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Array:
@@ -58,12 +58,12 @@ def cable(hidden_size: int, num_heads: int, *, weighted: bool = True, stddev: fl
     return Part(
         init=init,
         logits=logits,
-        about=About(
+        traits=Traits(reads_hidden_states=True),
+        card=Card(
             "−g_i·|Σ_l relu(x_l·a)|, l between query and key"
             + (", g = softplus(x·w)" if weighted else ", g = 1"),
-            f"{'2·' if weighted else ''}D·H",
-            len(names) * hidden_size * num_heads,
             "Veisi et al. 2025",
+            parameters=f"{'2·' if weighted else ''}D·H",
             invariant=True,
             symmetric=True,  # Identical tokens have one weight; their length may be 0.
         ),

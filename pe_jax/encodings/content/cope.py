@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named
 from pe_jax.encodings.content.row_order import rows_of_queries
 from pe_jax.shapes import Array, Float
 
 
 @named
-def cope(head_size: int, *, npos_max: int = 64) -> Part:
+def cope(*, head_size: int, npos_max: int = 64) -> Part:
     """Contextual position encoding (Golovneva et al. 2024, arXiv 2405.18719), causal.
 
         logit_ij += q_i·e[p_ij],   p_ij = min(Σ_{j ≤ t ≤ i} σ(q_i·k_t / sqrt(d)), npos_max - 1)
@@ -50,29 +50,28 @@ def cope(head_size: int, *, npos_max: int = 64) -> Part:
         gates = jnp.where(counted, jax.nn.sigmoid(products), 0.0)
         p = jnp.minimum(jax.lax.cumsum(gates, axis=3, reverse=True), npos_max - 1)
         below = jnp.floor(p)
-        at = below.astype(jnp.int32)
+        row = below.astype(jnp.int32)
         of_integers = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, params["table"])
         low, high = (
             jnp.take_along_axis(of_integers, index, axis=-1)
-            for index in (at, jnp.minimum(at + 1, npos_max - 1))
+            for index in (row, jnp.minimum(row + 1, npos_max - 1))
         )
         between = low + (p - below) * (high - low)
         return jnp.where(known[:, None, :, None], between, jnp.nan)
 
     return Part(
-        init=lambda key: {"table": jnp.zeros((npos_max, head_size))},
+        init=lambda rng: {"table": jnp.zeros((npos_max, head_size))},
         logits=logits,
-        about=About(
+        traits=Traits(
+            causal_only="it counts the keys from each key to the query, which leaves all that are "
+            "to the right of the query at position 0"
+        ),
+        card=Card(
             "q·e[p], p = Σ σ(q·k_t/√d), t from key to query",
-            "npos_max·d",
-            npos_max * head_size,
             "Golovneva et al. 2024",
+            parameters="npos_max·d",
             invariant=True,
             monotone=False,  # Constant past the last row.
             symmetric=False,
-        ),
-        causal_only=(
-            "it counts the keys from each key to the query, which leaves all that are to the right "
-            "of the query at position 0"
         ),
     )

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named
 from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
 from pe_jax.shapes import Array, Float
 
 
 @named
-def fox(hidden_size: int, num_heads: int, *, gate_bias: float = 5.0) -> Part:
+def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
     """Forgetting attention, in both directions (Lin et al. 2025, arXiv 2503.02130).
 
         bias_ij = Σ_{j < l ≤ i} log σ(x_l·a_h + b_h)        for keys to the left (the paper's)
@@ -36,14 +36,14 @@ def fox(hidden_size: int, num_heads: int, *, gate_bias: float = 5.0) -> Part:
     them is a ValueError, or NaN where positions are traced.
     """
 
-    def init(key: jax.Array) -> Params:
+    def init(rng: jax.Array) -> Params:
         draw = jax.nn.initializers.normal(0.02)
         return {
             side: {
-                "kernel": draw(own, (hidden_size, num_heads), jnp.float32),
+                "kernel": draw(rng, (hidden_size, num_heads), jnp.float32),
                 "bias": jnp.full(num_heads, gate_bias),
             }
-            for side, own in zip(("left", "right"), jax.random.split(key), strict=True)
+            for side, rng in zip(("left", "right"), jax.random.split(rng), strict=True)
         }
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Array:
@@ -59,11 +59,11 @@ def fox(hidden_size: int, num_heads: int, *, gate_bias: float = 5.0) -> Part:
     return Part(
         init=init,
         logits=logits,
-        about=About(
+        traits=Traits(reads_hidden_states=True),
+        card=Card(
             "Σ log σ(x_l·a + b), l between query and key",
-            "2·(D + 1)·H",
-            2 * (hidden_size + 1) * num_heads,
             "Lin et al. 2025",
+            parameters="2·(D + 1)·H",
             invariant=True,
             monotone=True,
         ),

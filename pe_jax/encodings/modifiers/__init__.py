@@ -5,12 +5,4 @@ from pe_jax.encodings.modifiers.randomised import randomised
 from pe_jax.encodings.modifiers.temperature import log_n
 from pe_jax.encodings.modifiers.window import causal, window
 
-__all__ = [
-    "cape",
-    "causal",
-    "interpolated",
-    "log_n",
-    "randomised",
-    "shape",
-    "window",
-]
+__all__ = ["cape", "causal", "interpolated", "log_n", "randomised", "shape", "window"]

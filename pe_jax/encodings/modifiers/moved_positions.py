@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.base import (
+    Card,
+    Context,
     Part,
     PositionEncoding,
     Positions,
-    Sequences,
-    View,
     as_array,
     call_text,
     changed,
@@ -28,36 +28,43 @@ from pe_jax.encodings.base import (
 )
 from pe_jax.shapes import Array, Real
 
-Move = Callable[[Positions, Sequences], Positions]
+Move = Callable[[Positions, Context], Positions]
 
 
 def at_positions(
-    part: Part, wrapper: str, options: dict[str, Any], move: Move, **changes: Any
+    part: Part, wrapper: str, options: dict[str, Any], move: Move, source: str
 ) -> Part:
-    """`part` at the positions that `move` makes of a model's, with its own parameters.
+    """Return `part` at the positions that `move` makes of a model's, with its own parameters.
 
     Args:
       wrapper, options: of the name, `wrapper(part, option=...)`.
-      changes: of other fields.
+      source: the paper that the wrapper is from.
     """
 
-    def positions(at: Positions, sequences: Sequences) -> Positions:
-        moved = move(at, sequences)
+    def positions(x: Positions, context: Context) -> Positions:
+        moved = move(x, context)
         if part.positions is None:
             return moved
-        return part.positions(moved, sequences._replace(keys=move(sequences.keys, sequences)))
+        assert context.positions_k is not None
+        return part.positions(
+            moved, context._replace(positions_k=move(context.positions_k, context))
+        )
 
     inside = filter(None, (part.name, call_text("", options)[1:-1]))
-    name = f"{wrapper}({', '.join(inside)})"
-    return part._replace(name=name, family=part.key, positions=positions, **changes)
+    return part._replace(
+        name=f"{wrapper}({', '.join(inside)})",
+        family=part.key,
+        positions=positions,
+        card=part.card and part.card._replace(source=f"{source}; {part.card.source}"),
+    )
 
 
 def shape(encoding: PositionEncoding, *, max_shift: int = 500) -> PositionEncoding:
     """Shifts all positions of a sequence by one random number while training (SHAPE: Kiyono et al.
     2021, arXiv 2109.05644).
 
-    With a key, x -> x + k, k drawn for each row from 0 .. max_shift; documents packed into a row
-    share it. Without a key positions stay as they are. For a learned table k is at most what leaves
+    With an rng, x -> x + k, k drawn for each row from 0 .. max_shift; documents packed into a row
+    share it. Without one positions stay as they are. For a learned table k is at most what leaves
     room for the row, as in the authors' code. An absolute encoding learns to be nearly invariant to
     shifts; one that is invariant is not changed. (At test time the authors' code adds the largest
     shift; pass such positions for that.)
@@ -69,23 +76,21 @@ def shape(encoding: PositionEncoding, *, max_shift: int = 500) -> PositionEncodi
         raise ValueError(f"max_shift is a number of positions, 0 or more, got {max_shift}.")
     options = changed({"max_shift": max_shift}, options_of(shape))
 
-    def wrapped(part: Part) -> Part:
-        def move(at: Positions, sequences: Sequences) -> Positions:
-            if sequences.key is None:
-                return at
+    def wrap(part: Part) -> Part:
+        def move(x: Positions, context: Context) -> Positions:
+            if context.rng is None:
+                return x
             room: Array | int = max_shift
-            if part.longest is not None:
-                taken = jnp.reshape(span(sequences.keys, sequences.keys), (-1, 1))
-                room = jnp.clip(part.longest - taken, 0, max_shift)
-            return as_array(at) + _spread(
-                jax.random.randint(sequences.key, (sequences.rows, 1), 0, room + 1), part.axes
-            )
+            if part.traits.longest is not None:
+                keys = as_array(context.positions_k)
+                room = jnp.clip(part.traits.longest - span(keys, keys), 0, max_shift)
+                room = jnp.reshape(room, (-1, 1))
+            shift = jax.random.randint(context.rng, (context.batch_size, 1), 0, room + 1)
+            return as_array(x) + (shift if part.traits.axes == 1 else shift[..., None])
 
-        return at_positions(
-            part, "shape", options, move, about=_with_source(part, "Kiyono et al. 2021")
-        )
+        return at_positions(part, "shape", options, move, "Kiyono et al. 2021")
 
-    return PositionEncoding(tuple(map(wrapped, encoding.parts)))
+    return PositionEncoding(tuple(map(wrap, encoding.parts)))
 
 
 def cape(
@@ -101,8 +106,8 @@ def cape(
 
         x -> (x - c + Δ + ε_x) λ,    Δ ~ U(-a, a),    ε_x ~ U(-b, b),    log λ ~ U(-log s, log s)
 
-    with a key: Δ and λ are drawn for each row, Δ for each axis too, ε for each position of it, so
-    that queries, keys and the input agree. Without a key, x -> x - c. Positions become real
+    with an rng: Δ and λ are drawn for each row, Δ for each axis too, ε for each position of it, so
+    that queries, keys and the input agree. Without one, x -> x - c. Positions become real
     numbers: an encoding that has a learned table needs `shape` instead.
 
     Args:
@@ -120,37 +125,41 @@ def cape(
             "Shifts are 0 or more and max_global_scaling 1 or more, got "
             f"{max_global_shift}, {max_local_shift} and {max_global_scaling}."
         )
-    given = dict(
+    options = dict(
         max_global_shift=max_global_shift,
         max_local_shift=max_local_shift,
         max_global_scaling=max_global_scaling,
         centred=centred,
     )
-    options = changed(given, options_of(cape))
+    options = changed(options, options_of(cape))
 
-    def wrapped(part: Part) -> Part:
+    def wrap(part: Part) -> Part:
         _refuse_table(part, "cape", "take shape, which shifts by integers")
-        about = _with_source(part, "Likhomanenko et al. 2021")
-        if about and centred:  # All that a shift changes is removed; another token changes all.
-            about = about._replace(invariant=True, cacheable=False)
+        axes = part.traits.axes
 
-        def move(at: Positions, sequences: Sequences) -> Positions:
-            x = _centred(at, sequences.keys, part.axes) if centred else at
-            if sequences.key is None:
+        def move(positions: Positions, context: Context) -> Positions:
+            x = _centred(positions, context.positions_k, axes) if centred else positions
+            if context.rng is None:
                 return x
-            for_shift, for_jitter, for_scale = jax.random.split(sequences.key, 3)
-            rows, axes = sequences.rows, part.axes
-            x = jnp.asarray(as_array(x), jnp.float32).reshape(-1, length(at, axes), axes)
+            for_shift, for_jitter, for_scale = jax.random.split(context.rng, 3)
+            rows = context.batch_size
+            x = jnp.asarray(as_array(x), jnp.float32).reshape(-1, length(positions, axes), axes)
             x = jnp.broadcast_to(x, (rows, *x.shape[1:]))
-            uniform = lambda key, shape, to: jax.random.uniform(key, shape, minval=-to, maxval=to)
-            shift = uniform(for_shift, (rows, 1, axes), max_global_shift)
-            scale = jnp.exp(uniform(for_scale, (rows, 1, 1), math.log(max_global_scaling)))
+            shift = _uniform(for_shift, (rows, 1, axes), max_global_shift)
+            scale = jnp.exp(_uniform(for_scale, (rows, 1, 1), math.log(max_global_scaling)))
             out = (x + shift + max_local_shift * _jitter(for_jitter, x)) * scale
             return out if axes > 1 else out[..., 0]
 
-        return at_positions(part, "cape", options, move, about=about)
+        wrapped = at_positions(part, "cape", options, move, "Likhomanenko et al. 2021")
+        if not centred:
+            return wrapped
+        # A centred encoding removes all that a shift changes; another token changes all.
+        return wrapped._replace(
+            card=wrapped.card and wrapped.card._replace(invariant=True),
+            traits=wrapped.traits._replace(cacheable=False),
+        )
 
-    return PositionEncoding(tuple(map(wrapped, encoding.parts)))
+    return PositionEncoding(tuple(map(wrap, encoding.parts)))
 
 
 def interpolated(encoding: PositionEncoding, *, factor: float) -> PositionEncoding:
@@ -166,67 +175,62 @@ def interpolated(encoding: PositionEncoding, *, factor: float) -> PositionEncodi
     """
     if not factor > 0:
         raise ValueError(f"Positions are divided by a positive factor, got {factor}.")
-    options = {"factor": factor}
-    move = lambda at, _: as_array(at) / factor
 
-    def wrapped(part: Part) -> Part:
+    def wrap(part: Part) -> Part:
         _refuse_table(
             part,
             "interpolated",
             "stretch the table instead, encoding.resize(params, "
-            f'{factor:g} * {part.longest}, "interpolate")',
+            f'{factor:g} * {part.traits.longest}, "interpolate")',
         )
-        about = _with_source(part, "Chen et al. 2023")
-        if about:
-            about = about._replace(formula=f"{about.formula}, x → x/{factor:g}")
-        view = part.view and _stretched(part.view, factor)
-        return at_positions(part, "interpolated", options, move, about=about, view=view)
+        wrapped = at_positions(
+            part,
+            "interpolated",
+            {"factor": factor},
+            lambda x, _: as_array(x) / factor,
+            "Chen et al. 2023",
+        )
+        return wrapped._replace(card=wrapped.card and _stretched(wrapped.card, factor))
 
-    return PositionEncoding(tuple(map(wrapped, encoding.parts)))
+    return PositionEncoding(tuple(map(wrap, encoding.parts)))
 
 
-def _stretched(view: View, factor: float) -> View:
-    """`view` of an encoding at positions / factor."""
-    vectors, frequencies = view.vectors, view.frequencies
-    return view._replace(
+def _stretched(card: Card, factor: float) -> Card:
+    """The card of an encoding at positions / factor."""
+    vectors, frequencies = card.vectors, card.frequencies
+    return card._replace(
+        formula=f"{card.formula}, x → x/{factor:g}",
         vectors=vectors and (lambda params, x: vectors(params, x / factor)),
         frequencies=frequencies and (lambda params: frequencies(params) / factor),
     )
 
 
-def _refuse_table(part: Part, wrapper: str, way_out: str) -> None:
-    if part.longest is not None:
+def _refuse_table(part: Part, wrapper: str, solution: str) -> None:
+    if part.traits.longest is not None:
         raise ValueError(
-            f"{wrapper} makes positions real numbers, and {part.name} has {part.longest} rows for "
-            f"integers: {way_out}."
+            f"{wrapper} makes positions real numbers, and {part.name} has {part.traits.longest} "
+            f"rows for integers: {solution}."
         )
 
 
-def _with_source(part: Part, source: str):
-    about = part.about
-    return about and about._replace(source=f"{source}; {about.source}")
+def _uniform(rng: jax.Array, shape: tuple[int, ...], limit: float) -> jax.Array:
+    """Numbers in [-limit, limit)."""
+    return jax.random.uniform(rng, shape, minval=-limit, maxval=limit)
 
 
-def _spread(each: Array, axes: int) -> Array:
-    """One number for each row, `[B, 1]`, against positions of so many axes."""
-    return each if axes == 1 else each[..., None]
+def _centred(positions: Positions, keys: Positions | None, axes: int) -> Real[Array, "*B"]:
+    """`positions` minus the middle of the keys' smallest and largest position, by row."""
+    x, axis = as_array(keys), -1 if axes == 1 else -2
+    return as_array(positions) - (x.min(axis, keepdims=True) + x.max(axis, keepdims=True)) / 2
 
 
-def _centred(at: Positions, keys: Positions, axes: int) -> Real[Array, "*B"]:
-    """`at` minus the middle of the keys' smallest and largest position, by row."""
-    x, of = as_array(at), as_array(keys)
-    along = -1 if axes == 1 else -2
-    middle = (of.min(along, keepdims=True) + of.max(along, keepdims=True)) / 2
-    return x - middle
-
-
-def _jitter(key: jax.Array, x: Real[Array, "B L A"]) -> Real[Array, "B L A"]:
-    """Uniform numbers in [-1, 1) that depend on the key, the row and the position alone."""
+def _jitter(rng: jax.Array, x: Real[Array, "B L A"]) -> Real[Array, "B L A"]:
+    """Uniform numbers in [-1, 1) that depend on the rng, the row and the position alone."""
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
 
-    def of_position(row: jax.Array, at: Array) -> jax.Array:
-        for axis in range(at.shape[-1]):
-            row = jax.random.fold_in(row, at[axis])
-        return jax.random.uniform(row, at.shape, minval=-1.0, maxval=1.0)
+    def of_position(rng: jax.Array, position: Array) -> jax.Array:
+        for axis in range(position.shape[-1]):
+            rng = jax.random.fold_in(rng, position[axis])
+        return _uniform(rng, position.shape, 1.0)
 
-    return jax.vmap(jax.vmap(of_position, (None, 0)))(jax.random.split(key, len(x)), bits)
+    return jax.vmap(jax.vmap(of_position, (None, 0)))(jax.random.split(rng, len(x)), bits)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Context, Params, Part, as_array, named, span
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named, span
 from pe_jax.shapes import Array, Float
 
 
@@ -49,11 +49,8 @@ def log_n(
     c = 1 / math.log(length) if coefficient is None else coefficient
 
     def factor(params: Params, context: Context) -> Float[Array, "#B #L 1 1"]:
-        assert context.positions_k is not None
-        if count == "row":
-            n = span(context.positions_q, context.positions_k)[..., None]
-        else:
-            n = jnp.asarray(as_array(context.positions_q)) + 1
+        i, j = context.arrays()
+        n = span(i, j)[..., None] if count == "row" else jnp.asarray(i) + 1
         ratio = n / length
         grown = jnp.log1p(jnp.maximum(ratio, 0)) if smooth else jnp.log(jnp.maximum(ratio, 1))
         return (1 + c * grown).reshape(-1, n.shape[-1], 1, 1)
@@ -61,12 +58,10 @@ def log_n(
     of = "log(1 + n/L)" if smooth else "log max(1, n/L)"
     return Part(
         factor=factor,
-        about=About(
+        traits=Traits(cacheable=count == "query"),
+        card=Card(
             f"s_i·(1 + c·{of}), n = {'i + 1' if count == 'query' else 'max x + 1'}",
-            "0",
-            0,
             "Puvvada et al. 2025 (SWAN)" if smooth else "Su 2021; Gelberg et al. 2025 (DroPE)",
-            cacheable=count == "query",
             monotone=False,
             symmetric=count == "row",
         ),

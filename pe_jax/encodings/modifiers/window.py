@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pe_jax.encodings.base import About, Offsets, Part, named
+from pe_jax.encodings.base import Card, Offsets, Part, named
 from pe_jax.encodings.reach import Reach
 
 
@@ -22,16 +22,14 @@ def window(*, reach: int) -> Part:
             f"A window's reach is how many positions away a key may be, at least 1; got {reach}. "
             "For no window leave it out."
         )
-    about = About(
+    card = Card(
         "a_ij = 0 where |j − i| > reach",
-        "0",
-        0,
         "Beltagy et al. 2020",
         invariant=True,
         monotone=False,
         symmetric=True,
     )
-    return Part(offsets=Offsets(reach=Reach(reach, reach)), about=about)
+    return Part(offsets=Offsets(reach=Reach(reach, reach)), card=card)
 
 
 @named
@@ -43,13 +41,11 @@ def causal() -> Part:
     `alibi+causal+window(reach=63)`; no parameters. By itself it already tells positions apart, as
     every query sees another number of keys (Haviv et al. 2022, arXiv 2203.16634).
     """
-    about = About(
+    card = Card(
         "a_ij = 0 where j > i",
-        "0",
-        0,
         "Vaswani et al. 2017",
         invariant=True,
         monotone=False,
         symmetric=False,
     )
-    return Part(offsets=Offsets(reach=Reach(None, 0)), about=about)
+    return Part(offsets=Offsets(reach=Reach(None, 0)), card=card)

@@ -5,24 +5,15 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from pe_jax.encodings.base import (
-    About,
-    Context,
-    Offsets,
-    Params,
-    Part,
-    Projections,
-    View,
-    named,
-)
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, Projections, named
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
 
 
 @named
 def deberta(
-    hidden_size: int,
     *,
+    hidden_size: int,
     buckets: int | None = 256,
     max_relative_positions: int = 512,
     stddev: float = 0.02,
@@ -60,8 +51,8 @@ def deberta(
     clip = max_relative_positions
     rows = _rows(buckets, max_relative_positions)
 
-    def init(key: jax.Array) -> Params:
-        return {"table": stddev * jax.random.normal(key, (2 * half, hidden_size))}
+    def init(rng: jax.Array) -> Params:
+        return {"table": stddev * jax.random.normal(rng, (2 * half, hidden_size))}
 
     def of_offsets(table: Float[Array, "N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
         return look_up(table[rows], x.clip(-clip, clip) + clip)
@@ -76,14 +67,13 @@ def deberta(
         init=init,
         offsets=Offsets(keys=keys, queries=queries, clip=clip),
         factor=lambda params, context: 3**-0.5,
-        view=View("relative", lambda params, x: of_offsets(params["table"], x)),
-        about=About(
+        card=Card(
             "q·(k + W_k P_m) + W_q P_m·k, P free",
-            "2k·D",
-            2 * half * hidden_size,
             "He et al. 2020",
+            parameters="2k·D",
             invariant=True,
             monotone=False,  # Beyond the last bucket.
+            vectors=lambda params, x: of_offsets(params["table"], x),
         ),
     )
 

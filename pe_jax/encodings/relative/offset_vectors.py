@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Offsets, Params, Part, View, named, no_parameters
+from pe_jax.encodings.base import Card, Offsets, Params, Part, Traits, named, no_parameters
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
@@ -32,7 +32,7 @@ Frequencies = Callable[[Params], jax.Array]
 
 
 @named
-def learned_relative(head_size: int, *, clip: int = 64, separate: bool = False) -> Part:
+def learned_relative(*, head_size: int, clip: int = 64, separate: bool = False) -> Part:
     """One free vector per clipped offset (Shaw et al. 2018).
 
     Shaw et al. have a table for keys, another for values, and both for each layer:
@@ -43,48 +43,36 @@ def learned_relative(head_size: int, *, clip: int = 64, separate: bool = False) 
     to keys and values, and with BERT's 0.02 it would hardly be seen beside them at first.
     """
 
-    def init(key: jax.Array) -> Params:
+    def init(rng: jax.Array) -> Params:
         draw = jax.nn.initializers.glorot_uniform()
-        return {"table": draw(key, (2 * clip + 1, head_size), jnp.float32)}
+        return {"table": draw(rng, (2 * clip + 1, head_size), jnp.float32)}
 
     def vectors(params: Params, x: Int[Array, "*B"]) -> Float[Array, "*B d"]:
         return look_up(params["table"], x.clip(-clip, clip) + clip)
 
-    about = About(
+    card = Card(
         "P_m free",
-        f"{'2·' if separate else ''}(2·clip+1)·d",
-        (1 + separate) * (2 * clip + 1) * head_size,
         "Shaw et al. 2018",
-        "yes, locally†, no",
-        invariant=True,
-        monotone=False,  # Constant beyond the clip.
+        parameters=f"{'2·' if separate else ''}(2·clip+1)·d",
+        paper="yes, locally†, no",
     )
-    return _relative(init, vectors, None, clip, separate)._replace(about=about)
+    return _relative(card, init, vectors, None, clip, separate)
 
 
 @named
-def sinusoidal_relative(head_size: int, *, clip: int | None = 64, base: float = 10_000.0) -> Part:
+def sinusoidal_relative(*, head_size: int, clip: int | None = 64, base: float = 10_000.0) -> Part:
     """The fixed sinusoid of the signed, clipped offset (Wei et al. 2019); no parameters.
 
     NEZHA's encoding as its paper writes it; see `nezha` for that of its published weights.
     `clip=None` leaves offsets unclipped.
     """
     fixed = default_frequencies(head_size, base)
-    part = _sinusoidal(no_parameters, lambda _: jnp.array(fixed), clip, separate=False)
-    about = About(
-        f"S(ω, m), ω_i = {base:g}^(−2i/d)",
-        "0",
-        0,
-        "Wei et al. 2019",
-        "yes, locally, no",
-        invariant=True,
-        monotone=False,
-    )
-    return part._replace(about=about)
+    card = Card(f"S(ω, m), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019", paper="yes, locally, no")
+    return _sinusoidal(card, no_parameters, lambda _: jnp.array(fixed), clip)
 
 
 @named
-def nezha(head_size: int, *, clip: int = 64, base: float = 10_000.0) -> Part:
+def nezha(*, head_size: int, clip: int = 64, base: float = 10_000.0) -> Part:
     """The fixed sinusoid of a clipped offset counted from 0, as NEZHA's code has it; no parameters.
 
     P_m = S(ω, m + clip), m clipped to ±clip, in every layer, head, key and value (Wei et al. 2019,
@@ -98,21 +86,15 @@ def nezha(head_size: int, *, clip: int = 64, base: float = 10_000.0) -> Part:
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
         return sinusoid(x.clip(-clip, clip) + clip, jnp.array(fixed))
 
-    about = About(
-        f"S(ω, m + {clip}), ω_i = {base:g}^(−2i/d)",
-        "0",
-        0,
-        "Wei et al. 2019, code",
-        invariant=True,
-        monotone=False,
-    )
-    part = _relative(no_parameters, vectors, None, clip, separate=False)
-    return part._replace(about=about, view=View("relative", vectors, lambda _: jnp.array(fixed)))
+    card = Card(f"S(ω, m + {clip}), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019, code")
+    part = _relative(card, no_parameters, vectors, None, clip)
+    assert part.card
+    return part._replace(card=part.card._replace(frequencies=lambda _: jnp.array(fixed)))
 
 
 @named
 def learnable_sinusoidal_relative(
-    head_size: int, *, clip: int | None = 64, separate: bool = False, base: float = 10_000.0
+    *, head_size: int, clip: int | None = 64, separate: bool = False, base: float = 10_000.0
 ) -> Part:
     """The sinusoid of the signed, clipped offset with learnable frequencies (paper, section 3.2).
 
@@ -120,61 +102,68 @@ def learnable_sinusoidal_relative(
     `separate`, `{"key": {...}, "value": {...}}`. `clip=None` leaves offsets unclipped.
     """
     start = default_frequencies(head_size, base)
-    part = _sinusoidal(
-        lambda key: {"frequencies": jnp.array(start)}, lambda p: p["frequencies"], clip, separate
-    )
-    about = About(
+    card = Card(
         "S(ω, m), ω free",
-        "d" if separate else "d/2",
-        (1 + separate) * (head_size // 2),
         "Wang et al. 2021, 3.2",
-        "yes, locally†, no",
-        invariant=True,
-        monotone=False,
+        parameters="d" if separate else "d/2",
+        paper="yes, locally†, no",
     )
-    return part._replace(about=about, frequency_leaves=("frequencies",))
+
+    def init(rng: jax.Array) -> Params:
+        return {"frequencies": jnp.array(start)}
+
+    part = _sinusoidal(card, init, lambda params: params["frequencies"], clip, separate)
+    return part._replace(traits=Traits(frequency_params=("frequencies",)))
 
 
 def _sinusoidal(
-    init: Callable[[jax.Array], Params], frequencies: Frequencies, clip: int | None, separate: bool
+    card: Card,
+    init: Callable[[jax.Array], Params],
+    frequencies: Frequencies,
+    clip: int | None,
+    separate: bool = False,
 ) -> Part:
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
         x = x if clip is None else x.clip(-clip, clip)
         return sinusoid(x, frequencies(params))
 
-    return _relative(init, vectors, frequencies, clip, separate)
+    return _relative(card, init, vectors, frequencies, clip, separate)
 
 
 def _relative(
+    card: Card,
     init: Callable[[jax.Array], Params],
     vectors: Callable[[Params, Array], jax.Array],
     frequencies: Frequencies | None,
     clip: int | None,
-    separate: bool,
+    separate: bool = False,
 ) -> Part:
     """The part that adds `vectors(params, offsets)` to keys and values."""
     check_clip(clip)
-    own = (lambda which, params: params[which]) if separate else (lambda which, params: params)
 
-    def init_both(key: jax.Array) -> Params:
-        for_key, for_value = jax.random.split(key)
+    def init_both(rng: jax.Array) -> Params:
+        for_key, for_value = jax.random.split(rng)
         return {"key": init(for_key), "value": init(for_value)}
 
+    def params_of(which: str, params: Params) -> Params:
+        return params[which] if separate else params
+
     def frequencies_of(which: str) -> Frequencies | None:
-        return frequencies and (lambda params: frequencies(own(which, params)))
+        return frequencies and (lambda params: frequencies(params_of(which, params)))
 
     return Part(
         init=init_both if separate else init,
         offsets=Offsets(
-            keys=lambda params, x, _: vectors(own("key", params), x),
-            values=lambda params, x, _: vectors(own("value", params), x),
+            keys=lambda params, x, _: vectors(params_of("key", params), x),
+            values=lambda params, x, _: vectors(params_of("value", params), x),
             frequencies=frequencies_of("key"),
             value_frequencies=frequencies_of("value"),
             clip=clip,
         ),
-        view=View(
-            "relative",
-            lambda params, x: vectors(own("key", params), x),
-            frequencies_of("key"),
+        card=card._replace(
+            invariant=True,
+            monotone=False,  # Constant beyond the clip; without one a sum of cosines.
+            vectors=lambda params, x: vectors(params_of("key", params), x),
+            frequencies=frequencies_of("key"),
         ),
     )

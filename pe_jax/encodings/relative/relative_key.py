@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import jax
 
-from pe_jax.encodings.base import About, Context, Offsets, Params, Part, View, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int
 
 
 @named
-def relative_key(head_size: int, max_length: int, *, stddev: float = 0.02) -> Part:
+def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Part:
     """logit_ij = q_i·(k_j + P_{j-i}) / sqrt(d): Shaw et al. 2018, with nothing at the values.
 
     `position_embedding_type="relative_key"` of transformers 4 (removed in 5): a free vector for
@@ -32,7 +32,7 @@ def relative_key(head_size: int, max_length: int, *, stddev: float = 0.02) -> Pa
 
 
 @named
-def relative_key_query(head_size: int, max_length: int, *, stddev: float = 0.02) -> Part:
+def relative_key_query(*, head_size: int, max_length: int, stddev: float = 0.02) -> Part:
     """logit_ij = (q_i·k_j + q_i·P_{j-i} + P_{j-i}·k_j) / sqrt(d) (Huang et al. 2020, method 4).
 
     `position_embedding_type="relative_key_query"` of transformers 4: `relative_key` with the same
@@ -45,8 +45,8 @@ def relative_key_query(head_size: int, max_length: int, *, stddev: float = 0.02)
 def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) -> Part:
     clip = max_length - 1
 
-    def init(key: jax.Array) -> Params:
-        return {"table": stddev * jax.random.normal(key, (2 * clip + 1, head_size))}
+    def init(rng: jax.Array) -> Params:
+        return {"table": stddev * jax.random.normal(rng, (2 * clip + 1, head_size))}
 
     def vectors(params: Params, x: Int[Array, "*B"]) -> Float[Array, "*B d"]:
         return look_up(params["table"], clip - x.clip(-clip, clip))
@@ -57,13 +57,12 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
     return Part(
         init=init,
         offsets=Offsets(keys=of_offsets, queries=of_offsets if at_queries else None, clip=clip),
-        view=View("relative", vectors),
-        about=About(
+        card=Card(
             "q·P_m + P_m·k, P free" if at_queries else "q·P_m, P free",
-            "(2L−1)·d",
-            (2 * clip + 1) * head_size,
             "Huang et al. 2020" if at_queries else "Shaw et al. 2018; transformers 4",
+            parameters="(2L−1)·d",
             invariant=True,
             monotone=False,  # Constant beyond the table.
+            vectors=vectors,
         ),
     )

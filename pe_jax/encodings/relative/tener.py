@@ -7,13 +7,13 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Context, Params, Part, View, as_array, named
+from pe_jax.encodings.base import Card, Context, Params, Part, named
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float, Real
 
 
 @named
-def tener(head_size: int, num_heads: int, *, base: float = 10_000.0, scale: bool = False) -> Part:
+def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool = False) -> Part:
     """logit_ij = (q_i + u)·k_j + (q_i + v)·R_{i-j} (Yan et al. 2019, arXiv 1911.04474).
 
     Made for encoders, to recognise named entities: R is the sinusoid of d numbers of the signed
@@ -38,22 +38,22 @@ def tener(head_size: int, num_heads: int, *, base: float = 10_000.0, scale: bool
     """
     frequencies = default_frequencies(head_size, base)
 
-    def init(key: jax.Array) -> Params:
+    def init(rng: jax.Array) -> Params:
         draw = jax.nn.initializers.glorot_normal()
-        for_u, for_v = jax.random.split(key)
+        for_u, for_v = jax.random.split(rng)
         shape = num_heads, head_size
         return {"u": draw(for_u, shape, jnp.float32), "v": draw(for_v, shape, jnp.float32)}
 
     def heads(
         params: Params, q: Array, k: Array, v: Array, context: Context
     ) -> tuple[Float[Array, "B Lq H e"], Float[Array, "B Lk H e"], Float[Array, "B Lk H f"]]:
-        assert context.positions_k is not None
-        at_q, at_k = -as_array(context.positions_q), -as_array(context.positions_k)
+        i, j = context.arrays()
         content, position = (q + params[name].astype(q.dtype) for name in ("u", "v"))
-        rotated = rotate_pairs(position, at_q[..., None], jnp.asarray(frequencies))
-        of_keys = sinusoid(at_k, jnp.asarray(frequencies))[..., None, :]
-        wide = lambda a, b: jnp.concatenate([a, b.astype(a.dtype)], axis=-1)
-        return wide(content, rotated), wide(k, jnp.broadcast_to(of_keys, k.shape)), v
+        rotated = rotate_pairs(position, -i[..., None], jnp.asarray(frequencies))
+        of_keys = sinusoid(-j, jnp.asarray(frequencies))[..., None, :]
+        of_keys = jnp.broadcast_to(of_keys, k.shape)
+        q = jnp.concatenate([content, rotated.astype(content.dtype)], axis=-1)
+        return q, jnp.concatenate([k, of_keys.astype(k.dtype)], axis=-1), v
 
     def vectors(_: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
         return sinusoid(-x, jnp.asarray(frequencies))
@@ -62,13 +62,13 @@ def tener(head_size: int, num_heads: int, *, base: float = 10_000.0, scale: bool
         init=init,
         heads=heads,
         factor=None if scale else lambda params, context: math.sqrt(head_size),
-        view=View("relative", vectors, lambda params: jnp.asarray(frequencies)),
-        about=About(
+        card=Card(
             "(q+u)·k + (q+v)·S(ω, −m)" + ("" if scale else ", not divided by √d"),
-            "2·H·d",
-            2 * num_heads * head_size,
             "Yan et al. 2019",
+            parameters="2·H·d",
             invariant=True,
             monotone=False,  # A sum of cosines of the offset, see `sinusoidal_absolute`.
+            vectors=vectors,
+            frequencies=lambda params: jnp.asarray(frequencies),
         ),
     )

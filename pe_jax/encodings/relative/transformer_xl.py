@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import About, Context, Offsets, Params, Part, View, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
 from pe_jax.encodings.relative.offset_vectors import check_clip
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
@@ -15,10 +15,10 @@ from pe_jax.shapes import Array, Float, Real
 
 @named
 def transformer_xl(
+    *,
     head_size: int,
     num_heads: int,
     hidden_size: int,
-    *,
     clip: int | None = None,
     base: float = 10_000.0,
     stddev: float = 0.02,
@@ -55,11 +55,11 @@ def transformer_xl(
         "v": (num_heads, head_size),
     }
 
-    def init(key: jax.Array) -> Params:
-        keys = jax.random.split(key, len(shapes))
+    def init(rng: jax.Array) -> Params:
+        rngs = jax.random.split(rng, len(shapes))
         return {
-            name: stddev * jax.random.normal(own, shape)
-            for own, (name, shape) in zip(keys, shapes.items(), strict=True)
+            name: stddev * jax.random.normal(rng, shape)
+            for rng, (name, shape) in zip(rngs, shapes.items(), strict=True)
         }
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
@@ -82,13 +82,13 @@ def transformer_xl(
         init=init,
         heads=heads,
         offsets=Offsets(keys=keys, bias=bias, clip=clip),
-        view=View("relative", vectors, lambda params: jnp.asarray(frequencies)),
-        about=About(
+        card=Card(
             "(q+u)·k + (q+v)·W S(ω, −m)",
-            "D·H·d + 2H·d",
-            sum(map(math.prod, shapes.values())),
             "Dai et al. 2019",
+            parameters="D·H·d + 2H·d",
             invariant=True,
             monotone=False,
+            vectors=vectors,
+            frequencies=lambda params: jnp.asarray(frequencies),
         ),
     )

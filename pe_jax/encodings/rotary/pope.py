@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Params, Part, View, as_array, named
+from pe_jax.encodings.base import Card, Context, Params, Part, named
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float
 
 
 @named
 def pope(
-    head_size: int, num_heads: int, *, base: float = 10_000.0, random_phases: bool = False
+    *, head_size: int, num_heads: int, base: float = 10_000.0, random_phases: bool = False
 ) -> Part:
     """Polar coordinate position embedding (Gopalakrishnan et al. 2025, arXiv 2509.10534).
 
@@ -33,33 +33,28 @@ def pope(
     """
     frequencies = default_frequencies(2 * head_size, base)
 
-    def init(key: jax.Array) -> Params:
+    def init(rng: jax.Array) -> Params:
         shape = num_heads, head_size
         if random_phases:
-            return {"phase": jax.random.uniform(key, shape, minval=-2 * np.pi, maxval=0.0)}
+            return {"phase": jax.random.uniform(rng, shape, minval=-2 * np.pi, maxval=0.0)}
         return {"phase": jnp.zeros(shape)}
 
     def heads(
         params: Params, q: Array, k: Array, v: Array, context: Context
     ) -> tuple[Array, Array, Array]:
-        assert context.positions_k is not None
-        at_q, at_k = (
-            angles(as_array(at), frequencies)[..., None, :]
-            for at in (context.positions_q, context.positions_k)
-        )
-        return _polar(q, at_q), _polar(k, at_k + params["phase"]), v
+        phase_q, phase_k = (angles(x, frequencies)[..., None, :] for x in context.arrays())
+        return _polar(q, phase_q), _polar(k, phase_k + params["phase"]), v
 
     return Part(
         init=init,
         heads=heads,
-        view=View("relative", frequencies=lambda _: jnp.array(frequencies)),
-        about=About(
+        card=Card(
             "softplus(q)·e^(iωx), softplus(k)·e^(i(ωx + δ))",
-            "H·d",
-            num_heads * head_size,
             "Gopalakrishnan et al. 2025",
+            parameters="H·d",
             invariant=True,
             monotone=False,
+            frequencies=lambda _: jnp.array(frequencies),
         ),
     )
 

@@ -15,17 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import (
-    About,
-    Context,
-    Params,
-    Part,
-    Rotation,
-    View,
-    as_array,
-    named,
-    no_parameters,
-)
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits, named
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
@@ -35,9 +25,9 @@ Frequencies = Callable[[Params, Context], jax.Array]
 
 @named
 def rope(
-    head_size: int,
-    num_heads: int,
     *,
+    head_size: int,
+    num_heads: int | None = None,
     base: float = 10_000.0,
     layout: Layout = "half",
     fraction: float = 1.0,
@@ -55,7 +45,7 @@ def rope(
       proportional: only the first int(proportional·r/2) frequencies rotate, the slower ones are 0;
         exponents are over all r dimensions (p-RoPE: Barbero et al. 2024; Gemma 4).
       learnable: params `{"frequencies": [r/2]}`, which start at the fixed ones.
-      per_head: `[H, r/2]`, each head learns its own.
+      per_head: `[H, r/2]`, each head learns its own; needs `num_heads`.
 
     Raises:
       ValueError: for options out of range, or that leave no even number of dimensions to rotate.
@@ -65,22 +55,22 @@ def rope(
         raise ValueError(
             "per_head=True needs learnable=True: fixed frequencies are the same in all heads."
         )
-    about = About(
+    if per_head and num_heads is None:
+        raise ValueError("per_head=True needs num_heads: rope(head_size=..., num_heads=...).")
+    card = Card(
         "q_i → R(ω i) q_i, k_j → R(ω j) k_j, "
         + ("ω free" if learnable else f"ω_m = {base:g}^(−2m/r)"),
-        {(False, False): "0", (True, False): "r/2", (True, True): "H·r/2"}[learnable, per_head],
-        learnable * w.size * (num_heads if per_head else 1),
         "Su et al. 2021, eqs. 14–16",
+        parameters="H·r/2" if per_head else "r/2" if learnable else "0",
         invariant=True,
-        monotone=False,  # A sum of cosines of the offset comes back, see `sinusoidal_absolute`.
     )
     if not learnable:
-        return rotary(lambda params, context: jnp.array(w), w.size, layout, about)
-    start = np.tile(w, (num_heads, 1)) if per_head else w
-    part = rotary(lambda params, context: params["frequencies"], w.size, layout, about)
+        return rotary(lambda params, context: jnp.array(w), w.size, layout, card)
+    start = np.tile(w, (num_heads, 1)) if per_head and num_heads else w
+    part = rotary(lambda params, context: params["frequencies"], w.size, layout, card)
     return part._replace(
-        init=lambda key: {"frequencies": jnp.array(start)},
-        frequency_leaves=("frequencies",),
+        init=lambda rng: {"frequencies": jnp.array(start)},
+        traits=Traits(frequency_params=("frequencies",)),
     )
 
 
@@ -88,10 +78,10 @@ def rotary(
     frequencies: Frequencies,
     count: int,
     layout: Layout,
-    about: About,
+    card: Card,
     *,
     scale: float = 1.0,
-    shown: np.ndarray | None = None,
+    short: np.ndarray | None = None,
 ) -> Part:
     """The part that rotates queries and keys.
 
@@ -99,36 +89,27 @@ def rotary(
       frequencies: `(params, Context) -> [F]`, `[#H, F]` or `[B, #H, F]`.
       count: F.
       scale: c, which multiplies sines and cosines of queries and of keys.
-      shown: what `view` has, where frequencies depend on the context.
+      short: `[F]`, frequencies of short inputs, if `frequencies` depends on the context.
     """
 
-    def heads(
-        params: Params,
-        q: Array,
-        k: Array,
-        v: Array,
-        context: Context,
-        factors: Array | None = None,
-    ) -> tuple[Array, Array, Array]:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         w = jnp.atleast_2d(frequencies(params, context))
-        w = w if factors is None else w * factors
-        assert context.positions_k is not None
-        turn = lambda x, positions: rotate_heads(x, as_array(positions), w, layout, scale)
-        return turn(q, context.positions_q), turn(k, context.positions_k), v
+        if context.frequency_factors is not None:
+            w = w * context.frequency_factors(without_context(params))
+        i, j = context.arrays()
+        return rotate_heads(q, i, w, layout, scale), rotate_heads(k, j, w, layout, scale), v
 
-    def seen(params: Params) -> jax.Array:
-        w = frequencies(params, Context(range(0))) if shown is None else jnp.array(shown)
+    def without_context(params: Params) -> jax.Array:
+        w = frequencies(params, Context(range(0))) if short is None else jnp.array(short)
         return jnp.atleast_2d(w)
 
     return Part(
-        init=no_parameters,
         heads=heads,
-        view=View(
-            "relative",
-            frequencies=lambda params: seen(params).reshape(-1),
-            rotation=Rotation(pairs(count, layout), seen, heads),
+        card=card._replace(
+            monotone=False,  # A sum of cosines of the offset, see `sinusoidal_absolute`.
+            frequencies=without_context,
+            pairs=pairs(count, layout),
         ),
-        about=about,
         family="rope",
     )
 

@@ -14,12 +14,13 @@ passes the original one: these are not cacheable, nor invariant to a shift of al
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Part, named, span
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named, span
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
 from pe_jax.shapes import Array, Float
 
@@ -85,9 +86,9 @@ def llama3(
     """ω for frequencies that rotate more than `high_frequency_factor` times within the original
     length, ω / s below `low_frequency_factor` times; in between a ramp, linear in their number."""
     rotations = original_length * w / (2 * np.pi)
-    span = high_frequency_factor - low_frequency_factor
-    kept = np.clip((rotations - low_frequency_factor) / span, 0, 1)
-    return kept * w + (1 - kept) * w / factor
+    width = high_frequency_factor - low_frequency_factor
+    share = np.clip((rotations - low_frequency_factor) / width, 0, 1)
+    return share * w + (1 - share) * w / factor
 
 
 def longrope(
@@ -111,8 +112,8 @@ def longrope_scale(factor: float, original_length: int) -> float:
 
 @named
 def rope_linear(
-    head_size: int,
     *,
+    head_size: int,
     factor: float,
     base: float = 10_000.0,
     layout: Layout = "half",
@@ -128,8 +129,8 @@ def rope_linear(
 
 @named
 def rope_ntk(
-    head_size: int,
     *,
+    head_size: int,
     factor: float,
     base: float = 10_000.0,
     layout: Layout = "half",
@@ -144,8 +145,8 @@ def rope_ntk(
 
 @named
 def rope_dynamic_ntk(
-    head_size: int,
     *,
+    head_size: int,
     factor: float,
     original_length: int,
     base: float = 10_000.0,
@@ -161,20 +162,14 @@ def rope_dynamic_ntk(
         w,
         lambda n: dynamic_ntk(w, n, factor, original_length),
         layout,
-        About(
-            "R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))",
-            "0",
-            0,
-            "emozilla 2023",
-            monotone=False,
-        ),
+        Card("R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", "emozilla 2023"),
     )
 
 
 @named
 def rope_yarn(
-    head_size: int,
     *,
+    head_size: int,
     factor: float,
     original_length: int,
     beta_fast: float = 32.0,
@@ -225,8 +220,8 @@ def rope_yarn(
 
 @named
 def rope_llama3(
-    head_size: int,
     *,
+    head_size: int,
     factor: float,
     original_length: int,
     low_frequency_factor: float = 1.0,
@@ -254,8 +249,8 @@ def rope_llama3(
 
 @named
 def rope_longrope(
-    head_size: int,
     *,
+    head_size: int,
     short: tuple[float, ...],
     long: tuple[float, ...],
     factor: float,
@@ -295,13 +290,7 @@ def rope_longrope(
         w / np.array(short),
         lambda n: longrope(w, n, short, long, original_length),
         layout,
-        About(
-            f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length",
-            "0",
-            0,
-            "Ding et al. 2024",
-            monotone=False,
-        ),
+        Card(f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", "Ding et al. 2024"),
         scale,
     )
 
@@ -310,20 +299,26 @@ def _fixed(
     w: Float[np.ndarray, " F"], layout: Layout, formula: str, source: str, scale: float = 1.0
 ) -> Part:
     """The part with these frequencies at any length."""
-    about = About(formula, "0", 0, source, invariant=True, monotone=False)
+    card = Card(formula, source, invariant=True)
     fixed = w.astype(np.float32)
-    return rotary(lambda params, context: jnp.array(fixed), w.size, layout, about, scale=scale)
+    return rotary(lambda params, context: jnp.array(fixed), w.size, layout, card, scale=scale)
 
 
-def _by_length(w, of_length, layout: Layout, about: About, scale: float = 1.0) -> Part:
+def _by_length(
+    w: Float[np.ndarray, " F"],
+    of_length: Callable[[Array], Array],
+    layout: Layout,
+    card: Card,
+    scale: float = 1.0,
+) -> Part:
     """The part with frequencies `of_length(n)`, w for short inputs."""
 
-    def at(params, context: Context) -> jax.Array:
-        n = span(context.positions_q, context.positions_k)
+    def frequencies(params: Params, context: Context) -> jax.Array:
+        n = span(*context.arrays())
         return of_length(n[..., None, None]).astype(jnp.float32)  # [#B, 1, F]
 
-    about = about._replace(cacheable=False)
-    return rotary(at, w.size, layout, about, scale=scale, shown=w.astype(np.float32))
+    part = rotary(frequencies, w.size, layout, card, scale=scale, short=w.astype(np.float32))
+    return part._replace(traits=Traits(cacheable=False))
 
 
 def _at_least(least: int, **options: float | int) -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import About, Context, Params, Part, Positions, View, as_array, named
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits, named
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs
 from pe_jax.shapes import Array
@@ -16,7 +16,7 @@ from pe_jax.shapes import Array
 
 @named
 def rope_axial(
-    head_size: int, *, base: float = 100.0, axes: int = 2, width: int | None = None
+    *, head_size: int, base: float = 100.0, axes: int = 2, width: int | None = None
 ) -> Part:
     """RoPE with an equal share of the head for each axis (Heo et al. 2024, arXiv 2403.13298).
 
@@ -43,14 +43,13 @@ def rope_axial(
         )
     frequencies = default_frequencies(head_size // axes, base)
 
-    def of_axes(positions: Positions) -> Array:
-        x = as_array(positions)
+    def of_axes(x: Array) -> Array:
         if width is None:
             return x
         stack = np.stack if isinstance(x, np.ndarray) else jnp.stack
         return stack([x // width, x % width], axis=-1)
 
-    def rotate(params: Params, x: Array, positions: Positions) -> Array:
+    def rotate(params: Params, x: Array, positions: Array) -> Array:
         shares = x.reshape(*x.shape[:-1], axes, head_size // axes)
         # The pairs of `rotate_pairs` are (sine, cosine): RoPE rotates (x, y) the other way round.
         rotated = rotate_pairs(shares, -of_axes(positions)[..., None, :], frequencies)
@@ -58,21 +57,19 @@ def rope_axial(
 
     return Part(
         heads=_both(rotate),
-        view=View("relative", frequencies=lambda _: jnp.array(frequencies)),
-        about=About(
+        traits=Traits(axes=axes if width is None else 1),
+        card=Card(
             f"R(ω, x_a) on share a, ω_t = {base:g}^(−2tA/d)",
-            "0",
-            0,
             "Heo et al. 2024",
             invariant=width is None,
             monotone=False,
+            frequencies=lambda _: jnp.array(frequencies),
         ),
-        axes=axes if width is None else 1,
     )
 
 
 @named
-def rope_mixed(head_size: int, num_heads: int, *, base: float = 10.0, axes: int = 2) -> Part:
+def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int = 2) -> Part:
     """RoPE whose frequencies each have a direction of their own (RoPE-Mixed, Heo et al. 2024, arXiv
     2403.13298).
 
@@ -97,37 +94,35 @@ def rope_mixed(head_size: int, num_heads: int, *, base: float = 10.0, axes: int 
         )
     lengths = default_frequencies(head_size // axes, base)
 
-    def init(key: jax.Array) -> Params:
-        directions = jax.random.orthogonal(key, axes, (num_heads,))  # [H, A, groups]
+    def init(rng: jax.Array) -> Params:
+        directions = jax.random.orthogonal(rng, axes, (num_heads,))  # [H, A, groups]
         w = jnp.einsum("hag,t->ahgt", directions, lengths)
         return {"frequencies": w.reshape(axes, num_heads, head_size // 2)}
 
-    def rotate(params: Params, x: Array, positions: Positions) -> Array:
-        at, w = as_array(positions), params["frequencies"]
-        angle = sum(angles(at[..., axis], w[axis]) for axis in range(axes))
+    def rotate(params: Params, x: Array, positions: Array) -> Array:
+        w = params["frequencies"]
+        angle = sum(angles(positions[..., axis], w[axis]) for axis in range(axes))
         return rotate_by(x, angle, "interleaved")
 
     return Part(
         init=init,
         heads=_both(rotate),
-        view=View("relative", frequencies=lambda params: params["frequencies"].reshape(-1)),
-        about=About(
+        traits=Traits(frequency_params=("frequencies",), axes=axes),
+        card=Card(
             "R(Σ_a ω_a x_a), ω free",
-            "A·H·d/2",
-            axes * num_heads * head_size // 2,
             "Heo et al. 2024",
+            parameters="A·H·d/2",
             invariant=True,
             monotone=False,
+            frequencies=lambda params: params["frequencies"].reshape(-1),
         ),
-        frequency_leaves=("frequencies",),
-        axes=axes,
     )
 
 
 @named
 def mrope(
-    head_size: int,
     *,
+    head_size: int,
     sections: tuple[int, ...] | None = None,
     interleaved: bool = False,
     base: float = 10_000.0,
@@ -170,35 +165,31 @@ def mrope(
             )
     by_axis = np.argsort(axis_of, kind="stable")
 
-    def rotate(params: Params, x: Array, positions: Positions) -> Array:
-        at = as_array(positions)
-        parts = [angles(at[..., a], w[axis_of == a]) for a in range(len(sections))]
+    def rotate(params: Params, x: Array, positions: Array) -> Array:
+        parts = [angles(positions[..., a], w[axis_of == a]) for a in range(len(sections))]
         angle = jnp.concatenate(parts, axis=-1)[..., np.argsort(by_axis)]
         return rotate_by(x, angle[..., None, :])
 
     return Part(
         heads=_both(rotate),
-        view=View("relative", frequencies=lambda _: jnp.array(w)),
-        about=About(
+        traits=Traits(axes=len(sections)),
+        card=Card(
             f"R(ω_m x_a(m)), ω_m = {base:g}^(−2m/d)",
-            "0",
-            0,
             "Wang et al. 2024 (Qwen2-VL), 2.1",
             invariant=True,
             monotone=False,
+            frequencies=lambda _: jnp.array(w),
         ),
-        axes=len(sections),
     )
 
 
-def _both(rotate: Callable[[Params, Array, Positions], Array]):
+def _both(
+    rotate: Callable[[Params, Array, Array], Array],
+) -> Callable[[Params, Array, Array, Array, Context], Heads]:
     """The hook `heads` that rotates queries and keys, each at its own positions."""
 
-    def heads(
-        params: Params, q: Array, k: Array, v: Array, context: Context
-    ) -> tuple[Array, Array, Array]:
-        at_q, at_k = context.positions_q, context.positions_k
-        assert at_q is not None and at_k is not None
-        return rotate(params, q, at_q), rotate(params, k, at_k), v
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        i, j = context.arrays()
+        return rotate(params, q, i), rotate(params, k, j), v
 
     return heads

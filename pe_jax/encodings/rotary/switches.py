@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pe_jax.encodings.base import Part, PositionEncoding
+from pe_jax.encodings.base import Context, Heads, Params, Part, PositionEncoding
 from pe_jax.encodings.stack import Stack, as_stack
 from pe_jax.shapes import Array, Float
 
@@ -13,11 +13,11 @@ Factors = Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]
 
 
 def with_factors(encoding: PositionEncoding | Stack, factors: Factors) -> Stack:
-    """`encoding` with every frequency ω of its rotations (`View.rotation`) multiplied by a factor.
+    """`encoding` with every frequency ω of its rotations (`Card.pairs`) multiplied by a factor.
 
     Its parameters are those of `encoding`, and so are their names. A factor of 0 takes the position
     from a pair of dimensions and leaves its content. Factors may be traced: all changes of one
-    model compile to one program. What has been changed is not there to be measured: it has no view.
+    model compile to one program. What has been changed is not there to be measured: it has no card.
 
     Args:
       factors: `ω -> factors`, both `[#H, F]`.
@@ -28,12 +28,11 @@ def with_factors(encoding: PositionEncoding | Stack, factors: Factors) -> Stack:
 
 
 def _changed(part: Part, factors: Factors) -> Part:
-    rotation = part.view.rotation if part.view else None
-    if rotation is None:
+    hook = part.heads
+    if hook is None or part.card is None or not part.card.pairs:
         return part
 
-    def heads(params, q, k, v, context):
-        w = rotation.frequencies(params)
-        return rotation.heads(params, q, k, v, context, factors(w))
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        return hook(params, q, k, v, context._replace(frequency_factors=factors))
 
-    return part._replace(heads=heads, view=None)
+    return part._replace(heads=heads, card=None)

@@ -7,17 +7,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import (
-    About,
-    Context,
-    Params,
-    Part,
-    Positions,
-    Rotation,
-    View,
-    as_array,
-    named,
-)
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits, named
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Real
@@ -25,8 +15,8 @@ from pe_jax.shapes import Array, Real
 
 @named
 def xpos(
-    head_size: int,
     *,
+    head_size: int,
     base: float = 10_000.0,
     scale_base: float = 512.0,
     gamma: float = 0.4,
@@ -62,54 +52,38 @@ def xpos(
     w = default_frequencies(head_size, base)[None]
     decay = np.log((np.arange(0, head_size, 2) / head_size + gamma) / (1 + gamma)) / scale_base
 
-    def heads(
-        params: Params,
-        q: Array,
-        k: Array,
-        v: Array,
-        context: Context,
-        factors: Array | None = None,
-    ) -> tuple[Array, Array, Array]:
-        turning = w if factors is None else jnp.array(w) * factors
-        assert context.positions_k is not None
-        keys = as_array(context.positions_k)
-        middle = (keys.min(-1, keepdims=True) + keys.max(-1, keepdims=True)) // 2
-
-        def mapped(x: Array, positions: Positions, sign: int) -> Array:
-            at = as_array(positions)
-            return _rotated(x, at, (at - middle) * sign, turning, decay, layout)
-
-        return mapped(q, context.positions_q, 1), mapped(k, context.positions_k, -1), v
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        factors = context.frequency_factors
+        turning = w if factors is None else jnp.array(w) * factors(jnp.array(w))
+        i, j = context.arrays()
+        middle = (j.min(-1, keepdims=True) + j.max(-1, keepdims=True)) // 2
+        q = _rotated(q, i, i - middle, turning, decay, layout)
+        return q, _rotated(k, j, middle - j, turning, decay, layout), v
 
     return Part(
         heads=heads,
-        view=View(
-            "relative",
-            frequencies=lambda _: jnp.array(w[0]),
-            rotation=Rotation(pairs(w.size, layout), lambda _: jnp.array(w), heads),
-        ),
-        about=About(
+        traits=Traits(causal_only="what decays to the left grows without bound to the right"),
+        card=Card(
             "ζ^(i/B) R(ω i) q_i, ζ^(−j/B) R(ω j) k_j, ζ_m = (2m/d + γ)/(1 + γ)",
-            "0",
-            0,
             "Sun et al. 2022, 3",
             invariant=True,
             monotone=False,
             symmetric=False,
+            frequencies=lambda _: jnp.array(w),
+            pairs=pairs(w.size, layout),
         ),
-        causal_only="what decays to the left grows without bound to the right",
     )
 
 
 def _rotated(
     x: Array,
-    at: Real[Array, "*B L"],
+    positions: Real[Array, "*B L"],
     away: Real[Array, "*B L"],
     w: Array,
     decay: np.ndarray,
     layout: Layout,
 ) -> Array:
-    """ζ^away R(ω at) x, with exponents that queries and keys of this dtype both hold."""
+    """ζ^away R(ω · position) x, with exponents that queries and keys of this dtype both hold."""
     limit = math.log(float(jnp.finfo(x.dtype).max)) / 2
     exponent = jnp.clip(jnp.asarray(away, jnp.float32)[..., None] * decay, -limit, limit)
-    return rotate_by(x, angles(at, w), layout, jnp.exp(exponent)[..., None, :])
+    return rotate_by(x, angles(positions, w), layout, jnp.exp(exponent)[..., None, :])

@@ -21,10 +21,10 @@ def frequencies(subjects: list[Subject], settings: Settings) -> Section | None:
     rows, paths, curves = [], [], {}
     for subject in subjects:
         for part in subject.viewed():
-            if part.view.frequencies is None:
+            if part.card.frequencies is None:
                 continue
             label = subject.label(part)
-            w = np.abs(np.asarray(part.view.frequencies(part.params))).ravel()  # cos is even.
+            w = np.abs(np.asarray(part.card.frequencies(part.params))).ravel()  # cos is even.
             curve = np.asarray(properties.psi(w, m)) / len(w)
             turn = int(properties.turning_point(curve))
             curves[label] = (curve, turn)

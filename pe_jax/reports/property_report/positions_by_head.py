@@ -64,7 +64,7 @@ def _position_products(
     by_head, paths = {}, []
     for subject in subjects:
         for part in subject.parts():
-            if part.view.kind != "absolute":
+            if part.card.kind != "absolute":
                 continue  # Relative vectors are added to the keys after the projection.
             label, layer = subject.label(part), settings.config.layer
             x = subject.span(part, settings.config.length)

@@ -62,11 +62,15 @@ class Subject:
 
     def parts(self) -> list[Placed]:
         """The single encodings that have position vectors."""
-        return [one for one in self.viewed() if one.view.vectors]
+        return [one for one in self.viewed() if one.card.vectors]
 
     def viewed(self) -> list[Placed]:
         """The single encodings that have vectors or frequencies."""
-        return [one for one in self.encoding.placed(self.position) if one.part.view]
+        return [
+            one
+            for one in self.encoding.placed(self.position)
+            if one.card.vectors or one.card.frequencies
+        ]
 
     def params_of(self, one: Placed, position: Params) -> Params:
         """The parameters of one part within those of the whole encoding, at some step."""
@@ -81,7 +85,7 @@ class Subject:
     def span(self, one: Placed, length: int) -> np.ndarray:
         """The positions 0 .. length - 1 of an absolute part, or the offsets that a relative one
         distinguishes, at most ±(length - 1)."""
-        if one.view.kind == "absolute":
+        if one.card.kind == "absolute":
             return np.arange(min(length, self.length))
         clip = one.part.offsets.clip if one.part.offsets else None
         reach = length - 1 if clip is None else clip
@@ -90,13 +94,13 @@ class Subject:
 
 def position_vectors(one: Placed, params: Params, x: np.ndarray) -> jax.Array:
     """P(x) of one of `Subject.parts`, with parameters of some step: `[len(x), D or d]`."""
-    assert one.view.vectors
-    return one.view.vectors(params, x)
+    assert one.card.vectors
+    return one.card.vectors(params, x)
 
 
 def axis(one: Placed) -> str:
     """What the position vectors of a part are indexed by."""
-    return "offset" if one.view.kind == "relative" else "position"
+    return "offset" if one.card.kind == "relative" else "position"
 
 
 def from_run(folder: Path) -> Subject:

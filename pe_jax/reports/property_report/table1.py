@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from pe_jax import properties
 from pe_jax.console.markdown import table
-from pe_jax.encodings import About, Placed, Stack, parameter_count
+from pe_jax.encodings import Card, Placed, Stack, parameter_count
 from pe_jax.files import Json
 from pe_jax.models import BertConfig
 from pe_jax.reports.property_report.identical_words import probe
@@ -35,15 +35,15 @@ def table1(subjects: list[Subject], settings: Settings) -> Section | None:
     for encoding in [subject.encoding for subject in subjects if subject.untrained]:
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
         measured = _measured(fresh, settings)
-        about = _about(encoding)
+        card = _card(encoding)
         numbers[encoding.name] = {
-            "formula": about.formula,
+            "formula": card.formula,
             "parameters": measured.parameters,
             "turning_point": measured.turning_point,
             "untrained": measured.properties,
             "trained": {},
         }
-        rows.append(_row(encoding.name, about, measured))
+        rows.append(_row(encoding.name, card, measured))
         for run in subjects:
             if run.step and run.encoding.name == encoding.name:
                 mine = _measured([run], settings)
@@ -80,13 +80,13 @@ def _lines(rows: list[list[str]], model: BertConfig, config: ConfigDict) -> list
     ]  # fmt: skip
 
 
-def _about(encoding: Stack) -> About:
-    """What there is to know of one encoding, or of several added up."""
-    rows = [part.about or About(part.name, "", 0, "") for part in encoding.parts]
-    if len(rows) == 1:
-        return rows[0]
-    formula = " + ".join(row.formula for row in rows) or "–"
-    return About(formula, " + ".join(row.parameters for row in rows) or "0", 0, "")
+def _card(encoding: Stack) -> Card:
+    """The card of one encoding, or of several added up."""
+    cards = [part.card or Card(part.name, parameters="") for part in encoding.parts]
+    if len(cards) == 1:
+        return cards[0]
+    formula = " + ".join(card.formula for card in cards) or "–"
+    return Card(formula, parameters=" + ".join(card.parameters for card in cards) or "0")
 
 
 class _Measured(NamedTuple):
@@ -112,7 +112,7 @@ def _both(subject: Subject, settings: Settings) -> dict[str, Numbers]:
     window = settings.config.table_window
     found: dict[str, Numbers] = {}
     for part in _single(subject):
-        if part.view.vectors:
+        if part.card.vectors:
             x = subject.span(part, settings.config.length)
             found["vectors"] = _named(measure(_proximity(part, x), [window]), window)
     found["words"] = _named(measure(probe(subject, settings, "logits").mean(0), [window]), window)
@@ -134,21 +134,21 @@ def _single(subject: Subject) -> list[Placed]:
 
 def _proximity(part: Placed, x: np.ndarray) -> jax.Array | properties.Toeplitz:
     """P·Pᵀ; for sinusoids, which are measured at consecutive positions, by ψ."""
-    if part.view.frequencies is None:
+    if part.card.frequencies is None:
         return properties.proximity(position_vectors(part, part.params, x))
-    w = part.view.frequencies(part.params)
+    w = part.card.frequencies(part.params)
     return properties.Toeplitz(properties.psi(w, np.arange(len(x))))
 
 
 def _turning_point(subject: Subject, length: int) -> int | None:
     for part in _single(subject):
-        if part.view.frequencies is not None:
-            w = part.view.frequencies(part.params).ravel()
+        if part.card.frequencies is not None:
+            w = part.card.frequencies(part.params).ravel()
             return int(properties.turning_point(properties.psi(w, np.arange(length))))
     return None
 
 
-def _row(name: str, about: About | None, measured: _Measured) -> list[str]:
+def _row(name: str, card: Card | None, measured: _Measured) -> list[str]:
     """A line of the table; that of a run leaves out what its encoding's line shows."""
     found, turn = measured.properties, measured.turning_point
     cell = lambda v: "0" if v == 0 else f"{v:.3f}"
@@ -157,12 +157,12 @@ def _row(name: str, about: About | None, measured: _Measured) -> list[str]:
     ]
     return [
         name,
-        about.formula if about else "",
-        about.parameters if about else "",
+        card.formula if card else "",
+        card.parameters if card else "",
         f"{measured.parameters:,}",
         "–" if turn is None else str(turn),
         *some("vectors"),
         *some("words"),
         *some("kernel"),
-        about.paper if about else "",
+        card.paper if card else "",
     ]

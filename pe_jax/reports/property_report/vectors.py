@@ -37,10 +37,10 @@ def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
             for when, some in versions.items():
                 phi = np.asarray(properties.proximity(position_vectors(part, some, x)))
                 found = measure(phi, settings.windows)
-                if part.view.kind == "relative":
+                if part.card.kind == "relative":
                     found |= likeness(phi, x)
                 numbers.setdefault(label, {})[when] = found
-                rows.append([label, when, part.view.kind, *cells(found, list(names))])
+                rows.append([label, when, part.card.kind, *cells(found, list(names))])
                 if some is part.params:
                     panels.append(panel(label, part, phi, x))
     if not panels:

@@ -22,7 +22,7 @@ CHECKS: Mapping[str, Check] = {
     "packing": Check("documents in a row, positions reset, give what each gives alone", packing),
     "padding": Check("padding on either side changes nothing", padding),
     "decoding": Check("token by token with a cache gives what a causal mask gives", decoding),
-    "shift": Check("a shift of all positions moves outputs exactly if About says so", shift),
+    "shift": Check("a shift of all positions moves outputs exactly if its card says so", shift),
     "permutation": Check("the order of tokens in memory does not matter", permutation),
     "limit": Check("a position past a limit is an error, and NaN where traced", limit),
     "precision": Check("float16 and bfloat16 keep their dtype and stay near float32", precision),
@@ -31,6 +31,8 @@ CHECKS: Mapping[str, Check] = {
     "scan": Check("the same under scan over layers with jax.checkpoint", scan),
     "derivatives": Check("forward mode equals reverse mode, the Hessian is symmetric", derivatives),
     "draws": Check("what is drawn while training depends on the key alone", draws),
-    "parameters": Check("parameters are nested by name, and as many as About says", parameters),
+    "parameters": Check(
+        "parameters are nested by name, float32, and as many as `parameter_count` says", parameters
+    ),
     "name": Check("the name parses back to the encoding", name),
 }

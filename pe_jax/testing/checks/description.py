@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings import ENCODINGS, WRAPPERS, Part, parameter_count, stack_from_name
+from pe_jax.encodings import ENCODINGS, WRAPPERS, parameter_count, stack_from_name
 from pe_jax.testing.checks.check import NotApplicable, Problems
 from pe_jax.testing.subject import (
     Subject,
@@ -25,15 +25,9 @@ def parameters(s: Subject) -> Problems:
             yield f"{jax.tree_util.keystr(path)} is {leaf.dtype}, not float32"
     for key, part in parts.items():
         own = params.get(key, {})
-        yield from _described(part, sum(leaf.size for leaf in jax.tree.leaves(own)))
         leaves = {path[-1].key for path, _ in jax.tree_util.tree_leaves_with_path(own)}
-        if strange := sorted(set(part.frequency_leaves) - leaves):
-            yield f"frequency_leaves has {strange}; the parameters are {sorted(leaves)}"
-
-
-def _described(part: Part, count: int) -> Problems:
-    if part.about and part.about.number != count:
-        yield f"{part.key} has {count} parameters, About.number is {part.about.number}"
+        if strange := sorted(set(part.traits.frequency_params) - leaves):
+            yield f"frequency_params has {strange}; the parameters are {sorted(leaves)}"
 
 
 def name(s: Subject) -> Problems:

@@ -75,8 +75,8 @@ def padding(s: Subject) -> Problems:
 
 
 def decoding(s: Subject) -> Problems:
-    if not all(part.about and part.about.cacheable for part in s.encoding.parts):
-        raise NotApplicable("About does not say that keys stay right when the sequence grows")
+    if not all(part.traits.cacheable for part in s.encoding.parts):
+        raise NotApplicable("keys do not stay right when the sequence grows (Traits.cacheable)")
     causal = np.tril(np.ones((LENGTH, LENGTH), bool))
 
     @jax.jit

@@ -19,19 +19,19 @@ from pe_jax.testing.subject import (
 def shift(s: Subject) -> Problems:
     """Of all positions by 2^17, on both sides of a multiple of 4,096, where sums of angles could
     break; or by as many as there are."""
-    if any(part.about is None for part in s.encoding.parts):
-        raise NotApplicable("the encoding has no About")
+    if any(part.card is None for part in s.encoding.parts):
+        raise NotApplicable("the encoding has no card")
     by = 2**17 - LENGTH // 2
     if s.encoding.longest is not None:
         by = min(by, s.encoding.longest - LENGTH)
     if by < 1:
         raise NotApplicable(f"there are {s.encoding.longest} positions only")
-    claimed = all(part.about.invariant for part in s.encoding.parts if part.about)
+    claimed = all(part.card.invariant for part in s.encoding.parts if part.card)
     here, there = s.run(), s.run(s.positions + by)
     if not claimed:
         apart = np.abs(here - there).max()
         if not apart > 1e-3:
-            yield f"About.invariant is False, but a shift by {by} moves outputs by {apart:.2g} only"
+            yield f"Card.invariant is False, but a shift by {by} moves outputs by {apart:.2g} only"
         return
     yield from differences(f"shifted by {by}", there, here, 1e-3)
     low = s.memo("bfloat16", functools.partial(apply, s.encoding))
@@ -72,7 +72,7 @@ def limit(s: Subject) -> Problems:
                 yield f"the error of positions past {longest} does not name the limit: {error}"
         if np.isfinite(s.run(past)).all():
             yield f"traced positions from {first} of {longest} give finite outputs instead of NaN"
-    if any(part.resize for part in s.encoding.parts):
+    if any(part.traits.resize for part in s.encoding.parts):
         params = s.encoding.resize(s.layer.params, longest + LENGTH, "interpolate")
         out = run(s.layer._replace(params=params), s.positions + longest)
         if not np.isfinite(out).all():

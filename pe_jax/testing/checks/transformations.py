@@ -107,7 +107,7 @@ def derivatives(s: Subject) -> Problems:
 
 
 def draws(s: Subject) -> Problems:
-    run = lambda key: apply(s.encoding, s.layer, s.tokens, s.positions, key=key)
+    run = lambda key: apply(s.encoding, s.layer, s.tokens, s.positions, rng=key)
     traced = jax.make_jaxpr(run)(jax.random.key(0)).jaxpr
     if not any(used is traced.invars[0] for eqn in traced.eqns for used in eqn.invars):
         raise NotApplicable("nothing is drawn while training")
