@@ -109,7 +109,7 @@ def test_flops_count_the_terms_of_ones_own():
 
 def test_an_encoding_of_ones_own_is_exported(tmp_path):
     """As the table that it amounts to; the model that comes back gives the same hidden states."""
-    config, _, params = made(ripple(8), _classifier)
+    config, _, params = made(ripple(hidden_size=8), _classifier)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"]
     tokenizer = Tokenizer(models.WordPiece(dict(zip(words, range(11))), unk_token="[UNK]"))
     save_bert(tmp_path / "out", config, params, tokenizer)

@@ -112,7 +112,7 @@ def by_order():
     """Takes the place in memory for the position."""
     part = build("learned_absolute").parts[0]
     embed = lambda params, x, _: x + params["table"][: x.shape[1]]
-    return PositionEncoding((part._replace(embed=embed, longest=None),))
+    return PositionEncoding((part._replace(embed=embed, traits=Traits()),))
 
 
 def without_gradient():
