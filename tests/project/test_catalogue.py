@@ -4,18 +4,19 @@ import functools
 import re
 from pathlib import Path
 
+import catalogue
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from catalogue import catalogue_page as page
 from references import EXCUSED
 
-from pe_jax import catalogue, encodings
-from pe_jax.catalogue import catalogue_page as page
+from pe_jax import encodings
 from pe_jax.console.markdown import table
 from pe_jax.encodings import Card, Part, PositionEncoding, Sizes, Traits
 
 PAGE = Path(__file__).parents[2] / "docs/catalogue.md"
-OUTDATED = "docs/catalogue.md is out of date: python benchmarks/catalogue.py"
+OUTDATED = "docs/catalogue.md is out of date: python tools/write_catalogue.py"
 ROWS = catalogue.rows()
 SMALL = Sizes(hidden_size=8, head_size=4, num_heads=2, max_length=256)
 

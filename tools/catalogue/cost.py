@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from catalogue.entries import SIZES, Entry, on_all_axes
 from pe_jax.attention import attention
-from pe_jax.catalogue.entries import SIZES, Entry, on_all_axes
 from pe_jax.encodings import Context, Positions, Projections, Sizes, embed, none
 
 ROWS = 1

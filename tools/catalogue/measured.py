@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from catalogue.entries import SIZES, Entry, on_all_axes
 from pe_jax import properties
 from pe_jax.attention import attention_logits
-from pe_jax.catalogue.entries import SIZES, Entry, on_all_axes
 from pe_jax.encodings import Context, Params, PositionEncoding, Projections, Sizes, embed
 from pe_jax.shapes import Array, Float, Int
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from catalogue.entries import SIZES, Entry
 from pe_jax.attention import forms, operands
-from pe_jax.catalogue.entries import SIZES, Entry
-from pe_jax.encodings import Card, Context, Positions, Projections, Sizes, parameter_count
+from pe_jax.encodings import Card, Context, Positions, Projections, Sizes
 
 _ACTS = {
     "maps queries, keys or values": "q, k, v",
@@ -57,8 +58,10 @@ def symmetric(row: Entry) -> bool | None:
     return next((card.symmetric for card in cards(row)), True)
 
 
-class TermForms(NamedTuple):
-    """How attention can compute an encoding at some positions.
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class TermForms:
+    """How attention can compute an encoding at some positions; static, so that tracing returns it.
 
     Attributes:
       terms: forms of its terms of the offset; None where it has no such terms.
@@ -93,10 +96,9 @@ def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) ->
     struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
     x, q, w = struct(1, length, width), struct(1, length, heads, size), struct(width, heads, size)
     params = jax.eval_shape(encoding.init, jax.random.key(0))
-    found: list[TermForms] = []
 
-    def trace(params: Any, x: Any, q: Any, w: Any, at: Any) -> None:
-        here: Positions = positions if isinstance(positions, range) else at
+    def term_forms(params: Any, x: Any, q: Any, w: Any, packed_positions: Any) -> TermForms:
+        here: Positions = positions if isinstance(positions, range) else packed_positions
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
         context = Context(here, here, x, x, Projections(project, project))
         made = operands.prepare(encoding, params, q, q, q, context, None)
@@ -108,12 +110,7 @@ def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) ->
         added = arrays[1].added if arrays else None
         by_query = [x for x in (added, made.mask) if x is not None and x.shape[2] > 1]
         linear = arrays is not None and not by_query
-        found.append(TermForms(terms if any_terms else None, adapter.supports(made), linear))
+        return TermForms(terms if any_terms else None, adapter.supports(made), linear)
 
-    jax.eval_shape(trace, params, x, q, w, None if isinstance(positions, range) else positions)
-    return found[0]
-
-
-def numbers(row: Entry) -> int:
-    """How many parameters there are at BERT-base."""
-    return parameter_count(row.encoding)
+    packed_positions = None if isinstance(positions, range) else positions
+    return jax.eval_shape(term_forms, params, x, q, w, packed_positions)

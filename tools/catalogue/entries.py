@@ -103,6 +103,6 @@ def _required(key: str, options: dict[str, Any], sizes: Sizes) -> dict[str, Any]
     if missing := [option for option in needed if option not in examples]:
         raise ValueError(
             f"{key!r} requires the options {missing}: give the catalogue an example of each, in "
-            "pe_jax.catalogue.entries."
+            "catalogue.entries."
         )
     return {option: examples[option] for option in needed}

@@ -1,6 +1,6 @@
 """Runs every encoding and writes docs/catalogue.md: properties, requirements, checks, costs.
 
-    python benchmarks/catalogue.py [--rounds=9] [--out=docs/catalogue.md]
+    python tools/write_catalogue.py [--rounds=9] [--out=docs/catalogue.md]
 
 Ten to twenty minutes on two cores: most of it is compiling. Costs are ratios to `none`, all in one
 process, in turns; see the page. The checks that are known not to hold, with the reasons, are those
@@ -15,12 +15,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import catalogue
 import jax
 from absl import app, flags
+from catalogue import Entry, Measured
 from references import EXCUSED, REFERENCES
 
-from pe_jax import catalogue, cpu, testing
-from pe_jax.catalogue import Entry, Measured
+from pe_jax import cpu, testing
 from pe_jax.encodings import from_name
 
 ROOT = Path(__file__).resolve().parent.parent

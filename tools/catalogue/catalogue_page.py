@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pe_jax.catalogue import declared
-from pe_jax.catalogue.cost import ROWS, Cost
-from pe_jax.catalogue.entries import SIZES, WRAPPED, Entry
-from pe_jax.catalogue.measured import LENGTH, WORDS, Properties, Requirements
+from catalogue import declared
+from catalogue.cost import ROWS, Cost
+from catalogue.entries import SIZES, WRAPPED, Entry
+from catalogue.measured import LENGTH, WORDS, Properties, Requirements
 from pe_jax.console.markdown import table
+from pe_jax.encodings import parameter_count
 from pe_jax.encodings.base import call_text
 
 # The checks of `pe_jax.testing` that have a column.
@@ -35,7 +36,7 @@ class Measured(NamedTuple):
 _ABOUT = f"""
 # Catalogue of position encodings
 
-Written by `python benchmarks/catalogue.py`, which runs every registered encoding; not edited by
+Written by `python tools/write_catalogue.py`, which runs every registered encoding; not edited by
 hand. What the names mean and how to join them is in [encodings.md](encodings.md). All sizes are
 BERT-base's: D = {SIZES.hidden_size}, H = {SIZES.num_heads} heads of d = {SIZES.head_size}, L =
 {SIZES.max_length} positions. `(…)` stands for options that an encoding requires, see the last
@@ -175,7 +176,7 @@ def _what(row: Entry) -> list[str]:
         join(card.formula for card in cards),
         declared.acts(row),
         join(card.parameters for card in cards),
-        f"{declared.numbers(row):,}",
+        f"{parameter_count(row.encoding):,}",
         "any" if row.encoding.longest is None else f"{row.encoding.longest:,}",
         join(card.source for card in cards),
     ]
