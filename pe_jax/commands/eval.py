@@ -117,18 +117,19 @@ def _lengths(config: ConfigDict) -> tuple[str, Path]:
 
 
 def _properties(config: ConfigDict) -> tuple[str, Path]:
-    from pe_jax.reports import property_report
+    from pe_jax.reports.property_report import subjects as kinds
+    from pe_jax.reports.property_report.report import measure_properties
 
     out = _out("properties")
     names = _names()
     for name in names:  # A mistake in the last one is no reason to wait for all others.
-        property_report.fresh_model(name, config)
-    subjects = [property_report.from_run(folder) for folder in _run_folders()]
-    subjects += [property_report.from_name(name, config, config.seed) for name in names]
+        kinds.fresh_model(name, config)
+    subjects = [kinds.from_run(folder) for folder in _run_folders()]
+    subjects += [kinds.from_name(name, config, config.seed) for name in names]
     for one in _CHECKPOINTS.value:
         name, _, path = one.rpartition("=")
-        subjects.append(property_report.from_checkpoint(to_path(path), config.family, name))
-    return property_report.measure_properties(subjects, config, out), out
+        subjects.append(kinds.from_checkpoint(to_path(path), config.family, name))
+    return measure_properties(subjects, config, out), out
 
 
 def _sweep(config: ConfigDict) -> tuple[str, Path]:

@@ -1,30 +1,51 @@
-"""Figures of given matrices and tables (matplotlib) as PNG, on request also PDF or SVG."""
+"""Figures of given matrices and tables (matplotlib) as PNG, on request also PDF or SVG.
+
+Every function draws one figure: `draw(panels, path, title=..., vector="")`, and returns `path`.
+"""
 
 from pe_jax.figures.curves import (
+    CurvePanel,
+    LengthPanel,
+    Line,
     OffsetPanel,
+    PredictionPanel,
+    PsiCurve,
+    ScoreCurve,
+    SharePanel,
     cosine_curves,
+    layer_shares,
+    length_curves,
+    model_curves,
     offset_curves,
     prediction_plot,
     psi_curves,
     score_curves,
 )
-from pe_jax.figures.head_maps import head_maps
-from pe_jax.figures.head_profiles import HeadProfile, head_profiles
-from pe_jax.figures.heatmaps import Axis, CorrelationTable, correlation_map, sweep_map
-from pe_jax.figures.layers import SharePanel, layer_shares
-from pe_jax.figures.lengths import LengthPanel, length_curves, score_map
-from pe_jax.figures.matrices import Panel, matrix_grid
-from pe_jax.figures.model_curves import CurvePanel, Line, model_curves
+from pe_jax.figures.maps import (
+    Axis,
+    CorrelationCell,
+    HeadPanel,
+    Panel,
+    correlation_map,
+    head_maps,
+    head_profiles,
+    matrix_grid,
+    score_map,
+    sweep_map,
+)
 
 __all__ = [
     "Axis",
-    "CorrelationTable",
+    "CorrelationCell",
     "CurvePanel",
-    "HeadProfile",
+    "HeadPanel",
     "LengthPanel",
     "Line",
     "OffsetPanel",
     "Panel",
+    "PredictionPanel",
+    "PsiCurve",
+    "ScoreCurve",
     "SharePanel",
     "correlation_map",
     "cosine_curves",

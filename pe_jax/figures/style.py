@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import matplotlib
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -33,6 +34,8 @@ applied = matplotlib.rc_context(STYLE)
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 VECTOR = ("pdf", "svg")
+
+_COLUMNS = 4  # Of panels, at most.
 
 # Mean widths in inches, with some room: of a title's characters, of a legend's, of its line.
 _TITLE_CHARACTER, _LEGEND_CHARACTER, _LEGEND_HANDLE = 0.085, 0.068, 0.6
@@ -69,9 +72,38 @@ def new(width: float, height: float, title: str = "") -> Figure:
     figure = Figure(figsize=(width, height))
     figure.set_layout_engine("constrained", w_pad=0.08, wspace=0.03)
     if title:
-        wide = int(width / _TITLE_CHARACTER)
-        figure.suptitle("\n".join(textwrap.fill(line, wide) for line in title.split("\n")))
+        figure.suptitle(wrapped(title, int(width / _TITLE_CHARACTER)))
     return figure
+
+
+def new_panels(
+    count: int,
+    size: tuple[float, float],
+    margins: tuple[float, float],
+    title: str,
+    *,
+    least_width: float = 4.6,
+    sharey: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure with panels in balanced rows: six are two rows of three.
+
+    Args:
+      size: width and height of a panel, in inches.
+      margins: width and height of all that is around them.
+    """
+    rows = -(-count // _COLUMNS)
+    columns = -(-count // rows)
+    width = max(size[0] * columns + margins[0], least_width)
+    figure = new(width, size[1] * rows + margins[1], title)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=sharey)
+    for axes in grid.flat[count:]:
+        axes.remove()
+    return figure, list(grid.flat[:count])
+
+
+def wrapped(title: str, width: int = 34) -> str:
+    """Break the lines of a panel's title after so many characters."""
+    return "\n".join(textwrap.fill(line, width) for line in title.splitlines())
 
 
 def legend_below(figure: Figure, lines: Mapping[str, Artist]) -> None:

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from pe_jax.console.markdown import table
 from pe_jax.files import Json, write_text
-from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report.render import Settings, make_section
 from pe_jax.reports.property_report.subjects import trained
-from pe_jax.reports.property_report.vectors import vectors
+from pe_jax.reports.property_report.vectors import position_vectors
 from pe_jax.tasks.pretraining import PretrainingExperiment, build
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import sharding, workdir
@@ -54,7 +54,7 @@ def report_pretraining(
     if sharding.host()[0] == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
         run = trained("", folder, config, tokenizer, step, params)
-        section = vectors([run], Settings(_SHOWN, out))
+        section = make_section(position_vectors, [run], Settings(_SHOWN, out))
     if section:
         numbers["properties"] = section.numbers
         text += "\n" + "\n".join(section.lines) + "\n"

@@ -6,9 +6,9 @@ from pe_jax.figures.style import VECTOR
 from pe_jax.interop.position_tables import MODEL_TYPES
 from pe_jax.length_generalisation import TASKS
 from pe_jax.models.config import FIELDS, PRESETS
-from pe_jax.reports.property_report.identical_words import HEADS, QUANTITIES
 from pe_jax.reports.property_report.offset_kernels import INPUTS
 from pe_jax.reports.property_report.report import PARTS
+from pe_jax.reports.property_report.words import HEADS, QUANTITIES
 from pe_jax.reports.sinusoid_sweep import MEASURES, even_dimensions
 from pe_jax.schema import Relation, Schema, within
 from pe_jax.tasks.training_schema import COUNT, LENGTH, RESIZE, ROWS, SIZES, divides

@@ -19,8 +19,9 @@ from pe_jax import properties
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, file_name
-from pe_jax.reports.property_report import from_run, measure_properties, scores
-from pe_jax.reports.property_report.scores_against_properties import heat_map
+from pe_jax.reports.property_report import scores
+from pe_jax.reports.property_report.report import measure_properties
+from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.study.plan import KEPT, Run
 from pe_jax.study.results import (
     GLUE,
@@ -71,7 +72,7 @@ def draw_arm(arm: str, results: Json, every: Values, folder: Path) -> None:
         if name.arm == arm and "scores" in entry and not entry["seed"]
     }
     if curves:
-        scores.draw(curves, folder / f"{scores.FIGURE}.png")
+        scores.score_figure(curves).save(folder / f"{scores.FIGURE}.png")
 
 
 def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
@@ -103,10 +104,8 @@ def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     correlations = properties.correlate(violations, columns)
     title = f"Violations against scores, {arm.replace('_', ' ')}"
-    return [
-        heat_map(kind, correlations, folder / f"correlation_{kind}.png", title)
-        for kind in ("pearson", "spearman")
-    ]
+    maps = scores.heat_maps(correlations, title)
+    return [figure.save(folder / f"{figure.name}.png") for figure in maps]
 
 
 def draw_model(model: Run, measures: ConfigDict, folder: Path) -> None:

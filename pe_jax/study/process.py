@@ -108,7 +108,8 @@ def _pretrain(config: ConfigDict, folder: Path, seed: int) -> Json:
 
 def _measure(config: ConfigDict, folder: Path, model: Path, seed: int) -> Json:
     """Measure the pretrained model in the folder `model`."""
-    from pe_jax.reports.property_report import from_run, measure_properties
+    from pe_jax.reports.property_report.report import measure_properties
+    from pe_jax.reports.property_report.subjects import from_run
 
     measure_properties([from_run(model)], config, folder, where_possible=True)
 

@@ -8,8 +8,8 @@ from ml_collections import ConfigDict
 
 from pe_jax.encodings import split_names
 from pe_jax.files import write_text
-from pe_jax.reports.property_report import from_name
-from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report.render import Settings, make_section
+from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.reports.property_report.table1 import table1
 from pe_jax.study import figures, state
 from pe_jax.study.page import page
@@ -54,5 +54,5 @@ def _table_1(config: ConfigDict, positions: list[str], out: Path) -> list[str]:
     measures = config.measures.copy_and_resolve_references()
     measures.size = config.from_scratch.pretraining.model.size
     untrained = [from_name(position, measures, seed=0) for position in positions]
-    section = table1(untrained, Settings(measures, out))
+    section = make_section(table1, untrained, Settings(measures, out))
     return section.lines if section else []

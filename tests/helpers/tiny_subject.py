@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.models import BertConfig, BertForPretraining
+from pe_jax.reports.property_report.render import Settings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import Texts
 
@@ -37,7 +38,6 @@ def texts(seed=0):
 
 
 def subject(position, name=""):
-    """With its texts already in `settings.texts`: `settings.texts[subject] = texts()`."""
     model, params = config(position), parameters(position)
     return Subject(
         name=name or position,
@@ -49,3 +49,11 @@ def subject(position, name=""):
         heads=params,
         words=np.arange(VOCABULARY),
     )
+
+
+def settings(config, out, *subjects, read=None):
+    """Settings under which the subjects read `read`, default `texts()`."""
+    made = Settings(config, out)
+    for each in subjects:
+        made.shared[each] = {("texts",): texts() if read is None else read}
+    return made

@@ -230,7 +230,7 @@ WORK = [
     "pe_jax.study.dry_run",
     "pe_jax.tasks.finetuning.run",
     "pe_jax.tpu.compile_report.compile_for",
-    "pe_jax.reports.property_report.measure_properties",
+    "pe_jax.reports.property_report.report.measure_properties",
     "pe_jax.reports.sinusoid_sweep.sweep_sinusoids",
     "pe_jax.reports.paper_tables.write_tables",
     "pe_jax.reports.run_export.export",

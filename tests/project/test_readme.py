@@ -12,7 +12,7 @@ import pytest
 from pe_jax import encodings
 from pe_jax.encodings import names
 from pe_jax.length_generalisation import TASKS
-from pe_jax.reports.property_report import PARTS
+from pe_jax.reports.property_report.report import PARTS
 
 ROOT = Path(__file__).parents[2]
 

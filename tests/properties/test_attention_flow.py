@@ -11,8 +11,9 @@ from pe_jax import properties
 from pe_jax.configs import properties as configs
 from pe_jax.figures import style
 from pe_jax.models import Bert, BertConfig, weights_map
-from pe_jax.reports.property_report import from_name, measure_properties
-from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report.render import Settings
+from pe_jax.reports.property_report.report import measure_properties
+from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.reports.property_report.texts import texts
 
 SIZES = dict(

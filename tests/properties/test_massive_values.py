@@ -12,9 +12,9 @@ from helpers import tiny_subject
 from pe_jax import properties
 from pe_jax.configs import properties as configs
 from pe_jax.models import queries_keys_values
-from pe_jax.reports.property_report import massive_values
-from pe_jax.reports.property_report.section import Settings
-from pe_jax.reports.property_report.texts import token_losses
+from pe_jax.reports.property_report.massive_values import massive_values
+from pe_jax.reports.property_report.render import make_section
+from pe_jax.reports.property_report.texts import token_scores
 
 
 def test_massive_by_hand():
@@ -96,10 +96,8 @@ def amplified(position, *dimensions):
 def test_the_report(config, tmp_path):
     """Massive values that were put in are found in queries and keys, in their bands of RoPE."""
     large, plain = amplified("rope", 1, 6), tiny_subject.subject("learned_absolute")
-    settings = Settings(config, tmp_path)
-    for one in (large, plain):
-        settings.texts[one] = tiny_subject.texts()
-    section = massive_values.massive([large, plain], settings)
+    settings = tiny_subject.settings(config, tmp_path, large, plain)
+    section = make_section(massive_values, [large, plain], settings)
     found = section.numbers["rope"]
     for what in ("queries", "keys"):
         for layer in found[what]:
@@ -125,7 +123,7 @@ def test_the_report(config, tmp_path):
             for d in (1, 6):
                 qkv["kernel"][:, part, :, d] = 0
                 qkv["bias"][part, :, d] = inside[part, i, :, :, :, d].mean((0, 1))
-    loss = jax.jit(lambda p: token_losses(model, p, texts.masked, texts.tokens))
+    loss = jax.jit(lambda p: token_scores(model, p, texts.masked, texts.tokens)[0])
     means = [np.asarray(loss(p), np.float64)[texts.where].mean() for p in (large.heads, params)]
     assert found["loss"] == pytest.approx(means[0], rel=1e-5)
     assert found["massive"]["change"] == pytest.approx(means[1] - means[0], abs=1e-4)
@@ -135,7 +133,7 @@ def test_the_report(config, tmp_path):
     json.dumps(section.numbers)
     assert len(section.figures) == 2 and all(path.exists() for path in section.figures)
     assert "| rope | 16 " in " ".join(" ".join(section.lines).split())
-    assert massive_values.massive([], settings) is None
+    assert make_section(massive_values, [], settings) is None
 
 
 def test_gradients_and_dtypes():

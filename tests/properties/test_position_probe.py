@@ -12,11 +12,11 @@ from pe_jax import properties
 from pe_jax.configs import properties as configs
 from pe_jax.models import hidden_states
 from pe_jax.properties import Tokens
-from pe_jax.reports.property_report import from_name, measure_properties
-from pe_jax.reports.property_report.hidden import Hidden, hidden
-from pe_jax.reports.property_report.position_probe import split
-from pe_jax.reports.property_report.section import Settings
-from pe_jax.reports.property_report.texts import Texts
+from pe_jax.reports.property_report.render import Settings
+from pe_jax.reports.property_report.report import measure_properties
+from pe_jax.reports.property_report.states import split
+from pe_jax.reports.property_report.subjects import from_name
+from pe_jax.reports.property_report.texts import HiddenStates, Texts, states_of_texts, texts
 
 LENGTH = 12
 KEY = jax.random.key(0)
@@ -99,20 +99,20 @@ def test_a_split_by_texts():
     states = np.zeros((2, 9, LENGTH, 2), np.float32)
     states[..., 0] = np.arange(9)[:, None]
     states[..., 1] = 1 + np.arange(LENGTH)
-    parts = split(Hidden(states, 1 + np.arange(LENGTH), "numbers"), seed=0)
+    parts = split(HiddenStates(states, 1 + np.arange(LENGTH), "numbers"), seed=0)
     texts = [set(one.states[0, :, 0]) for one in parts]
     assert list(map(len, texts)) == [4, 2, 3] and len(set.union(*texts)) == 9
     for one in parts:
         np.testing.assert_array_equal(one.states[1, :, 1], one.positions)
         assert len(one.positions) == LENGTH * len(set(one.states[0, :, 0]))
     with pytest.raises(ValueError, match="needs 4 texts, got 3: raise config.texts"):
-        split(Hidden(states[:, :3], np.arange(LENGTH), ""), seed=0)
+        split(HiddenStates(states[:, :3], np.arange(LENGTH), ""), seed=0)
 
 
 def test_many_texts_give_some_tokens_each(monkeypatch):
-    monkeypatch.setattr("pe_jax.reports.property_report.position_probe._TOKENS", 40)
+    monkeypatch.setattr("pe_jax.reports.property_report.states._MAX_TOKENS", 40)
     states = np.tile(np.arange(LENGTH, dtype=np.float32)[:, None], (1, 10, 1, 1))
-    parts = split(Hidden(states, np.arange(LENGTH), ""), seed=0)
+    parts = split(HiddenStates(states, np.arange(LENGTH), ""), seed=0)
     assert [len(one.positions) for one in parts] == [20, 8, 12]
     assert len(set(parts[0].positions)) > 4  # Not the same ones of every text.
     np.testing.assert_array_equal(parts[0].states[0, :, 0], parts[0].positions)
@@ -129,14 +129,14 @@ def test_hidden_states_of_the_texts(config, tmp_path):
     """In batches, of which the last is not full; real texts without their ends."""
     subject = from_name("learned_absolute", config, 0)
     settings = Settings(config, tmp_path)
-    found = hidden(subject, settings)
-    assert found is hidden(subject, settings) and found.states.shape == (2, 40, 24, 128)
-    tokens = settings.texts[subject].tokens
+    found = states_of_texts(subject, settings)
+    assert found is states_of_texts(subject, settings) and found.states.shape == (2, 40, 24, 128)
+    tokens = texts(subject, settings).tokens
     expected = jax.jit(lambda *args: hidden_states(subject.model, *args))(subject.params, tokens)
     np.testing.assert_allclose(found.states, expected, atol=1e-5)
     reader = dataclasses.replace(subject, tokenizer="one")
-    settings.texts[reader] = Texts(tokens, None, None, "")
-    inside = hidden(reader, settings)
+    settings.shared[reader] = {("texts",): Texts(tokens, None, None, "")}
+    inside = states_of_texts(reader, settings)
     np.testing.assert_array_equal(inside.positions, np.arange(1, 23))
     np.testing.assert_array_equal(inside.states, found.states[:, :, 1:-1])
 

@@ -13,9 +13,11 @@ from pe_jax import encodings, properties
 from pe_jax.configs import properties as configs
 from pe_jax.encodings import Context, with_factors
 from pe_jax.models import BertForPretraining, queries_keys_values, rotations, with_constants
-from pe_jax.reports.property_report import from_name, measure_properties, rotary_frequencies
-from pe_jax.reports.property_report.interventions import by_text, changed_losses, differences
-from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report import rotary_frequencies
+from pe_jax.reports.property_report.render import make_section
+from pe_jax.reports.property_report.report import measure_properties
+from pe_jax.reports.property_report.subjects import from_name
+from pe_jax.reports.property_report.texts import by_text, changed_losses, loss_changes
 
 LENGTH = 6
 SCALED = dict(factor=2.0, original_length=4)
@@ -203,7 +205,7 @@ def test_losses_without_bands():
         reference_loss("rope", without, texts),
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    changes = differences(found)
+    changes = loss_changes(found)
     assert changes.mean[0] == pytest.approx((found[1] - found[0]).mean(), abs=1e-6)
     spread = np.std(found[1].astype(float) - found[0], ddof=1)
     assert changes.error[0] == pytest.approx(spread / np.sqrt(tiny_subject.TEXTS), rel=1e-4)
@@ -225,11 +227,13 @@ def test_the_report(config, tmp_path):
     names = ["rope", "cycle(rope(fraction=0.5), none)+learned_absolute"]
     subjects = [tiny_subject.subject(name) for name in names]
     subjects.append(tiny_subject.subject("alibi"))
-    settings, tokens = Settings(config, tmp_path), tiny_subject.texts().tokens
+    settings, tokens = (
+        tiny_subject.settings(config, tmp_path, *subjects),
+        tiny_subject.texts().tokens,
+    )
     config.bands = 2
-    for one in subjects:
-        settings.texts[one] = tiny_subject.texts()
-    section = rotary_frequencies.frequencies(subjects, settings)
+    part = rotary_frequencies.rotary_frequencies
+    section = make_section(part, subjects, settings)
     assert set(section.numbers) == set(names)
     one, other = (section.numbers[name] for name in names)
     run = jax.jit(lambda params: queries_keys_values(tiny_subject.config("rope"), params, tokens))
@@ -251,10 +255,10 @@ def test_the_report(config, tmp_path):
     json.dumps(section.numbers)
     assert all(path.exists() for path in section.figures) and len(section.figures) == 3
     assert "| all " in "\n".join(section.lines)
-    assert rotary_frequencies.frequencies(subjects[2:], settings) is None
+    assert make_section(part, subjects[2:], settings) is None
     config.bands = 3
     with pytest.raises(ValueError, match="has 2 frequencies: config.bands is at most that, got 3"):
-        rotary_frequencies.frequencies(subjects[1:2], settings)
+        make_section(part, subjects[1:2], settings)
 
 
 def test_the_report_without_a_head(config, tmp_path):

@@ -12,11 +12,10 @@ from helpers import tiny_run
 from pe_jax import data, properties
 from pe_jax.configs import properties as configs
 from pe_jax.models import BertConfig, BertForPretraining
-from pe_jax.reports.property_report import from_name, measure_properties
-from pe_jax.reports.property_report import place as place_part
-from pe_jax.reports.property_report import shift as shift_part
-from pe_jax.reports.property_report.section import Settings
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.position_losses import disjoint_sets, shift_numbers
+from pe_jax.reports.property_report.render import Settings
+from pe_jax.reports.property_report.report import measure_properties
+from pe_jax.reports.property_report.subjects import Subject, from_name
 from pe_jax.reports.property_report.texts import texts
 
 
@@ -119,12 +118,12 @@ def test_a_known_loss_by_place():
 
 
 def test_every_place_is_masked_once():
-    sets = place_part.disjoint_sets(5, 20, 0)
+    sets = disjoint_sets(5, 20, 0)
     assert sets.shape == (7, 5, 20)
     np.testing.assert_array_equal(sets.sum(0)[:, 1:-1], 1)
     assert not sets[..., [0, -1]].any()
     assert set(sets.sum(-1).ravel()) <= {2, 3}
-    assert place_part.disjoint_sets(5, 4, 0).shape == (2, 5, 4)
+    assert disjoint_sets(5, 4, 0).shape == (2, 5, 4)
 
 
 @pytest.mark.parametrize(("position", "exact"), [
@@ -134,7 +133,7 @@ def test_every_place_is_masked_once():
 def test_who_changes_with_a_shift(position, exact, config):
     """Encodings of offsets do not, beyond rounding; a table is shifted up to its end."""
     subject = from_name(position, config, 0)
-    found = shift_part._measure(subject, 12, Settings(config, None))
+    found = shift_numbers(subject, 12, Settings(config, None))
     assert found["states"][0] < 1e-6
     assert (max(found["states"]) < 1e-5) == exact
     assert found["shifts"] == (

@@ -14,18 +14,13 @@ from pe_jax import encodings, properties
 from pe_jax.configs import properties as configs
 from pe_jax.configs import sweep as sweep_config
 from pe_jax.figures import style
-from pe_jax.reports.property_report import (
-    PARTS,
-    from_checkpoint,
-    from_name,
-    from_run,
-    measure_properties,
-)
-from pe_jax.reports.property_report import evolution as evolution_part
 from pe_jax.reports.property_report import scores as scores_part
-from pe_jax.reports.property_report.offset_kernels import average
-from pe_jax.reports.property_report.section import Settings
+from pe_jax.reports.property_report import vectors as vectors_part
+from pe_jax.reports.property_report.render import Settings
+from pe_jax.reports.property_report.report import PARTS, measure_properties
+from pe_jax.reports.property_report.subjects import from_checkpoint, from_name, from_run
 from pe_jax.reports.property_report.texts import texts
+from pe_jax.reports.property_report.violations import average
 from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
 from pe_jax.tasks import pretraining
 from pe_jax.training import workdir
@@ -102,8 +97,8 @@ def test_a_report_on_runs(runs, config, tmp_path, monkeypatch):
     assert_shown(pictures, text)
 
     # What is written is what the library measures on the run's own checkpoint.
-    part = subjects[0].parts()[0]
-    phi = properties.proximity(part.card.vectors(part.params, np.arange(24)))
+    (component,) = subjects[0].with_vectors()
+    phi = properties.proximity(component.vectors(np.arange(24)))
     found = numbers(tmp_path, "vectors")["learnable_sinusoidal_absolute"]["trained"]
     assert found["monotonicity_3"] == pytest.approx(float(properties.monotonicity(phi, 3)))
     assert found["monotonicity_all"] == pytest.approx(float(properties.monotonicity(phi)))
@@ -239,9 +234,8 @@ def test_tables_of_other_families(config, tmp_path):
     gpt = from_checkpoint(tmp_path / "gpt.safetensors", "")
     roberta = from_checkpoint(tmp_path / "rob.safetensors", "", "RoBERTa")
     assert (gpt.name, gpt.length, roberta.name, roberta.length) == ("gpt", 32, "RoBERTa", 30)
-    part = roberta.parts()[0]
-    vectors = part.card.vectors(part.params, np.arange(30))
-    np.testing.assert_array_equal(vectors, rows[2:])
+    (component,) = roberta.with_vectors()
+    np.testing.assert_array_equal(component.vectors(np.arange(30)), rows[2:])
     text = measure_properties([gpt, roberta], config, tmp_path / "out")
     assert "## Regression probe" in text and "## Identical words" not in text
     config.parts = "words"
@@ -322,7 +316,7 @@ def test_the_last_steps_of_stages(tmp_path):
     ]
     lines.insert(1, {"step": 5, "held_out/masked_lm_loss": 1.0})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert evolution_part._last_steps(tmp_path) == {10: 16}
+    assert vectors_part._last_steps(tmp_path) == {10: 16}
 
 
 def test_signed_scales_have_their_neutral_colour_at_0():

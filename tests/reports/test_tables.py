@@ -13,9 +13,15 @@ from scipy import special, stats
 from pe_jax import encodings
 from pe_jax.configs import tables as configs
 from pe_jax.console.markdown import for_terminal
-from pe_jax.reports.paper_tables import Cell, mean_over_tasks, welch, write_tables
-from pe_jax.reports.paper_tables.columns import GLUE
-from pe_jax.reports.paper_tables.results import pool, read
+from pe_jax.reports.paper_tables import (
+    GLUE,
+    Cell,
+    mean_over_tasks,
+    pool,
+    read,
+    welch,
+    write_tables,
+)
 
 METRICS = {name: metric for name, (_, metric) in GLUE.items()}
 

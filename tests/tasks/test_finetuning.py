@@ -16,7 +16,7 @@ from pe_jax.configs import squad as squad_config
 from pe_jax.data import glue_tasks
 from pe_jax.reports.comparison import score
 from pe_jax.reports.finetuning_report import page, report_finetuning, results
-from pe_jax.reports.property_report import from_run
+from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.rescoring import rescore
 from pe_jax.tasks import finetuning, pretraining
 from pe_jax.tasks.finetuning import finetune as finetuning_module

@@ -4,44 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pe_jax import figures, properties
-from pe_jax.console.markdown import table
-from pe_jax.files import Json
 from pe_jax.models import BertConfig, attended, weights_map
 from pe_jax.properties import Estimate
-from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.reports.property_report import render
+from pe_jax.reports.property_report.render import Figure, Findings, Row, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import texts
 
 _WINDOW = 5  # Positions on either side that count as near.
 
-# Name in the JSON file -> heading of tables and panels.
+# Name in the JSON file -> title of the panel.
 _HEADS = {
-    "first": "to the first",
-    "last": "to the last",
-    "largest": "to the largest",
-    "effective_keys": "effective keys",
-    "distance": "distance",
-}
-_ROLLOUT = {
-    "first": "rollout: first",
-    "own": "rollout: own",
-    "near": f"rollout: ± {_WINDOW}",
-}
-_PANELS = {
     "first": "attention to the first token",
     "last": "attention to the last token",
     "largest": "attention to the largest sink",
     "effective_keys": "effective number of keys",
     "distance": "mean distance |j − i|",
 }
-_ROLLOUT_PANELS = {
+_ROLLOUT = {
     "first": "rollout: share of the first token",
     "own": "rollout: share of the token itself",
     "near": f"rollout: share within ± {_WINDOW}",
@@ -50,72 +36,77 @@ _ROLLOUT_PANELS = {
 Statistics = dict[str, jax.Array]
 
 
-def flow(subjects: list[Subject], settings: Settings) -> Section | None:
-    """Statistics of the attention weights of all layers, means over texts."""
-    subjects = [subject for subject in subjects if subject.model]
-    if not subjects:
-        return None
-    numbers: Json = {}
-    rows, sinks = [], {}
-    for subject in subjects:
-        by_head, mixed = _measure(subject, settings)
-        even = _even(subject, settings)
-        sinks[subject.name] = by_head["first"].mean
-        read = texts(subject, settings)
-        numbers[subject.name] = {
-            "texts": len(read.tokens),
-            "length": read.tokens.shape[1],
-            "source": read.source,
-            "heads": {name: one.mean.tolist() for name, one in by_head.items()},
-            "layers": {name: one.mean.mean(-1).tolist() for name, one in by_head.items()},
-            "rollout": {name: one.mean.tolist() for name, one in mixed.items()},
-            "rollout_error": {name: one.error.tolist() for name, one in mixed.items()},
-            "even": {name: one.tolist() for name, one in even.items()},
-        }
-        found = numbers[subject.name]
-        rows += [[subject.name, str(i), *_cells(found, i)] for i in range(len(even["first"]))]
-        flat = {name: float(one.mean()) for name, one in even.items()}
-        rows.append([subject.name, "even", *_formatted(flat), *["–"] * len(_ROLLOUT)])
-    lines = [
-        "Attention weights on texts, means over queries, texts and the heads of a layer: the share",
-        "that goes to the first token, to the last ([CLS] and [SEP], but in random words) and to",
-        "the key that gets most in each text; exp of the entropy; the distance to what is attended",
-        "to. Rollout: what outputs of a layer are made of, by the layers up to it (0.5 A + 0.5 I):",
-        f"the first token, the token itself, and tokens within ± {_WINDOW}. Even: attention that",
-        "is equal on all keys within reach. By head: attention_flow.json.",
-        "",
-        *table(["model", "layer", *_HEADS.values(), *_ROLLOUT.values()], rows),
+@render.part(
+    "Attention flow",
+    render.MODEL,
+    Table(
+        "Attention weights on texts, means over queries, texts and the heads of a layer: the share "
+        "that goes to the first token, to the last ([CLS] and [SEP], except in random words) and "
+        "to the key that gets most in each text; exp of the entropy; the distance to the attended "
+        "keys. Rollout: the composition of a layer's outputs, through all layers up to it (0.5 A + "
+        f"0.5 I): the first token, the token itself, and tokens within ± {_WINDOW}. Even: "
+        "attention that is equal on all keys within reach. By head: attention_flow.json.",
+        ["model", "layer", ("to the first", ".3f"), ("to the last", ".3f"),
+         ("to the largest", ".3f"), ("effective keys", ".1f"), ("distance", ".1f"),
+         ("rollout: first", ".3f"), ("rollout: own", ".3f"), (f"rollout: ± {_WINDOW}", ".3f")],
+    ),
+)  # fmt: skip
+def attention_flow(subject: Subject, settings: Settings) -> Findings:
+    """Measure statistics of the attention weights of all layers, means over texts."""
+    name, read = subject.name, texts(subject, settings)
+    by_head, rollout = _statistics_of_texts(subject.bert, subject.params, read.tokens)
+    even = _even_attention(subject.bert, read.tokens.shape[1])
+    layers = {key: estimate.mean.mean(-1) for key, estimate in by_head.items()}
+    numbers = {
+        "texts": len(read.tokens),
+        "length": read.tokens.shape[1],
+        "source": read.source,
+        "heads": {key: estimate.mean.tolist() for key, estimate in by_head.items()},
+        "layers": {key: values.tolist() for key, values in layers.items()},
+        "rollout": {key: estimate.mean.tolist() for key, estimate in rollout.items()},
+        "rollout_error": {key: estimate.error.tolist() for key, estimate in rollout.items()},
+        "even": {key: values.tolist() for key, values in even.items()},
+    }
+    curves = {title: layers[key] for key, title in _HEADS.items()}
+    curves |= {title: rollout[key].mean for key, title in _ROLLOUT.items()}
+    count = len(even["first"])
+    rows: list[Row] = [
+        [name, str(i), *(values[i] for values in curves.values())] for i in range(count)
     ]
-    return Section("Attention flow", numbers, lines, _figures(numbers, sinks, settings))
+    rows.append([name, "even", *(even[key].mean() for key in _HEADS), *[None] * len(_ROLLOUT)])
+    by_layer = Figure(
+        "attention_flow",
+        figures.model_curves,
+        [
+            figures.CurvePanel(title, "layer", {name: figures.Line(np.arange(count), values)})
+            for title, values in curves.items()
+        ],
+        title="Where attention goes, by layer: means over heads and texts",
+    )
+    sinks = Figure(
+        "attention_flow_heads",
+        figures.head_maps,
+        [figures.HeadPanel(name, by_head["first"].mean)],
+        title="Attention to the first token, by head",
+        label="mean share of a query's attention",
+    )
+    return Findings({name: numbers}, rows, [by_layer, sinks])
 
 
-def _cells(found: Json, layer: int) -> list[str]:
-    """Of a layer: means of its heads, and the rollout."""
-    heads = {name: found["layers"][name][layer] for name in _HEADS}
-    return [*_formatted(heads), *(f"{found['rollout'][name][layer]:.3f}" for name in _ROLLOUT)]
-
-
-def _formatted(heads: dict[str, float]) -> list[str]:
-    masses = ("first", "last", "largest")
-    return [f"{heads[name]:.3f}" if name in masses else f"{heads[name]:.1f}" for name in _HEADS]
-
-
-def _measure(
-    subject: Subject, settings: Settings
+def _statistics_of_texts(
+    model: BertConfig, params: object, tokens: np.ndarray
 ) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
-    """Over texts, `[N, H]` each by head and `[N]` each of the rollout."""
-    assert subject.model is not None
-    tokens = jnp.asarray(texts(subject, settings).tokens)
-    size = tokens.shape[1] ** 2 * subject.model.num_heads * subject.model.num_layers
+    """Return means over texts, `[N, H]` by head and `[N]` of the rollout."""
+    size = tokens.shape[1] ** 2 * model.num_heads * model.num_layers
     # Bounds the memory of a batch's weights, and of the [L, L, d] that some encodings make.
     batch = max(1, min(16, 2**25 // size))
-    by_head, mixed = _by_text(subject.model)(subject.params, tokens, batch)
-    return _over_texts(by_head), _over_texts(mixed)
+    by_head, rollout = _by_text(model)(params, jnp.asarray(tokens), batch)
+    return _means(by_head), _means(rollout)
 
 
-def _over_texts(statistics: Statistics) -> dict[str, Estimate]:
-    each = {name: properties.over_texts(values) for name, values in statistics.items()}
-    return {name: Estimate(*map(np.asarray, one)) for name, one in each.items()}
+def _means(statistics: Statistics) -> dict[str, Estimate]:
+    means = {name: properties.over_texts(values) for name, values in statistics.items()}
+    return {name: Estimate(*map(np.asarray, mean)) for name, mean in means.items()}
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.
@@ -124,18 +115,18 @@ def _by_text(config: BertConfig) -> Callable[..., tuple[Statistics, Statistics]]
 
     @functools.partial(jax.jit, static_argnums=2)
     def measure(params, tokens, batch):
-        def of_batch(rows):
+        def measure_batch(rows):
             weights = attend(params, rows)  # [B, N, H, L, L]
-            mixed = properties.shares(properties.rollout(weights.mean(2)), window=_WINDOW)
-            return statistics(weights), mixed._asdict()
+            mixture = properties.rollout(weights.mean(2))
+            return _statistics(weights), properties.shares(mixture, window=_WINDOW)._asdict()
 
-        return properties.in_batches(of_batch, tokens, batch)
+        return properties.in_batches(measure_batch, tokens, batch)
 
     return measure
 
 
-def statistics(weights: jax.Array) -> Statistics:
-    """Of weights `[*B, L, L]`, each `[*B]`."""
+def _statistics(weights: jax.Array) -> Statistics:
+    """Return statistics of weights `[*B, L, L]`, each `[*B]`."""
     return {
         **properties.sink_mass(weights)._asdict(),
         "effective_keys": properties.effective_keys(weights),
@@ -143,40 +134,8 @@ def statistics(weights: jax.Array) -> Statistics:
     }
 
 
-def _even(subject: Subject, settings: Settings) -> dict[str, np.ndarray]:
-    """Of attention that is even on all keys within reach, `[N]` each."""
-    assert subject.model is not None
-    length = texts(subject, settings).tokens.shape[1]
-    allowed = np.asarray(attended(subject.model, length)) | np.eye(length, dtype=bool)
-    found = statistics(jnp.asarray(allowed / allowed.sum(-1, keepdims=True), jnp.float32))
-    return {name: np.asarray(one) for name, one in found.items()}
-
-
-def _figures(numbers: Json, sinks: dict[str, np.ndarray], settings: Settings) -> list[Path]:
-    panels = [
-        figures.CurvePanel(
-            title,
-            "layer",
-            {
-                model: figures.Line(np.arange(len(found[part][name])), np.array(found[part][name]))
-                for model, found in numbers.items()
-            },
-        )
-        for part, titles in (("layers", _PANELS), ("rollout", _ROLLOUT_PANELS))
-        for name, title in titles.items()
-    ]
-    return [
-        figures.model_curves(
-            panels,
-            settings.figure("attention_flow"),
-            title="Where attention goes, by layer: means over heads and texts",
-            vector=settings.config.vector,
-        ),
-        figures.head_maps(
-            sinks,
-            settings.figure("attention_flow_heads"),
-            title="Attention to the first token, by head",
-            label="mean share of a query's attention",
-            vector=settings.config.vector,
-        ),
-    ]
+def _even_attention(model: BertConfig, length: int) -> dict[str, np.ndarray]:
+    """Return statistics of attention that is even on all keys within reach, `[N]` each."""
+    allowed = np.asarray(attended(model, length)) | np.eye(length, dtype=bool)
+    weights = jnp.asarray(allowed / allowed.sum(-1, keepdims=True), jnp.float32)
+    return {name: np.asarray(values) for name, values in _statistics(weights).items()}

@@ -1,103 +1,93 @@
-"""Scores at the longest length, across the switch from short to long inputs (paper, figure 1)."""
+"""Parts on scores of runs: at the longest length, across the switch from short to long inputs
+(paper, figure 1), and against violations of the properties (the article's heat map)."""
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from ml_collections import ConfigDict
 
-from pe_jax import figures
-from pe_jax.console.markdown import table
+from pe_jax import figures, properties
 from pe_jax.console.terminal import say
-from pe_jax.files import Json, write_text
-from pe_jax.reports.property_report.section import Section, Settings
+from pe_jax.files import Json, to_path, write_text
+from pe_jax.reports.property_report import render
+from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.violations import headings, violations
+from pe_jax.reports.property_report.words import attention_among_copies
 from pe_jax.tasks.pretraining import PretrainingExperiment, build
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
+from pe_jax.training.metrics_writer import read_metrics
 
 SCORED = "scores_cache"
 FIGURE = "figure1_scores"
 _SCORE = "masked_lm_accuracy"
 
 
-def scores(subjects: list[Subject], settings: Settings) -> Section | None:
-    """Every checkpoint of each run, scored on held-out text of the last stage's length.
+def _measure_scores(subjects: Sequence[Subject], settings: Settings) -> Findings:
+    """Score every checkpoint of each run on held-out text of the last stage's length.
 
     Scores are cached in `scores_cache/` of the output: a second call scores new checkpoints only.
     """
-    runs = [subject for subject in subjects if subject.folder]
-    if not runs:
-        return None
-    numbers: Json = {}
-    rows = []
-    for run in runs:
-        scored = _score(run, settings)
-        if len(scored["checkpoints"]) < 2:
-            continue
-        numbers[run.name] = scored
-        before = [c for c in scored["checkpoints"] if c["stage_length"] != scored["length"]]
-        last = scored["checkpoints"][-1]
-        rows.append(
-            [run.name, str(scored["length"]), _percent(before[-1] if before else None),
-             _percent(last), f"{last['masked_lm_loss']:.3f}"]
-        )  # fmt: skip
-    if not numbers:
-        return None
-    path = draw(numbers, settings.figure(FIGURE), settings.config.vector)
-    lines = [
-        "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before the",
-        "switch the models have only seen shorter inputs. An epoch is a pass over the examples of",
-        "its stage.",
-        "",
-        *table(
-            ["run", "length", "before the switch", "at the end", "masked-LM loss at the end, nats"],
-            rows,
-        ),
-    ]
-    return Section("Scores across the switch of lengths", numbers, lines, [path])
+    findings = Findings()
+    for run in subjects:
+        findings.add(_measure_run(run, settings) or Findings())
+    if findings.numbers:
+        findings.figures = [score_figure(findings.numbers)]
+    return findings
 
 
-def draw(numbers: Mapping[str, Json], path: Path, vector: str = "") -> Path:
-    """Figure 1, from what the section has of one run or more, by name."""
-    curves = {}
-    switches: dict[float, str] = {}
-    for name, scored in numbers.items():
-        checkpoints = scored["checkpoints"]
-        epochs, values = ([one[key] for one in checkpoints] for key in ("epoch", _SCORE))
-        curves[name] = (np.array(epochs), np.array(values))
-        switches |= {s["epoch"]: f"length {s['length']}" for s in scored["stages"][1:]}
-    length = max(scored["length"] for scored in numbers.values())
-    return figures.score_curves(
-        curves,
-        path,
-        score=f"masked-LM accuracy, held-out text of length {length}",
-        title="Scores at full length, before and after training at that length",
-        switches=switches,
-        vector=vector,
+def _measure_run(run: Subject, settings: Settings) -> Findings | None:
+    if run.folder is None:
+        return None
+    known = _scored(run, settings)
+    stages, checkpoints = known["stages"], []
+    for step in sorted(map(int, known["checkpoints"])):
+        stage = next(stage for stage in reversed(stages) if step > stage["step"])
+        checkpoints.append(
+            {
+                "step": step,
+                "epoch": stage["epoch"] + (step - stage["step"]) * stage["epochs_a_step"],
+                "stage_length": stage["length"],
+                **known["checkpoints"][str(step)],
+            }
+        )
+    if len(checkpoints) < 2:
+        return None
+    length = stages[-1]["length"]
+    before = [c[_SCORE] for c in checkpoints if c["stage_length"] != length]
+    last = checkpoints[-1]
+    return Findings(
+        {run.name: {"length": length, "stages": stages, "checkpoints": checkpoints}},
+        [[run.name, length, before[-1] if before else None, last[_SCORE], last["masked_lm_loss"]]],
     )
 
 
-def _percent(checkpoint: Json | None) -> str:
-    return "–" if checkpoint is None else f"{checkpoint[_SCORE]:.1%}"
-
-
-def _score(run: Subject, settings: Settings) -> Json:
-    """Epoch and scores of every checkpoint, from the cache where they are in it."""
-    known = _scored(run, settings)
-    stages = known["stages"]
-    found = []
-    for step in sorted(map(int, known["checkpoints"])):
-        stage = next(s for s in reversed(stages) if step > s["step"])
-        epoch = stage["epoch"] + (step - stage["step"]) * stage["epochs_a_step"]
-        found.append(
-            {"step": step, "epoch": epoch, "stage_length": stage["length"],
-             **known["checkpoints"][str(step)]}
-        )  # fmt: skip
-    return {"length": stages[-1]["length"], "stages": stages, "checkpoints": found}
+def score_figure(numbers: Mapping[str, Json]) -> Figure:
+    """Return figure 1 from the part's numbers."""
+    curves = [
+        figures.ScoreCurve(
+            name,
+            np.array([checkpoint["epoch"] for checkpoint in scored["checkpoints"]]),
+            np.array([checkpoint[_SCORE] for checkpoint in scored["checkpoints"]]),
+            {stage["epoch"]: f"length {stage['length']}" for stage in scored["stages"][1:]},
+        )
+        for name, scored in numbers.items()
+    ]
+    length = max(scored["length"] for scored in numbers.values())
+    return Figure(
+        FIGURE,
+        figures.score_curves,
+        curves,
+        score=f"masked-LM accuracy, held-out text of length {length}",
+        title="Scores at full length, before and after training at that length",
+    )
 
 
 def _scored(run: Subject, settings: Settings) -> Json:
@@ -131,3 +121,139 @@ def _stages(experiment: PretrainingExperiment) -> list[Json]:
         )  # fmt: skip
         begin, epoch = begin + stage.steps, epoch + stage.steps * stage.rows / stage.examples
     return stages
+
+
+scores = render.Part(
+    "Scores across the switch of lengths",
+    "a run with checkpoints of two steps or more",
+    [
+        Table(
+            "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before "
+            "the switch the models have only seen shorter inputs. An epoch is a pass over the "
+            "examples of its stage.",
+            ["run", ("length", "d"), ("before the switch", ".1%"), ("at the end", ".1%"),
+             ("masked-LM loss at the end, nats", ".3f")],
+        )
+    ],
+    _measure_scores,
+)  # fmt: skip
+
+
+def _measure_correlation(subjects: Sequence[Subject], settings: Settings) -> Findings:
+    """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman.
+
+    Scores are the last held-out ones of each run, or those of the CSV file `config.scores`: a
+    header, then a row for each run that begins with its name; more is better.
+
+    Raises:
+      ValueError: for a CSV file that lacks runs, or has a cell that is not a number.
+    """
+    runs = [subject for subject in subjects if subject.folder]
+    if len(runs) < properties.MINIMUM_RUNS:
+        return Findings()
+    names = [run.name for run in runs]
+    if settings.config.scores:
+        scores = _from_csv(to_path(settings.config.scores), names)
+    else:
+        scores = _from_metrics([run.folder for run in runs if run.folder])
+    measured = [
+        violations(attention_among_copies(run, settings, "logits").mean(0), settings.windows)
+        for run in runs
+    ]
+    by_heading = {
+        heading: [numbers[name] for numbers in measured]
+        for name, heading in headings(settings.windows).items()
+        if all(name in numbers for numbers in measured)
+    }
+    correlations = properties.correlate(by_heading, scores)
+    title = f"Violations against scores over {len(runs)} runs"
+    return Findings(
+        {
+            "runs": names,
+            "violations": by_heading,
+            "scores": scores,
+            "correlations": [correlation._asdict() for correlation in correlations],
+        },
+        [list(correlation) for correlation in correlations],
+        heat_maps(correlations, title),
+    )
+
+
+def heat_maps(correlations: Sequence[properties.Correlation], title: str) -> list[Figure]:
+    """Return maps of Pearson's and of Spearman's correlations, every violation by every score."""
+    by_kind = {
+        "pearson": [figures.CorrelationCell(*c[:2], c.pearson, c.pearson_p) for c in correlations],
+        "spearman": [
+            figures.CorrelationCell(*c[:2], c.spearman, c.spearman_p) for c in correlations
+        ],
+    }
+    return [
+        Figure(
+            f"correlation_{kind}",
+            figures.correlation_map,
+            cells,
+            title=f"{title} ({kind.capitalize()})",
+        )
+        for kind, cells in by_kind.items()
+    ]
+
+
+def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
+    """The last held-out scores of each run; a loss as its negative, so that more is better."""
+    rows = []
+    for folder in folders:
+        last: dict[str, float] = {}
+        for line in read_metrics(folder):
+            last |= {k: v for k, v in line.items() if k.startswith("held_out/")}
+        rows.append(
+            {
+                "masked-LM log-likelihood": -last.get("held_out/masked_lm_loss", np.nan),
+                "masked-LM accuracy": last.get("held_out/masked_lm_accuracy", np.nan),
+                "next-sentence accuracy": last.get("held_out/next_sentence_accuracy", np.nan),
+            }
+        )
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _from_csv(path: Path, runs: list[str]) -> dict[str, list[float]]:
+    """The scores of `runs`, in their order."""
+    if not path.is_file():
+        raise ValueError(f"No table of scores at {path} (config.scores).")
+    with open(path, newline="", encoding="utf-8") as file:
+        header, *rows = list(csv.reader(file))
+    by_run = {row[0]: row[1:] for row in rows if row}
+    missing = [run for run in runs if run not in by_run]
+    if missing:
+        raise ValueError(
+            f"{path} has no scores of {', '.join(missing)}; its rows are {', '.join(by_run)}."
+        )
+    try:
+        return {
+            name: [float(by_run[run][i]) if by_run[run][i] else np.nan for run in runs]
+            for i, name in enumerate(header[1:])
+        }
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{path} has a cell that is not a number: {error}.") from None
+
+
+def _about_correlation(findings: Findings, config: ConfigDict) -> str:
+    del config
+    return (
+        "Over the runs, violations by the logits of identical words against scores. More is "
+        "better: below 0, more violation goes with worse scores. p-values are two-sided, not "
+        f"corrected for the {len(findings.rows)} pairs. A dash: one of the two is constant."
+    )
+
+
+correlation = render.Part(
+    "Properties against scores",
+    "four runs or more that have scores",
+    [
+        Table(
+            _about_correlation,
+            ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
+             ("Spearman", "+.2f"), ("p", ".3f")],
+        )
+    ],
+    _measure_correlation,
+)  # fmt: skip

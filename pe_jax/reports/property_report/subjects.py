@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,47 +61,91 @@ class Subject:
     untrained: bool = False
     start: Params | None = None
 
-    def parts(self) -> list[Placed]:
-        """The single encodings that have position vectors."""
-        return [one for one in self.viewed() if one.card.vectors]
+    @property
+    def bert(self) -> BertConfig:
+        """The model of a subject that has one."""
+        assert self.model is not None
+        return self.model
 
-    def viewed(self) -> list[Placed]:
-        """The single encodings that have vectors or frequencies."""
-        return [
-            one
-            for one in self.encoding.placed(self.position)
-            if one.card.vectors or one.card.frequencies
+    def components(self) -> list[Component]:
+        """Return the single encodings that have position vectors or frequencies."""
+        described = [
+            placed
+            for placed in self.encoding.placed(self.position)
+            if placed.card.vectors or placed.card.frequencies
         ]
+        return [Component(self, placed, len(described) == 1) for placed in described]
 
-    def params_of(self, one: Placed, position: Params) -> Params:
-        """The parameters of one part within those of the whole encoding, at some step."""
-        return next(p.params for p in self.encoding.placed(position) if p.name == one.name)
+    def with_vectors(self) -> list[Component]:
+        """Return the single encodings that have position vectors."""
+        return [component for component in self.components() if component.has_vectors]
 
-    def label(self, one: Placed) -> str:
-        """The name of one part: the subject's, with the part's own if there are several."""
-        if not self.name:
-            return one.name
-        return self.name if len(self.viewed()) == 1 else f"{self.name}: {one.name}"
 
-    def span(self, one: Placed, length: int) -> np.ndarray:
-        """The positions 0 .. length - 1 of an absolute part, or the offsets that a relative one
-        distinguishes, at most ±(length - 1)."""
-        if one.card.kind == "absolute":
-            return np.arange(min(length, self.length))
-        clip = one.part.offsets.clip if one.part.offsets else None
-        reach = length - 1 if clip is None else clip
+class Component(NamedTuple):
+    """A single encoding of a subject.
+
+    Attributes:
+      subject: whose encoding, possibly together with others, it is.
+      placed: the encoding, its place in the subject's, and its parameters.
+      is_alone: True if it is the subject's only one.
+    """
+
+    subject: Subject
+    placed: Placed
+    is_alone: bool
+
+    @property
+    def label(self) -> str:
+        """The subject's name, with the encoding's if there are several."""
+        if not self.subject.name:
+            return self.placed.name
+        return self.subject.name if self.is_alone else f"{self.subject.name}: {self.placed.name}"
+
+    @property
+    def kind(self) -> Literal["absolute", "relative"]:
+        """Whether its vectors are indexed by positions or by offsets."""
+        return self.placed.card.kind
+
+    @property
+    def has_vectors(self) -> bool:
+        return self.placed.card.vectors is not None
+
+    @property
+    def axis(self) -> str:
+        """Name of the index of its vectors."""
+        return "offset" if self.kind == "relative" else "position"
+
+    @property
+    def is_learned(self) -> bool:
+        return bool(self.placed.params)
+
+    def positions(self, length: int) -> np.ndarray:
+        """Return the positions 0 .. length - 1 of an absolute encoding, or the offsets that a
+        relative one distinguishes, at most ±(length - 1)."""
+        if self.kind == "absolute":
+            return np.arange(min(length, self.subject.length))
+        offsets = self.placed.part.offsets
+        reach = length - 1 if offsets is None or offsets.clip is None else offsets.clip
         return np.arange(-reach, reach + 1)
 
+    def vectors(self, x: np.ndarray, position: Params | None = None) -> jax.Array:
+        """Return P(x), `[len(x), D or d]`.
 
-def position_vectors(one: Placed, params: Params, x: np.ndarray) -> jax.Array:
-    """P(x) of one of `Subject.parts`, with parameters of some step: `[len(x), D or d]`."""
-    assert one.card.vectors
-    return one.card.vectors(params, x)
+        Args:
+          position: parameters of the subject's whole encoding at some step; default the subject's.
+        """
+        card, params = self.placed.card, self.placed.params
+        assert card.vectors
+        if position is not None:
+            placed = self.subject.encoding.placed(position)
+            params = next(one.params for one in placed if one.name == self.placed.name)
+        return card.vectors(params, x)
 
-
-def axis(one: Placed) -> str:
-    """What the position vectors of a part are indexed by."""
-    return "offset" if one.card.kind == "relative" else "position"
+    @property
+    def frequencies(self) -> jax.Array | None:
+        """ω `[F]` of a sinusoidal or rotary encoding, in radians per position."""
+        function = self.placed.card.frequencies
+        return None if function is None else function(self.placed.params).ravel()
 
 
 def from_run(folder: Path) -> Subject:

@@ -1,23 +1,29 @@
-"""Texts that trained models are measured on, and the masked-LM loss of those that have the head.
+"""Texts that models are measured on, their hidden states, and their masked-LM losses.
 
-Shapes: N texts, B of them in a batch, L tokens each.
+Shapes: N texts, B of them in a batch, L tokens each, C changes inside of a model.
 """
 
 from __future__ import annotations
 
+import functools
+import tempfile
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
-from pe_jax import data
+from pe_jax import data, properties
 from pe_jax.console.terminal import say
 from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder
-from pe_jax.models import BertConfig, BertForPretraining
-from pe_jax.reports.property_report.section import Settings
+from pe_jax.models import BertConfig, BertForPretraining, hidden_states
+from pe_jax.properties import Estimate
+from pe_jax.reports.property_report.render import Settings, once
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.tasks.losses import cross_entropy
@@ -27,6 +33,11 @@ from pe_jax.training import workdir
 from pe_jax.training.pytrees import Params
 
 _MASKED = 0.15  # The share of tokens that are masked, BERT's.
+_BATCH = 16  # Texts whose hidden states are computed together.
+_TOKENS = 1024  # Of a batch of `by_text`: bounds the memory of logits over the vocabulary.
+
+# `loss(params, change, tokens [B, L], targets [B, L]) -> [B, L]`, nats.
+ChangedLoss = Callable[[Params, PyTree, Int[Array, "B L"], Int[Array, "B L"]], jax.Array]
 
 
 class Texts(NamedTuple):
@@ -46,19 +57,15 @@ class Texts(NamedTuple):
     source: str
 
 
+@once
 def texts(subject: Subject, settings: Settings) -> Texts:
-    """At most `config.texts` texts for a model: those that its run held out, else of `config.text`,
-    and random words for a model without a tokenizer.
-
-    Several parts of a report read the same texts: they are made once.
+    """Return at most `config.texts` texts for a model: those that its run held out, else of
+    `config.text`, and random words for a model without a tokenizer.
 
     Raises:
       ValueError: if no document is long enough, or the subject is a table of positions alone.
     """
-    if subject not in settings.texts:
-        length = min(settings.config.length, subject.length)
-        settings.texts[subject] = texts_of_length(subject, settings.config, length)
-    return settings.texts[subject]
+    return texts_of_length(subject, settings.config, min(settings.config.length, subject.length))
 
 
 def texts_of_length(subject: Subject, config: ConfigDict, length: int) -> Texts:
@@ -134,17 +141,6 @@ def masked_lm(subject: Subject) -> Params | None:
     return subject.heads
 
 
-def token_losses(
-    config: BertConfig,
-    params: Params,
-    tokens: Int[Array, "B L"],
-    targets: Int[Array, "B L"],
-    positions: Positions | None = None,
-) -> Float[Array, "B L"]:
-    """The masked-LM loss of every token, nats; pure."""
-    return token_scores(config, params, tokens, targets, positions)[0]
-
-
 def token_scores(
     config: BertConfig,
     params: Params,
@@ -152,7 +148,7 @@ def token_scores(
     targets: Int[Array, "B L"],
     positions: Positions | None = None,
 ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
-    """The masked-LM loss of every token, nats, and whether its target is the most likely; pure.
+    """Return the masked-LM loss of every token, nats, and whether its target is the most likely.
 
     Args:
       params: of `BertForPretraining`.
@@ -165,6 +161,93 @@ def token_scores(
 
 
 def batch_size(model: BertConfig, length: int) -> int:
-    """Texts at a time whose logits over the vocabulary, and over pairs of tokens, are bounded."""
+    """Return how many texts at a time bound the memory of logits over the vocabulary, and over
+    pairs of tokens."""
     size = length * max(model.vocab_size, length * model.num_heads)
     return max(1, min(64, 2**25 // size))
+
+
+class HiddenStates(NamedTuple):
+    """Input of the first layer and output of each, of N texts at T positions.
+
+    The ends of real texts are left out: [CLS] and [SEP] are at the same position in all texts, so
+    the effect of the token and that of the position cannot be told apart.
+
+    Attributes:
+      states: by number of layers passed, in an unnamed file that ends with the array.
+      positions: of the T tokens.
+      source: of the texts, for the report.
+    """
+
+    states: Float[np.ndarray, "M N T D"]
+    positions: Int[np.ndarray, " T"]
+    source: str
+
+
+@once
+def states_of_texts(subject: Subject, settings: Settings) -> HiddenStates:
+    """Return the hidden states of `texts(subject, settings)`."""
+    model, read = subject.model, texts(subject, settings)
+    assert model is not None
+    count, length = read.tokens.shape
+    ends = 0 if subject.tokenizer is None else 1
+    positions = np.arange(ends, length - ends)
+    shape = (model.num_layers + 1, count, len(positions), model.hidden_size)
+    with tempfile.TemporaryFile() as file:  # It stays until the array is dropped.
+        states = np.memmap(file, np.float32, "w+", shape=shape)
+    size = min(_BATCH, count)
+    for first in range(0, count, size):
+        rows = np.arange(first, first + size).clip(max=count - 1)  # One shape, one program.
+        batch = _hidden_states(model)(subject.params, read.tokens[rows])
+        states[:, rows] = np.asarray(batch, np.float32)[:, :, positions]
+    return HiddenStates(states, positions, read.source)
+
+
+@functools.cache
+def _hidden_states(model: BertConfig) -> Callable[[Params, np.ndarray], jax.Array]:
+    return jax.jit(functools.partial(hidden_states, model))
+
+
+@functools.partial(jax.jit, static_argnames="f")
+def by_text(f: Callable[..., PyTree], inputs: PyTree, *args: PyTree) -> PyTree:
+    """Return `f(*args, inputs [B, L]) -> [B, ...]` of all texts `[N, L]`, in memory of one batch.
+
+    Args:
+      f: pure; the same object compiles once.
+    """
+    length = jax.tree.leaves(inputs)[0].shape[1]
+    return properties.in_batches(functools.partial(f, *args), inputs, max(1, _TOKENS // length))
+
+
+def changed_losses(
+    loss: ChangedLoss, params: Params, changes: PyTree, read: Texts
+) -> Float[np.ndarray, "C N"]:
+    """Return the mean loss of the masked tokens of each text, under each change of the model.
+
+    Args:
+      loss: pure.
+      changes: a tree of arrays `[C, ...]`.
+      read: texts with masked tokens.
+    """
+    assert read.masked is not None
+    inputs = read.masked, read.tokens, read.where
+    return np.asarray(by_text(functools.partial(_under_all, loss), inputs, params, changes)).T
+
+
+def _under_all(
+    loss: ChangedLoss, params: Params, changes: PyTree, inputs: tuple[Array, Array, Array]
+) -> Float[Array, "B C"]:
+    tokens, targets, where = inputs
+
+    def under(change: PyTree) -> jax.Array:
+        return jnp.where(where, loss(params, change, tokens, targets), 0).sum(1) / where.sum(1)
+
+    return jax.lax.map(under, changes).T
+
+
+def loss_changes(losses: Float[np.ndarray, "C N"]) -> Estimate:
+    """Return what each change but the first, which is none, adds to the loss, `[C - 1]`.
+
+    All changes have the same texts with the same masks, so the difficulty of the texts cancels.
+    """
+    return properties.over_texts((losses[1:] - losses[:1]).T)

@@ -1,72 +1,63 @@
-"""Dot products of position vectors, P·Pᵀ, and their properties (paper, section 5.1, figure 2)."""
+"""Parts on position vectors: P·Pᵀ (paper, 5.1, figure 2), also over training (A.4, figure 5), and
+the position predicted from its vector (the regression probe of the blog post)."""
 
 from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
 from pe_jax import figures, properties
-from pe_jax.console.markdown import table
-from pe_jax.encodings import Placed
-from pe_jax.reports.property_report.measures import (
-    Numbers,
-    cells,
-    columns,
-    measure,
-    to_unit,
+from pe_jax.reports.property_report import render
+from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
+from pe_jax.reports.property_report.subjects import Component, Subject
+from pe_jax.reports.property_report.violations import Numbers, cells, to_unit, violations
+from pe_jax.training.checkpointing import params_by_step
+from pe_jax.training.metrics_writer import read_metrics
+
+_NEAR = 8  # Offsets, at most.
+_PANELS = 8  # Of the figure over training.
+
+
+@render.part(
+    "Position vectors",
+    "an encoding with position vectors",
+    Table(
+        "Violations by P·Pᵀ, from 0 (the property holds exactly) to 1: translation invariance, of "
+        "all positions and without the first; monotonicity within windows of offsets; symmetry, "
+        "which every matrix of dot products has. Relative vectors are compared offset with offset.",
+        ["position vectors", "when", "kind", render.VIOLATIONS],
+    ),
 )
-from pe_jax.reports.property_report.section import Section, Settings
-from pe_jax.reports.property_report.subjects import Subject, axis, position_vectors
-
-_NEAR = 8
-
-
-def vectors(subjects: list[Subject], settings: Settings) -> Section | None:
-    """P·Pᵀ of every part that has vectors and, for runs, before training."""
-    names = columns(settings.windows)
-    numbers: dict[str, dict[str, Numbers]] = {}
-    rows, panels = [], []
-    for subject in subjects:
-        for part in subject.parts():
-            x = subject.span(part, settings.config.length)
-            label = subject.label(part)
-            before = subject.params_of(part, subject.start) if subject.start else {}
-            now = "trained" if subject.step else "untrained" if subject.untrained else "published"
-            versions = {now: part.params}
-            if before:
-                versions["at the start"] = before
-            for when, some in versions.items():
-                phi = np.asarray(properties.proximity(position_vectors(part, some, x)))
-                found = measure(phi, settings.windows)
-                if part.card.kind == "relative":
-                    found |= likeness(phi, x)
-                numbers.setdefault(label, {})[when] = found
-                rows.append([label, when, part.card.kind, *cells(found, list(names))])
-                if some is part.params:
-                    panels.append(panel(label, part, phi, x))
-    if not panels:
-        return None
-    path = figures.matrix_grid(
-        panels,
-        settings.figure("figure2_vectors"),
-        title="Dot products of position vectors, P·Pᵀ",
-        label="dot product / mean self-product",
-        limits=(-1.0, 1.0),
-        vector=settings.config.vector,
-    )
-    lines = [
-        "Violations by P·Pᵀ, from 0 (the property holds exactly) to 1: translation invariance, all",
-        "positions and without the first; monotonicity within windows of offsets; symmetry, which",
-        "every matrix of dot products has. Relative vectors are compared offset with offset.",
-        "",
-        *table(["position vectors", "when", "kind", *names.values()], rows),
-    ]
-    return Section("Position vectors", numbers, lines, [path])
+def position_vectors(subject: Subject, settings: Settings) -> Findings:
+    """Measure P·Pᵀ of every component that has vectors and, for runs, before training."""
+    findings = Findings()
+    now = "trained" if subject.step else "untrained" if subject.untrained else "published"
+    versions = {now: subject.position}
+    if subject.start:
+        versions["at the start"] = subject.start
+    for component in subject.with_vectors():
+        label, x = component.label, component.positions(settings.config.length)
+        numbers = findings.numbers[label] = {}
+        for time, position in versions.items():
+            phi = np.asarray(properties.proximity(component.vectors(x, position)))
+            numbers[time] = violations(phi, settings.windows)
+            if component.kind == "relative":
+                numbers[time] |= likeness(phi, x)
+            row = [label, time, component.kind, *cells(numbers[time], settings.windows)]
+            findings.rows.append(row)
+            if time == now:
+                panel = _panel(label, component, phi, x)
+                title = "Dot products of position vectors, P·Pᵀ"
+                findings.figures.append(_figure("figure2_vectors", [panel], title))
+    return findings
 
 
 def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
-    """How alike the vectors of near offsets are, at most 8, and those of far ones, beyond half of
-    the farthest: the mean cosine of two different ones on the same side. Far offsets that merge
-    come near 1; where an encoding has fewer than two of them, nothing is said.
+    """Return the mean cosine of two different vectors of near offsets, at most 8, and of far ones,
+    beyond half of the farthest, on the same side. Far offsets that merge come near 1. A number is
+    missing where an encoding has fewer than two such offsets.
 
     Args:
       phi: `[L, L]`, P·Pᵀ at the offsets `x` `[L]`.
@@ -77,14 +68,110 @@ def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
         "likeness_far": 2 * np.abs(x) > np.abs(x).max(initial=0),
     }
     same_side = (np.sign(x)[:, None] == np.sign(x)) & ~np.eye(len(x), dtype=bool)
-    found = {}
+    means = {}
     for name, chosen in groups.items():
         pairs = same_side & chosen[:, None] & chosen
         if pairs.any() and size[chosen].all():
-            found[name] = float((phi / np.outer(size, size))[pairs].mean())
-    return found
+            means[name] = float((phi / np.outer(size, size))[pairs].mean())
+    return means
 
 
-def panel(title: str, part: Placed, phi: np.ndarray, x: np.ndarray) -> figures.Panel:
-    """P·Pᵀ of a part at positions or offsets `x`, in units of its self-proximity."""
-    return figures.Panel(title, to_unit(phi), int(x[0]), int(x[-1]), axis(part), axis(part))
+def _panel(title: str, component: Component, phi: np.ndarray, x: np.ndarray) -> figures.Panel:
+    axis = component.axis
+    return figures.Panel(title, to_unit(phi), int(x[0]), int(x[-1]), axis, axis)
+
+
+def _figure(name: str, panels: list[figures.Panel], title: str) -> Figure:
+    label = "dot product / mean self-product"
+    return Figure(name, figures.matrix_grid, panels, title=title, label=label, limits=(-1.0, 1.0))
+
+
+@render.part(
+    "Position vectors while training",
+    "a run of a learned encoding with checkpoints of two steps or more",
+    Table(
+        "Violations by P·Pᵀ at the checkpoints; step 0 is before training.",
+        ["position vectors", "step", render.VIOLATIONS],
+    ),
+)
+def evolution(subject: Subject, settings: Settings) -> Findings | None:
+    """Measure P·Pᵀ at the start and at every checkpoint of a run that learns its vectors."""
+    if subject.folder is None or not subject.position:
+        return None
+    moments = [(0, subject.start)] if subject.start else []
+    moments += [
+        (step, params["bert"]["position"]) for step, params in params_by_step(subject.folder)
+    ]
+    if len(moments) < 3:  # Start and end alone are in the part on position vectors.
+        return None
+    findings = Findings()
+    last_steps = _last_steps(subject.folder)
+    switches = [i for i, (step, _) in enumerate(moments) if step in last_steps]
+    even = np.linspace(0, len(moments) - 1, max(2, _PANELS - len(switches)))
+    shown = np.union1d(even.round().astype(int), switches).astype(int)
+    for component in subject.with_vectors():
+        if not component.is_learned:
+            continue
+        label, x = component.label, component.positions(settings.config.length)
+        numbers = findings.numbers[label] = {}
+        panels = []
+        for step, position in moments:
+            phi = np.asarray(properties.proximity(component.vectors(x, position)))
+            numbers[step] = violations(phi, settings.windows)
+            findings.rows.append([label, f"{step:,}", *cells(numbers[step], settings.windows)])
+            end = f"\nthe last of length {last_steps[step]}" if step in last_steps else ""
+            panels.append(_panel(f"step {step:,}{end}", component, phi, x))
+        name, title = f"figure5_evolution_{label}", f"P·Pᵀ while training: {label}"
+        findings.figures.append(_figure(name, [panels[i] for i in shown], title))
+    return findings
+
+
+def _last_steps(folder: Path) -> dict[int, int]:
+    """Return the last step of each stage that another follows, with its length in tokens. The log
+    has a line at each stage's end; tokens over examples are the length."""
+    rates = ("train/tokens_per_second", "train/examples_per_second")
+    lines = [line for line in read_metrics(folder) if rates[1] in line]
+    lengths = [(line["step"], round(line[rates[0]] / line[rates[1]])) for line in lines]
+    return {step: length for (step, length), (_, after) in pairwise(lengths) if after != length}
+
+
+@render.part(
+    "Regression probe",
+    "an encoding with position vectors",
+    Table(
+        "A linear map from position vector to position, trained on the even positions. R² and the "
+        "mean absolute error (in positions) on all positions, and on the odd ones, never seen: by "
+        "least squares, and with the ridge penalty (a multiple of the largest squared singular "
+        "value) that is best on the odd ones. All penalties: regression.json.",
+        ["position vectors", ("N", "d"), "fit", ("R², all", ".3f"), ("R², odd", ".3f"),
+         ("error, all", ".2f"), ("error, odd", ".2f")],
+    ),
+)  # fmt: skip
+def regression(subject: Subject, settings: Settings) -> Findings:
+    """Fit linear maps on even positions and test them on all that the vectors have."""
+    findings = Findings()
+    for component in subject.with_vectors():
+        label, axis = component.label, component.axis
+        x = component.positions(subject.length)
+        vectors = np.asarray(component.vectors(x))
+        fits = properties.regress(vectors, x, ridge=settings.config.ridge)
+        findings.numbers[label] = [
+            {"ridge": fit.ridge, "r2": fit.r2, "mean_absolute_error": fit.mean_absolute_error}
+            for fit in fits
+        ]
+        best = max(fits, key=lambda fit: fit.r2["test"])
+        shown = {"least squares": fits[0]}
+        if best is not fits[0]:  # A penalty helped.
+            shown[f"ridge {best.ridge:g}"] = best
+        panels = []
+        for name, fit in shown.items():
+            r2, error = fit.r2, fit.mean_absolute_error
+            scores = (r2["all"], r2["test"], error["all"], error["test"])
+            findings.rows.append([label, len(x), name, *scores])
+            title = name if fit is fits[0] else f"{name}, best on odd ones"
+            panels.append(figures.PredictionPanel(title, fit.predicted, x % 2 == 0))
+        title = f"The {axis} read off its vector by a linear map: {label}"
+        options = {"positions": x, "title": title, "quantity": axis}
+        figure = Figure(f"regression_{label}", figures.prediction_plot, panels, **options)
+        findings.figures.append(figure)
+    return findings

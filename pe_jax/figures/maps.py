@@ -1,0 +1,268 @@
+"""Colour maps: matrices, numbers by head, tables of correlations and scores, sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from pe_jax.figures import style
+
+
+class Panel(NamedTuple):
+    """A proximity matrix `[N, N]`, NaN where it has no entries.
+
+    Attributes:
+      title: of the panel.
+      first, last: the first and the last position or offset.
+      rows, columns: labels of the axes.
+    """
+
+    title: str
+    matrix: np.ndarray
+    first: int
+    last: int
+    rows: str = "position"
+    columns: str = "position"
+
+
+class HeadPanel(NamedTuple):
+    """Numbers of every head: `[N, H]` of N layers and H heads, or `[N, H, M]`; NaN where a layer
+    has none."""
+
+    title: str
+    values: np.ndarray
+
+
+class CorrelationCell(NamedTuple):
+    """A correlation in [-1, 1] of two variables with its p-value; None if one is constant."""
+
+    row: str
+    column: str
+    value: float | None
+    p_value: float | None
+
+
+class Axis(NamedTuple):
+    """An axis of a sweep: its name and its values, ascending."""
+
+    name: str
+    values: np.ndarray
+
+
+@style.applied
+def matrix_grid(
+    panels: Sequence[Panel],
+    path: str | Path,
+    *,
+    title: str,
+    label: str,
+    limits: tuple[float, float],
+    vector: str = "",
+) -> Path:
+    """Draw matrices in a grid with one colour scale (paper, figures 2, 3, 5 and 7).
+
+    Args:
+      label: of the colour scale, with its unit.
+      limits: ends of the scale; of a signed quantity symmetric about 0.
+      vector: "pdf" or "svg" writes that file as well.
+    """
+    figure, grid = style.new_panels(len(panels), (2.7, 2.75), (1.1, 0.7), title)
+    for axes, panel in zip(grid, panels, strict=True):
+        axes.set_facecolor("0.8")  # Shows where there are no entries.
+        edges = (panel.first - 0.5, panel.last + 0.5)
+        image = axes.imshow(
+            panel.matrix, cmap=style.colour_map(limits), vmin=limits[0], vmax=limits[1],
+            extent=(*edges, edges[1], edges[0]), interpolation="nearest",
+        )  # fmt: skip
+        axes.set_title(style.wrapped(panel.title))
+        axes.set_xlabel(panel.columns)
+        axes.set_ylabel(panel.rows)
+    below = any(np.nanmin(panel.matrix) < limits[0] for panel in panels)
+    above = any(np.nanmax(panel.matrix) > limits[1] for panel in panels)
+    figure.colorbar(
+        image, ax=grid, label=label, extend=("neither", "min", "max", "both")[below + 2 * above],
+        shrink=1.0 if len(panels) <= 4 else 0.6,
+    )  # fmt: skip
+    return style.save(figure, path, vector)
+
+
+@style.applied
+def head_maps(
+    panels: Sequence[HeadPanel],
+    path: str | Path,
+    *,
+    title: str,
+    label: str,
+    limits: tuple[float, float] = (0.0, 1.0),
+    vector: str = "",
+) -> Path:
+    """Draw a number of every head, a panel for each model: layers from top to bottom, heads from
+    left to right.
+
+    Args:
+      panels: with `[N, H]`.
+      label: of the colour scale.
+      limits: ends of the scale.
+    """
+    height = min(0.25 * max(len(panel.values) for panel in panels), 2.2) + 0.9
+    figure, grid = style.new_panels(len(panels), (2.4, height), (1.1, 0.7), title)
+    for axes, panel in zip(grid, panels, strict=True):
+        image = axes.imshow(
+            panel.values, cmap=style.colour_map(limits), vmin=limits[0], vmax=limits[1],
+            interpolation="nearest", aspect="auto",
+        )  # fmt: skip
+        axes.set_title(style.wrapped(panel.title, 30))
+        axes.set_xlabel("head")
+        axes.set_ylabel("layer")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    figure.colorbar(image, ax=grid, label=label, shrink=0.85 if len(panels) <= 4 else 0.6)
+    return style.save(figure, path, vector)
+
+
+@style.applied
+def head_profiles(
+    panels: Sequence[HeadPanel],
+    path: str | Path,
+    *,
+    title: str,
+    columns: str,
+    label: str,
+    limits: tuple[float, float],
+    vector: str = "",
+) -> Path:
+    """Draw M numbers of every head side by side with one colour scale: a row for each head, lines
+    between layers.
+
+    Args:
+      panels: with `[N, H, M]`.
+      columns: name of the M.
+      label: of the colour scale.
+      limits: ends of the scale.
+    """
+    layers, heads, _ = panels[0].values.shape
+    height = min(max(0.09 * layers * heads, 2.2), 7.0)
+    figure = style.new(
+        2.6 * len(panels) + 1.3, height + 1.2, style.wrapped(title, 32 * len(panels))
+    )
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, panel in zip(grid, panels, strict=True):
+        image = axes.imshow(
+            panel.values.reshape(layers * heads, -1), cmap="viridis", vmin=limits[0],
+            vmax=limits[1], aspect="auto", interpolation="nearest",
+        )  # fmt: skip
+        for edge in range(1, layers):
+            axes.axhline(edge * heads - 0.5, color="white", lw=0.8)
+        axes.set_title(panel.title)
+        axes.set_xlabel(columns)
+        axes.tick_params(axis="y", length=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    grid[0].set_yticks((np.arange(layers) + 0.5) * heads - 0.5, range(layers))
+    grid[0].set_ylabel("layer, a row for each head")
+    above = any((panel.values > limits[1]).any() for panel in panels)
+    figure.colorbar(
+        image, ax=list(grid), label=label, aspect=25, extend="max" if above else "neither"
+    )
+    return style.save(figure, path, vector)
+
+
+@style.applied
+def correlation_map(
+    cells: Sequence[CorrelationCell], path: str | Path, *, title: str, vector: str = ""
+) -> Path:
+    """Draw correlations as a table of coloured cells; a star if p < 0.05, a dash for None.
+
+    Args:
+      cells: of all rows and columns, row by row.
+    """
+    rows = list(dict.fromkeys(cell.row for cell in cells))
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    figure = style.new(1.5 * len(columns) + 3.4, 0.42 * len(rows) + 1.6, title)
+    axes = figure.subplots()
+    shape = (len(rows), len(columns))
+    values = np.reshape([np.nan if c.value is None else c.value for c in cells], shape)
+    image = axes.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
+    for (y, x), cell in zip(np.ndindex(shape), cells, strict=True):
+        text, colour = "–", "black"
+        if cell.value is not None and cell.p_value is not None:
+            star = "*" if cell.p_value < 0.05 else ""
+            text = f"{round(cell.value, 2) + 0.0:+.2f}{star}"  # No -0.00.
+            colour = "white" if abs(cell.value) > 0.6 else "black"
+        axes.text(x, y, text, ha="center", va="center", color=colour)
+    axes.set_xticks(range(len(columns)), [column.replace(" ", "\n") for column in columns])
+    axes.set_yticks(range(len(rows)), rows)
+    figure.colorbar(image, ax=axes, label="correlation; * p < 0.05")
+    return style.save(figure, path, vector)
+
+
+@style.applied
+def score_map(
+    scores: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    path: str | Path,
+    *,
+    title: str,
+    vector: str = "",
+) -> Path:
+    """Draw scores `[R, C]`, 0 to 1, as a map with their values in points."""
+    figure = style.new(0.55 * len(columns) + 3.6, 0.28 * len(rows) + 2.4, title)
+    axes = figure.subplots()
+    image = axes.imshow(scores, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
+    axes.set_yticks(range(len(rows)), rows)
+    for (row, column), value in np.ndenumerate(scores):
+        colour = "white" if value < 0.6 else "black"
+        axes.text(
+            column, row, f"{100 * value:.0f}", ha="center", va="center", color=colour, fontsize=7
+        )
+    bar = figure.colorbar(image, ax=axes, fraction=0.04)
+    bar.ax.yaxis.set_major_formatter(PercentFormatter(1))
+    return style.save(figure, path, vector)
+
+
+@style.applied
+def sweep_map(
+    values: np.ndarray,
+    axes: tuple[Axis, Axis],
+    path: str | Path,
+    *,
+    title: str,
+    label: str,
+    marked: tuple[float, float] | None = None,
+    vector: str = "",
+) -> Path:
+    """Draw the results of a sweep over two axes, both on a logarithmic scale.
+
+    Args:
+      values: `[rows, columns]`.
+      axes: of the rows and of the columns.
+      label: of the colour scale.
+      marked: values of the row's and the column's axis that a cross marks, inside the axes.
+    """
+    rows, columns = axes
+    figure = style.new(6.4, 4.4, title)
+    plot = figure.subplots()
+    grid = (columns.values, rows.values, values)
+    image = plot.pcolormesh(*grid, cmap="viridis", shading="nearest")
+    plot.set_xscale("log", base=2)
+    plot.set_yscale("log")
+    plot.set_xlabel(columns.name)
+    plot.set_ylabel(rows.name)
+    levels = np.unique(np.quantile(values, [0.25, 0.5, 0.75, 0.9]).round())
+    if np.ptp(values) > 0:
+        lines = plot.contour(*grid, levels=levels, colors="white", linewidths=0.8)
+        plot.clabel(lines, fmt="%g", fontsize=7)
+    if marked:
+        row, column = marked
+        plot.plot([column], [row], "x", color="white", ms=9, mew=2)
+        plot.annotate(
+            f"{columns.name} {column:,.0f}, {rows.name} {row:,.0f}", (column, row), color="white",
+            xytext=(-8, 6), textcoords="offset points", ha="right", fontsize=8,
+        )  # fmt: skip
+    figure.colorbar(image, ax=plot, label=label)
+    return style.save(figure, path, vector)

@@ -1,0 +1,235 @@
+"""Parts on loss and position: a shift of all positions (Sinha et al. 2022), and the masked-LM loss
+by the place of the token."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax import data, figures, properties
+from pe_jax.files import Json
+from pe_jax.models import Bert, BertConfig
+from pe_jax.properties import Estimate
+from pe_jax.properties.shift import Score
+from pe_jax.reports.property_report import render
+from pe_jax.reports.property_report.render import Figure, Findings, Row, Settings, Table
+from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.texts import (
+    batch_size,
+    masked_lm,
+    texts,
+    texts_of_length,
+    token_scores,
+)
+from pe_jax.shapes import Bool, Float
+
+_FARTHEST = 16  # Shifts where nothing limits them, in lengths of the texts.
+_SETS = 7  # Sets of places, masked one after the other: about 15 % each.
+
+
+@render.part(
+    "Shift of all positions",
+    render.MODEL,
+    Table(
+        "All positions of a text shifted by k: texts of half the longest input, so that a table "
+        "has positions to shift to, up to its last; other encodings up to 16 times the text. Loss "
+        "and accuracy of the masked tokens, and their change against k = 0, ± standard error over "
+        "texts, where a model has the head. States: √(Σ‖h′ − h‖² / Σ‖h − mean‖²) of the tokens in "
+        "the last layer, 0 = no change. Shown are the largest shifts up to half the text, the "
+        "text, and all; every shift: shift.json.",
+        ["model", ("L", "d"), ("shift", "d"), ("loss, nats", ".3f"), ("change", ".3f"),
+         ("accuracy", ".1%"), ("change", ".1f"), ("states", ".2g")],
+    ),
+)  # fmt: skip
+def shift(subject: Subject, settings: Settings) -> Findings:
+    """Measure loss, accuracy and states of texts of half the longest input, at positions from 0,
+    1, 2, 4 and so on."""
+    name = subject.name
+    # Half the longest input, at most `config.length`; real texts have three tokens.
+    length = max(3, min(settings.config.length, subject.length // 2))
+    reason = _refusal(subject, length)
+    if reason:
+        return Findings(notes={f"{name} is left out": [reason.removesuffix(".")]})
+    numbers = shift_numbers(subject, length, settings)
+    panels = []
+    for title, least, *keys in (
+        ("change of the masked-LM loss, nats", 0.1, "loss_change", "loss_error"),
+        ("masked-LM accuracy", 0.05, "accuracy"),
+        ("change of the last hidden states", 0.1, "states"),
+    ):
+        if keys[0] in numbers:
+            line = figures.Line(*(np.asarray(numbers[key]) for key in ("shifts", *keys)))
+            panel = figures.CurvePanel(title, "shift k of all positions", {name: line}, least)
+            panels.append(panel)
+    title = "All positions shifted by k"
+    figure = Figure("shift", figures.model_curves, panels, title=title, powers=True)
+    return Findings({name: numbers}, _shift_rows(name, numbers), [figure])
+
+
+def _refusal(subject: Subject, length: int) -> str:
+    """Return why an encoding takes no positions that begin elsewhere; empty if it does."""
+    model, tokens = subject.bert, np.zeros((1, length), np.int32)
+    apply = functools.partial(Bert(model).apply, positions=range(1, length + 1))
+    try:
+        jax.eval_shape(lambda params: apply({"params": params}, tokens), subject.params)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _shifts(subject: Subject, length: int) -> np.ndarray:
+    """Return 0, powers of two, and the last shift that an encoding with a limit has."""
+    longest = subject.encoding.longest
+    last = _FARTHEST * length if longest is None else max(0, longest - length)
+    powers = [2**i for i in range(last.bit_length())]
+    return np.unique([0, *powers, last])
+
+
+def shift_numbers(subject: Subject, length: int, settings: Settings) -> Json:
+    """Measure states and, where there is a masked-LM head, loss and accuracy by shift."""
+    read, shifts = texts_of_length(subject, settings.config, length), _shifts(subject, length)
+    batch = batch_size(subject.bert, length)
+    states = properties.shift_curve(
+        _state_change(subject.bert), subject.params, read.tokens, shifts,
+        length=length, batch=batch,
+    )  # fmt: skip
+    numbers: Json = {
+        "length": length,
+        "texts": len(read.tokens),
+        "shifts": shifts.tolist(),
+        "states": np.asarray(states).mean(1).tolist(),
+    }
+    params = masked_lm(subject)
+    if params is None:
+        return numbers
+    scores = properties.shift_curve(
+        _masked_scores(subject.bert), params, (read.masked, read.tokens, read.where), shifts,
+        length=length, batch=batch,
+    )  # fmt: skip
+    for name, values in zip(("loss", "accuracy"), scores, strict=True):
+        change = properties.over_texts(jnp.swapaxes(values - values[0], 0, 1))
+        numbers[name] = np.asarray(values).mean(1).tolist()
+        numbers[f"{name}_change"] = np.asarray(change.mean).tolist()
+        numbers[f"{name}_error"] = np.asarray(change.error).tolist()
+    return numbers
+
+
+@functools.cache  # The same function for the same model, so that it is compiled once.
+def _state_change(config: BertConfig) -> Score:
+    """Return a function: how far the last states are from those at positions from 0, by text."""
+
+    def change(params, tokens, positions):
+        def states(positions):
+            return Bert(config).apply({"params": params}, tokens, positions=positions)
+
+        return properties.state_change(states(jnp.arange(len(positions))), states(positions))
+
+    return change
+
+
+@functools.cache
+def _masked_scores(config: BertConfig) -> Score:
+    """Return a function: loss and accuracy of the masked tokens, by text."""
+
+    def means(params, inputs, positions):
+        masked, targets, where = inputs
+        scores = token_scores(config, params, masked, targets, positions)
+        return [jnp.where(where, values, 0).sum(-1) / where.sum(-1) for values in scores]
+
+    return means
+
+
+def _shift_rows(name: str, numbers: Json) -> list[Row]:
+    """Return rows of the largest shifts up to half the text, the text, and all."""
+    shifts, length = np.array(numbers["shifts"]), numbers["length"]
+    half, whole = (int(np.flatnonzero(shifts <= most)[-1]) for most in (length // 2, length))
+    rows: list[Row] = []
+    for i in sorted({0, half, whole, len(shifts) - 1}):
+        scores: Row = [None] * 4
+        if "loss" in numbers:
+            loss, accuracy = (
+                Estimate(scale * numbers[f"{key}_change"][i], scale * numbers[f"{key}_error"][i])
+                for key, scale in (("loss", 1), ("accuracy", 100))
+            )
+            changes = (loss, accuracy) if i else (None, None)
+            scores = [numbers["loss"][i], changes[0], numbers["accuracy"][i], changes[1]]
+        rows.append([name, length, int(shifts[i]), *scores, numbers["states"][i]])
+    return rows
+
+
+@render.part(
+    "Loss by place",
+    "a model with a masked-LM head",
+    Table(
+        "Every token between the ends masked once, a seventh of a text at a time. The first and "
+        "last bin of places less the middle half, in nats, ± standard error over texts. By bin and "
+        "by place: place.json.",
+        ["model", ("L", "d"), ("loss, nats", ".3f"), "first places", ("first − middle", ".3f"),
+         ("last − middle", ".3f")],
+    ),
+)  # fmt: skip
+def place(subject: Subject, settings: Settings) -> Findings:
+    """Measure losses of all tokens between the ends, each of them masked once."""
+    name = subject.name
+    if masked_lm(subject) is None:
+        return Findings(notes={"Without a masked-LM head": [name]})
+    losses = _losses_by_place(subject, settings)
+    places = properties.by_place(losses)
+    edges = properties.bin_edges(losses.shape[1], len(places.bins.mean)) + 1
+    numbers = {
+        "texts": len(losses),
+        "source": texts(subject, settings).source,
+        "loss": float(losses.mean()),
+        "edges": edges.tolist(),
+    }
+    estimates = {**places._asdict(), "places": properties.over_texts(losses)}
+    for key, estimate in estimates.items():
+        numbers[key] = {
+            "mean": render.for_json(estimate.mean),
+            "error": render.for_json(estimate.error),
+        }
+    first_bin = f"1–{edges[1] - 1}"
+    row = [name, losses.shape[1] + 2, losses.mean(), first_bin, places.first, places.last]
+    middle = (edges[:-1] + edges[1:] - 1) / 2
+    line = figures.Line(middle, *map(np.asarray, places.bins))
+    panel = figures.CurvePanel("masked-LM loss, nats", "place of the masked token", {name: line})
+    title = "Loss by the place of the token, shaded ± its standard error over texts"
+    figure = Figure("place", figures.model_curves, [panel], title=title)
+    return Findings({name: numbers}, [row], [figure])
+
+
+def _losses_by_place(subject: Subject, settings: Settings) -> Float[np.ndarray, "N P"]:
+    """Return the loss of each token between the ends of each text, when it is masked."""
+    model, params = subject.bert, masked_lm(subject)
+    assert params and subject.tokenizer
+    tokens = jnp.asarray(texts(subject, settings).tokens)
+    mask = data.vocabulary(subject.tokenizer).mask
+    count, length = tokens.shape
+
+    @jax.jit
+    def losses_of_set(params, tokens, where):
+        def score(rows):
+            targets, where = rows
+            inputs = jnp.where(where, mask, targets)
+            losses, _ = token_scores(model, params, inputs, targets)
+            return jnp.where(where, losses, 0)
+
+        return properties.in_batches(score, (tokens, where), batch_size(model, length))
+
+    total = np.zeros((count, length), np.float64)
+    for where in disjoint_sets(count, length, settings.config.seed):
+        total += np.asarray(losses_of_set(params, tokens, where))
+    return total[:, 1:-1].astype(np.float32)
+
+
+def disjoint_sets(count: int, length: int, seed: int) -> Bool[np.ndarray, "S N L"]:
+    """Return random sets of places of each text that together are all places but the ends, each
+    place in one set."""
+    inside = length - 2
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(inside), (count, 1)), axis=1)
+    sets = min(_SETS, inside)
+    chosen = order % sets == np.arange(sets)[:, None, None]
+    return np.pad(chosen, ((0, 0), (0, 0), (1, 1)))
