@@ -16,6 +16,7 @@ import hashlib
 import os
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 import jax
@@ -23,14 +24,15 @@ from etils import epath
 from etils.epath.gpath import PosixGPath
 
 from pe_jax.console.terminal import say
+from pe_jax.disk_cache import remove_leftovers, temporary_prefix
 from pe_jax.files import cache_folder, flush_to_disk
-from pe_jax.leftovers import own_prefix, sweep
 
 # Every program is cached: the quickstart's 49 take one megabyte. JAX's default of 1.0 would cache
 # two of them, and which ones a limit in seconds caches depends on how busy the machine is.
 _MIN_COMPILE_SECONDS = 0.0
 
 _SCHEME = "verified://"
+_DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 def cache_compiled_programs() -> None:
@@ -50,7 +52,7 @@ def cache_compiled_programs() -> None:
     except OSError as error:
         say(f"Compiled programs are not cached: {error}. PE_JAX_CACHE names another folder.")
         return
-    sweep(folder)
+    remove_leftovers(folder)
     jax.config.update("jax_compilation_cache_dir", f"{_SCHEME}{folder}")
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_SECONDS)
@@ -80,7 +82,7 @@ class VerifiedPath(PosixGPath):
         if path.is_dir():
             return True
         try:
-            _content(path)
+            self.read_bytes()
         except FileNotFoundError:
             return False
         except ValueError:
@@ -94,42 +96,28 @@ class VerifiedPath(PosixGPath):
         return True
 
     def read_bytes(self) -> bytes:
-        return _content(Path(os.fspath(self)))
+        content = Path(os.fspath(self)).read_bytes()
+        content, digest = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
+        if hashlib.sha256(content).digest() != digest:
+            raise ValueError(f"{self} is not as it was written.")
+        return content
 
     def write_bytes(self, content: bytes) -> int:
         path = Path(os.fspath(self))
-        number, name = tempfile.mkstemp(prefix=own_prefix(), dir=path.parent)
+        temporary = path.with_name(f"{temporary_prefix()}{uuid.uuid4().hex}")
         try:
-            with open(number, "wb") as file:
-                file.write(content + _digest(content))
-            flush_to_disk(Path(name))
-            os.replace(name, path)
+            temporary.write_bytes(content + hashlib.sha256(content).digest())
+            flush_to_disk(temporary)
+            temporary.replace(path)
         except OSError as error:  # JAX would say so of every program.
             _say_once(f"Compiled programs are not cached in {path.parent}: {error.strerror}.")
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
+            temporary.unlink(missing_ok=True)
         return len(content)
 
 
 def _without_scheme(part: str | os.PathLike[str]) -> str:
     return os.fspath(part).removeprefix(_SCHEME)
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
-
-
-def _content(path: Path) -> bytes:
-    """Raises:
-    ValueError: if the file is not as it was written.
-    """
-    size = hashlib.sha256().digest_size
-    whole = path.read_bytes()
-    content = whole[:-size]
-    if _digest(content) != whole[-size:]:
-        raise ValueError(f"{path} is not as it was written.")
-    return content
 
 
 _say_once = functools.cache(say)

@@ -2,7 +2,7 @@
 
 The folder's name is a hash of the inputs (the text's fingerprint, the tokenizer, the format), so a
 second start finds it in the time of hashing the input files and the arrays, and a changed input
-never finds an old copy (see `made_once`).
+never finds an old copy (see `make_once`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from pe_jax.data.corpora import Corpus
-from pe_jax.data.made_once import made_once
 from pe_jax.data.tokenizer import load_tokenizer, train_tokenizer
+from pe_jax.disk_cache import make_once
 
 _FORMAT = 2  # Increment it when the arrays or the sentence rule change.
 _BATCH = 20_000  # Sentences per call of the tokenizer: enough for its threads.
@@ -130,7 +130,7 @@ def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Pa
         return load_tokenizer(vocab)
     key = _key("tokenizer", corpus.fingerprint(), str(vocab_size))
     train = lambda: train_tokenizer(_Texts(corpus), vocab_size)
-    folder = made_once(
+    folder = make_once(
         cache_dir / f"tokenizer-{key}", lambda at: train().save(str(at / "tokenizer.json"))
     )
     return load_tokenizer(folder / "tokenizer.json")
@@ -144,7 +144,7 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Tokenized
     """
     key = _key("corpus", corpus.fingerprint(), tokenizer.to_str())
     write = functools.partial(_write, corpus, tokenizer)
-    return TokenizedCorpus(made_once(cache_dir / f"corpus-{key}", write))
+    return TokenizedCorpus(make_once(cache_dir / f"corpus-{key}", write))
 
 
 def _write(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:

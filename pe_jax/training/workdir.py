@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from pe_jax.files import is_remote, read_json, write_text
+from pe_jax.locks import leads_to, lock, process_name
 from pe_jax.schema import flatten
 from pe_jax.training.sharding import host
 
@@ -97,50 +96,37 @@ def occupied(workdir: Path) -> Iterator[Callable[[], None]]:
         return
     workdir.mkdir(parents=True, exist_ok=True)
     path = workdir / "lock"
-    with _opened(workdir) as folder, open(path, "a+", encoding="utf-8") as lock:
-        for each in (folder, lock.fileno()):
-            try:
-                fcntl.flock(each, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.seek(0)
-                raise ValueError(
-                    f"Another run is writing in {workdir}: {lock.read().strip() or 'unknown'}. "
-                    "Wait until it has ended, stop it (it saves, and can be resumed), or give "
-                    "another --workdir."
-                ) from None
-            except OSError:
-                pass  # The file system has no locks, or none of folders.
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        lock.flush()
-        both = {workdir: os.fstat(folder), path: os.fstat(lock.fileno())}
-        yield lambda: _check_the_same(both)
+    with _open_folder(workdir) as folder, open(path, "a+", encoding="utf-8") as file:
+        if not (lock(folder) and lock(file.fileno())):
+            file.seek(0)
+            raise ValueError(
+                f"Another run is writing in {workdir}: {file.read().strip() or 'unknown'}. "
+                "Wait until it has ended, stop it (it saves, and can be resumed), or give "
+                "another --workdir."
+            )
+        file.truncate(0)
+        file.write(f"{process_name()}\n")
+        file.flush()
+
+        def check() -> None:
+            for name, descriptor in ((workdir, folder), (path, file.fileno())):
+                if not leads_to(name, descriptor):
+                    raise OSError(
+                        f"{name} was removed or replaced while this run was writing there, so that "
+                        "another may have begun: nothing more is saved. The same command starts "
+                        "again from what is there."
+                    )
+
+        yield check
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    number = os.open(folder, os.O_RDONLY)
+def _open_folder(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        yield number
+        yield descriptor
     finally:
-        os.close(number)
-
-
-def _check_the_same(before: Mapping[Path, os.stat_result]) -> None:
-    """Raises:
-    OSError: if a path is gone, or leads to something else.
-    """
-    for path, then in before.items():
-        try:
-            same = os.path.samestat(path.stat(), then)
-        except FileNotFoundError:
-            same = False
-        if not same:
-            raise OSError(
-                f"{path} was removed or replaced while this run was writing there, so that another "
-                "may have begun: nothing more is saved. The same command starts again from what is "
-                "there."
-            )
+        os.close(descriptor)
 
 
 def claim(workdir: Path, config: ConfigDict) -> None:

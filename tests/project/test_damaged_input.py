@@ -17,7 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from pe_jax import data
 from pe_jax.console import compile_cache
-from pe_jax.data.made_once import made_once
+from pe_jax.disk_cache import make_once
 from pe_jax.interop import open_checkpoint
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -78,10 +78,10 @@ def with_the_digest_of_a_folder(folder):
     ],
 )
 def test_a_damaged_cache_is_made_again(damage, tmp_path, capsys):
-    folder = made_once(tmp_path / "cached", write)
-    assert made_once(folder, lambda _: pytest.fail("was there")) == folder
+    folder = make_once(tmp_path / "cached", write)
+    assert make_once(folder, lambda _: pytest.fail("was there")) == folder
     damage(folder)
-    made_once(folder, write)
+    make_once(folder, write)
     assert (folder / "a").read_bytes() == bytes(range(200)) and (folder / "b").is_file()
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1 and "made again" in told[0]
@@ -94,7 +94,7 @@ def test_a_failure_leaves_nothing(tmp_path):
         raise ValueError("no text")
 
     with pytest.raises(ValueError, match="no text"):
-        made_once(tmp_path / "cached", fail)
+        make_once(tmp_path / "cached", fail)
     assert not list(tmp_path.iterdir())
 
 
@@ -106,7 +106,7 @@ def test_folders_of_killed_processes_are_swept(tmp_path):
     elsewhere = tmp_path / ".partial-another.host-1-x"
     for folder in (dead, alive, elsewhere):
         folder.mkdir()
-    made_once(tmp_path / "cached", write)
+    make_once(tmp_path / "cached", write)
     assert not dead.exists() and alive.exists() and elsewhere.exists()
 
 
@@ -171,7 +171,8 @@ def test_damaged_programs_are_compiled_again(programs, capsys):
         assert err.count("are not as they were written") == err.count("\n") == told
         sound = {path: path.read_bytes() for path in programs.iterdir()}
         assert sound.keys() == whole.keys()
-        assert all(len(compile_cache._content(path)) > 100 for path in sound)
+        read = [compile_cache.VerifiedPath(f"verified://{path}").read_bytes() for path in sound]
+        assert all(len(content) > 100 for content in read)
 
 
 def test_programs_on_a_full_disk(programs, capsys, monkeypatch):

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from helpers import tiny_run
 
-from pe_jax.data.in_turn import in_turn
-from pe_jax.data.made_once import made_once
+from pe_jax.disk_cache import make_once
+from pe_jax.locks import exclusive
 from pe_jax.tasks import pretraining
 from pe_jax.training import hosts, sharding
 from pe_jax.training.checkpointing import newest_params
@@ -121,11 +121,11 @@ def test_hosts_that_share_a_cache_tokenize_once(tmp_path, capsys):
         assert go_on.wait(10)
 
     with futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(made_once, tmp_path / "corpus", make)
+        first = pool.submit(make_once, tmp_path / "corpus", make)
         assert begun.wait(10)
-        second = pool.submit(made_once, tmp_path / "corpus", lambda _: pytest.fail("made twice"))
+        second = pool.submit(make_once, tmp_path / "corpus", lambda _: pytest.fail("made twice"))
         with pytest.raises(ValueError, match=rf"process {os.getpid()} on .* has been making"):
-            in_turn(tmp_path / "corpus", longest=0).__enter__()
+            exclusive(tmp_path / "corpus", longest=0).__enter__()
         go_on.set()
         assert first.result(10) == second.result(10) == tmp_path / "corpus"
     assert f"Waiting for process {os.getpid()} on " in capsys.readouterr().err
@@ -133,13 +133,13 @@ def test_hosts_that_share_a_cache_tokenize_once(tmp_path, capsys):
 
 
 def test_a_host_that_is_killed_is_not_waited_for(tmp_path):
-    program = "import pathlib, sys, time\nfrom pe_jax.data.in_turn import in_turn\n"
-    program += "with in_turn(pathlib.Path(sys.argv[1])): print('in', flush=True), time.sleep(60)"
+    program = "import pathlib, sys, time\nfrom pe_jax.locks import exclusive\n"
+    program += "with exclusive(pathlib.Path(sys.argv[1])): print('in', flush=True), time.sleep(60)"
     command = [sys.executable, "-c", program, tmp_path / "corpus"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline()
         other.kill()
-    with in_turn(tmp_path / "corpus", longest=5):
+    with exclusive(tmp_path / "corpus", longest=5):
         pass
 
 
