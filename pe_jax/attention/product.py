@@ -2,30 +2,82 @@
 
 Accelerators sum bfloat16 products in float32 anyway. CPUs with bfloat16 units (AMX) use them only
 for products whose result is asked for in float32: asked for bfloat16, XLA widens the operands, and
-in a backward pass it would widen whatever meets a float32 gradient.
+in a backward pass it would widen whatever meets a float32 gradient. So the product is a primitive
+of its own: JAX differentiates it as any bilinear function, forward, backward and to any order, and
+takes its transposes from here, which round what comes back to the dtype of the operand it meets.
 """
 
 from __future__ import annotations
 
 import functools
+import string
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.typing import DTypeLike
 
 from pe_jax.shapes import Array, Float
 
 # Rows of ones: of a product with a single one XLA makes a sum again.
 _ONES = 8
 
+product_p = Primitive("product")
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+
 def product(spec: str, a: Array, b: Array) -> jax.Array:
-    """`jnp.einsum(spec, a, b)` in float32; a gradient is rounded to the dtype of `a` to go back.
+    """Return `jnp.einsum(spec, a, b)` in float32.
+
+    A gradient is rounded to the dtype of the operands before it goes back.
 
     Args:
       spec: letters only, each in two of the three terms at least, as in `"bqd,kd->bqk"`.
       a, b: of one dtype.
     """
+    return product_p.bind(a, b, spec=spec)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def add_row(x: Float[Array, "M N"], row: Float[Array, " N"], dtype: DTypeLike) -> jax.Array:
+    """Return `x + row`, float32.
+
+    The gradient of the row is a sum over rows, computed as a product with ones, as XLA's sum of
+    rows is slow on CPUs and TPUs. Beside other products this one costs nothing.
+
+    Args:
+      x, row: float32.
+      dtype: to which the gradient is rounded before the sum.
+    """
+    return x + row
+
+
+@add_row.defjvp
+def _add_row_jvp(
+    dtype: DTypeLike, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[jax.Array, jax.Array]:
+    dx, drow = tangents
+    rows = jnp.pad(drow[None], ((0, _ONES - 1), (0, 0)))
+    ones = jnp.ones((_ONES, len(dx)), dtype)
+    return add_row(*primals, dtype), dx + product("om,on->mn", ones, rows)
+
+
+def is_product_of_layers(primitive: Primitive, *_: object, spec: str = "", **__: object) -> bool:
+    """Select products without a batch, for `jax.checkpoint(policy=...)`: those of dense layers."""
+    if primitive is not product_p:
+        return False
+    of_a, of_b, of_out = _terms(spec)
+    return not set(of_a) & set(of_b) & set(of_out)
+
+
+def _terms(spec: str) -> tuple[str, str, str]:
+    operands, of_out = spec.split("->")
+    of_a, of_b = operands.split(",")
+    return of_a, of_b, of_out
+
+
+def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
     of_a, of_b, of_out = _terms(spec)
     common = [axis for axis in of_a if axis in of_b and axis in of_out]
     own = [[axis for axis in of if axis in of_out and axis not in common] for of in (of_a, of_b)]
@@ -37,29 +89,34 @@ def product(spec: str, a: Array, b: Array) -> jax.Array:
     return jnp.einsum(f"{first}->{of_out}", out)
 
 
-def row_sum(x: Float[Array, "M N"]) -> Float[Array, " N"]:
-    """The sum over rows, float32, as a product with ones: XLA's sum of rows is slow on CPUs and
-    TPUs, and beside other products this one costs nothing."""
-    return product("om,mn->on", jnp.ones((_ONES, len(x)), x.dtype), x)[0]
-
-
-def _terms(spec: str) -> tuple[str, str, str]:
-    operands, of_out = spec.split("->")
-    of_a, of_b = operands.split(",")
-    return of_a, of_b, of_out
-
-
-def _forward(spec, a, b):
-    return product(spec, a, b), (a, b)
-
-
-def _backward(spec, operands, g):
-    a, b = operands
+def _transpose_a(g, a, b, *, spec):
     of_a, of_b, of_out = _terms(spec)
-    g = g.astype(a.dtype)
-    da = product(f"{of_out},{of_b}->{of_a}", g, b)
-    db = product(f"{of_a},{of_out}->{of_b}", a, g)
-    return da.astype(a.dtype), db.astype(b.dtype)
+    return product(f"{of_out},{of_b}->{of_a}", g.astype(b.dtype), b).astype(a.aval.dtype)
 
 
-product.defvjp(_forward, _backward)
+def _transpose_b(g, a, b, *, spec):
+    of_a, of_b, of_out = _terms(spec)
+    return product(f"{of_a},{of_out}->{of_b}", a, g.astype(a.dtype)).astype(b.aval.dtype)
+
+
+def _batch(
+    operands: Sequence[jax.Array], axes: Sequence[int | None], *, spec: str
+) -> tuple[jax.Array, int]:
+    """Add a letter to the terms of the operands that `jax.vmap` maps, and to the result."""
+    *terms, of_out = _terms(spec)
+    letter = next(letter for letter in string.ascii_letters if letter not in spec)
+    for i, axis in enumerate(axes):
+        if axis is not None:
+            terms[i] = f"{terms[i][:axis]}{letter}{terms[i][axis:]}"
+    return product(f"{terms[0]},{terms[1]}->{letter}{of_out}", *operands), 0
+
+
+def _abstract(a, b, *, spec):
+    return jax.make_jaxpr(functools.partial(_einsum, spec=spec))(a, b).out_avals[0]
+
+
+product_p.def_impl(jax.jit(_einsum, static_argnames="spec"))
+product_p.def_abstract_eval(_abstract)
+ad.defbilinear(product_p, _transpose_a, _transpose_b)
+batching.primitive_batchers[product_p] = _batch
+mlir.register_lowering(product_p, mlir.lower_fun(_einsum, multiple_results=False))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.models import Bert, BertConfig
-from pe_jax.models.module import BertModule
+from pe_jax.models.layers import BertModule
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.training.pytrees import Batch, Params, Sums

@@ -22,9 +22,7 @@ from pe_jax.encodings import (
     embed,
 )
 from pe_jax.models.config import REMAT, BertConfig
-from pe_jax.models.gelu import gelu
-from pe_jax.models.linear import DenseParts, projection
-from pe_jax.models.module import BertModule
+from pe_jax.models.layers import BertModule, DenseParts, gelu, projection
 from pe_jax.shapes import Array, Bool, Float, Int
 
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]

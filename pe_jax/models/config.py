@@ -10,13 +10,14 @@ import jax
 
 from pe_jax import encodings
 from pe_jax.attention.forms import FORMS, PLATFORMS
+from pe_jax.attention.product import is_product_of_layers
 from pe_jax.errors import did_you_mean
 from pe_jax.values import FLAG, Kind, integer, number, one_of
 
 # What a layer keeps for its backward pass: a policy of jax.checkpoint, or all.
 REMAT: dict[str, Callable[..., bool] | None] = {
     "none": None,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": is_product_of_layers,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 

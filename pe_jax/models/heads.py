@@ -13,9 +13,7 @@ import jax.numpy as jnp
 from pe_jax.attention import dropout
 from pe_jax.encodings import Positions
 from pe_jax.models.bert import Bert, Mask
-from pe_jax.models.gelu import gelu
-from pe_jax.models.linear import linear
-from pe_jax.models.module import BertModule
+from pe_jax.models.layers import BertModule, gelu, linear
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -40,7 +38,7 @@ class MaskedLanguageHead(BertModule):
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
         x = self.layer_norm("norm")(gelu(self.dense(self.config.hidden_size, "dense")(x)))
         bias = self.param("bias", nn.initializers.zeros, (embedding.shape[0],))
-        rows = linear(True, x.reshape(-1, x.shape[-1]), embedding.astype(x.dtype), bias)
+        rows = linear(x.reshape(-1, x.shape[-1]), embedding.astype(x.dtype), bias, tied=True)
         return rows.reshape(*x.shape[:-1], -1)
 
 

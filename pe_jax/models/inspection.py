@@ -15,7 +15,7 @@ from pe_jax.encodings import Context, Params, PositionEncoding, Positions, Proje
 from pe_jax.encodings.base import offsets
 from pe_jax.models.bert import Bert, Mask
 from pe_jax.models.config import BertConfig
-from pe_jax.models.linear import projection
+from pe_jax.models.layers import projection
 from pe_jax.shapes import Array, Bool, Float, Int
 
 

@@ -1,5 +1,8 @@
 """`product`: matrix products in float32, whatever the dtype of the operands."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -38,3 +41,29 @@ def test_value_and_gradients_are_those_of_einsum(spec, dtype):
         assert grad.dtype == dtype
         tolerance = 1e-5 if dtype == "float32" else 1e-2  # Gradients are rounded to bfloat16.
         np.testing.assert_allclose(grad.astype(jnp.float32), wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_derivatives_of_every_kind_and_vmap():
+    """Forward mode, second derivatives, and either operand mapped, as of einsum."""
+    rng = np.random.default_rng(0)
+    a, b = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 2, 4), (3, 5, 4)))
+    loss = lambda dot, a, b: (dot(a, b) ** 3).sum()
+    ours = functools.partial(loss, functools.partial(product, "qd,kd->qk"))
+    formula = functools.partial(loss, lambda a, b: jnp.einsum("qd,kd->qk", a, b))
+
+    def numbers(loss, a, b):
+        slope = jax.jvp(loss, (a[0], b[0]), (a[1], b[1]))
+        bend = jax.jvp(jax.grad(loss, argnums=(0, 1)), (a[0], b[0]), (a[1], b[1]))
+        mapped = [
+            jax.vmap(jax.value_and_grad(loss), axes)(
+                *(x if axis == 0 else x[0] for x, axis in zip((a, b), axes, strict=True))
+            )
+            for axes in ((0, None), (None, 0), (0, 0))
+        ]
+        return slope, bend, mapped
+
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-3),
+        jax.jit(functools.partial(numbers, ours))(a, b),
+        jax.jit(functools.partial(numbers, formula))(a, b),
+    )

@@ -15,8 +15,7 @@ from helpers.compiled import value_and_pullback
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset
-from pe_jax.models.gelu import gelu
-from pe_jax.models.linear import Dense, DenseParts, linear
+from pe_jax.models.layers import Dense, DenseParts, gelu, linear
 
 CONFIG = BertConfig(
     vocab_size=11,
@@ -350,6 +349,36 @@ def test_recomputing_takes_less_memory_and_scanning_compiles_one_layer():
     assert temporaries(recomputed) < 0.7 * temporaries(scanned)
 
 
+def test_forward_mode_and_hessians_of_the_plain_form():
+    """`jax.jvp` is the product with the gradient; `jax.hessian` that of a forward-over-reverse."""
+    config = dataclasses.replace(CONFIG, position="learned_relative(clip=3)", attention="naive")
+    model = Bert(config)
+    inputs = tokens(length=4)
+    params = jax.jit(model.init)(jax.random.key(0), inputs)["params"]
+    loss = lambda params: (model.apply({"params": params}, inputs) ** 3).sum()
+    direction = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
+    dot = lambda a, b: sum(map(jnp.vdot, jax.tree.leaves(a), jax.tree.leaves(b)))
+
+    def differentiate(params, direction):
+        gradient, product = jax.jvp(jax.grad(loss), (params,), (direction,))
+        slope = jax.jvp(loss, (params,), (direction,))[1]
+        bend = jax.jvp(lambda p: jax.jvp(loss, (p,), (direction,))[1], (params,), (direction,))[1]
+        return slope, dot(gradient, direction), bend, dot(product, direction)
+
+    slope, of_gradient, bend, of_product = jax.jit(differentiate)(params, direction)
+    np.testing.assert_allclose(slope, of_gradient, rtol=1e-4)
+    np.testing.assert_allclose(bend, of_product, rtol=1e-4)
+
+    def of_table(table):
+        return loss({**params, "position": {"learned_relative": {"table": table}}})
+
+    table = params["position"]["learned_relative"]["table"]
+    to = direction["position"]["learned_relative"]["table"]
+    hessian = jax.jit(jax.hessian(of_table))(table)
+    product = jax.jit(lambda t: jax.jvp(jax.grad(of_table), (t,), (to,))[1])(table)
+    np.testing.assert_allclose(jnp.tensordot(hessian, to), product, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_linear_against_the_formula(tied, dtype):
@@ -358,7 +387,7 @@ def test_linear_against_the_formula(tied, dtype):
     kernel, bias = rng.normal(size=(5, 3)), rng.normal(size=3)
     x, kernel = (np.asarray(jnp.asarray(a, dtype), np.float64) for a in (x, kernel))
     given = jnp.asarray(kernel.T if tied else kernel, dtype)
-    call = lambda x, kernel, bias: linear(tied, x, kernel, bias)
+    call = functools.partial(linear, tied=tied)
     args = jnp.asarray(x, dtype), given, jnp.asarray(bias, jnp.float32)
     out, (dx, dkernel, dbias) = value_and_pullback(call, args, jnp.asarray(g, jnp.float32))
     near = dict(rtol=1e-5, atol=1e-5) if dtype == jnp.float32 else dict(rtol=0.02, atol=0.06)

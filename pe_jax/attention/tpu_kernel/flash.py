@@ -56,7 +56,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from pe_jax.attention.product import row_sum
+from pe_jax.attention.product import add_row
 from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import MASKED
@@ -344,19 +344,9 @@ def _lay_out_rows(
 
 def _plus_row(v: Float[Array, "B Lk H d"], row: Float[Array, "#H d"]) -> jax.Array:
     """`v + row`, by rows, as the projection gives them: there XLA adds it on its way out."""
-    heads = jnp.broadcast_to(row, v.shape[2:]).reshape(-1)
-    return _add_row(v.reshape(-1, len(heads)), heads).reshape(v.shape)
-
-
-@jax.custom_vjp
-def _add_row(x: Float[Array, "M N"], row: Float[Array, " N"]) -> jax.Array:
-    return (x.astype(jnp.float32) + row.astype(jnp.float32)).astype(x.dtype)
-
-
-_add_row.defvjp(
-    lambda x, row: (_add_row(x, row), row),
-    lambda row, g: (g, row_sum(g).astype(row.dtype)),
-)
+    heads = jnp.broadcast_to(row, v.shape[2:]).reshape(-1).astype(jnp.float32)
+    wide = add_row(v.reshape(-1, len(heads)).astype(jnp.float32), heads, v.dtype)
+    return wide.astype(v.dtype).reshape(v.shape)
 
 
 # --- gradients and devices ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Dense layers: a product and a bias, the backward pass written out."""
+"""Layers of BERT: dense layers, GELU, and what its modules have in common."""
 
 from __future__ import annotations
 
@@ -9,36 +9,45 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from pe_jax.attention.product import product, row_sum
+from pe_jax.attention.product import add_row, product
 from pe_jax.encodings import Params
+from pe_jax.models.config import BertConfig
 from pe_jax.shapes import Array, Float
 
-_SPEC = {False: "mk,kn->mn", True: "mk,nk->mn"}
 
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def linear(
-    tied: bool, x: Float[Array, "M K"], kernel: Float[Array, "#K N"], bias: Float[Array, " N"]
+    x: Float[Array, "M K"],
+    kernel: Float[Array, "#K N"],
+    bias: Float[Array, " N"],
+    *,
+    tied: bool = False,
 ) -> Float[Array, "M N"]:
-    """x·kernel + bias in float32; the gradient that comes back is rounded to the dtype of `x`.
+    """Return x·kernel + bias in float32; gradients are rounded to the dtype of `x` to go back.
 
     Args:
-      tied: the kernel is `[N, K]`, as an embedding is that serves as the output layer.
       kernel: in the dtype of `x`.
       bias: float32.
+      tied: the kernel is `[N, K]`, as an embedding is that serves as the output layer.
     """
-    return product(_SPEC[tied], x, kernel) + bias
+    return add_row(product("mk,nk->mn" if tied else "mk,kn->mn", x, kernel), bias, x.dtype)
 
 
-def _backward(tied, operands, g):
-    x, kernel = operands
-    g = g.astype(x.dtype)
-    _, transpose = jax.vjp(functools.partial(product, _SPEC[tied]), x, kernel)
-    return *transpose(g.astype(jnp.float32)), row_sum(g)
+def gelu(x: Float[Array, "*B N"]) -> Float[Array, "*B N"]:
+    """The exact GELU, x·Φ(x), of the original BERT (Hendrycks & Gimpel 2016); float32 inside."""
+    # Rows in one axis, as the products before and after have them: with the axes of a batch XLA
+    # keeps a float32 copy in another layout on TPUs.
+    return _gelu_of_rows(x.reshape(-1, x.shape[-1])).reshape(x.shape)
 
 
-linear.defvjp(lambda tied, x, kernel, bias: (linear(tied, x, kernel, bias), (x, kernel)), _backward)
+# Kept for the backward pass is the input alone, in its own dtype: erf is cheaper to compute again
+# than its float32 values are to keep.
+@functools.partial(jax.checkpoint, prevent_cse=False)
+def _gelu_of_rows(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    x32 = x.astype(jnp.float32)
+    below = 0.5 * (1.0 + jax.lax.erf(x32 * np.float32(0.5**0.5)))
+    return (x32 * below).astype(x.dtype)
 
 
 class Dense(nn.Module):
@@ -57,8 +66,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        inner = x.shape[x.ndim - self.axes :]
-        kernel, bias = self.parameters(inner)
+        kernel, bias = self.parameters(x.shape[x.ndim - self.axes :])
         return _dense(x.astype(self.dtype), kernel, bias)
 
     @nn.nowrap
@@ -81,8 +89,10 @@ class DenseParts(Dense):
         kernel, bias = self.parameters(x.shape[-1:])
         x, parts = x.astype(self.dtype), self.features[0]
         return tuple(
-            _dense(x, one.squeeze(1), own.squeeze(0))
-            for one, own in zip(jnp.split(kernel, parts, axis=1), jnp.split(bias, parts))
+            _dense(x, part_kernel.squeeze(1), part_bias.squeeze(0))
+            for part_kernel, part_bias in zip(
+                jnp.split(kernel, parts, axis=1), jnp.split(bias, parts), strict=True
+            )
         )
 
 
@@ -91,7 +101,7 @@ def _dense(x: Array, kernel: Array, bias: Array) -> jax.Array:
     outer = x.shape[: x.ndim - (kernel.ndim - bias.ndim)]
     rows = x.reshape(math.prod(outer), -1)
     kernel = kernel.astype(x.dtype).reshape(rows.shape[1], -1)
-    out = linear(False, rows, kernel, bias.reshape(-1)).astype(x.dtype)
+    out = linear(rows, kernel, bias.reshape(-1)).astype(x.dtype)
     return out.reshape(*outer, *bias.shape)
 
 
@@ -107,3 +117,37 @@ def projection(params: Params, part: int) -> Callable[[Array], jax.Array]:
         return jnp.einsum("...d,dhe->...he", x, kernel.astype(x.dtype)) + bias.astype(x.dtype)
 
     return project
+
+
+class BertModule(nn.Module):
+    """A module of BERT: the sizes, and layers made the same way in all of them."""
+
+    config: BertConfig
+
+    def dense(
+        self,
+        features: int | tuple[int, ...],
+        name: str,
+        axes: int = 1,
+        kind: type[Dense] = Dense,
+    ):
+        return kind(
+            features if isinstance(features, tuple) else (features,),
+            dtype=jnp.dtype(self.config.dtype),
+            stddev=self.config.initializer_stddev,
+            axes=axes,
+            name=name,
+        )
+
+    def layer_norm(self, name: str):
+        return nn.LayerNorm(
+            epsilon=self.config.layer_norm_epsilon, dtype=jnp.dtype(self.config.dtype), name=name
+        )
+
+    def embedding(self, rows: int, name: str):
+        return nn.Embed(
+            rows,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_stddev),
+            name=name,
+        )
