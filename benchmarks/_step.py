@@ -12,9 +12,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import jax
 import numpy as np
 
-from pe_jax.configs import defaults
-from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.pretraining import Program, make_program
+from pe_jax.configs.training import PretrainingConfig
+from pe_jax.models.config import from_config
+from pe_jax.schema import changed
+from pe_jax.tasks.pretraining import make_program
+from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 
 
@@ -29,15 +31,15 @@ class Step(NamedTuple):
 
 def make_step(arrays: dict[str, np.ndarray], model: dict[str, Any], **optimizer: Any) -> Step:
     """The step on a batch of such shapes; `model` and `optimizer` are keys of the config."""
-    config = defaults.pretraining()
-    config.optimizer.update(optimizer)
-    config.model.update({k: v for k, v in model.items() if k != "vocab_size"})
+    values = {f"optimizer.{name}": value for name, value in optimizer.items()}
+    values |= {f"model.{name}": value for name, value in model.items() if name != "vocab_size"}
+    config = changed(PretrainingConfig(), values)
     mesh = sharding.data_mesh(jax.devices()[:1])
-    bert = model_config(config, vocab_size=model["vocab_size"])
+    bert = from_config(config.model, vocab_size=model["vocab_size"])
     # So many steps that the learning rate stays where it is for the time of a benchmark.
     program = make_program(config, mesh, bert, steps=10**6)
     batch = sharding.to_global(arrays, sharding.by_rows(mesh))
-    return Step(program, program.train_step(config.stage1), program.init(), batch)
+    return Step(program, program.train_step(), program.init(), batch)
 
 
 def make_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:

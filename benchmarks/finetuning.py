@@ -23,6 +23,8 @@ import numpy as np
 from absl import app, flags
 
 from pe_jax.configs import glue
+from pe_jax.configs.training import FinetuningConfig
+from pe_jax.schema import from_values
 from pe_jax.tasks import finetuning as experiments
 from pe_jax.training import sharding
 
@@ -55,8 +57,11 @@ class Side:
         config.model.dtype, config.resize = _DTYPE.value, "interpolate"
         config.steps = 10**6
         with mock.patch.object(sharding, "in_turn", return_value=in_turn):
-            self._experiment = experiments.build(experiments.resolve(config), Path("unused"))
-        self._state = self._experiment.init()
+            self._experiment = experiments.build(
+                experiments.resolve(from_values(config, [FinetuningConfig])), Path("unused")
+            )
+            self._train_step = self._experiment.program.train_step()
+        self._state = self._experiment.program.init()
         self._step = 0
         source = self._experiment.batches
         first = {source[n]["tokens"].shape[-1]: n for n in range(source.steps_per_epoch)}
@@ -68,10 +73,8 @@ class Side:
         return self._experiment.batches[self._step - 1]
 
     def _run(self, batch) -> None:
-        placed = sharding.by_seeds_and_rows(self._experiment.mesh)
-        self._state, metrics = self._experiment.train_step(
-            self._state, sharding.to_global(batch, placed)
-        )
+        placed = self._experiment.program.batch_sharding
+        self._state, metrics = self._train_step(self._state, sharding.to_global(batch, placed))
         jax.block_until_ready(metrics)
 
     def round(self) -> Rates:

@@ -20,6 +20,8 @@ import jax
 from absl import app, flags
 from ml_collections import config_flags
 
+from pe_jax.configs.training import PretrainingConfig
+from pe_jax.schema import from_values
 from pe_jax.tasks import pretraining
 from pe_jax.training import sharding
 
@@ -39,11 +41,12 @@ def per_second(rows: int, once) -> float:
 
 
 def main(_) -> None:
-    experiment = pretraining.build(_CONFIG.value)
+    experiment = pretraining.build(from_values(_CONFIG.value, [PretrainingConfig]))
+    program = experiment.program
     results: list[dict] = []
     for stage in experiment.stages:
-        state = experiment.init()
-        batch = sharding.to_global(next(iter(stage.batches)), sharding.by_rows(experiment.mesh))
+        state = program.init()
+        batch = sharding.to_global(next(iter(stage.batches)), sharding.by_rows(program.mesh))
 
         def step(stage=stage, batch=batch):
             nonlocal state
@@ -70,7 +73,7 @@ def main(_) -> None:
         )
         row = results[-1]
         print(
-            f"{stage.name}, {experiment.model.position}: "
+            f"{stage.name}, {program.model.position}: "
             f"pipeline {row['pipeline_examples_per_second']:,.0f} examples/s, "
             f"step {row['step_examples_per_second']:,.0f} examples/s, ratio {row['ratio']:.1f}"
         )

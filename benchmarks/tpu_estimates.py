@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from absl import app, flags
 
 from pe_jax import encodings
-from pe_jax.configs import defaults
+from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.training import PretrainingConfig, StageConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import Progress, say
 from pe_jax.tpu.stage_estimate import estimate_stage
@@ -47,13 +48,19 @@ REFERENCE = "learned_absolute"
 def compile_one(key: dict) -> dict:
     """The costs of a step, as numbers."""
     chips = make_slice(key["topology"])
-    config = defaults.pretraining()
-    config.model.update(size=key["size"], position=key["encoding"], dtype="bfloat16")
-    config.model.scan_layers = key.get("scan_layers", False)
-    config.model.max_length = max(512, key["length"])
-    stage = config.stage1
-    stage.update(length=key["length"], batch_size=key["rows"] * chips.mesh.size)
-    stage.max_predictions = math.ceil(config.data.mask_rate * key["length"])
+    model = ModelConfig(
+        size=key["size"],
+        position=key["encoding"],
+        dtype="bfloat16",
+        scan_layers=key.get("scan_layers", False),
+        max_length=max(512, key["length"]),
+    )
+    config = PretrainingConfig(model=model)
+    stage = StageConfig(
+        length=key["length"],
+        batch_size=key["rows"] * chips.mesh.size,
+        max_predictions=math.ceil(config.data.mask_rate * key["length"]),
+    )
     return dataclasses.asdict(estimate_stage(config, stage, chips))
 
 

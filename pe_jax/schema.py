@@ -1,85 +1,147 @@
-"""Schemas of configs: for each key a kind of value, and how values of several keys relate."""
+"""Typed configs: frozen dataclasses that state and check everything about their keys.
+
+    @dataclasses.dataclass(frozen=True)
+    class StageConfig(Config):
+        length: int = key(128, integer(8, 10**6), "Tokens of an input.")
+        steps: int = key(0, integer(0, 10**9))
+
+A key is declared once, as such a field: its default, the values that it accepts, and what `--help`
+says of it. `from_values` reads what a config file or a run's config.json holds into a dataclass;
+`config_dict` gives a config file the defaults that it changes. Nothing here imports JAX.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ml_collections import ConfigDict
+import numpy as np
 
 from pe_jax.values import Kind, one_of, shown
 
-
-class Relation(NamedTuple):
-    """A condition on the values of several keys.
-
-    Attributes:
-      keys: dotted.
-      holds: `holds(*values of keys)`; called only where each value by itself is right.
-      says: what should hold, and the way out, where it does not.
-    """
-
-    keys: tuple[str, ...]
-    holds: Callable[..., bool]
-    says: str
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
 
 
-class Schema(NamedTuple):
-    """What a config of one task may hold.
-
-    Attributes:
-      kinds: by dotted key; a config has all of these keys.
-      relations: checked in order, once all values are right by themselves.
-      filled_in: keys that a config has only after it was resolved.
-    """
-
-    kinds: Mapping[str, Kind]
-    relations: tuple[Relation, ...] = ()
-    filled_in: Mapping[str, Kind] = {}
-
-
-def within(name: str, kinds: Mapping[str, Kind]) -> dict[str, Kind]:
-    """`kinds` as those of a config's part."""
-    return {f"{name}.{key}": kind for key, kind in kinds.items()}
-
-
-def check(config: ConfigDict, schemas: Mapping[str, Schema], otherwise: str = "") -> None:
-    """Checks every key and value of a config.
+def key(default: Any, kind: Kind, description: str = "", *, internal: bool = False) -> Any:
+    """A field of a `Config`.
 
     Args:
-      schemas: by `config.task`.
-      otherwise: the way out for another task.
+      default: a value, or a function that returns it.
+      kind: the values that are accepted.
+      internal: config files have no such key; a run fills it in, and its config.json has it.
+    """
+    metadata = {"kind": kind, "description": description, "internal": internal}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def part(config: type[Config], **defaults: Any) -> Any:
+    """A field of a `Config` that is a `Config` itself.
+
+    Args:
+      defaults: of keys that have other ones here.
+    """
+    make = functools.partial(config, **defaults)
+    metadata = {"part": config, "defaults": defaults, "internal": False}
+    return dataclasses.field(default_factory=make, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Base of all configs. Creating one checks each value, then how values of several keys relate.
 
     Raises:
-      ValueError: in one line, for a key that is unknown or missing, or a value that is not of its
-        key's kind or does not fit others; the message names key, value and what is right.
+      ValueError: in one line that begins with the name of a key.
     """
-    if not hasattr(config, "to_dict"):  # Where the file is missing this raises an OSError.
-        raise ValueError(f"A config file's get_config() returns a ConfigDict, got {shown(config)}.")
-    task = config.get("task")
-    if fault := one_of(schemas).fault(task):
-        raise ValueError(f"config.task {fault}{otherwise}")
-    schema = schemas[task]
-    values = flatten(config.to_dict())
-    del values["task"]
-    known = {**schema.filled_in, **schema.kinds}
-    for key in values:
-        if key not in known:
-            raise ValueError(unknown_key(key, schema.kinds, f"the task {task!r}"))
-    for key, kind in schema.kinds.items():
-        if key not in values:
-            raise ValueError(
-                f"config.{key} is missing: it is {kind.wanted}. configs/ has every key's default."
-            )
-    for key, value in values.items():
-        if fault := known[key].fault(value):
-            raise ValueError(f"config.{key} {fault}")
-    for relation in schema.relations:
-        own = [values[key] for key in relation.keys]
-        if not relation.holds(*own):
-            got = ", ".join(f"config.{k}={shown(v)}" for k, v in zip(relation.keys, own))
-            raise ValueError(f"{relation.says} Got {got}.")
+
+    TASKS: ClassVar[tuple[str, ...]] = ()  # The values of `config.task` that this class is for.
+
+    def __post_init__(self) -> None:
+        for name, kind in kinds(type(self)).items():
+            value = getattr(self, name)
+            if fault := kind.fault(value):
+                raise ValueError(f"{name} {fault}")
+            if isinstance(value, list | np.generic):  # As JSON, and as NumPy, have them.
+                plain = tuple(value) if isinstance(value, list) else value.item()
+                object.__setattr__(self, name, plain)
+        for fault in self.faults():
+            raise ValueError(fault)
+
+    def faults(self) -> Iterator[str]:
+        """Yields what is wrong with values that are right by themselves: a line that begins with
+        the name of a key."""
+        return iter(())
+
+
+C = TypeVar("C", bound=Config)
+
+
+def kinds(config: type[Config]) -> dict[str, Kind]:
+    """The kind of value of each key, parts left out."""
+    fields = dataclasses.fields(config)
+    return {field.name: field.metadata["kind"] for field in fields if "kind" in field.metadata}
+
+
+def fields_of(
+    config: type[Config], prefix: str = ""
+) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """Each key of a config and of its parts, dotted, with its field."""
+    for field in dataclasses.fields(config):
+        yield f"{prefix}{field.name}", field
+        if "part" in field.metadata:
+            yield from fields_of(field.metadata["part"], f"{prefix}{field.name}.")
+
+
+def keys(config: type[Config], *, internal: bool = False) -> list[str]:
+    """The dotted names of what a config file sets; with `internal`, of what runs fill in too."""
+    return [
+        name
+        for name, field in fields_of(config)
+        if "kind" in field.metadata and (internal or not field.metadata["internal"])
+    ]
+
+
+def opened(config: type[C], names: Sequence[str]) -> type[C]:
+    """A variant of a class whose keys are all None by default, which leaves them open.
+
+    Args:
+      names: the keys that config files have; the others are internal.
+    """
+    fields = []
+    for field in dataclasses.fields(config):
+        kind = field.metadata["kind"]
+        open_kind = kind._replace(
+            describe=lambda kind=kind: f"{kind.describe()}, or None",
+            accepts=lambda value, kind=kind: value is None or kind.accepts(value),
+        )
+        metadata = {**field.metadata, "kind": open_kind, "internal": field.name not in names}
+        fields.append((field.name, Any, dataclasses.field(default=None, metadata=metadata)))
+    name = f"Open{config.__name__}"
+    return dataclasses.make_dataclass(name, fields, bases=(config,), frozen=True)
+
+
+def changed(config: C, values: Mapping[str, Any]) -> C:
+    """A copy with other values of some keys, dotted: `changed(config, {"data.length": 64})`.
+
+    Raises:
+      ValueError: for values that are not right.
+    """
+    arguments: dict[str, Any] = {}
+    of_parts: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        if rest:
+            of_parts.setdefault(first, {})[rest] = value
+        else:
+            arguments[first] = value
+    for name, inner in of_parts.items():
+        arguments[name] = changed(getattr(config, name), inner)
+    return dataclasses.replace(config, **arguments)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -91,9 +153,106 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def as_dict(config: Config) -> dict[str, Any]:
+    """Nested dicts of the values of a config, as config.json has them; `from_values` reads them."""
+    values = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, Config):
+            values[field.name] = as_dict(value)
+        elif not (field.metadata["internal"] and value == field.default):
+            values[field.name] = value
+    return values
+
+
+def values_of(config: Config) -> dict[str, Any]:
+    """The values of a config by dotted key."""
+    return flatten(as_dict(config))
+
+
+def config_dict(config: type[Config], **defaults: Any) -> ConfigDict:
+    """The keys of a class as config files and flags change them; nothing is checked yet.
+
+    Args:
+      defaults: of keys that have other ones here.
+    """
+    from ml_collections import ConfigDict
+    from ml_collections.config_dict import placeholder
+
+    values = ConfigDict()
+    for field in dataclasses.fields(config):
+        metadata = field.metadata
+        if "part" in metadata:
+            values[field.name] = config_dict(metadata["part"], **metadata["defaults"])
+        elif not metadata["internal"]:
+            value = defaults.get(field.name, field.default)
+            if value is dataclasses.MISSING:
+                value = field.default_factory()  # type: ignore[operator]
+            values[field.name] = placeholder(metadata["kind"].type) if value is None else value
+    return values
+
+
+def class_for(task: object, classes: Iterable[type[C]], way_out: str = "") -> type[C]:
+    """The class of configs whose `config.task` is `task`.
+
+    Raises:
+      ValueError: if there is none; the message lists the known tasks, then `way_out`.
+    """
+    by_task = {name: each for each in classes for name in each.TASKS}
+    if fault := one_of(by_task).fault(task):
+        raise ValueError(f"config.task {fault}{way_out}")
+    assert isinstance(task, str)
+    return by_task[task]
+
+
+def from_values(values: Any, classes: Iterable[type[C]], way_out: str = "") -> C:
+    """The typed config of a ConfigDict, or of the dict that a config.json holds.
+
+    Args:
+      classes: the classes it may be of; `config.task` tells which.
+      way_out: for a config of another task, what to do.
+
+    Raises:
+      ValueError: in one line, for a key that is unknown or missing, or a value that is not of its
+        key's kind or does not fit others; the message names key, value and what is right.
+    """
+    if hasattr(values, "to_dict"):
+        values = values.to_dict()
+    if not isinstance(values, Mapping):  # Where the file is missing this raises an OSError.
+        raise ValueError(f"A config file's get_config() returns a ConfigDict, got {shown(values)}.")
+    config = class_for(values.get("task"), classes, way_out)
+    known = keys(config, internal=True)
+    for name in flatten(values):
+        if name not in known:
+            others = [other for other in keys(config) if other != "task"]
+            raise ValueError(unknown_key(name, others, f"the task {values['task']!r}"))
+    return _build(config, values, "config")
+
+
+def _build(config: type[C], values: Mapping[str, Any], path: str) -> C:
+    arguments = {}
+    for field in dataclasses.fields(config):
+        name = f"{path}.{field.name}"
+        if field.name not in values:
+            if field.metadata.get("internal"):
+                continue
+            wanted = field.metadata["kind"].describe() if "kind" in field.metadata else "a part"
+            raise ValueError(
+                f"{name} is missing: it is {wanted}. configs/ has every key's default."
+            )
+        value = values[field.name]
+        if "part" in field.metadata:
+            value = _build(field.metadata["part"], value, name)
+        arguments[field.name] = value
+    try:
+        return config(**arguments)
+    except ValueError as error:
+        raise ValueError(f"{path}.{error}") from None
+
+
 def unknown_key(key: str, known: Iterable[str], of: str) -> str:
-    """The message for a key that is not known, with keys that are near: in their last name,
-    wherever they are, or as a whole."""
+    """The message for a key that is not known, with close matches: of its last name, wherever they
+    are, or of the whole."""
     every = list(known)
     inner = [f"config.{name}" for name in every if name.startswith(f"{key}.")]
     if inner:

@@ -1,14 +1,16 @@
 """Kinds of values as data: what each accepts, and the words for it in an error.
 
-Configs, `BertConfig` and the config.json of published models state their values in these.
+Configs, `BertConfig` and the config.json of published models state their values in these. Nothing
+here imports JAX: `--help` reads the configs.
 """
 
 from __future__ import annotations
 
 import math
+import pkgutil
 import reprlib
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -24,12 +26,14 @@ class Kind(NamedTuple):
     """A kind of values.
 
     Attributes:
-      wanted: what it is, to go on after "is": "an integer from 1 to 10".
+      type: Python's type of a value, for flags.
+      describe: `describe()`, to go on after "is": "an integer from 1 to 10".
       accepts: whether a value is one; takes any object, raises nothing.
       hint: the nearest right value or the way out, a sentence that begins with a space, or nothing.
     """
 
-    wanted: str
+    type: type
+    describe: Callable[[], str]
     accepts: Callable[[object], bool]
     hint: Callable[[object], str] = _no_hint
 
@@ -38,7 +42,7 @@ class Kind(NamedTuple):
         is."""
         if self.accepts(value):
             return ""
-        return f"is {self.wanted}, got {shown(value)}.{self.hint(value)}"
+        return f"is {self.describe()}, got {shown(value)}.{self.hint(value)}"
 
 
 def shown(value: object) -> str:
@@ -80,7 +84,7 @@ def integer(least: int, most: int) -> Kind:
     def accepts(value: object) -> bool:
         return _is_integer(value) and least <= value <= most
 
-    return Kind(f"an integer from {least:,} to {most:,}", accepts, hint)
+    return Kind(int, lambda: f"an integer from {least:,} to {most:,}", accepts, hint)
 
 
 def number(least: float, most: float, ends: str = "[]") -> Kind:
@@ -95,54 +99,78 @@ def number(least: float, most: float, ends: str = "[]") -> Kind:
             return False
         return (ends[0] == "[" or value > least) and (ends[1] == "]" or value < most)
 
-    return Kind(f"a number in {ends[0]}{least:g}, {most:.9g}{ends[1]}", accepts, _without_quotes)
+    def describe() -> str:
+        return f"a number in {ends[0]}{least:g}, {most:.9g}{ends[1]}"
+
+    return Kind(float, describe, accepts, _without_quotes)
 
 
-def one_of(names: Iterable[str]) -> Kind:
-    """One of several names; an error lists those that are near."""
-    known = tuple(names)
+# Names, or where a module defines them, such as "pe_jax.attention.forms:FORMS". That module is
+# imported when a value is checked: it may need JAX.
+Names: TypeAlias = Iterable[str] | str
+
+
+def _resolve(names: Names) -> tuple[str, ...]:
+    return tuple(pkgutil.resolve_name(names) if isinstance(names, str) else names)
+
+
+def one_of(names: Names, *others: str) -> Kind:
+    """One of several names; an error lists close matches."""
+
+    def known() -> tuple[str, ...]:
+        return (*others, *_resolve(names))
+
     return Kind(
-        f"one of {', '.join(name or repr(name) for name in known)}",
-        lambda value: isinstance(value, str) and value in known,
-        lambda value: did_you_mean(value, known) if isinstance(value, str) else "",
+        str,
+        lambda: f"one of {', '.join(name or repr(name) for name in known())}",
+        lambda value: isinstance(value, str) and value in known(),
+        lambda value: did_you_mean(value, known()) if isinstance(value, str) else "",
     )
 
 
-def some_of(names: Iterable[str]) -> Kind:
+def some_of(names: Names) -> Kind:
     """Names in a text, separated by commas, or none."""
-    known = tuple(names)
-    split = lambda value: [name.strip() for name in value.split(",") if name.strip()]
-    unknown = lambda value: [name for name in split(value) if name not in known]
+
+    def unknown(value: str) -> list[str]:
+        return [name for name in split_names(value) if name not in _resolve(names)]
 
     def hint(value: object) -> str:
         if not isinstance(value, str):
             return ""
-        return f" Unknown name {unknown(value)[0]!r}.{did_you_mean(unknown(value)[0], known)}"
+        first = unknown(value)[0]
+        return f" Unknown name {first!r}.{did_you_mean(first, _resolve(names))}"
 
     return Kind(
-        f"some of {', '.join(known)}, separated by commas",
+        str,
+        lambda: f"some of {', '.join(_resolve(names))}, separated by commas",
         lambda value: isinstance(value, str) and not unknown(value),
         hint,
     )
 
 
+def split_names(text: str) -> list[str]:
+    """The names in a text, separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def text(way_out: str = "") -> Kind:
     """Any text; with a way out, one that is not empty."""
-    hint = f" {way_out}" if way_out else ""
     return Kind(
-        "a text that is not empty" if way_out else "a text",
+        str,
+        lambda: "a text that is not empty" if way_out else "a text",
         lambda value: isinstance(value, str) and bool(value or not way_out) and "\0" not in value,
-        lambda value: hint,
+        lambda value: f" {way_out}" if way_out else "",
     )
 
 
-FLAG = Kind("True or False", lambda value: isinstance(value, bool | np.bool_))
+FLAG = Kind(bool, lambda: "True or False", lambda value: isinstance(value, bool | np.bool_))
 
 
 def optional(kind: Kind) -> Kind:
     """A value of that kind, or None, which leaves it open."""
     return kind._replace(
-        wanted=f"{kind.wanted}, or None", accepts=lambda value: value is None or kind.accepts(value)
+        describe=lambda: f"{kind.describe()}, or None",
+        accepts=lambda value: value is None or kind.accepts(value),
     )
 
 
@@ -154,13 +182,17 @@ def several(kind: Kind, least: int = 0, most: int = 1_000) -> Kind:
             return False
         return all(map(kind.accepts, value)) and len(set(value)) == len(value)
 
-    return Kind(f"a tuple of {least:,} to {most:,} different values, each {kind.wanted}", accepts)
+    def describe() -> str:
+        return f"a tuple of {least:,} to {most:,} different values, each {kind.describe()}"
+
+    return Kind(tuple, describe, accepts)
 
 
 def pair(kind: Kind) -> Kind:
     """A tuple or list of two values of that kind."""
     return Kind(
-        f"a tuple of two values, each {kind.wanted}",
+        tuple,
+        lambda: f"a tuple of two values, each {kind.describe()}",
         lambda value: (
             isinstance(value, tuple | list) and len(value) == 2 and all(map(kind.accepts, value))
         ),

@@ -15,18 +15,29 @@ from __future__ import annotations
 import glob
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pe_jax.errors import extra
 
 with extra("train", SystemExit):
     from absl import flags
-    from ml_collections import ConfigDict
 
+    from pe_jax.configs.reports import (
+        REPORTS,
+        ExportConfig,
+        LengthGeneralisationConfig,
+        LengthsConfig,
+        PropertiesConfig,
+        SweepConfig,
+        TablesConfig,
+    )
+    from pe_jax.configs.studies import StudyConfig
+    from pe_jax.configs.training import TRAINING, FinetuningConfig
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
     from pe_jax.files import reachable_path, to_path
-    from pe_jax.schema import check
+    from pe_jax.schema import Config, from_values
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -86,7 +97,6 @@ def _scores() -> tuple[str, Path]:
     from pe_jax.reports.comparison import compare
     from pe_jax.reports.pretraining_report import report_pretraining
     from pe_jax.reports.rescoring import rescore
-    from pe_jax.tasks.finetuning import TASKS
     from pe_jax.training.workdir import load_config
 
     if bool(_WORKDIR.value) == bool(_RUNS.value):
@@ -94,29 +104,29 @@ def _scores() -> tuple[str, Path]:
     out, folders = _out("report"), _run_folders()
     if _RUNS.value:
         return compare(folders, out), out
-    if load_config(folders[0]).task in TASKS:
+    if isinstance(load_config(folders[0], *TRAINING), FinetuningConfig):
         return rescore(folders[0], out), out
     return report_pretraining(folders[0], out).text, out
 
 
-def _length_generalisation(config: ConfigDict) -> tuple[str, Path]:
+def _length_generalisation(config: LengthGeneralisationConfig) -> tuple[str, Path]:
     from pe_jax.reports.length_generalisation import length_generalisation
 
     out = _out("length_generalisation")
     return length_generalisation(_names(), config, out), out
 
 
-def _lengths(config: ConfigDict) -> tuple[str, Path]:
+def _lengths(config: LengthsConfig) -> tuple[str, Path]:
     """A fine-tuned run on inputs of other lengths."""
     from pe_jax.reports.rescoring import rescore
 
     out = _out("lengths")
     if not _WORKDIR.value:
         raise ValueError("Whose scores by length? Give --workdir=RUN, a fine-tuned run.")
-    return rescore(_run_folders()[0], out, tuple(config.lengths), config.resize), out
+    return rescore(_run_folders()[0], out, config.lengths, config.resize), out
 
 
-def _properties(config: ConfigDict) -> tuple[str, Path]:
+def _properties(config: PropertiesConfig) -> tuple[str, Path]:
     from pe_jax.reports.property_report import subjects as kinds
     from pe_jax.reports.property_report.report import measure_properties
 
@@ -132,21 +142,21 @@ def _properties(config: ConfigDict) -> tuple[str, Path]:
     return measure_properties(subjects, config, out), out
 
 
-def _sweep(config: ConfigDict) -> tuple[str, Path]:
+def _sweep(config: SweepConfig) -> tuple[str, Path]:
     from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
 
     out = _out("sweep")
     return sweep_sinusoids(config, out), out
 
 
-def _tables(config: ConfigDict) -> tuple[str, Path]:
+def _tables(config: TablesConfig) -> tuple[str, Path]:
     from pe_jax.reports.paper_tables import write_tables
 
     out = _out("tables")
     return write_tables(_run_folders(), config, out), out
 
 
-def _export(config: ConfigDict) -> tuple[str, Path]:
+def _export(config: ExportConfig) -> tuple[str, Path]:
     from pe_jax.reports.run_export import export
 
     out = _out("export")
@@ -155,7 +165,7 @@ def _export(config: ConfigDict) -> tuple[str, Path]:
     return export(_run_folders()[0], out, config.seed), out
 
 
-def _study(config: ConfigDict) -> tuple[str, Path]:
+def _study(config: StudyConfig) -> tuple[str, Path]:
     """The page of a study; its config is the one that it was made with."""
     from pe_jax.configs import study as shipped
     from pe_jax.study.report import report
@@ -164,12 +174,12 @@ def _study(config: ConfigDict) -> tuple[str, Path]:
     if not _WORKDIR.value:
         raise ValueError("Which study? Give --workdir=S, of train.py --config=configs/study.py.")
     folder = reachable_path(_WORKDIR.value)
-    if config.to_dict() != shipped.get_config().to_dict():
+    if config != from_values(shipped.get_config(), [StudyConfig]):
         raise ValueError(f"The settings of a study are those in {folder}: give no --config.KEY.")
     return report(folder, out), out
 
 
-EVALUATIONS: dict[str, Callable[[ConfigDict], tuple[str, Path]]] = {
+EVALUATIONS: dict[str, Callable[[Any], tuple[str, Path]]] = {
     "export": _export,
     "length_generalisation": _length_generalisation,
     "lengths": _lengths,
@@ -181,13 +191,13 @@ EVALUATIONS: dict[str, Callable[[ConfigDict], tuple[str, Path]]] = {
 
 
 def evaluate() -> None:
-    config = _CONFIG.value
-    if config is not None:
-        from pe_jax.reports.report_schemas import REPORTS
-        from pe_jax.study.study_schema import STUDY
-
-        check(config, REPORTS | STUDY, " For the scores of a run give no --config.")
-    text, out = _scores() if config is None else EVALUATIONS[config.task](config)
+    if _CONFIG.value is None:
+        text, out = _scores()
+    else:
+        classes: list[type[Config]] = [*REPORTS, StudyConfig]
+        way_out = " For the scores of a run give no --config."
+        config = from_values(_CONFIG.value, classes, way_out)
+        text, out = EVALUATIONS[_CONFIG.value.task](config)
     print(for_terminal(text))
     print(f"Written to {out}")
 

@@ -9,20 +9,20 @@ train.py --config=... --workdir=gs://... --coordinator=auto       (on each host 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from pe_jax.errors import extra
 
 with extra("train", SystemExit):
     from absl import flags
-    from ml_collections import ConfigDict
 
+    from pe_jax.configs.studies import StudyConfig
+    from pe_jax.configs.training import TRAINING, FinetuningConfig, PretrainingConfig, Training
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
     from pe_jax.console.terminal import be_quiet, say
-    from pe_jax.schema import check, flatten
+    from pe_jax.schema import from_values, values_of
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -71,7 +71,7 @@ _LOST_AFTER = flags.DEFINE_integer(
 )
 
 
-def _pretrain(config: ConfigDict, folder: Path) -> tuple[str, Path]:
+def _pretrain(config: PretrainingConfig, folder: Path) -> tuple[str, Path]:
     from pe_jax.tasks import pretraining
 
     experiment = pretraining.run(config, folder)
@@ -82,7 +82,7 @@ def _pretrain(config: ConfigDict, folder: Path) -> tuple[str, Path]:
     return report_pretraining(folder, folder / "report", experiment).text, folder / "report"
 
 
-def _finetune(config: ConfigDict, folder: Path) -> tuple[str, Path]:
+def _finetune(config: FinetuningConfig, folder: Path) -> tuple[str, Path]:
     from pe_jax.tasks import finetuning
 
     experiment = finetuning.run(config, folder)
@@ -92,7 +92,7 @@ def _finetune(config: ConfigDict, folder: Path) -> tuple[str, Path]:
     return report_finetuning(experiment, folder), folder
 
 
-def _study(config: ConfigDict, folder: Path) -> tuple[str, Path]:
+def _study(config: StudyConfig, folder: Path) -> tuple[str, Path]:
     from pe_jax import study
 
     make = study.dry_run if _DRY_RUN.value else study.execute
@@ -103,7 +103,7 @@ def _study(config: ConfigDict, folder: Path) -> tuple[str, Path]:
 _OF_EACH_HOST = ("data.cache_dir", "data.workers")
 
 
-def _facts(config: ConfigDict, workdir: str) -> dict[str, str]:
+def _facts(config: Training | StudyConfig, workdir: str) -> dict[str, str]:
     """What all hosts of a run have in common."""
     import flax
     import jax
@@ -114,67 +114,67 @@ def _facts(config: ConfigDict, workdir: str) -> dict[str, str]:
     versions = {one.__name__: one.__version__ for one in (pe_jax, jax, flax, optax)}
     settings = {
         f"config.{key}": repr(value)
-        for key, value in flatten(config.to_dict()).items()
+        for key, value in values_of(config).items()
         if key not in _OF_EACH_HOST
     }
     return {"--workdir": workdir, **versions, **settings}
 
 
-def _train(task: Callable[[ConfigDict, Path], tuple[str, Path]], workdir: str) -> None:
+def _train(config: Training | StudyConfig, workdir: str) -> None:
     from pe_jax.files import reachable_path
     from pe_jax.training import hosts, sharding
 
-    config = _CONFIG.value
     if _COORDINATOR.value:
         hosts.connect(_COORDINATOR.value, _HOSTS.value, _HOST.value, _LOST_AFTER.value)
         if sharding.host()[0] > 0:
             be_quiet()
         hosts.agree(_facts(config, workdir))
-    text, out = task(config, reachable_path(workdir))
+    folder = reachable_path(workdir)
+    match config:
+        case PretrainingConfig():
+            text, out = _pretrain(config, folder)
+        case FinetuningConfig():
+            text, out = _finetune(config, folder)
+        case StudyConfig():
+            text, out = _study(config, folder)
     if sharding.host()[0] == 0:
         print("\n" + for_terminal(text))
         if not _DRY_RUN.value:
             print(f"Written to {out}")
 
 
-def _only_compile(topology: str) -> None:
+def _only_compile(config: PretrainingConfig, topology: str) -> None:
     from pe_jax.files import to_path
     from pe_jax.tpu.compile_report import compile_for
 
     out = to_path(_OUT.value) if _OUT.value else None
-    for part in compile_for(_CONFIG.value, topology, find_largest=_LARGEST_BATCH.value, out=out):
-        print(part, flush=True)
+    for section in compile_for(config, topology, find_largest=_LARGEST_BATCH.value, out=out):
+        print(section, flush=True)
 
 
 def train_or_compile() -> None:
     if _CONFIG.value is None:
         raise ValueError("What is to be trained? Give --config; --help lists those there are.")
-
-    from pe_jax.study.study_schema import STUDY
-    from pe_jax.tasks.finetuning.finetuning_schema import FINETUNING
-    from pe_jax.tasks.pretraining.pretraining_schema import PRETRAINING
-
-    if _COMPILE_FOR.value:
-        check(_CONFIG.value, PRETRAINING, " --compile_for is for pretraining.")
-    else:
-        schemas = PRETRAINING | FINETUNING | STUDY
-        check(_CONFIG.value, schemas, " Configs of reports are for eval.py.")
     if (_HOSTS.value, _HOST.value) != (None, None) and not _COORDINATOR.value:
         raise ValueError("--hosts and --host go with --coordinator=HOST:PORT, the same on each.")
     if _COMPILE_FOR.value:
-        _only_compile(_COMPILE_FOR.value)
+        pretraining = from_values(
+            _CONFIG.value, [PretrainingConfig], " --compile_for is for pretraining."
+        )
+        _only_compile(pretraining, _COMPILE_FOR.value)
         return
+    classes: list[type[Training | StudyConfig]] = [*TRAINING, StudyConfig]
+    config = from_values(_CONFIG.value, classes, " Configs of reports are for eval.py.")
     if _LARGEST_BATCH.value or _OUT.value:
         raise ValueError("--largest_batch and --out go with --compile_for=TOPOLOGY.")
     if not _WORKDIR.value:
         raise ValueError("Where does the run go? Give --workdir.")
-    task = _CONFIG.value.task
-    if task not in STUDY and _DRY_RUN.value:
+    is_study = isinstance(config, StudyConfig)
+    if not is_study and _DRY_RUN.value:
         raise ValueError("--dry_run is for a study: --config=configs/study.py.")
-    if task in STUDY and _COORDINATOR.value:
+    if is_study and _COORDINATOR.value:
         raise ValueError("A study runs on one host: without --coordinator.")
-    make = _study if task in STUDY else _pretrain if task in PRETRAINING else _finetune
-    _train(make, _WORKDIR.value)
+    _train(config, _WORKDIR.value)
 
 
 def main() -> None:

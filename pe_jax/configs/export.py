@@ -9,12 +9,9 @@ Hardware: one CPU.
 Time:     seconds.
 """
 
-from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+from pe_jax.configs.reports import ExportConfig
+from pe_jax.schema import config_dict
 
 
 def get_config():
-    config = ConfigDict()
-    config.task = "export"
-    config.seed = placeholder(int)  # Which seed of a run that has several.
-    return config
+    return config_dict(ExportConfig)

@@ -6,12 +6,9 @@ resized by the method `config.resize`; without it longer inputs are an error.
 Command:  python eval.py --config=configs/lengths.py --workdir=RUN --config.lengths='(128,256,512)'
 """
 
-from ml_collections import ConfigDict
+from pe_jax.configs.reports import LengthsConfig
+from pe_jax.schema import config_dict
 
 
 def get_config():
-    config = ConfigDict()
-    config.task = "lengths"
-    config.lengths = (128, 256, 384, 512)  # Lengths of inputs, in tokens.
-    config.resize = ""  # "interpolate" or "repeat".
-    return config
+    return config_dict(LengthsConfig)

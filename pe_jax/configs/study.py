@@ -11,9 +11,8 @@ Two arms. `replaced` is the paper's procedure on a published BERT, and left out 
 its positions kept or replaced, all pretrained further alike. `from_scratch` is a BERT-mini.
 """
 
-from ml_collections import ConfigDict
-
-from pe_jax.configs import defaults, glue, properties, squad
+from pe_jax.configs.studies import StudyConfig
+from pe_jax.schema import config_dict
 
 _RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
 # Sinusoids of size 1 drown words: new embeddings are of size 0.02, a published BERT's of 0.05.
@@ -26,72 +25,52 @@ _COMBINED = tuple(
 
 
 def get_config():
-    config = ConfigDict()
-    config.task = "study"
-    config.published = ""  # The folder of a published BERT; empty leaves the arm `replaced` out.
-    config.text = "pydoc"  # To pretrain on: files, or another source.
-    config.held_out_text = ""  # Another source; empty holds out documents of `text`.
-    config.data_dir = ""  # Folder of tfds datasets; empty means tfds's default.
-    config.jobs = 1  # Runs side by side, each on its share of the CPU's cores.
-    config.from_scratch = _from_scratch()
-    config.replaced = _replaced()
-
-    config.tasks = "squad,cola,rte,mrpc,sst2"  # Without one: fewer.
-    config.steps = ConfigDict()  # Of fine-tuning; the paper's three epochs take days on a CPU.
-    config.steps.update(squad=120, cola=160, rte=80, mrpc=80, sst2=120)
-    config.glue = _finetuning(glue.get_config())
+    config = config_dict(StudyConfig)
+    _set_from_scratch(config.from_scratch)
+    _set_replaced(config.replaced)
+    _set_finetuning(config.glue)
     config.glue.data.update(length=128, buckets=(16, 32, 64, 96), batch_size=32)
     # The step that counts is chosen on training data that is held out, never on what is reported.
     config.glue.update(select="held_out", eval_every=40)
     config.glue.data.held_out = 0.05
-    config.squad = _finetuning(squad.get_config())
+    _set_finetuning(config.squad)
     config.squad.data.train = "squad_shifts:new_wiki+reddit"
     config.squad.data.validation = "squad/v1.1:validation[:10%]"
     config.squad.data.update(length=256, buckets=(128, 160, 192, 224), batch_size=16)
     config.squad.update(select="last", eval_every=0)  # Nothing is chosen.
-    config.lengths = (384, 512)  # Of inputs, that models fine-tuned on questions are scored on too.
 
-    config.measures = properties.get_config()  # Of each pretrained model.
     config.measures.parts = "vectors,words,offset_kernel,scores"
     config.measures.words = 100
     config.measures.score_examples = 256
-    # Models of which the page shows figures; names without options.
     config.figures = "learned_absolute,learned_relative,learnable_sinusoidal_absolute,rope,alibi,t5"
     return config
 
 
-def _from_scratch():
-    arm = ConfigDict()
+def _set_from_scratch(arm):
     arm.first = ",".join(_SINGLES)
-    # Once `first` are done, fine-tuning included.
     arm.then = ",".join(("rope", "alibi", "t5", *_COMBINED))
-    arm.kept = ""
-    arm.repeats = (1, 2)  # Seeds with which `first` are pretrained again in the end.
-    arm.pretraining = _pretraining(800, 600, 1000)
+    arm.repeats = (1, 2)
+    _set_pretraining(arm.pretraining, (800, 600, 1000))
     arm.pretraining.model.size = "mini"
     arm.pretraining.data.vocab_size = 8192
     arm.pretraining.optimizer.learning_rate = 1.2e-3
-    return arm
 
 
-def _replaced():
+def _set_replaced(arm):
     """All positions are drawn anew; where they are kept as well, that shows what the published
     model's own training of them is worth."""
-    arm = ConfigDict()
     arm.first, arm.then = ",".join(_SINGLES), ",".join(_COMBINED)
-    arm.kept = "learned_absolute"  # Once more, with the published model's parameters.
-    arm.repeats = ()
-    arm.pretraining = _pretraining(200, 200, 600)
+    arm.kept = "learned_absolute"
+    _set_pretraining(arm.pretraining, (200, 200, 600))
     arm.pretraining.keep_position = False
     arm.pretraining.optimizer.learning_rate = 3e-4
-    return arm
 
 
-def _pretraining(first, second, third):
+def _set_pretraining(config, steps):
     """So many steps of each stage. Short inputs first: attention learns to use positions in a few
     hundred steps with 16 tokens, or from 16 to 64, far more slowly with more; small batches, as
     steps are what it takes."""
-    config = defaults.pretraining()
+    first, second, third = steps
     config.stage1.update(length=16, batch_size=128, max_predictions=3, steps=first)
     config.stage2.update(length=64, batch_size=32, max_predictions=10, steps=second)
     config.stage3.update(length=256, batch_size=8, max_predictions=39, steps=third)
@@ -105,11 +84,9 @@ def _pretraining(first, second, third):
     config.eval_examples = 512
     config.checkpoint_every = 200
     config.keep_checkpoints = 100
-    return config
 
 
-def _finetuning(config):
+def _set_finetuning(config):
     config.optimizer.learning_rate = 2e-4  # Ten times the paper's, which are for BERT-base.
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.1
-    return config

@@ -7,21 +7,9 @@ Expected: up to 43 for base 10,000 at BERT's D = 768 (the paper's "about 50"), 6
           already at 768 for any base between 400 and 6,000.
 """
 
-from ml_collections import ConfigDict
-
-from pe_jax.properties.sweeps import MEMORY
+from pe_jax.configs.reports import SweepConfig
+from pe_jax.schema import config_dict
 
 
 def get_config():
-    config = ConfigDict()
-    config.task = "sweep"
-    config.measure = "turning_point"  # Or monotonicity, monotonicity_weighted (violations).
-    config.window = 50  # Offsets of monotonicity.
-    config.bases = (10.0, 1e6)  # From, to; spaced evenly on a logarithmic scale.
-    config.base_count = 60
-    config.dims = (16.0, 1024.0)  # From, to; even numbers.
-    config.dim_count = 60
-    config.length = 512  # Offsets 0 .. length - 1.
-    config.memory = MEMORY  # Bytes per device.
-    config.vector = ""  # "pdf" or "svg" writes the figure in that format as well.
-    return config
+    return config_dict(SweepConfig)

@@ -6,13 +6,9 @@ Time:     seconds; nothing is trained or scored again.
 Writes:   tables.json, tables.md, and for each table that has a run its .md, .csv and .tex.
 """
 
-from ml_collections import ConfigDict
+from pe_jax.configs.reports import TablesConfig
+from pe_jax.schema import config_dict
 
 
 def get_config():
-    config = ConfigDict()
-    config.task = "tables"
-    config.baseline = "learned_absolute"  # The encoding that the others are tested against.
-    config.p_value = 0.05  # Welch's two-sided t-test marks differences below it.
-    config.all_rows = False  # Also rows of the paper's 13 encodings that have no run.
-    return config
+    return config_dict(TablesConfig)

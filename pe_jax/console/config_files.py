@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import io
+import re
 import runpy
-import textwrap
-import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from pe_jax.configs import CONFIGS
 from pe_jax.errors import did_you_mean
-from pe_jax.schema import flatten
+from pe_jax.schema import class_for, fields_of, flatten
 
 SHIPPED = Path(__file__).resolve().parent.parent / "configs"
 
@@ -64,47 +61,32 @@ def define_config(flag_values: flags.FlagValues, what: str) -> flags.FlagHolder:
 
 
 def described_keys(given: str) -> Iterator[tuple[str, object, str]]:
-    """Key, value and comment of everything in a config, in the order of its file."""
+    """Key, value and description of everything in a config: a comment of its file, or else what
+    the class of the config says."""
     get_config = runpy.run_path(find_config(given))["get_config"]
+    values = get_config()
+    task = values.get("task")
+    known = {}
+    if task in {name for config in CONFIGS for name in config.TASKS}:
+        known = dict(fields_of(class_for(task, CONFIGS)))
     comments = _comments(get_config)
-    for key, value in flatten(get_config().to_dict()).items():
-        yield key, value, comments.get(key, "")
+    for key, value in flatten(values.to_dict()).items():
+        described = known[key].metadata["description"] if key in known else ""
+        yield key, value, comments.get(key, described)
 
 
-def _comments(function: object) -> dict[str, str]:
-    """The comments on `config.KEY = ...` in a function that makes a config, by dotted key; what
-    other functions make, in other files as well, is read there."""
-    if not isinstance(function, FunctionType):
-        return {}
-    source = textwrap.dedent(inspect.getsource(function))
-    lines = {
-        token.start[0]: token
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    alone = lambda line: line in lines and lines[line].line.strip().startswith("#")
-    found: dict[str, str] = {}
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Assign):
-            continue
-        key = ast.unparse(node.targets[0]).partition(".")[2]
-        if isinstance(node.value, ast.Call):
-            made = _comments(_called(node.value.func, function))
-            found |= {f"{key}.{name}".lstrip("."): comment for name, comment in made.items()}
-        above = node.lineno
-        while alone(above - 1):
-            above -= 1
-        own = [*range(above, node.lineno), *range(node.lineno, (node.end_lineno or 0) + 1)]
-        if comment := " ".join(lines[n].string.lstrip("# ") for n in own if n in lines):
-            found[key] = comment
-    return found
-
-
-def _called(name: ast.expr, function: FunctionType) -> object:
-    """What `name` or `module.name` stands for within `function`."""
-    match name:
-        case ast.Name(id):
-            return function.__globals__.get(id)
-        case ast.Attribute(ast.Name(module), attribute):
-            return getattr(function.__globals__.get(module), attribute, None)
-    return None
+def _comments(function: Callable[[], ConfigDict]) -> dict[str, str]:
+    """The comments on lines `config.KEY = ...` of a function, by dotted key."""
+    comments: dict[str, str] = {}
+    above = ""
+    for line in inspect.getsource(function).splitlines():
+        code, _, comment = line.partition("# ")
+        if not code.strip():
+            above = f"{above} {comment}"
+        elif match := re.match(r"\s+config\.([\w.]+) = ", code):
+            if text := f"{above} {comment}".strip():
+                comments[match[1]] = text
+            above = ""
+        else:
+            above = ""
+    return comments

@@ -16,7 +16,7 @@ from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
-from pe_jax.models.config import FIELDS
+from pe_jax.schema import kinds
 
 PRETRAINING = ("pooler", "masked_lm", "next_sentence")  # The heads of BertForPretraining.
 
@@ -143,7 +143,7 @@ def _config(checkpoint: Checkpoint) -> BertConfig:
     errors += [
         f"{key} {fault}"
         for ours, key in (layout.SIZES | layout.CONSTANTS).items()
-        if key in theirs and (fault := FIELDS[ours].fault(theirs[key]))
+        if key in theirs and (fault := kinds(BertConfig)[ours].fault(theirs[key]))
     ]
     if errors:
         raise ValueError(

@@ -11,11 +11,12 @@ import jax
 import numpy as np
 
 from pe_jax import encodings
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, write_text
 from pe_jax.tasks.pretraining import build
-from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Batch, Metrics, Params
@@ -78,12 +79,13 @@ def compare(folders: list[Path], out: Path) -> str:
 
 def score(folder: Path) -> Scores:
     """Scores of the newest checkpoint in `folder` on each held-out example."""
-    config = workdir.load_config(folder, "pretraining")
+    config = workdir.load_config(folder, PretrainingConfig)
     experiment = build(config, saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.shardings_of)
+    program = experiment.program
+    step, params = newest_params(folder, program.shardings_of)
     stage = experiment.stages[-1]
-    shardings = experiment.shardings.params
-    each = parallelize_eval(_each_example(experiment.task), experiment.mesh, shardings)
+    shardings = program.shardings.params
+    each = parallelize_eval(_each_example(program.task), program.mesh, shardings)
     scored = [jax.device_get(each(params, batch)) for batch in stage.held_out]
     examples = {
         name: (_joined(s[name][0] for s in scored), _joined(s[name][1] for s in scored))
@@ -91,10 +93,8 @@ def score(folder: Path) -> Scores:
     }
     d = config.data
     return Scores(
-        position=experiment.model.encoding().name,
-        parameters=encodings.parameter_count(
-            experiment.model.encoding(), experiment.model.num_layers
-        ),
+        position=program.model.encoding().name,
+        parameters=encodings.parameter_count(program.model.encoding(), program.model.num_layers),
         step=step,
         seed=config.seed,
         same_for_all={

@@ -43,7 +43,7 @@ def results(experiment: FinetuningExperiment, folder: Path) -> Json:
     return {
         "dataset": problem.dataset,
         "trained_on": problem.trained_on,
-        "position": experiment.model.encoding().name,
+        "position": experiment.program.model.encoding().name,
         "init": config.init,
         "select": config.select,
         "metric": problem.metric,

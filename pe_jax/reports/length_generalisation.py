@@ -12,9 +12,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from pe_jax import figures
+from pe_jax.configs.reports import LengthGeneralisationConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import file_name, read_json, write_text
@@ -30,6 +30,7 @@ from pe_jax.length_generalisation import (
     vocabulary_size,
 )
 from pe_jax.models import BertConfig
+from pe_jax.schema import as_dict
 
 _LEVELS = {
     "regular": "Regular tasks",
@@ -42,7 +43,7 @@ _LEVELS = {
 Cells = dict[str, dict[str, Cell]]
 
 
-def length_generalisation(names: list[str], config: ConfigDict, out: Path) -> str:
+def length_generalisation(names: list[str], config: LengthGeneralisationConfig, out: Path) -> str:
     """Trains and tests the encodings on the tasks of `config`; returns the report's text.
 
     Each cell, an encoding on a task, is written to `cells/` of `out` when it is done, and found
@@ -90,15 +91,15 @@ def length_generalisation(names: list[str], config: ConfigDict, out: Path) -> st
     return page
 
 
-def tasks(config: ConfigDict) -> list[str]:
+def tasks(config: LengthGeneralisationConfig) -> list[str]:
     """The tasks that `config` chooses, in the order of the suite."""
     wanted = [name.strip() for name in config.tasks.split(",") if name.strip()]
     return [name for name in TASKS if not wanted or name in wanted]
 
 
-def _settings(config: ConfigDict) -> tuple[Training, Evaluation]:
+def _settings(config: LengthGeneralisationConfig) -> tuple[Training, Evaluation]:
     training = Training(
-        seeds=tuple(config.seeds),
+        seeds=config.seeds,
         length=config.length,
         steps=config.steps,
         batch_size=config.batch_size,
@@ -111,7 +112,7 @@ def _settings(config: ConfigDict) -> tuple[Training, Evaluation]:
     return training, evaluation
 
 
-def _model(name: str, task: AlgorithmicTask, config: ConfigDict) -> BertConfig:
+def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig) -> BertConfig:
     """The model of a cell: the same for all tasks of a kind, so that they share programs.
 
     Raises:
@@ -124,7 +125,7 @@ def _model(name: str, task: AlgorithmicTask, config: ConfigDict) -> BertConfig:
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
         initializer_stddev=config.model.hidden_size**-0.5,
-        **config.model,
+        **vars(config.model),
     )
     model = make(name)
     layers = [model.encoding().at_layer({}, i)[0] for i in range(model.num_layers)]
@@ -135,11 +136,11 @@ def _model(name: str, task: AlgorithmicTask, config: ConfigDict) -> BertConfig:
     return model
 
 
-def _check_settings(config: ConfigDict, out: Path) -> None:
+def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
     """Cells of one folder have the same settings; which encodings and tasks they are may grow."""
     settings = {
         key: value
-        for key, value in json.loads(config.to_json_best_effort()).items()
+        for key, value in json.loads(json.dumps(as_dict(config))).items()
         if key not in ("tasks", "vector")
     }
     path = out / "settings.json"
@@ -212,7 +213,7 @@ def _csv(cells: Cells, seeds: tuple[int, ...]) -> str:
     return text.getvalue()
 
 
-def _page(cells: Cells, config: ConfigDict) -> list[str]:
+def _page(cells: Cells, config: LengthGeneralisationConfig) -> list[str]:
     chosen = tasks(config)
     last = max(config.test_lengths)
     lines = [
@@ -251,7 +252,7 @@ def _chance(task: AlgorithmicTask) -> str:
     return "0" if task.causal else f"{100 / task.answers:.0f}"
 
 
-def _figures(cells: Cells, config: ConfigDict, out: Path) -> list[str]:
+def _figures(cells: Cells, config: LengthGeneralisationConfig, out: Path) -> list[str]:
     chosen = tasks(config)
     panels = []
     for name in chosen:

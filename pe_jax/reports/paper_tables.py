@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from flax import traverse_util
-from ml_collections import ConfigDict
 
 from pe_jax import encodings
+from pe_jax.configs.reports import TablesConfig
 from pe_jax.console import markdown
 from pe_jax.errors import did_you_mean
 from pe_jax.files import Json, write_text
+from pe_jax.schema import flatten
 from pe_jax.training import workdir
 
 TITLES = {"glue": "GLUE (table 2)", "squad": "SQuAD (table 3)"}
@@ -185,7 +185,7 @@ class Table(NamedTuple):
     notes: list[str]
 
 
-def write_tables(folders: list[Path], config: ConfigDict, out: Path) -> str:
+def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
     """Write both tables to `out`, as JSON, Markdown, CSV and LaTeX; return the Markdown.
 
     `tables.json` and `tables.md` hold both; `glue.*` and `squad.*` one each, if it has a run.
@@ -232,12 +232,12 @@ def write_tables(folders: list[Path], config: ConfigDict, out: Path) -> str:
     return page
 
 
-def tables_page(runs: Sequence[Results], config: ConfigDict) -> str:
+def tables_page(runs: Sequence[Results], config: TablesConfig) -> str:
     """Return both tables as Markdown, without writing files; raises as `build_all` does."""
     return "\n".join(_markdown(table, config.p_value) for table in build_all(runs, config))
 
 
-def build_all(runs: Sequence[Results], config: ConfigDict) -> list[Table]:
+def build_all(runs: Sequence[Results], config: TablesConfig) -> list[Table]:
     """Return the tables that have a run.
 
     Raises:
@@ -327,7 +327,7 @@ def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> tuple[flo
 def _settings(folder: Path, select: str) -> Json:
     # How often a run was scored decides which step was its best, but not which was the last.
     without = _NOT_SETTINGS | ({"eval_every"} if select == "last" else set())
-    config = traverse_util.flatten_dict(workdir.load_config(folder).to_dict(), sep=".")
+    config = flatten(workdir.saved_values(folder))
     kept = {key: value for key, value in config.items() if key.rpartition(".")[2] not in without}
     return {**kept, "select": select}
 
@@ -410,7 +410,7 @@ def mean_over_tasks(cells: Sequence[Cell | None]) -> Cell | None:
     return Cell(present[0].seeds, tuple(means.tolist()))
 
 
-def build(name: str, runs: Sequence[Results], config: ConfigDict) -> Table:
+def build(name: str, runs: Sequence[Results], config: TablesConfig) -> Table:
     """Return the table `name`, `"glue"` or `"squad"`, of runs that are pooled over seeds."""
     columns = sorted({column for run in runs for column in run.columns()}, key=lambda c: c.place)
     positions = _in_order({run.position for run in runs}, config.all_rows)
@@ -497,7 +497,7 @@ def _spread_note(table: Table, runs: Sequence[Results]) -> str:
     return f"Scores{which} in points: {shown}. Bold: the best mean of a column. –: no score."
 
 
-def _test_note(table: Table, config: ConfigDict) -> str:
+def _test_note(table: Table, config: TablesConfig) -> str:
     if not any(table.rows.get(config.baseline, [])):
         return f"Nothing is tested: there is no run of {config.baseline} to compare with."
     tested = sum(cell.p is not None for row in table.rows.values() for cell in row if cell)

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
+from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json, write_text
 from pe_jax.reports.property_report.render import Settings, make_section
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.reports.property_report.vectors import position_vectors
 from pe_jax.tasks.pretraining import PretrainingExperiment, build
-from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params, Scalars
 
 # The keys of `configs/properties.py` that the section on position vectors uses.
-_SHOWN = ConfigDict({"length": 128, "windows": (5, 10, 20, 50), "vector": ""})
 
 
 class Report(NamedTuple):
@@ -40,11 +40,11 @@ def report_pretraining(
       ValueError: if the folder holds no run, or none with a checkpoint yet.
     """
     if experiment is None:
-        experiment = build(workdir.load_config(folder), saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.shardings_of)
+        experiment = build(workdir.load_config(folder, PretrainingConfig), saved_tokenizer(folder))
+    step, params = newest_params(folder, experiment.program.shardings_of)
     numbers: Json = {
         "step": step,
-        "position": experiment.model.encoding().name,
+        "position": experiment.program.model.encoding().name,
         "held_out": _scores(experiment, step, params),
     }
     text = _readable(numbers)
@@ -54,7 +54,7 @@ def report_pretraining(
     if sharding.host()[0] == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
         run = trained("", folder, config, tokenizer, step, params)
-        section = make_section(position_vectors, [run], Settings(_SHOWN, out))
+        section = make_section(position_vectors, [run], Settings(PropertiesConfig(), out))
     if section:
         numbers["properties"] = section.numbers
         text += "\n" + "\n".join(section.lines) + "\n"

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
+from pe_jax.configs.training import FinetuningConfig, SquadConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, write_text
-from pe_jax.tasks.finetuning import TASKS, build, fit_length
-from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.schema import changed
+from pe_jax.tasks.finetuning import build, fit_length
+from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 
@@ -32,7 +33,7 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
       ValueError: if the folder holds no run with a checkpoint, or inputs are longer than a learned
         table and `resize` is empty.
     """
-    config = workdir.load_config(folder, *TASKS)
+    config = workdir.load_config(folder, FinetuningConfig, SquadConfig)
     # All lengths first: one that does not fit is an error before anything is scored.
     wanted = lengths or (config.data.length,)
     # Each length is a bucket of the others: only rows that need the longest are padded to it.
@@ -46,16 +47,13 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
 
 
 def _at_length(
-    config: ConfigDict, length: int, buckets: tuple[int, ...], resize: str
-) -> ConfigDict:
-    config = config.copy_and_resolve_references()
-    config.data.length, config.data.buckets = length, buckets
-    config.resize = resize
-    fit_length(config, key="config.lengths")
-    return config
+    config: FinetuningConfig, length: int, buckets: tuple[int, ...], resize: str
+) -> FinetuningConfig:
+    changes = {"data.length": length, "data.buckets": buckets, "resize": resize}
+    return fit_length(changed(config, changes), key="config.lengths")
 
 
-def _score(config: ConfigDict, rows: int, folder: Path, out: Path) -> Json:
+def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json:
     """Scores of the run in `folder` under `config`.
 
     Args:
@@ -63,10 +61,10 @@ def _score(config: ConfigDict, rows: int, folder: Path, out: Path) -> Json:
     """
     say(f"Inputs of {config.data.length} tokens")
     experiment = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.shardings_of)
+    step, params = newest_params(folder, experiment.program.shardings_of)
     if config.model.max_length > rows and "position" in params["bert"]:
         to = config.model.max_length, config.resize
-        stretch = lambda position: experiment.model.encoding().resize(position, *to)
+        stretch = lambda position: experiment.program.model.encoding().resize(position, *to)
         position = jax.vmap(stretch)(params["bert"]["position"])
         params = {**params, "bert": {**params["bert"], "position": position}}
     scores = experiment.score(step, params)
@@ -83,7 +81,7 @@ def _score(config: ConfigDict, rows: int, folder: Path, out: Path) -> Json:
     }
 
 
-def _page(config: ConfigDict, rows: list[Json]) -> str:
+def _page(config: FinetuningConfig, rows: list[Json]) -> str:
     names = list(rows[0]["scores"])
     cells = [
         [f"{row['length']:,}", *(_mean(row["scores"][name]) for name in names)] for row in rows

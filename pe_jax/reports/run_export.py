@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
-from ml_collections import ConfigDict
 
+from pe_jax.configs.training import TRAINING, FinetuningConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.data.glue_tasks import GLUE
 from pe_jax.interop import save_bert
-from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.models.config import from_config
+from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 
@@ -29,10 +29,10 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
       ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or
         PyTorch's BERT cannot hold its position encoding.
     """
-    config = workdir.load_config(folder)
+    config = workdir.load_config(folder, *TRAINING)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
-    if "seeds" in config:
+    if isinstance(config, FinetuningConfig):
         number = _number(config, seed)
         params = jax.tree.map(lambda leaf: leaf[number], params)
     elif seed not in (None, config.seed):
@@ -40,7 +40,7 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
     glue = GLUE.get(config.task)
     architecture = save_bert(
         out,
-        model_config(config, vocab_size=tokenizer.get_vocab_size()),
+        from_config(config.model, vocab_size=tokenizer.get_vocab_size()),
         jax.device_get(params),
         tokenizer,
         labels=glue.labels if glue else (),
@@ -54,9 +54,9 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
     )
 
 
-def _number(config: ConfigDict, seed: int | None) -> int:
+def _number(config: FinetuningConfig, seed: int | None) -> int:
     """The index of a seed among those of a run."""
-    seeds = tuple(config.seeds)
+    seeds = config.seeds
     if seed is None and len(seeds) == 1:
         return 0
     if seed is None or seed not in seeds:

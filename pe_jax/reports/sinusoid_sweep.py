@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from pe_jax import figures, properties
+from pe_jax.configs.reports import SweepConfig
 from pe_jax.files import write_text
 from pe_jax.properties import Toeplitz
 from pe_jax.shapes import Array, Bool, Float
@@ -25,7 +25,7 @@ _BERT = (10_000.0, 768.0)  # Base and dimension of the sinusoids of BERT-base.
 class Measure(NamedTuple):
     """`of(psi, config) -> scalar` for ψ(0) .. ψ(L - 1), what it is, and whether it has a window."""
 
-    of: Callable[[jax.Array, ConfigDict], jax.Array]
+    of: Callable[[jax.Array, SweepConfig], jax.Array]
     label: str
     windowed: bool = True
 
@@ -45,7 +45,7 @@ MEASURES: dict[str, Measure] = {
 }
 
 
-def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
+def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
     """Writes `sweep.json`, `sweep.png` and `report.md` to `out`; returns the latter's text.
 
     All pairs of base and dimension run in one compiled program, frequencies padded to the largest
@@ -55,7 +55,7 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
       config: of `configs/sweep.py`, checked (`reports.report_schemas`).
     """
     bases = np.geomspace(config.bases[0], config.bases[1], config.base_count)
-    dims = even_dimensions(config.dims, config.dim_count)
+    dims = config.even_dims
     measure = MEASURES[config.measure]
     label = measure.label + (f" within {config.window} offsets" if measure.windowed else "")
     values = _measured(measure, bases, dims, config)
@@ -90,13 +90,8 @@ def sweep_sinusoids(config: ConfigDict, out: Path) -> str:
     return text
 
 
-def even_dimensions(ends: Sequence[float], count: int) -> np.ndarray:
-    """At most `count` even numbers in geometric progression, ascending."""
-    return np.unique(2 * np.round(np.geomspace(ends[0], ends[1], count) / 2).astype(int))
-
-
 def _measured(
-    measure: Measure, bases: np.ndarray, dims: np.ndarray, config: ConfigDict
+    measure: Measure, bases: np.ndarray, dims: np.ndarray, config: SweepConfig
 ) -> np.ndarray:
     """The measure of every pair: `[bases, dims]`."""
     i = np.arange(dims[-1] // 2)
@@ -108,7 +103,7 @@ def _measured(
 
     pairs = np.array(list(itertools.product(bases, dims)))
     settings = {"base": pairs[:, 0].astype(np.float32), "dim": pairs[:, 1].astype(np.int32)}
-    found = properties.sweep(one, settings, memory=int(config.memory))
+    found = properties.sweep(one, settings, memory=config.memory)
     return found.reshape(len(bases), len(dims))
 
 

@@ -9,17 +9,19 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
+from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.markdown import table
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
+from pe_jax.models.config import from_config
 from pe_jax.models.flops import forward_flops
-from pe_jax.study.plan import MEASURES, PRETRAINING, Run
+from pe_jax.schema import changed
+from pe_jax.study.plan import Run
 from pe_jax.study.state import to_execute
 from pe_jax.tasks import pretraining
-from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.start import open_start
 from pe_jax.training import sharding
 
@@ -73,27 +75,29 @@ class Costs(NamedTuple):
 def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
     """Return the costs of a plan, after timing a training step of its first model."""
     models = _models(runs)
-    pretrained = {run.folder: run for run in runs if run.kind == PRETRAINING}
+    pretrained = {
+        run.folder: run.config for run in runs if isinstance(run.config, PretrainingConfig)
+    }
     flops = {}
     for run in runs:
         start = run.needs or run.folder
-        flops[run.name] = _flops(run, pretrained[start].config, models[start])
-    first = next(iter(pretrained.values()))
-    return Costs(runs, done, flops, _rate(first.config, models[first.folder]), jobs)
+        flops[run.name] = _flops(run, pretrained[start], models[start])
+    folder, first = next(iter(pretrained.items()))
+    return Costs(runs, done, flops, _rate(first, models[folder]), jobs)
 
 
-def _flops(run: Run, pretrained: ConfigDict, model: BertConfig) -> float:
+def _flops(run: Run, pretrained: PretrainingConfig, model: BertConfig) -> float:
     """Return the model FLOPs of a run, roughly; the forward passes of its scores count too.
 
     Args:
       pretrained: the config of the pretraining of `model`, which is the run or its start.
     """
-    stages = pretraining.stage_configs(pretrained)
-    if run.kind == MEASURES:
+    stages = list(pretrained.stages.values())
+    if isinstance(run.config, PropertiesConfig):
         last, steps = stages[-1], sum(stage.steps for stage in stages)
         scored = run.config.score_examples * steps // pretrained.checkpoint_every
         return forward_flops(model, scored, last.length, last.max_predictions)
-    if run.kind == PRETRAINING:
+    if isinstance(run.config, PretrainingConfig):
         return sum(
             stage.steps * train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
             for stage in stages
@@ -109,32 +113,31 @@ def _flops(run: Run, pretrained: ConfigDict, model: BertConfig) -> float:
 def _models(runs: Iterable[Run]) -> dict[Path, BertConfig]:
     """Return the models of a plan, by the folders of their pretraining. Those of an arm differ in
     their encodings alone, so a published model is read once."""
-    arms: dict[str, ConfigDict] = {}
+    arms: dict[str, PretrainingConfig] = {}
     models = {}
     for run in runs:
-        if run.kind == PRETRAINING:
+        if isinstance(run.config, PretrainingConfig):
             if run.arm not in arms:
                 arms[run.arm] = pretraining.resolve(run.config)
-            config = arms[run.arm].copy_and_resolve_references()
-            config.model.position = run.position
-            models[run.folder] = model_config(config, vocab_size=_vocab_size(config))
+            config = changed(arms[run.arm], {"model.position": run.position})
+            models[run.folder] = from_config(config.model, vocab_size=_vocab_size(config))
     return models
 
 
-def _vocab_size(config: ConfigDict) -> int:
+def _vocab_size(config: PretrainingConfig) -> int:
     if config.init:
         return load_tokenizer(open_start(config.init).tokenizer()).get_vocab_size()
     return config.data.vocab_size
 
 
-def _rate(config: ConfigDict, model: BertConfig) -> float:
+def _rate(config: PretrainingConfig, model: BertConfig) -> float:
     """Return the FLOPs a second of a step of the first stage, on tokens that are all the same."""
-    stage = pretraining.stage_configs(config)[0]
+    stage = next(iter(config.stages.values()))
     program = pretraining.make_program(config, sharding.data_mesh(), model, 1)
     state = program.init()
     batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), pretraining.batch_shapes(stage))
     batch = jax.device_put(batch, sharding.by_rows(program.mesh))
-    step = program.train_step(stage)
+    step = program.train_step(stage.accumulation)
     state, _ = jax.block_until_ready(step(state, batch))
     begin = time.perf_counter()
     for _ in range(_TIMED_STEPS):

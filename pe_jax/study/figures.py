@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from pe_jax import properties
+from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report import scores
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_run
+from pe_jax.schema import changed
 from pe_jax.study.plan import KEPT, Run
 from pe_jax.study.results import (
     GLUE,
@@ -108,15 +109,14 @@ def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
     return [figure.save(folder / f"{figure.name}.png") for figure in maps]
 
 
-def draw_model(model: Run, measures: ConfigDict, folder: Path) -> None:
+def draw_model(model: Run, measures: PropertiesConfig, folder: Path) -> None:
     """Draw the figures of a pretrained model, whose weights must be there, in `folder`.
 
     Args:
       measures: the config of the property report.
     """
     say(f"Drawing {model.name}")
-    measures = measures.copy_and_resolve_references()
-    measures.parts = _PARTS
+    measures = changed(measures, {"parts": _PARTS})
     with tempfile.TemporaryDirectory() as report:
         measure_properties([from_run(model.folder)], measures, Path(report), where_possible=True)
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pe_jax.configs import tables as tables_config
+from pe_jax.configs.reports import TablesConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import counted
 from pe_jax.files import Json
@@ -209,7 +209,7 @@ def _paper_tables(arm: str, results: Json) -> str:
     ]
     if not runs:
         return ""
-    text = tables_page(runs, tables_config.get_config())
+    text = tables_page(runs, TablesConfig())
     return f"## {_TITLES[arm]}: the paper's tables\n\n{re.sub('^#', '###', text, flags=re.M)}"
 
 

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ml_collections import ConfigDict
-
 from pe_jax import encodings
+from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.studies import StudyConfig
+from pe_jax.configs.training import FinetuningConfig, PretrainingConfig
 from pe_jax.encodings import split_names, without_options
+from pe_jax.schema import changed
 from pe_jax.training import workdir
 
 ARMS = ("from_scratch", "replaced")
@@ -49,7 +51,7 @@ class Run(NamedTuple):
     seed: int
     folder: Path
     needs: Path | None
-    config: ConfigDict
+    config: PretrainingConfig | FinetuningConfig | PropertiesConfig
     lengths: tuple[int, ...] = ()
 
     @property
@@ -59,13 +61,13 @@ class Run(NamedTuple):
     @property
     def settings(self) -> str:
         """A digest of what the run's numbers depend on, wherever the study stands."""
-        config = self.config.copy_and_resolve_references()
-        if self.needs and "init" in config:
-            config.init = self.needs.name
+        config = self.config
+        if self.needs and isinstance(config, FinetuningConfig):
+            config = changed(config, {"init": self.needs.name})
         return workdir.identity(config, json.dumps(self.lengths))
 
 
-def plan(config: ConfigDict, folder: Path) -> list[Run]:
+def plan(config: StudyConfig, folder: Path) -> list[Run]:
     """Return the runs of the study in `folder`, in the order of their execution.
 
     What is done at any time compares encodings: in each arm the encodings of `first` come before
@@ -87,9 +89,9 @@ def plan(config: ConfigDict, folder: Path) -> list[Run]:
     return runs
 
 
-def _rounds(config: ConfigDict, arm: str, folder: Path) -> tuple[list[Run], ...]:
+def _rounds(config: StudyConfig, arm: str, folder: Path) -> tuple[list[Run], ...]:
     """Return the runs of `first`, of `then`, and of the repeated seeds."""
-    settings, tasks = config[arm], split_names(config.tasks)
+    settings, tasks = getattr(config, arm), split_names(config.tasks)
     first, then, kept = (
         positions(names) for names in (settings.first, settings.then, settings.kept)
     )
@@ -108,7 +110,7 @@ def _rounds(config: ConfigDict, arm: str, folder: Path) -> tuple[list[Run], ...]
 
 
 def _with_dependents(
-    config: ConfigDict, models: Sequence[Run], tasks: Sequence[str]
+    config: StudyConfig, models: Sequence[Run], tasks: Sequence[str]
 ) -> Iterator[Run]:
     """Yield each pretraining run, and the runs that measure or fine-tune its model."""
     for model in models:
@@ -130,34 +132,39 @@ def positions(text: str) -> list[str]:
 
 
 def _pretraining(
-    config: ConfigDict, arm: str, folder: Path, position: str, seed: int, keep: bool
+    config: StudyConfig, arm: str, folder: Path, position: str, seed: int, keep: bool
 ) -> Run:
-    settings = config[arm].pretraining.copy_and_resolve_references()
-    settings.model.position = position
-    settings.seed = seed
-    settings.data.source, settings.data.validation = config.text, config.held_out_text
-    settings.data.data_dir = config.data_dir
+    changes = {
+        "model.position": position,
+        "seed": seed,
+        "data.source": config.text,
+        "data.validation": config.held_out_text,
+        "data.data_dir": config.data_dir,
+        "init": "",
+    }
     if arm == "replaced":
-        settings.init, settings.keep_position = config.published, keep
-    else:
-        settings.init = ""
+        changes |= {"init": config.published, "keep_position": keep}
+    settings = changed(getattr(config, arm).pretraining, changes)
     model = without_options(position) + (KEPT if keep else "") + (f", seed {seed}" * bool(seed))
     path = folder / arm / PRETRAINING / model
     return Run(arm, PRETRAINING, model, position, seed, path, None, settings)
 
 
-def _measures(model: Run, config: ConfigDict) -> Run:
-    settings = config.measures.copy_and_resolve_references()
+def _measures(model: Run, config: StudyConfig) -> Run:
     path = beside(model, MEASURES)
-    return model._replace(kind=MEASURES, folder=path, needs=model.folder, config=settings)
+    return model._replace(kind=MEASURES, folder=path, needs=model.folder, config=config.measures)
 
 
-def _finetuning(model: Run, task: str, config: ConfigDict) -> Run:
-    settings = (config.squad if task == "squad" else config.glue).copy_and_resolve_references()
-    settings.task, settings.steps, settings.init = task, config.steps[task], str(model.folder)
-    settings.data.data_dir = config.data_dir
+def _finetuning(model: Run, task: str, config: StudyConfig) -> Run:
+    changes = {
+        "task": task,
+        "steps": getattr(config.steps, task),
+        "init": str(model.folder),
+        "data.data_dir": config.data_dir,
+    }
+    settings = changed(config.squad if task == "squad" else config.glue, changes)
     path = beside(model, task)
-    lengths = tuple(config.lengths) if task == "squad" else ()
+    lengths = config.lengths if task == "squad" else ()
     return model._replace(
         kind=task, folder=path, needs=model.folder, config=settings, lengths=lengths
     )

@@ -8,10 +8,11 @@ import os
 import shutil
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
 from pe_jax import cpu
+from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.training import TRAINING, FinetuningConfig, PretrainingConfig
 from pe_jax.files import Json, read_json, write_text
+from pe_jax.schema import as_dict, from_values
 from pe_jax.study.plan import MEASURES, PRETRAINING, Run
 from pe_jax.study.results import (
     BEST,
@@ -41,7 +42,7 @@ def describe(run: Run, cores: tuple[int, ...]) -> None:
     description = {
         "kind": run.kind,
         "seed": run.seed,
-        "config": json.loads(run.config.to_json_best_effort()),
+        "config": as_dict(run.config),
         "needs": str(run.needs or ""),
         "lengths": run.lengths,
         "settings": run.settings,
@@ -59,12 +60,13 @@ def execute_run(folder: Path) -> None:
     from pe_jax.console.compile_cache import cache_compiled_programs
 
     cache_compiled_programs()
-    config = ConfigDict(run["config"])
-    if run["kind"] == PRETRAINING:
+    config = from_values(run["config"], [*TRAINING, PropertiesConfig])
+    if isinstance(config, PretrainingConfig):
         result = _pretrain(config, folder, run["seed"])
-    elif run["kind"] == MEASURES:
+    elif isinstance(config, PropertiesConfig):
         result = _measure(config, folder, Path(run["needs"]), run["seed"])
     else:
+        assert isinstance(config, FinetuningConfig)
         result = _finetune(config, folder, run["kind"], tuple(run["lengths"]))
 
     import jax
@@ -97,7 +99,7 @@ def _device() -> str:
     return (cpu.model() or kind) if jax.default_backend() == "cpu" else kind
 
 
-def _pretrain(config: ConfigDict, folder: Path, seed: int) -> Json:
+def _pretrain(config: PretrainingConfig, folder: Path, seed: int) -> Json:
     from pe_jax.tasks import pretraining
 
     pretraining.run(config, folder)
@@ -106,7 +108,7 @@ def _pretrain(config: ConfigDict, folder: Path, seed: int) -> Json:
     return {"values": {name: {seed: last[f"held_out/{key}"]} for key, name in names.items()}}
 
 
-def _measure(config: ConfigDict, folder: Path, model: Path, seed: int) -> Json:
+def _measure(config: PropertiesConfig, folder: Path, model: Path, seed: int) -> Json:
     """Measure the pretrained model in the folder `model`."""
     from pe_jax.reports.property_report.report import measure_properties
     from pe_jax.reports.property_report.subjects import from_run
@@ -144,7 +146,7 @@ def _loss_at_unseen_length(scores: Json, model: Path) -> float:
     return float(unseen["masked_lm_loss"] - at_the_switch["held_out/masked_lm_loss"])
 
 
-def _finetune(config: ConfigDict, folder: Path, task: str, lengths: tuple[int, ...]) -> Json:
+def _finetune(config: FinetuningConfig, folder: Path, task: str, lengths: tuple[int, ...]) -> Json:
     from pe_jax.reports.finetuning_report import report_finetuning
     from pe_jax.reports.rescoring import rescore
     from pe_jax.tasks import finetuning

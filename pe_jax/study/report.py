@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
+from pe_jax.configs.studies import StudyConfig
 from pe_jax.encodings import split_names
 from pe_jax.files import write_text
 from pe_jax.reports.property_report.render import Settings, make_section
 from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.reports.property_report.table1 import table1
+from pe_jax.schema import changed, from_values
 from pe_jax.study import figures, state
 from pe_jax.study.page import page
 from pe_jax.study.plan import PRETRAINING, plan
@@ -28,7 +28,7 @@ def report(folder: Path, out: Path) -> str:
     results = state.load(folder)
     if not any(results["runs"].values()):
         raise ValueError(f"No run of the study in {folder} is done yet: see {folder}/progress.md.")
-    config = ConfigDict(results["config"])
+    config = from_values(results["config"], [StudyConfig])
     positions = list(dict.fromkeys(
         entry["position"] for name, entry in finished(results) if name.kind == PRETRAINING
     ))  # fmt: skip
@@ -49,10 +49,9 @@ def report(folder: Path, out: Path) -> str:
     return text
 
 
-def _table_1(config: ConfigDict, positions: list[str], out: Path) -> list[str]:
+def _table_1(config: StudyConfig, positions: list[str], out: Path) -> list[str]:
     """Return the lines of table 1 for these encodings as they are before training."""
-    measures = config.measures.copy_and_resolve_references()
-    measures.size = config.from_scratch.pretraining.model.size
+    measures = changed(config.measures, {"size": config.from_scratch.pretraining.model.size})
     untrained = [from_name(position, measures, seed=0) for position in positions]
     section = make_section(table1, untrained, Settings(measures, out))
     return section.lines if section else []

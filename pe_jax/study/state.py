@@ -6,12 +6,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
 from pe_jax.configs import study as shipped
+from pe_jax.configs.studies import StudyConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json, read_json, write_text
-from pe_jax.schema import flatten
+from pe_jax.schema import as_dict, from_values, values_of
 from pe_jax.study.plan import Run
 from pe_jax.study.process import RESULT
 from pe_jax.study.results import FILE
@@ -35,14 +34,14 @@ def load(folder: Path) -> Json:
     return read_json(path, "Remove it: the study's command writes it again from its runs.")
 
 
-def save(config: ConfigDict, runs: Sequence[Run], done: Mapping[str, Json], folder: Path) -> None:
+def save(config: StudyConfig, runs: Sequence[Run], done: Mapping[str, Json], folder: Path) -> None:
     """Write the results file of the study in `folder`; `done` has the entries of finished runs."""
     path = folder / FILE
-    values = json.loads(config.to_json_best_effort())
-    defaults = flatten(json.loads(shipped.get_config().to_json_best_effort()))
+    values = as_dict(config)
+    defaults = values_of(from_values(shipped.get_config(), [StudyConfig]))
     options = [
         f"--config.{key}={value}"
-        for key, value in flatten(values).items()
+        for key, value in values_of(config).items()
         if value != defaults.get(key)
     ]
     table_1 = load(folder)["table_1"] if path.is_file() else None

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ml_collections import ConfigDict
-
+from pe_jax.configs.studies import StudyConfig
 from pe_jax.console import stopping
 from pe_jax.console.terminal import say, tell
 from pe_jax.files import Json, write_text
@@ -25,13 +24,13 @@ LOG = "log.txt"
 _POLL = 0.2  # Seconds.
 
 
-def dry_run(config: ConfigDict, folder: Path) -> str:
+def dry_run(config: StudyConfig, folder: Path) -> str:
     """Return a table of what is left in `folder`, and how long it takes here; execute nothing."""
     runs = plan(config, folder)
     return cost_table(costs(runs, state.finished_entries(runs, folder), config.jobs))
 
 
-def execute(config: ConfigDict, folder: Path) -> str:
+def execute(config: StudyConfig, folder: Path) -> str:
     """Execute every run that is not done, write `results.json`, and return a table of all runs.
 
     A run that fails is left, with those that need it; the others go on.

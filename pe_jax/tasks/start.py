@@ -6,19 +6,18 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
+from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
 from pe_jax.files import reachable_path
 from pe_jax.interop import PRETRAINING, load_bert, open_checkpoint, read_config
 from pe_jax.models import BertConfig
-from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params, ShardingsOf
@@ -29,20 +28,15 @@ class Start:
     """A trained model to start from.
 
     Attributes:
-      config: its `model` describes the model, in the keys of a run's config.
+      model: the keys of a run's config that describe it.
       params: `params(shardings_of)` reads the encoder, under "bert", and the pretraining heads that
         exist.
       tokenizer: `tokenizer()` is the file of its tokenizer.
     """
 
-    config: ConfigDict
+    model: ModelConfig
     params: Callable[[ShardingsOf], Params]
     tokenizer: Callable[[], Path]
-
-    @property
-    def model(self) -> BertConfig:
-        """Its sizes; that of the vocabulary is not known before the tokenizer is read."""
-        return model_config(self.config)
 
 
 def open_start(init: str) -> Start:
@@ -54,10 +48,15 @@ def open_start(init: str) -> Start:
     Raises:
       ValueError: if there is neither.
     """
+    if not init:
+        raise ValueError(
+            "config.init is a text that is not empty, got ''. Fine-tuning starts from a pretrained "
+            "run: give its workdir, --config.init=RUN, or the folder of a published BERT."
+        )
     path = reachable_path(init)
     if _is_run(path):
         return Start(
-            config=workdir.load_config(path, "pretraining"),
+            model=workdir.load_config(path, PretrainingConfig).model,
             params=lambda shardings_of: newest_params(path, shardings_of)[1],
             tokenizer=lambda: saved_tokenizer(path),
         )
@@ -67,7 +66,7 @@ def open_start(init: str) -> Start:
         what = f"config.init={init!r} is neither a run nor a published BERT."
         raise ValueError(f"{what} {error}") from error
     return Start(
-        config=ConfigDict({"model": _as_config(model)}),
+        model=_as_config(model),
         params=lambda shardings_of: _published(path, shardings_of),
         tokenizer=lambda: _checked_tokenizer(path, model.vocab_size),
     )
@@ -81,12 +80,10 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def _as_config(model: BertConfig) -> dict[str, Any]:
+def _as_config(model: BertConfig) -> ModelConfig:
     """A model in the keys of `config.model`: a named size, and the fields that replace its own."""
-    fields = dataclasses.asdict(model)
-    for from_data_or_devices in ("vocab_size", "platform"):
-        del fields[from_data_or_devices]
-    return {"size": "base", **fields}
+    names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size"}
+    return ModelConfig(**{name: getattr(model, name) for name in names})
 
 
 def _published(path: Path, shardings_of: ShardingsOf) -> Params:

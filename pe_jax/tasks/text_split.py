@@ -6,10 +6,10 @@ import dataclasses
 import functools
 
 import numpy as np
-from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
 from pe_jax import data
+from pe_jax.configs.training import PretrainingDataConfig
 from pe_jax.files import cache_folder, to_path
 
 
@@ -28,7 +28,7 @@ class TextSplit:
         return data.vocabulary(self.tokenizer)
 
 
-def load_text(config: ConfigDict, vocab: str) -> TextSplit:
+def load_text(config: PretrainingDataConfig, vocab: str) -> TextSplit:
     """Reads, splits and tokenizes the text of `config`.
 
     Tokenized text is cached (`pe_jax.data.tokenized`); shards (`pe_jax.data.shards`) are only

@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.tasks.model_config import model_config, size_in_words
-from pe_jax.tasks.pretraining import resolve, stage_configs
+from pe_jax.models.config import from_config
+from pe_jax.tasks.pretraining import resolve
+from pe_jax.tasks.train import model_size
 from pe_jax.tpu.stage_estimate import Costs, Estimate, estimate_stage, largest_batch
 from pe_jax.tpu.topology import Slice, make_slice
 from pe_jax.training import sharding
@@ -33,7 +33,7 @@ _SOURCES = {
 
 
 def compile_for(
-    config: ConfigDict, topology: str, *, find_largest: bool = False, out: Path | None = None
+    config: PretrainingConfig, topology: str, *, find_largest: bool = False, out: Path | None = None
 ) -> Iterator[str]:
     """The report on all stages of `config`, compiled for `topology`; trains nothing.
 
@@ -49,11 +49,11 @@ def compile_for(
       ValueError: for a topology that does not exist, or a config that cannot run there.
     """
     config = resolve(config)
-    stages = stage_configs(config)
+    stages = list(config.stages.values())
     chips = make_slice(topology)
     for stage in stages:
         sharding.check_rows(stage.batch_size, chips.mesh, stage.accumulation)
-    model, size = config.model, size_in_words(model_config(config))
+    model, size = config.model, model_size(from_config(config.model))
     devices = f"{chips.mesh.size} {chips.tpu.kind} ({topology})"
     yield f"# {size}, {model.position}, {model.dtype} on {devices}\n"
     numbers = []

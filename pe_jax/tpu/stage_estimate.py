@@ -12,15 +12,16 @@ import time
 from collections.abc import Callable
 
 import jax
-from ml_collections import ConfigDict
 
 from pe_jax.attention.forms import PLATFORMS
+from pe_jax.configs.training import PretrainingConfig, StageConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
-from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.pretraining import make_program, tokenizer_file
+from pe_jax.models.config import from_config
+from pe_jax.schema import changed
+from pe_jax.tasks.pretraining import abstract_arguments, make_program, tokenizer_file
 from pe_jax.tpu import costs as tpu_costs
 from pe_jax.tpu import hlo
 from pe_jax.tpu.topology import Slice
@@ -85,17 +86,17 @@ class Estimate:
     compile_seconds: float
 
 
-def estimate_stage(config: ConfigDict, stage: ConfigDict, chips: Slice) -> Estimate:
+def estimate_stage(config: PretrainingConfig, stage: StageConfig, chips: Slice) -> Estimate:
     """Compiles the training step of `stage` for `chips` and reads the result.
 
     One that does not fit is not an error. The batch must divide among the chips, see
     `sharding.check_rows`.
     """
-    model = _for_tpu(model_config(config, vocab_size=_vocab_size(config)), chips)
+    model = _for_tpu(from_config(config.model, vocab_size=_vocab_size(config)), chips)
     program = make_program(config, chips.mesh, model, steps=1)
-    state, batch = program.abstract_state(), program.abstract_batch(stage)
+    state, batch = abstract_arguments(program, stage)
     flops = train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
-    lowered = program.train_step(stage).lower(state, batch)
+    lowered = program.train_step(stage.accumulation).lower(state, batch)
     start = time.perf_counter()
     costs, failure = None, ""
     try:
@@ -148,14 +149,14 @@ def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
     return dataclasses.replace(model, platform=kind if kind in PLATFORMS else "tpu")
 
 
-def _vocab_size(config: ConfigDict) -> int:
+def _vocab_size(config: PretrainingConfig) -> int:
     """The size of the run's vocabulary, or of the one that it would train."""
     file = tokenizer_file(config)
     return load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
 
 
 def largest_batch(
-    config: ConfigDict, stage: ConfigDict, chips: Slice, fits: bool
+    config: PretrainingConfig, stage: StageConfig, chips: Slice, fits: bool
 ) -> tuple[int, int]:
     """Rows a chip with which `stage` fits, and slightly more with which it does not.
 
@@ -164,8 +165,7 @@ def largest_batch(
     """
 
     def attempt(rows: int) -> bool:
-        other = stage.copy_and_resolve_references()
-        other.batch_size = rows * chips.mesh.size
+        other = changed(stage, {"batch_size": rows * chips.mesh.size})
         found = estimate_stage(config, other, chips)
         used = f"{found.costs.bytes / GIB:.2f} GiB" if found.costs else "does not fit"
         say(f"Length {stage.length}, {rows:,} rows a chip: {used} ({found.compile_seconds:.0f} s).")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import jax
 import optax
-from ml_collections import ConfigDict
 
+from pe_jax.configs.training import OptimizerConfig
 from pe_jax.training.pytrees import Params, PyTree
 
 # `mark(params)`: a tree like `params`, True for some of its leaves.
@@ -114,7 +114,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"adamw": a
 
 
 def from_config(
-    config: ConfigDict, steps: int, frequencies: Mark = no_frequencies
+    config: OptimizerConfig, steps: int, frequencies: Mark = no_frequencies
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
     """Learning rate and optimizer of `config.optimizer` for a run of `steps` steps.
 

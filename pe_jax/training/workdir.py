@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
-from pe_jax.files import is_remote, read_json, write_text
+from pe_jax.files import Json, is_remote, read_json, write_text
 from pe_jax.locks import leads_to, lock, process_name
-from pe_jax.schema import flatten
+from pe_jax.schema import C, Config, as_dict, flatten, from_values, values_of
 from pe_jax.training.sharding import host
 
 # What may differ when a run resumes: nothing that its numbers depend on.
@@ -32,7 +30,7 @@ _MAY_CHANGE = (
 _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 
 
-def check(workdir: Path, config: ConfigDict) -> None:
+def check(workdir: Path, config: Config) -> None:
     """Makes sure that the run in `workdir`, if there is one, is the one that `config` describes.
 
     Raises:
@@ -42,7 +40,7 @@ def check(workdir: Path, config: ConfigDict) -> None:
     if not path.exists():
         return
     old = flatten(read_json(path, "Remove it: the command that started the run writes it again."))
-    new = flatten(json.loads(config.to_json_best_effort()))
+    new = _values(config)
     changed = [
         f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now"
         for key in sorted(old.keys() | new.keys())
@@ -61,13 +59,13 @@ def _same(key: str, old: Any, new: Any) -> bool:
     return old == new or key in _MAY_CHANGE or (old in same and new in same)
 
 
-def identity(config: ConfigDict, tokenizer: str) -> str:
+def identity(config: Config, tokenizer: str) -> str:
     """A digest of all that a run's numbers depend on: checkpoints of the same are of the same run.
 
     Args:
       tokenizer: as JSON.
     """
-    values = flatten(json.loads(config.to_json_best_effort()))
+    values = _values(config)
     kept = {
         key: _EQUIVALENT[key][0] if value in _EQUIVALENT.get(key, ()) else value
         for key, value in values.items()
@@ -129,26 +127,44 @@ def _open_folder(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def claim(workdir: Path, config: ConfigDict) -> None:
+def claim(workdir: Path, config: Config) -> None:
     """Writes `config.json`: from now on the folder is this run's."""
-    values = json.loads(config.to_json_best_effort())
-    write_text(workdir / "config.json", json.dumps(values, indent=2) + "\n")
+    write_text(workdir / "config.json", json.dumps(as_dict(config), indent=2) + "\n")
 
 
-def load_config(workdir: Path, *tasks: str) -> ConfigDict:
-    """The config of the run in `workdir`.
+def load_config(workdir: Path, *classes: type[C]) -> C:
+    """Read the config of the run in `workdir`.
 
     Args:
-      tasks: what it may have trained; default anything.
+      classes: of the configs that it may have.
 
     Raises:
       ValueError: if there is none, or one of another task.
+    """
+    values = saved_values(workdir)
+    task = values.get("task")
+    names = [name for each in classes for name in each.TASKS]
+    if isinstance(task, str) and task not in names:
+        raise ValueError(f"{workdir} holds a run of {task!r}; wanted {' or '.join(names)}.")
+    try:
+        return from_values(values, classes)
+    except ValueError as error:
+        raise ValueError(f"{workdir / 'config.json'}: {error}") from None
+
+
+def saved_values(workdir: Path) -> Json:
+    """Read the config.json of the run in `workdir` as it is.
+
+    Raises:
+      ValueError: if there is none, or it is damaged.
     """
     path = workdir / "config.json"
     if not path.is_file():
         raise ValueError(f"{workdir} holds no run: there is no {path}. Give train.py's --workdir.")
     way_out = "Remove it, and start the run's training command, which writes it again."
-    config = ConfigDict(read_json(path, way_out))
-    if tasks and config.task not in tasks:
-        raise ValueError(f"{workdir} holds a run of {config.task!r}; wanted {' or '.join(tasks)}.")
-    return config
+    return read_json(path, way_out)
+
+
+def _values(config: Config) -> dict[str, Any]:
+    """The values of a config by dotted key, as JSON has them."""
+    return json.loads(json.dumps(values_of(config)))

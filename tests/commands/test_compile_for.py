@@ -12,8 +12,9 @@ from helpers import tiny_run
 from jax.sharding import PartitionSpec
 
 from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops
+from pe_jax.models.config import from_config
+from pe_jax.schema import changed
 from pe_jax.tasks import pretraining
-from pe_jax.tasks.model_config import model_config
 from pe_jax.tpu import compile_report, costs, hlo, stage_estimate, topology
 from pe_jax.training import chips, sharding
 
@@ -253,9 +254,9 @@ def test_what_the_seconds_are_spent_on():
 
 
 def test_memory_by_kind(config):
-    model = model_config(config, vocab_size=120)
+    model = from_config(config.model, vocab_size=120)
     program = pretraining.make_program(config, sharding.data_mesh(), model, steps=1)
-    state, batch = program.abstract_state(), program.abstract_batch(config.stage1)
+    state, batch = pretraining.abstract_arguments(program, config.stage1)
     stats = SimpleNamespace(
         argument_size_in_bytes=10**6,
         output_size_in_bytes=900_000,
@@ -279,10 +280,12 @@ def test_memory_by_kind(config):
 def test_abstract_state_and_batch_are_those_of_a_run(config):
     experiment = pretraining.build(config)
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
-    assert described(experiment.abstract_state()) == described(experiment.init())
-    for stage, described_by in zip(experiment.stages, pretraining.stage_configs(config)):
-        batch = sharding.to_global(next(iter(stage.batches)), sharding.by_rows(experiment.mesh))
-        assert described(experiment.abstract_batch(described_by)) == described(batch)
+    program = experiment.program
+    for stage, stage_config in zip(experiment.stages, config.stages.values()):
+        state, batch = pretraining.abstract_arguments(program, stage_config)
+        assert described(state) == described(program.init())
+        global_batch = sharding.to_global(next(iter(stage.batches)), program.batch_sharding)
+        assert described(batch) == described(global_batch)
 
 
 def test_a_placement_by_part():
@@ -341,7 +344,7 @@ def here(monkeypatch):
 
 
 def test_the_report(here, config, tmp_path):
-    config.stage2.steps = 0
+    config = changed(config, {"stage2.steps": 0})
     out = tmp_path / "new" / "numbers.json"
     parts = compile_report.compile_for(config, "v5e:2x2", out=out)
     text = "\n".join([next(parts), next(parts)])
@@ -349,7 +352,7 @@ def test_the_report(here, config, tmp_path):
     assert text.startswith("# 1 layer of 16, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)")
     assert "## Length 32: 8 rows, 2 a chip\n\nFits: 0.00 of 15.75 GiB a chip." in text
     (found,) = json.loads(out.read_text())
-    model = model_config(config, vocab_size=120)
+    model = from_config(config.model, vocab_size=120)
     assert found["model_flops"] == train_flops(model, 8, 32, 6)
     costs = found["costs"]
     seconds = sum(costs["seconds"].values())
@@ -379,7 +382,7 @@ def test_what_does_not_fit_is_said(here, config, monkeypatch):
 
 
 def test_a_batch_that_does_not_divide(here, config):
-    config.stage2.batch_size = 6
+    config = changed(config, {"stage2.batch_size": 6})
     with pytest.raises(ValueError, match="6 rows does not divide among 4 devices"):
         list(compile_report.compile_for(config, "v5e:2x2"))
 

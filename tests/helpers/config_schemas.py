@@ -2,26 +2,23 @@
 
 import copy
 import importlib
-from pathlib import Path
 
-from pe_jax.reports.report_schemas import REPORTS
-from pe_jax.study.study_schema import STUDY
-from pe_jax.tasks.finetuning.finetuning_schema import FINETUNING
-from pe_jax.tasks.pretraining.pretraining_schema import PRETRAINING
+from pe_jax.configs import CONFIGS
+from pe_jax.configs.training import FinetuningConfig
+from pe_jax.console import config_files
+from pe_jax.schema import from_values
 
-ROOT = Path(__file__).parents[2]
-SCHEMAS = {**PRETRAINING, **FINETUNING, **REPORTS, **STUDY}
-FILES = sorted(
-    path.stem
-    for path in (ROOT / "configs").glob("*.py")
-    if path.stem not in ("defaults", "__init__")
-)
+FILES = sorted(config_files.shipped())
+
+
+def read(config):
+    return from_values(config, CONFIGS)
 
 
 def shipped(name):
     """A config of configs/, with the one key that has no default."""
     config = importlib.import_module(f"pe_jax.configs.{name}").get_config()
-    if config.task in FINETUNING:
+    if config.task in (*FinetuningConfig.TASKS, "squad"):
         config.init = "RUN"
     return config
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from pe_jax.configs import defaults
+from pe_jax.configs.training import PretrainingConfig
+from pe_jax.schema import from_values
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +33,11 @@ NO_DROPOUT = {"model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0}
 
 def config(folder, **changes):
     """A short run: one layer of 16, on `write_books`; `changes` by dotted key."""
+    return from_values(config_dict(folder, **changes), [PretrainingConfig])
+
+
+def config_dict(folder, **changes):
+    """The same as a config file has it."""
     c = defaults.pretraining()
     c.model.update(
         size="tiny", num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, max_length=48
@@ -57,7 +64,7 @@ def command(folder, workdir, changes, *args, env=None):
     file.write_text(
         f"import pathlib, sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\n"
         "from helpers import tiny_run\ndef get_config():\n"
-        f"    return tiny_run.config(pathlib.Path({str(folder)!r}), **{changes})\n"
+        f"    return tiny_run.config_dict(pathlib.Path({str(folder)!r}), **{changes})\n"
     )
     return subprocess.Popen(
         [sys.executable, "train.py", f"--config={file}", f"--workdir={workdir}", *args],

@@ -3,16 +3,22 @@
 from helpers import tiny_run
 from helpers.finetuning_data import questions
 from pe_jax.configs import study as study_config
-from pe_jax.schema import check
-from pe_jax.study.study_schema import STUDY
+from pe_jax.configs.studies import StudyConfig
+from pe_jax.schema import from_values
 
 
 def config(folder, **changes):
+    """`changes` by dotted key."""
+    return from_values(config_dict(folder, **changes), [StudyConfig])
+
+
+def config_dict(folder, **changes):
+    """The same as a config file has it."""
     c = study_config.get_config()
     c.text = str(tiny_run.write_books(folder))
     own = c.from_scratch
     own.first, own.then, own.repeats = "learned_absolute", "", (1,)
-    sizes = tiny_run.config(folder)
+    sizes = tiny_run.config_dict(folder)
     own.pretraining.model.update(sizes.model.to_dict())
     own.pretraining.model.update(dropout_rate=0.0, attention_dropout_rate=0.0, max_length=48)
     own.pretraining.data.update(sizes.data.to_dict())
@@ -34,5 +40,4 @@ def config(folder, **changes):
     c.lengths = (32,)
     c.measures.update(length=16, windows=(5, 10), words=4, score_examples=8)
     c.update_from_flattened_dict(changes)
-    check(c, STUDY)
     return c

@@ -12,8 +12,8 @@ from helpers.published_bert import BERT, WORDS, D, N, V, numpy_bert, whole_tenso
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from pe_jax.configs import defaults
-from pe_jax.configs import glue as glue_config
+from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.training import FinetuningConfig, PretrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.interop import bert_export, load_bert, position_table, save_bert
 from pe_jax.models import (
@@ -23,7 +23,9 @@ from pe_jax.models import (
     BertForSpans,
     hidden_states,
 )
+from pe_jax.models.config import from_config
 from pe_jax.reports import run_export as runs
+from pe_jax.schema import as_dict
 from pe_jax.tasks.start import open_start
 from pe_jax.training.sharding import on_one_device
 
@@ -195,9 +197,11 @@ def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
 
 def write_run(folder, config, params, tokenizer, monkeypatch):
     """Writes the folder of a run, and patches the reading of its checkpoint."""
-    config.model = {"size": "base", **{k: v for k, v in vars(MODEL).items() if k != "vocab_size"}}
+    names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size"}
+    model = ModelConfig(**{name: getattr(MODEL, name) for name in names})
+    config = dataclasses.replace(config, model=model)
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(config.to_json_best_effort())
+    (folder / "config.json").write_text(json.dumps(as_dict(config)))
     (folder / "tokenizer.json").write_text(tokenizer.to_str())
     monkeypatch.setattr(runs, "newest_params", lambda folder: (5, params))
 
@@ -205,12 +209,12 @@ def write_run(folder, config, params, tokenizer, monkeypatch):
 def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
     """An exported run is a published BERT to start from, with the same vocabulary and weights."""
     params = random_params(BertForPretraining)
-    write_run(tmp_path / "run", defaults.pretraining(), params, tokenizer, monkeypatch)
+    write_run(tmp_path / "run", PretrainingConfig(), params, tokenizer, monkeypatch)
     text = runs.export(tmp_path / "run", tmp_path / "out")
     assert text.startswith(f"BertForPreTraining of {tmp_path / 'run'}, step 5. In Python")
     start = open_start(str(tmp_path / "out"))
     jax.tree.map(np.testing.assert_array_equal, start.params(on_one_device), params)
-    assert start.model == dataclasses.replace(MODEL, vocab_size=start.model.vocab_size)
+    assert from_config(start.model, vocab_size=MODEL.vocab_size) == MODEL
     assert load_tokenizer(start.tokenizer()).get_vocab() == tokenizer.get_vocab()
     with pytest.raises(ValueError, match=r"a run of seed 0, got config.seed=3"):
         runs.export(tmp_path / "run", tmp_path / "seed", 3)
@@ -218,8 +222,7 @@ def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
 
 def test_one_seed_of_several(tokenizer, tmp_path, monkeypatch):
     """Class labels are those of the task."""
-    config = glue_config.get_config()
-    config.task, config.seeds = "rte", (3, 7)
+    config = FinetuningConfig(task="rte", seeds=(3, 7))
     first = random_params(BertForClassification, outputs=2)
     second = jax.tree.map(lambda leaf: leaf + 1, first)
     both = jax.tree.map(lambda *leaves: np.stack(leaves), first, second)

@@ -164,7 +164,14 @@ def test_an_exported_model_has_the_same_outputs_in_pytorch(
 def test_the_exported_tokenizer(transformers, tmp_path, which):
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     words = load_tokenizer(tmp_path / "vocab.txt")
-    config = BertConfig(len(WORDS), 12, 1, 3, 20, 10)
+    config = BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=12,
+        num_layers=1,
+        num_heads=3,
+        intermediate_size=20,
+        max_length=10,
+    )
     ours = BertForSpans(config)
     params = ours.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     save_bert(tmp_path / "out", config, params, words)

@@ -9,6 +9,7 @@ the file. Everything else fails: another exception, a crash, a hang, another res
 import collections
 import contextlib
 import copy
+import functools
 import io
 import json
 import math
@@ -22,15 +23,16 @@ import numpy as np
 import pytest
 from helpers import published_bert, tiny_run
 from helpers.commands import call
-from helpers.config_schemas import FILES, SCHEMAS, changed, shipped
+from helpers.config_schemas import FILES, changed, read, shipped
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from safetensors.numpy import load_file
 
 from pe_jax import data, interop
+from pe_jax.configs import CONFIGS
 from pe_jax.console import compile_cache
-from pe_jax.schema import check, flatten
-from pe_jax.tasks import finetuning, pretraining
-from pe_jax.tasks import run as runs
+from pe_jax.schema import class_for, flatten, keys
+from pe_jax.tasks import pretraining
+from pe_jax.tasks import train as runs
 from pe_jax.training.fingerprint import fingerprint
 from pe_jax.training.metrics_writer import read_metrics
 
@@ -199,24 +201,24 @@ def near(value):
 
 
 def test_configs(fuzz):
-    resolve = {"pretraining": pretraining.resolve, **dict.fromkeys(finetuning.TASKS, None)}
 
     def case(draw):
         config = shipped(draw(st.sampled_from(FILES)))
-        known, defaults = sorted(SCHEMAS[config.task].kinds), flatten(config.to_dict())
+        known = sorted({*keys(class_for(config.task, CONFIGS))} - {"task"})
+        defaults = flatten(config.to_dict())
         changes = {}
         for key in draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True)):
             value = draw(st.one_of(VALUES, st.sampled_from(near(defaults[key]))))
             changes[key] = tuple(value) if isinstance(value, list) else value
             config = changed(config, key, changes[key])
         names = [key.rpartition(".")[2] for key in changes]
-        outcome = judged(lambda: check(config, SCHEMAS), *names)
+        outcome = judged(lambda: read(config), *names)
         if outcome == "right":
             values = flatten(config.to_dict())  # A ConfigDict makes a float of an int or a bool.
             odd = [key for key in changes if nonsense(key, values[key], defaults[key])]
             assert not odd, f"{odd} passed"
-            if resolve.get(config.task):
-                outcome = judged(lambda: resolve[config.task](config), *names)
+            if config.task == "pretraining":
+                outcome = judged(lambda: pretraining.resolve(read(config)), *names)
         return outcome
 
     fuzz(case)
@@ -410,13 +412,13 @@ def done(tmp_path_factory):
         states[int(state.step)] = fingerprint(state)
         save(self, state, place)
 
-    def trained(training, folder):
-        given["training"] = training
-        return train(training, folder)
+    def trained(program, stages, folder, **options):
+        given["training"] = functools.partial(train, program, stages, **options)
+        return train(program, stages, folder, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs.Checkpoints, "save", saved)
-        patch.setattr(pretraining.pretrain, "train", trained)
+        patch.setattr(pretraining, "train", trained)
         pretraining.run(config, folder / "run")
     return folder / "run", states, given["training"]
 
@@ -432,7 +434,7 @@ def test_files_of_a_run(fuzz, done, tmp_path, monkeypatch):
 
     def resume(folder):
         data.load_tokenizer(folder / "tokenizer.json")
-        runs.train(training, folder)
+        training(folder=folder)
         found = read_metrics(folder)
         assert [line["step"] for line in found] == sorted(line["step"] for line in found)
         assert len(found) <= lines.count("\n")

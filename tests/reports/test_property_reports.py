@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -11,8 +12,8 @@ from matplotlib import image
 from safetensors.numpy import save_file
 
 from pe_jax import encodings, properties
-from pe_jax.configs import properties as configs
-from pe_jax.configs import sweep as sweep_config
+from pe_jax.configs.reports import PropertiesConfig, SweepConfig
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.figures import style
 from pe_jax.reports.property_report import scores as scores_part
 from pe_jax.reports.property_report import vectors as vectors_part
@@ -44,10 +45,16 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def config():
-    config = configs.get_config()
-    config.update(size="tiny", length=24, words=12, seeds=2, windows=(3, 8))
-    config.update(table_window=3, score_examples=16, texts=16)
-    return config
+    return PropertiesConfig(
+        size="tiny",
+        length=24,
+        words=12,
+        seeds=2,
+        windows=(3, 8),
+        table_window=3,
+        score_examples=16,
+        texts=16,
+    )
 
 
 def numbers(out, part):
@@ -64,12 +71,12 @@ def assert_shown(pictures, text):
 
 def test_less_text_than_asked_for(runs, config, tmp_path, capsys):
     """All of it is read, and that is said; none at all is an error."""
-    config.texts = 10_000
+    config = replace(config, texts=10_000)
     subject = from_run(runs[0])
     found = texts(subject, Settings(config, tmp_path)).tokens
     assert 0 < len(found) < 10_000 and len(np.unique(found, axis=0)) == len(found)
     assert f"The text has {len(found):,} pieces of 22 tokens" in capsys.readouterr().err
-    config.text = str(tmp_path / "short.txt")
+    config = replace(config, text=str(tmp_path / "short.txt"))
     (tmp_path / "short.txt").write_text("The whale stood.\n\nThe ship looked.\n")
     with pytest.raises(ValueError, match="No document of the text has 22 tokens"):
         texts(subject, Settings(config, tmp_path))
@@ -129,7 +136,7 @@ def test_a_report_on_runs(runs, config, tmp_path, monkeypatch):
 
 
 def test_correlation_with_the_runs_own_scores(runs, config, tmp_path):
-    config.parts = "correlation"
+    config = replace(config, parts="correlation")
     text = measure_properties([from_run(path) for path in runs], config, tmp_path)
     table = numbers(tmp_path, "correlation")
     assert table["runs"] == [path.name for path in runs]
@@ -138,12 +145,12 @@ def test_correlation_with_the_runs_own_scores(runs, config, tmp_path):
 
 
 def test_scores_are_kept(runs, config, tmp_path, monkeypatch):
-    config.parts = "scores"
+    config = replace(config, parts="scores")
     subjects = [from_run(runs[0])]
     first = measure_properties(subjects, config, tmp_path)
     monkeypatch.setattr(scores_part, "build", None)  # A second call that scored would fail.
     assert measure_properties(subjects, config, tmp_path) == first
-    config.score_examples = 8
+    config = replace(config, score_examples=8)
     with pytest.raises(TypeError):
         measure_properties(subjects, config, tmp_path)
 
@@ -151,16 +158,17 @@ def test_scores_are_kept(runs, config, tmp_path, monkeypatch):
 def test_the_start_is_the_run_s_own(runs):
     """`ReportSubject.start` is what the first step started from: replayed from the seed."""
     run = from_run(runs[2])
-    experiment = pretraining.build(workdir.load_config(run.folder), run.folder / "tokenizer.json")
-    expected = experiment.init().params["bert"]["position"]
+    config = workdir.load_config(run.folder, PretrainingConfig)
+    experiment = pretraining.build(config, run.folder / "tokenizer.json")
+    expected = experiment.program.init().params["bert"]["position"]
     jax.tree.map(np.testing.assert_array_equal, run.start, expected)
     assert set(run.start) == {"learned_absolute", "learned_relative"}
 
 
 def test_table_1(config, tmp_path):
     """The paper's ticks and crosses: exact zeros for sinusoids, parameters from `init`."""
-    config.length, config.parts = 40, "table1"
-    config.words, config.seeds = 3, 1
+    config = replace(config, length=40, parts="table1")
+    config = replace(config, words=3, seeds=1)
     both = "learned_absolute+sinusoidal_relative"
     subjects = [from_name(name, config, 0) for name in (*encodings.PAPER[:7], both)]
     measure_properties(subjects, config, tmp_path)
@@ -190,7 +198,9 @@ def test_table_1(config, tmp_path):
 
 
 def test_untrained_encodings_heads_and_vector_figures(config, tmp_path):
-    config.update(heads="each", attention="weights", vector="pdf", parts="words,regression")
+    config = replace(
+        config, heads="each", attention="weights", vector="pdf", parts="words,regression"
+    )
     names = ["sinusoidal_absolute", "learned_absolute+sinusoidal_relative"]
     text = measure_properties([from_name(name, config, 0) for name in names], config, tmp_path)
     assert (tmp_path / "figure3_words.pdf").read_bytes()[:4] == b"%PDF"
@@ -204,7 +214,7 @@ def test_untrained_encodings_heads_and_vector_figures(config, tmp_path):
 
 def test_offset_kernels_of_encodings_without_vectors(config, tmp_path):
     """RoPE and ALiBi have a row by the kernel in table 1 and the part of their own."""
-    config.update(parts="table1,offset_kernel", seeds=1, heads="each")
+    config = replace(config, parts="table1,offset_kernel", seeds=1, heads="each")
     names = ["rope", "alibi", "rope+causal"]
     subjects = [from_name(name, config, 0) for name in names]
     text = measure_properties(subjects, config, tmp_path)
@@ -221,7 +231,7 @@ def test_offset_kernels_of_encodings_without_vectors(config, tmp_path):
     assert found["alibi (untrained)"]["layers"][0]["average"]["monotonicity_all"] == 0
     assert found["rope+causal (untrained)"]["layers"][0]["curve"][0][24:] == [None] * 23
     assert "(offset_kernel_curves.png)" in text and "| alibi " in text
-    config.update(kernel="texts", parts="offset_kernel", heads="average")
+    config = replace(config, kernel="texts", parts="offset_kernel", heads="average")
     assert "12 texts of random words" in measure_properties(subjects[:1], config, tmp_path)
     assert average([{"a": 1.0, "b": 2.0}, {"a": 2.0}]) == {"a": 1.5}
 
@@ -238,18 +248,18 @@ def test_tables_of_other_families(config, tmp_path):
     np.testing.assert_array_equal(component.vectors(np.arange(30)), rows[2:])
     text = measure_properties([gpt, roberta], config, tmp_path / "out")
     assert "## Regression probe" in text and "## Identical words" not in text
-    config.parts = "words"
+    config = replace(config, parts="words")
     with pytest.raises(ValueError, match="words needs a run, an untrained encoding or an imported"):
         measure_properties([gpt], config, tmp_path / "out")
 
 
 def test_scores_from_a_table(runs, config, tmp_path):
-    config.parts = "correlation"
+    config = replace(config, parts="correlation")
     subjects = [from_run(path) for path in runs]
     table = tmp_path / "scores.csv"
     lines = [f"{path.name},{i},{i % 2}.5" for i, path in enumerate(runs)]
     table.write_text("\n".join(["run,cola,rte", *reversed(lines)]) + "\n")
-    config.scores = str(table)
+    config = replace(config, scores=str(table))
     measure_properties(subjects, config, tmp_path / "out")
     found = numbers(tmp_path / "out", "correlation")
     assert found["scores"] == {"cola": [0, 1, 2, 3], "rte": [0.5, 1.5, 0.5, 1.5]}
@@ -266,13 +276,12 @@ def test_what_cannot_be_measured(runs, config, tmp_path):
     with pytest.raises(ValueError, match="give --workdir, --runs, --encodings or --checkpoints"):
         measure_properties([], config, tmp_path)
     subjects = [from_run(path) for path in runs[:3]]
-    config.parts = "correlation"
+    config = replace(config, parts="correlation")
     with pytest.raises(ValueError, match="correlation needs four runs or more that have scores"):
         measure_properties(subjects, config, tmp_path)
-    config.update(parts="vectors", vector="eps")
-    with pytest.raises(ValueError, match="pdf or svg, got 'eps'"):
-        measure_properties(subjects, config, tmp_path)
-    config.update(parts="words", vector="", layer=1)
+    with pytest.raises(ValueError, match="vector is one of '', pdf, svg, got 'eps'"):
+        replace(config, parts="vectors", vector="eps")
+    config = replace(config, parts="words", layer=1)
     with pytest.raises(ValueError, match="layers 0 to 0, got layer 1"):
         measure_properties(subjects, config, tmp_path)
 
@@ -286,9 +295,15 @@ def test_a_run_that_has_not_saved_yet(runs, tmp_path):
 
 @pytest.mark.parametrize("measure", ["turning_point", "monotonicity", "monotonicity_weighted"])
 def test_the_sweep_from_the_command_line(measure, tmp_path):
-    config = sweep_config.get_config()
-    config.update(measure=measure, base_count=3, dim_count=4, length=40, window=9)
-    config.update(bases=(100.0, 10_000.0), dims=(8.0, 64.0))
+    config = SweepConfig(
+        measure=measure,
+        base_count=3,
+        dim_count=4,
+        length=40,
+        window=9,
+        bases=(100.0, 10_000.0),
+        dims=(8.0, 64.0),
+    )
     text = sweep_sinusoids(config, tmp_path)
     found = json.loads((tmp_path / "sweep.json").read_text())
     assert np.shape(found[measure]) == (3, 4) and found["dims"] == [8, 16, 32, 64]

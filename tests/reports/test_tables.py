@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from helpers.commands import run
 from scipy import special, stats
 
 from pe_jax import encodings
-from pe_jax.configs import tables as configs
+from pe_jax.configs.reports import TablesConfig
 from pe_jax.console.markdown import for_terminal
 from pe_jax.reports.paper_tables import (
     GLUE,
@@ -28,7 +29,7 @@ METRICS = {name: metric for name, (_, metric) in GLUE.items()}
 
 @pytest.fixture
 def config():
-    return configs.get_config()
+    return TablesConfig()
 
 
 def write(folder, name, position, dataset, scores, *, seeds=None, settings=(), **changes):
@@ -179,7 +180,7 @@ def test_the_mean_of_the_tasks_that_all_rows_have(tmp_path, config):
     write(tmp_path, "b", "learned_relative", "glue/rte", [70.0, 72.0])
     write(tmp_path, "c", "learned_relative", "glue/cola", [50.0, 50.0])
     write(tmp_path, "d", "learned_relative", "glue/sst2", [90.0, 91.0])
-    config.all_rows = True
+    config = replace(config, all_rows=True)
     text = write_tables(sorted(tmp_path.iterdir()), config, tmp_path / "out")
     # No mean of eight where no run has all eight.
     assert "mean of 2 (cola, rte)" in text and "mean of 8" not in text
@@ -203,7 +204,7 @@ def test_rows_are_in_the_papers_order_whatever_their_options(tmp_path, config):
     in_order = [positions[place] for place in (2, 3, 1, 4, 0)]
     write_tables([tmp_path / one for one in positions], config, tmp_path / "out")
     assert list(numbers(tmp_path / "out")["glue"]["rows"]) == in_order
-    config.all_rows = True
+    config = replace(config, all_rows=True)
     write_tables([tmp_path / one for one in positions], config, tmp_path / "out")
     rows = list(numbers(tmp_path / "out")["glue"]["rows"])
     assert [one for one in rows if one in positions] == in_order and len(rows) == 14
@@ -371,7 +372,7 @@ def test_half_a_file(tmp_path):
 
 def test_a_baseline_without_a_run(tmp_path, config):
     path = write(tmp_path, "a", "none", "glue/rte", [60.0])
-    config.baseline = "learnt_absolute"
+    config = replace(config, baseline="learnt_absolute")
     with pytest.raises(ValueError, match="'learnt_absolute'. Did you mean learned_absolute"):
         write_tables([path], config, tmp_path / "out")
 

@@ -15,8 +15,10 @@ from helpers.commands import call
 from helpers.finetuning_data import examples
 
 from pe_jax.configs import study as study_config
+from pe_jax.configs.studies import StudyConfig
 from pe_jax.data import glue_tasks
 from pe_jax.files import write_text
+from pe_jax.schema import changed, from_values
 from pe_jax.study import claims, cost, execute, plan, process, state, study
 from pe_jax.study.claims import Ranks
 from pe_jax.study.figures import gallery, model_folder
@@ -25,13 +27,13 @@ from pe_jax.study.report import report
 from pe_jax.study.results import values
 
 PAPER = 13
+SHIPPED = from_values(study_config.get_config(), [StudyConfig])
 CONFIG = f"--config={tiny_run.ROOT / 'configs' / 'study.py'}"
 
 
 def test_the_plan(tmp_path):
     """The shipped one: what issue and page say of it."""
-    config = study_config.get_config()
-    config.published = "BERT"
+    config = changed(SHIPPED, {"published": "BERT"})
     runs = plan(config, tmp_path)
     assert len({run.folder for run in runs}) == len({run.name for run in runs}) == len(runs)
 
@@ -54,21 +56,21 @@ def test_the_plan(tmp_path):
         for one in (*claim.effect.models, *claim.effect.other_models)
     }  # fmt: skip
     assert mentioned <= models
-    config.published = ""
-    assert {run.arm for run in plan(config, tmp_path)} == {"from_scratch"}
+    assert {run.arm for run in plan(SHIPPED, tmp_path)} == {"from_scratch"}
 
 
 def test_an_encoding_that_is_named_twice(tmp_path):
-    config = study_config.get_config()
-    config.from_scratch.then = "rope,rope(base=500)"
+    config = changed(SHIPPED, {"from_scratch.then": "rope,rope(base=500)"})
     with pytest.raises(ValueError, match="it has from_scratch/pretraining/rope twice"):
         plan(config, tmp_path)
 
 
 def test_encodings_that_change_others_are_models_of_their_own(tmp_path):
-    config = study_config.get_config()
-    config.from_scratch.first = "cycle(rope(base=500), none),cycle(alibi, none)"
-    config.from_scratch.then = "interpolated(rope, factor=2),interpolated(alibi, factor=2)"
+    changes = {
+        "from_scratch.first": "cycle(rope(base=500), none),cycle(alibi, none)",
+        "from_scratch.then": "interpolated(rope, factor=2),interpolated(alibi, factor=2)",
+    }
+    config = changed(SHIPPED, changes)
     models = {run.model for run in plan(config, tmp_path)}
     assert {"cycle(rope, none)", "interpolated(alibi)", "cycle(alibi, none), seed 1"} <= models
 
@@ -226,12 +228,11 @@ def test_weights_in_the_folder_are_needed_to_start_from_a_model(done, tmp_path):
 def test_runs_of_other_settings_are_not_taken(done):
     """What is done was made with the settings that are given; more models may come."""
     config, folder, _ = done
-    other = config.copy_and_resolve_references()
-    other.from_scratch.first, other.from_scratch.then = "learned_absolute,none", "rope"
-    other.jobs = 3
+    changes = {"from_scratch.first": "learned_absolute,none", "from_scratch.then": "rope"}
+    other = changed(config, {**changes, "jobs": 3})
     runs = plan(other, folder)
     state.check(runs, state.finished_entries(runs, folder))
-    other.glue.optimizer.learning_rate = 0.25
+    other = changed(other, {"glue.optimizer.learning_rate": 0.25})
     with pytest.raises(ValueError, match="^from_scratch/cola/learned_absolute: made with other"):
         execute(other, folder)
 
@@ -326,8 +327,8 @@ def test_what_fails_and_what_is_stopped(tmp_path):
 
 def test_a_run_that_fails(tmp_path):
     """It ends as other commands do, while it still listens to its study."""
-    first = plan(tiny_study.config(tmp_path), tmp_path / "S")[0]
-    first.config.data.source = str(tmp_path / "nowhere.txt")
+    config = tiny_study.config(tmp_path, text=str(tmp_path / "nowhere.txt"))
+    first = plan(config, tmp_path / "S")[0]
     process.describe(first, ())
     command = [sys.executable, "-m", "pe_jax.study", str(first.folder)]
     child = subprocess.Popen(

@@ -13,11 +13,13 @@ from helpers.finetuning_data import examples, questions
 from pe_jax import encodings
 from pe_jax.configs import glue as glue_config
 from pe_jax.configs import squad as squad_config
+from pe_jax.configs.training import FinetuningConfig, SquadConfig
 from pe_jax.data import glue_tasks
 from pe_jax.reports.comparison import score
 from pe_jax.reports.finetuning_report import page, report_finetuning, results
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.rescoring import rescore
+from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining
 from pe_jax.tasks.finetuning import finetune as finetuning_module
 from pe_jax.training import sharding
@@ -31,8 +33,8 @@ def pretrained(tmp_path_factory):
     """Folders of runs, by encoding."""
     folder = tmp_path_factory.mktemp("pretrained")
     for name in ("learned_absolute", "learned_relative"):
-        config = tiny_run.config(folder, **SHORT, **tiny_run.NO_DROPOUT, **{"model.position": name})
-        config.stage1.max_predictions = 3
+        changes = {"model.position": name, "stage1.max_predictions": 3}
+        config = tiny_run.config(folder, **SHORT, **tiny_run.NO_DROPOUT, **changes)
         pretraining.run(config, folder / name)
     return folder
 
@@ -57,7 +59,7 @@ def config(pretrained, position="learned_absolute", **changes):
     c.optimizer.learning_rate = 1e-2
     c.log_every, c.eval_every, c.checkpoint_every, c.keep_checkpoints = 3, 5, 3, 10
     c.update_from_flattened_dict(changes)
-    return c
+    return from_values(c, [FinetuningConfig, SquadConfig])
 
 
 def finetune(config, folder):
@@ -113,11 +115,12 @@ def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
         one_length = {"data.buckets": ()}
         resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7), **one_length))
         experiment = finetuning.build(resolved, tmp_path)
-        state, _ = finetuning.start_from(experiment, experiment.init())
-        placed = sharding.by_seeds_and_rows(experiment.mesh)
-        for step in range(2):
-            batch = sharding.to_global(experiment.batches[step], placed)
-            state, metrics = experiment.train_step(state, batch)
+        state, _ = finetuning.start_from(experiment, experiment.program.init())
+        step = experiment.program.train_step()
+        for number in range(2):
+            batch = experiment.batches[number]
+            batch = sharding.to_global(batch, experiment.program.batch_sharding)
+            state, metrics = step(state, batch)
         assert int(state.step) == 2
         outputs = experiment.held_out_outputs(state.params)
         found.append(jax.device_get((state.params, metrics, outputs)))
@@ -189,7 +192,7 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     """The encoder is the pretrained one for every seed; heads are drawn by seed."""
     resolved = finetuning.resolve(config(pretrained))
     experiment = finetuning.build(resolved, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.init())
+    state, changes = finetuning.start_from(experiment, experiment.program.init())
     _, old = newest_params(pretrained / "learned_absolute")
     got = jax.device_get(state.params)
     for part in ("bert", "pooler"):
@@ -204,9 +207,9 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
 
 
 def test_another_encoding(pretrained, tmp_path):
-    changed = config(pretrained, **{"model.position": "learnable_sinusoidal_relative"})
-    experiment = finetuning.build(finetuning.resolve(changed), tmp_path)
-    _, changes = finetuning.start_from(experiment, experiment.init())
+    other = config(pretrained, **{"model.position": "learnable_sinusoidal_relative"})
+    experiment = finetuning.build(finetuning.resolve(other), tmp_path)
+    _, changes = finetuning.start_from(experiment, experiment.program.init())
     assert "bert/position/learned_absolute/table" in changes.dropped
     assert "bert/position/learnable_sinusoidal_relative/frequencies" in changes.new
 
@@ -219,7 +222,7 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     resized = finetuning.resolve(config(pretrained, **longer, resize="repeat"))
     assert resized.model.max_length == 24
     experiment = finetuning.build(resized, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.init())
+    state, changes = finetuning.start_from(experiment, experiment.program.init())
     _, old = newest_params(pretrained / "learned_absolute")
     table, was = (p["bert"]["position"]["learned_absolute"]["table"] for p in (state.params, old))
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
@@ -234,9 +237,9 @@ def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, c
     _, params = newest_params(done)
     outputs = []
     for buckets in ((8, 12), ()):
-        resolved.data.buckets = buckets
-        experiment = finetuning.build(resolved, tmp_path)
-        placed = jax.device_put(params, experiment.shardings_of(params))
+        bucketed = changed(resolved, {"data.buckets": buckets})
+        experiment = finetuning.build(bucketed, tmp_path)
+        placed = jax.device_put(params, experiment.program.shardings_of(params))
         outputs.append(experiment.held_out_outputs(placed)["validation"])
         count = len(experiment.held_out["validation"])
         assert f"{count} of {count} held-out batches, " in capsys.readouterr().err
@@ -318,7 +321,7 @@ def test_the_best_step_of_each_seed(tmp_path):
         problem=types.SimpleNamespace(
             metric="f1", held_out_metric="exact", dataset="A", trained_on="B", baseline={}
         ),
-        model=types.SimpleNamespace(encoding=encodings.none),
+        program=types.SimpleNamespace(model=types.SimpleNamespace(encoding=encodings.none)),
         seeds=(1, 2),
     )
     best = results(made, tmp_path)
@@ -343,7 +346,7 @@ def squad(pretrained, folder, **changes):
     c.data.update(length=24, buckets=(20,), stride=8, max_query=6, batch_size=8)
     c.data.eval_batch_size = 8
     c.update_from_flattened_dict(changes)
-    return c
+    return from_values(c, [FinetuningConfig, SquadConfig])
 
 
 def test_questions(pretrained, tmp_path):

@@ -10,11 +10,13 @@ from helpers import tiny_run
 from helpers.published_bert import BERT, D, N, encoder_shapes, head_shapes, random_tensors, write
 
 from pe_jax.configs import glue as glue_config
+from pe_jax.configs.training import FinetuningConfig, PretrainingConfig
 from pe_jax.data import glue_tasks, load_tokenizer
 from pe_jax.interop import load_bert
+from pe_jax.models.config import from_config
 from pe_jax.reports.property_report.subjects import trained
+from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining
-from pe_jax.tasks.model_config import model_config
 from pe_jax.tasks.start import open_start, published_tokenizer
 from pe_jax.training.transplant import transplant
 
@@ -35,26 +37,26 @@ def published(tmp_path_factory):
 
 def config(folder, published, **changes):
     """A short run that gives no size."""
-    c = tiny_run.config(folder, **{"stage2.steps": 0})
+    c = tiny_run.config_dict(folder, **{"stage2.steps": 0})
     c.init = str(published)
     c.model.update(num_layers=None, hidden_size=None, num_heads=None, intermediate_size=None)
     c.model.max_length = 48
     c.stage1.update(length=8, batch_size=8, max_predictions=2, steps=1)
     c.update_from_flattened_dict(changes)
-    return c
+    return from_values(c, [PretrainingConfig])
 
 
 def test_sizes_and_words_are_those_of_the_published(published, tmp_path, capsys):
     resolved = pretraining.resolve(config(tmp_path, published))
     assert "hidden_size 12, num_heads 3, intermediate_size 20" in capsys.readouterr().err
     experiment = pretraining.build(resolved)
-    model, theirs = experiment.model, load_bert(published).config
+    model, theirs = experiment.program.model, load_bert(published).config
     for field in ("vocab_size", "num_layers", "hidden_size", "num_heads", "intermediate_size"):
         assert getattr(model, field) == getattr(theirs, field)
     assert (model.layer_norm_epsilon, model.max_length) == (1e-5, N)
     assert model.dropout_rate == 0.1  # The config's own.
     assert experiment.text.vocabulary.size == len(VOCAB)
-    assert pretraining.resolve(resolved).to_dict() == resolved.to_dict()
+    assert pretraining.resolve(resolved) == resolved
 
 
 def test_weights_with_another_position_encoding(published, tmp_path):
@@ -62,7 +64,7 @@ def test_weights_with_another_position_encoding(published, tmp_path):
     experiment = pretraining.build(
         pretraining.resolve(config(tmp_path, published, **{"model.position": name}))
     )
-    params, changes = pretraining.transplant_start(experiment, experiment.init().params)
+    params, changes = pretraining.transplant_start(experiment, experiment.program.init().params)
     theirs = load_bert(published).params
     for part in ("token", "layer_1"):
         jax.tree.map(np.testing.assert_array_equal, params["bert"][part], theirs["bert"][part])
@@ -82,7 +84,7 @@ def test_weights_with_another_position_encoding(published, tmp_path):
 
 def test_a_table_that_is_too_short_is_not_kept(published, tmp_path):
     longer = config(tmp_path, published, **{"stage1.length": 16})
-    model = model_config(pretraining.resolve(longer), vocab_size=len(VOCAB))
+    model = from_config(pretraining.resolve(longer).model, vocab_size=len(VOCAB))
     assert model.max_length == 48
     fresh = jax.eval_shape(pretraining.pretraining_task(model).init, jax.random.key(0))
     theirs = load_bert(published)
@@ -97,7 +99,7 @@ def test_positions_drawn_anew(published, tmp_path):
     for keep in (True, False):
         own = {"keep_position": keep, "model.position": "learned_absolute"}
         experiment = pretraining.build(pretraining.resolve(config(tmp_path, published, **own)))
-        fresh = experiment.init().params
+        fresh = experiment.program.init().params
         found[keep], changes = pretraining.transplant_start(experiment, fresh)
         at = lambda params: np.asarray(params["bert"]["position"]["learned_absolute"]["table"])
         assert (at(found[keep]) == at(fresh)).all() != keep
@@ -126,7 +128,7 @@ def test_other_words_are_refused(published, tmp_path):
     given = config(tmp_path, published, **{"data.vocab": str(other)})
     with pytest.raises(ValueError, match=r"tokens of config.data.vocab=.* are not those of"):
         pretraining.build(pretraining.resolve(given))
-    given.data.vocab = str(published / "vocab.txt")
+    given = changed(given, {"data.vocab": str(published / "vocab.txt")})
     assert pretraining.tokenizer_file(given) == given.data.vocab
 
 
@@ -167,10 +169,10 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     c = glue_config.get_config()
     c.init, c.seeds, c.steps, c.model.position = str(published), (0, 1), 1, "none"
     c.data.update(length=8, buckets=(), batch_size=4, eval_batch_size=4)
-    resolved = finetuning.resolve(c)
+    resolved = finetuning.resolve(from_values(c, [FinetuningConfig]))
     assert (resolved.model.num_layers, resolved.model.layer_norm_epsilon) == (2, 1e-5)
     experiment = finetuning.build(resolved, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.init())
+    state, changes = finetuning.start_from(experiment, experiment.program.init())
     theirs = load_bert(published).params
     kernel = theirs["bert"]["layer_0"]["up"]["kernel"]
     np.testing.assert_array_equal(

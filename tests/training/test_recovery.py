@@ -22,10 +22,12 @@ from etils.epath import testing
 from helpers import tiny_run
 
 from pe_jax import data
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.errors import Interrupted
 from pe_jax.figures import style
 from pe_jax.files import to_path, write_text
-from pe_jax.tasks import pretraining
+from pe_jax.schema import changed
+from pe_jax.tasks import pretraining, train
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params, restore_newest, saved_steps
 from pe_jax.training.fingerprint import fingerprint
@@ -91,7 +93,7 @@ def test_told_to_stop(straight, tmp_path, number, status):
     """The signal arrives during a step; afterwards the previous handlers are restored."""
     config, done = straight
     before = signal.getsignal(number)
-    step = pretraining.Program.train_step
+    step = train.Program.train_step
     steps = itertools.count(1)
 
     def telling(self, stage):
@@ -105,7 +107,7 @@ def test_told_to_stop(straight, tmp_path, number, status):
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining.Program, "train_step", telling)
+        patch.setattr(train.Program, "train_step", telling)
         with pytest.raises(Interrupted, match="Stopped and saved at step 6") as stopped:
             pretraining.run(config, tmp_path / "run")
     assert stopped.value.code == status
@@ -222,7 +224,7 @@ DAMAGES = {
 def fresh(straight):
     """A state as the run's own, to restore to."""
     config, done = straight
-    return pretraining.build(config, done / "tokenizer.json").init()
+    return pretraining.build(config, done / "tokenizer.json").program.init()
 
 
 @LEFT_BEHIND
@@ -332,8 +334,7 @@ def test_a_damaged_file_of_a_run(straight, tmp_path, name, damage, message):
 
 def test_a_checkpoint_of_another_run(straight, tmp_path, capsys):
     config, done = straight
-    other = config.copy_and_resolve_references()
-    other.seed = 9
+    other = changed(config, {"seed": 9})
     folder = tmp_path / "run"
     shutil.copytree(done / "checkpoints", folder / "checkpoints")
     with pytest.raises(ValueError, match="of a run with another config or tokenizer"):
@@ -375,9 +376,8 @@ def test_a_full_disk(straight, tmp_path, caplog):
 
 def test_a_loss_that_explodes(straight, tmp_path):
     config, _ = straight
-    config = config.copy_and_resolve_references()
-    config.update_from_flattened_dict(
-        {"optimizer.learning_rate": 1e9, "optimizer.warmup": 0.5, "checkpoint_every": 1}
+    config = changed(
+        config, {"optimizer.learning_rate": 1e9, "optimizer.warmup": 0.5, "checkpoint_every": 1}
     )
     folder = tmp_path / "run"
     with pytest.raises(FloatingPointError, match=r"Step (\d+) gave .*loss (nan|inf)") as failed:
@@ -406,7 +406,7 @@ def test_a_run_folder_in_a_bucket(tmp_path):
         config = tiny_run.config(tmp_path)
         with workdir.occupied(folder):
             workdir.claim(folder, config)
-        assert workdir.load_config(folder, "pretraining").stage1.steps == 12
+        assert workdir.load_config(folder, PretrainingConfig).stage1.steps == 12
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tensorboardX.SummaryWriter", unittest.mock.MagicMock())
             for start in (0, 1):  # The second start drops what came after its step.

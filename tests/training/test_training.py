@@ -15,12 +15,15 @@ import pytest
 from helpers import tiny_run
 
 from pe_jax import cpu, data, encodings
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.models import BertConfig, frequencies, train_flops
+from pe_jax.models.config import from_config
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
-from pe_jax.tasks import losses, pretraining, run
+from pe_jax.schema import changed
+from pe_jax.tasks import losses, pretraining
+from pe_jax.tasks import train as trainer
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.model_config import model_config
 from pe_jax.training import chips, sharding, workdir
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
@@ -441,7 +444,7 @@ def test_what_a_run_leaves(straight):
     names = {p.name for p in folder.iterdir()}
     assert {"config.json", "metrics.jsonl", "tokenizer.json", "checkpoints", "tensorboard"} <= names
     assert list((folder / "tensorboard").glob("events*"))
-    assert workdir.load_config(folder).to_dict() == config.to_dict()
+    assert workdir.load_config(folder, PretrainingConfig) == config
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     training = [line for line in lines if "train/masked_lm_loss" in line]
     assert [line["step"] for line in training] == [4, 8, 12, 16, 20]
@@ -453,7 +456,7 @@ def test_mfu_where_the_peak_is_known(straight):
     config, folder = straight
     line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     words = data.load_tokenizer(folder / "tokenizer.json").get_vocab_size()
-    model = model_config(config, vocab_size=words)
+    model = from_config(config.model, vocab_size=words)
     flops = train_flops(model, 8, 32, 6)
     steps_per_second = line["train/examples_per_second"] / 8
     assert line["train/mfu"] == pytest.approx(steps_per_second * flops / 4e9)
@@ -505,13 +508,12 @@ def test_a_run_goes_on_in_another_layout(split, tmp_path):
     """The run has finished, so only its shardings change."""
     config, done = split
     shutil.copytree(done, tmp_path / "run")
-    other = config.copy_and_resolve_references()
-    other.parallel = "pmap"  # Draws other dropout masks.
+    other = changed(config, {"parallel": "pmap"})
     with pytest.raises(ValueError, match="parallel: 'fsdp' there, 'pmap' now"):
         pretraining.run(other, tmp_path / "run")
-    other.parallel = "jit"
+    other = changed(other, {"parallel": "jit"})
     pretraining.run(other, tmp_path / "run")
-    assert workdir.load_config(tmp_path / "run").parallel == "jit"
+    assert workdir.load_config(tmp_path / "run", PretrainingConfig).parallel == "jit"
     assert_close(final_params(tmp_path / "run", 12), final_params(done, 12), rtol=0, atol=0)
 
 
@@ -526,13 +528,13 @@ def test_reports_and_scores_of_split_parameters(split, tmp_path):
 
 def test_starting_from_split_parameters(split):
     config, folder = split
-    other = config.copy_and_resolve_references()
-    other.model.position = "learned_absolute+learned_relative"
-    other.init = str(folder)
+    other = changed(
+        config, {"model.position": "learned_absolute+learned_relative", "init": str(folder)}
+    )
     experiment = pretraining.build(other)
-    params, changes = pretraining.transplant_start(experiment, experiment.init().params)
+    params, changes = pretraining.transplant_start(experiment, experiment.program.init().params)
     assert changes.new == ["bert/position/learned_relative/table"]
-    assert jax.tree.map(lambda x: x.sharding, params) == experiment.shardings.params
+    assert jax.tree.map(lambda x: x.sharding, params) == experiment.program.shardings.params
     assert len({tuple(x.sharding.spec) for x in jax.tree.leaves(params)}) > 1
     table = params["bert"]["position"]["learned_absolute"]["table"]
     was = final_params(folder, 12)["bert"]["position"]["learned_absolute"]["table"]
@@ -547,23 +549,25 @@ def test_a_report_of_nothing(tmp_path):
 def test_another_config_in_the_same_folder(straight, tmp_path):
     config, original = straight
     folder = shutil.copytree(original, tmp_path / "run")  # Other tests read the original.
-    other = config.copy_and_resolve_references()
-    other.model.position = "none"
+    other = changed(config, {"model.position": "none"})
     with pytest.raises(ValueError, match=r"model\.position: 'learned_abs.* there, 'none' now"):
         pretraining.run(other, folder)
-    other = config.copy_and_resolve_references()
-    other.log_every = 7
+    other = changed(config, {"log_every": 7})
     pretraining.run(other, folder)  # Nothing that the numbers depend on.
 
 
 def test_starting_from_a_run_with_another_position_encoding(straight, tmp_path, capsys):
     config, folder = straight
-    other = config.copy_and_resolve_references()
-    other.init = str(folder)
-    other.model.position = "learnable_sinusoidal_relative"
-    other.stage2.steps = 0
-    other.stage1.steps = 1
-    other.optimizer.learning_rate = 0.0
+    other = changed(
+        config,
+        {
+            "init": str(folder),
+            "model.position": "learnable_sinusoidal_relative",
+            "stage2.steps": 0,
+            "stage1.steps": 1,
+            "optimizer.learning_rate": 0.0,
+        },
+    )
     pretraining.run(other, tmp_path / "run")
     printed = capsys.readouterr().err
     assert "dropped: bert/position/learned_absolute/table" in printed
@@ -577,12 +581,10 @@ def test_starting_from_a_run_with_another_position_encoding(straight, tmp_path, 
 
 def test_a_start_that_fails_does_not_occupy_the_folder(straight, tmp_path):
     config, folder = straight
-    other = config.copy_and_resolve_references()
-    other.init = str(tmp_path)
+    other = changed(config, {"init": str(tmp_path)})
     with pytest.raises(ValueError, match="is neither a run nor a published BERT"):
         pretraining.run(other, tmp_path / "run")
-    other.init = str(folder)
-    other.model.num_layers = 2
+    other = changed(other, {"init": str(folder), "model.num_layers": 2})
     with pytest.raises(ValueError, match="differ in more than their position encoding"):
         pretraining.run(other, tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
@@ -609,7 +611,7 @@ def test_transplant_lists_every_mismatch():
         ({"stage1.steps": 0, "stage2.steps": 0}, "Nothing to train"),
         (
             {"stage1.epochs": 1.0},
-            "not both.* Got config.stage1.steps=12, config.stage1.epochs=1.0",
+            "config.stage1.steps=12 and epochs=1.0: .*not both",
         ),
         ({"stage1.batch_size": 6}, "6 rows does not divide among 4 devices"),
         ({"parallel": "pmapp"}, "one of jit, fsdp, pmap, pmap_bfloat16, got 'pmapp'"),
@@ -637,8 +639,8 @@ def test_real_batches_are_learned(tmp_path, name):
     """The loss decreases in bfloat16; that it does for each encoding see test_models.py."""
     changes = {"model.position": name, "model.dtype": "bfloat16", "stage2.steps": 0}
     experiment = pretraining.build(tiny_run.config(tmp_path, **changes))
-    stage, state = experiment.stages[0], experiment.init()
-    batch = sharding.to_global(next(iter(stage.batches)), sharding.by_rows(experiment.mesh))
+    stage, state = experiment.stages[0], experiment.program.init()
+    batch = sharding.to_global(next(iter(stage.batches)), experiment.program.batch_sharding)
     losses = []
     for _ in range(6):
         state, metrics = stage.train_step(state, batch)
@@ -664,8 +666,8 @@ def test_whether_a_cpu_multiplies_bfloat16(flags, has, tmp_path, monkeypatch):
     info = tmp_path / "cpuinfo"
     info.write_text(f"processor\t: 0\nmodel name\t: A: B\nflags\t\t: fpu {flags} sse\n\n")
     monkeypatch.setattr(cpu, "_CPUINFO", info)
-    assert run._multiplies_bfloat16() is has and cpu.model() == "A: B"
+    assert trainer._multiplies_bfloat16() is has and cpu.model() == "A: B"
     info.write_text(f"processor\t: 0\nFeatures\t: fp {flags}\n")  # As ARM's.
-    assert run._multiplies_bfloat16() is has and cpu.model() == ""
+    assert trainer._multiplies_bfloat16() is has and cpu.model() == ""
     info.unlink()
-    assert run._multiplies_bfloat16() and cpu.model() == ""
+    assert trainer._multiplies_bfloat16() and cpu.model() == ""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from pe_jax import figures, properties
+from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.files import Json
 from pe_jax.models import attended, kernel_map
 from pe_jax.properties import Kernel
@@ -81,7 +81,7 @@ def kernel(subject: Subject, settings: Settings) -> Kernel:
     )
 
 
-def _sample_count(config: ConfigDict) -> int:
+def _sample_count(config: PropertiesConfig) -> int:
     """Return the number of samples whose texts together are `config.words`."""
     return max(1, config.words // INPUTS[config.kernel].texts)
 
@@ -105,7 +105,7 @@ def violations_by_layer(
     return layers
 
 
-def _about(findings: Findings, config: ConfigDict) -> str:
+def _about(findings: Findings, config: PropertiesConfig) -> str:
     del findings
     return (
         f"Mean logits (times √d, before softmax) over {_sample_count(config)} "
@@ -165,7 +165,7 @@ def _noise(phi: np.ndarray, error: np.ndarray) -> np.ndarray:
 
 
 def _figures(
-    kernels: dict[str, np.ndarray], suffix: str, subject: str, config: ConfigDict
+    kernels: dict[str, np.ndarray], suffix: str, subject: str, config: PropertiesConfig
 ) -> list[Figure]:
     """Return figures of the matrices, and of their means by offset, of titled Φ `[H, L, L]`."""
     matrices: dict[str, np.ndarray] = {}

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from jax.typing import ArrayLike
-from ml_collections import ConfigDict
 
+from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.console import markdown
 from pe_jax.files import Json, file_name
 from pe_jax.properties import Estimate
@@ -89,7 +89,7 @@ class Settings:
       shared: results of functions decorated with `once`, dropped with their subject.
     """
 
-    config: ConfigDict
+    config: PropertiesConfig
     out: Path
     shared: WeakKeyDictionary[Subject, dict[Hashable, Any]] = dataclasses.field(
         default_factory=WeakKeyDictionary
@@ -97,7 +97,7 @@ class Settings:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        return tuple(self.config.windows)
+        return self.config.windows
 
     def figure(self, name: str) -> Path:
         """Return the path of the figure of this name."""
@@ -129,7 +129,7 @@ class Table(NamedTuple):
       columns: headings of text, heading and format of numbers, or `VIOLATIONS`.
     """
 
-    about: str | Callable[[Findings, ConfigDict], str]
+    about: str | Callable[[Findings, PropertiesConfig], str]
     columns: Sequence[str | tuple[str, str]]
 
 
@@ -201,7 +201,7 @@ def make_section(part: Part, subjects: Sequence[Subject], settings: Settings) ->
 
 
 def _markdown(
-    columns: Sequence[str | tuple[str, str]], rows: Sequence[Row], config: ConfigDict
+    columns: Sequence[str | tuple[str, str]], rows: Sequence[Row], config: PropertiesConfig
 ) -> list[str]:
     pairs: list[tuple[str, str]] = []
     for column in columns:

@@ -6,8 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
+from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import write_text
 from pe_jax.reports.property_report import position_losses, scores, states, vectors, words
@@ -42,7 +41,7 @@ PARTS: dict[str, Part] = {
 
 
 def measure_properties(
-    subjects: list[Subject], config: ConfigDict, out: Path, *, where_possible: bool = False
+    subjects: list[Subject], config: PropertiesConfig, out: Path, *, where_possible: bool = False
 ) -> str:
     """Write `PART.json`, figures and `report.md` to `out`; return the latter's text.
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from pe_jax import figures, properties
+from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, to_path, write_text
 from pe_jax.reports.property_report import render
@@ -19,8 +20,9 @@ from pe_jax.reports.property_report.render import Figure, Findings, Settings, Ta
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.violations import headings, violations
 from pe_jax.reports.property_report.words import attention_among_copies
+from pe_jax.schema import as_dict, changed
 from pe_jax.tasks.pretraining import PretrainingExperiment, build
-from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
 from pe_jax.training.metrics_writer import read_metrics
@@ -94,9 +96,9 @@ def _scored(run: Subject, settings: Settings) -> Json:
     """The cache of a run's scores, after scoring the checkpoints that it lacks."""
     assert run.folder is not None
     cache = settings.out / SCORED / f"{run.name}.json"
-    config = workdir.load_config(run.folder)
-    config.eval_examples = settings.config.score_examples
-    key = json.loads(config.to_json_best_effort())
+    config = workdir.load_config(run.folder, PretrainingConfig)
+    config = changed(config, {"eval_examples": settings.config.score_examples})
+    key = json.loads(json.dumps(as_dict(config)))
     known = json.loads(cache.read_text(encoding="utf-8")) if cache.exists() else {}
     if known.get("config") != key:
         known = {"config": key, "checkpoints": {}}
@@ -236,7 +238,7 @@ def _from_csv(path: Path, runs: list[str]) -> dict[str, list[float]]:
         raise ValueError(f"{path} has a cell that is not a number: {error}.") from None
 
 
-def _about_correlation(findings: Findings, config: ConfigDict) -> str:
+def _about_correlation(findings: Findings, config: PropertiesConfig) -> str:
     del config
     return (
         "Over the runs, violations by the logits of identical words against scores. More is "

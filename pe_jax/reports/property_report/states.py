@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from pe_jax import figures, properties
+from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.files import Json
 from pe_jax.properties import Probe, Tokens
 from pe_jax.reports.property_report import render
@@ -22,7 +22,7 @@ _LEAST_TEXTS = 4  # To train on, choose by and test on.
 _EVIDENCE = 0.1  # An R² below it says nothing that could decay.
 
 
-def _about_basis(findings: Findings, config: ConfigDict) -> str:
+def _about_basis(findings: Findings, config: PropertiesConfig) -> str:
     del config
     numbers = findings.numbers.values()
     counts = " or ".join(dict.fromkeys(str(one["count"]) for one in numbers))

@@ -11,17 +11,18 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
+from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import PUBLISHED, Placed, Sizes, Stack, stack_from_name
 from pe_jax.interop import load_bert, load_position_table, open_checkpoint
 from pe_jax.models import Bert, BertConfig, preset
-from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.pretraining import initial_positions, stage_configs
-from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.models.config import from_config
+from pe_jax.tasks.pretraining import initial_positions
 from pe_jax.tasks.start import published_tokenizer
+from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params
@@ -154,24 +155,29 @@ def from_run(folder: Path) -> Subject:
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
     """
-    config = workdir.load_config(folder, "pretraining")
+    config = workdir.load_config(folder, PretrainingConfig)
     step, params = newest_params(folder)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     return trained(folder.name, folder, config, tokenizer, step, params)
 
 
 def trained(
-    name: str, folder: Path, config: ConfigDict, tokenizer: Tokenizer, step: int, params: Params
+    name: str,
+    folder: Path,
+    config: PretrainingConfig,
+    tokenizer: Tokenizer,
+    step: int,
+    params: Params,
 ) -> Subject:
     """A run that is already read: `params` are those of the model with its heads."""
-    model = model_config(config, vocab_size=tokenizer.get_vocab_size())
+    model = from_config(config.model, vocab_size=tokenizer.get_vocab_size())
     position = params["bert"].get("position", {})
     return Subject(
         name=name,
         encoding=model.encoding(),
         # Measured on one device, whatever the model's shardings.
         position=jax.device_put(position, on_one_device(position)),
-        length=max(stage.length for stage in stage_configs(config)),
+        length=max(stage.length for stage in config.stages.values()),
         model=model,
         params=params["bert"],
         heads=params,
@@ -184,7 +190,7 @@ def trained(
     )
 
 
-def from_name(name: str, config: ConfigDict, seed: int) -> Subject:
+def from_name(name: str, config: PropertiesConfig, seed: int) -> Subject:
     """An encoding in a BERT of random parameters: one layer of `config.size`.
 
     Raises:
@@ -204,7 +210,7 @@ def from_name(name: str, config: ConfigDict, seed: int) -> Subject:
     )
 
 
-def fresh_model(name: str, config: ConfigDict) -> BertConfig:
+def fresh_model(name: str, config: PropertiesConfig) -> BertConfig:
     """The BERT of `from_name`, which is not made yet; raises as it does."""
     model = preset(
         config.size,

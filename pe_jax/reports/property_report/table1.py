@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from pe_jax import properties
+from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.encodings import Card, Stack, parameter_count
 from pe_jax.files import Json
 from pe_jax.models import preset
@@ -131,7 +131,7 @@ def _row(name: str, card: Card | None, measured: _Measured) -> list[Cell]:
     ]
 
 
-def _about_table(findings: Findings, config: ConfigDict) -> str:
+def _about_table(findings: Findings, config: PropertiesConfig) -> str:
     del findings
     sizes = preset(config.size)
     return (

@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
-from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
 from pe_jax import data, properties
+from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder
@@ -27,8 +28,8 @@ from pe_jax.reports.property_report.render import Settings, once
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.tasks.text_split import load_text
+from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.pytrees import Params
 
@@ -68,7 +69,7 @@ def texts(subject: Subject, settings: Settings) -> Texts:
     return texts_of_length(subject, settings.config, min(settings.config.length, subject.length))
 
 
-def texts_of_length(subject: Subject, config: ConfigDict, length: int) -> Texts:
+def texts_of_length(subject: Subject, config: PropertiesConfig, length: int) -> Texts:
     """`texts` of another length; raises as it does."""
     if subject.words is None:
         raise ValueError(f"{subject.name} is a table of positions, not a model that reads text.")
@@ -93,9 +94,8 @@ def _corpus(
 ) -> tuple[data.TokenizedCorpus, np.ndarray, str]:
     """A corpus, the documents of it to read, and what it is."""
     if subject.folder is not None and not source:
-        split = load_text(
-            workdir.load_config(subject.folder).data, str(saved_tokenizer(subject.folder))
-        )
+        config = workdir.load_config(subject.folder, PretrainingConfig)
+        split = load_text(config.data, str(saved_tokenizer(subject.folder)))
         return split.held_out, split.held_out_documents, "held-out text"
     source = source or "pydoc"
     opened = data.open_source(source, feature="text", data_dir="", cache_dir=cache_folder())

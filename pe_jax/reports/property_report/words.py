@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias, get_args
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from pe_jax import figures, properties
+from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.models import attention_map, projections, query_key_matrices
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
@@ -52,12 +52,12 @@ def attention_among_copies(subject: Subject, settings: Settings, quantity: Quant
     return properties.identical_words(attend, subject.params, words, length=length, batch=batch)
 
 
-def _word_count(subject: Subject, config: ConfigDict) -> int:
+def _word_count(subject: Subject, config: PropertiesConfig) -> int:
     """Return the number of words to draw: `config.words`, or all of a smaller vocabulary."""
     return 0 if subject.words is None else min(config.words, len(subject.words))
 
 
-def _about_words(findings: Findings, config: ConfigDict) -> str:
+def _about_words(findings: Findings, config: PropertiesConfig) -> str:
     count = min(numbers["words"] for numbers in findings.numbers.values())
     return (
         f"Copies of one word fill the input; attention {config.attention} of layer {config.layer}, "

@@ -7,9 +7,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
+from pe_jax.configs.training import FinetuningConfig
 from pe_jax.data.glue_tasks import (
     GLUE,
     Examples,
@@ -52,7 +52,7 @@ def classification_task(model: BertConfig, outputs: int) -> Task:
     return Task(functools.partial(draw, bert), counts, sums, losses=("loss",))
 
 
-def glue_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) -> Problem:
+def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokenizer) -> Problem:
     """The GLUE task that `config.task` names.
 
     Raises:

@@ -16,31 +16,28 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import optax
 from grain.sharding import ShardOptions
-from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
+from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.training import FinetuningConfig, SquadConfig
 from pe_jax.console.terminal import Progress, say, tell
 from pe_jax.data.rows import EvaluationBatch, TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
-from pe_jax.models import BertConfig, frequencies, train_flops
-from pe_jax.tasks.finetuning.finetuning_config import PROBLEMS, resolve
+from pe_jax.models import frequencies, train_flops
+from pe_jax.models.config import from_config
+from pe_jax.schema import changed
+from pe_jax.tasks.finetuning.classification import glue_problem
 from pe_jax.tasks.finetuning.problem import Problem
-from pe_jax.tasks.model_config import model_config
-from pe_jax.tasks.run import Training, introduce, saved_tokenizer, train
+from pe_jax.tasks.finetuning.spans import squad_problem
 from pe_jax.tasks.start import open_start
+from pe_jax.tasks.train import SeedsProgram, introduce, saved_tokenizer, train
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.loop import Cadence, Stage
 from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
-from pe_jax.training.step import (
-    TrainState,
-    TrainStep,
-    init_seeds,
-    make_train_step,
-)
+from pe_jax.training.step import TrainState
 from pe_jax.training.transplant import Changes, transplant
 
 _SECONDS_A_LINE = 10.0  # For a long evaluation, such as SQuAD's on a CPU.
@@ -53,27 +50,21 @@ class FinetuningExperiment:
     Attributes:
       config: with the model's sizes filled in, see `resolve`.
       folder: where predictions are written.
-      shardings: of the state of all seeds.
       outputs: `outputs(params, batch)` of all seeds: leaves `[S, B, ...]`.
     """
 
-    config: ConfigDict
+    config: FinetuningConfig
     folder: Path
-    model: BertConfig
+    program: SeedsProgram
     tokenizer: Tokenizer
     problem: Problem
-    optimizer: optax.GradientTransformation
-    schedule: optax.Schedule
-    mesh: jax.sharding.Mesh
-    shardings: TrainState
     batches: TrainingBatches
-    train_step: TrainStep
     outputs: Callable[[Params, Batch], PyTree]
     held_out: dict[str, list[EvaluationBatch]]
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(self.config.seeds)
+        return self.config.seeds
 
     @property
     def stage(self) -> Stage:
@@ -82,18 +73,10 @@ class FinetuningExperiment:
             name=self.config.task,
             steps=len(self.batches),
             batches=training_batches(self.batches),
-            train_step=self.train_step,
+            train_step=self.program.train_step(self.config.accumulation),
             evaluate=self.score,
-            flops=functools.partial(train_flops, self.model, predictions=0),
+            flops=functools.partial(train_flops, self.program.model, predictions=0),
         )
-
-    def shardings_of(self, tree: PyTree) -> PyTree:
-        """The sharding of each leaf of the parameters of all seeds."""
-        return jax.tree.map(lambda _: sharding.by_seeds(self.mesh), tree)
-
-    def init(self) -> TrainState:
-        """The state of all seeds before the first step, nothing taken from another run."""
-        return init_seeds(self.problem.task, self.optimizer, self.seeds, self.shardings)
 
     def score(self, step: int, params: Params) -> Scalars:
         """Scores of all seeds on held-out data; predictions go to `predictions/` of the folder.
@@ -132,7 +115,7 @@ class FinetuningExperiment:
         rows = sum(len(one.numbers) for one in batches)
         whole: PyTree = None
         for one in batches:
-            found = self.outputs(params, sharding.split_rows(one.batch, self.mesh))
+            found = self.outputs(params, sharding.split_rows(one.batch, self.program.mesh))
             found = jax.tree.map(self._padded, jax.device_get(found))
             if whole is None:
                 shape = lambda x: np.empty((x.shape[0], rows, x.shape[2]), x.dtype)
@@ -154,8 +137,50 @@ def _by_seed(outputs: PyTree) -> list[PyTree]:
     return [jax.tree.unflatten(tree, each) for each in zip(*leaves)]
 
 
-def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> FinetuningExperiment:
-    """Everything that a resolved `config` stands for; reads the data, trains nothing.
+def resolve(config: FinetuningConfig) -> FinetuningConfig:
+    """Fill in the model of `config` from the pretrained one that it starts from.
+
+    What `config.model` gives replaces that of the pretrained model. A learned table of positions
+    that is shorter than the inputs is resized, if `config.resize` gives a method.
+
+    Raises:
+      ValueError: for a value that is not right, without a pretrained model, or where its table is
+        too short.
+    """
+    changes = {name: value for name, value in vars(config.model).items() if value is not None}
+    start = open_start(config.init).model
+    model = ModelConfig(**{**vars(start), **changes})
+    config = fit_length(dataclasses.replace(config, model=model))
+    from_config(config.model)  # Changes that do not fit are an error before any data is read.
+    return config
+
+
+def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> FinetuningConfig:
+    """Make the model of `config` as long as its inputs, where it can be.
+
+    Args:
+      key: what sets the length, for the message.
+
+    Raises:
+      ValueError: for inputs longer than a learned table of positions, if `config.resize` is empty.
+    """
+    length, rows = config.data.length, config.model.max_length
+    if length <= rows:
+        return config
+    if from_config(config.model).encoding().longest is not None and not config.resize:
+        raise ValueError(
+            f"Inputs of {length} tokens do not fit a learned table of {rows} positions: give "
+            "--config.resize=interpolate or repeat (pe_jax.encodings.resize_table), give shorter "
+            f"inputs (--{key}), or start from a sinusoidal or relative encoding, which "
+            "have no maximum length."
+        )
+    return changed(config, {"model.max_length": length})
+
+
+def build(
+    config: FinetuningConfig, folder: Path, tokenizer: Path | None = None
+) -> FinetuningExperiment:
+    """Build everything that a resolved `config` stands for; reads the data, trains nothing.
 
     Args:
       folder: of the run.
@@ -168,46 +193,35 @@ def build(config: ConfigDict, folder: Path, tokenizer: Path | None = None) -> Fi
     mesh = sharding.seed_mesh(len(config.seeds))
     sharding.check_rows(data.batch_size, mesh, config.accumulation)
     sharding.check_rows(data.eval_batch_size, mesh)
-    text = load_tokenizer(tokenizer or open_start(config.init).tokenizer())
-    model = model_config(config, vocab_size=text.get_vocab_size())
-    problem = PROBLEMS[config.task](config, model, text)
+    words = load_tokenizer(tokenizer or open_start(config.init).tokenizer())
+    model = from_config(config.model, vocab_size=words.get_vocab_size())
+    if isinstance(config, SquadConfig):
+        problem = squad_problem(config, model, words)
+    else:
+        problem = glue_problem(config, model, words)
     for note in problem.notes:
         say(note)
     lengths = (*(size for size in data.buckets if size < data.length), data.length)
-    batches = _training_batches(config, problem, lengths)
+    rows = data.batch_size
+    steps = config.steps or max(1, round(config.epochs * (len(problem.train.sizes()) // rows)))
+    shard = ShardOptions(*sharding.host())
     schedule, optimizer = optimizers.from_config(
-        config.optimizer, len(batches), functools.partial(frequencies, model)
+        config.optimizer, steps, functools.partial(frequencies, model)
     )
-    shardings = sharding.of_seeds(mesh)
-    step = make_train_step(problem.task, optimizer, accumulation=config.accumulation)
+    program = SeedsProgram(config, model, problem.task, optimizer, schedule, mesh, config.seeds)
     return FinetuningExperiment(
         config=config,
         folder=folder,
-        model=model,
-        tokenizer=text,
+        program=program,
+        tokenizer=words,
         problem=problem,
-        optimizer=optimizer,
-        schedule=schedule,
-        mesh=mesh,
-        shardings=shardings,
-        batches=batches,
-        train_step=sharding.parallelize_seeds(step, mesh, shardings),
-        outputs=sharding.parallelize_outputs(problem.outputs, mesh),
+        batches=TrainingBatches(problem.train, lengths, rows, config.seeds, steps, shard),
+        outputs=program.outputs(problem.outputs),
         held_out={
             name: evaluation_batches(rows, lengths, data.eval_batch_size)
             for name, rows in problem.held_out.items()
         },
     )
-
-
-def _training_batches(
-    config: ConfigDict, problem: Problem, lengths: tuple[int, ...]
-) -> TrainingBatches:
-    rows, seeds = config.data.batch_size, tuple(config.seeds)
-    per_epoch = len(problem.train.sizes()) // rows
-    steps = config.steps or max(1, round(config.epochs * per_epoch))
-    shard = ShardOptions(*sharding.host())
-    return TrainingBatches(problem.train, lengths, rows, seeds, steps, shard)
 
 
 def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[TrainState, Changes]:
@@ -216,24 +230,23 @@ def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[Tra
     Raises:
       ValueError: if it has no parameters yet, or its encoder does not fit.
     """
-    start = open_start(experiment.config.init)
-    old = start.params(
-        lambda tree: jax.tree.map(lambda _: sharding.replicated(experiment.mesh), tree)
-    )
-    if experiment.config.resize and "position" in old["bert"]:
-        to = experiment.model.max_length, experiment.config.resize
-        position = start.model.encoding().resize(old["bert"]["position"], *to)
+    config, program = experiment.config, experiment.program
+    start = open_start(config.init)
+    replicated = sharding.replicated(program.mesh)
+    old = start.params(lambda tree: jax.tree.map(lambda _: replicated, tree))
+    if config.resize and "position" in old["bert"]:
+        encoding = from_config(start.model).encoding()
+        position = encoding.resize(old["bert"]["position"], program.model.max_length, config.resize)
         old = {**old, "bert": {**old["bert"], "position": position}}
     merge = functools.partial(transplant, heads=False)
-    one = jax.eval_shape(experiment.problem.task.init, jax.random.key(0))
-    _, changes = merge(one, old)
+    _, changes = merge(jax.eval_shape(program.task.init, jax.random.key(0)), old)
     each = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))
-    params = jax.jit(each, out_shardings=sharding.by_seeds(experiment.mesh))(fresh.params, old)
+    params = jax.jit(each, out_shardings=sharding.by_seeds(program.mesh))(fresh.params, old)
     return fresh._replace(params=params), changes
 
 
-def run(config: ConfigDict, folder: Path) -> FinetuningExperiment:
-    """Fine-tunes what `config` describes, or resumes the run in `folder`; returns the experiment.
+def run(config: FinetuningConfig, folder: Path) -> FinetuningExperiment:
+    """Fine-tune what `config` describes, or resume the run in `folder`; return the experiment.
 
     Writes, next to what every run writes, `predictions/` (see `FinetuningExperiment.score`).
 
@@ -242,32 +255,27 @@ def run(config: ConfigDict, folder: Path) -> FinetuningExperiment:
     """
     config = resolve(config)
     workdir.check(folder, config)
-    saved = saved_tokenizer(folder)
     introduce(folder, config.init)
     tell("Data", f"{config.task}; prepared once, then read from the cache")
+    saved = saved_tokenizer(folder)
     experiment = build(config, folder, saved if saved.exists() else None)
-    rows, seeds = config.data.batch_size, len(config.seeds)
-    tell("Batch", f"{rows:,} rows of each of {seeds} seeds; {experiment.stage.steps:,} steps")
+    rows, seeds, steps = config.data.batch_size, len(config.seeds), len(experiment.batches)
+    tell("Batch", f"{rows:,} rows of each of {seeds} seeds; {steps:,} steps")
 
     def start(fresh: TrainState) -> TrainState:
         state, changes = start_from(experiment, fresh)
         say(f"Parameters from {config.init}:\n{changes}")
         return state
 
-    training = Training(
-        config,
+    # By default a kill costs a tenth of the run at most.
+    checkpoint_every = config.checkpoint_every or -(-steps // 10)
+    train(
+        experiment.program,
         [experiment.stage],
-        fresh=experiment.init(),
+        folder,
+        cadence=Cadence(config.log_every, config.eval_every, checkpoint_every),
+        keep_checkpoints=config.keep_checkpoints,
         start=start,
-        schedule=experiment.schedule,
-        placed=sharding.by_seeds_and_rows(experiment.mesh),
         tokenizer=experiment.tokenizer,
-        cadence=_cadence(config, experiment.stage.steps),
     )
-    train(training, folder)
     return experiment
-
-
-def _cadence(config: ConfigDict, steps: int) -> Cadence:
-    """By default a kill costs a tenth of the run at most."""
-    return Cadence(config.log_every, config.eval_every, config.checkpoint_every or -(-steps // 10))

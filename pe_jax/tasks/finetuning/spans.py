@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 from tokenizers import Tokenizer
 
+from pe_jax.configs.training import SquadConfig
 from pe_jax.data.squad_questions import Question, load_questions, read_official
 from pe_jax.data.windows import Windows, as_rows, evaluation_windows, training_windows
 from pe_jax.models import BertConfig, BertForSpans, SpanLogits
@@ -49,7 +49,7 @@ def span_task(model: BertConfig) -> Task:
     return Task(functools.partial(draw, bert), counts, sums, losses=("loss",))
 
 
-def squad_problem(config: ConfigDict, model: BertConfig, tokenizer: Tokenizer) -> Problem:
+def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) -> Problem:
     """The questions of `config.data.train` and `config.data.validation`.
 
     Raises:
@@ -102,7 +102,7 @@ def _split(questions: list[Question], fraction: float) -> tuple[list[Question], 
 
 
 def _scores(
-    config: ConfigDict, windows: dict[str, Windows], outputs: dict[str, SpanLogits]
+    config: SquadConfig, windows: dict[str, Windows], outputs: dict[str, SpanLogits]
 ) -> Scored:
     """The scores of each set by one seed's logits; those of the training data are named so."""
     scored = _score(config, windows[_VALIDATION], outputs[_VALIDATION])
@@ -114,7 +114,7 @@ def _scores(
     )
 
 
-def _score(config: ConfigDict, windows: Windows, logits: SpanLogits) -> Scored:
+def _score(config: SquadConfig, windows: Windows, logits: SpanLogits) -> Scored:
     """Answers from the logits `[W, L]` of one seed, and their scores."""
     null_threshold = config.null_threshold if config.version == "v2.0" else None
     predictions = best_answers(
@@ -162,7 +162,7 @@ def _own_name(source: str, split: str) -> str:
     return name if found == split and name.startswith("squad/") else source
 
 
-def _baseline(questions: list[Question], version: Literal["v1.1", "v2.0"]) -> Scalars:
+def _baseline(questions: list[Question], version: str) -> Scalars:
     """Scores of answering with the first sentence of the context, or in v2.0 with no answer."""
     answer = (lambda q: "") if version == "v2.0" else (lambda q: q.context.partition(". ")[0])
     scores = squad_scores.score(questions, {q.id: answer(q) for q in questions}, version)

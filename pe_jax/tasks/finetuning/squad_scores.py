@@ -6,7 +6,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
 
 from pe_jax.data.squad_questions import Question
 
@@ -45,7 +44,7 @@ def f1(prediction: str, gold: str, *, empty: int = 1) -> float:
 def score(
     questions: Sequence[Question],
     predictions: Mapping[str, str],
-    version: Literal["v1.1", "v2.0"],
+    version: str,
     null_scores: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """The scores of a set of predictions; among several gold answers the best match counts.

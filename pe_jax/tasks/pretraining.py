@@ -1,0 +1,355 @@
+"""Pretraining: masked language model and next sentence, from a config to a trained run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import shlex
+from pathlib import Path
+
+import grain
+import jax
+import jax.numpy as jnp
+import optax
+
+from pe_jax import data
+from pe_jax.configs.model import SIZES
+from pe_jax.configs.training import PretrainingConfig, PretrainingDataConfig, StageConfig
+from pe_jax.console.terminal import say, tell
+from pe_jax.models import BertConfig, BertForPretraining, frequencies, train_flops
+from pe_jax.models.config import from_config
+from pe_jax.schema import changed
+from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.start import open_start
+from pe_jax.tasks.text_split import TextSplit, load_text
+from pe_jax.tasks.train import Program, introduce, saved_tokenizer, state_shapes, train
+from pe_jax.training import optimizer as optimizers
+from pe_jax.training import sharding, workdir
+from pe_jax.training.loop import Cadence, Stage, evaluate
+from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
+from pe_jax.training.step import Task, TrainState, init_state, make_eval_step
+from pe_jax.training.transplant import Changes, transplant
+
+_HELD_OUT_SEED = 20_210_503  # Held-out pairs and masks are the same for every run and seed.
+
+
+def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
+    """Train what `config` describes, or resume the run in `folder`; return the experiment."""
+    config = resolve(config)
+    workdir.check(folder, config)
+    introduce(folder, config.init)
+    _introduce_text(config.data)
+    saved = saved_tokenizer(folder)
+    experiment = build(config, saved if saved.exists() else None)
+    for stage in experiment.stages:
+        size = f"{stage.name}, {stage.rows:,} rows"
+        epochs = stage.steps * stage.rows / stage.examples
+        tell("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
+
+    def start(fresh: TrainState) -> TrainState:
+        if not config.init:
+            return fresh
+        params, changes = transplant_start(experiment, fresh.params)
+        say(f"Parameters from {config.init}:\n{changes}")
+        return fresh._replace(params=params)
+
+    train(
+        experiment.program,
+        experiment.stages,
+        folder,
+        cadence=Cadence(config.log_every, config.eval_every, config.checkpoint_every),
+        keep_checkpoints=config.keep_checkpoints,
+        start=start,
+        tokenizer=experiment.text.tokenizer,
+    )
+    return experiment
+
+
+def pretraining_task(config: BertConfig) -> Task:
+    """Return the two losses of BERT, and the accuracy of each."""
+    model = BertForPretraining(config)
+
+    def init(rng: jax.Array) -> Params:
+        tokens = jnp.zeros((1, 8), jnp.int32)
+        return model.init(rng, tokens, tokens[:, :1])["params"]
+
+    def counts(batch: Batch) -> Sums:
+        masked, pairs = batch["masked_weights"].sum(), jnp.float32(len(batch["next_sentence"]))
+        return {
+            "masked_lm_loss": masked,
+            "masked_lm_accuracy": masked,
+            "next_sentence_loss": pairs,
+            "next_sentence_accuracy": pairs,
+        }
+
+    def sums(params: Params, batch: Batch, rng: jax.Array | None) -> Sums:
+        logits = model.apply(
+            {"params": params},
+            batch["tokens"],
+            batch["masked_positions"],
+            batch["segments"],
+            batch["valid"],
+            deterministic=rng is None,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+        weights = batch["masked_weights"]
+        mlm_loss, mlm_right = cross_entropy(logits.masked_lm, batch["masked_tokens"])  # type: ignore[union-attr]
+        nsp_loss, nsp_right = cross_entropy(logits.next_sentence, batch["next_sentence"])  # type: ignore[union-attr]
+        return {
+            "masked_lm_loss": (weights * mlm_loss).sum(),
+            "masked_lm_accuracy": (weights * mlm_right).sum(),
+            "next_sentence_loss": nsp_loss.sum(),
+            "next_sentence_accuracy": nsp_right.sum(),
+        }
+
+    return Task(init, counts, sums, losses=("masked_lm_loss", "next_sentence_loss"))
+
+
+# --- from a config to a program -------------------------------------------------------------------
+
+
+def resolve(config: PretrainingConfig) -> PretrainingConfig:
+    """Fill in what `config` leaves open of its model from the one that it starts from.
+
+    These are the sizes that `config.model` does not give one by one, and constants that it has no
+    keys for. A learned table of positions that is kept keeps its length, if the inputs fit it.
+
+    Raises:
+      ValueError: for a value that is not right, or if there is nothing to start from at
+        `config.init`.
+    """
+    if not config.stages:
+        raise ValueError("Nothing to train: give config.stage1, 2 or 3 steps or epochs.")
+    own = from_config(config.model)
+    if config.init:
+        start = from_config(open_start(config.init).model)
+        names = [name for name in SIZES if getattr(config.model, name) is None]
+        names += ["num_segments", "layer_norm_epsilon"]
+        longest = max(stage.length for stage in config.stages.values())
+        tables = [model.encoding().longest is not None for model in (start, own)]
+        if all(tables) and longest <= start.max_length:
+            names.append("max_length")
+        taken = {
+            name: getattr(start, name)
+            for name in names
+            if getattr(start, name) != getattr(own, name)
+        }
+        if taken:
+            values = ", ".join(f"{name} {value}" for name, value in taken.items())
+            say(f"From the model at {config.init}: {values}")
+        config = changed(config, {f"model.{name}": value for name, value in taken.items()})
+        own = from_config(config.model)
+    rows = own.encoding().longest
+    for name, stage in config.stages.items():
+        if rows is not None and stage.length > rows:
+            raise ValueError(
+                f"config.{name}.length={stage.length} does not fit the {rows} positions of "
+                f"{config.model.position!r}: raise config.model.max_length, or take a sinusoidal "
+                "or relative encoding, which have no maximum length."
+            )
+    return config
+
+
+def make_program(
+    config: PretrainingConfig, mesh: jax.sharding.Mesh, model: BertConfig, steps: int
+) -> Program:
+    """Return what `config` runs on the devices of `mesh` in `steps` steps, without data."""
+    schedule, optimizer = optimizers.from_config(
+        config.optimizer, steps, functools.partial(frequencies, model)
+    )
+    task = pretraining_task(model)
+    task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
+    return Program(config, model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)
+
+
+def batch_shapes(stage: StageConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes and dtypes of a global batch of `data.batches` for `stage`."""
+    rows, length, predictions = stage.batch_size, stage.length, stage.max_predictions
+    shape = jax.ShapeDtypeStruct
+    return {
+        "tokens": shape((rows, length), jnp.int32),
+        "segments": shape((rows, length), jnp.int32),
+        "valid": shape((rows, length), jnp.bool_),
+        "masked_positions": shape((rows, predictions), jnp.int32),
+        "masked_tokens": shape((rows, predictions), jnp.int32),
+        "masked_weights": shape((rows, predictions), jnp.float32),
+        "next_sentence": shape((rows,), jnp.int32),
+    }
+
+
+def abstract_arguments(
+    program: Program, stage: StageConfig
+) -> tuple[TrainState, dict[str, jax.ShapeDtypeStruct]]:
+    """Return shapes, dtypes and shardings of the arguments of a step; takes no memory."""
+    state = sharding.abstract(state_shapes(program.task, program.optimizer), program.shardings)
+    return state, sharding.abstract(batch_shapes(stage), program.batch_sharding)
+
+
+def initial_positions(config: PretrainingConfig, model: BertConfig) -> Params:
+    """Return the position parameters that a run of `config` draws before its first step."""
+    task = pretraining_task(model)
+
+    @jax.jit
+    def draw(rng: jax.Array) -> Params:
+        return init_state(task, optax.identity(), rng).params["bert"].get("position", {})
+
+    return draw(jax.random.key(config.seed))
+
+
+def transplant_start(experiment: PretrainingExperiment, params: Params) -> tuple[Params, Changes]:
+    """Replace everything in fresh `params` that fits by the model that the run starts from.
+
+    Raises:
+      ValueError: if it has no parameters yet, or a part other than the positions does not fit.
+    """
+    old = open_start(experiment.config.init).params(experiment.program.shardings_of)
+    return transplant(params, old, position=experiment.config.keep_position)
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingStage(Stage):
+    """A stage with its held-out data.
+
+    Attributes:
+      held_out: global batches of held-out text.
+      rows, length: of the global batch.
+      examples: how many make an epoch.
+    """
+
+    held_out: list[Batch]
+    rows: int
+    length: int
+    examples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingExperiment:
+    """A program and its data: everything that a config stands for, ready to run."""
+
+    config: PretrainingConfig
+    program: Program
+    text: TextSplit
+    stages: list[PretrainingStage]
+
+
+def build(config: PretrainingConfig, tokenizer: Path | None = None) -> PretrainingExperiment:
+    """Build everything that a resolved `config` stands for; reads the data, trains nothing.
+
+    Args:
+      tokenizer: the run's own, where it has one already; default see `tokenizer_file`.
+
+    Raises:
+      ValueError: for a config that cannot run; the message names the key and the way out.
+    """
+    mesh, stages = sharding.data_mesh(), list(config.stages.values())
+    for stage in stages:
+        sharding.check_rows(stage.batch_size, mesh, stage.accumulation)
+    text = load_text(config.data, str(tokenizer or tokenizer_file(config)))
+    examples = [_examples(config, stage, text) for stage in stages]
+    steps = [
+        stage.steps or math.ceil(stage.epochs * len(some) / stage.batch_size)
+        for stage, some in zip(stages, examples, strict=True)
+    ]
+    model = from_config(config.model, vocab_size=text.vocabulary.size)
+    program = make_program(config, mesh, model, sum(steps))
+    eval_step = sharding.parallelize_eval(
+        make_eval_step(program.task), mesh, program.shardings.params
+    )
+
+    def evaluation(batches: list[Batch], step: int, params: Params) -> Scalars:
+        del step
+        return evaluate(eval_step, params, batches)
+
+    def flops(predictions: int, rows: int, length: int) -> float:
+        return train_flops(model, rows, length, predictions)
+
+    built = []
+    for number, (stage, some) in enumerate(zip(stages, examples)):
+        held_out = _held_out_batches(config, program, stage, text)
+        built.append(
+            PretrainingStage(
+                name=f"length {stage.length}",
+                steps=steps[number],
+                # Each stage has an order of its own.
+                batches=_batches(some, stage, config.seed + number, config.data.workers),
+                train_step=program.train_step(stage.accumulation),
+                evaluate=functools.partial(evaluation, held_out),
+                held_out=held_out,
+                rows=stage.batch_size,
+                length=stage.length,
+                examples=len(some),
+                flops=functools.partial(flops, stage.max_predictions),
+            )
+        )
+    return PretrainingExperiment(config, program, text, built)
+
+
+def tokenizer_file(config: PretrainingConfig) -> str:
+    """Return the tokenizer for a run of `config`; empty where the run trains its own.
+
+    Raises:
+      ValueError: if the run starts from a model with another vocabulary.
+    """
+    vocab = config.data.vocab
+    if not config.init:
+        return vocab
+    started = open_start(config.init).tokenizer()
+    if vocab and data.load_tokenizer(vocab).get_vocab() != data.load_tokenizer(started).get_vocab():
+        raise ValueError(
+            f"The tokens of config.data.vocab={vocab} are not those of {started}, which the model "
+            f"at {config.init} was trained with: leave config.data.vocab empty."
+        )
+    return str(started)
+
+
+def _examples(
+    config: PretrainingConfig, stage: StageConfig, text: TextSplit, *, held_out: bool = False
+) -> data.PretrainingExamples:
+    return data.PretrainingExamples(
+        text.held_out if held_out else text.train,
+        text.held_out_documents if held_out else text.train_documents,
+        text.vocabulary,
+        stage.length,
+        stage.max_predictions,
+        config.data.mask_rate,
+        config.data.short_probability,
+    )
+
+
+def _batches(
+    examples: data.PretrainingExamples, stage: StageConfig, seed: int, workers: int = 0
+) -> grain.IterDataset:
+    """Return this host's batches of a stage."""
+    host, hosts = sharding.host()
+    return data.batches(
+        examples, batch_size=stage.batch_size, seed=seed, host=host, hosts=hosts, workers=workers
+    )
+
+
+def _held_out_batches(
+    config: PretrainingConfig, program: Program, stage: StageConfig, text: TextSplit
+) -> list[Batch]:
+    """Return global batches of held-out examples, the same for every run on this text."""
+    batches = _batches(_examples(config, stage, text, held_out=True), stage, _HELD_OUT_SEED)
+    count = max(1, round(config.eval_examples / stage.batch_size))
+    return [
+        sharding.to_global(batch, program.batch_sharding)
+        for batch in itertools.islice(iter(batches), count)
+    ]
+
+
+def _introduce_text(config: PretrainingDataConfig) -> None:
+    """Print what is read and, where every host might tokenize the same text, how to do it once."""
+    if config.source.startswith("shards:"):
+        tell("Text", config.source)
+        return
+    tell("Text", f"{config.source}; tokenized now, unless it is in the cache")
+    if sharding.host()[1] > 1 and config.source != "pydoc":
+        tell("Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with")
+        source, vocab = shlex.quote(config.source), config.vocab or "tokenizer.json"
+        tell("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")
