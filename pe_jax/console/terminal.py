@@ -83,6 +83,9 @@ class Progress:
             self._printed, self._last = tenth, now
             say(f"{self._done:,} of {self._total:,} {self._unit}, {now - self._start:.1f} s")
 
+    def say(self, line: str) -> None:
+        say(line)
+
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
         """Prints scalars in one line; the rest, should they not fit, in lines below."""
         shown = lambda value: f"{value:.3f}" if abs(value) < 1 else f"{value:.4g}"

@@ -21,14 +21,14 @@ from jax.sharding import Mesh, NamedSharding
 from tokenizers import Tokenizer
 
 from pe_jax import cpu
-from pe_jax.console.terminal import counted, say, tell
+from pe_jax.console.terminal import Progress, counted, say, tell
 from pe_jax.files import write_text
 from pe_jax.models import BertConfig
 from pe_jax.schema import Config
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest
 from pe_jax.training.hosts import agree, stop_requests
-from pe_jax.training.loop import Cadence, RunContext, Stage, fit
+from pe_jax.training.loop import Cadence, Stage, fit
 from pe_jax.training.metrics_writer import MetricsWriter
 from pe_jax.training.pytrees import Batch, Params, PyTree
 from pe_jax.training.step import Task, TrainState, init_seeds, init_state, make_train_step
@@ -179,7 +179,7 @@ def train(
     text = tokenizer.to_str() if tokenizer else "{}"
     agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12]})
     with contextlib.ExitStack() as stack:
-        held = stack.enter_context(workdir.occupied(folder))
+        check_folder = stack.enter_context(workdir.occupied(folder))
         workdir.check(folder, program.config)
         run = workdir.identity(program.config, text)
         restored = restore_newest(folder, fresh, run)
@@ -198,13 +198,17 @@ def train(
         writer = stack.enter_context(
             contextlib.closing(MetricsWriter(folder, restored.step if restored else 0))
         )
-        context = RunContext(
-            program.batch_sharding,
-            program.schedule,
-            checkpoints,
-            writer,
-            asked_to_stop=stack.enter_context(stop_requests()),
-            held=held,
-            cadence=cadence,
+        progress = Progress(sum(stage.steps for stage in stages), int(state.step))
+        return fit(
+            state,
+            stages,
+            cadence,
+            restored.place if restored else None,
+            batch_sharding=program.batch_sharding,
+            schedule=program.schedule,
+            checkpoints=checkpoints,
+            writer=writer,
+            reporter=stack.enter_context(contextlib.closing(progress)),
+            stop_requested=stack.enter_context(stop_requests()),
+            check_folder=check_folder,
         )
-        return fit(state, stages, context, restored.place if restored else None)

@@ -27,7 +27,7 @@ from pe_jax.console.terminal import say
 from pe_jax.files import Json, is_remote
 from pe_jax.training.fingerprint import examine, fingerprint
 from pe_jax.training.pytrees import Params, PyTree, ShardingsOf
-from pe_jax.training.sharding import all_hosts, host, on_one_device
+from pe_jax.training.sharding import abstract, all_hosts, host, on_one_device
 from pe_jax.training.step import TrainState
 
 if TYPE_CHECKING:
@@ -164,13 +164,11 @@ def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf = on_one_
     """
     with _orbax_settings():
         metadata = ocp.checkpointables_metadata(_folder(workdir) / str(step)).metadata
-    saved = metadata["state"]["params"]
-    like = jax.tree.map(
-        lambda array, sharding: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding),
-        saved,
-        shardings_of(saved),
+    shapes = jax.tree.map(
+        lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), metadata["state"]["params"]
     )
-    params = _load(workdir, step, "state", {"params": like})["params"]
+    like = {"params": abstract(shapes, shardings_of(shapes))}
+    params = _load(workdir, step, "state", like)["params"]
     _compare("parameters", fingerprint(params), _load(workdir, step, "facts")["params"])
     return params
 
