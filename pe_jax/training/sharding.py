@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -125,66 +125,8 @@ def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
         )
 
 
-def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
-    """`function` traced under the mesh: a kernel, which the compiler cannot partition, then runs on
-    each device's own rows."""
-
-    @functools.wraps(function)
-    def traced(*args: P.args, **kwargs: P.kwargs) -> T:
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return function(*args, **kwargs)
-
-    return traced
-
-
-def _by_compiler(
-    step: TrainStep, mesh: Mesh, shardings: PyTree, batch: NamedSharding | None = None
-) -> Wrapped:
-    return jax.jit(
-        _with_mesh(step, mesh),
-        in_shardings=(shardings, batch or by_rows(mesh)),
-        out_shardings=(shardings, replicated(mesh)),
-        donate_argnums=0,
-    )
-
-
-def _by_device(
-    step: TrainStep, mesh: Mesh, shardings: PyTree, exchanged: jnp.dtype | None = None
-) -> Wrapped:
-    del shardings
-    # check_vma=False: otherwise shard_map sums the gradients of replicated parameters itself, and
-    # the step's own psum would count every device's gradient again.
-    mapped = jax.shard_map(
-        functools.partial(step, axis=AXIS, exchanged=exchanged),
-        mesh=mesh,
-        in_specs=(PartitionSpec(), PartitionSpec(AXIS)),
-        out_specs=PartitionSpec(),
-        check_vma=False,
-    )
-    return jax.jit(mapped, donate_argnums=0)
-
-
-class Parallel(NamedTuple):
-    """A way to parallelize the step.
-
-    Attributes:
-      split: whether the large leaves of the state are sharded, or all are replicated.
-      compile: `compile(step, mesh, shardings of the state) -> step`.
-    """
-
-    split: bool
-    compile: Callable[[TrainStep, Mesh, PyTree], Wrapped]
-
-
-PARALLEL = {
-    "jit": Parallel(split=False, compile=_by_compiler),
-    "fsdp": Parallel(split=True, compile=_by_compiler),
-    "pmap": Parallel(split=False, compile=_by_device),
-    "pmap_bfloat16": Parallel(
-        split=False,
-        compile=functools.partial(_by_device, exchanged=jnp.dtype(jnp.bfloat16)),
-    ),
-}
+# The names of `config.parallel`.
+PARALLEL = ("jit", "fsdp", "pmap", "pmap_bfloat16")
 
 
 def state_shardings(mesh: Mesh, how: str, state: T) -> T:
@@ -196,16 +138,16 @@ def state_shardings(mesh: Mesh, how: str, state: T) -> T:
       how: a name in `PARALLEL`.
       state: arrays, or their shapes (`jax.eval_shape`).
     """
-    spec = _split_spec if PARALLEL[how].split else lambda shape, devices: PartitionSpec()
-    return jax.tree.map(lambda leaf: NamedSharding(mesh, spec(leaf.shape, mesh.size)), state)
 
+    def place(leaf: jax.Array | jax.ShapeDtypeStruct) -> NamedSharding:
+        axes = [axis for axis, size in enumerate(leaf.shape) if size % mesh.size == 0]
+        if how != "fsdp" or leaf.size < _SMALLEST_SPLIT or not axes:
+            return replicated(mesh)
+        longest = max(axes, key=lambda axis: leaf.shape[axis])
+        spec = (AXIS if axis == longest else None for axis in range(leaf.ndim))
+        return NamedSharding(mesh, PartitionSpec(*spec))
 
-def _split_spec(shape: tuple[int, ...], devices: int) -> PartitionSpec:
-    axes = [axis for axis, size in enumerate(shape) if size % devices == 0]
-    if math.prod(shape) < _SMALLEST_SPLIT or not axes:
-        return PartitionSpec()
-    longest = max(axes, key=lambda axis: shape[axis])
-    return PartitionSpec(*(AXIS if axis == longest else None for axis in range(len(shape))))
+    return jax.tree.map(place, state)
 
 
 def gather(
@@ -218,11 +160,8 @@ def gather(
     opposite way: an all-reduce, then each device keeps its slice. (These are two constraints, so
     that the compiler may fuse them to one reduce-scatter. With a single constraint to the slices
     XLA shards the matmuls instead, which takes more memory.)
-
-    Raises:
-      ValueError: for a `how` that is not known.
     """
-    if not PARALLEL[how].split:
+    if how != "fsdp":
         return function
 
     @functools.wraps(function)
@@ -239,23 +178,34 @@ def parallelize(step: TrainStep, mesh: Mesh, how: str, shardings: PyTree) -> Wra
     """`step(state, batch, axis=None) -> (state, metrics)`, compiled for the mesh; state is donated.
 
     Args:
+      how: a name in `PARALLEL`.
       shardings: of the state, from `state_shardings`.
 
     Raises:
       ValueError: for a `how` that is not known.
     """
-    return PARALLEL[how].compile(step, mesh, shardings)
+    if how not in PARALLEL:
+        raise ValueError(f"how must be one of {', '.join(PARALLEL)}, got {how!r}.")
+    if how in ("jit", "fsdp"):
+        return _compile_step(step, mesh, shardings, by_rows(mesh))
+    dtype = jnp.dtype(jnp.bfloat16) if how == "pmap_bfloat16" else None
+    # check_vma=False: otherwise shard_map sums the gradients of replicated parameters itself, and
+    # the step's own psum would count every device's gradient again.
+    mapped = jax.shard_map(
+        functools.partial(step, axis=AXIS, exchanged=dtype),
+        mesh=mesh,
+        in_specs=(PartitionSpec(), PartitionSpec(AXIS)),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=0)
 
 
 def parallelize_eval(
     step: Callable[[Params, Batch], T], mesh: Mesh, shardings: PyTree
 ) -> Callable[[Params, Batch], T]:
     """`step(params, batch) -> metrics`, compiled for the mesh; `shardings` are the parameters'."""
-    return jax.jit(
-        _with_mesh(step, mesh),
-        in_shardings=(shardings, by_rows(mesh)),
-        out_shardings=replicated(mesh),
-    )
+    return _compile(step, mesh, (shardings, by_rows(mesh)), replicated(mesh))
 
 
 def parallelize_seeds(train_step: TrainStep, mesh: Mesh, shardings: PyTree) -> Wrapped:
@@ -266,10 +216,9 @@ def parallelize_seeds(train_step: TrainStep, mesh: Mesh, shardings: PyTree) -> W
       shardings: of the state, or of its upper parts: `replicated` or `by_seeds`.
     """
     state = jax.tree.map(lambda sharding: sharding.spec, shardings)
-    seeds = PartitionSpec(SEEDS)
-    step = over_seeds(train_step, in_turn=in_turn(mesh))
-    mapped = _by_own_seeds(step, mesh, (state, seeds), (state, seeds))
-    return _by_compiler(mapped, mesh, shardings, by_seeds_and_rows(mesh))
+    specs = (state, PartitionSpec(SEEDS))
+    step = _by_seed(over_seeds(train_step, in_turn=in_turn(mesh)), mesh, specs, specs)
+    return _compile_step(step, mesh, shardings, by_seeds_and_rows(mesh))
 
 
 def parallelize_outputs(
@@ -281,23 +230,37 @@ def parallelize_outputs(
       A function of parameters `[S, ...]` and a global batch `[B, ...]`; its outputs `[S, B, ...]`
       are replicated.
     """
-    seeds, every = PartitionSpec(SEEDS), PartitionSpec()
+    seeds = PartitionSpec(SEEDS)
     each = each_seed(outputs, (0, None), in_turn=in_turn(mesh))
-    mapped = _by_own_seeds(each, mesh, (seeds, every), seeds)
+    mapped = _by_seed(each, mesh, (seeds, PartitionSpec()), seeds)
+    return _compile(mapped, mesh, (by_seeds(mesh), by_rows(mesh)), replicated(mesh))
+
+
+def _compile(
+    function: Callable[P, T],
+    mesh: Mesh,
+    in_shardings: PyTree,
+    out_shardings: PyTree,
+    donate: tuple[int, ...] = (),
+) -> Wrapped:
+    """`function`, jitted, and traced under the mesh: a kernel, which the compiler cannot partition,
+    then runs on each device's own rows."""
+
+    @functools.wraps(function)
+    def traced(*args: P.args, **kwargs: P.kwargs) -> T:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return function(*args, **kwargs)
+
     return jax.jit(
-        _with_mesh(mapped, mesh),
-        in_shardings=(by_seeds(mesh), by_rows(mesh)),
-        out_shardings=replicated(mesh),
+        traced, in_shardings=in_shardings, out_shardings=out_shardings, donate_argnums=donate
     )
 
 
-def in_turn(mesh: Mesh) -> bool:
-    """Whether a device takes its seeds one after another: a CPU's caches hold what one of them
-    works on, but not all."""
-    return mesh.devices.flat[0].platform == "cpu"
+def _compile_step(step: TrainStep, mesh: Mesh, shardings: PyTree, batch: NamedSharding) -> Wrapped:
+    return _compile(step, mesh, (shardings, batch), (shardings, replicated(mesh)), donate=(0,))
 
 
-def _by_own_seeds(
+def _by_seed(
     function: Callable[P, T], mesh: Mesh, in_specs: PyTree, out_specs: PyTree
 ) -> Callable[P, T]:
     """`function` on every device's own seeds; the compiler partitions the rows.
@@ -312,6 +275,12 @@ def _by_own_seeds(
         axis_names={SEEDS},
         check_vma=False,
     )
+
+
+def in_turn(mesh: Mesh) -> bool:
+    """Whether a device takes its seeds one after another: a CPU's caches hold what one of them
+    works on, but not all."""
+    return mesh.devices.flat[0].platform == "cpu"
 
 
 def host() -> tuple[int, int]:
