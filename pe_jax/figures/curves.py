@@ -303,7 +303,7 @@ def model_curves(
         if powers:
             _scale_by_powers(axes, max(line.x.max() for line in panel.lines.values()))
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     style.legend_below(figure, {name: drawn[name] for name in names})
     return style.save(figure, path, vector)
 
@@ -340,7 +340,7 @@ def layer_shares(
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.grid(axis="y", alpha=0.3)
         axes.set_xlabel("layers passed")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     figure.supylabel(label, fontsize=9)
     style.legend_below(figure, bars)
     return style.save(figure, path, vector)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,8 +103,10 @@ def new_panels(
 
 
 def wrapped(title: str, width: int = 34) -> str:
-    """Break the lines of a panel's title after so many characters."""
-    return "\n".join(textwrap.fill(line, width) for line in title.splitlines())
+    """Break the lines of a title after so many characters, at spaces or after the + of a name."""
+    lines = re.sub(r"\+(?=\w)", "+\0 ", title).splitlines()
+    filled = "\n".join(textwrap.fill(line, width) for line in lines)
+    return filled.replace("\0 ", "").replace("\0", "")
 
 
 def legend_below(figure: Figure, lines: Mapping[str, Artist]) -> None:

@@ -1,27 +1,35 @@
 """Properties of position encodings: metrics as pure jitted functions, sweeps, and probes."""
 
 from pe_jax.properties.attention_flow import (
-    Shares,
-    Sinks,
+    attention_sinks,
     effective_keys,
     mean_distance,
+    mixture_shares,
     rollout,
-    shares,
-    sink_mass,
 )
-from pe_jax.properties.estimate import Estimate, in_batches, over_texts
+from pe_jax.properties.estimates import (
+    Estimate,
+    bin_edges,
+    in_batches,
+    losses_by_place,
+    mean_over_texts,
+    shift_curve,
+    state_change,
+)
+from pe_jax.properties.head_dimensions import (
+    frequency_bands,
+    is_massive,
+    massive_overlap,
+    pair_norms,
+    peak_to_mean,
+    profile_correlation,
+    random_other_dimensions,
+)
 from pe_jax.properties.literature import (
     chen_locality,
     chen_symmetry,
     saponati_directionality,
     saponati_symmetry,
-)
-from pe_jax.properties.massive_values import (
-    agreement,
-    is_massive,
-    largest_ratio,
-    overlap,
-    random_others,
 )
 from pe_jax.properties.metrics import (
     forward_share,
@@ -30,86 +38,31 @@ from pe_jax.properties.metrics import (
     symmetry,
     translation_invariance,
 )
-from pe_jax.properties.offset_kernel import (
-    Curve,
-    Kernel,
+from pe_jax.properties.position_probe import Probe, Tokens, linear_probe, mlp_probe
+from pe_jax.properties.position_regression import Fit, regress
+from pe_jax.properties.positional_basis import Basis, decompose, positional_basis
+from pe_jax.properties.probing import (
+    identical_words,
     offset_curve,
     offset_kernel,
+    position_products,
     random_texts,
     random_words,
 )
-from pe_jax.properties.place import Places, bin_edges, by_place
-from pe_jax.properties.position_probe import Probe, Tokens, linear_probe, mlp_probe
-from pe_jax.properties.position_regression import Fit, regress
-from pe_jax.properties.positional_basis import Basis, Decomposition, decompose, positional_basis
-from pe_jax.properties.probing import identical_words, position_products
-from pe_jax.properties.requirements import change, distinctness, growth
-from pe_jax.properties.rotary_frequencies import bands, pair_norms
+from pe_jax.properties.requirements import distinctness, norm_growth, relative_change
 from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
-from pe_jax.properties.shift import shift_curve, state_change
 from pe_jax.properties.sweeps import compile_sweep, sweep
 from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point
 
 __all__ = [
-    "MINIMUM_RUNS",
-    "Basis",
-    "Correlation",
-    "Curve",
-    "Decomposition",
-    "Estimate",
-    "Fit",
-    "Kernel",
-    "Places",
-    "Probe",
-    "Shares",
-    "Sinks",
-    "Toeplitz",
-    "Tokens",
-    "agreement",
-    "bands",
-    "bin_edges",
-    "by_place",
-    "change",
-    "chen_locality",
-    "chen_symmetry",
-    "compile_sweep",
-    "correlate",
-    "cosines",
-    "decompose",
-    "distinctness",
-    "effective_keys",
-    "forward_share",
-    "growth",
-    "identical_words",
-    "in_batches",
-    "is_massive",
-    "largest_ratio",
-    "linear_probe",
-    "mean_distance",
-    "mlp_probe",
-    "monotonicity",
-    "offset_curve",
-    "offset_kernel",
-    "over_texts",
-    "overlap",
-    "pair_norms",
-    "position_products",
-    "positional_basis",
-    "proximity",
-    "psi",
-    "random_others",
-    "random_texts",
-    "random_words",
-    "regress",
-    "rollout",
-    "saponati_directionality",
-    "saponati_symmetry",
-    "shares",
-    "shift_curve",
-    "sink_mass",
-    "state_change",
-    "sweep",
-    "symmetry",
-    "translation_invariance",
-    "turning_point",
-]
+    "MINIMUM_RUNS", "Basis", "Correlation", "Estimate", "Fit", "Probe", "Toeplitz", "Tokens",
+    "attention_sinks", "bin_edges", "chen_locality", "chen_symmetry", "compile_sweep", "correlate",
+    "cosines", "decompose", "distinctness", "effective_keys", "forward_share", "frequency_bands",
+    "identical_words", "in_batches", "is_massive", "linear_probe", "losses_by_place",
+    "massive_overlap", "mean_distance", "mean_over_texts", "mixture_shares", "mlp_probe",
+    "monotonicity", "norm_growth", "offset_curve", "offset_kernel", "pair_norms", "peak_to_mean",
+    "position_products", "positional_basis", "profile_correlation", "proximity", "psi",
+    "random_other_dimensions", "random_texts", "random_words", "regress", "relative_change",
+    "rollout", "saponati_directionality", "saponati_symmetry", "shift_curve", "state_change",
+    "sweep", "symmetry", "translation_invariance", "turning_point",
+]  # fmt: skip

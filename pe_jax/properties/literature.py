@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.properties.ratio import ratio
-from pe_jax.properties.scale import to_unit_scale
+from pe_jax.properties.arithmetic import ratio, to_unit_scale
 from pe_jax.shapes import Array, Float
 
 

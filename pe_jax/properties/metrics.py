@@ -21,8 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.properties import toeplitz
-from pe_jax.properties.ratio import ratio, share
-from pe_jax.properties.scale import to_unit_scale
+from pe_jax.properties.arithmetic import bounded_ratio, ratio, to_unit_scale
 from pe_jax.properties.toeplitz import Toeplitz
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -95,7 +94,7 @@ def translation_invariance(
     counts = jnp.maximum(present.sum(-2, keepdims=True), 1)
     diagonal = shifted.sum(-2, keepdims=True) / counts
     unexplained = jnp.sum(jnp.where(present, shifted - diagonal, 0) ** 2, (-2, -1))
-    return share(unexplained, whole, diagonals, positions**2)
+    return bounded_ratio(unexplained, whole, diagonals, positions**2)
 
 
 @partial(jax.jit, static_argnames=("window", "weighted"))
@@ -262,7 +261,7 @@ def symmetry(
     mean = phi.sum((-2, -1), keepdims=True) / jnp.maximum(inside.sum(), 1)
     deviation = jnp.where(inside, phi - mean, 0)
     whole = (deviation**2).sum((-2, -1))
-    return share((odd**2).sum((-2, -1)), whole, phi, phi.shape[-1] ** 2)
+    return bounded_ratio((odd**2).sum((-2, -1)), whole, phi, phi.shape[-1] ** 2)
 
 
 @jax.jit

@@ -19,9 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.errors import extra
-from pe_jax.properties.position_regression import RIDGE
-from pe_jax.properties.ratio import ratio
-from pe_jax.properties.ridge import r_squared, ridge_maps
+from pe_jax.properties.arithmetic import ratio
+from pe_jax.properties.position_regression import RIDGE, r_squared, ridge_maps
 from pe_jax.shapes import Array, Float, Real
 
 _RATE = 3e-3
@@ -83,7 +82,7 @@ def _linear(
 
 
 def mlp_probe(
-    key: jax.Array,
+    rng: jax.Array,
     train: Tokens,
     choose: Tokens,
     test: Tokens,
@@ -96,18 +95,22 @@ def mlp_probe(
     program for all layers. Needs optax (the extra `train`).
 
     Args:
-      key: draws the weights and the batches, the same for all layers.
+      rng: draws the weights and the batches, the same for all layers.
       train, choose, test: tokens of different texts: to fit, to stop early by, to score.
       width: of the hidden layer.
       steps, batch: of training, at most; the weights of the best of 20 moments are
         kept, or those that predict the mean of `train` if nothing is better.
     """
     level, scale = np.mean(train.positions), np.std(train.positions) or 1.0
-    unit = lambda one: jnp.asarray((one.positions - level) / scale, jnp.float32)
+
+    def unit(tokens: Tokens) -> Tokens:
+        positions = (tokens.positions - level) / scale
+        return Tokens(tokens.states, jnp.asarray(positions, jnp.float32))
+
     predicted, chosen = _networks(
-        key,
-        Tokens(train.states, unit(train)),
-        Tokens(choose.states, unit(choose)),
+        rng,
+        unit(train),
+        unit(choose),
         test.states,
         width=width,
         steps=steps,
@@ -116,17 +119,9 @@ def mlp_probe(
     return _scored(test, np.asarray(predicted, np.float64) * scale + level, np.asarray(chosen))
 
 
-class _Best(NamedTuple):
-    """The least error so far on the tokens to choose by, with its weights and step."""
-
-    error: Array
-    weights: dict[str, Array]
-    step: Array
-
-
 @partial(jax.jit, static_argnames=("width", "steps", "batch"))
 def _networks(
-    key: jax.Array,
+    rng: jax.Array,
     train: Tokens,
     choose: Tokens,
     test: Float[Array, "N M D"],
@@ -141,12 +136,17 @@ def _networks(
 
     optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, steps))
     checks = min(_CHECKS, steps)
-    draw, first = jax.random.split(key)
+    draw, first = jax.random.split(rng)
 
     def one_layer(x: Array, x_choose: Array, x_test: Array) -> tuple[jax.Array, jax.Array]:
         mean, spread = x.mean(0), x.std(0)
-        scaled = lambda x: ratio(x - mean, spread, 0.0)
-        error = lambda weights, x, y: ((_predict(weights, scaled(x)) - y) ** 2).mean()
+
+        def scaled(x: Array) -> jax.Array:
+            return ratio(x - mean, spread, 0.0)
+
+        def error(weights: dict[str, Array], x: Array, y: Array) -> jax.Array:
+            return ((_predict(weights, scaled(x)) - y) ** 2).mean()
+
         size = x.shape[1]
         weights = {
             "in": jax.random.normal(first, (size, width)) * (2 / size) ** 0.5,
@@ -165,17 +165,16 @@ def _networks(
         def check(carry, numbers):
             trained, best = carry
             trained, _ = jax.lax.scan(step, trained, numbers)
-            now = _Best(
-                error(trained[0], x_choose, choose.positions), trained[0], numbers[-1] + 1.0
-            )
-            best = jax.tree.map(partial(jnp.where, now.error < best.error), now, best)
+            now = (error(trained[0], x_choose, choose.positions), trained[0], numbers[-1] + 1.0)
+            best = jax.tree.map(partial(jnp.where, now[0] < best[0]), now, best)
             return (trained, best), None
 
         start = (weights, optimizer.init(weights))
-        best = _Best(error(weights, x_choose, choose.positions), weights, jnp.zeros(()))
+        # The least error so far on the tokens to choose by, with its weights and step.
+        best = (error(weights, x_choose, choose.positions), weights, jnp.zeros(()))
         numbers = jnp.arange(steps - steps % checks).reshape(checks, -1)
-        (_, best), _ = jax.lax.scan(check, (start, best), numbers)
-        return _predict(best.weights, scaled(x_test)), best.step
+        (_, (_, weights, chosen)), _ = jax.lax.scan(check, (start, best), numbers)
+        return _predict(weights, scaled(x_test)), chosen
 
     return jax.vmap(one_layer)(train.states, choose.states, test)
 

@@ -6,15 +6,18 @@ positional "embedding" learned?* In float64: tables of low-frequency sinusoids a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from pe_jax.properties.ridge import r_squared, ridge_maps
-from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.shapes import Array, Bool, Float, Int, Real
 
 RIDGE = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+
+LinearMap = Callable[[Float[Array, "N D"]], Float[np.ndarray, " N"]]
 
 
 class Fit(NamedTuple):
@@ -41,7 +44,7 @@ def regress(
     train: Bool[Array, " N"] | None = None,
     ridge: Sequence[float] = RIDGE,
 ) -> list[Fit]:
-    """One fit for each penalty, all from one singular value decomposition.
+    """Return one fit for each penalty, all from one singular value decomposition.
 
     Args:
       vectors: the position vectors.
@@ -63,7 +66,7 @@ def regress(
         )
     if not np.isfinite(x).all():
         raise ValueError("The position vectors hold values that are not finite.")
-    predictions = (linear(x) for linear in ridge_maps(x[train], y[train], ridge))
+    predictions = (predict(x) for predict in ridge_maps(x[train], y[train], ridge))
     subsets = {"all": np.ones_like(train), "train": train, "test": ~train}
     return [
         Fit(
@@ -74,3 +77,44 @@ def regress(
         )
         for penalty, predicted in zip(ridge, predictions, strict=True)
     ]
+
+
+def ridge_maps(
+    x: Float[Array, "N D"], y: Real[Array, " N"], penalties: Sequence[float]
+) -> Iterator[LinearMap]:
+    """Yield the map with the least squared error and penalty on its weights, for each penalty, on
+    one singular value decomposition.
+
+    Args:
+      penalties: multiples of the largest squared singular value of the centred `x`; 0 is the
+        minimum-norm least-squares solution.
+
+    Raises:
+      ValueError: for a penalty below 0.
+    """
+    if min(penalties) < 0:
+        raise ValueError(f"A ridge penalty is 0 or more, got {min(penalties)}.")
+    x = np.asarray(x, np.float64)
+    centre, level = x.mean(0), float(np.mean(y))
+    # The triangle has the singular values and right vectors of `x`, in rows no more than columns.
+    both = np.column_stack([x - centre, y - level])
+    triangle = np.asarray(np.linalg.qr(both, mode="r"))
+    u, s, vt = np.linalg.svd(triangle[:, :-1], full_matrices=False)
+    projection = u.T @ triangle[:, -1]
+    largest = s[0] if len(s) else 0.0
+    # Without the directions whose singular values are rounding errors.
+    rank = int((s > largest * np.finfo(np.float64).eps * max(x.shape)).sum())
+    for penalty in penalties:
+        gain = s[:rank] / (s[:rank] ** 2 + penalty * largest**2)
+        yield partial(_apply, centre, vt[:rank].T @ (gain * projection[:rank]), level)
+
+
+def _apply(centre: np.ndarray, weights: np.ndarray, level: float, x: Array) -> np.ndarray:
+    return (np.asarray(x, np.float64) - centre) @ weights + level
+
+
+def r_squared(y: Real[Array, " N"], predicted: Real[Array, " N"]) -> float:
+    """Return R²: 1 for exact predictions, 0 for the mean, below 0 for worse; NaN if all `y` are
+    equal."""
+    spread = ((y - y.mean()) ** 2).sum()
+    return float(1 - ((y - predicted) ** 2).sum() / spread) if spread else float("nan")

@@ -17,19 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.properties.ratio import ratio
+from pe_jax.properties.arithmetic import ratio
 from pe_jax.shapes import Array, Float
 
 _HELD = 0.95  # The share of pos's variance that its dimensions are counted for.
-
-
-class Decomposition(NamedTuple):
-    """The four terms; pos and resid have mean 0 over positions, ctx and resid over texts."""
-
-    mean: Float[Array, "*B D"]
-    position: Float[Array, "*B T D"]
-    context: Float[Array, "*B C D"]
-    residual: Float[Array, "*B C T D"]
 
 
 class Basis(NamedTuple):
@@ -68,8 +59,18 @@ class Basis(NamedTuple):
 
 
 @jax.jit
-def decompose(hidden: Float[Array, "*B C T D"]) -> Decomposition:
-    """Hidden states as the sum of the means of positions and texts, and the rest."""
+def decompose(
+    hidden: Float[Array, "*B C T D"],
+) -> tuple[
+    Float[Array, "*B D"],
+    Float[Array, "*B T D"],
+    Float[Array, "*B C D"],
+    Float[Array, "*B C T D"],
+]:
+    """Return the four terms mean, pos, ctx and resid of hidden states.
+
+    pos and resid have mean 0 over positions, ctx and resid over texts.
+    """
     first = hidden[..., :1, :1, :]  # Sums of what differs from it are exact for constant ones.
     moved = hidden - first
     mean = moved.mean((-3, -2), keepdims=True)
@@ -78,7 +79,7 @@ def decompose(hidden: Float[Array, "*B C T D"]) -> Decomposition:
     context = centred.mean(-2, keepdims=True)
     residual = centred - position - context
     mean = (first + mean)[..., 0, 0, :]
-    return Decomposition(mean, position[..., 0, :, :], context[..., 0, :], residual)
+    return mean, position[..., 0, :, :], context[..., 0, :], residual
 
 
 @partial(jax.jit, static_argnames="low")
@@ -98,7 +99,10 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
         raise ValueError(f"Needs two texts and two positions, got {texts} and {length}.")
     mean, position, context, residual = decompose(hidden)
     product = partial(jnp.einsum, precision="highest")
-    variance = lambda x: (x**2).sum(-1).mean(-1)
+
+    def variance(x: Array) -> jax.Array:
+        return (x**2).sum(-1).mean(-1)
+
     rest = variance(residual).mean(-1)
     whole = variance(position) + variance(context) + rest
     # What rounding leaves of hidden states that should all be the same.
@@ -120,16 +124,19 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     waves = _cosines(length)[1 : low + 1]
     lowest = product("ft,...ts,fs->...", waves, gram, waves)
     cosines = jnp.abs(product("...td,...cd->...tc", _unit(position), _unit(context)))
-    there = lambda x: jnp.where(trace > 0, x, 0.0)
+
+    def if_present(x: Array) -> jax.Array:
+        return jnp.where(trace > 0, x, 0.0)
+
     return Basis(
         position=of_position,
         context=of_context,
         residual=jnp.where(whole > 0, 1 - of_position - of_context, whole),
         floor=ratio(rest / (texts - 1), whole, 0.0),
         gram=gram,
-        stable_rank=there(ratio(trace, values[..., 0], 0.0)),
-        dimensions=there(1.0 + missing.sum(-1)),
-        relative_norm=there(jnp.sqrt(ratio(texts * values[..., 0], largest, 0.0))),
+        stable_rank=if_present(ratio(trace, values[..., 0], 0.0)),
+        dimensions=if_present(1.0 + missing.sum(-1)),
+        relative_norm=if_present(jnp.sqrt(ratio(texts * values[..., 0], largest, 0.0))),
         smoothness=jnp.clip(ratio(lowest, trace, 0.0), 0.0, 1.0),
         coherence=cosines.mean((-2, -1)),
         largest_coherence=cosines.max((-2, -1)),

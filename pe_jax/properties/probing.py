@@ -1,6 +1,19 @@
-"""Identical word probing: attention as a function of positions alone, all tokens being the same.
+"""Proximity matrices of any encoding, measured on models: logits as a function of positions.
 
-Paper, section 3.1 and equation 5; also P·W_Q·W_Kᵀ·Pᵀ, positions without any token (figure 7).
+**Identical words** (paper, section 3.1 and equation 5): attention among copies of one token.
+
+**Offset kernel**: Φ[i, j] is the mean over random tokens a and b of the logit of a query from a at
+position i and a key from b at position j, by head. No position vectors are needed, so it is a
+proximity matrix of every encoding. Identical word probing is the case a = b.
+
+A sample is an input `[T, L]`: T texts of L tokens, where the queries of each text meet the keys of
+the next, and those of the last the keys of the first. So one text meets itself, as in a model:
+
+- T = 1, copies of one word: a term of equation 5. Random tokens: what a model computes on them. The
+  tokens of different pairs of positions differ then, which is noise of the order of `error`.
+- T = 2, copies of one word and copies of another: every pair of positions has the same two words.
+  The draw is then the same in all entries, so attention that depends on offsets alone gives an
+  exactly invariant Φ, and a bias that decreases with distance an exactly monotone one.
 """
 
 from __future__ import annotations
@@ -12,7 +25,130 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from pe_jax.shapes import Array, Float, Int
+from pe_jax.properties.estimates import Estimate
+from pe_jax.properties.metrics import by_offset
+from pe_jax.shapes import Array, Bool, Float, Int
+
+Attend = Callable[[PyTree, Int[Array, "B T L"]], jax.Array]  # -> [B, *S, L, L]
+
+
+@partial(jax.jit, static_argnames=("attend", "batch"))
+def offset_kernel(
+    attend: Attend,
+    params: PyTree,
+    inputs: Int[Array, "N T L"],
+    *,
+    where: Bool[Array, "*S L L"] | None = None,
+    batch: int = 8,
+) -> Estimate:
+    """Return the mean Φ of `attend` over N random inputs and its standard error, in memory of one
+    batch.
+
+    Args:
+      attend: `attend(params, inputs [B, T, L]) -> [B, *S, L, L]`, the mean over the T texts of the
+        logits by head, or by layer and head; any pure function. It is a static argument of jit:
+        passing the same object again avoids recompilation.
+      inputs: tokens, see above; `random_words` and `random_texts` draw them.
+      where: entries that exist, where queries do not attend to all keys; it broadcasts to `*S`.
+      batch: number of inputs per step of the scan.
+
+    Returns:
+      `[*S, L, L]` each, NaN where no logits exist. The error is that of Φ less its level, the mean
+      of a sample's entries: neither the softmax nor a metric depends on the level. It is NaN for a
+      single sample.
+    """
+    count, *shape = inputs.shape
+    steps = -(-count // batch)
+    padded = jnp.pad(inputs, ((0, steps * batch - count), (0, 0), (0, 0)), mode="edge")
+    present = (jnp.arange(steps * batch) < count).reshape(steps, batch)
+
+    one = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((1, *shape), inputs.dtype))
+    here = jnp.broadcast_to(True if where is None else where, one.shape[1:])
+    entries = jnp.maximum(here.sum((-2, -1), keepdims=True), 1)
+
+    def add(carry, step):
+        seen, level, mean, squares = carry
+        tokens, counts = step
+        logits = jnp.where(here, attend(params, tokens).astype(jnp.float32), 0)
+        weights = counts.astype(jnp.float32).reshape(-1, *[1] * (logits.ndim - 1))
+        levels = logits.sum((-2, -1), keepdims=True) / entries
+        centred = logits - levels
+        # Two sets of samples are merged by their means: a sum of squares would cancel in float32.
+        new = weights.sum()
+        batch_mean = (weights * centred).sum(0) / new
+        within = (weights * (centred - batch_mean) ** 2).sum(0)
+        share, apart = new / (seen + new), batch_mean - mean
+        squares += within + apart**2 * seen * share
+        level += ((weights * levels).sum(0) / new - level) * share
+        return (seen + new, level, mean + apart * share, squares), None
+
+    zeros = jnp.zeros(one.shape[1:], jnp.float32)
+    start = (jnp.float32(0), zeros[..., :1, :1], zeros, zeros)
+    blocks = padded.reshape(steps, batch, *shape)
+    (_, level, mean, squares), _ = jax.lax.scan(add, start, (blocks, present))
+    variance = squares / (count - 1) if count > 1 else jnp.full_like(squares, jnp.nan)
+    error = jnp.sqrt(variance / count)
+    return Estimate(*(jnp.where(here, x, jnp.nan) for x in (level + mean, error)))
+
+
+@jax.jit
+def offset_curve(
+    phi: Float[Array, "*S L L"], *, where: Bool[Array, "L L"] | None = None
+) -> tuple[Float[Array, "*S M"], Float[Array, "*S M"]]:
+    """Return the mean and the spread of each diagonal of Φ: Φ as a function of the offset alone.
+
+    Args:
+      where: only these entries count; default all.
+
+    Returns:
+      by the offset m = j - i from -(L - 1) to L - 1, NaN where no entry is: the mean of Φ[i, i + m]
+      over i, and their standard deviation, 0 where Φ is translation invariant.
+    """
+    length = phi.shape[-1]
+    entry = jnp.ones((length, length), bool) if where is None else jnp.asarray(where)
+    values, present = by_offset(phi, entry)  # [*S, L, 2L - 1]
+    counts = jnp.where(present.any(-2), present.sum(-2), jnp.nan)
+    mean = values.sum(-2) / counts
+    deviations = jnp.where(present, values - mean[..., None, :], 0)
+    return mean, jnp.sqrt((deviations**2).sum(-2) / counts)
+
+
+def random_words(
+    rng: jax.Array, words: Int[Array, " V"], *, count: int, length: int
+) -> Int[Array, "N 2 L"]:
+    """Draw `count` random pairs of different words, each word in copies over a text of its own.
+
+    Raises:
+      ValueError: for fewer than two words.
+    """
+    size = len(words)
+    if size < 2:
+        raise ValueError(f"Pairs of different words need two words or more, got {size}.")
+    first, further = jax.random.split(rng)
+    a = jax.random.randint(first, (count,), 0, size)
+    b = (a + jax.random.randint(further, (count,), 1, size)) % size
+    pairs = jnp.asarray(words)[jnp.stack([a, b], axis=1)]
+    return jnp.broadcast_to(pairs[..., None], (count, 2, length))
+
+
+def random_texts(
+    rng: jax.Array, words: Int[Array, " V"], *, count: int, length: int
+) -> Int[Array, "N 1 L"]:
+    """Draw `count` texts of random words: a draw in all its rotations, then the next.
+
+    In all rotations together each word is at each position once, and every offset pairs each word
+    with one other: what words add by themselves cancels between positions, as far as positions do
+    not change it, and the kernel's error, which takes samples for independent, is an upper bound.
+    Words are different within a text where there are enough.
+    """
+    draws = -(-count // length)
+
+    def draw(rng: jax.Array) -> jax.Array:
+        return jax.random.choice(rng, jnp.asarray(words), (length,), replace=len(words) < length)
+
+    texts = jax.vmap(draw)(jax.random.split(rng, draws))
+    turns = (jnp.arange(length)[:, None] + jnp.arange(length)) % length
+    return texts[:, turns].reshape(-1, 1, length)[:count]
 
 
 @partial(jax.jit, static_argnames=("attend", "length", "batch"))
@@ -24,7 +160,7 @@ def identical_words(
     length: int,
     batch: int = 8,
 ) -> Float[Array, "H L L"]:
-    """The mean over words of the attention among `length` copies of a word: Ā of equation 5.
+    """Return the mean over words of the attention among `length` copies of a word: Ā of equation 5.
 
     Args:
       attend: `attend(params, tokens) -> [B, H, L, L]`, a model's logits or weights in one layer;
@@ -54,7 +190,7 @@ def position_products(
     query_kernel: Float[Array, "D H d"],
     key_kernel: Float[Array, "D H d"],
 ) -> Float[Array, "H L L"]:
-    """P·W_Q·W_Kᵀ·Pᵀ of each head: the position-position term of absolute encodings (figure 7).
+    """Return P·W_Q·W_Kᵀ·Pᵀ of each head: the position-position term (figure 7).
 
     Without token embeddings, biases and LayerNorm, as in the paper. A sinusoid's P·Pᵀ is
     translation invariant; this need not be.

@@ -1,7 +1,7 @@
-"""What is required of position encodings: unique, bounded, the same at any length and any shift.
+"""Requirements on position encodings: unique, bounded, the same at any length and any shift.
 
-The first two are asked of points, what stands for each position or offset: its vector, or the
-logits that it adds. The others compare two proximity matrices of the same positions.
+The first two are measured on points, one for each position or offset: its vector, or the logits
+that it adds. The others compare two proximity matrices of the same positions.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.properties.ratio import ratio
+from pe_jax.properties.arithmetic import ratio
 from pe_jax.shapes import Array, Float
 
 
 @jax.jit
 def distinctness(points: Float[Array, "*B N D"]) -> Float[Array, "*B"]:
-    """The smallest distance between two points over their root-mean-square distance, in [0, 1].
+    """Return the smallest distance of two points over their root-mean-square distance, in [0, 1].
 
     0 where two points coincide: a model cannot distinguish their positions. NaN for points that are
     not finite.
@@ -33,26 +33,32 @@ def distinctness(points: Float[Array, "*B N D"]) -> Float[Array, "*B"]:
 
 
 @jax.jit
-def growth(near: Float[Array, "*B N D"], far: Float[Array, "*B M D"]) -> Float[Array, "*B"]:
-    """The largest norm of the points `far` over that of the points `near`; 1 where all are 0.
+def norm_growth(near: Float[Array, "*B N D"], far: Float[Array, "*B M D"]) -> Float[Array, "*B"]:
+    """Return the largest norm of `far` points over that of `near` ones; 1 where all are 0.
 
     About 1 for points of bounded size; for the bare index of a position by as much as the positions
     themselves are farther.
     """
-    largest = lambda points: jnp.sqrt((points**2).sum(-1)).max(-1)
-    return ratio(largest(far), largest(near), 1.0)
+    farthest, nearest = (jnp.sqrt((points**2).sum(-1)).max(-1) for points in (far, near))
+    return ratio(farthest, nearest, 1.0)
 
 
 @jax.jit
-def change(phi: Float[Array, "*B L L"], other: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
-    """‖Φ' - Φ‖² / ‖Φ - mean‖² off the diagonal: how much of Φ's variation `other` does not share.
+def relative_change(
+    phi: Float[Array, "*B L L"], other: Float[Array, "*B L L"]
+) -> Float[Array, "*B"]:
+    """Return ‖Φ' - Φ‖² / ‖Φ - mean‖² off the diagonal: the part of Φ's variation that `other` does
+    not share.
 
     0 if they agree, about 2 for unrelated ones of the same spread. With the proximities of the same
     tokens in a longer input it measures how much an encoding depends on the length, with those at
     shifted positions whether shifts agree. Infinite where a constant Φ changes.
     """
     count = phi.shape[-1] * (phi.shape[-1] - 1)
-    off_diagonal = lambda x: jnp.where(jnp.eye(phi.shape[-1], dtype=bool), 0.0, x)
+
+    def off_diagonal(x: Array) -> jax.Array:
+        return jnp.where(jnp.eye(phi.shape[-1], dtype=bool), 0.0, x)
+
     mean = off_diagonal(phi).sum((-2, -1), keepdims=True) / count
     part = (off_diagonal(other - phi) ** 2).sum((-2, -1))
     whole = (off_diagonal(phi - mean) ** 2).sum((-2, -1))

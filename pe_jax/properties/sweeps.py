@@ -11,8 +11,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 from jaxtyping import PyTree
 
-from pe_jax.console.terminal import Progress
-
 MEMORY = 2**24  # Bytes per device: on a CPU chunks that fit its caches are twice as fast.
 
 
@@ -22,7 +20,7 @@ def sweep(
     *,
     memory: int = MEMORY,
     devices: list[jax.Device] | None = None,
-    progress: bool = True,
+    progress: Callable[[int], None] | None = None,
 ) -> PyTree:
     """`vmap(fn)` over many settings, compiled once and run in chunks.
 
@@ -35,7 +33,7 @@ def sweep(
       memory: bytes that a chunk may take on a device, by the compiler's memory analysis; a chunk
         has at least one setting per device.
       devices: default all devices of this host; settings are sharded over them.
-      progress: show a progress bar (plain lines if stderr is no terminal).
+      progress: called after each chunk with the number of its settings.
 
     Returns:
       The pytree of results, NumPy arrays with leading axis N.
@@ -50,7 +48,7 @@ def sweep(
       >>> def turn(base):
       ...     frequencies = base ** (-jnp.arange(32) / 32)
       ...     return properties.turning_point(properties.psi(frequencies, offsets))
-      >>> properties.sweep(turn, jnp.array([100.0, 10_000.0]), progress=False)
+      >>> properties.sweep(turn, jnp.array([100.0, 10_000.0]))
       array([11,  5], dtype=int32)
     """
     return compile_sweep(fn, settings, memory=memory, devices=devices)(settings, progress)
@@ -63,7 +61,8 @@ def compile_sweep(
     memory: int = MEMORY,
     devices: list[jax.Device] | None = None,
 ) -> Callable[..., PyTree]:
-    """`run(settings, progress=False) -> results` of `sweep`, compiled for the shapes of `settings`.
+    """Return `run(settings, progress=None) -> results` of `sweep`, compiled for the shapes of
+    `settings`.
 
     For repeated sweeps of one function; arguments and errors are those of `sweep`.
     """
@@ -80,11 +79,18 @@ def compile_sweep(
     chunk = -(-per_device // chunks) * len(devices)  # Of equal size, so that none is nearly empty.
     program = _compile(fn, settings, chunk, sharding)
 
-    def run(settings: PyTree, progress: bool = False) -> PyTree:
+    def run(settings: PyTree, progress: Callable[[int], None] | None = None) -> PyTree:
         settings = jax.tree.map(np.asarray, settings)
         count = _count(settings)
-        bar = Progress(count, unit="setting", lines=0.0) if progress else None
-        running, done = [], []
+        running: list[tuple[int, PyTree]] = []
+        results: list[PyTree] = []
+
+        def fetch() -> None:
+            size, chunk_results = running.pop(0)
+            results.append(jax.tree.map(lambda x: np.asarray(x)[:size], chunk_results))
+            if progress is not None:
+                progress(size)
+
         for start in range(0, count, chunk):
             # The last chunk is padded with its first setting, so that all have the compiled shape.
             rows = np.arange(start, start + chunk)
@@ -92,20 +98,12 @@ def compile_sweep(
             part = jax.tree.map(lambda x: x[rows], settings)  # noqa: B023
             running.append((min(chunk, count - start), program(jax.device_put(part, sharding))))
             if len(running) > 1:  # One chunk is always dispatched before the previous is fetched.
-                done.append(_fetch(*running.pop(0), bar))
-        done += [_fetch(size, results, bar) for size, results in running]
-        if bar:
-            bar.close()
-        return jax.tree.map(lambda *parts: np.concatenate(parts), *done)
+                fetch()
+        while running:
+            fetch()
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
 
     return run
-
-
-def _fetch(size: int, results: PyTree, bar: Progress | None) -> PyTree:
-    fetched = jax.tree.map(lambda x: np.asarray(x)[:size], results)
-    if bar:
-        bar.advance(size)
-    return fetched
 
 
 def _count(settings: PyTree) -> int:

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.properties.ratio import ratio, share
-from pe_jax.properties.scale import to_unit_scale
+from pe_jax.properties.arithmetic import bounded_ratio, ratio, to_unit_scale
 from pe_jax.shapes import Array, Float, Int
 
 
@@ -90,7 +89,7 @@ def symmetry(phi: Toeplitz, length: int | Int[Array, ""] | None) -> Float[Array,
     mean = (entries * sides).sum((-2, -1), keepdims=True) / (2 * entries.sum())
     odd = (sides[..., 0, :] - sides[..., 1, :]) / 2
     whole = (entries * (sides - mean) ** 2).sum((-2, -1))
-    return share(2 * (entries * odd**2).sum(-1), whole, sides, phi.shape[-1] ** 2)
+    return bounded_ratio(2 * (entries * odd**2).sum(-1), whole, sides, phi.shape[-1] ** 2)
 
 
 def monotonicity(
@@ -108,8 +107,8 @@ def monotonicity(
         twice = (far > near).astype(jnp.int32) + (far >= near).astype(jnp.int32)
         wrong = jnp.where(pairs, twice, 0).sum(-2) / 2
         of = jnp.broadcast_to(pairs.sum(-2), wrong.shape)
-    weighed = lambda x: (x * rows[1 : window + 1]).sum((-2, -1))
-    violation = ratio(weighed(wrong), weighed(of), 0.5)
+    wrong, of = ((x * rows[1 : window + 1]).sum((-2, -1)) for x in (wrong, of))
+    violation = ratio(wrong, of, 0.5)
     return jnp.where(jnp.isnan(sides).any((-2, -1)), jnp.nan, violation)
 
 

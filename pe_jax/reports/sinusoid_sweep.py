@@ -15,6 +15,7 @@ import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.configs.reports import SweepConfig
+from pe_jax.console.terminal import Progress
 from pe_jax.files import write_text
 from pe_jax.properties import Toeplitz
 from pe_jax.shapes import Array, Bool, Float
@@ -96,15 +97,17 @@ def _measured(
     """The measure of every pair: `[bases, dims]`."""
     i = np.arange(dims[-1] // 2)
 
-    def one(setting: dict[str, jax.Array]) -> jax.Array:
+    def measured(setting: dict[str, jax.Array]) -> jax.Array:
         frequencies = setting["base"] ** (-2 * i / setting["dim"])
         exists = i < setting["dim"] // 2
         return measure.of(_psi(frequencies, exists, config.length), config)
 
     pairs = np.array(list(itertools.product(bases, dims)))
     settings = {"base": pairs[:, 0].astype(np.float32), "dim": pairs[:, 1].astype(np.int32)}
-    found = properties.sweep(one, settings, memory=config.memory)
-    return found.reshape(len(bases), len(dims))
+    bar = Progress(len(pairs), unit="setting", lines=0.0)
+    values = properties.sweep(measured, settings, memory=config.memory, progress=bar.advance)
+    bar.close()
+    return values.reshape(len(bases), len(dims))
 
 
 def _psi(

@@ -37,14 +37,14 @@ def random_weights(*shape, length=LENGTH):
 
 def test_statistics_against_loops():
     a = random_weights(2, 3)
-    sinks = properties.sink_mass(a)
+    sinks = properties.attention_sinks(a)
     keys, distance = properties.effective_keys(a), properties.mean_distance(a)
     for index in np.ndindex(2, 3):
         one = a[index]
         received = [sum(one[i, j] for i in range(LENGTH)) / LENGTH for j in range(LENGTH)]
-        assert float(sinks.first[index]) == pytest.approx(received[0], rel=1e-5)
-        assert float(sinks.last[index]) == pytest.approx(received[-1], rel=1e-5)
-        assert float(sinks.largest[index]) == pytest.approx(max(received), rel=1e-5)
+        assert float(sinks["first"][index]) == pytest.approx(received[0], rel=1e-5)
+        assert float(sinks["last"][index]) == pytest.approx(received[-1], rel=1e-5)
+        assert float(sinks["largest"][index]) == pytest.approx(max(received), rel=1e-5)
         counts = [np.exp(-sum(p * np.log(p) for p in row)) for row in one]
         assert float(keys[index]) == pytest.approx(np.mean(counts), rel=1e-5)
         far = [sum(row[j] * abs(j - i) for j in range(LENGTH)) for i, row in enumerate(one)]
@@ -64,13 +64,13 @@ def test_even_and_single_keys():
         properties.mean_distance(a), [0, far, (LENGTH - 1) / 4, 0], rtol=1e-5
     )
     harmonic = np.mean(1 / np.arange(1, LENGTH + 1))
-    found = properties.sink_mass(a)
-    np.testing.assert_allclose(found.first, [1 / LENGTH, 1 / LENGTH, harmonic, 0], rtol=1e-5)
-    np.testing.assert_allclose(found.last, [1 / LENGTH, 1 / LENGTH, 1 / LENGTH**2, 0], rtol=1e-5)
+    found = properties.attention_sinks(a)
+    np.testing.assert_allclose(found["first"], [1 / LENGTH, 1 / LENGTH, harmonic, 0], rtol=1e-5)
+    np.testing.assert_allclose(found["last"], [1 / LENGTH, 1 / LENGTH, 1 / LENGTH**2, 0], rtol=1e-5)
     mixture = properties.rollout(np.stack([eye, 0 * even])[None])
     np.testing.assert_allclose(mixture[0], np.stack([eye, eye]), rtol=1e-6)
     assert bool(jnp.isnan(properties.effective_keys(np.full((3, 3), np.nan))))
-    assert bool(jnp.isnan(properties.sink_mass(np.full((3, 3), np.nan)).largest))
+    assert bool(jnp.isnan(properties.attention_sinks(np.full((3, 3), np.nan))["largest"]))
 
 
 def test_rollout_against_products():
@@ -82,17 +82,19 @@ def test_rollout_against_products():
             below = (0.5 * a[row, layer] + 0.5 * np.eye(LENGTH)) @ below
             np.testing.assert_allclose(found[row, layer], below, rtol=1e-4)
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
-    shares = properties.shares(found, window=2)
+    shares = properties.mixture_shares(found, window=2)
     near = np.abs(np.subtract.outer(range(LENGTH), range(LENGTH))) <= 2
-    np.testing.assert_allclose(shares.near, (found * near).sum((-2, -1)) / LENGTH, rtol=1e-5)
-    np.testing.assert_allclose(shares.own, np.trace(found, axis1=-2, axis2=-1) / LENGTH, rtol=1e-5)
-    np.testing.assert_allclose(shares.first, found[..., 0].mean(-1), rtol=1e-5)
+    np.testing.assert_allclose(shares["near"], (found * near).sum((-2, -1)) / LENGTH, rtol=1e-5)
+    np.testing.assert_allclose(
+        shares["own"], np.trace(found, axis1=-2, axis2=-1) / LENGTH, rtol=1e-5
+    )
+    np.testing.assert_allclose(shares["first"], found[..., 0].mean(-1), rtol=1e-5)
 
 
 def test_deep_causal_attention_collapses_to_the_first_token():
     """Wu et al. 2025 (2502.01951): under a causal mask the first token takes all."""
     causal = np.tril(np.ones((LENGTH, LENGTH))) / np.arange(1, LENGTH + 1)[:, None]
-    first = properties.shares(properties.rollout(np.stack([causal] * 200))).first
+    first = properties.mixture_shares(properties.rollout(np.stack([causal] * 200)))["first"]
     assert (np.diff(first) > -1e-6).all() and float(first[-1]) > 0.999
 
 
@@ -135,11 +137,11 @@ def test_the_report(tmp_path):
     found = json.loads((tmp_path / "attention_flow.json").read_text())[subject.name]
     words = texts(subject, Settings(config, tmp_path)).tokens
     a = jax.jit(weights_map(subject.model))(subject.params, words)
-    first = properties.sink_mass(a).first
+    first = properties.attention_sinks(a)["first"]
     np.testing.assert_allclose(found["heads"]["first"], first.mean(0), rtol=1e-4)
     distance = properties.mean_distance(a)
     np.testing.assert_allclose(found["layers"]["distance"], distance.mean((0, 2)), rtol=1e-4)
-    near = properties.shares(properties.rollout(a.mean(2))).near
+    near = properties.mixture_shares(properties.rollout(a.mean(2)))["near"]
     np.testing.assert_allclose(found["rollout"]["near"], near.mean(0), rtol=1e-4)
     error = np.std(near, axis=0, ddof=1) / 5**0.5
     np.testing.assert_allclose(found["rollout_error"]["near"], error, rtol=1e-2)

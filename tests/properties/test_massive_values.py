@@ -23,10 +23,10 @@ def test_massive_by_hand():
         properties.is_massive(norms, 4.0), [[0, 0, 0, 0, 0, 1], [0] * 6, [0] * 6]
     )
     assert not properties.is_massive(norms).any()  # 19 is 4.75 times the mean.
-    np.testing.assert_allclose(properties.largest_ratio(norms), [4.75, 1, 1])
+    np.testing.assert_allclose(properties.peak_to_mean(norms), [4.75, 1, 1])
     nan = np.full((2, 3), np.nan)
-    assert not properties.is_massive(nan).any() and np.isnan(properties.largest_ratio(nan)).all()
-    np.testing.assert_allclose(properties.largest_ratio(np.eye(6)), 6)
+    assert not properties.is_massive(nan).any() and np.isnan(properties.peak_to_mean(nan)).all()
+    np.testing.assert_allclose(properties.peak_to_mean(np.eye(6)), 6)
 
 
 def test_overlap_and_agreement():
@@ -44,19 +44,23 @@ def test_overlap_and_agreement():
         shares = [
             (m[g] & m[h]).sum() / (m[g] | m[h]).sum() for g, h in pairs if (m[g] | m[h]).any()
         ]
-        assert properties.overlap(massive)[layer] == pytest.approx(np.mean(shares), abs=1e-6)
+        assert properties.massive_overlap(massive)[layer] == pytest.approx(
+            np.mean(shares), abs=1e-6
+        )
         each = [np.corrcoef(norms[layer, g], norms[layer, h])[0, 1] for g, h in pairs]
-        assert properties.agreement(norms)[layer] == pytest.approx(np.mean(each), abs=1e-5)
-    assert properties.overlap(massive)[1] == 0
+        assert properties.profile_correlation(norms)[layer] == pytest.approx(
+            np.mean(each), abs=1e-5
+        )
+    assert properties.massive_overlap(massive)[1] == 0
     same = np.broadcast_to(massive[0, :1], (4, 7))
-    assert properties.overlap(same) == 1
-    assert np.isnan(properties.overlap(np.zeros((4, 7), bool)))
-    assert np.isnan(properties.overlap(massive[:, :1])).all()
+    assert properties.massive_overlap(same) == 1
+    assert np.isnan(properties.massive_overlap(np.zeros((4, 7), bool)))
+    assert np.isnan(properties.massive_overlap(massive[:, :1])).all()
     profile = rng.random((1, 7)).astype(np.float32)
     scaled = profile * np.array([[1.0], [4], [0.5]]) + np.array([[0.0], [1], [2]])
-    np.testing.assert_allclose(properties.agreement(scaled), 1, rtol=1e-5)
-    assert np.isnan(properties.agreement(norms[:, :1])).all()
-    assert np.isnan(properties.agreement(np.ones((2, 5))))
+    np.testing.assert_allclose(properties.profile_correlation(scaled), 1, rtol=1e-5)
+    assert np.isnan(properties.profile_correlation(norms[:, :1])).all()
+    assert np.isnan(properties.profile_correlation(np.ones((2, 5))))
 
 
 def test_random_others():
@@ -64,13 +68,15 @@ def test_random_others():
     massive = rng.random((2, 3, 10)) < 0.3
     massive[0, 0] = True  # None are left.
     massive[1, 1] = False
-    found = np.asarray(properties.random_others(jax.random.key(0), massive))
+    found = np.asarray(properties.random_other_dimensions(jax.random.key(0), massive))
     assert not (found & massive).any()
     expected = np.minimum(massive.sum(-1), (~massive).sum(-1))
     np.testing.assert_array_equal(found.sum(-1), expected)
-    again = np.asarray(properties.random_others(jax.random.key(1), massive))
+    again = np.asarray(properties.random_other_dimensions(jax.random.key(1), massive))
     assert (found != again).any()
-    many = [properties.random_others(jax.random.key(i), massive[1, 0]) for i in range(200)]
+    many = [
+        properties.random_other_dimensions(jax.random.key(i), massive[1, 0]) for i in range(200)
+    ]
     share = np.mean(many, 0)[~massive[1, 0]]
     size = massive[1, 0].sum()
     np.testing.assert_allclose(share, size / (10 - size), atol=0.12)
@@ -139,7 +145,7 @@ def test_the_report(config, tmp_path):
 def test_gradients_and_dtypes():
     """Functions of M are differentiable where they are not counts."""
     norms = jnp.asarray(np.random.default_rng(0).random((3, 5)).astype(np.float32)) + 0.5
-    for metric in (lambda x: properties.largest_ratio(x).sum(), properties.agreement):
+    for metric in (lambda x: properties.peak_to_mean(x).sum(), properties.profile_correlation):
         step = jnp.zeros_like(norms).at[0, 1].set(1e-2)
         slope = (metric(norms + step) - metric(norms - step)) / 2e-2
         assert jax.grad(metric)(norms)[0, 1] == pytest.approx(float(slope), abs=2e-2)

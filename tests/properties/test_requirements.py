@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pe_jax import encodings
-from pe_jax.properties import change, distinctness, growth, proximity
+from pe_jax.properties import distinctness, norm_growth, proximity, relative_change
 
 AT = np.arange(32)
 
@@ -43,16 +43,18 @@ def test_nearly_equal_points_are_distinct():
 
 
 def test_bounded():
-    assert growth(index(AT), index(AT * 8)) == pytest.approx(8)
-    assert growth(sinusoid(AT), sinusoid(AT * 8)) == pytest.approx(1)
-    assert growth(share(AT), share(AT * 8)) == pytest.approx(8)
-    assert growth(jnp.zeros((4, 2)), jnp.zeros((4, 2))) == 1
+    assert norm_growth(index(AT), index(AT * 8)) == pytest.approx(8)
+    assert norm_growth(sinusoid(AT), sinusoid(AT * 8)) == pytest.approx(1)
+    assert norm_growth(share(AT), share(AT * 8)) == pytest.approx(8)
+    assert norm_growth(jnp.zeros((4, 2)), jnp.zeros((4, 2))) == 1
 
 
 def test_independent_of_the_length():
     def by_length(vectors):
         whole = np.arange(2 * len(AT))
-        return change(proximity(vectors(AT)), proximity(vectors(whole))[: len(AT), : len(AT)])
+        return relative_change(
+            proximity(vectors(AT)), proximity(vectors(whole))[: len(AT), : len(AT)]
+        )
 
     assert by_length(index) == by_length(sinusoid) == 0
     phi = proximity(share(AT))[~np.eye(len(AT), dtype=bool)]
@@ -61,7 +63,7 @@ def test_independent_of_the_length():
 
 
 def test_agreement_under_shifts():
-    by_shift = lambda vectors: change(proximity(vectors(AT)), proximity(vectors(AT + 100)))
+    by_shift = lambda vectors: relative_change(proximity(vectors(AT)), proximity(vectors(AT + 100)))
     assert by_shift(sinusoid) < 1e-9
     assert by_shift(index) > 10
     table = jax.random.normal(jax.random.key(0), (132, 64))
@@ -70,12 +72,12 @@ def test_agreement_under_shifts():
 
 def test_constant_proximities():
     even = jnp.full((5, 5), 0.3)
-    assert change(even, even) == 0
-    assert change(even, even + 1) == jnp.inf
+    assert relative_change(even, even) == 0
+    assert relative_change(even, even + 1) == jnp.inf
 
 
 def test_what_is_not_finite_is_nan():
     bad = sinusoid(AT).at[3, 0].set(jnp.nan)
     assert jnp.isnan(distinctness(bad))
-    assert jnp.isnan(growth(sinusoid(AT), bad))
-    assert jnp.isnan(change(proximity(bad), proximity(bad)))
+    assert jnp.isnan(norm_growth(sinusoid(AT), bad))
+    assert jnp.isnan(relative_change(proximity(bad), proximity(bad)))

@@ -30,10 +30,12 @@ def test_norms_and_bands_by_hand():
         [5, np.sqrt(5)], [0, 5],
     ])  # fmt: skip
     w = np.array([[0.1, -3.0, 0.0, 1.0, 0.0], [5.0, 4.0, 3.0, 2.0, 1.0]])
-    np.testing.assert_array_equal(properties.bands(w, count=2), [[0, 0, 1, 0, 1], [0, 0, 0, 1, 1]])
-    np.testing.assert_array_equal(properties.bands(w[0], count=5), [2, 0, 3, 1, 4])
+    np.testing.assert_array_equal(
+        properties.frequency_bands(w, count=2), [[0, 0, 1, 0, 1], [0, 0, 0, 1, 1]]
+    )
+    np.testing.assert_array_equal(properties.frequency_bands(w[0], count=5), [2, 0, 3, 1, 4])
     for count in (1, 3, 4):
-        found = properties.bands(np.geomspace(1, 1e-4, 32), count=count)
+        found = properties.frequency_bands(np.geomspace(1, 1e-4, 32), count=count)
         np.testing.assert_array_equal(found, np.arange(32) * count // 32)
 
 

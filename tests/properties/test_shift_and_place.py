@@ -95,26 +95,26 @@ def test_changes_of_states():
 
 def test_means_over_texts():
     values = np.random.default_rng(0).normal(size=(6, 4))
-    found = properties.over_texts(values)
+    found = properties.mean_over_texts(values)
     np.testing.assert_allclose(found.mean, values.mean(0), rtol=1e-5)
     np.testing.assert_allclose(found.error, values.std(0, ddof=1) / np.sqrt(6), rtol=1e-5)
-    assert np.isnan(properties.over_texts(values[:1]).error).all()
+    assert np.isnan(properties.mean_over_texts(values[:1]).error).all()
 
 
 def test_a_known_loss_by_place():
     """A loss that depends on the place, and on the text as a whole: the latter is no error."""
     texts = np.array([0.0, 5.0, -3.0, 7.0])[:, None]
     losses = np.tile([4.0, 2, 1, 1, 1, 1, 1, 3], (4, 1)) + texts
-    found = properties.by_place(losses, bins=4)
+    found = properties.losses_by_place(losses, bins=4)
     np.testing.assert_array_equal(properties.bin_edges(8, 4), [0, 2, 4, 6, 8])
-    np.testing.assert_allclose(found.bins.mean, np.array([3, 1, 1, 2]) + texts.mean())
-    np.testing.assert_allclose(found.bins.error, np.std(texts, ddof=1) / 2, rtol=1e-5)
-    assert [float(one.mean) for one in (found.first, found.last)] == [2, 1]
-    assert [float(one.error) for one in (found.first, found.last)] == [0, 0]
-    few = properties.by_place(losses[:, :3], bins=16)
-    np.testing.assert_array_equal(few.bins.mean.shape, [3])
-    one = properties.by_place(losses[:, :1])
-    assert float(one.first.mean) == 0 == float(one.last.mean)
+    np.testing.assert_allclose(found["bins"].mean, np.array([3, 1, 1, 2]) + texts.mean())
+    np.testing.assert_allclose(found["bins"].error, np.std(texts, ddof=1) / 2, rtol=1e-5)
+    assert [float(one.mean) for one in (found["first"], found["last"])] == [2, 1]
+    assert [float(one.error) for one in (found["first"], found["last"])] == [0, 0]
+    few = properties.losses_by_place(losses[:, :3], bins=16)
+    np.testing.assert_array_equal(few["bins"].mean.shape, [3])
+    one = properties.losses_by_place(losses[:, :1])
+    assert float(one["first"].mean) == 0 == float(one["last"].mean)
 
 
 def test_every_place_is_masked_once():

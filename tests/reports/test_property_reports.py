@@ -294,7 +294,7 @@ def test_a_run_that_has_not_saved_yet(runs, tmp_path):
 
 
 @pytest.mark.parametrize("measure", ["turning_point", "monotonicity", "monotonicity_weighted"])
-def test_the_sweep_from_the_command_line(measure, tmp_path):
+def test_the_sweep_from_the_command_line(measure, tmp_path, capsys):
     config = SweepConfig(
         measure=measure,
         base_count=3,
@@ -305,6 +305,7 @@ def test_the_sweep_from_the_command_line(measure, tmp_path):
         dims=(8.0, 64.0),
     )
     text = sweep_sinusoids(config, tmp_path)
+    assert "12 of 12 settings" in capsys.readouterr().err
     found = json.loads((tmp_path / "sweep.json").read_text())
     assert np.shape(found[measure]) == (3, 4) and found["dims"] == [8, 16, 32, 64]
     w = encodings.default_frequencies(64, 10_000.0)

@@ -111,9 +111,9 @@ def measure(row: Entry, sizes: Sizes = SIZES) -> tuple[Properties, Requirements]
         name,
         float(properties.distinctness(far)),
         float(jnp.sqrt((near**2).mean())),
-        float(properties.growth(near, far)),
-        _mean(properties.change(short, longer)),
-        _mean(properties.change(short, shifted)),
+        float(properties.norm_growth(near, far)),
+        _mean(properties.relative_change(short, longer)),
+        _mean(properties.relative_change(short, shifted)),
     )
     return found, required
 

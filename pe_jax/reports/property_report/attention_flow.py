@@ -105,7 +105,7 @@ def _statistics_of_texts(
 
 
 def _means(statistics: Statistics) -> dict[str, Estimate]:
-    means = {name: properties.over_texts(values) for name, values in statistics.items()}
+    means = {name: properties.mean_over_texts(values) for name, values in statistics.items()}
     return {name: Estimate(*map(np.asarray, mean)) for name, mean in means.items()}
 
 
@@ -118,7 +118,7 @@ def _by_text(config: BertConfig) -> Callable[..., tuple[Statistics, Statistics]]
         def measure_batch(rows):
             weights = attend(params, rows)  # [B, N, H, L, L]
             mixture = properties.rollout(weights.mean(2))
-            return _statistics(weights), properties.shares(mixture, window=_WINDOW)._asdict()
+            return _statistics(weights), properties.mixture_shares(mixture, window=_WINDOW)
 
         return properties.in_batches(measure_batch, tokens, batch)
 
@@ -128,7 +128,7 @@ def _by_text(config: BertConfig) -> Callable[..., tuple[Statistics, Statistics]]
 def _statistics(weights: jax.Array) -> Statistics:
     """Return statistics of weights `[*B, L, L]`, each `[*B]`."""
     return {
-        **properties.sink_mass(weights)._asdict(),
+        **properties.attention_sinks(weights),
         "effective_keys": properties.effective_keys(weights),
         "distance": properties.mean_distance(weights),
     }

@@ -65,8 +65,8 @@ def massive_values(subject: Subject, settings: Settings) -> Findings:
     numbers: Json = {"texts": read.source}
     rows: list[Row] = []
     for projection, m, chosen in zip(_PROJECTIONS, norms, massive, strict=True):
-        largest = np.asarray(properties.largest_ratio(m))
-        overlap, agreement = properties.overlap(chosen), properties.agreement(m)
+        largest = np.asarray(properties.peak_to_mean(m))
+        overlap, agreement = properties.massive_overlap(chosen), properties.profile_correlation(m)
         numbers[projection] = [
             {
                 "share": float(chosen[layer].mean()),
@@ -129,7 +129,7 @@ def _count_by_band(
         if rotation is None:
             continue
         in_pairs = massive[:2, layer][:, :, rotation.pairs].sum((0, -1))  # [H, F]
-        bands = np.asarray(properties.bands(rotation.frequencies, count=count))
+        bands = np.asarray(properties.frequency_bands(rotation.frequencies, count=count))
         np.add.at(number, np.broadcast_to(bands, in_pairs.shape), in_pairs)
     return number.tolist() if any(layers) else None
 
@@ -147,7 +147,7 @@ def _effects(
     if params is None or not massive.any():
         return {}
     draws = jax.random.split(jax.random.key(settings.config.seed), _DRAWS)
-    others = np.stack([properties.random_others(rng, massive) for rng in draws])
+    others = np.stack([properties.random_other_dimensions(rng, massive) for rng in draws])
     chosen = np.concatenate([np.zeros_like(massive)[None], massive[None], others])
     loss = _changed_loss(subject.bert, jnp.asarray(means, jnp.float32))
     losses = changed_losses(loss, params, chosen, texts(subject, settings))

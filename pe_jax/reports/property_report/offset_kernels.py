@@ -13,7 +13,7 @@ from pe_jax import figures, properties
 from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.files import Json
 from pe_jax.models import attended, kernel_map
-from pe_jax.properties import Kernel
+from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Figure, Findings, Row, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
@@ -51,7 +51,7 @@ INPUTS = {
 
 
 @render.once
-def kernel(subject: Subject, settings: Settings) -> Kernel:
+def kernel(subject: Subject, settings: Settings) -> Estimate:
     """Return Φ and its standard error `[N, H, L, L]` of all layers, NaN where nothing is attended
     to.
 
@@ -128,15 +128,15 @@ def offset_kernel(subject: Subject, settings: Settings) -> Findings:
     layers: list[Json] = []
     rows: list[Row] = []
     for i, heads in enumerate(violations_by_layer(subject, settings, settings.windows)):
-        curve = properties.offset_curve(phi[i], where=entries[i])
+        curve, spread = properties.offset_curve(phi[i], where=entries[i])
         mean, noise = average(heads), _noise(phi[i], error[i])
         layers.append(
             {
                 "average": mean,
                 "heads": heads,
                 "error": noise.tolist(),
-                "curve": render.for_json(curve.mean),
-                "spread": render.for_json(curve.spread),
+                "curve": render.for_json(curve),
+                "spread": render.for_json(spread),
             }
         )
         rows.append([name, str(i), *cells(mean, settings.windows), noise.mean()])

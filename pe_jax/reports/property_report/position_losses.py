@@ -13,7 +13,7 @@ from pe_jax import data, figures, properties
 from pe_jax.files import Json
 from pe_jax.models import Bert, BertConfig
 from pe_jax.properties import Estimate
-from pe_jax.properties.shift import Score
+from pe_jax.properties.estimates import Score
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Figure, Findings, Row, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
@@ -110,7 +110,7 @@ def shift_numbers(subject: Subject, length: int, settings: Settings) -> Json:
         length=length, batch=batch,
     )  # fmt: skip
     for name, values in zip(("loss", "accuracy"), scores, strict=True):
-        change = properties.over_texts(jnp.swapaxes(values - values[0], 0, 1))
+        change = properties.mean_over_texts(jnp.swapaxes(values - values[0], 0, 1))
         numbers[name] = np.asarray(values).mean(1).tolist()
         numbers[f"{name}_change"] = np.asarray(change.mean).tolist()
         numbers[f"{name}_error"] = np.asarray(change.error).tolist()
@@ -177,24 +177,24 @@ def place(subject: Subject, settings: Settings) -> Findings:
     if masked_lm(subject) is None:
         return Findings(notes={"Without a masked-LM head": [name]})
     losses = _losses_by_place(subject, settings)
-    places = properties.by_place(losses)
-    edges = properties.bin_edges(losses.shape[1], len(places.bins.mean)) + 1
+    places = properties.losses_by_place(losses)
+    edges = properties.bin_edges(losses.shape[1], len(places["bins"].mean)) + 1
     numbers = {
         "texts": len(losses),
         "source": texts(subject, settings).source,
         "loss": float(losses.mean()),
         "edges": edges.tolist(),
     }
-    estimates = {**places._asdict(), "places": properties.over_texts(losses)}
+    estimates = {**places, "places": properties.mean_over_texts(losses)}
     for key, estimate in estimates.items():
         numbers[key] = {
             "mean": render.for_json(estimate.mean),
             "error": render.for_json(estimate.error),
         }
     first_bin = f"1–{edges[1] - 1}"
-    row = [name, losses.shape[1] + 2, losses.mean(), first_bin, places.first, places.last]
+    row = [name, losses.shape[1] + 2, losses.mean(), first_bin, places["first"], places["last"]]
     middle = (edges[:-1] + edges[1:] - 1) / 2
-    line = figures.Line(middle, *map(np.asarray, places.bins))
+    line = figures.Line(middle, *map(np.asarray, places["bins"]))
     panel = figures.CurvePanel("masked-LM loss, nats", "place of the masked token", {name: line})
     title = "Loss by the place of the token, shaded ± its standard error over texts"
     figure = Figure("place", figures.model_curves, [panel], title=title)

@@ -225,14 +225,16 @@ def _text(cell: Cell, form: str) -> str:
 
 
 def _draw(figures: Sequence[Figure], settings: Settings) -> list[Path]:
-    by_name: dict[str, Figure] = {}
+    """Draw each figure once: first those that several subjects share, then those of one."""
+    by_name: dict[str, list[Figure]] = {}
     for figure in figures:
-        if figure.name in by_name:
-            by_name[figure.name].panels += figure.panels
-        else:
-            by_name[figure.name] = figure
-    vector = settings.config.vector
-    return [figure.save(settings.figure(name), vector) for name, figure in by_name.items()]
+        by_name.setdefault(figure.name, []).append(figure)
+    paths = []
+    for name, same in sorted(by_name.items(), key=lambda item: len(item[1]) == 1):
+        panels = [panel for figure in same for panel in figure.panels]
+        whole = Figure(name, same[0].draw, panels, **same[0].options)
+        paths.append(whole.save(settings.figure(name), settings.config.vector))
+    return paths
 
 
 def for_json(values: ArrayLike) -> Any:

@@ -162,7 +162,8 @@ def _norms(
 def _band(layers: Sequence[_Layer], band: int, count: int) -> dict[str, float]:
     """Return the frequencies of a band, and the mean norms of its pairs over layers and heads."""
     inside = [
-        np.asarray(properties.bands(layer.frequencies, count=count)) == band for layer in layers
+        np.asarray(properties.frequency_bands(layer.frequencies, count=count)) == band
+        for layer in layers
     ]
     both = list(zip(layers, inside, strict=True))
     speeds = np.concatenate([np.abs(layer.frequencies[chosen]) for layer, chosen in both])
@@ -199,13 +200,13 @@ def _changed_loss(config: BertConfig, count: int) -> ChangedLoss:
         still, dropped = change  # [count] each: which bands.
 
         def factors(frequencies: jax.Array) -> jax.Array:
-            return jnp.where(still[properties.bands(frequencies, count=count)], 0.0, 1.0)
+            return jnp.where(still[properties.frequency_bands(frequencies, count=count)], 0.0, 1.0)
 
         def dropped_dimensions(layer: LayerRotation | None) -> jax.Array:
             none = jnp.zeros(shape, bool)
             if layer is None:
                 return none
-            chosen = dropped[properties.bands(layer.frequencies, count=count)]
+            chosen = dropped[properties.frequency_bands(layer.frequencies, count=count)]
             return none.at[:, layer.pairs].set(chosen[..., None])
 
         constant = jnp.stack(list(map(dropped_dimensions, rotations(config, params["bert"]))))

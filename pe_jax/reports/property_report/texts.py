@@ -250,4 +250,4 @@ def loss_changes(losses: Float[np.ndarray, "C N"]) -> Estimate:
 
     All changes have the same texts with the same masks, so the difficulty of the texts cancels.
     """
-    return properties.over_texts((losses[1:] - losses[:1]).T)
+    return properties.mean_over_texts((losses[1:] - losses[:1]).T)

@@ -1,0 +1,48 @@
+"""Ratios that are defined for a divisor of 0, and matrices brought to one scale."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.shapes import Array, Float
+
+
+def ratio(
+    part: Float[Array, "*B"], whole: Float[Array, "*#B"], otherwise: float
+) -> Float[Array, "*B"]:
+    """Return part / whole, `otherwise` where the whole is 0 or less, NaN where either is.
+
+    The divisor is replaced as well as the result: a division by 0 in the branch that `where` does
+    not select would still make the gradient NaN.
+    """
+    empty = whole <= 0
+    return jnp.where(empty, otherwise, part / jnp.where(empty, 1, whole))
+
+
+def bounded_ratio(
+    part: Float[Array, "*B"], whole: Float[Array, "*B"], values: Float[Array, "*B N M"], count: int
+) -> Float[Array, "*B"]:
+    """Return part / whole of sums of squares, in [0, 1]; 0 if `whole` is rounding error.
+
+    Args:
+      values: those whose deviations from their mean `whole` sums.
+      count: the number of its terms.
+    """
+    rounding = count * (8 * jnp.finfo(values.dtype).eps * jnp.abs(values).max((-2, -1))) ** 2
+    constant = whole <= rounding
+    return jnp.where(constant, 0.0, jnp.clip(part / jnp.where(constant, 1.0, whole), 0.0, 1.0))
+
+
+def to_unit_scale(matrix: Float[Array, "*B N M"]) -> Float[Array, "*B N M"]:
+    """Multiply a matrix by the power of two that makes its largest entry about 1; exact.
+
+    Squares of numbers far from 1 would overflow or vanish in float32. NaN throughout where an entry
+    is not finite. Gradients take the factor for a constant: right for metrics that no factor
+    changes.
+    """
+    largest = jnp.abs(jax.lax.stop_gradient(matrix)).max((-2, -1), keepdims=True)
+    info = jnp.finfo(matrix.dtype)
+    exponent = jnp.clip(jnp.frexp(largest)[1], info.minexp, info.maxexp - 2)
+    factor = jnp.ldexp(jnp.ones_like(largest), -exponent)
+    return matrix * jnp.where(jnp.isfinite(largest), factor, jnp.nan)

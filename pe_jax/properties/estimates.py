@@ -1,0 +1,129 @@
+"""Means over texts with their standard errors, and scores by shift and by place of the tokens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from pe_jax.shapes import Array, Float, Int
+
+# `score(params, inputs [B, ...], positions [L]) -> [B, ...]`; inputs and scores are pytrees.
+Score = Callable[[PyTree, PyTree, Int[Array, " L"]], PyTree]
+
+
+class Estimate(NamedTuple):
+    """A mean over texts and its standard error, NaN for a single text."""
+
+    mean: Float[Array, "*S"]
+    error: Float[Array, "*S"]
+
+
+@jax.jit
+def mean_over_texts(values: Float[Array, "N *S"]) -> Estimate:
+    """Return the mean of N numbers, one of each text, with its error.
+
+    Tokens of a text are not independent, texts are.
+    """
+    count = len(values)
+    mean = values.mean(0)
+    if count == 1:
+        return Estimate(mean, jnp.full_like(mean, jnp.nan))
+    return Estimate(mean, values.std(0, ddof=1) / count**0.5)
+
+
+def in_batches(f: Callable[[PyTree], PyTree], inputs: PyTree, batch: int) -> PyTree:
+    """Return `f(inputs)`, computed so many rows at a time, one batch after the other.
+
+    Args:
+      f: its results have the rows of its inputs as their leading axis.
+      inputs: arrays `[N, ...]`.
+    """
+    count = len(jax.tree.leaves(inputs)[0])
+    batch = min(batch, count)
+    steps = -(-count // batch)
+
+    def blocks(x: Array) -> jax.Array:
+        last = [(0, steps * batch - count), *[(0, 0)] * (x.ndim - 1)]
+        return jnp.pad(x, last, mode="edge").reshape(steps, batch, *x.shape[1:])
+
+    out = jax.lax.map(f, jax.tree.map(blocks, inputs))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], out)
+
+
+@partial(jax.jit, static_argnames=("score", "length", "batch"))
+def shift_curve(
+    score: Score,
+    params: PyTree,
+    inputs: PyTree,
+    shifts: Int[Array, " K"],
+    *,
+    length: int,
+    batch: int = 16,
+) -> PyTree:
+    """Return `score` of inputs `[N, ...]` at positions k to k + length - 1, for each k.
+
+    A sentence at positions k to k + L - 1 is the sentence at 0 to L - 1 (Sinha et al. 2022, arXiv
+    2210.12574): attention that depends on offsets alone gives the same states for all k, up to
+    rounding; a table need not. One program for all shifts, in memory of one batch.
+
+    Args:
+      score: a pure function, a static argument of jit: passing the same object again avoids
+        recompilation.
+      shifts: the encoding has to have the positions.
+
+    Returns:
+      arrays `[K, N, ...]`.
+    """
+
+    def shifted(k: Array) -> PyTree:
+        positions = k + jnp.arange(length)
+        return in_batches(lambda rows: score(params, rows, positions), inputs, batch)
+
+    return jax.lax.map(shifted, jnp.asarray(shifts))
+
+
+@jax.jit
+def state_change(
+    states: Float[Array, "*B L D"], other: Float[Array, "*B L D"]
+) -> Float[Array, "*B"]:
+    """Return √(Σ‖h' - h‖² / Σ‖h - mean of h‖²) over the tokens of a text: the distance that its
+    states move, in units of their spread.
+
+    0 if nothing changes, √2 if states have no more in common than those of two tokens of the text;
+    more if all move the same way. Where all states are the same, 0 or infinite.
+    """
+    moved = ((other - states) ** 2).sum((-2, -1))
+    apart = ((states - states.mean(-2, keepdims=True)) ** 2).sum((-2, -1))
+    return jnp.where(moved == 0, 0.0, jnp.sqrt(moved / apart))
+
+
+def bin_edges(places: int, bins: int) -> Int[np.ndarray, " E"]:
+    """Return the first place of each bin, and the end of the last; a bin for each place at most."""
+    return np.linspace(0, places, min(bins, places) + 1).round().astype(int)
+
+
+@partial(jax.jit, static_argnames="bins")
+def losses_by_place(losses: Float[Array, "N P"], *, bins: int = 16) -> dict[str, Estimate]:
+    """Return means over texts of the losses of tokens at P places, in bins of about equal width.
+
+    Returns:
+      "bins": `[K]`, of places next to each other; "first" and "last": the first and the last bin
+      less the middle half of the places. The difference is taken in each text, so that the
+      difficulty of a text does not count as an error.
+    """
+    places = losses.shape[1]
+    edges = bin_edges(places, bins)
+    each = jnp.stack([losses[:, a:b].mean(1) for a, b in itertools.pairwise(edges)], axis=1)
+    middle = losses[:, places // 4 : places - places // 4].mean(1)
+    return {
+        "bins": mean_over_texts(each),
+        "first": mean_over_texts(each[:, 0] - middle),
+        "last": mean_over_texts(each[:, -1] - middle),
+    }
