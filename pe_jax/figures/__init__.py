@@ -8,10 +8,7 @@ from pe_jax.figures.curves import (
     LengthPanel,
     Line,
     OffsetPanel,
-    PredictionPanel,
     PsiCurve,
-    ScoreCurve,
-    SharePanel,
     cosine_curves,
     layer_shares,
     length_curves,
@@ -22,9 +19,6 @@ from pe_jax.figures.curves import (
     score_curves,
 )
 from pe_jax.figures.maps import (
-    Axis,
-    CorrelationCell,
-    HeadPanel,
     Panel,
     correlation_map,
     head_maps,
@@ -35,8 +29,8 @@ from pe_jax.figures.maps import (
 )
 
 __all__ = [
-    "Axis", "CorrelationCell", "CurvePanel", "HeadPanel", "LengthPanel", "Line", "OffsetPanel",
-    "Panel", "PredictionPanel", "PsiCurve", "ScoreCurve", "SharePanel", "correlation_map",
+    "CurvePanel", "LengthPanel", "Line", "OffsetPanel",
+    "Panel", "PsiCurve", "correlation_map",
     "cosine_curves", "head_maps", "head_profiles", "layer_shares", "length_curves", "matrix_grid",
     "model_curves", "offset_curves", "prediction_plot", "psi_curves", "score_curves", "score_map",
     "sweep_map",

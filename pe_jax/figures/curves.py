@@ -13,33 +13,12 @@ from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 from pe_jax.figures import style
 
 
-class ScoreCurve(NamedTuple):
-    """Scores of a run, 0 to 1, by epoch.
-
-    Attributes:
-      switches: epochs at which the sequence length changes -> annotation.
-    """
-
-    name: str
-    epochs: np.ndarray
-    scores: np.ndarray
-    switches: Mapping[float, str]
-
-
 class PsiCurve(NamedTuple):
     """ψ(m) / ψ(0) at m = 0, 1, ..., and the offset up to which it decreases."""
 
     name: str
     values: np.ndarray
     turning_point: int
-
-
-class PredictionPanel(NamedTuple):
-    """Predicted positions `[N]`, and a bool mask `[N]` of those to train on."""
-
-    title: str
-    predicted: np.ndarray
-    train: np.ndarray
 
 
 class OffsetPanel(NamedTuple):
@@ -82,18 +61,6 @@ class CurvePanel(NamedTuple):
     least: float = 0.0
 
 
-class SharePanel(NamedTuple):
-    """Parts of a whole in the layers of one model.
-
-    Attributes:
-      title: of the panel.
-      shares: name -> `[N]`, which sum to 1 or less; what is missing is not drawn.
-    """
-
-    title: str
-    shares: Mapping[str, np.ndarray]
-
-
 class LengthPanel(NamedTuple):
     """Scores on one task.
 
@@ -110,19 +77,26 @@ class LengthPanel(NamedTuple):
 
 @style.applied
 def score_curves(
-    curves: Sequence[ScoreCurve], path: str | Path, *, score: str, title: str, vector: str = ""
+    curves: Sequence[tuple[str, np.ndarray, np.ndarray]],
+    path: str | Path,
+    *,
+    score: str,
+    switches: Mapping[float, str],
+    title: str,
+    vector: str = "",
 ) -> Path:
     """Draw scores against the epoch, one line per run (paper, figure 1).
 
     Args:
+      curves: run, epochs, scores from 0 to 1.
       score: label of the y axis.
+      switches: epochs at which the sequence length changes -> annotation.
     """
     figure = style.new(6.4, 4.0, title)
     axes = figure.subplots()
     lines = {}
-    for number, (name, epochs, scores, _) in enumerate(curves):
+    for number, (name, epochs, scores) in enumerate(curves):
         (lines[name],) = axes.plot(epochs, scores, marker="o", ms=3, **style.line_style(number))
-    switches = {epoch: text for curve in curves for epoch, text in curve.switches.items()}
     for epoch, annotation in switches.items():
         axes.axvline(epoch, color="0.6", lw=1, zorder=0)
         axes.annotate(
@@ -203,10 +177,11 @@ def _mark_turning_point(axes: Axes, curve: PsiCurve, colour: str) -> None:
 
 @style.applied
 def prediction_plot(
-    panels: Sequence[PredictionPanel],
+    panels: Sequence[tuple[str, np.ndarray]],
     path: str | Path,
     *,
     positions: np.ndarray,
+    train: np.ndarray,
     title: str,
     quantity: str = "position",
     vector: str = "",
@@ -214,14 +189,16 @@ def prediction_plot(
     """Draw the position predicted from the position vector against the true one, a panel per fit.
 
     Args:
+      panels: title, predicted positions `[N]`.
       positions: the true ones `[N]`.
+      train: bool mask `[N]` of the training positions.
       quantity: name of the predicted quantity, for the axes.
     """
     figure = style.new(max(4.2 * len(panels), 5.6), 3.9, title)
     low, high = positions.min(), positions.max()
     margin = 0.25 * (high - low)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, (name, predicted, train) in zip(grid, panels, strict=True):
+    for axes, (name, predicted) in zip(grid, panels, strict=True):
         axes.plot([low, high], [low, high], color="0.5", lw=1, label="exact", zorder=0)
         for label, chosen, marker, colour in (("test", ~train, "o", 1), ("train", train, ".", 0)):
             axes.plot(
@@ -320,23 +297,29 @@ def _scale_by_powers(axes: Axes, last: float) -> None:
 
 @style.applied
 def layer_shares(
-    panels: Sequence[SharePanel], path: str | Path, *, title: str, label: str, vector: str = ""
+    panels: Sequence[tuple[str, Mapping[str, np.ndarray]]],
+    path: str | Path,
+    *,
+    title: str,
+    label: str,
+    vector: str = "",
 ) -> Path:
     """Draw shares as bars on top of each other, a bar for each layer, a panel for each model.
 
     Args:
+      panels: title, and name of a share -> `[N]`. Shares sum to 1 or less; the rest is not drawn.
       label: of the shares.
     """
     figure, grid = style.new_panels(len(panels), (2.5, 2.1), (0.6, 1.0), title, sharey=True)
     bars = {}
-    for axes, panel in zip(grid, panels, strict=True):
-        below = np.zeros(len(next(iter(panel.shares.values()))))
-        for number, (name, share) in enumerate(panel.shares.items()):
+    for axes, (model, shares) in zip(grid, panels, strict=True):
+        below = np.zeros(len(next(iter(shares.values()))))
+        for number, (name, share) in enumerate(shares.items()):
             bars[name], *_ = axes.bar(
                 range(len(share)), share, bottom=below, width=0.85, color=style.COLOURS[number]
             )
             below = below + share
-        axes.set_title(style.wrapped(panel.title, 30))
+        axes.set_title(style.wrapped(model, 30))
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.grid(axis="y", alpha=0.3)
         axes.set_xlabel("layers passed")

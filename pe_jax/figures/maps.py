@@ -29,30 +29,6 @@ class Panel(NamedTuple):
     columns: str = "position"
 
 
-class HeadPanel(NamedTuple):
-    """Numbers of every head: `[N, H]` of N layers and H heads, or `[N, H, M]`; NaN where a layer
-    has none."""
-
-    title: str
-    values: np.ndarray
-
-
-class CorrelationCell(NamedTuple):
-    """A correlation in [-1, 1] of two variables with its p-value; None if one is constant."""
-
-    row: str
-    column: str
-    value: float | None
-    p_value: float | None
-
-
-class Axis(NamedTuple):
-    """An axis of a sweep: its name and its values, ascending."""
-
-    name: str
-    values: np.ndarray
-
-
 @style.applied
 def matrix_grid(
     panels: Sequence[Panel],
@@ -92,7 +68,7 @@ def matrix_grid(
 
 @style.applied
 def head_maps(
-    panels: Sequence[HeadPanel],
+    panels: Sequence[tuple[str, np.ndarray]],
     path: str | Path,
     *,
     title: str,
@@ -104,18 +80,18 @@ def head_maps(
     left to right.
 
     Args:
-      panels: with `[N, H]`.
+      panels: title, numbers `[N, H]` of N layers and H heads.
       label: of the colour scale.
       limits: ends of the scale.
     """
-    height = min(0.25 * max(len(panel.values) for panel in panels), 2.2) + 0.9
+    height = min(0.25 * max(len(values) for _, values in panels), 2.2) + 0.9
     figure, grid = style.new_panels(len(panels), (2.4, height), (1.1, 0.7), title)
-    for axes, panel in zip(grid, panels, strict=True):
+    for axes, (name, values) in zip(grid, panels, strict=True):
         image = axes.imshow(
-            panel.values, cmap=style.colour_map(limits), vmin=limits[0], vmax=limits[1],
+            values, cmap=style.colour_map(limits), vmin=limits[0], vmax=limits[1],
             interpolation="nearest", aspect="auto",
         )  # fmt: skip
-        axes.set_title(style.wrapped(panel.title, 30))
+        axes.set_title(style.wrapped(name, 30))
         axes.set_xlabel("head")
         axes.set_ylabel("layer")
         for axis in (axes.xaxis, axes.yaxis):
@@ -126,7 +102,7 @@ def head_maps(
 
 @style.applied
 def head_profiles(
-    panels: Sequence[HeadPanel],
+    panels: Sequence[tuple[str, np.ndarray]],
     path: str | Path,
     *,
     title: str,
@@ -139,31 +115,31 @@ def head_profiles(
     between layers.
 
     Args:
-      panels: with `[N, H, M]`.
+      panels: title, numbers `[N, H, M]`, NaN where a layer has none.
       columns: name of the M.
       label: of the colour scale.
       limits: ends of the scale.
     """
-    layers, heads, _ = panels[0].values.shape
+    layers, heads, _ = panels[0][1].shape
     height = min(max(0.09 * layers * heads, 2.2), 7.0)
     figure = style.new(
         2.6 * len(panels) + 1.3, height + 1.2, style.wrapped(title, 32 * len(panels))
     )
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, panel in zip(grid, panels, strict=True):
+    for axes, (name, values) in zip(grid, panels, strict=True):
         image = axes.imshow(
-            panel.values.reshape(layers * heads, -1), cmap="viridis", vmin=limits[0],
+            values.reshape(layers * heads, -1), cmap="viridis", vmin=limits[0],
             vmax=limits[1], aspect="auto", interpolation="nearest",
         )  # fmt: skip
         for edge in range(1, layers):
             axes.axhline(edge * heads - 0.5, color="white", lw=0.8)
-        axes.set_title(panel.title)
+        axes.set_title(name)
         axes.set_xlabel(columns)
         axes.tick_params(axis="y", length=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     grid[0].set_yticks((np.arange(layers) + 0.5) * heads - 0.5, range(layers))
     grid[0].set_ylabel("layer, a row for each head")
-    above = any((panel.values > limits[1]).any() for panel in panels)
+    above = any((values > limits[1]).any() for _, values in panels)
     figure.colorbar(
         image, ax=list(grid), label=label, aspect=25, extend="max" if above else "neither"
     )
@@ -172,26 +148,30 @@ def head_profiles(
 
 @style.applied
 def correlation_map(
-    cells: Sequence[CorrelationCell], path: str | Path, *, title: str, vector: str = ""
+    cells: Sequence[tuple[str, str, float | None, float | None]],
+    path: str | Path,
+    *,
+    title: str,
+    vector: str = "",
 ) -> Path:
     """Draw correlations as a table of coloured cells; a star if p < 0.05, a dash for None.
 
     Args:
-      cells: of all rows and columns, row by row.
+      cells: row, column, correlation in [-1, 1] and p-value, row by row; None for a constant.
     """
-    rows = list(dict.fromkeys(cell.row for cell in cells))
-    columns = list(dict.fromkeys(cell.column for cell in cells))
+    rows = list(dict.fromkeys(row for row, *_ in cells))
+    columns = list(dict.fromkeys(column for _, column, *_ in cells))
     figure = style.new(1.5 * len(columns) + 3.4, 0.42 * len(rows) + 1.6, title)
     axes = figure.subplots()
     shape = (len(rows), len(columns))
-    values = np.reshape([np.nan if c.value is None else c.value for c in cells], shape)
+    values = np.reshape([np.nan if value is None else value for _, _, value, _ in cells], shape)
     image = axes.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
-    for (y, x), cell in zip(np.ndindex(shape), cells, strict=True):
+    for (y, x), (_, _, value, p_value) in zip(np.ndindex(shape), cells, strict=True):
         text, colour = "–", "black"
-        if cell.value is not None and cell.p_value is not None:
-            star = "*" if cell.p_value < 0.05 else ""
-            text = f"{round(cell.value, 2) + 0.0:+.2f}{star}"  # No -0.00.
-            colour = "white" if abs(cell.value) > 0.6 else "black"
+        if value is not None and p_value is not None:
+            star = "*" if p_value < 0.05 else ""
+            text = f"{round(value, 2) + 0.0:+.2f}{star}"  # No -0.00.
+            colour = "white" if abs(value) > 0.6 else "black"
         axes.text(x, y, text, ha="center", va="center", color=colour)
     axes.set_xticks(range(len(columns)), [column.replace(" ", "\n") for column in columns])
     axes.set_yticks(range(len(rows)), rows)
@@ -228,7 +208,8 @@ def score_map(
 @style.applied
 def sweep_map(
     values: np.ndarray,
-    axes: tuple[Axis, Axis],
+    rows: tuple[str, np.ndarray],
+    columns: tuple[str, np.ndarray],
     path: str | Path,
     *,
     title: str,
@@ -240,19 +221,18 @@ def sweep_map(
 
     Args:
       values: `[rows, columns]`.
-      axes: of the rows and of the columns.
+      rows, columns: name and ascending values of the axes.
       label: of the colour scale.
       marked: values of the row's and the column's axis that a cross marks, inside the axes.
     """
-    rows, columns = axes
     figure = style.new(6.4, 4.4, title)
     plot = figure.subplots()
-    grid = (columns.values, rows.values, values)
+    grid = (columns[1], rows[1], values)
     image = plot.pcolormesh(*grid, cmap="viridis", shading="nearest")
     plot.set_xscale("log", base=2)
     plot.set_yscale("log")
-    plot.set_xlabel(columns.name)
-    plot.set_ylabel(rows.name)
+    plot.set_xlabel(columns[0])
+    plot.set_ylabel(rows[0])
     levels = np.unique(np.quantile(values, [0.25, 0.5, 0.75, 0.9]).round())
     if np.ptp(values) > 0:
         lines = plot.contour(*grid, levels=levels, colors="white", linewidths=0.8)
@@ -261,7 +241,7 @@ def sweep_map(
         row, column = marked
         plot.plot([column], [row], "x", color="white", ms=9, mew=2)
         plot.annotate(
-            f"{columns.name} {column:,.0f}, {rows.name} {row:,.0f}", (column, row), color="white",
+            f"{columns[0]} {column:,.0f}, {rows[0]} {row:,.0f}", (column, row), color="white",
             xytext=(-8, 6), textcoords="offset points", ha="right", fontsize=8,
         )  # fmt: skip
     figure.colorbar(image, ax=plot, label=label)

@@ -63,7 +63,8 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
     swept = bases[0] <= _BERT[0] <= bases[-1] and dims[0] <= _BERT[1] <= dims[-1]
     figures.sweep_map(
         values,
-        (figures.Axis("base", bases), figures.Axis("dimension", dims)),
+        ("base", bases),
+        ("dimension", dims),
         out / "sweep.png",
         title=f"{values.size:,} fixed sinusoids, offsets up to {config.length - 1}",
         label=label,

@@ -36,7 +36,7 @@ _ROLLOUT = {
 Statistics = dict[str, jax.Array]
 
 
-@render.part(
+@render.part_of_each(
     "Attention flow",
     render.MODEL,
     Table(
@@ -86,7 +86,7 @@ def attention_flow(subject: Subject, settings: Settings) -> Findings:
     sinks = Figure(
         "attention_flow_heads",
         figures.head_maps,
-        [figures.HeadPanel(name, by_head["first"].mean)],
+        [(name, by_head["first"].mean)],
         title="Attention to the first token, by head",
         label="mean share of a query's attention",
     )

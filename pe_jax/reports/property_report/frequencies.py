@@ -10,7 +10,7 @@ from pe_jax.reports.property_report.render import Figure, Findings, Settings, Ta
 from pe_jax.reports.property_report.subjects import Subject
 
 
-@render.part(
+@render.part_of_each(
     "Frequencies",
     "a sinusoidal encoding",
     Table(

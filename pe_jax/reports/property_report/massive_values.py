@@ -32,7 +32,7 @@ _PROJECTIONS = ("queries", "keys", "values")
 _DRAWS = 4  # Of as many other dimensions, to compare the massive ones with.
 
 
-@render.part(
+@render.part_of_each(
     "Massive values",
     render.MODEL,
     Table(
@@ -90,7 +90,7 @@ def massive_values(subject: Subject, settings: Settings) -> Findings:
     figure = Figure(
         f"massive_values_{name}",
         figures.head_profiles,
-        list(map(figures.HeadPanel, _PROJECTIONS, ratios)),
+        list(zip(_PROJECTIONS, ratios, strict=True)),
         title=f"Size of the dimensions of heads: {name}",
         columns="dimension of the head",
         label="M over its head's mean",

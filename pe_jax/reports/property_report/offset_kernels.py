@@ -115,7 +115,7 @@ def _about(findings: Findings, config: PropertiesConfig) -> str:
     )
 
 
-@render.part(
+@render.part_of_each(
     "Offset kernel",
     render.MODEL,
     Table(_about, ["model", "layer", render.VIOLATIONS, ("error", ".2f")]),

@@ -30,7 +30,7 @@ _FARTHEST = 16  # Shifts where nothing limits them, in lengths of the texts.
 _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
 
 
-@render.part(
+@render.part_of_each(
     "Shift of all positions",
     render.MODEL,
     Table(
@@ -160,7 +160,7 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
     return rows
 
 
-@render.part(
+@render.part_of_each(
     "Loss by place",
     "a model with a masked-LM head",
     Table(

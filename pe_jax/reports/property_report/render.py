@@ -133,6 +133,10 @@ class Table(NamedTuple):
     columns: Sequence[str | tuple[str, str]]
 
 
+MeasureOne: TypeAlias = Callable[[Subject, Settings], Findings | None]
+MeasureAll: TypeAlias = Callable[[Sequence[Subject], Settings], Findings]
+
+
 class Part(NamedTuple):
     """A part of the report.
 
@@ -146,15 +150,13 @@ class Part(NamedTuple):
     title: str
     needs: str
     tables: Sequence[Table]
-    measure: Callable[[Sequence[Subject], Settings], Findings]
+    measure: MeasureAll
 
 
-def part(
-    title: str, needs: str, *tables: Table
-) -> Callable[[Callable[[Subject, Settings], Findings | None]], Part]:
+def part_of_each(title: str, needs: str, *tables: Table) -> Callable[[MeasureOne], Part]:
     """Decorate a function that measures one subject, or returns None for one that it cannot."""
 
-    def decorate(measure: Callable[[Subject, Settings], Findings | None]) -> Part:
+    def decorate(measure: MeasureOne) -> Part:
         def measure_all(subjects: Sequence[Subject], settings: Settings) -> Findings:
             findings = Findings()
             for subject in subjects:
@@ -166,6 +168,11 @@ def part(
         return Part(title, needs, tables, measure_all)
 
     return decorate
+
+
+def part_of_all(title: str, needs: str, *tables: Table) -> Callable[[MeasureAll], Part]:
+    """Decorate a function that measures all subjects together."""
+    return lambda measure: Part(title, needs, tables, measure)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,7 +55,7 @@ class _Layer(NamedTuple):
     norms: Float[np.ndarray, "2 H F"]
 
 
-@render.part(
+@render.part_of_each(
     "Use of rotary frequencies",
     "a run, an encoding or a BERT with a rotary encoding",
     Table(
@@ -228,11 +228,10 @@ def _norm_figure(subject: Subject, layers: Sequence[_Layer]) -> Figure:
         norms = np.take_along_axis(layer.norms, order[None], axis=-1)
         norms = norms / np.maximum(norms.mean(-1, keepdims=True), 1e-30)
         shown[:, layer.number, :, : norms.shape[-1]] = norms
-    panels = [figures.HeadPanel("queries", shown[0]), figures.HeadPanel("keys", shown[1])]
     return Figure(
         f"rotary_frequencies_{subject.name}",
         figures.head_profiles,
-        panels,
+        [("queries", shown[0]), ("keys", shown[1])],
         title=f"Norms by rotary frequency: {subject.name}",
         columns="pair, fastest to slowest",
         label="mean norm of a pair over its head's mean",

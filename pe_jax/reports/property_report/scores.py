@@ -32,7 +32,18 @@ FIGURE = "figure1_scores"
 _SCORE = "masked_lm_accuracy"
 
 
-def _measure_scores(subjects: Sequence[Subject], settings: Settings) -> Findings:
+@render.part_of_all(
+    "Scores across the switch of lengths",
+    "a run with checkpoints of two steps or more",
+    Table(
+        "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before "
+        "the switch the models have only seen shorter inputs. An epoch is a pass over the "
+        "examples of its stage.",
+        ["run", ("length", "d"), ("before the switch", ".1%"), ("at the end", ".1%"),
+         ("masked-LM loss at the end, nats", ".3f")],
+    ),
+)  # fmt: skip
+def scores(subjects: Sequence[Subject], settings: Settings) -> Findings:
     """Score every checkpoint of each run on held-out text of the last stage's length.
 
     Scores are cached in `scores_cache/` of the output: a second call scores new checkpoints only.
@@ -74,20 +85,21 @@ def _measure_run(run: Subject, settings: Settings) -> Findings | None:
 def score_figure(numbers: Mapping[str, Json]) -> Figure:
     """Return figure 1 from the part's numbers."""
     curves = [
-        figures.ScoreCurve(
+        (
             name,
             np.array([checkpoint["epoch"] for checkpoint in scored["checkpoints"]]),
             np.array([checkpoint[_SCORE] for checkpoint in scored["checkpoints"]]),
-            {stage["epoch"]: f"length {stage['length']}" for stage in scored["stages"][1:]},
         )
         for name, scored in numbers.items()
     ]
+    stages = [stage for scored in numbers.values() for stage in scored["stages"][1:]]
     length = max(scored["length"] for scored in numbers.values())
     return Figure(
         FIGURE,
         figures.score_curves,
         curves,
         score=f"masked-LM accuracy, held-out text of length {length}",
+        switches={stage["epoch"]: f"length {stage['length']}" for stage in stages},
         title="Scores at full length, before and after training at that length",
     )
 
@@ -125,23 +137,25 @@ def _stages(experiment: PretrainingExperiment) -> list[Json]:
     return stages
 
 
-scores = render.Part(
-    "Scores across the switch of lengths",
-    "a run with checkpoints of two steps or more",
-    [
-        Table(
-            "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before "
-            "the switch the models have only seen shorter inputs. An epoch is a pass over the "
-            "examples of its stage.",
-            ["run", ("length", "d"), ("before the switch", ".1%"), ("at the end", ".1%"),
-             ("masked-LM loss at the end, nats", ".3f")],
-        )
-    ],
-    _measure_scores,
+def _about_correlation(findings: Findings, config: PropertiesConfig) -> str:
+    del config
+    return (
+        "Over the runs, violations by the logits of identical words against scores. More is "
+        "better: below 0, more violation goes with worse scores. p-values are two-sided, not "
+        f"corrected for the {len(findings.rows)} pairs. A dash: one of the two is constant."
+    )
+
+
+@render.part_of_all(
+    "Properties against scores",
+    "four runs or more that have scores",
+    Table(
+        _about_correlation,
+        ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
+         ("Spearman", "+.2f"), ("p", ".3f")],
+    ),
 )  # fmt: skip
-
-
-def _measure_correlation(subjects: Sequence[Subject], settings: Settings) -> Findings:
+def correlation(subjects: Sequence[Subject], settings: Settings) -> Findings:
     """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman.
 
     Scores are the last held-out ones of each run, or those of the CSV file `config.scores`: a
@@ -155,9 +169,9 @@ def _measure_correlation(subjects: Sequence[Subject], settings: Settings) -> Fin
         return Findings()
     names = [run.name for run in runs]
     if settings.config.scores:
-        scores = _from_csv(to_path(settings.config.scores), names)
+        by_score = _from_csv(to_path(settings.config.scores), names)
     else:
-        scores = _from_metrics([run.folder for run in runs if run.folder])
+        by_score = _from_metrics([run.folder for run in runs if run.folder])
     measured = [
         violations(attention_among_copies(run, settings, "logits").mean(0), settings.windows)
         for run in runs
@@ -167,13 +181,13 @@ def _measure_correlation(subjects: Sequence[Subject], settings: Settings) -> Fin
         for name, heading in headings(settings.windows).items()
         if all(name in numbers for numbers in measured)
     }
-    correlations = properties.correlate(by_heading, scores)
+    correlations = properties.correlate(by_heading, by_score)
     title = f"Violations against scores over {len(runs)} runs"
     return Findings(
         {
             "runs": names,
             "violations": by_heading,
-            "scores": scores,
+            "scores": by_score,
             "correlations": [correlation._asdict() for correlation in correlations],
         },
         [list(correlation) for correlation in correlations],
@@ -184,10 +198,8 @@ def _measure_correlation(subjects: Sequence[Subject], settings: Settings) -> Fin
 def heat_maps(correlations: Sequence[properties.Correlation], title: str) -> list[Figure]:
     """Return maps of Pearson's and of Spearman's correlations, every violation by every score."""
     by_kind = {
-        "pearson": [figures.CorrelationCell(*c[:2], c.pearson, c.pearson_p) for c in correlations],
-        "spearman": [
-            figures.CorrelationCell(*c[:2], c.spearman, c.spearman_p) for c in correlations
-        ],
+        "pearson": [(*c[:2], c.pearson, c.pearson_p) for c in correlations],
+        "spearman": [(*c[:2], c.spearman, c.spearman_p) for c in correlations],
     }
     return [
         Figure(
@@ -236,26 +248,3 @@ def _from_csv(path: Path, runs: list[str]) -> dict[str, list[float]]:
         }
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path} has a cell that is not a number: {error}.") from None
-
-
-def _about_correlation(findings: Findings, config: PropertiesConfig) -> str:
-    del config
-    return (
-        "Over the runs, violations by the logits of identical words against scores. More is "
-        "better: below 0, more violation goes with worse scores. p-values are two-sided, not "
-        f"corrected for the {len(findings.rows)} pairs. A dash: one of the two is constant."
-    )
-
-
-correlation = render.Part(
-    "Properties against scores",
-    "four runs or more that have scores",
-    [
-        Table(
-            _about_correlation,
-            ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
-             ("Spearman", "+.2f"), ("p", ".3f")],
-        )
-    ],
-    _measure_correlation,
-)  # fmt: skip

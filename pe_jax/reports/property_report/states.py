@@ -37,7 +37,7 @@ def _about_basis(findings: Findings, config: PropertiesConfig) -> str:
     )
 
 
-@render.part(
+@render.part_of_each(
     "Positional basis",
     render.MODEL,
     Table(
@@ -77,7 +77,7 @@ def positional_basis(subject: Subject, settings: Settings) -> Findings:
     bars_figure = Figure(
         "positional_basis",
         figures.layer_shares,
-        [figures.SharePanel(name, bars)],
+        [(name, bars)],
         title="Shares of the variance of hidden states",
         label="share of the variance; the rest: tokens",
     )
@@ -93,7 +93,7 @@ def positional_basis(subject: Subject, settings: Settings) -> Findings:
     return findings
 
 
-@render.part(
+@render.part_of_each(
     "Position probe",
     render.MODEL,
     Table(

@@ -31,7 +31,37 @@ class _Measured(NamedTuple):
     violations: dict[str, Numbers]
 
 
-def _measure_all(subjects: Sequence[Subject], settings: Settings) -> Findings:
+def _about_table(findings: Findings, config: PropertiesConfig) -> str:
+    del findings
+    sizes = preset(config.size)
+    return (
+        f"Sizes before training: {config.size} (D = {sizes.hidden_size}, d = {sizes.head_size}), "
+        f"length {config.length}; mean of {config.seeds} random models. "
+        "Violations by P·Pᵀ (plain), by the logits of identical words, averaged over heads, in "
+        f"layer {config.layer} (Ā), and by the offset kernel, means over heads and layers (Φ): 0 = "
+        "the property holds; 0 without decimals is exact; a dash: there is no such matrix, or it "
+        "has one side only. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], where x is a position, m an "
+        "offset, clipped where there is a clip. mono. is monotonicity, 0.5 = no order; ψ decreases "
+        "up to the offset where the dot product of two vectors turns. "
+        "The paper judges absolute encodings by P·Pᵀ, relative ones by what they do in attention."
+    )
+
+
+_HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
+
+
+@render.part_of_all(
+    "Table 1, generated",
+    "untrained encodings (--encodings)",
+    Table(
+        _about_table,
+        ["encoding", "position vectors", "parameters", ("number", ",d"),
+         ("ψ decreases up to", "d"),
+         *((f"{matrix}{heading}", ".3f") for matrix in ("", "Ā ", "Φ ") for heading in _HEADINGS),
+         "paper: TI, mono., symm."],
+    ),
+)  # fmt: skip
+def table1(subjects: Sequence[Subject], settings: Settings) -> Findings:
     """Measure the untrained encodings among the subjects, and below each the runs that trained it.
 
     Before training, the numbers are means over `config.seeds` random models.
@@ -129,37 +159,3 @@ def _row(name: str, card: Card | None, measured: _Measured) -> list[Cell]:
         *cells,
         card.paper if card else "",
     ]
-
-
-def _about_table(findings: Findings, config: PropertiesConfig) -> str:
-    del findings
-    sizes = preset(config.size)
-    return (
-        f"Sizes before training: {config.size} (D = {sizes.hidden_size}, d = {sizes.head_size}), "
-        f"length {config.length}; mean of {config.seeds} random models. "
-        "Violations by P·Pᵀ (plain), by the logits of identical words, averaged over heads, in "
-        f"layer {config.layer} (Ā), and by the offset kernel, means over heads and layers (Φ): 0 = "
-        "the property holds; 0 without decimals is exact; a dash: there is no such matrix, or it "
-        "has one side only. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], where x is a position, m an "
-        "offset, clipped where there is a clip. mono. is monotonicity, 0.5 = no order; ψ decreases "
-        "up to the offset where the dot product of two vectors turns. "
-        "The paper judges absolute encodings by P·Pᵀ, relative ones by what they do in attention."
-    )
-
-
-_HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
-table1 = render.Part(
-    "Table 1, generated",
-    "untrained encodings (--encodings)",
-    [
-        Table(
-            _about_table,
-            ["encoding", "position vectors", "parameters", ("number", ",d"),
-             ("ψ decreases up to", "d"),
-             *((f"{matrix}{heading}", ".3f")
-               for matrix in ("", "Ā ", "Φ ") for heading in _HEADINGS),
-             "paper: TI, mono., symm."],
-        )
-    ],
-    _measure_all,
-)  # fmt: skip

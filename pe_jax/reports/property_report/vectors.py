@@ -20,7 +20,7 @@ _NEAR = 8  # Offsets, at most.
 _PANELS = 8  # Of the figure over training.
 
 
-@render.part(
+@render.part_of_each(
     "Position vectors",
     "an encoding with position vectors",
     Table(
@@ -86,7 +86,7 @@ def _figure(name: str, panels: list[figures.Panel], title: str) -> Figure:
     return Figure(name, figures.matrix_grid, panels, title=title, label=label, limits=(-1.0, 1.0))
 
 
-@render.part(
+@render.part_of_each(
     "Position vectors while training",
     "a run of a learned encoding with checkpoints of two steps or more",
     Table(
@@ -135,7 +135,7 @@ def _last_steps(folder: Path) -> dict[int, int]:
     return {step: length for (step, length), (_, after) in pairwise(lengths) if after != length}
 
 
-@render.part(
+@render.part_of_each(
     "Regression probe",
     "an encoding with position vectors",
     Table(
@@ -169,9 +169,9 @@ def regression(subject: Subject, settings: Settings) -> Findings:
             scores = (r2["all"], r2["test"], error["all"], error["test"])
             findings.rows.append([label, len(x), name, *scores])
             title = name if fit is fits[0] else f"{name}, best on odd ones"
-            panels.append(figures.PredictionPanel(title, fit.predicted, x % 2 == 0))
+            panels.append((title, fit.predicted))
         title = f"The {axis} read off its vector by a linear map: {label}"
-        options = {"positions": x, "title": title, "quantity": axis}
+        options = {"positions": x, "train": x % 2 == 0, "title": title, "quantity": axis}
         figure = Figure(f"regression_{label}", figures.prediction_plot, panels, **options)
         findings.figures.append(figure)
     return findings

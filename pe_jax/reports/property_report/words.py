@@ -67,7 +67,7 @@ def _about_words(findings: Findings, config: PropertiesConfig) -> str:
     )
 
 
-@render.part(
+@render.part_of_each(
     "Identical words",
     render.MODEL,
     Table(
@@ -120,7 +120,22 @@ def _panel(title: str, phi: np.ndarray) -> figures.Panel:
     return figures.Panel(f"{title}\n{spread}", shown, 0, len(phi) - 1, *_AXES)
 
 
-def _position_products(subjects: Sequence[Subject], settings: Settings) -> Findings:
+@render.part_of_all(
+    "Positions by head",
+    render.MODEL,
+    Table(
+        "P·W_Q·W_Kᵀ·Pᵀ of layer {config.layer}: the term that absolute positions add to the "
+        "logits, without words. Violations; of several subjects the means over their heads "
+        "(each head is in heads.json).",
+        ["position vectors", "head", render.VIOLATIONS],
+    ),
+    Table(
+        "W_Q·W_Kᵀ of each layer (Saponati et al. 2025): symmetry from -1 (antisymmetric) over "
+        "0 (random) to 1; directionality from -1 (rows stand out) to 1 (columns do).",
+        ["model", "layer", ("symmetry", ".3f"), ("directionality", "+.3f")],
+    ),
+)
+def positions_by_head(subjects: Sequence[Subject], settings: Settings) -> Findings:
     """Measure P·W_Q·W_Kᵀ·Pᵀ of absolute components by head, and each layer's W_Q·W_Kᵀ."""
     findings = Findings()
     models = [subject for subject in subjects if subject.model is not None]
@@ -175,23 +190,3 @@ def _layers(subject: Subject) -> list[Numbers]:
         {"symmetry": float(s), "directionality": float(d)}
         for s, d in zip(symmetry, directionality, strict=True)
     ]
-
-
-positions_by_head = render.Part(
-    "Positions by head",
-    render.MODEL,
-    [
-        Table(
-            "P·W_Q·W_Kᵀ·Pᵀ of layer {config.layer}: the term that absolute positions add to the "
-            "logits, without words. Violations; of several subjects the means over their heads "
-            "(each head is in heads.json).",
-            ["position vectors", "head", render.VIOLATIONS],
-        ),
-        Table(
-            "W_Q·W_Kᵀ of each layer (Saponati et al. 2025): symmetry from -1 (antisymmetric) over "
-            "0 (random) to 1; directionality from -1 (rows stand out) to 1 (columns do).",
-            ["model", "layer", ("symmetry", ".3f"), ("directionality", "+.3f")],
-        ),
-    ],
-    _position_products,
-)
