@@ -215,14 +215,17 @@ def _weighted_pairs(
 ) -> tuple[Float[Array, "*B"], Float[Array, "*B"]]:
     """(sum of |difference| in the wrong order, sum of all), over pairs on one side."""
     width = values.shape[-1]
-    pad = lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, window)])
-    beyond, present_beyond = pad(values), pad(present)
+    beyond, present_beyond = (
+        jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, window)]) for x in (values, present)
+    )
 
     @jax.checkpoint  # The backward pass recomputes the L³ differences instead of saving them.
     def add(sums, k):
-        shifted = lambda x: jax.lax.dynamic_slice_in_dim(x, k, width, axis=-1)
-        compared = present & shifted(present_beyond) & ((offsets > 0) | (offsets + k < 0))
-        difference = jnp.where(compared, shifted(beyond) - values, 0)
+        farther, farther_present = (
+            jax.lax.dynamic_slice_in_dim(x, k, width, axis=-1) for x in (beyond, present_beyond)
+        )
+        compared = present & farther_present & ((offsets > 0) | (offsets + k < 0))
+        difference = jnp.where(compared, farther - values, 0)
         return (sums[0] + jnp.maximum(difference, 0), sums[1] + jnp.abs(difference)), None
 
     zeros = jnp.zeros_like(values)
