@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,9 +11,10 @@ import numpy as np
 
 from pe_jax import encodings
 from pe_jax.configs.training import PretrainingConfig
-from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import Json, write_text
+from pe_jax.files import Json
+from pe_jax.properties import Estimate
+from pe_jax.reports.tables import Column, number_table, write_report
 from pe_jax.tasks.pretraining import build
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
@@ -48,7 +48,7 @@ class Scores(NamedTuple):
 
 
 def compare(folders: list[Path], out: Path) -> str:
-    """Writes `comparison.json` and `comparison.md` to `out`; returns the latter's text.
+    """Write `comparison.json` and `comparison.md` to `out`; return the latter's text.
 
     Differences are to the run with `none`, or to the first: paired by example, so that the
     difficulty of the text cancels, with the standard error of the paired mean over examples.
@@ -70,15 +70,24 @@ def compare(folders: list[Path], out: Path) -> str:
             )
     base = next((run for run in runs if run.position == "none"), runs[0])
     rows = [_row(run, base) for run in runs]
-    rows.sort(key=lambda row: -row["masked_lm_loss"])
-    text = _readable(rows, runs, base)
-    write_text(out / "comparison.json", json.dumps(rows, indent=2) + "\n")
-    write_text(out / "comparison.md", text)
-    return text
+    rows.sort(key=lambda row: -row[_LOSS])
+    facts = runs[0].same_for_all
+    text = "\n".join(
+        [
+            f"Held-out text: {facts['examples']:,} pairs of length {facts['length']}, "
+            f"{facts['masked_tokens']:,} masked tokens; loss in nats;",
+            f"differences paired by example, ± standard error; {runs[0].step:,} steps, "
+            f"seed {runs[0].seed}.",
+            "",
+            *_table(rows, base.position),
+            "",
+        ]
+    )
+    return write_report(out, "comparison", rows, text)
 
 
 def score(folder: Path) -> Scores:
-    """Scores of the newest checkpoint in `folder` on each held-out example."""
+    """Return scores of the newest checkpoint in `folder` on each held-out example."""
     config = workdir.load_config(folder, PretrainingConfig)
     experiment = build(config, saved_tokenizer(folder))
     program = experiment.program
@@ -91,15 +100,14 @@ def score(folder: Path) -> Scores:
         name: (_joined(s[name][0] for s in scored), _joined(s[name][1] for s in scored))
         for name in scored[0]
     }
-    d = config.data
     return Scores(
         position=program.model.encoding().name,
         parameters=encodings.parameter_count(program.model.encoding(), program.model.num_layers),
         step=step,
         seed=config.seed,
         same_for_all={
-            "source": d.source,
-            "validation": d.validation,
+            "source": config.data.source,
+            "validation": config.data.validation,
             "vocabulary": experiment.text.vocabulary.size,
             "length": stage.length,
             "examples": len(examples[_LOSS][0]),
@@ -110,13 +118,13 @@ def score(folder: Path) -> Scores:
 
 
 def _each_example(task: Task) -> Callable[[Params, Batch], Metrics]:
-    """The task's sums and counts of every row of a batch: `[B]` each."""
+    """Return the task's sums and counts of every row of a batch: `[B]` each."""
     eval_step = make_eval_step(task)
 
-    def one(params: Params, row: Batch) -> Metrics:
+    def score_row(params: Params, row: Batch) -> Metrics:
         return eval_step(params, jax.tree.map(lambda x: x[None], row))
 
-    return jax.vmap(one, in_axes=(None, 0))
+    return jax.vmap(score_row, in_axes=(None, 0))
 
 
 def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
@@ -140,37 +148,22 @@ def _row(run: Scores, base: Scores) -> Json:
     }
 
 
-def _readable(rows: list[Json], runs: list[Scores], base: Scores) -> str:
-    facts = runs[0].same_for_all
-    cells = [
-        [
-            row["position"],
-            f"{row['parameters']:,}",
-            f"{row['masked_lm_loss']:.3f}",
-            "–"
-            if row["position"] == base.position
-            else f"{row['loss_difference']:+.3f} ± {row['loss_difference_standard_error']:.3f}",
-            f"{row['masked_lm_accuracy']:.1%}",
-            f"{row['next_sentence_accuracy']:.1%}",
-        ]
-        for row in rows
-    ]
-    header = [
-        "position encoding",
-        "its parameters",
-        "masked-LM loss",
-        f"against {base.position}",
-        "accuracy",
-        "next sentence",
-    ]
-    return "\n".join(
-        [
-            f"Held-out text: {facts['examples']:,} pairs of length {facts['length']}, "
-            f"{facts['masked_tokens']:,} masked tokens; loss in nats;",
-            f"differences paired by example, ± standard error; {runs[0].step:,} steps, "
-            f"seed {runs[0].seed}.",
-            "",
-            *table(header, cells),
-            "",
-        ]
-    )
+def _table(rows: list[Json], base: str) -> list[str]:
+    columns: list[Column] = [
+        "position encoding", ("its parameters", ",d"), ("masked-LM loss", ".3f"),
+        (f"against {base}", ".3f"), ("accuracy", ".1%"), ("next sentence", ".1%"),
+    ]  # fmt: skip
+    cells = []
+    for row in rows:
+        difference = Estimate(row["loss_difference"], row["loss_difference_standard_error"])
+        cells.append(
+            [
+                row["position"],
+                row["parameters"],
+                row[_LOSS],
+                None if row["position"] == base else difference,
+                row["masked_lm_accuracy"],
+                row["next_sentence_accuracy"],
+            ]
+        )
+    return number_table(columns, cells)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,17 +10,16 @@ import numpy as np
 from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.markdown import table
-from pe_jax.files import Json, write_text
+from pe_jax.files import Json
 from pe_jax.reports.property_report.render import Settings, make_section
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.reports.property_report.vectors import position_vectors
+from pe_jax.reports.tables import write_report
 from pe_jax.tasks.pretraining import PretrainingExperiment, build
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params, Scalars
-
-# The keys of `configs/properties.py` that the section on position vectors uses.
 
 
 class Report(NamedTuple):
@@ -34,7 +32,7 @@ class Report(NamedTuple):
 def report_pretraining(
     folder: Path, out: Path, experiment: PretrainingExperiment | None = None
 ) -> Report:
-    """Measures the newest checkpoint in `folder`; writes report.json, .md and figures to `out`.
+    """Measure the newest checkpoint in `folder`; write report.json, .md and figures to `out`.
 
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
@@ -57,20 +55,20 @@ def report_pretraining(
         section = make_section(position_vectors, [run], Settings(PropertiesConfig(), out))
     if section:
         numbers["properties"] = section.numbers
-        text += "\n" + "\n".join(section.lines) + "\n"
-    write_text(out / "report.json", json.dumps(numbers, indent=2) + "\n")
-    if section:
-        text += f"\n![dot products of the position vectors]({section.figures[0].name})\n"
-    write_text(out / "report.md", text)
-    return Report(numbers, text)
+        figure = f"![dot products of the position vectors]({section.figures[0].name})"
+        text += "\n".join(["", *section.lines, "", figure, ""])
+    return Report(numbers, write_report(out, "report", numbers, text))
 
 
 def _scores(experiment: PretrainingExperiment, step: int, params: Params) -> Scalars:
-    """The model's means on held-out text, and those of two baselines on the same tokens."""
+    """Return the model's means on held-out text, and those of two baselines on the same tokens."""
     stage = experiment.stages[-1]
-    every = lambda name: np.concatenate([sharding.whole(b[name]).ravel() for b in stage.held_out])
-    labels = every("masked_tokens")[every("masked_weights") > 0]
-    next_sentence = every("next_sentence")
+
+    def values(name: str) -> np.ndarray:
+        return np.concatenate([sharding.whole(batch[name]).ravel() for batch in stage.held_out])
+
+    labels = values("masked_tokens")[values("masked_weights") > 0]
+    next_sentence = values("next_sentence")
     log_p = _unigram(experiment)
     return {
         **stage.evaluate(step, params),
@@ -84,7 +82,7 @@ def _scores(experiment: PretrainingExperiment, step: int, params: Params) -> Sca
 
 
 def _unigram(experiment: PretrainingExperiment) -> np.ndarray:
-    """Log frequencies of tokens in the training documents, with add-one smoothing."""
+    """Return log frequencies of tokens in the training documents, with add-one smoothing."""
     text = experiment.text
     counts = np.ones(text.vocabulary.size)
     bounds = text.train.sentences[text.train.documents]
@@ -96,28 +94,23 @@ def _unigram(experiment: PretrainingExperiment) -> np.ndarray:
 
 
 def _readable(numbers: Json) -> str:
-    """The scores as Markdown that also reads well on a terminal."""
-    s = numbers["held_out"]
+    """Return the scores as Markdown that also reads well on a terminal."""
+    scores = numbers["held_out"]
     rows = [
-        ("masked-LM accuracy", s["masked_lm_accuracy"], s["unigram_accuracy"], "{:.1%}"),
-        ("masked-LM loss, nats", s["masked_lm_loss"], s["unigram_loss"], "{:.3f}"),
-        (
-            "next-sentence accuracy",
-            s["next_sentence_accuracy"],
-            s["next_sentence_majority"],
-            "{:.1%}",
-        ),
+        [name, format(scores[key], form), format(scores[baseline], form)]
+        for name, key, baseline, form in (
+            ("masked-LM accuracy", "masked_lm_accuracy", "unigram_accuracy", ".1%"),
+            ("masked-LM loss, nats", "masked_lm_loss", "unigram_loss", ".3f"),
+            ("next-sentence accuracy", "next_sentence_accuracy", "next_sentence_majority", ".1%"),
+        )
     ]
     lines = [
         f"# What the run learned: {numbers['position']}, {numbers['step']:,} steps",
         "",
-        f"On held-out text: {s['pairs']:,} sentence pairs of length {s['length']}, "
-        f"{s['masked_tokens']:,} masked tokens. The baseline",
+        f"On held-out text: {scores['pairs']:,} sentence pairs of length {scores['length']}, "
+        f"{scores['masked_tokens']:,} masked tokens. The baseline",
         "always predicts the most frequent token, or the more frequent label.",
         "",
-        *table(
-            ["", "model", "baseline"],
-            [[name, form.format(model), form.format(base)] for name, model, base, form in rows],
-        ),
+        *table(["", "model", "baseline"], rows),
     ]
     return "\n".join(lines) + "\n"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import functools
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from pe_jax.configs.training import FinetuningConfig, SquadConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import Json, write_text
+from pe_jax.files import Json
+from pe_jax.reports.tables import mean_and_spread, write_report
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning import build, fit_length
 from pe_jax.tasks.train import saved_tokenizer
@@ -20,7 +20,7 @@ from pe_jax.training.checkpointing import newest_params
 
 
 def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str = "") -> str:
-    """Scores the newest checkpoint of a fine-tuned run; returns a table of the lengths.
+    """Score the newest checkpoint of a fine-tuned run; return a table of the lengths.
 
     Writes `rescored.json`, `rescored.md` and the predictions to `out`.
 
@@ -38,23 +38,35 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
     wanted = lengths or (config.data.length,)
     # Each length is a bucket of the others: only rows that need the longest are padded to it.
     buckets = tuple(sorted({*config.data.buckets, config.data.length, *wanted}))
-    fitted = [_at_length(config, length, buckets, resize) for length in wanted]
-    rows = [_score(one, config.model.max_length, folder, out) for one in fitted]
-    write_text(out / "rescored.json", json.dumps(rows, indent=2) + "\n")
-    text = _page(config, rows)
-    write_text(out / "rescored.md", text)
-    return text
-
-
-def _at_length(
-    config: FinetuningConfig, length: int, buckets: tuple[int, ...], resize: str
-) -> FinetuningConfig:
-    changes = {"data.length": length, "data.buckets": buckets, "resize": resize}
-    return fit_length(changed(config, changes), key="config.lengths")
+    fitted = [
+        fit_length(
+            changed(config, {"data.length": length, "data.buckets": buckets, "resize": resize}),
+            key="config.lengths",
+        )
+        for length in wanted
+    ]
+    rows = [_score(longer, config.model.max_length, folder, out) for longer in fitted]
+    names = list(rows[0]["scores"])
+    lines = [
+        f"# {rows[0]['dataset']}: {config.model.position}, step {rows[0]['step']:,}",
+        "",
+        f"Scores in points by the length of inputs; mean ± standard deviation over "
+        f"{len(rows[0]['seeds'])} seeds.",
+        "",
+        *table(
+            ["length", *names],
+            [
+                [f"{row['length']:,}", *(mean_and_spread(row["scores"][name]) for name in names)]
+                for row in rows
+            ],
+        ),
+        "",
+    ]
+    return write_report(out, "rescored", rows, "\n".join(lines))
 
 
 def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json:
-    """Scores of the run in `folder` under `config`.
+    """Return scores of the run in `folder` under `config`.
 
     Args:
       rows: positions that the run's model has; `config` may have more.
@@ -63,9 +75,12 @@ def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json
     experiment = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
     step, params = newest_params(folder, experiment.program.shardings_of)
     if config.model.max_length > rows and "position" in params["bert"]:
-        to = config.model.max_length, config.resize
-        stretch = lambda position: experiment.program.model.encoding().resize(position, *to)
-        position = jax.vmap(stretch)(params["bert"]["position"])
+        resize = functools.partial(
+            experiment.program.model.encoding().resize,
+            length=config.model.max_length,
+            method=config.resize,
+        )
+        position = jax.vmap(resize)(params["bert"]["position"])
         params = {**params, "bert": {**params["bert"], "position": position}}
     scores = experiment.score(step, params)
     return {
@@ -79,24 +94,3 @@ def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json
             if "/" not in name
         },
     }
-
-
-def _page(config: FinetuningConfig, rows: list[Json]) -> str:
-    names = list(rows[0]["scores"])
-    cells = [
-        [f"{row['length']:,}", *(_mean(row["scores"][name]) for name in names)] for row in rows
-    ]
-    lines = [
-        f"# {rows[0]['dataset']}: {config.model.position}, step {rows[0]['step']:,}",
-        "",
-        f"Scores in points by the length of inputs; mean ± standard deviation over "
-        f"{len(rows[0]['seeds'])} seeds.",
-        "",
-        *table(["length", *names], cells),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _mean(values: list[float]) -> str:
-    spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.2f}{spread}"

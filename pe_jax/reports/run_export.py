@@ -17,13 +17,13 @@ from pe_jax.training.checkpointing import newest_params
 
 
 def export(folder: Path, out: Path, seed: int | None = None) -> str:
-    """Writes the newest checkpoint of the run in `folder` to `out`, see `interop.save_bert`.
+    """Write the newest checkpoint of the run in `folder` to `out`, see `interop.save_bert`.
 
     Args:
       seed: which seed of a fine-tuned run that has several.
 
     Returns:
-      What was written, and how to load it.
+      the architecture of the model, and the lines that load it.
 
     Raises:
       ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or
@@ -47,15 +47,13 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
     )
     return (
         f"{architecture} of {folder}, step {step:,}. In Python with torch and transformers:\n"
-        + (
-            f'  transformers.{architecture}.from_pretrained("{out}")\n'
-            f'  transformers.AutoTokenizer.from_pretrained("{out}")'
-        )
+        f'  transformers.{architecture}.from_pretrained("{out}")\n'
+        f'  transformers.AutoTokenizer.from_pretrained("{out}")'
     )
 
 
 def _number(config: FinetuningConfig, seed: int | None) -> int:
-    """The index of a seed among those of a run."""
+    """Return the index of a seed among those of a run."""
     seeds = config.seeds
     if seed is None and len(seeds) == 1:
         return 0

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,43 +22,36 @@ from pe_jax.shapes import Array, Bool, Float
 _BERT = (10_000.0, 768.0)  # Base and dimension of the sinusoids of BERT-base.
 
 
-class Measure(NamedTuple):
-    """`of(psi, config) -> scalar` for ψ(0) .. ψ(L - 1), what it is, and whether it has a window."""
-
-    of: Callable[[jax.Array, SweepConfig], jax.Array]
-    label: str
-    windowed: bool = True
-
-
-MEASURES: dict[str, Measure] = {
-    "turning_point": Measure(
-        lambda psi, config: properties.turning_point(psi), "ψ decreases up to offset m", False
+# Name -> label, and a function of ψ(0) .. ψ(L - 1) and of the window.
+MEASURES: dict[str, tuple[str, Callable[[jax.Array, int], jax.Array]]] = {
+    "turning_point": (
+        "ψ decreases up to offset m",
+        lambda psi, window: properties.turning_point(psi),
     ),
-    "monotonicity": Measure(
-        lambda psi, config: properties.monotonicity(Toeplitz(psi), config.window),
-        "violation of monotonicity",
+    "monotonicity": (
+        "violation of monotonicity within {} offsets",
+        lambda psi, window: properties.monotonicity(Toeplitz(psi), window),
     ),
-    "monotonicity_weighted": Measure(
-        lambda psi, config: properties.monotonicity(Toeplitz(psi), config.window, weighted=True),
-        "violation of monotonicity, weighted",
+    "monotonicity_weighted": (
+        "violation of monotonicity, weighted within {} offsets",
+        lambda psi, window: properties.monotonicity(Toeplitz(psi), window, weighted=True),
     ),
 }
 
 
 def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
-    """Writes `sweep.json`, `sweep.png` and `report.md` to `out`; returns the latter's text.
+    """Write `sweep.json`, `sweep.png` and `report.md` to `out`; return the latter's text.
 
     All pairs of base and dimension run in one compiled program, frequencies padded to the largest
     dimension.
 
     Args:
-      config: of `configs/sweep.py`, checked (`reports.report_schemas`).
+      config: of `configs/sweep.py`.
     """
     bases = np.geomspace(config.bases[0], config.bases[1], config.base_count)
     dims = config.even_dims
-    measure = MEASURES[config.measure]
-    label = measure.label + (f" within {config.window} offsets" if measure.windowed else "")
-    values = _measured(measure, bases, dims, config)
+    label = MEASURES[config.measure][0].format(config.window)
+    values = _measured(bases, dims, config)
     swept = bases[0] <= _BERT[0] <= bases[-1] and dims[0] <= _BERT[1] <= dims[-1]
     figures.sweep_map(
         values,
@@ -73,9 +65,9 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
     )
     numbers = {"bases": bases.tolist(), "dims": dims.tolist(), config.measure: values.tolist()}
     write_text(out / "sweep.json", json.dumps(numbers) + "\n")
-    ends = [np.unravel_index(at, values.shape) for at in (values.argmin(), values.argmax())]
     least, greatest = (
-        f"{values[at]:.4g} (base {bases[at[0]]:.4g}, D = {dims[at[1]]})" for at in ends
+        f"{values[i, j]:.4g} (base {bases[i]:.4g}, D = {dims[j]})"
+        for i, j in (divmod(index, len(dims)) for index in (values.argmin(), values.argmax()))
     )
     lines = [
         f"# {values.size:,} fixed sinusoids: {label}",
@@ -92,16 +84,15 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
     return text
 
 
-def _measured(
-    measure: Measure, bases: np.ndarray, dims: np.ndarray, config: SweepConfig
-) -> np.ndarray:
-    """The measure of every pair: `[bases, dims]`."""
+def _measured(bases: np.ndarray, dims: np.ndarray, config: SweepConfig) -> np.ndarray:
+    """Return the measure of every pair, `[bases, dims]`."""
+    _, measure = MEASURES[config.measure]
     i = np.arange(dims[-1] // 2)
 
     def measured(setting: dict[str, jax.Array]) -> jax.Array:
         frequencies = setting["base"] ** (-2 * i / setting["dim"])
         exists = i < setting["dim"] // 2
-        return measure.of(_psi(frequencies, exists, config.length), config)
+        return measure(_psi(frequencies, exists, config.length), config.window)
 
     pairs = np.array(list(itertools.product(bases, dims)))
     settings = {"base": pairs[:, 0].astype(np.float32), "dim": pairs[:, 1].astype(np.int32)}
@@ -114,7 +105,7 @@ def _measured(
 def _psi(
     frequencies: Float[Array, " F"], exists: Bool[Array, " F"], length: int
 ) -> Float[Array, " M"]:
-    """ψ(0) .. ψ(length - 1) of the frequencies that exist.
+    """Return ψ(0) .. ψ(length - 1) of the frequencies that exist.
 
     Σ cos(w (a + b)) = Σ cos(w a) cos(w b) - sin(w a) sin(w b), with offsets a below √M and b its
     multiples: a product of matrices, and 4 √M sines and cosines a frequency instead of M.

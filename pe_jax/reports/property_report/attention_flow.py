@@ -13,9 +13,10 @@ from pe_jax import figures, properties
 from pe_jax.models import BertConfig, attended, weights_map
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Figure, Findings, Row, Settings, Table
+from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import texts
+from pe_jax.reports.tables import Row
 
 _WINDOW = 5  # Positions on either side that count as near.
 

@@ -14,7 +14,7 @@ from pe_jax.files import Json
 from pe_jax.models import BertConfig, queries_keys_values, rotations, with_constants
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Cell, Figure, Findings, Row, Settings, Table
+from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import (
     ChangedLoss,
@@ -25,6 +25,7 @@ from pe_jax.reports.property_report.texts import (
     texts,
     token_scores,
 )
+from pe_jax.reports.tables import Cell, Row
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.training.pytrees import Params
 

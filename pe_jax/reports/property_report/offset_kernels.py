@@ -15,7 +15,7 @@ from pe_jax.files import Json
 from pe_jax.models import attended, kernel_map
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Figure, Findings, Row, Settings, Table
+from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.violations import (
     Numbers,
@@ -24,6 +24,7 @@ from pe_jax.reports.property_report.violations import (
     standardized,
     violations_of_each,
 )
+from pe_jax.reports.tables import Row
 
 
 class _Inputs(NamedTuple):

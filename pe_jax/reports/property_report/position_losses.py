@@ -15,7 +15,7 @@ from pe_jax.models import Bert, BertConfig
 from pe_jax.properties import Estimate
 from pe_jax.properties.estimates import Score
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Figure, Findings, Row, Settings, Table
+from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import (
     batch_size,
@@ -24,6 +24,7 @@ from pe_jax.reports.property_report.texts import (
     texts_of_length,
     token_scores,
 )
+from pe_jax.reports.tables import Row
 from pe_jax.shapes import Bool, Float
 
 _FARTHEST = 16  # Shifts where nothing limits them, in lengths of the texts.

@@ -18,18 +18,14 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.configs.reports import PropertiesConfig
-from pe_jax.console import markdown
 from pe_jax.files import Json, file_name
-from pe_jax.properties import Estimate
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.violations import headings
+from pe_jax.reports.tables import Column, Row, number_table
 
 MODEL = "a run, an untrained encoding or an imported BERT"  # The subjects that have a model.
 VIOLATIONS = "violations"  # Stands for the columns of `violations.headings`.
 _WIDTH = 100  # Characters in a line of text.
-
-Cell: TypeAlias = str | float | Estimate | None  # None and NaN are printed as a dash.
-Row: TypeAlias = Sequence[Cell]
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -130,7 +126,7 @@ class Table(NamedTuple):
     """
 
     about: str | Callable[[Findings, PropertiesConfig], str]
-    columns: Sequence[str | tuple[str, str]]
+    columns: Sequence[Column]
 
 
 MeasureOne: TypeAlias = Callable[[Subject, Settings], Findings | None]
@@ -203,32 +199,21 @@ def make_section(part: Part, subjects: Sequence[Subject], settings: Settings) ->
         lines += [""] * bool(lines) + textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
         if table_rows is findings.rows:
             lines += [f"{note}: {', '.join(names)}." for note, names in findings.notes.items()]
-        lines += ["", *_markdown(table.columns, table_rows, settings.config)]
+        lines += ["", *number_table(_columns(table.columns, settings.config), table_rows)]
     return Section(part.title, findings.numbers, lines, _draw(findings.figures, settings))
 
 
-def _markdown(
-    columns: Sequence[str | tuple[str, str]], rows: Sequence[Row], config: PropertiesConfig
-) -> list[str]:
-    pairs: list[tuple[str, str]] = []
+def _columns(columns: Sequence[Column], config: PropertiesConfig) -> list[Column]:
+    """Return the columns with `VIOLATIONS` expanded and keys of the config replaced."""
+    expanded: list[Column] = []
     for column in columns:
         if column == VIOLATIONS:
-            pairs += [(heading, ".3f") for heading in headings(config.windows).values()]
+            expanded += [(heading, ".3f") for heading in headings(config.windows).values()]
+        elif isinstance(column, str):
+            expanded.append(column.format(config=config))
         else:
-            pairs.append((column, "") if isinstance(column, str) else column)
-    formats = [form for _, form in pairs]
-    texts = [list(map(_text, row, formats)) for row in rows]
-    return markdown.table([heading.format(config=config) for heading, _ in pairs], texts)
-
-
-def _text(cell: Cell, form: str) -> str:
-    if isinstance(cell, str):
-        return cell
-    if isinstance(cell, Estimate):
-        return f"{float(cell.mean):+{form}} ± {float(cell.error):{form}}"
-    if cell is None or np.isnan(cell):
-        return "–"
-    return format(cell, form)
+            expanded.append((column[0].format(config=config), column[1]))
+    return expanded
 
 
 def _draw(figures: Sequence[Figure], settings: Settings) -> list[Path]:

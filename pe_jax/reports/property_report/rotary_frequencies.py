@@ -23,7 +23,7 @@ from pe_jax.models import (
 )
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Figure, Findings, Row, Settings, Table
+from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import (
     ChangedLoss,
@@ -34,6 +34,7 @@ from pe_jax.reports.property_report.texts import (
     texts,
     token_scores,
 )
+from pe_jax.reports.tables import Row
 from pe_jax.shapes import Array, Float, Int
 from pe_jax.training.pytrees import Params
 

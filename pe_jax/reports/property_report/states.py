@@ -10,10 +10,11 @@ from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.files import Json
 from pe_jax.properties import Probe, Tokens
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Cell, Figure, Findings, Row, Settings, Table
+from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import HiddenStates, states_of_texts
 from pe_jax.reports.property_report.violations import to_unit
+from pe_jax.reports.tables import Cell, Row
 
 _SHARES = ("position", "context", "residual", "floor")
 _SHAPE = ("stable_rank", "dimensions", "relative_norm", "smoothness", "coherence")

@@ -14,10 +14,11 @@ from pe_jax.files import Json
 from pe_jax.models import preset
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.offset_kernels import violations_by_layer
-from pe_jax.reports.property_report.render import Cell, Findings, Settings, Table
+from pe_jax.reports.property_report.render import Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Component, Subject, from_name
 from pe_jax.reports.property_report.violations import Numbers, average, violations
 from pe_jax.reports.property_report.words import attention_among_copies
+from pe_jax.reports.tables import Cell
 
 _MATRICES = ("vectors", "words", "kernel")
 _SHOWN = ("translation_invariance", "monotonicity_local", "monotonicity_all", "symmetry")

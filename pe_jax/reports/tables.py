@@ -1,0 +1,48 @@
+"""Tables of numbers as Markdown, and the two files of a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from pe_jax.console import markdown
+from pe_jax.files import Json, write_text
+from pe_jax.properties import Estimate
+
+Cell: TypeAlias = str | float | Estimate | None  # None and NaN are printed as a dash.
+Row: TypeAlias = Sequence[Cell]
+Column: TypeAlias = str | tuple[str, str]  # Heading of text, or heading and format of numbers.
+
+
+def number_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    pairs = [(column, "") if isinstance(column, str) else column for column in columns]
+    texts = [
+        [_text(cell, form) for cell, (_, form) in zip(row, pairs, strict=True)] for row in rows
+    ]
+    return markdown.table([heading for heading, _ in pairs], texts)
+
+
+def _text(cell: Cell, form: str) -> str:
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, Estimate):
+        return f"{float(cell.mean):+{form}} ± {float(cell.error):{form}}"
+    return "–" if cell is None or np.isnan(cell) else format(cell, form)
+
+
+def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
+    """Return the mean, and ± the sample standard deviation if there are several values."""
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
+
+
+def write_report(out: Path, name: str, numbers: Json | list[Json], text: str) -> str:
+    """Write `name.json` and `name.md` to `out`; return the text."""
+    write_text(out / f"{name}.json", json.dumps(numbers, indent=2) + "\n")
+    write_text(out / f"{name}.md", text)
+    return text
