@@ -73,7 +73,7 @@ def main(_) -> None:
         )
         row = results[-1]
         print(
-            f"{stage.name}, {program.model.position}: "
+            f"{stage.name}, {program.model.encoding().name}: "
             f"pipeline {row['pipeline_examples_per_second']:,.0f} examples/s, "
             f"step {row['step_examples_per_second']:,.0f} examples/s, ratio {row['ratio']:.1f}"
         )

@@ -33,14 +33,18 @@ import optax
 from flax import nnx
 from tokenizers import ByteLevelBPETokenizer
 
+from pe_jax import encodings
 from pe_jax.nnx import MultiHeadAttention
 
 
 class Block(nnx.Module):
     def __init__(self, width, num_heads, *, rngs):
         self.attention_norm = nnx.RMSNorm(width, rngs=rngs)
+        rotary = encodings.rope(
+            head_size=width // num_heads, num_heads=num_heads, learnable=True, per_head=True
+        )
         self.attention = MultiHeadAttention(
-            num_heads, width, "rope(learnable=True, per_head=True)+causal", rngs=rngs
+            num_heads, width, rotary + encodings.causal(), rngs=rngs
         )
         self.mlp_norm = nnx.RMSNorm(width, rngs=rngs)
         self.up = nnx.Linear(width, 4 * width, rngs=rngs)

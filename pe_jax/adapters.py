@@ -22,18 +22,9 @@ from pe_jax.attention.attention import attention, completed
 from pe_jax.attention.forms import Form
 from pe_jax.attention.layer import in_attention
 from pe_jax.attention.masks import both
-from pe_jax.encodings.base import (
-    Context,
-    Offsets,
-    Params,
-    Part,
-    PositionEncoding,
-    Positions,
-    Traits,
-    moved,
-)
+from pe_jax.encodings.base import Context, Offsets, Params, Part, PositionEncoding, Traits, moved
 from pe_jax.encodings.modifiers.window import causal
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.positions import Positions, Reach
 from pe_jax.shapes import Array, Float
 
 AttentionFn = Callable[..., jax.Array]

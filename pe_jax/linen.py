@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from pe_jax.attention import Cache, init_cache, layer
 from pe_jax.attention.forms import Form
-from pe_jax.encodings import Params, PositionEncoding, Positions, embed
+from pe_jax.encodings import Params, PositionEncoding, Positions, embed, none, parameter_count
 from pe_jax.errors import extra
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -30,11 +30,10 @@ class MultiHeadAttention(nn.Module):
     of a model is left to `PositionEmbedding`.
 
     Attributes:
-      encoding: a position encoding, or a name as `encodings.from_name` takes it; None for no
-        position information. A decoder's is joined with `causal`: `"rope+causal"`.
+      encoding: a position encoding; None for no position information. A decoder's is joined with
+        `encodings.causal()`.
       qkv_features: H·d; default the size of the input.
       out_features: default the size of the input.
-      max_length: rows of a learned table, for a name that has one.
       dropout_rate: of the attention weights; needs the rng "dropout".
       deterministic: True switches dropout off; may be given in the call.
       dtype: of the computation; default that of inputs and parameters. The softmax is float32.
@@ -43,18 +42,19 @@ class MultiHeadAttention(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
+      >>> from pe_jax import encodings
       >>> from pe_jax.linen import MultiHeadAttention
-      >>> layer = MultiHeadAttention(num_heads=2, encoding="t5+causal")
+      >>> encoding = encodings.t5(num_heads=2) + encodings.causal()
+      >>> layer = MultiHeadAttention(num_heads=2, encoding=encoding)
       >>> variables = layer.init(jax.random.key(0), jnp.ones((1, 6, 8)))
       >>> layer.apply(variables, jnp.ones((1, 6, 8))).shape
       (1, 6, 8)
     """
 
     num_heads: int
-    encoding: PositionEncoding | str | None = None
+    encoding: PositionEncoding | None = None
     qkv_features: int | None = None
     out_features: int | None = None
-    max_length: int | None = None
     dropout_rate: float = 0.0
     deterministic: bool | None = None
     dtype: Dtype | None = None
@@ -99,13 +99,7 @@ class MultiHeadAttention(nn.Module):
         width = inputs_q.shape[-1]
         features = self.qkv_features or width
         size = layer.head_size(features, self.num_heads)
-        encoding = layer.built(
-            self.encoding,
-            hidden_size=width,
-            head_size=size,
-            num_heads=self.num_heads,
-            max_length=self.max_length,
-        )
+        encoding = none() if self.encoding is None else self.encoding
         acting = layer.in_attention(encoding)
         make_cache = lambda: init_cache(
             encoding,
@@ -167,13 +161,9 @@ class PositionEmbedding(nn.Module):
 
     Attributes:
       encoding: as in `MultiHeadAttention`; what acts in attention is left to that.
-      max_length: as in `MultiHeadAttention`.
-      num_heads: to read a name whose other parts need it.
     """
 
-    encoding: PositionEncoding | str
-    max_length: int | None = None
-    num_heads: int = 1
+    encoding: PositionEncoding
 
     @nn.compact
     def __call__(
@@ -186,16 +176,7 @@ class PositionEmbedding(nn.Module):
         position_rng: jax.Array | None = None,
     ) -> Float[Array, "B L D"]:
         """`x` with what the encoding does to it, in the dtype of `x`; see `encodings.embed`."""
-        width = x.shape[-1]
-        encoding = layer.at_input(
-            layer.built(
-                self.encoding,
-                hidden_size=width,
-                head_size=layer.head_size(width, self.num_heads),
-                num_heads=self.num_heads,
-                max_length=self.max_length,
-            )
-        )
+        encoding = layer.at_input(self.encoding)
         params = _position(self, encoding) if position is None else position
         out = embed(encoding, params, x, positions, tokens=tokens, rng=position_rng)
         return out.astype(x.dtype)
@@ -203,6 +184,4 @@ class PositionEmbedding(nn.Module):
 
 def _position(module: nn.Module, encoding: PositionEncoding) -> Params:
     """The module's own parameters of an encoding; no entry for one that learns nothing."""
-    if not jax.tree.leaves(jax.eval_shape(encoding.init, jax.random.key(0))):
-        return {}
-    return module.param("position", encoding.init)
+    return module.param("position", encoding.init) if parameter_count(encoding) else {}

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from pe_jax.adapters import attention_fn
 from pe_jax.attention import Cache, init_cache, layer
 from pe_jax.attention.forms import Form
-from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed
-from pe_jax.encodings.base import as_array
+from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed, none
+from pe_jax.encodings.positions import as_array
 from pe_jax.errors import extra
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -34,12 +34,11 @@ class MultiHeadAttention(nnx.Module):
     Args:
       num_heads: H.
       in_features: D.
-      encoding: a position encoding, or a name as `encodings.from_name` takes it; None for no
-        position information. A decoder's is joined with `causal`: `"rope+causal"`.
+      encoding: a position encoding; None for no position information. A decoder's is joined with
+        `encodings.causal()`.
       in_kv_features: of the inputs of keys and values; default D.
       qkv_features: H·d; default D.
       out_features: default D.
-      max_length: rows of a learned table, for a name that has one.
       position: parameters of the encoding, `position` of another layer, to share them.
       dropout_rate: of the attention weights.
       deterministic: True switches dropout off; may be given in the call.
@@ -50,8 +49,10 @@ class MultiHeadAttention(nnx.Module):
     Example:
       >>> import jax.numpy as jnp
       >>> from flax import nnx
+      >>> from pe_jax import encodings
       >>> from pe_jax.nnx import MultiHeadAttention
-      >>> layer = MultiHeadAttention(2, 8, "t5+causal", rngs=nnx.Rngs(0))
+      >>> encoding = encodings.t5(num_heads=2) + encodings.causal()
+      >>> layer = MultiHeadAttention(2, 8, encoding, rngs=nnx.Rngs(0))
       >>> layer(jnp.ones((1, 6, 8))).shape
       (1, 6, 8)
     """
@@ -60,12 +61,11 @@ class MultiHeadAttention(nnx.Module):
         self,
         num_heads: int,
         in_features: int,
-        encoding: PositionEncoding | str | None = None,
+        encoding: PositionEncoding | None = None,
         *,
         in_kv_features: int | None = None,
         qkv_features: int | None = None,
         out_features: int | None = None,
-        max_length: int | None = None,
         position: Params | None = None,
         dropout_rate: float = 0.0,
         deterministic: bool | None = None,
@@ -79,13 +79,7 @@ class MultiHeadAttention(nnx.Module):
     ):
         self.num_heads, self.in_features = num_heads, in_features
         self.head_size = size = layer.head_size(qkv_features or in_features, num_heads)
-        self.encoding = layer.built(
-            encoding,
-            hidden_size=in_features,
-            head_size=size,
-            num_heads=num_heads,
-            max_length=max_length,
-        )
+        self.encoding = none() if encoding is None else encoding
         self.dropout_rate, self.deterministic = dropout_rate, deterministic
         self.dtype, self.form = dtype, form
 
@@ -202,32 +196,18 @@ class PositionEmbedding(nnx.Module):
     Its parameters are `position`, a dict of `nnx.Param`; empty where it has none.
 
     Args:
-      features: D.
       encoding: as in `MultiHeadAttention`; what acts in attention is left to that.
-      max_length: as in `MultiHeadAttention`.
-      num_heads: to read a name whose other parts need it.
       position: parameters to share, as in `MultiHeadAttention`.
     """
 
     def __init__(
         self,
-        features: int,
-        encoding: PositionEncoding | str,
+        encoding: PositionEncoding,
         *,
-        max_length: int | None = None,
-        num_heads: int = 1,
         position: Params | None = None,
         rngs: nnx.Rngs,
     ):
-        self.encoding = layer.at_input(
-            layer.built(
-                encoding,
-                hidden_size=features,
-                head_size=layer.head_size(features, num_heads),
-                num_heads=num_heads,
-                max_length=max_length,
-            )
-        )
+        self.encoding = layer.at_input(encoding)
         self.position = nnx.data(_made(self.encoding, rngs) if position is None else position)
 
     def __call__(

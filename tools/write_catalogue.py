@@ -47,7 +47,7 @@ def in_the_suite(row: Entry, tiny: Entry) -> str:
 def checked(name: str) -> tuple[dict[str, str], dict[str, str]]:
     """Measured of the checks that have a column, and all that is excused."""
     reasons = EXCUSED.get(name, {})
-    encoding = from_name(name, **testing.SIZES._asdict())
+    encoding = from_name(name, **testing.SIZES)
     subject = testing.Subject(encoding, REFERENCES.get(name))
     told = {}
     for check in catalogue.CHECKS:

@@ -18,15 +18,8 @@ from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import check_mask, masked_softmax
 from pe_jax.attention.offset_terms import How, Terms
 from pe_jax.attention.operands import Operands, finish, prepare
-from pe_jax.encodings.base import (
-    Context,
-    Params,
-    PositionEncoding,
-    as_array,
-    checked,
-    none,
-    not_an_encoding,
-)
+from pe_jax.encodings.base import Context, Params, PositionEncoding, checked_encoding, none
+from pe_jax.encodings.positions import as_array, checked
 from pe_jax.shapes import Array, Float
 
 
@@ -169,15 +162,13 @@ def completed(
     Raises:
       ValueError: see `attention`.
     """
-    if not isinstance(encoding, PositionEncoding):
-        raise ValueError(not_an_encoding(encoding))
+    checked_encoding(encoding).check_layer()
     context = Context() if context is None else context
     if not isinstance(context, Context):
         raise ValueError(
             f"What an encoding may know of a layer is a Context, got {type(context).__name__}: "
             "context=Context(positions_q, positions_k)."
         )
-    encoding.check_causal()
     for name, x, size in (("x_q", context.x_q, queries), ("x_k", context.x_k, keys)):
         if x is not None and x.shape[1] != size:
             raise ValueError(f"Context.{name} has {x.shape[1]} hidden states for {size} tokens.")

@@ -18,14 +18,8 @@ from jax.typing import DTypeLike
 from pe_jax.attention.attention import attention
 from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import both, check_mask
-from pe_jax.encodings.base import (
-    Context,
-    Params,
-    PositionEncoding,
-    Positions,
-    as_array,
-    checked,
-)
+from pe_jax.encodings.base import Context, Params, PositionEncoding
+from pe_jax.encodings.positions import Positions, as_array, checked
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -76,7 +70,7 @@ def init_cache(
         )
     head = num_heads, head_size
     axes = () if encoding.axes == 1 else (encoding.axes,)
-    hidden = any(part.traits.reads_hidden_states for part in encoding.parts)
+    hidden = encoding.reads_hidden_states
     return Cache(
         jnp.zeros((rows, length, *head), dtype),
         jnp.zeros((rows, length, *head), dtype),

@@ -36,7 +36,7 @@ from pe_jax.attention.offset_terms import (
     term_values,
 )
 from pe_jax.attention.product import product
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array, Float
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from pe_jax.attention.offset_terms import How, Terms, rotation, tables
 from pe_jax.attention.operands import Operands, Term
 from pe_jax.attention.plain import bias
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.positions import Reach
 
 
 class Form(NamedTuple):

@@ -17,11 +17,10 @@ from pe_jax.encodings.base import (
     Context,
     Params,
     PositionEncoding,
-    Positions,
     Projections,
-    none,
+    checked_encoding,
 )
-from pe_jax.encodings.names import from_name
+from pe_jax.encodings.positions import Positions
 from pe_jax.shapes import Array, Bool, Float
 
 Map = Callable[[Array], jax.Array]  # [..., D] -> [..., H, d]
@@ -114,38 +113,20 @@ def head_size(features: int, num_heads: int) -> int:
     return features // num_heads
 
 
-def built(
-    encoding: PositionEncoding | str | None,
-    *,
-    hidden_size: int,
-    head_size: int,
-    num_heads: int,
-    max_length: int | None,
-) -> PositionEncoding:
-    """The encoding that a module was given, or the one that its name stands for.
+def in_attention(encoding: PositionEncoding) -> PositionEncoding:
+    """The parts of an encoding that act in attention.
 
     Raises:
-      ValueError: for a name of an encoding with a table and no `max_length`, or an unknown one.
+      ValueError: for something else than an encoding, or one that a layer cannot take.
     """
-    if not isinstance(encoding, str):
-        return none() if encoding is None else encoding
-    found = from_name(
-        encoding,
-        hidden_size=hidden_size,
-        head_size=head_size,
-        num_heads=num_heads,
-        max_length=max_length or 1,
-    )
-    if max_length is None and found.longest == 1:
-        raise ValueError(f"{encoding} has a table of positions: give max_length, its rows.")
-    return found
-
-
-def in_attention(encoding: PositionEncoding) -> PositionEncoding:
-    """The parts of an encoding that act in attention."""
+    checked_encoding(encoding).check_layer()
     return PositionEncoding(tuple(part for part in encoding.parts if part.in_attention))
 
 
 def at_input(encoding: PositionEncoding) -> PositionEncoding:
-    """The parts of an encoding that act at the input of a model."""
-    return PositionEncoding(tuple(part for part in encoding.parts if part.embed))
+    """The parts of an encoding that act at the input of a model.
+
+    Raises:
+      ValueError: for something else than an encoding.
+    """
+    return PositionEncoding(tuple(part for part in checked_encoding(encoding).parts if part.embed))

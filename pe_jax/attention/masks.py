@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array, Bool, Float, Int
 
 

@@ -27,7 +27,7 @@ from jax.typing import ArrayLike
 from pe_jax.attention.masks import index_offsets
 from pe_jax.attention.operands import Term
 from pe_jax.attention.product import product
-from pe_jax.encodings.base import offsets
+from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float, Int
 

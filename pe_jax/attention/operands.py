@@ -7,16 +7,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from pe_jax.attention.masks import both, reach_mask
-from pe_jax.encodings.base import (
-    Context,
-    Offsets,
-    Params,
-    PositionEncoding,
-    Positions,
-    moved,
-    offsets,
-)
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.base import Context, Offsets, Params, PositionEncoding, moved
+from pe_jax.encodings.positions import Positions, Reach, offsets
 from pe_jax.shapes import Array, Bool, Float
 
 

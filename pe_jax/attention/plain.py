@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from pe_jax.attention.masks import masked_softmax
 from pe_jax.attention.operands import Operands, Term
-from pe_jax.encodings.base import offsets
+from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 
 

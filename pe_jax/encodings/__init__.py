@@ -7,165 +7,129 @@
 32
 """
 
-from pe_jax.encodings.absolute import (
-    PUBLISHED,
-    complex_order,
-    floater,
-    fourier_features,
-    learnable_sinusoidal_absolute,
-    learned_absolute,
-    normalised_index,
-    raw_index,
-    sinusoidal_absolute,
-    sinusoidal_concatenated,
-    tupe,
-)
+# isort: off
 from pe_jax.encodings.base import (
-    Card,
-    Context,
-    Offsets,
-    Params,
-    Part,
-    PositionEncoding,
-    Positions,
-    Projections,
-    Traits,
-    embed,
-    named,
-    none,
-    offsets,
+    BoundPart as BoundPart,
+    Card as Card,
+    Context as Context,
+    Offsets as Offsets,
+    Params as Params,
+    Part as Part,
+    PositionEncoding as PositionEncoding,
+    Projections as Projections,
+    Traits as Traits,
+    cycle as cycle,
+    embed as embed,
+    none as none,
+    own as own,
+    checked_encoding as checked_encoding,
+    parameter_count as parameter_count,
 )
-from pe_jax.encodings.bias import alibi, dynamic_position_bias, fire, kerple, sandwich, t5, tisa
-from pe_jax.encodings.content import cable, cope, fox
-from pe_jax.encodings.huggingface import from_hf
-from pe_jax.encodings.modifiers import cape, causal, interpolated, log_n, randomised, shape, window
-from pe_jax.encodings.names import (
-    ENCODINGS,
-    PAPER,
-    WRAPPERS,
-    Sizes,
-    from_name,
-    split_names,
-    stack_from_name,
-    without_options,
+from pe_jax.encodings.positions import Positions as Positions, Reach as Reach, offsets as offsets
+from pe_jax.encodings.naming import (
+    ENCODINGS as ENCODINGS,
+    WRAPPERS as WRAPPERS,
+    named as named,
+    registered as registered,
+    wrapper as wrapper,
 )
-from pe_jax.encodings.reach import Reach
-from pe_jax.encodings.relative import (
-    deberta,
-    learnable_sinusoidal_relative,
-    learned_relative,
-    nezha,
-    relative_key,
-    relative_key_query,
-    sinusoidal_relative,
-    tener,
-    transformer_xl,
-)
-from pe_jax.encodings.rotary import (
-    convert_layout,
-    mrope,
-    pope,
-    rope,
-    rope_axial,
-    rope_dynamic_ntk,
-    rope_linear,
-    rope_llama3,
-    rope_longrope,
-    rope_mixed,
-    rope_ntk,
-    rope_yarn,
-    rotate_heads,
-    with_factors,
-    xpos,
-)
-from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
-from pe_jax.encodings.stack import Placed, Stack, as_stack, parameter_count
-from pe_jax.encodings.tables import look_up, resize_table
 
-__all__ = [
-    "ENCODINGS",
-    "PAPER",
-    "PUBLISHED",
-    "WRAPPERS",
-    "Card",
-    "Context",
-    "Offsets",
-    "Params",
-    "Part",
-    "Placed",
-    "PositionEncoding",
-    "Positions",
-    "Projections",
-    "Reach",
-    "Sizes",
-    "Stack",
-    "Traits",
-    "alibi",
-    "angles",
-    "as_stack",
-    "cable",
-    "cape",
-    "causal",
-    "complex_order",
-    "convert_layout",
-    "cope",
-    "deberta",
-    "default_frequencies",
-    "dynamic_position_bias",
-    "embed",
-    "fire",
-    "floater",
-    "fourier_features",
-    "fox",
-    "from_hf",
-    "from_name",
-    "interpolated",
-    "kerple",
-    "learnable_sinusoidal_absolute",
-    "learnable_sinusoidal_relative",
-    "learned_absolute",
-    "learned_relative",
-    "log_n",
-    "look_up",
-    "mrope",
-    "named",
-    "nezha",
-    "none",
-    "normalised_index",
-    "offsets",
-    "parameter_count",
-    "pope",
-    "randomised",
-    "raw_index",
-    "relative_key",
-    "relative_key_query",
-    "resize_table",
-    "rope",
-    "rope_axial",
-    "rope_dynamic_ntk",
-    "rope_linear",
-    "rope_llama3",
-    "rope_longrope",
-    "rope_mixed",
-    "rope_ntk",
-    "rope_yarn",
-    "rotate_heads",
-    "rotate_pairs",
-    "sandwich",
-    "shape",
-    "sinusoid",
-    "sinusoidal_absolute",
-    "sinusoidal_concatenated",
-    "sinusoidal_relative",
-    "split_names",
-    "stack_from_name",
-    "t5",
-    "tener",
-    "tisa",
-    "transformer_xl",
-    "tupe",
-    "window",
-    "with_factors",
-    "without_options",
-    "xpos",
-]
+# Every encoding, in the order of the catalogue. A new one is its file and a line here.
+from pe_jax.encodings.absolute.position_vectors import (
+    PUBLISHED as PUBLISHED,
+    learned_absolute as learned_absolute,
+    sinusoidal_absolute as sinusoidal_absolute,
+    learnable_sinusoidal_absolute as learnable_sinusoidal_absolute,
+)
+from pe_jax.encodings.absolute.fourier_features import fourier_features as fourier_features
+from pe_jax.encodings.absolute.floater import floater as floater
+from pe_jax.encodings.absolute.complex_order import complex_order as complex_order
+from pe_jax.encodings.absolute.tupe import tupe as tupe
+from pe_jax.encodings.absolute.counter_examples import (
+    raw_index as raw_index,
+    normalised_index as normalised_index,
+    sinusoidal_concatenated as sinusoidal_concatenated,
+)
+from pe_jax.encodings.relative.offset_vectors import (
+    learned_relative as learned_relative,
+    sinusoidal_relative as sinusoidal_relative,
+    learnable_sinusoidal_relative as learnable_sinusoidal_relative,
+    nezha as nezha,
+)
+from pe_jax.encodings.relative.relative_key import (
+    relative_key as relative_key,
+    relative_key_query as relative_key_query,
+)
+from pe_jax.encodings.relative.transformer_xl import transformer_xl as transformer_xl
+from pe_jax.encodings.relative.tener import tener as tener
+from pe_jax.encodings.relative.deberta import deberta as deberta
+from pe_jax.encodings.bias.alibi import alibi as alibi
+from pe_jax.encodings.bias.t5 import t5 as t5
+from pe_jax.encodings.bias.fire import fire as fire
+from pe_jax.encodings.bias.kerple import kerple as kerple
+from pe_jax.encodings.bias.sandwich import sandwich as sandwich
+from pe_jax.encodings.bias.tisa import tisa as tisa
+from pe_jax.encodings.bias.dynamic_position_bias import (
+    dynamic_position_bias as dynamic_position_bias,
+)
+from pe_jax.encodings.rotary.rope import (
+    convert_layout as convert_layout,
+    rope as rope,
+    rotate_heads as rotate_heads,
+)
+from pe_jax.encodings.rotary.rope_scaling import (
+    rope_linear as rope_linear,
+    rope_ntk as rope_ntk,
+    rope_dynamic_ntk as rope_dynamic_ntk,
+    rope_yarn as rope_yarn,
+    rope_llama3 as rope_llama3,
+    rope_longrope as rope_longrope,
+)
+from pe_jax.encodings.rotary.several_axes import (
+    rope_axial as rope_axial,
+    rope_mixed as rope_mixed,
+    mrope as mrope,
+)
+from pe_jax.encodings.rotary.xpos import xpos as xpos
+from pe_jax.encodings.rotary.pope import pope as pope
+from pe_jax.encodings.content.fox import fox as fox
+from pe_jax.encodings.content.cable import cable as cable
+from pe_jax.encodings.content.cope import cope as cope
+from pe_jax.encodings.modifiers.temperature import log_n as log_n
+from pe_jax.encodings.modifiers.window import causal as causal, window as window
+from pe_jax.encodings.modifiers.randomised import randomised as randomised
+from pe_jax.encodings.modifiers.moved_positions import (
+    cape as cape,
+    interpolated as interpolated,
+    shifted as shifted,
+)
+
+# isort: on
+from pe_jax.encodings.huggingface import from_hf as from_hf
+from pe_jax.encodings.names import (
+    PAPER as PAPER,
+)
+from pe_jax.encodings.names import (
+    from_name as from_name,
+)
+from pe_jax.encodings.names import (
+    split_names as split_names,
+)
+from pe_jax.encodings.names import (
+    without_options as without_options,
+)
+from pe_jax.encodings.rotary.switches import with_factors as with_factors
+from pe_jax.encodings.sinusoid import (
+    angles as angles,
+)
+from pe_jax.encodings.sinusoid import (
+    default_frequencies as default_frequencies,
+)
+from pe_jax.encodings.sinusoid import (
+    rotate_pairs as rotate_pairs,
+)
+from pe_jax.encodings.sinusoid import (
+    sinusoid as sinusoid,
+)
+from pe_jax.encodings.tables import look_up as look_up
+from pe_jax.encodings.tables import resize_table as resize_table

@@ -22,24 +22,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, ParamSpec
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.positions import Positions, Reach, as_array, checked
 from pe_jax.shapes import Array, Real
 
 Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
-
-# `range(start, stop)`: consecutive positions, the same in every row, known while compiling. That is
-# what the fast forms need. Anything else is an array `[L]` or `[B, L]`, integer or real, or
-# `[..., L, A]` for an encoding of A axes.
-Positions = range | Array
 
 
 class Projections(NamedTuple):
@@ -240,10 +232,18 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PositionEncoding:
-    """A position encoding: one part or several that act together; no part at all is `none`.
+    """A position encoding of a model: one part or several that act together, the same in all layers
+    or, by `cycle` and `own`, others in each layer. No part at all is `none`.
 
     Embeddings and maps follow one another, terms add up, factors multiply, every reach holds. Join
     encodings with `+`.
+
+    Attributes:
+      parts: they embed the input once and act in every layer, their parameters shared by all.
+      layers: what the layers have in addition, in turn: layer i takes `layers[i % len(layers)]`.
+        One of these that embeds does so at the input of each layer that takes it.
+      per_layer: every layer has parameters of its own for `layers`; else the layers that take the
+        same encoding share them.
 
     Example:
       >>> from pe_jax import encodings
@@ -253,36 +253,83 @@ class PositionEncoding:
     """
 
     parts: tuple[Part, ...] = ()
+    layers: tuple[PositionEncoding, ...] = ()
+    per_layer: bool = False
 
     def __post_init__(self) -> None:
-        keys = [part.key for part in self.parts]
-        if not all(keys):
-            raise ValueError("A part of an encoding has no name: Part(name=...).")
-        if len(set(keys)) < len(keys):
-            raise ValueError(
-                f"{self.name} joins encodings of one family, whose parameters would collide: each "
-                "may occur once, give each a family of its own (Part.family)."
-            )
+        if any(layer.layers for layer in self.layers):
+            raise ValueError(f"{self.name}: 'cycle' and 'own' cannot be inside each other.")
+        for extra in [layer.parts for layer in self.layers] or [()]:
+            keys = [part.key for part in self.parts + extra]
+            if not all(keys):
+                raise ValueError("A part of an encoding has no name: Part(name=...).")
+            if len(set(keys)) < len(keys):
+                raise ValueError(
+                    f"{self.name} joins encodings of one family, whose parameters would collide: "
+                    "each may occur once, give each a family of its own (Part.family)."
+                )
 
     @property
     def name(self) -> str:
         """As a config writes it; parses back to the same encoding."""
-        return "+".join(part.name for part in self.parts) or "none"
+        names = [part.name for part in self.parts]
+        if self.layers:
+            layers = ", ".join(layer.name for layer in self.layers)
+            names.append(f"{'own' if self.per_layer else 'cycle'}({layers})")
+        return "+".join(names) or "none"
 
     def __add__(self, other: PositionEncoding) -> PositionEncoding:
         if not isinstance(other, PositionEncoding):
             return NotImplemented
-        return PositionEncoding(self.parts + other.parts)
+        if self.layers and other.layers:
+            raise ValueError(f"{self.name}+{other.name} has more than one 'cycle' or 'own'.")
+        layered = self if self.layers else other
+        return PositionEncoding(self.parts + other.parts, layered.layers, layered.per_layer)
 
-    def init(self, rng: jax.Array) -> Params:
-        """Parameters nested by name, `{part.key: params of that part}`, with no entry for a part
-        that learns nothing."""
-        rngs = jax.random.split(rng, len(self.parts)) if len(self.parts) > 1 else [rng]
-        params = {part.key: part.init(rng) for part, rng in zip(self.parts, rngs)}
+    def map_parts(self, function: Callable[[Part], Part]) -> PositionEncoding:
+        """The encoding with another part in the place of each."""
+        layers = tuple(layer.map_parts(function) for layer in self.layers)
+        return PositionEncoding(tuple(map(function, self.parts)), layers, self.per_layer)
+
+    def layer(self, index: int) -> PositionEncoding:
+        """What acts in a layer; the encoding itself unless layers differ."""
+        return PositionEncoding(self.parts + self.at_layer(index).parts) if self.layers else self
+
+    def at_layer(self, index: int) -> PositionEncoding:
+        """What a layer has in addition to `parts`; its `embed` acts at the input of the layer."""
+        return self.layers[index % len(self.layers)] if self.layers else PositionEncoding()
+
+    # --- parameters ---
+
+    def init(self, rng: jax.Array, num_layers: int | None = None) -> Params:
+        """Draw parameters, nested by name: `{part.key: params of that part}`, those of `layers`
+        under `cycle_0` and so on or, with `per_layer`, `layer_0` and so on. There is no entry for
+        what learns nothing.
+
+        Raises:
+          ValueError: if layers differ and `num_layers` is missing.
+        """
+        if not self.layers:
+            rngs = jax.random.split(rng, len(self.parts)) if len(self.parts) > 1 else [rng]
+            params = {part.key: part.init(rng) for part, rng in zip(self.parts, rngs)}
+        elif num_layers is None:
+            raise ValueError(f"Layers of {self.name} differ: give init(rng, num_layers).")
+        else:
+            layers = {self._entry(i): self.at_layer(i) for i in range(num_layers)}
+            for_parts, *rngs = jax.random.split(rng, 1 + len(layers))
+            params = PositionEncoding(self.parts).init(for_parts)
+            params |= {name: layers[name].init(rng) for name, rng in zip(layers, rngs)}
         return {name: value for name, value in params.items() if value}
 
+    def layer_params(self, params: Params, index: int) -> Params:
+        """The parameters of `layer(index)` within those of the whole encoding."""
+        if not self.layers:
+            return params
+        shared = {part.key: params[part.key] for part in self.parts if part.key in params}
+        return {**shared, **params.get(self._entry(index), {})}
+
     def split(self, params: Params | None) -> list[tuple[Part, Params]]:
-        """The parts, each with its own parameters.
+        """`parts`, each with its own parameters.
 
         Raises:
           ValueError: if parameters of a part are missing.
@@ -296,8 +343,8 @@ class PositionEncoding:
         split = [(part, params.get(part.key, {})) for part in self.parts]
         missing = [
             f"{part.key}/{name}" if part.key in params else part.key
-            for part, own in split
-            for name in sorted(_learned(part.init) - set(own))
+            for part, part_params in split
+            for name in sorted(_learned(part.init) - set(part_params))
         ]
         if missing:
             raise ValueError(
@@ -306,79 +353,126 @@ class PositionEncoding:
             )
         return split
 
+    def bind(self, params: Params) -> list[BoundPart]:
+        """All parts with their parameters; those that layers share occur once."""
+        bound = [BoundPart(part.key, part, values) for part, values in self.split(params)]
+        entries = self._entries(params) if self.per_layer else {}
+        for i, layer in enumerate(() if entries else self.layers):
+            entries.setdefault(self._entry(i), layer)
+        for name, layer in entries.items():
+            for part, values in layer.split(params.get(name, {})):
+                bound.append(BoundPart(f"{name}/{part.key}", part, values))
+        return bound
+
+    def resize(self, params: Params, length: int, method: str) -> Params:
+        """Parameters for another number of positions, see `resize_table`."""
+
+        def resized(part: Part, params: Params) -> Params:
+            return part.traits.resize(params, length, method) if part.traits.resize else params
+
+        return self._map_params(resized, params)
+
+    def frequency_mask(self, params: Params) -> Params:
+        """A tree like `params`: True for parameters that are frequencies."""
+
+        def mask(part: Part, params: Params) -> Params:
+            names = part.traits.frequency_params
+            return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in names, params)
+
+        return self._map_params(mask, params)
+
+    def _map_params(self, function: Callable[[Part, Params], Params], params: Params) -> Params:
+        mapped = {part.key: function(part, values) for part, values in self.split(params) if values}
+        for name, layer in self._entries(params).items():
+            mapped[name] = layer._map_params(function, params[name])
+        return mapped
+
+    def _entry(self, index: int) -> str:
+        """The key of a layer's parameters; equal encodings share an entry."""
+        if self.per_layer:
+            return f"layer_{index}"
+        names = [layer.name for layer in self.layers]
+        return f"cycle_{names.index(self.at_layer(index).name)}"
+
+    def _entries(self, params: Params) -> dict[str, PositionEncoding]:
+        """The entries of layers in `params`, in order, each with the encoding that reads it."""
+        names = params.keys() - {part.key for part in self.parts}
+        numbers = sorted((int(name.rpartition("_")[2]), name) for name in names)
+        return {name: self.at_layer(number) for number, name in numbers}
+
+    # --- traits ---
+
+    @property
+    def all_parts(self) -> tuple[Part, ...]:
+        """`parts`, and those of all layers."""
+        return self.parts + tuple(part for layer in self.layers for part in layer.parts)
+
     @property
     def longest(self) -> int | None:
-        """The number of positions, where a part has a limit."""
-        return least_longest(self.parts)
+        """The number of positions that all parts have; None without a limit."""
+        limits = [part.traits.longest for part in self.all_parts]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def axes(self) -> int:
-        """A, of the positions that it takes; 1 where it takes none.
+        """A, of the positions that all parts take; 1 without a part.
 
         Raises:
           ValueError: if parts take positions of different numbers of axes.
         """
-        return common_axes(self.parts, self.name)
+        axes = {part.traits.axes for part in self.all_parts} or {1}
+        if len(axes) > 1:
+            raise ValueError(f"The parts of {self.name} take positions of {sorted(axes)} axes.")
+        return axes.pop()
+
+    @property
+    def reads_hidden_states(self) -> bool:
+        """True if attention needs the hidden states of keys."""
+        return any(part.traits.reads_hidden_states for part in self.all_parts)
 
     @property
     def reach(self) -> Reach:
-        """What every part allows a query to attend to."""
+        """How far every part allows a query to attend."""
         limits = [part.offsets.reach for part in self.parts if part.offsets and part.offsets.reach]
         return functools.reduce(Reach.within, limits, Reach())
 
     @property
     def is_causal(self) -> bool:
-        """Whether no query attends to keys to its right."""
+        """True if no query attends to keys to its right."""
         return self.reach.right == 0
 
-    def check_causal(self) -> None:
-        """Raises:
-        ValueError: if a part is for causal attention only, and this is not causal.
+    def check_layer(self) -> None:
+        """Check that attention of one layer can take this encoding.
+
+        Raises:
+          ValueError: if layers differ, or a part is for causal attention only and this is not
+            causal.
         """
-        if self.is_causal:
-            return
+        if self.layers:
+            raise ValueError(
+                f"The layers of {self.name} differ: attention takes encoding.layer(i), with "
+                "encoding.layer_params(params, i)."
+            )
         for part in self.parts:
-            if part.traits.causal_only:
+            if part.traits.causal_only and not self.is_causal:
                 raise ValueError(
                     f"{part.name} is for causal attention: {part.traits.causal_only}. Join it with "
                     f"causal: {self.name + '+causal'!r}."
                 )
 
-    def resize(self, params: Params, length: int, method: str) -> Params:
-        """Parameters for another number of positions, see `resize_table`."""
-        changed = {
-            part.key: part.traits.resize(own, length, method)
-            for part, own in self.split(params)
-            if part.traits.resize and own
-        }
-        return {**params, **changed}
 
+class BoundPart(NamedTuple):
+    """A part with its parameters, by the name of its place: `rope`, or `cycle_1/rope` in some
+    layers."""
 
-def not_an_encoding(given: object) -> str:
-    """The message for something else than a `PositionEncoding`."""
-    return (
-        f"This takes a PositionEncoding, got {type(given).__name__}: a name becomes one with "
-        "encodings.from_name, a layer of a Stack with Stack.at_layer."
-    )
+    name: str
+    part: Part
+    params: Params
 
-
-def common_axes(parts: Sequence[Part], name: str) -> int:
-    """A, of the positions that all parts of the encoding called `name` take; 1 without a part.
-
-    Raises:
-      ValueError: if they take positions of different numbers of axes.
-    """
-    axes = {part.traits.axes for part in parts} or {1}
-    if len(axes) > 1:
-        raise ValueError(f"The parts of {name} take positions of {sorted(axes)} axes.")
-    return axes.pop()
-
-
-def least_longest(parts: Sequence[Part]) -> int | None:
-    """The number of positions that all parts have; None where none has a limit."""
-    return min(
-        (part.traits.longest for part in parts if part.traits.longest is not None), default=None
-    )
+    @property
+    def card(self) -> Card:
+        """How it is measured; an empty card if the part has none."""
+        return self.part.card or Card()
 
 
 @functools.lru_cache(maxsize=512)
@@ -387,66 +481,47 @@ def _learned(init: Callable[[jax.Array], Params]) -> frozenset[str]:
     return frozenset(jax.eval_shape(init, jax.random.key(0)))
 
 
-_Arguments = ParamSpec("_Arguments")
-
-
-def named(make: Callable[_Arguments, Part]) -> Callable[_Arguments, PositionEncoding]:
-    """Turn a function that makes a part into one that makes an encoding, named after it.
-
-    All arguments are keyword-only: sizes of the model (`SIZES`), then options. The name is what a
-    config writes: the function's own, with the options that differ from their defaults.
-    """
-    defaults = options_of(make)
-
-    @functools.wraps(make)
-    def build(*args: _Arguments.args, **arguments: _Arguments.kwargs) -> PositionEncoding:
-        part = make(*args, **arguments)
-        name = call_text(make.__name__, changed(arguments, defaults))
-        return PositionEncoding((part._replace(name=name, family=part.family or make.__name__),))
-
-    return build
-
-
-# The sizes of a model, which every encoding calls by the same names.
-SIZES = ("hidden_size", "head_size", "num_heads", "max_length")
-REQUIRED = inspect.Parameter.empty  # The default of an option that has none.
-
-
-def options_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a function that makes an encoding, with their defaults: its keyword-only
-    parameters without the sizes."""
-    return {
-        name: parameter.default
-        for name, parameter in inspect.signature(make).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in SIZES
-    }
-
-
-def changed(options: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """The options that differ from their defaults, in the order of the latter; a required one, with
-    the default `REQUIRED`, always does."""
-    return {
-        name: options[name]
-        for name, default in defaults.items()
-        if name in options and options[name] != default
-    }
-
-
-def call_text(name: str, options: dict[str, Any]) -> str:
-    """`name(option=value, ...)` as a config writes it; whole floats without their point."""
-
-    def text(value: Any) -> str:
-        if isinstance(value, tuple):
-            return f"({', '.join(map(text, value))}{',' if len(value) == 1 else ''})"
-        return repr(value).removesuffix(".0") if isinstance(value, float) else repr(value)
-
-    inside = ", ".join(f"{option}={text(value)}" for option, value in options.items())
-    return f"{name}({inside})" if inside else name
-
-
 def none() -> PositionEncoding:
     """No position information at all: the bag-of-words baseline (paper, tables 2 and 3)."""
     return PositionEncoding()
+
+
+def cycle(*layers: PositionEncoding) -> PositionEncoding:
+    """Let the layers of a model take encodings in turn; those that take the same one share its
+    parameters.
+
+    Example:
+      >>> from pe_jax import encodings
+      >>> near, far = (encodings.rope(head_size=64, base=base) for base in (10_000.0, 160_000.0))
+      >>> modern = encodings.cycle(far, near + encodings.window(reach=64), near)
+    """
+    return PositionEncoding(layers=tuple(map(checked_encoding, layers)))
+
+
+def own(*layers: PositionEncoding) -> PositionEncoding:
+    """As `cycle`, with parameters of its own for every layer."""
+    return PositionEncoding(layers=tuple(map(checked_encoding, layers)), per_layer=True)
+
+
+def parameter_count(encoding: PositionEncoding, num_layers: int = 1) -> int:
+    """Count the numbers that `encoding` learns in a model of `num_layers`; nothing is computed."""
+    checked_encoding(encoding)
+    params = jax.eval_shape(lambda rng: encoding.init(rng, num_layers), jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def checked_encoding(encoding: PositionEncoding) -> PositionEncoding:
+    """`encoding` itself.
+
+    Raises:
+      ValueError: if it is not a `PositionEncoding`.
+    """
+    if not isinstance(encoding, PositionEncoding):
+        raise ValueError(
+            f"encoding must be a PositionEncoding, got {type(encoding).__name__}. "
+            "encodings.from_name makes one from a name."
+        )
+    return encoding
 
 
 def embed(
@@ -477,9 +552,7 @@ def embed(
       >>> encodings.embed(absolute, {}, jnp.zeros((1, 1, 4))).tolist()  # sin 0, cos 0, ...
       [[[0.0, 1.0, 0.0, 1.0]]]
     """
-    if not isinstance(encoding, PositionEncoding):
-        raise ValueError(not_an_encoding(encoding))
-    if not any(part.embed for part in encoding.parts):
+    if not any(part.embed for part in checked_encoding(encoding).parts):
         return x
     positions = checked(positions, x.shape[1], encoding.axes, "x")
     context = Context(positions, positions, tokens=tokens, rng=rng)
@@ -501,58 +574,3 @@ def moved(part: Part, context: Context, batch_size: int) -> Context:
     if moved_q is q and moved_k is k:
         return context
     return context._replace(positions_q=moved_q, positions_k=moved_k)
-
-
-def checked(positions: Positions | None, size: int, axes: int, of: str) -> Positions:
-    """Positions of `size` tokens, by default from 0.
-
-    Raises:
-      ValueError: for another number of positions, or one that is not of `axes` axes.
-    """
-    if positions is None:
-        if axes > 1:
-            raise ValueError(f"Positions of {axes} axes have no default: give [L, {axes}].")
-        return range(size)
-    if isinstance(positions, range):
-        if positions.step != 1 or axes > 1:
-            raise ValueError(
-                f"A range stands for consecutive positions of one axis, got {positions} for "
-                f"{axes}: give an array."
-            )
-    else:
-        positions = positions if isinstance(positions, jax.Array) else np.asarray(positions)
-        shape, own = np.shape(positions), 1 if axes == 1 else 2
-        if not own <= len(shape) <= own + 1 or (axes > 1 and shape[-1] != axes):
-            last = "" if axes == 1 else f", {axes}"
-            raise ValueError(f"Positions are [L{last}] or [B, L{last}], got {list(shape)}.")
-    if length(positions, axes) != size:
-        raise ValueError(
-            f"There are {length(positions, axes)} positions for {size} tokens of {of}: one each."
-        )
-    return positions
-
-
-def length(positions: Positions, axes: int = 1) -> int:
-    """L of positions of so many axes."""
-    if isinstance(positions, range):
-        return len(positions)
-    return np.shape(positions)[-1 if axes == 1 else -2]
-
-
-def span(positions_q: Array, positions_k: Array) -> Array:
-    """Largest position + 1, `[]`, or `[B]` for rows with positions of their own."""
-    return jnp.maximum(positions_q.max(-1), positions_k.max(-1)) + 1
-
-
-def as_array(positions: Positions | None) -> Array:
-    """Positions as an array; a range as NumPy, so that it stays known while compiling."""
-    assert positions is not None, "Context has no positions."
-    return np.arange(positions.start, positions.stop) if isinstance(positions, range) else positions
-
-
-def offsets(positions_q: Positions, positions_k: Positions) -> Real[Array, "*B Lq Lk"]:
-    """Signed offsets j - i, positive where the key is to the right of the query."""
-    q, k = as_array(positions_q), as_array(positions_k)
-    if isinstance(q, np.ndarray) and isinstance(k, np.ndarray):
-        return k[..., None, :] - q[..., :, None]
-    return jnp.asarray(k)[..., None, :] - jnp.asarray(q)[..., :, None]

@@ -7,14 +7,14 @@ What the code of a model does beyond its config is not seen here: that it rotate
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
-from pe_jax.encodings.base import REQUIRED, PositionEncoding, none, options_of
+from pe_jax.encodings.base import PositionEncoding, cycle, none
 from pe_jax.encodings.modifiers.window import window
+from pe_jax.encodings.naming import REQUIRED, options_of
 from pe_jax.encodings.rotary import rope_scaling
 from pe_jax.encodings.rotary.rope import Layout, rope
 from pe_jax.encodings.rotary.several_axes import mrope
-from pe_jax.encodings.stack import Stack
 from pe_jax.errors import did_you_mean
 
 Config = Mapping[str, Any]
@@ -146,17 +146,9 @@ _NOT_READ = (
 )
 
 
-@overload
-def from_hf(config: Config, *, layer_type: str, layout: Layout = ...) -> PositionEncoding: ...
-
-
-@overload
-def from_hf(config: Config, *, layout: Layout = ...) -> PositionEncoding | Stack: ...
-
-
 def from_hf(
     config: Config, *, layer_type: str | None = None, layout: Layout = "half"
-) -> PositionEncoding | Stack:
+) -> PositionEncoding:
     """The rotary encoding, with its windows, that a config of transformers describes.
 
     Reads version 4's `rope_theta` and `rope_scaling`, and version 5's `rope_parameters`, flat or by
@@ -178,7 +170,7 @@ def from_hf(
       layout: of the model's weights, which no config tells: nearly all models have `"half"`.
 
     Returns:
-      One encoding, or a stack where layers differ: the shortest cycle that gives all of them.
+      The encoding; if layers differ, the shortest `cycle` that gives all of them.
 
     Raises:
       ValueError: for rope settings with an unknown type, key or layer type, and where a setting is
@@ -193,20 +185,20 @@ def from_hf(
     if layer_type is not None:
         return _of_layer(config, _known_layer(layer_type), True, layout)
     kinds = list(map(_known_layer, _layer_types(config)))
-    rotates = [bool(one) for one in config.get("no_rope_layers") or [True] * len(kinds)]
+    rotates = list(map(bool, config.get("no_rope_layers") or [True] * len(kinds)))
     if len(kinds) == 1:
         kinds *= len(rotates)
     if len(rotates) != len(kinds):
         raise ValueError(f"no_rope_layers has {len(rotates)} entries for {len(kinds)} layers.")
     layers = list(zip(kinds, rotates))
-    built = {one: _of_layer(config, *one, layout) for one in dict.fromkeys(layers)}
-    cycle = next(
+    built = {layer: _of_layer(config, *layer, layout) for layer in dict.fromkeys(layers)}
+    turn = next(
         layers[:n] for n in range(1, len(layers) + 1)
-        if all(one == layers[i % n] for i, one in enumerate(layers))
+        if all(layer == layers[i % n] for i, layer in enumerate(layers))
     )  # fmt: skip
-    if len({one.name for one in built.values()}) == 1:
+    if len({encoding.name for encoding in built.values()}) == 1:
         return built[layers[0]]
-    return Stack(layers=tuple(built[one] for one in cycle))
+    return cycle(*(built[layer] for layer in turn))
 
 
 def _layer_types(config: Config) -> list[str]:

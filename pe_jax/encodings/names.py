@@ -1,4 +1,4 @@
-"""The names that configs use, and what each stands for.
+"""Names of encodings, as configs and command lines write them.
 
 A name is an expression: encodings joined by `+`, each with options where they differ from the
 defaults, `rope(base=160000)+alibi`. `cycle(a, b)` lets the layers take a and b in turn, `own(a)`
@@ -13,82 +13,12 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from pe_jax.encodings import absolute, base, bias, content, modifiers, relative, rotary
-from pe_jax.encodings.base import REQUIRED, PositionEncoding, options_of
-from pe_jax.encodings.stack import Stack, as_stack
+from pe_jax.encodings.base import PositionEncoding, cycle, own
+from pe_jax.encodings.naming import ENCODINGS, REQUIRED, SIZES, WRAPPERS, options_of
 from pe_jax.errors import did_you_mean
-
-
-class Sizes(NamedTuple):
-    """The sizes of the model that an encoding is built for, as the functions below name them."""
-
-    hidden_size: int
-    head_size: int
-    num_heads: int
-    max_length: int
-
-
-def _by_name(*makers: Callable[..., PositionEncoding]) -> dict[str, Callable[..., Any]]:
-    return {make.__name__: make for make in makers}
-
-
-# Every encoding. A new one is a new line here: its arguments are sizes, then the options that a
-# name may give.
-ENCODINGS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
-    base.none,
-    absolute.learned_absolute,
-    absolute.sinusoidal_absolute,
-    absolute.learnable_sinusoidal_absolute,
-    absolute.fourier_features,
-    absolute.floater,
-    absolute.complex_order,
-    absolute.tupe,
-    absolute.raw_index,
-    absolute.normalised_index,
-    absolute.sinusoidal_concatenated,
-    relative.learned_relative,
-    relative.sinusoidal_relative,
-    relative.learnable_sinusoidal_relative,
-    relative.nezha,
-    relative.relative_key,
-    relative.relative_key_query,
-    relative.transformer_xl,
-    relative.tener,
-    relative.deberta,
-    bias.alibi,
-    bias.t5,
-    bias.fire,
-    bias.kerple,
-    bias.sandwich,
-    bias.tisa,
-    bias.dynamic_position_bias,
-    rotary.rope,
-    rotary.rope_linear,
-    rotary.rope_ntk,
-    rotary.rope_dynamic_ntk,
-    rotary.rope_yarn,
-    rotary.rope_llama3,
-    rotary.rope_longrope,
-    rotary.rope_axial,
-    rotary.rope_mixed,
-    rotary.mrope,
-    rotary.xpos,
-    rotary.pope,
-    content.fox,
-    content.cable,
-    content.cope,
-    modifiers.log_n,
-    modifiers.window,
-    modifiers.causal,
-)
-
-# Those that change another: `name(encoding, option=...)`.
-WRAPPERS: Mapping[str, Callable[..., PositionEncoding]] = _by_name(
-    modifiers.randomised, modifiers.shape, modifiers.cape, modifiers.interpolated
-)
 
 _PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
 _PAPERS_ABSOLUTE = ("learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute")
@@ -104,12 +34,17 @@ PAPER: tuple[str, ...] = (
         for right in _PAPERS_RELATIVE
     ),
 )
+_LAYERED = {"cycle": cycle, "own": own}
+_FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."
 
 
+@functools.lru_cache(maxsize=512)
 def from_name(
     name: str, *, hidden_size: int, head_size: int, num_heads: int, max_length: int
 ) -> PositionEncoding:
-    """The encoding that `name` stands for, such as `"learned_absolute+rope(base=500)"`.
+    """Build the encoding that `name` stands for, such as `"learned_absolute+rope(base=500)"`.
+
+    Equal arguments give the same object, so that programs compiled for it are found again.
 
     Args:
       hidden_size: D, the dimension of absolute position vectors.
@@ -118,9 +53,8 @@ def from_name(
       max_length: rows of a learned absolute table.
 
     Raises:
-      ValueError: for a name, or an option, that is not known (the message lists the near ones), an
-        option's value of the wrong type, a family used twice, or encodings that differ from layer
-        to layer (see `stack_from_name`).
+      ValueError: for a name, or an option, that is not known (the message suggests close matches),
+        an option's value of the wrong type, or a family used twice.
 
     Example:
       >>> from pe_jax import encodings
@@ -130,41 +64,16 @@ def from_name(
       >>> encoding.name, encodings.parameter_count(encoding)
       ('learned_absolute+rope', 131072)
     """
-    stack = stack_from_name(name, Sizes(hidden_size, head_size, num_heads, max_length))
-    if stack.layers:
-        raise ValueError(
-            f"{name!r} differs from layer to layer: for a model, take encodings.stack_from_name."
-        )
-    return stack.common
-
-
-def stack_from_name(name: str, sizes: Sizes) -> Stack:
-    """As `from_name`, for a whole model: the name may have one `cycle(...)` or `own(...)`.
-
-    The same name and sizes give the same object, which is immutable: what is compiled for it is
-    found again.
-    """
-    return _built(name, sizes)
-
-
-@functools.lru_cache(maxsize=512)
-def _built(name: str, sizes: Sizes) -> Stack:
-    return as_stack(_Reader(name, sizes).read(_parsed(name)))
-
-
-def _parsed(name: str) -> ast.expr:
-    try:
-        return ast.parse(name.strip(), mode="eval").body
-    except SyntaxError:
-        raise ValueError(f"Cannot read the position encoding {name!r}: {_FORM}") from None
+    sizes = dict(zip(SIZES, (hidden_size, head_size, num_heads, max_length)))
+    return _Reader(name, sizes).read(_parsed(name))
 
 
 def for_text() -> list[str]:
-    """A name of each encoding of tokens in a row that requires no option: its own, or
-    `name+causal`. Encodings of positions of several axes are left out."""
-    sizes = Sizes(hidden_size=8, head_size=4, num_heads=2, max_length=8)
+    """Names of all encodings of tokens in a row that require no option, joined with `causal` if
+    they need it. Encodings of positions of several axes are left out."""
+    sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
     plain = [name for name, make in ENCODINGS.items() if REQUIRED not in options_of(make).values()]
-    built = {name: from_name(name, **sizes._asdict()) for name in plain}
+    built = {name: from_name(name, **sizes) for name in plain}
     return [
         f"{name}+causal" if any(part.traits.causal_only for part in encoding.parts) else name
         for name, encoding in built.items()
@@ -173,7 +82,7 @@ def for_text() -> list[str]:
 
 
 def split_names(text: str) -> list[str]:
-    """Names joined by commas, which may be inside parentheses as well."""
+    """Split names joined by commas, which may be inside parentheses as well."""
     names, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -196,54 +105,51 @@ def without_options(name: str) -> str:
 
 class _WithoutOptions(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        arguments = [self.visit(one) for one in node.args]
+        arguments = [self.visit(argument) for argument in node.args]
         return ast.Call(node.func, arguments, []) if arguments else node.func
 
 
-_FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."
+def _parsed(name: str) -> ast.expr:
+    try:
+        return ast.parse(name.strip(), mode="eval").body
+    except SyntaxError:
+        raise ValueError(f"Cannot read the position encoding {name!r}: {_FORM}") from None
 
 
 class _Reader(NamedTuple):
-    """Reads one name."""
+    """Reads one name for a model of some sizes."""
 
     text: str
-    sizes: Sizes
+    sizes: dict[str, int]
 
-    def read(self, node: ast.expr) -> PositionEncoding | Stack:
+    def read(self, node: ast.expr) -> PositionEncoding:
         match node:
             case ast.BinOp(left, ast.Add(), right):
-                return self._joined(self.read(left), self.read(right))
+                both = self.read(left), self.read(right)
+                if all(encoding.layers for encoding in both):
+                    raise self._error("it has more than one 'cycle' or 'own'")
+                return both[0] + both[1]
             case ast.Name(name):
-                return self._made(name, [], [])
+                return self._call(name, [], [])
             case ast.Call(ast.Name(name), arguments, keywords):
-                return self._made(name, arguments, keywords)
+                return self._call(name, arguments, keywords)
         raise self._error(f"{ast.unparse(node)!r} is no encoding")
 
-    def _joined(
-        self, left: PositionEncoding | Stack, right: PositionEncoding | Stack
-    ) -> PositionEncoding | Stack:
-        if isinstance(left, PositionEncoding) and isinstance(right, PositionEncoding):
-            return left + right
-        one, other = as_stack(left), as_stack(right)
-        if one.layers and other.layers:
-            raise self._error("it has more than one 'cycle' or 'own'")
-        layers = one if one.layers else other
-        return Stack(one.common + other.common, layers.layers, layers.own)
-
-    def _made(
+    def _call(
         self, name: str, arguments: list[ast.expr], keywords: list[ast.keyword]
-    ) -> PositionEncoding | Stack:
-        if name in ("cycle", "own"):
+    ) -> PositionEncoding:
+        if name in _LAYERED:
             if keywords or not arguments:
                 raise self._error(f"{name!r} takes encodings, at least one, and no options")
-            return Stack(layers=tuple(map(self._plain, arguments)), own=name == "own")
+            return _LAYERED[name](*map(self._read_inside, arguments))
         if name in WRAPPERS:
             if len(arguments) != 1:
                 raise self._error(f"{name!r} takes one encoding, as in '{name}(rope)'")
             make = WRAPPERS[name]
-            return make(self._plain(arguments[0]), **self._options(name, make, keywords))
+            options = self._options(name, make, keywords)
+            return make(self._read_inside(arguments[0]), **options)
         if name not in ENCODINGS:
-            known = [*ENCODINGS, *WRAPPERS, "cycle", "own"]
+            known = [*ENCODINGS, *WRAPPERS, *_LAYERED]
             raise self._error(
                 f"{name!r} is not known.{did_you_mean(name, known)} Known: {', '.join(known)}"
             )
@@ -251,28 +157,27 @@ class _Reader(NamedTuple):
             raise self._error(f"the options of {name!r} need their names")
         make = ENCODINGS[name]
         used = inspect.signature(make).parameters
-        sizes = {size: value for size, value in self.sizes._asdict().items() if size in used}
+        sizes = {size: value for size, value in self.sizes.items() if size in used}
         return make(**sizes, **self._options(name, make, keywords))
 
-    def _plain(self, node: ast.expr) -> PositionEncoding:
+    def _read_inside(self, node: ast.expr) -> PositionEncoding:
         encoding = self.read(node)
-        if isinstance(encoding, Stack):
+        if encoding.layers:
             raise self._error("'cycle' and 'own' cannot be inside another encoding")
         return encoding
 
     def _options(
-        self, name: str, make: Callable[..., Any], keywords: list[ast.keyword]
+        self, name: str, make: Callable[..., PositionEncoding], keywords: list[ast.keyword]
     ) -> dict[str, Any]:
-        types_of = typing.get_type_hints(make)
+        option_types = typing.get_type_hints(make)
         defaults = options_of(make)
-        known = list(defaults)
         options: dict[str, Any] = {}
         for keyword in keywords:
-            option = keyword.arg
-            if option not in known:
+            option = str(keyword.arg)
+            if option not in defaults:
                 raise self._error(
-                    f"{name!r} has no option {option!r}.{did_you_mean(str(option), known)} "
-                    f"It has: {', '.join(known) or 'none'}"
+                    f"{name!r} has no option {option!r}.{did_you_mean(option, defaults)} "
+                    f"It has: {', '.join(defaults) or 'none'}"
                 )
             if option in options:
                 raise self._error(f"the option {option!r} is given twice")
@@ -280,36 +185,37 @@ class _Reader(NamedTuple):
                 value = ast.literal_eval(keyword.value)
             except ValueError:
                 raise self._error(f"the value of {option!r} is no number, word or tuple") from None
-            options[option] = self._typed(option, value, types_of[option])
-        needed = [one for one in known if defaults[one] is REQUIRED]
-        if missing := [one for one in needed if one not in options]:
+            options[option] = self._convert(option, value, option_types[option])
+        required = [option for option, default in defaults.items() if default is REQUIRED]
+        if missing := [option for option in required if option not in options]:
             raise self._error(f"{name!r} needs the option {' and '.join(map(repr, missing))}")
         return options
 
-    def _typed(self, option: str, value: Any, wanted: Any) -> Any:
-        for one in typing.get_args(wanted) if isinstance(wanted, types.UnionType) else [wanted]:
-            if (fitting := _fit(value, one)) is not _UNFIT:
-                return fitting
-        told = getattr(wanted, "__name__", str(wanted).replace("typing.", ""))
-        raise self._error(f"the option {option!r} takes {told}, got {value!r}")
+    def _convert(self, option: str, value: Any, kind: Any) -> Any:
+        for choice in typing.get_args(kind) if isinstance(kind, types.UnionType) else [kind]:
+            if (converted := _convert(value, choice)) is not _UNFIT:
+                return converted
+        kind_name = getattr(kind, "__name__", str(kind).replace("typing.", ""))
+        raise self._error(f"the option {option!r} takes {kind_name}, got {value!r}")
 
-    def _error(self, what: str) -> ValueError:
-        of = f" (in {self.text!r})"
-        return ValueError(f"Unknown position encoding: {what}{of}. {_FORM.capitalize()}")
+    def _error(self, problem: str) -> ValueError:
+        return ValueError(
+            f"Unknown position encoding: {problem} (in {self.text!r}). {_FORM.capitalize()}"
+        )
 
 
 _UNFIT = object()
 
 
-def _fit(value: Any, wanted: Any) -> Any:
-    """`value` as `wanted`, a type or a Literal, or `_UNFIT`. A whole number is a float as well; a
-    truth value is no number, and 1e999 is no float."""
-    if typing.get_origin(wanted) is Literal:
-        return value if value in typing.get_args(wanted) else _UNFIT
-    if typing.get_origin(wanted) is tuple:
-        of = typing.get_args(wanted)[0]
-        each = [_fit(one, of) for one in value] if isinstance(value, tuple) else [_UNFIT]
-        return _UNFIT if any(one is _UNFIT for one in each) else tuple(each)
-    if wanted is float and type(value) in (int, float):
+def _convert(value: Any, kind: Any) -> Any:
+    """`value` as a type or Literal, or `_UNFIT`. A whole number is a float as well; a truth value
+    is no number, and 1e999 is no float."""
+    if typing.get_origin(kind) is Literal:
+        return value if value in typing.get_args(kind) else _UNFIT
+    if typing.get_origin(kind) is tuple:
+        items = value if isinstance(value, tuple) else (_UNFIT,)
+        converted = tuple(_convert(item, typing.get_args(kind)[0]) for item in items)
+        return _UNFIT if any(item is _UNFIT for item in converted) else converted
+    if kind is float and type(value) in (int, float):
         return float(value) if abs(value) <= sys.float_info.max else _UNFIT
-    return value if type(value) is wanted else _UNFIT
+    return value if type(value) is kind else _UNFIT

@@ -121,16 +121,16 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     Raises:
       ValueError: for an encoding that does more than add vectors to the token embeddings.
     """
-    stack = config.encoding()
-    beyond = [f"{part.key} {what}" for part in stack.parts for what in _beyond(part)]
-    if stack.layers or beyond:
+    encoding = config.encoding()
+    beyond = [f"{part.key} {what}" for part in encoding.parts for what in _beyond(part)]
+    if encoding.layers or beyond:
         raise ValueError(
             f"PyTorch's BERT has nothing but a table of absolute positions, which cannot represent "
-            f"{stack.name!r}: {', '.join(beyond) or 'it differs from layer to layer'}. Export a "
+            f"{encoding.name!r}: {', '.join(beyond) or 'it differs from layer to layer'}. Export a "
             "model with an absolute encoding or none, or use this one with pe_jax."
         )
     table = np.zeros((config.max_length, config.hidden_size), np.float32)
-    for _, part, params in stack.placed(position):
+    for part, params in encoding.split(position):
         assert part.card and part.card.vectors
         table += np.asarray(part.card.vectors(params, np.arange(config.max_length)))
     return table

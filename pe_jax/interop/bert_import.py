@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings import PUBLISHED, Params
+from pe_jax.encodings import Params
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
 from pe_jax.interop.layout import Leaf
@@ -153,7 +153,7 @@ def _config(checkpoint: Checkpoint) -> BertConfig:
     constants = {ours: theirs[key] for ours, key in layout.CONSTANTS.items() if key in theirs}
     sizes = {ours: theirs[key] for ours, key in layout.SIZES.items()}
     try:
-        return BertConfig(**sizes, **constants, position=PUBLISHED[0])
+        return BertConfig(**sizes, **constants)
     except ValueError as error:
         raise ValueError(f"The config.json of {checkpoint.path}: {error}") from error
 

@@ -18,8 +18,8 @@ from pe_jax.encodings import (
     PositionEncoding,
     Positions,
     Projections,
-    Stack,
     embed,
+    parameter_count,
 )
 from pe_jax.models.config import REMAT, BertConfig
 from pe_jax.models.layers import BertModule, DenseParts, gelu, projection
@@ -88,7 +88,7 @@ class Block(BertModule):
 
     Attributes:
       encoding: what attention takes.
-      at_input: what is embedded at the input of this block, see `Stack.layers`.
+      at_input: what is embedded at the input of this block, see `PositionEncoding.layers`.
     """
 
     encoding: PositionEncoding
@@ -150,39 +150,37 @@ class Bert(BertModule):
           deterministic: False switches dropout on and needs the rng "dropout".
         """
         c = self.config
-        stack = c.encoding()
+        encoding = c.encoding()
         key = None if deterministic else self.make_rng("dropout")
         keys = _split(key, c.num_layers + 1)
         if mask is not None and mask.ndim == 2:
             mask = padding_mask(mask)
-        if positions is None and stack.axes == 1:
+        if positions is None and encoding.axes == 1:
             positions = range(tokens.shape[1])
         position_rng = None if key is None else jax.random.fold_in(key, c.num_layers)
         around = Surroundings(positions, mask, position_rng)
 
         position_params = {}
-        initial = lambda key: stack.init(key, c.num_layers)
-        if jax.tree.leaves(jax.eval_shape(initial, jax.random.key(0))):
-            position_params = self.param("position", initial)
+        if parameter_count(encoding, c.num_layers):
+            position_params = self.param("position", encoding.init, c.num_layers)
         x = self.embedding(c.vocab_size, "token")(tokens)
         segments = jnp.zeros_like(tokens) if segments is None else segments
         x = x + self.embedding(c.num_segments, "segment")(segments)
-        x = embed(stack.common, position_params, x, positions, tokens=tokens, rng=position_rng)
+        x = embed(encoding, position_params, x, positions, tokens=tokens, rng=position_rng)
         x = self.layer_norm("embedding_norm")(x)
         x = dropout(x, c.dropout_rate, keys[-1])
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
             for i in range(c.num_layers):
-                encoding, own = stack.at_layer(position_params, i)
-                layer = Block(c, encoding, stack.extra({}, i)[0], name=f"layer_{i}")
-                x = layer(x, own, around, keys[i])
+                layer = Block(c, encoding.layer(i), encoding.at_layer(i), name=f"layer_{i}")
+                x = layer(x, encoding.layer_params(position_params, i), around, keys[i])
             return x
         layers = [self.variables["params"][f"layer_{i}"] for i in range(c.num_layers)]
-        return _run_layers(c, stack, layers, x, position_params, around, keys[:-1])
+        return _run_layers(c, encoding, layers, x, position_params, around, keys[:-1])
 
 
 def _run_layers(
     c: BertConfig,
-    stack: Stack,
+    encoding: PositionEncoding,
     layers: list[Params],
     x: Float[Array, "B L D"],
     position_params: Params,
@@ -193,13 +191,13 @@ def _run_layers(
 
     A loop runs as many blocks at a time as differ in their encoding.
     """
-    turn = max(1, len(stack.layers))
-    placed = [stack.at_layer(position_params, i) for i in range(c.num_layers)]
+    turn = max(1, len(encoding.layers))
+    of_layers = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
 
     def run(x: Array, group: list) -> tuple[Array, None]:
         for i, (params, key, own) in enumerate(group):
-            block = Block(c, placed[i][0], stack.extra({}, i)[0], parent=None)
-            own = placed[i][1] if own is None else own
+            block = Block(c, encoding.layer(i), encoding.at_layer(i), parent=None)
+            own = of_layers[i] if own is None else own
             x = block.apply({"params": params}, x, own, around, key)
         return x, None
 
@@ -207,8 +205,8 @@ def _run_layers(
         # In a loop nothing could be merged with the forward pass: no need to prevent it.
         run = jax.checkpoint(run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers)
     each = [
-        (params, key, own if stack.own else None)
-        for params, key, (_, own) in zip(layers, keys, placed)
+        (params, key, own if encoding.per_layer else None)
+        for params, key, own in zip(layers, keys, of_layers)
     ]
     groups = [each[i : i + turn] for i in range(0, c.num_layers, turn)]
     if not c.scan_layers:
@@ -222,6 +220,6 @@ def frequencies(config: BertConfig, params: Params) -> Params:
     """A tree like `params`, those of a model with heads: True for learned frequencies."""
     marks = jax.tree.map(lambda _: False, params)
     if "position" in params["bert"]:
-        own = config.encoding().frequencies(params["bert"]["position"])
+        own = config.encoding().frequency_mask(params["bert"]["position"])
         marks = {**marks, "bert": {**marks["bert"], "position": own}}
     return marks

@@ -39,8 +39,8 @@ class BertConfig(ModelSettings):
       vocab_size: V, rows of the token embedding.
       hidden_size: D; num_heads divides it, the head size is d = D / H.
       num_layers, num_heads, intermediate_size: of the Transformer blocks.
-      position: the position encoding: a name, see `pe_jax.encodings.stack_from_name`, or one made
-        in Python. Whatever takes this config trains, measures, counts and exports this one.
+      position: the position encoding, built for these sizes; default BERT's own, a learned table of
+        `max_length` rows. `with_position` takes one by name.
       platform: what the program is compiled for, where that is not where it is compiled: "cpu",
         "gpu" or "tpu". Empty means the devices of this process.
     """
@@ -50,16 +50,13 @@ class BertConfig(ModelSettings):
     num_layers: int = key(12, LAYERS)
     num_heads: int = key(12, HEADS)
     intermediate_size: int = key(3072, INTERMEDIATE)
-    position: str | encodings.PositionEncoding | encodings.Stack = "learned_absolute"
+    position: encodings.PositionEncoding | None = None
     platform: str = key("", one_of("pe_jax.attention.forms:PLATFORMS", ""))
 
     def faults(self) -> Iterator[str]:
         if self.hidden_size % self.num_heads:
             yield f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}."
-        try:
-            encoding = self.encoding()
-        except ValueError as error:
-            yield f"position {self.position!r}: {error}"
+        encoding = encodings.checked_encoding(self.encoding())
         turn = len(encoding.layers) or 1
         if self.scan_layers and self.num_layers % turn:
             yield (
@@ -71,12 +68,30 @@ class BertConfig(ModelSettings):
     def head_size(self) -> int:
         return self.hidden_size // self.num_heads
 
-    def encoding(self) -> encodings.Stack:
-        """The position encoding, over all layers, built for these sizes."""
-        if not isinstance(self.position, str):
-            return encodings.as_stack(self.position)
-        sizes = (self.hidden_size, self.head_size, self.num_heads, self.max_length)
-        return encodings.stack_from_name(self.position, encodings.Sizes(*sizes))
+    def encoding(self) -> encodings.PositionEncoding:
+        """The position encoding: `position`, or BERT's own."""
+        if self.position is not None:
+            return self.position
+        return encodings.learned_absolute(max_length=self.max_length, hidden_size=self.hidden_size)
+
+
+def with_position(config: BertConfig, name: str) -> BertConfig:
+    """`config` with the encoding of this name, see `pe_jax.encodings.from_name`, for its sizes.
+
+    Raises:
+      ValueError: for a name that cannot be read.
+    """
+    try:
+        encoding = encodings.from_name(
+            name,
+            hidden_size=config.hidden_size,
+            head_size=config.head_size,
+            num_heads=config.num_heads,
+            max_length=config.max_length,
+        )
+    except ValueError as error:
+        raise ValueError(f"position {name!r}: {error}") from error
+    return dataclasses.replace(config, position=encoding)
 
 
 def preset(name: str, **overrides: Any) -> BertConfig:
@@ -102,6 +117,7 @@ def from_config(model: ModelConfig, **fields: Any) -> BertConfig:
     """
     values = {name: value for name, value in vars(model).items() if value is not None}
     try:
-        return preset(values.pop("size"), **values, **fields)
+        size, position = values.pop("size"), values.pop("position")
+        return with_position(preset(size, **values, **fields), position)
     except ValueError as error:
         raise ValueError(f"config.model.{error}") from error

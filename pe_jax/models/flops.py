@@ -43,8 +43,7 @@ def train_flops(config: BertConfig, rows: int, length: int, predictions: int) ->
 
 def _attended(config: BertConfig, layer: int, length: int) -> int:
     """FLOPs of a layer's products over pairs of query and key."""
-    stack = config.encoding()
-    encoding, _ = stack.at_layer({}, layer)
+    encoding = config.encoding().layer(layer)
     x = _abstract_operands(config, encoding)
     vectors = (terms.offsets[:3] for terms in x.terms)  # Of keys, of queries, of values.
     widths = x.q.shape[-1] + x.v.shape[-1]

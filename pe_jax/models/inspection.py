@@ -12,7 +12,7 @@ import numpy as np
 
 from pe_jax.attention import attention_logits, attention_weights
 from pe_jax.encodings import Context, Params, PositionEncoding, Positions, Projections
-from pe_jax.encodings.base import offsets
+from pe_jax.encodings.positions import offsets
 from pe_jax.models.bert import Bert, Mask
 from pe_jax.models.config import BertConfig
 from pe_jax.models.layers import projection
@@ -120,10 +120,11 @@ def rotations(config: BertConfig, params: Params) -> list[LayerRotation | None]:
     """
     found: list[LayerRotation | None] = []
     for layer in range(config.num_layers):
-        encoding, own = config.encoding().at_layer(params.get("position", {}), layer)
+        encoding = config.encoding()
+        own = encoding.layer_params(params.get("position", {}), layer)
         here = [
             LayerRotation(np.array(part.card.pairs), part.card.frequencies(of))
-            for part, of in encoding.split(own)
+            for part, of in encoding.layer(layer).split(own)
             if part.card and part.card.pairs and part.card.frequencies
         ]
         found.append(here[0] if here else None)
@@ -151,10 +152,11 @@ def _attention_of(
     config: BertConfig, params: Params, layer: int, x: Array
 ) -> tuple[PositionEncoding, Params, Context]:
     """The encoding of a layer, its parameters, and what it may know of keys from `x`."""
-    encoding, own = config.encoding().at_layer(params.get("position", {}), layer)
+    encoding = config.encoding()
+    own = encoding.layer_params(params.get("position", {}), layer)
     dense = params[f"layer_{layer}"]["attention"]["qkv"]
     maps = Projections(projection(dense, 0), projection(dense, 1))
-    return encoding, own, Context(x_q=x, x_k=x, projections=maps)
+    return encoding.layer(layer), own, Context(x_q=x, x_k=x, projections=maps)
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.
@@ -238,7 +240,7 @@ def attended(config: BertConfig, length: int) -> Bool[Array, "N L L"]:
     """True where the layers' queries attend to the keys of other positions, by the reach of their
     encodings."""
     encoding = config.encoding()
-    reaches = [encoding.at_layer({}, layer)[0].reach for layer in range(config.num_layers)]
+    reaches = [encoding.layer(layer).reach for layer in range(config.num_layers)]
     at = offsets(range(length), range(length))
     return np.stack([np.asarray(reach.allows(at)) & (at != 0) for reach in reaches])
 

@@ -29,7 +29,7 @@ from pe_jax.length_generalisation import (
     run,
     vocabulary_size,
 )
-from pe_jax.models import BertConfig
+from pe_jax.models import BertConfig, with_position
 from pe_jax.schema import as_dict
 
 _LEVELS = {
@@ -118,22 +118,21 @@ def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig)
     Raises:
       ValueError: for an encoding that is not known, or not for this kind of task.
     """
-    make = lambda position: BertConfig(
+    model = BertConfig(
         vocab_size=vocabulary_size(TASKS),
         max_length=max(row_length(one, max(config.test_lengths)) for one in TASKS.values()),
-        position=position,
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
         initializer_stddev=config.model.hidden_size**-0.5,
         **vars(config.model),
     )
-    model = make(name)
-    layers = [model.encoding().at_layer({}, i)[0] for i in range(model.num_layers)]
+    named = with_position(model, name)
+    layers = [named.encoding().layer(i) for i in range(model.num_layers)]
     if task.causal and not all(layer.is_causal for layer in layers):
-        return make(f"{name}+causal")
+        return with_position(model, f"{name}+causal")
     for layer in layers:
-        layer.check_causal()
-    return model
+        layer.check_layer()
+    return named
 
 
 def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:

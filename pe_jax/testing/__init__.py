@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pe_jax.console.markdown import table as markdown
-from pe_jax.encodings import PositionEncoding, Sizes
+from pe_jax.encodings import PositionEncoding
 from pe_jax.testing.checks import CHECKS, Check, NotApplicable
 from pe_jax.testing.reference import Pair, Reference, joined
-from pe_jax.testing.subject import SIZES, Subject
+from pe_jax.testing.subject import SIZES, Sizes, Subject
 
 __all__ = [
     "CHECKS",

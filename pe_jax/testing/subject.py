@@ -7,7 +7,7 @@ the subject's length, and most checks only run it again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -21,14 +21,14 @@ from pe_jax.encodings import (
     PositionEncoding,
     Positions,
     Projections,
-    Sizes,
     embed,
 )
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.testing.reference import Layer, Reference, attend
 
 # Small enough to compile fast; D = H·d, so that layers follow one another.
-SIZES = Sizes(hidden_size=8, head_size=4, num_heads=2, max_length=16)
+Sizes = Mapping[str, int]
+SIZES: Sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 16}
 LENGTH, ROWS = 8, 2
 # Three queries at a time: several blocks, the last one short.
 BLOCKS = forms.FORMS["fused"]._replace(block=3)
@@ -63,8 +63,8 @@ class Subject:
         reference: Reference | None = None,
         sizes: Sizes = SIZES,
     ):
-        width, size, heads, longest = sizes
-        if width != heads * size or longest < LENGTH:
+        self.width, self.head_size, self.heads, longest = (sizes[name] for name in SIZES)
+        if self.width != self.heads * self.head_size or longest < LENGTH:
             raise ValueError(
                 f"The suite needs hidden_size = num_heads * head_size and max_length >= {LENGTH}, "
                 f"got {sizes}."
@@ -74,11 +74,13 @@ class Subject:
         self.layer = self.draw(0)
         generator = np.random.default_rng(9)
         self.tokens = generator.integers(0, 8, (ROWS, LENGTH))
-        self.to = generator.normal(size=(ROWS, LENGTH, heads, size)).astype(np.float32)
+        self.to = generator.normal(size=(ROWS, LENGTH, self.heads, self.head_size)).astype(
+            np.float32
+        )
 
     def draw(self, seed: int) -> Layer:
         """Arrays of a layer; `q`, `k` and `v` are large enough for weights that differ."""
-        width, size, heads, _ = self.sizes
+        width, size, heads = self.width, self.head_size, self.heads
         rng = np.random.default_rng(seed)
         normal = lambda scale, *shape: (scale * rng.normal(size=shape)).astype(np.float32)
         q, k, v = (normal(0.7, ROWS, LENGTH, heads, size) for _ in range(3))

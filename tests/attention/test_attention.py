@@ -186,7 +186,6 @@ from pe_jax import attention, encodings
 x = jnp.zeros((1, 2, 1, 4))
 calls = [
     lambda: attention.attention(x, x, x, "rope"),
-    lambda: attention.attention(x, x, x, encodings.Stack()),
     lambda: encodings.embed("rope", {}, x),
     lambda: encodings.parameter_count("rope"),
     lambda: attention.attention(x, x, x, context=range(2)),
@@ -201,9 +200,17 @@ for call in calls:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     told = done.stdout.splitlines()
-    wrong = ("str", "Stack", "str", "str", "range", "list", "Context")
+    wrong = ("str", "str", "str", "range", "list", "Context")
     for line, name in zip(told, wrong, strict=True):
         assert f"got {name}" in line
+
+
+def test_attention_takes_the_encoding_of_one_layer():
+    x = jnp.zeros((1, 2, 1, 4))
+    encoding = encodings.cycle(encodings.rope(head_size=4), encodings.none())
+    with pytest.raises(ValueError, match=r"layers of cycle\(rope, none\) differ.*layer\(i\)"):
+        attention(x, x, x, encoding)
+    attention(x, x, x, encoding.layer(0))
 
 
 def test_forward_mode_and_second_derivatives_of_the_plain_form():

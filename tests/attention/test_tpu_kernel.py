@@ -15,7 +15,7 @@ from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
 from pe_jax.attention.tpu_kernel import fits, flash, flash_attention
 from pe_jax.encodings import Reach
-from pe_jax.models import preset
+from pe_jax.models import preset, with_position
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tpu.topology import make_slice
 from pe_jax.training import optimizer as optimizers
@@ -322,7 +322,7 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
     """A fine-tuning step of four seeds on eight chips: seeds are never gathered."""
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
     slice_of_eight = make_slice("v5e:2x4")
-    model = preset("mini", position="learned_relative", dtype="bfloat16", platform="tpu")
+    model = with_position(preset("mini", dtype="bfloat16", platform="tpu"), "learned_relative")
     task = classification_task(model, 2)
     mesh = sharding.seed_mesh(4, list(slice_of_eight.mesh.devices.flat))
     optimizer = optimizers.adamw(optimizers.linear_schedule(1e-5, 1, 10))

@@ -1,6 +1,5 @@
 """Programs read and estimated without a TPU and its compiler."""
 
-import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ import pytest
 from helpers import tiny_run
 from jax.sharding import PartitionSpec
 
-from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops
+from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops, with_position
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks import pretraining
@@ -311,7 +310,7 @@ SIZES = BertConfig(
 
 @pytest.mark.parametrize("position", ["none", "learned_absolute"])
 def test_flops_are_those_of_the_compiled_model(position):
-    config = dataclasses.replace(SIZES, position=position)
+    config = with_position(SIZES, position)
     model = BertForPretraining(config)
     tokens, places = jnp.zeros((4, 128), jnp.int32), jnp.zeros((4, 20), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens, places)
@@ -323,13 +322,13 @@ def test_flops_are_those_of_the_compiled_model(position):
 def test_flops_by_hand():
     layer = 128 * 128 * (3 + 1 + 4 + 4) + 2 * 128 * 128  # Weights, and two products with 128 keys.
     heads = 20 * (128 * 128 + 128 * 1000) + 128 * 128 + 128 * 2
-    forward = lambda **changes: forward_flops(dataclasses.replace(SIZES, **changes), 4, 128, 20)
-    assert forward(position="none") == 2 * 4 * (2 * 128 * layer + heads)
-    assert train_flops(SIZES, 4, 128, 20) == 3 * forward()
+    forward = lambda position: forward_flops(with_position(SIZES, position), 4, 128, 20)
+    assert forward("none") == 2 * 4 * (2 * 128 * layer + heads)
+    assert train_flops(SIZES, 4, 128, 20) == 3 * forward("learned_absolute")
     # A relative term is as much as q·k, in the logits and in the values; a combination has its own.
     relative = 2 * 4 * 2 * 128 * (2 * 128 * 128)
     for name in ("learned_relative", "sinusoidal_relative", "learned_absolute+learned_relative"):
-        assert forward(position=name) - forward(position="none") == relative
+        assert forward(name) - forward("none") == relative
 
 
 # --- the report -----------------------------------------------------------------------------------

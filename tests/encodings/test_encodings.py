@@ -176,7 +176,6 @@ def test_separate_tables_for_keys_and_values():
         ("1+none", "'1' is no encoding"),
         ("none.x", "'none.x' is no encoding"),
         ("__import__('os')", "'__import__' is not known"),
-        ("cycle(none, learned_relative)", "differs from layer to layer"),
     ],
 )
 def test_names_that_mean_nothing(name, message):
@@ -263,9 +262,9 @@ def test_positions_that_do_not_fit():
             encodings.embed(encoding, {}, x, positions)
 
 
-# --- stacks over layers ---------------------------------------------------------------------------
+# --- encodings by layer ---------------------------------------------------------------------------
 
-STACKS = {
+BY_LAYER = {
     "learned_absolute": {"learned_absolute/table": (16, 8)},
     "cycle(learned_relative(clip=2), none)": {"cycle_0/learned_relative/table": (5, 4)},
     "learned_absolute+cycle(learned_relative(clip=2), none, learned_relative(clip=2))": {
@@ -279,30 +278,50 @@ STACKS = {
 }
 
 
-@pytest.mark.parametrize("name", STACKS)
-def test_parameters_of_stacks(name):
-    stack = encodings.stack_from_name(name, encodings.Sizes(**SIZES))
-    assert stack.name == name
-    params = stack.init(jax.random.key(0), 4)
+@pytest.mark.parametrize("name", BY_LAYER)
+def test_parameters_by_layer(name):
+    encoding = build(name)
+    assert encoding.name == name
+    params = encoding.init(jax.random.key(0), 4)
     shapes = {
         "/".join(key.key for key in path): leaf.shape
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
-    assert shapes == STACKS[name]
-    assert encodings.parameter_count(stack, 4) == sum(map(math.prod, shapes.values()))
-    placed = {one.name: one.params for one in stack.placed(params)}
-    assert {name for name, own in placed.items() if own} == {
+    assert shapes == BY_LAYER[name]
+    assert encodings.parameter_count(encoding, 4) == sum(map(math.prod, shapes.values()))
+    bound = {part.name: part.params for part in encoding.bind(params)}
+    assert {name for name, values in bound.items() if values} == {
         path.rpartition("/")[0] for path in shapes
     }
     for layer in range(4):
-        encoding, own = stack.at_layer(params, layer)
-        assert len(encoding.split(own)) == len(encoding.parts)  # No parameter is missing.
-    marks = jax.tree_util.tree_leaves_with_path(stack.frequencies(params))
+        encoding.layer(layer).split(encoding.layer_params(params, layer))  # None is missing.
+    marks = jax.tree_util.tree_leaves_with_path(encoding.frequency_mask(params))
     assert all(mark == (path[-1].key == "frequencies") for path, mark in marks)
 
 
-def test_stacks_that_cannot_be():
-    read = lambda name: encodings.stack_from_name(name, encodings.Sizes(**SIZES))
+def test_encodings_by_layer_in_python():
+    rope, none = encodings.rope(head_size=4), encodings.none()
+    near = rope + encodings.window(reach=2)
+    assert encodings.cycle(rope, near, near) == build(
+        "cycle(rope, rope+window(reach=2), rope+window(reach=2))"
+    )
+    both = encodings.alibi(num_heads=2) + encodings.own(rope, none)
+    assert both == build("alibi+own(rope, none)") and both.name == "alibi+own(rope, none)"
+    assert both.layer(2) == encodings.alibi(num_heads=2) + rope and both.layer(1).layer(
+        7
+    ) == both.layer(1)
+    assert rope.layer(5) is rope and build("rope") == rope == encodings.rope(head_size=4)
+    with pytest.raises(ValueError, match=r"Layers of alibi\+own\(rope, none\) differ"):
+        both.init(jax.random.key(0))
+    with pytest.raises(ValueError, match="inside each other"):
+        encodings.cycle(both)
+    with pytest.raises(ValueError, match="more than one"):
+        both + both
+    with pytest.raises(ValueError, match="got str"):
+        encodings.own("rope")
+
+
+def test_layers_that_cannot_be():
     for name, message in {
         "cycle(none)+own(none)": "more than one",
         "cycle(cycle(none))": "inside another encoding",
@@ -310,7 +329,7 @@ def test_stacks_that_cannot_be():
         "learned_relative+cycle(learned_relative)": "may occur once",
     }.items():
         with pytest.raises(ValueError, match=message):
-            read(name)
+            build(name)
 
 
 # --- learned tables -------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from pe_jax.encodings import Context, Part, PositionEncoding, Reach, Traits, fro
 from pe_jax.encodings.rotary import rotation
 from pe_jax.encodings.rotary.rope_scaling import yarn_scale
 
-SIZES = encodings.Sizes(hidden_size=16, head_size=8, num_heads=2, max_length=16)
+SIZES = dict(hidden_size=16, head_size=8, num_heads=2, max_length=16)
 
 
 def build(name, **changes):
-    return encodings.from_name(name, **{**SIZES._asdict(), **changes})
+    return encodings.from_name(name, **{**SIZES, **changes})
 
 
 def shown(encoding):
@@ -249,7 +249,7 @@ def test_names_read_back():
     ):
         assert build(name).name == name
     modern = "cycle(rope(base=160000), rope+window(reach=64), rope+window(reach=64))"
-    assert encodings.stack_from_name(modern, SIZES).name == modern
+    assert build(modern).name == modern
 
 
 # --- windows and causality ------------------------------------------------------------------------
@@ -389,7 +389,7 @@ WINDOWED = ["sliding_attention", "full_attention"] * 3
 def test_from_hf(config, name):
     encoding = from_hf({**LAYERS, **config})
     assert encoding.name == name
-    assert encodings.stack_from_name(name, SIZES).name == name
+    assert build(name).name == name
 
 
 def test_from_hf_of_one_layer_type():

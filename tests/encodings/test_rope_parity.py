@@ -169,7 +169,7 @@ def test_modernbert(torch, config):
         own = model.layers[layer].attn
         weights = own.Wqkv.weight.detach().numpy().reshape(3, 2, HEAD, -1)
         q, k, v = (jnp.asarray(np.einsum("bld,hfd->blhf", x.numpy(), one)) for one in weights)
-        encoding, params = ours.at_layer({}, layer)
+        encoding = ours.layer(layer)
         mixed = np.asarray(attention(q, k, v, encoding, params)).reshape(2, 40, -1)
         np.testing.assert_allclose(mixed @ own.Wo.weight.detach().numpy().T, out.numpy(), atol=1e-5)
 
@@ -205,10 +205,10 @@ def test_gemma3(torch, scaling):
     parsed = theirs.Gemma3TextConfig(**config)
     tables = theirs.Gemma3RotaryEmbedding(parsed)
     ours = from_hf(config)
-    windowed = [any(p.key == "window" for p in ours.at_layer({}, i)[0].parts) for i in range(6)]
+    windowed = [any(p.key == "window" for p in ours.layer(i).parts) for i in range(6)]
     assert windowed == [one == "sliding_attention" for one in parsed.layer_types]
     for layer, kind in enumerate(parsed.layer_types):
         want = getattr(tables, f"{kind}_inv_freq").numpy()
-        np.testing.assert_allclose(frequencies(ours.at_layer({}, layer)[0], 64), want, rtol=1e-6)
+        np.testing.assert_allclose(frequencies(ours.layer(layer), 64), want, rtol=1e-6)
     again = from_hf(parsed.to_dict())  # As version 5 saves it.
     assert again.name == ours.name

@@ -8,16 +8,16 @@ from helpers.compiled import attention, attention_logits
 
 from pe_jax import encodings
 from pe_jax.attention import segment_mask
-from pe_jax.encodings import Context, stack_from_name
+from pe_jax.encodings import Context
 from pe_jax.encodings.base import moved
 from pe_jax.testing import CHECKS, Subject
 from pe_jax.training.transplant import transplant
 
-SIZES = encodings.Sizes(hidden_size=16, head_size=8, num_heads=2, max_length=12)
+SIZES = dict(hidden_size=16, head_size=8, num_heads=2, max_length=12)
 
 
 def build(name, **sizes):
-    return encodings.from_name(name, **{**SIZES._asdict(), **sizes})
+    return encodings.from_name(name, **{**SIZES, **sizes})
 
 
 def draw(*shape, seed=0):
@@ -138,27 +138,29 @@ def seen(name, q, k, rng=None, rows=3):
     return here.positions_q, here.positions_k, at_input.positions_q
 
 
-@pytest.mark.parametrize("name", ["shape(rope)", "cape(rope)"])
+@pytest.mark.parametrize("name", ["shifted(rope)", "cape(rope)"])
 def test_without_a_key_positions_stay_and_keep_the_fast_forms(name):
     assert seen(name, range(2, 5), range(5)) == (range(2, 5), range(5), range(5))
 
 
 def test_shape_shifts_each_sequence_by_one_number():
     key = jax.random.key(5)
-    q, k, at_input = seen("shape(rope, max_shift=40)", range(4, 5), range(5), key, rows=50)
+    q, k, at_input = seen("shifted(rope, max_shift=40)", range(4, 5), range(5), key, rows=50)
     shift = np.asarray(k[:, :1])
     np.testing.assert_array_equal(k, np.arange(5) + shift)
     np.testing.assert_array_equal(q, 4 + shift)
     np.testing.assert_array_equal(at_input, k)
     assert shift.min() >= 0 and 35 < shift.max() <= 40 and len(np.unique(shift)) > 20
-    on_axes = seen("shape(rope_axial)", np.ones((2, 2), int), np.ones((2, 2), int), key)[0]
+    on_axes = seen("shifted(rope_axial)", np.ones((2, 2), int), np.ones((2, 2), int), key)[0]
     assert on_axes.shape == (3, 2, 2)
 
 
 def test_shape_stays_within_a_learned_table():
     at = np.tile(np.arange(9), (50, 1))
     for jit in (lambda f: f, jax.jit):
-        run = jit(lambda at: seen("shape(learned_absolute)", at, at, jax.random.key(1), rows=50)[1])
+        run = jit(
+            lambda at: seen("shifted(learned_absolute)", at, at, jax.random.key(1), rows=50)[1]
+        )
         assert set(np.unique(run(at)[:, 0])) == {0, 1, 2, 3}  # The table has 12 rows.
 
 
@@ -191,7 +193,7 @@ def test_cape_centres_what_is_not_padding():
     )
 
 
-@pytest.mark.parametrize("name", ["shape(sinusoidal_absolute)", "cape(rope)"])
+@pytest.mark.parametrize("name", ["shifted(sinusoidal_absolute)", "cape(rope)"])
 def test_what_is_drawn_depends_on_the_key_alone(name):
     sizes = dict(hidden_size=8, head_size=4, num_heads=2, max_length=16)
     assert CHECKS["draws"].run(Subject(encodings.from_name(name, **sizes))) == "ok"
@@ -211,7 +213,9 @@ def test_interpolation_of_rope_is_linear_scaling():
         vectors({}, np.array([6])),
         encodings.sinusoid(np.array([3]), encodings.default_frequencies(16)),
     )
-    nested = seen("interpolated(shape(rope, max_shift=0), factor=4)", at, at, jax.random.key(0))[0]
+    nested = seen("interpolated(shifted(rope, max_shift=0), factor=4)", at, at, jax.random.key(0))[
+        0
+    ]
     np.testing.assert_array_equal(nested, np.tile(at / 4, (3, 1)))
 
 
@@ -225,7 +229,7 @@ def test_wrappers_refuse_what_they_cannot_do():
     with pytest.raises(ValueError, match="positive factor, got -1"):
         build("interpolated(rope, factor=-1)")
     with pytest.raises(ValueError, match="got -1"):
-        build("shape(rope, max_shift=-1)")
+        build("shifted(rope, max_shift=-1)")
     with pytest.raises(ValueError, match="got 5.0, 0.5 and 0.5"):
         build("cape(rope, max_global_scaling=0.5)")
 
@@ -268,12 +272,12 @@ def test_log_n_of_a_document_ignores_its_neighbours():
 )
 def test_interleaved_layers_without_positions(name):
     """RNoPE-SWA, SWAN: what a query at the end attends to."""
-    stack = stack_from_name(name, SIZES)
+    encoding = build(name)
     q = draw(1, 9, 2, 8)
-    for layer, one in enumerate(stack.layers):
-        encoding, _ = stack.at_layer({}, layer)
+    for layer, one in enumerate(encoding.layers):
+        of_layer = encoding.layer(layer)
         values = np.eye(9, dtype=np.float32)[None, :, None].repeat(2, axis=2)
-        weights = attention(q, q, values, encoding)
+        weights = attention(q, q, values, of_layer)
         kept = 4 if "window" in one.name else 9
         assert (np.asarray(weights)[0, -1, 0] > 0).sum() == kept
 

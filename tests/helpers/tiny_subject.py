@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.models import BertConfig, BertForPretraining
+from pe_jax.models import BertConfig, BertForPretraining, with_position
 from pe_jax.reports.property_report.render import Settings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import Texts
@@ -15,10 +15,11 @@ VOCABULARY, LENGTH, TEXTS = 30, 10, 6
 
 
 def config(position):
-    return BertConfig(
+    model = BertConfig(
         vocab_size=VOCABULARY, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=16,
-        max_length=LENGTH, position=position, initializer_stddev=0.5,
+        max_length=LENGTH, initializer_stddev=0.5,
     )  # fmt: skip
+    return with_position(model, position)
 
 
 @functools.cache

@@ -65,7 +65,7 @@ def test_flax_linen():
 
     def own(params):
         own = {**params["flax"], "position": params["position"]}
-        module = pe_jax.linen.MultiHeadAttention(H, NAME)
+        module = pe_jax.linen.MultiHeadAttention(H, named(NAME))
         out = module.apply({"params": own}, X, mask=CAUSAL)
         return (out**2).sum(), out
 
@@ -145,7 +145,9 @@ def flax_nnx(encoding, **options):
 def test_flax_nnx():
     """Our own module's numbers; parameters of the encoding are the module's, and have gradients."""
     layer = flax_nnx(named("rope(learnable=True)"))
-    own = pe_jax.nnx.MultiHeadAttention(H, D, "rope(learnable=True)+causal", rngs=nnx.Rngs(1))
+    own = pe_jax.nnx.MultiHeadAttention(
+        H, D, named("rope(learnable=True)+causal"), rngs=nnx.Rngs(1)
+    )
     state = nnx.to_pure_dict(nnx.state(layer, nnx.Param))
     state["position"] = state.pop("attention_fn")["position"]
     nnx.update(own, nnx.State(state))
@@ -313,7 +315,7 @@ def test_the_pages_modules_see_the_order(page, module, name):
         else:
             fn = page[module](encoding, rngs=rngs)
             layer = nnx.MultiHeadAttention(4, 32, attention_fn=fn, decode=False, rngs=rngs)
-        embedding = pe_jax.nnx.PositionEmbedding(32, encoding, rngs=rngs)
+        embedding = pe_jax.nnx.PositionEmbedding(encoding, rngs=rngs)
         run = lambda x: layer(embedding(x))
     swapped = x[:, np.array([0, 1, 4, 3, 2, 5])]  # Others than the last token.
     change = np.abs(run(x)[0, -1] - run(swapped)[0, -1]).max()

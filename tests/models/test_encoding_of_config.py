@@ -21,6 +21,7 @@ from pe_jax.models import (
     forward_flops,
     frequencies,
     hidden_states,
+    with_position,
 )
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.training import optimizer as optimizers
@@ -58,8 +59,16 @@ def decay(rate=1.0, vectors=False):
     return encodings.PositionEncoding((part,))
 
 
+def configured(position, **changes):
+    """By an encoding or its name."""
+    config = dataclasses.replace(CONFIG, **changes)
+    if isinstance(position, str):
+        return with_position(config, position)
+    return dataclasses.replace(config, position=position)
+
+
 def made(position, module=Bert, **changes):
-    config = dataclasses.replace(CONFIG, position=position, **changes)
+    config = configured(position, **changes)
     model = module(config)
     return config, model, jax.jit(model.init)(jax.random.key(0), TOKENS)["params"]
 
@@ -94,9 +103,7 @@ def test_the_probe_is_the_model_exactly(name):
 
 
 def test_flops_count_the_terms_of_ones_own():
-    flops = lambda position: forward_flops(
-        dataclasses.replace(CONFIG, position=position), rows=2, length=6, predictions=1
-    )
+    flops = lambda position: forward_flops(configured(position), rows=2, length=6, predictions=1)
     assert flops(decay()) == flops("none")
     more = flops(decay(vectors=True)) - flops("none")
     assert more == 2 * CONFIG.num_layers * 2 * 6 * 6 * CONFIG.hidden_size
@@ -176,4 +183,4 @@ def test_schedules_over_layers_run_as_loops(name):
 
 def test_a_turn_that_does_not_divide_the_layers():
     with pytest.raises(ValueError, match=r"2 layers of 'cycle\(rope, none\)' at a time"):
-        dataclasses.replace(CONFIG, position="cycle(rope, none)", scan_layers=True)
+        configured("cycle(rope, none)", scan_layers=True)

@@ -14,7 +14,7 @@ from helpers import paper_attention
 from helpers.compiled import value_and_pullback
 
 from pe_jax import encodings
-from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset
+from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset, with_position
 from pe_jax.models.layers import Dense, DenseParts, gelu, linear
 
 CONFIG = BertConfig(
@@ -75,7 +75,7 @@ SHARED = {
 
 def build(position, **changes):
     position = paper_attention.clipped(position, 3)
-    return BertForPretraining(dataclasses.replace(CONFIG, position=position, **changes))
+    return BertForPretraining(dataclasses.replace(with_position(CONFIG, position), **changes))
 
 
 @functools.cache
@@ -260,13 +260,9 @@ def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     """Without positions every [MASK] of a sequence looks the same, so its answers must share one
     distribution: the loss has a floor, known exactly. With positions there is none."""
     config = dataclasses.replace(
-        CONFIG,
-        position=name,
-        num_layers=1,
-        hidden_size=32,
-        intermediate_size=64,
-        initializer_stddev=0.1,
+        CONFIG, num_layers=1, hidden_size=32, intermediate_size=64, initializer_stddev=0.1
     )
+    config = with_position(config, name)
     model = BertForPretraining(config)
     mask = 10
     ids = jnp.array([[1, mask, 3, mask, 5, mask, 7], [mask, 2, mask, 4, mask, 6, 8]])
@@ -320,7 +316,7 @@ def test_scanned_and_recomputed_layers_change_nothing(how, deterministic):
 def loss_and_gradients(deterministic, **how):
     """Parameters as they are drawn, the loss of a batch and its gradients."""
     position = "learned_absolute+learned_relative"
-    model = Bert(dataclasses.replace(CONFIG, position=position, dropout_rate=0.3, **how))
+    model = Bert(dataclasses.replace(with_position(CONFIG, position), dropout_rate=0.3, **how))
     tokens = np.random.default_rng(0).integers(0, 11, (3, 10))
     mask = np.arange(10) < np.array([[10], [7], [4]])
     keys = {"dropout": jax.random.key(1)}
@@ -351,7 +347,9 @@ def test_recomputing_takes_less_memory_and_scanning_compiles_one_layer():
 
 def test_forward_mode_and_hessians_of_the_plain_form():
     """`jax.jvp` is the product with the gradient; `jax.hessian` that of a forward-over-reverse."""
-    config = dataclasses.replace(CONFIG, position="learned_relative(clip=3)", attention="naive")
+    config = dataclasses.replace(
+        with_position(CONFIG, "learned_relative(clip=3)"), attention="naive"
+    )
     model = Bert(config)
     inputs = tokens(length=4)
     params = jax.jit(model.init)(jax.random.key(0), inputs)["params"]

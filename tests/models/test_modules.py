@@ -29,12 +29,12 @@ DECODED = [
 class Model(nn.Module):
     """The embedding and a layer of attention, in Linen."""
 
-    encoding: str
+    encoding: encodings.PositionEncoding
 
     @nn.compact
     def __call__(self, x, positions=None, mask=None, decode=False):
-        x = pe_jax.linen.PositionEmbedding(self.encoding, 16, H, name="embedding")(x, positions)
-        layer = pe_jax.linen.MultiHeadAttention(H, self.encoding, max_length=16, name="attention")
+        x = pe_jax.linen.PositionEmbedding(self.encoding, name="embedding")(x, positions)
+        layer = pe_jax.linen.MultiHeadAttention(H, self.encoding, name="attention")
         return layer(x, positions_q=positions, mask=mask, decode=decode)
 
 
@@ -43,19 +43,21 @@ class NnxModel(nnx.Module):
 
     def __init__(self, encoding):
         rngs = nnx.Rngs(1)
-        self.embedding = pe_jax.nnx.PositionEmbedding(
-            D, encoding, max_length=16, num_heads=H, rngs=rngs
-        )
-        self.attention = pe_jax.nnx.MultiHeadAttention(H, D, encoding, max_length=16, rngs=rngs)
+        self.embedding = pe_jax.nnx.PositionEmbedding(encoding, rngs=rngs)
+        self.attention = pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=rngs)
 
     def __call__(self, x, positions=None, mask=None, decode=False):
         x = self.embedding(x, positions)
         return self.attention(x, positions_q=positions, mask=mask, decode=decode)
 
 
+def named(name):
+    return encodings.from_name(name, **SIZES)
+
+
 def made(name):
     """Parameters that are nowhere 0."""
-    variables = jax.jit(lambda: Model(name).init(jax.random.key(0), X, decode=True))()
+    variables = jax.jit(lambda: Model(named(name)).init(jax.random.key(0), X, decode=True))()
     rng = np.random.default_rng(0)
     away = lambda leaf: leaf + 0.2 * rng.normal(size=leaf.shape).astype(np.float32)
     return jax.tree.map(away, variables["params"]), variables["cache"]
@@ -63,7 +65,7 @@ def made(name):
 
 def in_nnx(name, params):
     """The NNX model with these parameters."""
-    model = nnx.eval_shape(lambda: NnxModel(name))
+    model = nnx.eval_shape(lambda: NnxModel(named(name)))
     state = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     filled = {part: {**own, **params.get(part, {})} for part, own in state.items()}
     assert jax.tree.map(np.shape, filled) == jax.tree.map(np.shape, state)  # And nothing more.
@@ -82,7 +84,7 @@ def test_linen_is_nnx(name):
     graph, state = nnx.split(model, nnx.Param)
 
     def linen_loss(params):
-        out = Model(name).apply({"params": params}, X)
+        out = Model(named(name)).apply({"params": params}, X)
         return (out**2).sum(), out
 
     def nnx_loss(state):
@@ -111,7 +113,7 @@ def test_token_by_token_is_the_full_pass(name):
     @jax.jit
     def step(cache, x, positions):
         variables = {"params": params, "cache": cache}
-        out, changed = Model(name).apply(
+        out, changed = Model(named(name)).apply(
             variables, x, positions, mask, decode=True, mutable=["cache"]
         )
         return out, changed["cache"]
@@ -121,7 +123,7 @@ def test_token_by_token_is_the_full_pass(name):
         out, cache = step(cache, rows[:, at : at + 1], np.maximum(index, 0)[:, at : at + 1])
         found.append(out)
     assert step._cache_size() == 1  # Compiled once for all tokens.
-    full = jax.jit(lambda: Model(name).apply({"params": params}, X))()
+    full = jax.jit(lambda: Model(named(name)).apply({"params": params}, X))()
     for pad, out, expected in zip(padding, np.concatenate(found, axis=1), full):
         np.testing.assert_allclose(out[pad:], expected[: L - pad], atol=1e-5)
 
@@ -173,7 +175,7 @@ def test_a_cache_in_plain_jax():
 
 
 def test_what_decoding_refuses():
-    layer = pe_jax.nnx.MultiHeadAttention(H, D, "rope+causal", rngs=nnx.Rngs(0))
+    layer = pe_jax.nnx.MultiHeadAttention(H, D, named("rope+causal"), rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match=r"call init_cache\(rows, length\)"):
         layer(X, decode=True)
     layer.init_cache(B, L)
@@ -187,12 +189,14 @@ def test_what_decoding_refuses():
             layer(X, **arguments, decode=True)
     params, _ = made("rope+causal")
     with pytest.raises(ValueError, match="There is no cache"):
-        Model("rope+causal").apply({"params": params}, X, decode=True, mutable=["cache"])
+        Model(named("rope+causal")).apply({"params": params}, X, decode=True, mutable=["cache"])
     sizes = dict(num_heads=H, head_size=4, hidden_size=D)
     for name in ("randomised(alibi)", "rope_dynamic_ntk(factor=2, original_length=4)"):
         with pytest.raises(ValueError, match="no decoding with a cache"):
             init_cache(encodings.from_name(name, **SIZES), B, L, **sizes)
-    layer = pe_jax.nnx.MultiHeadAttention(H, D, "normalised_index+rope+causal", rngs=nnx.Rngs(0))
+    layer = pe_jax.nnx.MultiHeadAttention(
+        H, D, named("normalised_index+rope+causal"), rngs=nnx.Rngs(0)
+    )
     with pytest.raises(ValueError, match="normalised_index has no decoding"):
         layer.init_cache(B, L)
     fox = encodings.from_name("fox", **SIZES)
@@ -211,7 +215,7 @@ def test_attention_refuses_hidden_states_of_another_length():
 def test_cross_attention():
     """Keys of another length and width, at positions of their own."""
     x_k = np.asarray(jax.random.normal(jax.random.key(2), (B, 5, 6)))
-    layer = pe_jax.linen.MultiHeadAttention(H, "rope")
+    layer = pe_jax.linen.MultiHeadAttention(H, named("rope"))
     variables = jax.jit(layer.init)(jax.random.key(0), X, x_k)
     at = dict(positions_q=np.arange(L) + 20, positions_k=np.arange(5) * 3)
     found = layer.apply(variables, X, x_k, **at)
@@ -220,12 +224,10 @@ def test_cross_attention():
         np.einsum("bld,dhe->blhe", x, params[name]["kernel"])
         for x, name in ((X, "query"), (x_k, "key"), (x_k, "value"))
     )
-    out = attention(
-        q, k, v, encodings.rope(head_size=4, num_heads=H), context=encodings.Context(*at.values())
-    )
+    out = attention(q, k, v, encodings.rope(head_size=4), context=encodings.Context(*at.values()))
     expected = np.einsum("blhe,hed->bld", out, params["out"]["kernel"])
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    other = pe_jax.nnx.MultiHeadAttention(H, D, "rope", in_kv_features=6, rngs=nnx.Rngs(0))
+    other = pe_jax.nnx.MultiHeadAttention(H, D, named("rope"), in_kv_features=6, rngs=nnx.Rngs(0))
     assert nnx.eval_shape(lambda: other(X, x_k, **at)).shape == (B, L, D)
     with pytest.raises(ValueError, match="inputs_v and no inputs_k"):
         layer.apply(variables, X, inputs_v=x_k)
@@ -246,12 +248,12 @@ def test_parameters_are_those_of_flax():
 
 def test_layers_share_parameters_of_an_encoding():
     rngs = nnx.Rngs(0)
-    first = pe_jax.nnx.MultiHeadAttention(H, D, "t5", rngs=rngs)
-    second = pe_jax.nnx.MultiHeadAttention(H, D, "t5", position=first.position, rngs=rngs)
+    first = pe_jax.nnx.MultiHeadAttention(H, D, named("t5"), rngs=rngs)
+    second = pe_jax.nnx.MultiHeadAttention(H, D, named("t5"), position=first.position, rngs=rngs)
     both = nnx.List([first, second])
     assert len(jax.tree.leaves(nnx.state(both, nnx.Param))) == 8 + 8 + 1
 
-    layer = pe_jax.linen.MultiHeadAttention(H, "t5")
+    layer = pe_jax.linen.MultiHeadAttention(H, named("t5"))
     variables = layer.init(jax.random.key(0), X)
     shared = {"params": {**variables["params"]}}
     table = shared["params"].pop("position")
@@ -259,7 +261,7 @@ def test_layers_share_parameters_of_an_encoding():
 
 
 def test_dropout_and_dtypes():
-    layer = pe_jax.linen.MultiHeadAttention(H, "alibi", dropout_rate=0.5, dtype=jnp.bfloat16)
+    layer = pe_jax.linen.MultiHeadAttention(H, named("alibi"), dropout_rate=0.5, dtype=jnp.bfloat16)
     variables = layer.init(jax.random.key(0), X, deterministic=True)
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
     run = lambda key: layer.apply(variables, X, deterministic=False, rngs={"dropout": key})
@@ -268,7 +270,7 @@ def test_dropout_and_dtypes():
     assert (first == again).all() and (first != other).any()
 
     rngs = nnx.Rngs(0)
-    layer = pe_jax.nnx.MultiHeadAttention(H, D, "alibi", dropout_rate=0.5, rngs=rngs)
+    layer = pe_jax.nnx.MultiHeadAttention(H, D, named("alibi"), dropout_rate=0.5, rngs=rngs)
     assert (layer(X, deterministic=True) == layer(X, deterministic=True)).all()
     assert (layer(X, deterministic=False) != layer(X, deterministic=False)).any()
     calls = [layer(X, deterministic=False, rngs=nnx.Rngs(dropout=3)) for _ in range(2)]
@@ -277,15 +279,19 @@ def test_dropout_and_dtypes():
         layer(X)
 
 
-def test_names_and_sizes():
-    with pytest.raises(ValueError, match="give max_length, its rows"):
-        pe_jax.nnx.MultiHeadAttention(H, D, "tupe", rngs=nnx.Rngs(0))
+def test_encodings_and_sizes():
+    for make in (
+        lambda encoding: pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=nnx.Rngs(0)),
+        lambda encoding: pe_jax.nnx.PositionEmbedding(encoding, rngs=nnx.Rngs(0)),
+        lambda encoding: pe_jax.linen.MultiHeadAttention(H, encoding).init(jax.random.key(0), X),
+        lambda encoding: pe_jax.linen.PositionEmbedding(encoding).init(jax.random.key(0), X),
+    ):
+        with pytest.raises(ValueError, match=r"PositionEncoding, got str.*encodings\.from_name"):
+            make("tupe")
     with pytest.raises(ValueError, match="8 is not a multiple of num_heads 3"):
         pe_jax.nnx.MultiHeadAttention(3, D, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="differs from layer to layer"):
-        pe_jax.nnx.MultiHeadAttention(H, D, "cycle(rope, none)", rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"layers of cycle\(rope, none\) differ"):
+        pe_jax.nnx.MultiHeadAttention(H, D, named("cycle(rope, none)"), rngs=nnx.Rngs(0))
     # What acts at the input has no parameters here, and the other way round.
-    layer = pe_jax.nnx.MultiHeadAttention(
-        H, D, "learned_absolute+t5", max_length=16, rngs=nnx.Rngs(0)
-    )
+    layer = pe_jax.nnx.MultiHeadAttention(H, D, named("learned_absolute+t5"), rngs=nnx.Rngs(0))
     assert list(layer.position) == ["t5"]

@@ -13,12 +13,12 @@ from references import EXCUSED
 
 from pe_jax import encodings
 from pe_jax.console.markdown import table
-from pe_jax.encodings import Card, Part, PositionEncoding, Sizes, Traits
+from pe_jax.encodings import Card, Part, PositionEncoding, Traits
 
 PAGE = Path(__file__).parents[2] / "docs/catalogue.md"
 OUTDATED = "docs/catalogue.md is out of date: python tools/write_catalogue.py"
 ROWS = catalogue.rows()
-SMALL = Sizes(hidden_size=8, head_size=4, num_heads=2, max_length=256)
+SMALL = dict(hidden_size=8, head_size=4, num_heads=2, max_length=256)
 
 
 @functools.cache

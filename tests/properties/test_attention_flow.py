@@ -10,7 +10,7 @@ import pytest
 from pe_jax import properties
 from pe_jax.configs import properties as configs
 from pe_jax.figures import style
-from pe_jax.models import Bert, BertConfig, weights_map
+from pe_jax.models import Bert, BertConfig, weights_map, with_position
 from pe_jax.reports.property_report.render import Settings
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_name
@@ -25,7 +25,7 @@ TOKENS = np.random.default_rng(0).integers(0, 40, (3, LENGTH))
 
 
 def model(position):
-    config = BertConfig(**SIZES, position=position)
+    config = with_position(BertConfig(**SIZES), position)
     init = jax.jit(Bert(config).init)
     return config, init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
 

@@ -120,7 +120,7 @@ REFERENCES = {
     "mrope": mrope(1, 2),  # Of two pairs, round(2 · 3/8) each go by height and width.
     "mrope(sections=(1, 1), interleaved=True)": mrope(0, 1),
     # Without a key, nothing is drawn.
-    "shape(learned_absolute, max_shift=4)": paper.REFERENCES["learned_absolute"],
+    "shifted(learned_absolute, max_shift=4)": paper.REFERENCES["learned_absolute"],
     "cape(rope)": rope.REFERENCES["rope"],
     "cape(sinusoidal_absolute, centred=True)": paper.REFERENCES["sinusoidal_absolute"]._replace(
         positions=lambda x: x - (x.min() + x.max()) / 2

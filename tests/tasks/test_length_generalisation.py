@@ -18,7 +18,7 @@ from pe_jax.length_generalisation import (
     vocabulary_size,
 )
 from pe_jax.length_generalisation.rows import BLANK, FIRST, PAD
-from pe_jax.models import BertConfig
+from pe_jax.models import BertConfig, with_position
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 13, 20)
 CHARACTERS = "01234+-*()x="
@@ -166,11 +166,12 @@ def test_rows(name):
 
 
 def tiny(position, **sizes):
-    return BertConfig(
+    model = BertConfig(
         vocab_size=vocabulary_size(TASKS), hidden_size=32, num_layers=1, num_heads=2,
-        intermediate_size=32, max_length=64, position=position, dropout_rate=0.0,
+        intermediate_size=32, max_length=64, dropout_rate=0.0,
         attention_dropout_rate=0.0, initializer_stddev=0.2, **sizes,
     )  # fmt: skip
+    return with_position(model, position)
 
 
 def test_a_cell_learns_and_seeds_are_their_own():

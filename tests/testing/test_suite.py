@@ -16,7 +16,7 @@ from references import EXCUSED, REFERENCES
 from pe_jax import encodings, testing
 from pe_jax.attention import attention
 from pe_jax.encodings import Card, Offsets, Part, PositionEncoding, Traits
-from pe_jax.encodings.base import as_array
+from pe_jax.encodings.positions import as_array
 from pe_jax.testing import CHECKS, SIZES, Reference, Subject
 
 # What options, and encodings joined, could break; the rest was checked of what they are made from.
@@ -25,7 +25,7 @@ OF_JOINED = ("formula", "forms", "limit", "parameters", "name")
 
 
 def build(name):
-    return encodings.from_name(name, **SIZES._asdict())
+    return encodings.from_name(name, **SIZES)
 
 
 # What each reference is of, and the first name of that: an option may be required.
@@ -259,7 +259,7 @@ def test_table(capsys, monkeypatch):
 
 
 def test_sizes_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"hidden_size = num_heads \* head_size .* got Sizes"):
+    with pytest.raises(ValueError, match=r"hidden_size = num_heads \* head_size .* got"):
         Subject(build("none"), sizes=SIZES._replace(hidden_size=10))
 
 

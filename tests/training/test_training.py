@@ -16,7 +16,7 @@ from helpers import tiny_run
 
 from pe_jax import cpu, data, encodings
 from pe_jax.configs.training import PretrainingConfig
-from pe_jax.models import BertConfig, frequencies, train_flops
+from pe_jax.models import BertConfig, frequencies, train_flops, with_position
 from pe_jax.models.config import from_config
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
@@ -30,24 +30,26 @@ from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_p
 from pe_jax.training.step import init_state, make_train_step
 from pe_jax.training.transplant import transplant
 
-MODEL = BertConfig(
-    vocab_size=30,
-    hidden_size=16,
-    num_layers=1,
-    num_heads=2,
-    intermediate_size=24,
-    max_length=10,
-    position="learned_absolute+learnable_sinusoidal_relative",
-    dropout_rate=0.0,
-    attention_dropout_rate=0.0,
-    initializer_stddev=0.2,
+MODEL = with_position(
+    BertConfig(
+        vocab_size=30,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=24,
+        max_length=10,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        initializer_stddev=0.2,
+    ),
+    "learned_absolute+learnable_sinusoidal_relative",
 )
 
 
 # Matrices and tables large enough for "fsdp" to shard; with dropout.
 WIDE = dataclasses.replace(
     MODEL,
-    position="learned_absolute",
+    position=None,
     vocab_size=300,
     hidden_size=256,
     intermediate_size=512,

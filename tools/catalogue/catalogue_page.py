@@ -12,9 +12,11 @@ from catalogue.entries import SIZES, WRAPPED, Entry
 from catalogue.measured import LENGTH, WORDS, Properties, Requirements
 from pe_jax.console.markdown import table
 from pe_jax.encodings import parameter_count
-from pe_jax.encodings.base import call_text
+from pe_jax.encodings.naming import call_text
 
 # The checks of `pe_jax.testing` that have a column.
+_D, _HEAD, _H, _L = SIZES.values()
+
 CHECKS = ("packing", "padding", "decoding", "precision")
 
 
@@ -38,8 +40,8 @@ _ABOUT = f"""
 
 Written by `python tools/write_catalogue.py`, which runs every registered encoding; not edited by
 hand. What the names mean and how to join them is in [encodings.md](encodings.md). All sizes are
-BERT-base's: D = {SIZES.hidden_size}, H = {SIZES.num_heads} heads of d = {SIZES.head_size}, L =
-{SIZES.max_length} positions. `(…)` stands for options that an encoding requires, see the last
+BERT-base's: D = {_D}, H = {_H} heads of d = {_HEAD}, L =
+{_L} positions. `(…)` stands for options that an encoding requires, see the last
 table; wrappers are around `{WRAPPED}`; an encoding for causal attention is joined with `causal`.
 """
 
@@ -82,15 +84,15 @@ that they do not depend on the length of the input, and that shifted inputs agre
 
 - *Points*: what stands for a position: P_x, vectors of positions; P_m, vectors of offsets; or
   logits, what positions add to the logits of all keys for one query, with random projections
-  ({WORDS} words × {SIZES.num_heads} heads).
-- *Distinct*: smallest distance of two points over the root mean square, among {SIZES.max_length}
+  ({WORDS} words × {_H} heads).
+- *Distinct*: smallest distance of two points over the root mean square, among {_L}
   positions. 0: two coincide, as offsets do past a clip, in one bucket, or to the left and right of
   a symmetric bias.
 - *Size*: root mean square of a point's numbers for {LENGTH // 2} positions; a fresh BERT's word
-  embeddings have 0.02. *Growth*: of the largest point from {LENGTH // 2} to {SIZES.max_length}
+  embeddings have 0.02. *Growth*: of the largest point from {LENGTH // 2} to {_L}
   positions; 1 is bounded.
 - *Length*, *shift*: how much proximities off the diagonal change, as a share of their variance, in
-  an input twice as long, and at positions {SIZES.max_length // 2} further on. 0: not at all; about
+  an input twice as long, and at positions {_L // 2} further on. 0: not at all; about
   2: nothing in common.
 """
 
@@ -107,7 +109,7 @@ _ATTENTION = f"""
   documents in a row give what each gives alone; padding changes nothing; decoding token by token
   with a cache gives what causal attention gives ("–": keys do not stay right when the sequence
   grows); float16 and bfloat16 stay near float32.
-- *Cost*: time of a forward and backward pass of attention, {ROWS} × {SIZES.max_length} tokens in
+- *Cost*: time of a forward and backward pass of attention, {ROWS} × {_L} tokens in
   float32, over that of `none` in the same round: median (quartiles). What acts on the input is in
   it, projections are not.
 """

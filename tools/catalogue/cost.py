@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from catalogue.entries import SIZES, Entry, on_all_axes
+from catalogue.entries import SIZES, Entry, Sizes, on_all_axes
 from pe_jax.attention import attention
-from pe_jax.encodings import Context, Positions, Projections, Sizes, embed, none
+from pe_jax.encodings import Context, Positions, Projections, embed, none
 
 ROWS = 1
 
@@ -67,7 +67,7 @@ def _seconds(run: Callable[[], None], least: float = 0.1) -> float:
 
 def _runner(row: Entry, sizes: Sizes) -> Callable[[], None]:
     """Runs once and waits; compiled already."""
-    width, size, heads, length = sizes
+    width, size, heads, length = sizes.values()
     encoding = row.encoding
     rng = np.random.default_rng(0)
     normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)

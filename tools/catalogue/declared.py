@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from catalogue.entries import SIZES, Entry
+from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax.attention import forms, operands
-from pe_jax.encodings import Card, Context, Positions, Projections, Sizes
+from pe_jax.encodings import Card, Context, Positions, Projections
 
 _ACTS = {
     "maps queries, keys or values": "q, k, v",
@@ -76,7 +76,7 @@ class TermForms:
 
 def at_ranges(row: Entry, sizes: Sizes = SIZES) -> TermForms:
     """TermForms at consecutive positions."""
-    length, axes = sizes.max_length, row.encoding.axes
+    length, axes = sizes["max_length"], row.encoding.axes
     if axes > 1:  # Such positions are never ranges.
         return _forms(row, jax.ShapeDtypeStruct((1, length, axes), jnp.int32), sizes)
     return _forms(row, range(length), sizes)
@@ -85,13 +85,13 @@ def at_ranges(row: Entry, sizes: Sizes = SIZES) -> TermForms:
 def at_packed(row: Entry, sizes: Sizes = SIZES) -> TermForms:
     """TermForms at positions that start again with each document of a row."""
     last = () if row.encoding.axes == 1 else (row.encoding.axes,)
-    return _forms(row, jax.ShapeDtypeStruct((1, sizes.max_length, *last), jnp.int32), sizes)
+    return _forms(row, jax.ShapeDtypeStruct((1, sizes["max_length"], *last), jnp.int32), sizes)
 
 
 def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) -> TermForms:
     from pe_jax.attention.tpu_kernel import adapter  # Pallas takes long to import.
 
-    width, size, heads, length = sizes
+    width, size, heads, length = sizes.values()
     encoding = row.encoding
     struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
     x, q, w = struct(1, length, width), struct(1, length, heads, size), struct(width, heads, size)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pe_jax.encodings import ENCODINGS, WRAPPERS, PositionEncoding, Sizes, from_name
-from pe_jax.encodings.base import REQUIRED, call_text, options_of
+from pe_jax.encodings import ENCODINGS, WRAPPERS, PositionEncoding, from_name
+from pe_jax.encodings.naming import REQUIRED, call_text, options_of
 from pe_jax.shapes import Array, Int
 
+Sizes = Mapping[str, int]
+
 # BERT-base.
-SIZES = Sizes(hidden_size=768, head_size=64, num_heads=12, max_length=512)
+SIZES = {"hidden_size": 768, "head_size": 64, "num_heads": 12, "max_length": 512}
 
 # Options that change what the tables say, next to the encoding with its defaults.
 VARIANTS = (
@@ -79,24 +81,24 @@ def _entry(
     required: Mapping[str, Any],
     sizes: Sizes,
 ) -> Entry:
-    encoding = from_name(name, **sizes._asdict())
+    encoding = from_name(name, **sizes)
     if any(part.traits.causal_only for part in encoding.parts):
         name = f"{name}+causal"
-        encoding = from_name(name, **sizes._asdict())
+        encoding = from_name(name, **sizes)
     defaults = {k: v for k, v in options_of(make).items() if v is not REQUIRED}
     return Entry(name, encoding, defaults, required)
 
 
 def _required(key: str, options: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
     """Values for the options of an encoding that have no default."""
-    pairs = sizes.head_size // 2
+    pairs = sizes["head_size"] // 2
     examples = {
         "factor": 4.0,
-        "length": sizes.max_length // 8,
+        "length": sizes["max_length"] // 8,
         "long": (4.0,) * pairs,
-        "longest": 4 * sizes.max_length,
-        "original_length": sizes.max_length // 4,
-        "reach": sizes.max_length // 8,
+        "longest": 4 * sizes["max_length"],
+        "original_length": sizes["max_length"] // 4,
+        "reach": sizes["max_length"] // 8,
         "short": (1.0,) * pairs,
     }
     needed = [option for option, default in options.items() if default is REQUIRED]

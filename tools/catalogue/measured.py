@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from catalogue.entries import SIZES, Entry, on_all_axes
+from catalogue.entries import SIZES, Entry, Sizes, on_all_axes
 from pe_jax import properties
 from pe_jax.attention import attention_logits
-from pe_jax.encodings import Context, Params, PositionEncoding, Projections, Sizes, embed
+from pe_jax.encodings import Context, Params, PositionEncoding, Projections, embed
 from pe_jax.shapes import Array, Float, Int
 
 LENGTH = 128  # Of the proximity matrices that properties are measured on.
@@ -72,7 +72,7 @@ class _Layer(NamedTuple):
 def _layer(sizes: Sizes, *, tied: bool) -> _Layer:
     rng = np.random.default_rng(0)
     normal = lambda *shape: np.asarray(rng.normal(size=shape), np.float32)
-    width, size, heads, _ = sizes
+    width, size, heads, _ = sizes.values()
     w_q, w_k = (normal(width, heads, size) * np.float32(width**-0.5) for _ in range(2))
     return _Layer(normal(WORDS, width), w_q, w_q if tied else w_k)
 
@@ -103,10 +103,10 @@ def measure(row: Entry, sizes: Sizes = SIZES) -> tuple[Properties, Requirements]
 
     few = at[: LENGTH // 2]
     name, points = _points(encoding, params, vectors, functools.partial(logits, params, untied))
-    near, far = points(few), points(np.arange(sizes.max_length, dtype=np.int32))
+    near, far = points(few), points(np.arange(sizes["max_length"], dtype=np.int32))
     short = proximities(untied, few)
     longer = proximities(untied, at)[:, : len(few), : len(few)]
-    shifted = proximities(untied, few + sizes.max_length // 2)
+    shifted = proximities(untied, few + sizes["max_length"] // 2)
     required = Requirements(
         name,
         float(properties.distinctness(far)),
@@ -152,7 +152,7 @@ def _position_vectors(encoding: PositionEncoding, sizes: Sizes) -> Vectors | Non
     cards = [part.card for part in encoding.parts if part.embed]
     if not any(card and card.vectors and card.kind == "absolute" for card in cards):
         return None
-    nothing = lambda length: jnp.zeros((1, length, sizes.hidden_size))
+    nothing = lambda length: jnp.zeros((1, length, sizes["hidden_size"]))
     return jax.jit(lambda params, at: embed(encoding, params, nothing(len(at)), at)[0])
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from pe_jax.attention.offset_terms import tables
 from pe_jax.attention.operands import Operands, Term
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
-from pe_jax.encodings.base import as_array
+from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float
 

@@ -61,7 +61,7 @@ from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import MASKED
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array, Bool, Float
 
 Result = TypeVar("Result")

@@ -30,7 +30,7 @@ from jax.typing import DTypeLike
 
 from pe_jax.attention.dropout import keep
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.positions import Reach
 
 MASKED = -2e30  # The logit of a key that must not be attended to.
 # Where a running maximum starts: above it, so that such a key never weighs anything.

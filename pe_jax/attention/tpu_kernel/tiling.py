@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention.dropout import scale as scale_of_kept
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.positions import Reach
 
 LANES = 128
 

@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits, as_array, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float
 
 
-@named
+@registered
 def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 10_000.0) -> Part:
     """Encoding word order in complex embeddings (Wang et al. 2020, arXiv 1912.12333).
 

@@ -15,14 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits, as_array, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
 
 Share = Callable[[Real[Array, "*B L"]], Real[Array, "*B L"]]
 
 
-@named
+@registered
 def raw_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x·u with one learned direction u: the index itself.
 
@@ -36,7 +38,7 @@ def raw_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     return _along(hidden_size, stddev, "x·u", lambda x: x, Traits())
 
 
-@named
+@registered
 def normalised_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x / (n - 1)·u, n the length of the input, and one learned direction u: the share of
     the input that is to the left.
@@ -75,7 +77,7 @@ def _along(hidden_size: int, stddev: float, formula: str, share: Share, traits: 
     )
 
 
-@named
+@registered
 def sinusoidal_concatenated(
     *, hidden_size: int, share: float = 0.25, base: float = 10_000.0, scale: float = 1.0
 ) -> Part:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits, as_array, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
 
 
-@named
+@registered
 def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02) -> Part:
     """One free vector per position: BERT's own encoding (Gehring et al. 2017).
 
@@ -46,7 +48,7 @@ def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02)
     )
 
 
-@named
+@registered
 def sinusoidal_absolute(*, hidden_size: int, base: float = 10_000.0, scale: float = 1.0) -> Part:
     """The fixed sinusoid of Vaswani et al. 2017; no parameters, any length.
 
@@ -64,7 +66,7 @@ def sinusoidal_absolute(*, hidden_size: int, base: float = 10_000.0, scale: floa
     return _sinusoidal(lambda params: jnp.array(fixed), scale, card)
 
 
-@named
+@registered
 def learnable_sinusoidal_absolute(
     *, hidden_size: int, base: float = 10_000.0, scale: float = 1.0
 ) -> Part:

@@ -8,22 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import (
-    Card,
-    Context,
-    Offsets,
-    Params,
-    Part,
-    named,
-    no_parameters,
-    offsets,
-)
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, no_parameters
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float, Real
 
 _HOW_TO_MODIFY = "github.com/ofirpress/attention_with_linear_biases/issues/5"
 
 
-@named
+@registered
 def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) -> Part:
     """bias(j - i) = -m_h |j - i|, added to the logits as it is (Press et al. 2021, section 3).
 

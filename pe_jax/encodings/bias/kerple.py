@@ -7,14 +7,15 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.naming import registered
 from pe_jax.shapes import Array, Float, Real
 
 _LEAST = 0.01  # The authors' bound of both parameters from below.
 _MOST_POWER = 2.0  # Beyond it, -|m|^r2 is no conditionally positive definite kernel.
 
 
-@named
+@registered
 def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
     """A conditionally positive definite kernel of the offset (Chi et al. 2022, arXiv 2205.09921).
 

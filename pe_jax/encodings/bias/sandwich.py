@@ -5,12 +5,13 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 
 
-@named
+@registered
 def sandwich(*, num_heads: int, dim: int = 128, base: float = 10_000.0) -> Part:
     """bias_h(m) = (Σ_{i=1}^{dim/2} cos(m / base^(2i/dim)) - dim/2) / c_h,   c_h = 8h/H, h = 1 .. H.
 

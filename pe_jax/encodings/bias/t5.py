@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
 
 
-@named
+@registered
 def t5(
     *, num_heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
 ) -> Part:

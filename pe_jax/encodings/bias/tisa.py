@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.naming import registered
 from pe_jax.shapes import Array, Float, Real
 
 
-@named
+@registered
 def tisa(*, num_heads: int, kernels: int = 5) -> Part:
     """bias_h(m) = Σ_s a_hs · exp(-|b_hs| (m - c_hs)²), added to the logits as it is.
 

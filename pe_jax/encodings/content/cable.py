@@ -5,12 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits
 from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
+from pe_jax.encodings.naming import registered
 from pe_jax.shapes import Array
 
 
-@named
+@registered
 def cable(*, hidden_size: int, num_heads: int, weighted: bool = True, stddev: float = 0.02) -> Part:
     """Context-aware biases for length extrapolation (Veisi et al. 2025, arXiv 2503.08067).
 

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits
 from pe_jax.encodings.content.row_order import rows_of_queries
+from pe_jax.encodings.naming import registered
 from pe_jax.shapes import Array, Float
 
 
-@named
+@registered
 def cope(*, head_size: int, npos_max: int = 64) -> Part:
     """Contextual position encoding (Golovneva et al. 2024, arXiv 2405.18719), causal.
 

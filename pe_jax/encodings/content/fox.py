@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits
 from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
+from pe_jax.encodings.naming import registered
 from pe_jax.shapes import Array, Float
 
 
-@named
+@registered
 def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
     """Forgetting attention, in both directions (Lin et al. 2025, arXiv 2503.02130).
 

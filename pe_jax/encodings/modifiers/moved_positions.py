@@ -1,65 +1,25 @@
 """Encodings at other positions than a model's: shifted or augmented while training, interpolated.
 
 A wrapper changes the positions that each part of an encoding sees, and nothing else. A window or
-`causal` inside it would use the changed positions as well: join it outside, `shape(rope)+causal`.
+`causal` inside it would use the changed positions as well: join it outside, `shifted(rope)+causal`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import (
-    Card,
-    Context,
-    Part,
-    PositionEncoding,
-    Positions,
-    as_array,
-    call_text,
-    changed,
-    length,
-    options_of,
-    span,
-)
+from pe_jax.encodings.base import Card, Context, Part
+from pe_jax.encodings.modifiers.randomised import at_positions
+from pe_jax.encodings.naming import wrapper
+from pe_jax.encodings.positions import Positions, as_array, length, span
 from pe_jax.shapes import Array, Real
 
-Move = Callable[[Positions, Context], Positions]
 
-
-def at_positions(
-    part: Part, wrapper: str, options: dict[str, Any], move: Move, source: str
-) -> Part:
-    """Return `part` at the positions that `move` makes of a model's, with its own parameters.
-
-    Args:
-      wrapper, options: of the name, `wrapper(part, option=...)`.
-      source: the paper that the wrapper is from.
-    """
-
-    def positions(x: Positions, context: Context) -> Positions:
-        moved = move(x, context)
-        if part.positions is None:
-            return moved
-        assert context.positions_k is not None
-        return part.positions(
-            moved, context._replace(positions_k=move(context.positions_k, context))
-        )
-
-    inside = filter(None, (part.name, call_text("", options)[1:-1]))
-    return part._replace(
-        name=f"{wrapper}({', '.join(inside)})",
-        family=part.key,
-        positions=positions,
-        card=part.card and part.card._replace(source=f"{source}; {part.card.source}"),
-    )
-
-
-def shape(encoding: PositionEncoding, *, max_shift: int = 500) -> PositionEncoding:
+@wrapper
+def shifted(part: Part, *, max_shift: int = 500) -> Part:
     """Shifts all positions of a sequence by one random number while training (SHAPE: Kiyono et al.
     2021, arXiv 2109.05644).
 
@@ -74,33 +34,30 @@ def shape(encoding: PositionEncoding, *, max_shift: int = 500) -> PositionEncodi
     """
     if max_shift < 0:
         raise ValueError(f"max_shift is a number of positions, 0 or more, got {max_shift}.")
-    options = changed({"max_shift": max_shift}, options_of(shape))
 
-    def wrap(part: Part) -> Part:
-        def move(x: Positions, context: Context) -> Positions:
-            if context.rng is None:
-                return x
-            room: Array | int = max_shift
-            if part.traits.longest is not None:
-                keys = as_array(context.positions_k)
-                room = jnp.clip(part.traits.longest - span(keys, keys), 0, max_shift)
-                room = jnp.reshape(room, (-1, 1))
-            shift = jax.random.randint(context.rng, (context.batch_size, 1), 0, room + 1)
-            return as_array(x) + (shift if part.traits.axes == 1 else shift[..., None])
+    def move(x: Positions, context: Context) -> Positions:
+        if context.rng is None:
+            return x
+        room: Array | int = max_shift
+        if part.traits.longest is not None:
+            keys = as_array(context.positions_k)
+            room = jnp.clip(part.traits.longest - span(keys, keys), 0, max_shift)
+            room = jnp.reshape(room, (-1, 1))
+        shift = jax.random.randint(context.rng, (context.batch_size, 1), 0, room + 1)
+        return as_array(x) + (shift if part.traits.axes == 1 else shift[..., None])
 
-        return at_positions(part, "shape", options, move, "Kiyono et al. 2021")
-
-    return PositionEncoding(tuple(map(wrap, encoding.parts)))
+    return at_positions(part, move, "Kiyono et al. 2021")
 
 
+@wrapper
 def cape(
-    encoding: PositionEncoding,
+    part: Part,
     *,
     max_global_shift: float = 5.0,
     max_local_shift: float = 0.5,
     max_global_scaling: float = 1.03,
     centred: bool = False,
-) -> PositionEncoding:
+) -> Part:
     """Positions shifted, jittered and scaled at random while training (CAPE: Likhomanenko et al.
     2021, arXiv 2106.03143).
 
@@ -108,7 +65,7 @@ def cape(
 
     with an rng: Δ and λ are drawn for each row, Δ for each axis too, ε for each position of it, so
     that queries, keys and the input agree. Without one, x -> x - c. Positions become real
-    numbers: an encoding that has a learned table needs `shape` instead.
+    numbers: an encoding that has a learned table needs `shifted` instead.
 
     Args:
       max_global_shift, max_local_shift, max_global_scaling: a, b and s; the defaults are for text.
@@ -125,44 +82,34 @@ def cape(
             "Shifts are 0 or more and max_global_scaling 1 or more, got "
             f"{max_global_shift}, {max_local_shift} and {max_global_scaling}."
         )
-    options = dict(
-        max_global_shift=max_global_shift,
-        max_local_shift=max_local_shift,
-        max_global_scaling=max_global_scaling,
-        centred=centred,
+    _refuse_table(part, "cape", "take shifted, which shifts by integers")
+    axes = part.traits.axes
+
+    def move(positions: Positions, context: Context) -> Positions:
+        x = _centred(positions, context.positions_k, axes) if centred else positions
+        if context.rng is None:
+            return x
+        for_shift, for_jitter, for_scale = jax.random.split(context.rng, 3)
+        rows = context.batch_size
+        x = jnp.asarray(as_array(x), jnp.float32).reshape(-1, length(positions, axes), axes)
+        x = jnp.broadcast_to(x, (rows, *x.shape[1:]))
+        shift = _uniform(for_shift, (rows, 1, axes), max_global_shift)
+        scale = jnp.exp(_uniform(for_scale, (rows, 1, 1), math.log(max_global_scaling)))
+        out = (x + shift + max_local_shift * _jitter(for_jitter, x)) * scale
+        return out if axes > 1 else out[..., 0]
+
+    wrapped = at_positions(part, move, "Likhomanenko et al. 2021")
+    if not centred:
+        return wrapped
+    # A centred encoding removes all that a shift changes; another token changes all.
+    return wrapped._replace(
+        card=wrapped.card and wrapped.card._replace(invariant=True),
+        traits=wrapped.traits._replace(cacheable=False),
     )
-    options = changed(options, options_of(cape))
-
-    def wrap(part: Part) -> Part:
-        _refuse_table(part, "cape", "take shape, which shifts by integers")
-        axes = part.traits.axes
-
-        def move(positions: Positions, context: Context) -> Positions:
-            x = _centred(positions, context.positions_k, axes) if centred else positions
-            if context.rng is None:
-                return x
-            for_shift, for_jitter, for_scale = jax.random.split(context.rng, 3)
-            rows = context.batch_size
-            x = jnp.asarray(as_array(x), jnp.float32).reshape(-1, length(positions, axes), axes)
-            x = jnp.broadcast_to(x, (rows, *x.shape[1:]))
-            shift = _uniform(for_shift, (rows, 1, axes), max_global_shift)
-            scale = jnp.exp(_uniform(for_scale, (rows, 1, 1), math.log(max_global_scaling)))
-            out = (x + shift + max_local_shift * _jitter(for_jitter, x)) * scale
-            return out if axes > 1 else out[..., 0]
-
-        wrapped = at_positions(part, "cape", options, move, "Likhomanenko et al. 2021")
-        if not centred:
-            return wrapped
-        # A centred encoding removes all that a shift changes; another token changes all.
-        return wrapped._replace(
-            card=wrapped.card and wrapped.card._replace(invariant=True),
-            traits=wrapped.traits._replace(cacheable=False),
-        )
-
-    return PositionEncoding(tuple(map(wrap, encoding.parts)))
 
 
-def interpolated(encoding: PositionEncoding, *, factor: float) -> PositionEncoding:
+@wrapper
+def interpolated(part: Part, *, factor: float) -> Part:
     """`encoding` at positions / factor, so that inputs so many times as long as those trained on
     stay within the positions that were (Chen et al. 2023, arXiv 2306.15595).
 
@@ -175,24 +122,14 @@ def interpolated(encoding: PositionEncoding, *, factor: float) -> PositionEncodi
     """
     if not factor > 0:
         raise ValueError(f"Positions are divided by a positive factor, got {factor}.")
-
-    def wrap(part: Part) -> Part:
-        _refuse_table(
-            part,
-            "interpolated",
-            "stretch the table instead, encoding.resize(params, "
-            f'{factor:g} * {part.traits.longest}, "interpolate")',
-        )
-        wrapped = at_positions(
-            part,
-            "interpolated",
-            {"factor": factor},
-            lambda x, _: as_array(x) / factor,
-            "Chen et al. 2023",
-        )
-        return wrapped._replace(card=wrapped.card and _stretched(wrapped.card, factor))
-
-    return PositionEncoding(tuple(map(wrap, encoding.parts)))
+    _refuse_table(
+        part,
+        "interpolated",
+        "stretch the table instead, encoding.resize(params, "
+        f'{factor:g} * {part.traits.longest}, "interpolate")',
+    )
+    wrapped = at_positions(part, lambda x, _: as_array(x) / factor, "Chen et al. 2023")
+    return wrapped._replace(card=wrapped.card and _stretched(wrapped.card, factor))
 
 
 def _stretched(card: Card, factor: float) -> Card:
@@ -205,10 +142,10 @@ def _stretched(card: Card, factor: float) -> Card:
     )
 
 
-def _refuse_table(part: Part, wrapper: str, solution: str) -> None:
+def _refuse_table(part: Part, name: str, solution: str) -> None:
     if part.traits.longest is not None:
         raise ValueError(
-            f"{wrapper} makes positions real numbers, and {part.name} has {part.traits.longest} "
+            f"{name} makes positions real numbers, and {part.name} has {part.traits.longest} "
             f"rows for integers: {solution}."
         )
 

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Context, Part, PositionEncoding, Positions, as_array, length
-from pe_jax.encodings.modifiers.moved_positions import at_positions
+from pe_jax.encodings.base import Context, Part
+from pe_jax.encodings.naming import wrapper
+from pe_jax.encodings.positions import Positions, as_array, length
 from pe_jax.shapes import Array, Real
 
+Move = Callable[[Positions, Context], Positions]
 
-def randomised(
-    encoding: PositionEncoding, *, longest: int = 2048, real: bool = False
-) -> PositionEncoding:
+
+def at_positions(part: Part, move: Move, source: str) -> Part:
+    """Return `part` at the positions that `move` makes of a model's.
+
+    Args:
+      source: the paper that the change is from.
+    """
+
+    def positions(x: Positions, context: Context) -> Positions:
+        moved = move(x, context)
+        if part.positions is None:
+            return moved
+        assert context.positions_k is not None
+        context = context._replace(positions_k=move(context.positions_k, context))
+        return part.positions(moved, context)
+
+    card = part.card and part.card._replace(source=f"{source}; {part.card.source}")
+    return part._replace(positions=positions, card=card)
+
+
+@wrapper
+def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
     """`encoding` at sorted random positions (Ruoss et al. 2023, arXiv 2305.16843).
 
     While training (with an rng), the n-th position of a sequence of L tokens is the n-th smallest
@@ -40,31 +63,26 @@ def randomised(
     """
     if longest < 1:
         raise ValueError(f"longest is a number of positions, at least 1, got {longest}.")
-    if encoding.axes != 1:
-        raise ValueError(f"randomised positions have one axis, {encoding.name} {encoding.axes}.")
-
-    def wrap(part: Part) -> Part:
-        rows = part.traits.longest
-        if rows is not None and rows < longest:
-            raise ValueError(
-                f"{part.name} has {rows} positions, fewer than longest={longest}: give it "
-                f"max_length={longest}, or randomised(..., longest={rows})."
-            )
-
-        def move(x: Positions, context: Context) -> Positions:
-            assert context.positions_k is not None
-            count = length(context.positions_k)
-            return _look_up(_positions(count, longest, real, context.rng), x, longest)
-
-        options = {"longest": longest, **({"real": True} if real else {})}
-        wrapped = at_positions(part, "randomised", options, move, "Ruoss et al. 2023")
-        # Positions depend on the number of tokens: one more moves those before it.
-        return wrapped._replace(
-            card=wrapped.card and wrapped.card._replace(invariant=False),
-            traits=part.traits._replace(longest=None if real else longest, cacheable=False),
+    if part.traits.axes != 1:
+        raise ValueError(f"randomised positions have one axis, {part.name} has {part.traits.axes}.")
+    rows = part.traits.longest
+    if rows is not None and rows < longest:
+        raise ValueError(
+            f"{part.name} has {rows} positions, fewer than longest={longest}: give it "
+            f"max_length={longest}, or randomised(..., longest={rows})."
         )
 
-    return PositionEncoding(tuple(map(wrap, encoding.parts)))
+    def move(x: Positions, context: Context) -> Positions:
+        assert context.positions_k is not None
+        count = length(context.positions_k)
+        return _look_up(_positions(count, longest, real, context.rng), x, longest)
+
+    wrapped = at_positions(part, move, "Ruoss et al. 2023")
+    # Positions depend on the number of tokens: one more moves those before it.
+    return wrapped._replace(
+        card=wrapped.card and wrapped.card._replace(invariant=False),
+        traits=part.traits._replace(longest=None if real else longest, cacheable=False),
+    )
 
 
 def _positions(count: int, longest: int, real: bool, rng: jax.Array | None) -> Real[Array, " L"]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pe_jax.encodings.base import Card, Offsets, Part, named
-from pe_jax.encodings.reach import Reach
+from pe_jax.encodings.base import Card, Offsets, Part
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.positions import Reach
 
 
-@named
+@registered
 def window(*, reach: int) -> Part:
     """Query i attends to keys j with |j - i| <= reach: 2·reach + 1 keys. Adds nothing.
 
@@ -32,7 +33,7 @@ def window(*, reach: int) -> Part:
     return Part(offsets=Offsets(reach=Reach(reach, reach)), card=card)
 
 
-@named
+@registered
 def causal() -> Part:
     """Query i attends to keys j <= i, as a decoder does. Adds nothing.
 

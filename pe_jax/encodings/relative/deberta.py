@@ -5,12 +5,13 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, Projections, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, Projections
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
 
 
-@named
+@registered
 def deberta(
     *,
     hidden_size: int,

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Offsets, Params, Part, Traits, named, no_parameters
+from pe_jax.encodings.base import Card, Offsets, Params, Part, Traits, no_parameters
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
@@ -31,7 +32,7 @@ def check_clip(clip: int | None) -> None:
 Frequencies = Callable[[Params], jax.Array]
 
 
-@named
+@registered
 def learned_relative(*, head_size: int, clip: int = 64, separate: bool = False) -> Part:
     """One free vector per clipped offset (Shaw et al. 2018).
 
@@ -59,7 +60,7 @@ def learned_relative(*, head_size: int, clip: int = 64, separate: bool = False) 
     return _relative(card, init, vectors, None, clip, separate)
 
 
-@named
+@registered
 def sinusoidal_relative(*, head_size: int, clip: int | None = 64, base: float = 10_000.0) -> Part:
     """The fixed sinusoid of the signed, clipped offset (Wei et al. 2019); no parameters.
 
@@ -71,28 +72,7 @@ def sinusoidal_relative(*, head_size: int, clip: int | None = 64, base: float = 
     return _sinusoidal(card, no_parameters, lambda _: jnp.array(fixed), clip)
 
 
-@named
-def nezha(*, head_size: int, clip: int = 64, base: float = 10_000.0) -> Part:
-    """The fixed sinusoid of a clipped offset counted from 0, as NEZHA's code has it; no parameters.
-
-    P_m = S(ω, m + clip), m clipped to ±clip, in every layer, head, key and value (Wei et al. 2019,
-    arXiv 1909.00204). The paper writes S(ω, m), which is `sinusoidal_relative`; its code, and
-    transformers' after it, takes row m + 64 of a sinusoid. The two differ by a fixed rotation of
-    the pairs of P, which W_q and W_k, W_v and W_o can undo: the same model to train, but weights of
-    a published NEZHA need this one.
-    """
-    fixed = default_frequencies(head_size, base)
-
-    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
-        return sinusoid(x.clip(-clip, clip) + clip, jnp.array(fixed))
-
-    card = Card(f"S(ω, m + {clip}), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019, code")
-    part = _relative(card, no_parameters, vectors, None, clip)
-    assert part.card
-    return part._replace(card=part.card._replace(frequencies=lambda _: jnp.array(fixed)))
-
-
-@named
+@registered
 def learnable_sinusoidal_relative(
     *, head_size: int, clip: int | None = 64, separate: bool = False, base: float = 10_000.0
 ) -> Part:
@@ -114,6 +94,27 @@ def learnable_sinusoidal_relative(
 
     part = _sinusoidal(card, init, lambda params: params["frequencies"], clip, separate)
     return part._replace(traits=Traits(frequency_params=("frequencies",)))
+
+
+@registered
+def nezha(*, head_size: int, clip: int = 64, base: float = 10_000.0) -> Part:
+    """The fixed sinusoid of a clipped offset counted from 0, as NEZHA's code has it; no parameters.
+
+    P_m = S(ω, m + clip), m clipped to ±clip, in every layer, head, key and value (Wei et al. 2019,
+    arXiv 1909.00204). The paper writes S(ω, m), which is `sinusoidal_relative`; its code, and
+    transformers' after it, takes row m + 64 of a sinusoid. The two differ by a fixed rotation of
+    the pairs of P, which W_q and W_k, W_v and W_o can undo: the same model to train, but weights of
+    a published NEZHA need this one.
+    """
+    fixed = default_frequencies(head_size, base)
+
+    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
+        return sinusoid(x.clip(-clip, clip) + clip, jnp.array(fixed))
+
+    card = Card(f"S(ω, m + {clip}), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019, code")
+    part = _relative(card, no_parameters, vectors, None, clip)
+    assert part.card
+    return part._replace(card=part.card._replace(frequencies=lambda _: jnp.array(fixed)))
 
 
 def _sinusoidal(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import jax
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int
 
 
-@named
+@registered
 def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Part:
     """logit_ij = q_i·(k_j + P_{j-i}) / sqrt(d): Shaw et al. 2018, with nothing at the values.
 
@@ -31,7 +32,7 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
     return _relative(head_size, max_length, stddev, at_queries=False)
 
 
-@named
+@registered
 def relative_key_query(*, head_size: int, max_length: int, stddev: float = 0.02) -> Part:
     """logit_ij = (q_i·k_j + q_i·P_{j-i} + P_{j-i}·k_j) / sqrt(d) (Huang et al. 2020, method 4).
 

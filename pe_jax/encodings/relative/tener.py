@@ -7,12 +7,13 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Params, Part
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float, Real
 
 
-@named
+@registered
 def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool = False) -> Part:
     """logit_ij = (q_i + u)·k_j + (q_i + v)·R_{i-j} (Yan et al. 2019, arXiv 1911.04474).
 

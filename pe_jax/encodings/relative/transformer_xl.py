@@ -7,13 +7,14 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.relative.offset_vectors import check_clip
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
 
 
-@named
+@registered
 def transformer_xl(
     *,
     head_size: int,

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Params, Part, named
+from pe_jax.encodings.base import Card, Context, Params, Part
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float
 
 
-@named
+@registered
 def pope(
     *, head_size: int, num_heads: int, base: float = 10_000.0, random_phases: bool = False
 ) -> Part:

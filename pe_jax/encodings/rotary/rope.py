@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits, named
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
@@ -23,7 +24,7 @@ from pe_jax.shapes import Array, Float, Real
 Frequencies = Callable[[Params, Context], jax.Array]
 
 
-@named
+@registered
 def rope(
     *,
     head_size: int,

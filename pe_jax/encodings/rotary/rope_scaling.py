@@ -20,7 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits, named, span
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.positions import span
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
 from pe_jax.shapes import Array, Float
 
@@ -110,7 +112,7 @@ def longrope_scale(factor: float, original_length: int) -> float:
 # --- encodings ------------------------------------------------------------------------------------
 
 
-@named
+@registered
 def rope_linear(
     *,
     head_size: int,
@@ -127,7 +129,7 @@ def rope_linear(
     return _fixed(w, layout, f"R(ω i / {factor:g})", "Chen et al. 2023, eq. 4")
 
 
-@named
+@registered
 def rope_ntk(
     *,
     head_size: int,
@@ -143,7 +145,7 @@ def rope_ntk(
     return _fixed(w, layout, f"R(ω' i), base' = base·{factor:g}^(r/(r−2))", "bloc97 2023")
 
 
-@named
+@registered
 def rope_dynamic_ntk(
     *,
     head_size: int,
@@ -166,7 +168,7 @@ def rope_dynamic_ntk(
     )
 
 
-@named
+@registered
 def rope_yarn(
     *,
     head_size: int,
@@ -218,7 +220,7 @@ def rope_yarn(
     return _fixed(w, layout, f"c R(ω' i), c = {scale:.4g}, ω' between ω and ω/s", source, scale)
 
 
-@named
+@registered
 def rope_llama3(
     *,
     head_size: int,
@@ -247,7 +249,7 @@ def rope_llama3(
     return _fixed(w, layout, "R(ω' i), ω' between ω and ω/s by wavelength", "Llama 3.1, Meta 2024")
 
 
-@named
+@registered
 def rope_longrope(
     *,
     head_size: int,

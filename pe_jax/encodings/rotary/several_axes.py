@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits, named
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.naming import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs
 from pe_jax.shapes import Array
 
 
-@named
+@registered
 def rope_axial(
     *, head_size: int, base: float = 100.0, axes: int = 2, width: int | None = None
 ) -> Part:
@@ -68,7 +69,7 @@ def rope_axial(
     )
 
 
-@named
+@registered
 def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int = 2) -> Part:
     """RoPE whose frequencies each have a direction of their own (RoPE-Mixed, Heo et al. 2024, arXiv
     2403.13298).
@@ -119,7 +120,7 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
     )
 
 
-@named
+@registered
 def mrope(
     *,
     head_size: int,

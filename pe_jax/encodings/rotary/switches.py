@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pe_jax.encodings.base import Context, Heads, Params, Part, PositionEncoding
-from pe_jax.encodings.stack import Stack, as_stack
 from pe_jax.shapes import Array, Float
 
 # The factor of each frequency, from the frequencies themselves.
 Factors = Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]
 
 
-def with_factors(encoding: PositionEncoding | Stack, factors: Factors) -> Stack:
+def with_factors(encoding: PositionEncoding, factors: Factors) -> PositionEncoding:
     """`encoding` with every frequency ω of its rotations (`Card.pairs`) multiplied by a factor.
 
     Its parameters are those of `encoding`, and so are their names. A factor of 0 takes the position
@@ -22,9 +21,7 @@ def with_factors(encoding: PositionEncoding | Stack, factors: Factors) -> Stack:
     Args:
       factors: `ω -> factors`, both `[#H, F]`.
     """
-    stack = as_stack(encoding)
-    change = lambda one: PositionEncoding(tuple(_changed(part, factors) for part in one.parts))
-    return Stack(change(stack.common), tuple(map(change, stack.layers)), stack.own)
+    return encoding.map_parts(lambda part: _changed(part, factors))
 
 
 def _changed(part: Part, factors: Factors) -> Part:

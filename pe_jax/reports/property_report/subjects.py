@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.configs.training import PretrainingConfig
 from pe_jax.data import load_tokenizer
-from pe_jax.encodings import PUBLISHED, Placed, Sizes, Stack, stack_from_name
+from pe_jax.encodings import PUBLISHED, BoundPart, PositionEncoding, learned_absolute
 from pe_jax.interop import load_bert, load_position_table, open_checkpoint
-from pe_jax.models import Bert, BertConfig, preset
+from pe_jax.models import Bert, BertConfig, preset, with_position
 from pe_jax.models.config import from_config
 from pe_jax.tasks.pretraining import initial_positions
 from pe_jax.tasks.start import published_tokenizer
@@ -49,7 +49,7 @@ class Subject:
     """
 
     name: str
-    encoding: Stack
+    encoding: PositionEncoding
     position: Params
     length: int
     model: BertConfig | None = None
@@ -71,11 +71,11 @@ class Subject:
     def components(self) -> list[Component]:
         """Return the single encodings that have position vectors or frequencies."""
         described = [
-            placed
-            for placed in self.encoding.placed(self.position)
-            if placed.card.vectors or placed.card.frequencies
+            part
+            for part in self.encoding.bind(self.position)
+            if part.card.vectors or part.card.frequencies
         ]
-        return [Component(self, placed, len(described) == 1) for placed in described]
+        return [Component(self, part, len(described) == 1) for part in described]
 
     def with_vectors(self) -> list[Component]:
         """Return the single encodings that have position vectors."""
@@ -87,29 +87,29 @@ class Component(NamedTuple):
 
     Attributes:
       subject: whose encoding, possibly together with others, it is.
-      placed: the encoding, its place in the subject's, and its parameters.
+      bound: the encoding, its place in the subject's, and its parameters.
       is_alone: True if it is the subject's only one.
     """
 
     subject: Subject
-    placed: Placed
+    bound: BoundPart
     is_alone: bool
 
     @property
     def label(self) -> str:
         """The subject's name, with the encoding's if there are several."""
         if not self.subject.name:
-            return self.placed.name
-        return self.subject.name if self.is_alone else f"{self.subject.name}: {self.placed.name}"
+            return self.bound.name
+        return self.subject.name if self.is_alone else f"{self.subject.name}: {self.bound.name}"
 
     @property
     def kind(self) -> Literal["absolute", "relative"]:
         """Whether its vectors are indexed by positions or by offsets."""
-        return self.placed.card.kind
+        return self.bound.card.kind
 
     @property
     def has_vectors(self) -> bool:
-        return self.placed.card.vectors is not None
+        return self.bound.card.vectors is not None
 
     @property
     def axis(self) -> str:
@@ -118,14 +118,14 @@ class Component(NamedTuple):
 
     @property
     def is_learned(self) -> bool:
-        return bool(self.placed.params)
+        return bool(self.bound.params)
 
     def positions(self, length: int) -> np.ndarray:
         """Return the positions 0 .. length - 1 of an absolute encoding, or the offsets that a
         relative one distinguishes, at most ±(length - 1)."""
         if self.kind == "absolute":
             return np.arange(min(length, self.subject.length))
-        offsets = self.placed.part.offsets
+        offsets = self.bound.part.offsets
         reach = length - 1 if offsets is None or offsets.clip is None else offsets.clip
         return np.arange(-reach, reach + 1)
 
@@ -135,18 +135,18 @@ class Component(NamedTuple):
         Args:
           position: parameters of the subject's whole encoding at some step; default the subject's.
         """
-        card, params = self.placed.card, self.placed.params
+        card, params = self.bound.card, self.bound.params
         assert card.vectors
         if position is not None:
-            placed = self.subject.encoding.placed(position)
-            params = next(one.params for one in placed if one.name == self.placed.name)
+            parts = self.subject.encoding.bind(position)
+            params = next(part.params for part in parts if part.name == self.bound.name)
         return card.vectors(params, x)
 
     @property
     def frequencies(self) -> jax.Array | None:
         """ω `[F]` of a sinusoidal or rotary encoding, in radians per position."""
-        function = self.placed.card.frequencies
-        return None if function is None else function(self.placed.params).ravel()
+        function = self.bound.card.frequencies
+        return None if function is None else function(self.bound.params).ravel()
 
 
 def from_run(folder: Path) -> Subject:
@@ -215,12 +215,10 @@ def fresh_model(name: str, config: PropertiesConfig) -> BertConfig:
     model = preset(
         config.size,
         num_layers=1,
-        position=name,
         vocab_size=_FRESH_WORDS,
         max_length=config.length,
     )
-    model.encoding()
-    return model
+    return with_position(model, name)
 
 
 @functools.cache
@@ -263,10 +261,10 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     )
 
 
-def _published(table: np.ndarray) -> Stack:
+def _published(table: np.ndarray) -> PositionEncoding:
     """The encoding that holds a table `[N, D]` of a published model."""
     rows, hidden_size = table.shape
-    return stack_from_name(PUBLISHED[0], Sizes(hidden_size, hidden_size, 1, rows))
+    return learned_absolute(max_length=rows, hidden_size=hidden_size)
 
 
 def whole_words(tokenizer: Tokenizer) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pe_jax import properties
 from pe_jax.configs.reports import PropertiesConfig
-from pe_jax.encodings import Card, Stack, parameter_count
+from pe_jax.encodings import Card, PositionEncoding, parameter_count
 from pe_jax.files import Json
 from pe_jax.models import preset
 from pe_jax.reports.property_report import render
@@ -90,7 +90,7 @@ def table1(subjects: Sequence[Subject], settings: Settings) -> Findings:
     return findings
 
 
-def _card(encoding: Stack) -> Card:
+def _card(encoding: PositionEncoding) -> Card:
     """Return the card of one encoding, or of several added up."""
     cards = [part.card or Card(part.name, parameters="") for part in encoding.parts]
     if len(cards) == 1:
@@ -140,8 +140,8 @@ def _violations(subject: Subject, settings: Settings) -> dict[str, Numbers]:
 
 def _single(subject: Subject) -> Component | None:
     """Return the component that is the whole encoding; several have no single P·Pᵀ."""
-    components, placed = subject.components(), subject.encoding.placed(subject.position)
-    return components[0] if len(components) == len(placed) == 1 else None
+    components, parts = subject.components(), subject.encoding.bind(subject.position)
+    return components[0] if len(components) == len(parts) == 1 else None
 
 
 def _row(name: str, card: Card | None, measured: _Measured) -> list[Cell]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings import ENCODINGS, WRAPPERS, parameter_count, stack_from_name
+from pe_jax.encodings import ENCODINGS, WRAPPERS, from_name, parameter_count
 from pe_jax.testing.checks.check import NotApplicable, Problems
 from pe_jax.testing.subject import (
     Subject,
@@ -34,7 +34,7 @@ def name(s: Subject) -> Problems:
     known = {*ENCODINGS, *WRAPPERS, "none"}
     if not all(part.name.partition("(")[0] in known for part in s.encoding.parts):
         raise NotApplicable("not registered in pe_jax.encodings.names")
-    again = stack_from_name(s.name, s.sizes).common
+    again = from_name(s.name, **s.sizes)
     if again.name != s.name:
         yield f"the name parses to {again.name!r}"
     shapes = lambda one: jax.tree.map(jnp.shape, jax.eval_shape(one.init, jax.random.key(0)))

@@ -24,7 +24,7 @@ def two_layouts(s: Subject) -> dict[str, tuple[Array, Mask]]:
     """Positions and masks: consecutive positions, and any at all, of each row its own; keys masked
     at random, a query that attends to nothing."""
     rng = np.random.default_rng(3)
-    index = np.stack([rng.permutation(s.sizes.max_length)[:LENGTH] for _ in range(ROWS)])
+    index = np.stack([rng.permutation(s.sizes["max_length"])[:LENGTH] for _ in range(ROWS)])
     mask = rng.random(s.everything.shape) < 0.7
     mask[0, :, 2] = False
     return {"consecutive positions": (s.positions, mask), "any positions": (s.at(index), mask)}

@@ -1,0 +1,106 @@
+"""Functions that make encodings: each is named after itself, and configs find it by that name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, ParamSpec
+
+from pe_jax.encodings.base import Part, PositionEncoding, none
+
+# By name: every encoding, and every function that changes another encoding.
+ENCODINGS: dict[str, Callable[..., PositionEncoding]] = {"none": none}
+WRAPPERS: dict[str, Callable[..., PositionEncoding]] = {}
+
+# The sizes of a model, which every encoding calls by the same names.
+SIZES = ("hidden_size", "head_size", "num_heads", "max_length")
+REQUIRED = inspect.Parameter.empty  # The default of an option that has none.
+
+_P = ParamSpec("_P")
+
+
+def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
+    """Turn a function that makes a part into one that makes an encoding, named after it.
+
+    All arguments are keyword-only: the sizes in `SIZES` that it uses, then options. The name is
+    what a config writes: the function's own, with the options that differ from their defaults.
+    Equal arguments give the same object, so that programs compiled for it are found again.
+    """
+    defaults = options_of(make)
+
+    def build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
+        part = make(*args, **arguments)
+        name = call_text(make.__name__, changed(arguments, defaults))
+        return PositionEncoding((part._replace(name=name, family=part.family or make.__name__),))
+
+    cached: Callable[_P, PositionEncoding] = functools.lru_cache(maxsize=512, typed=True)(build)  # type: ignore[assignment]
+
+    @functools.wraps(make)
+    def find_or_build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
+        try:
+            return cached(*args, **arguments)
+        except TypeError:  # An argument without a hash, such as a list.
+            return build(*args, **arguments)
+
+    return find_or_build
+
+
+def registered(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
+    """`named`, and known to configs by that name."""
+    ENCODINGS[make.__name__] = encoding = named(make)
+    return encoding
+
+
+def wrapper(
+    make: Callable[Concatenate[Part, _P], Part],
+) -> Callable[Concatenate[PositionEncoding, _P], PositionEncoding]:
+    """Turn a function that changes a part into one that changes all parts of an encoding, known to
+    configs as `name(encoding, option=...)`. Parameters keep their keys."""
+    defaults = options_of(make)
+
+    @functools.wraps(make)
+    def build(encoding: PositionEncoding, *args: _P.args, **options: _P.kwargs) -> PositionEncoding:
+        text = call_text("", changed(options, defaults))[1:-1]
+
+        def wrap(part: Part) -> Part:
+            inside = ", ".join(filter(None, (part.name, text)))
+            changed_part = make(part, *args, **options)
+            return changed_part._replace(name=f"{make.__name__}({inside})", family=part.key)
+
+        return encoding.map_parts(wrap)
+
+    WRAPPERS[make.__name__] = build
+    return build
+
+
+def options_of(make: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a function that makes an encoding, with their defaults: its keyword-only
+    parameters without the sizes."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(make).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in SIZES
+    }
+
+
+def changed(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that differ from their defaults, in the order of the latter; a required one, with
+    the default `REQUIRED`, always does."""
+    return {
+        name: options[name]
+        for name, default in defaults.items()
+        if name in options and options[name] != default
+    }
+
+
+def call_text(name: str, options: Mapping[str, Any]) -> str:
+    """`name(option=value, ...)` as a config writes it; whole floats without their point."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, tuple):
+            return f"({', '.join(map(text, value))}{',' if len(value) == 1 else ''})"
+        return repr(value).removesuffix(".0") if isinstance(value, float) else repr(value)
+
+    inside = ", ".join(f"{option}={text(value)}" for option, value in options.items())
+    return f"{name}({inside})" if inside else name

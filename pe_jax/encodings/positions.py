@@ -1,0 +1,100 @@
+"""Positions of tokens, their offsets, and how far a query attends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.shapes import Array, Bool, Real
+
+# `range(start, stop)`: consecutive positions, the same in every row, known while compiling. That is
+# what the fast forms need. Anything else is an array `[L]` or `[B, L]`, integer or real, or
+# `[..., L, A]` for an encoding of A axes.
+Positions = range | Array
+
+
+def checked(positions: Positions | None, size: int, axes: int, of: str) -> Positions:
+    """Positions of `size` tokens, by default from 0.
+
+    Raises:
+      ValueError: for another number of positions, or one that is not of `axes` axes.
+    """
+    if positions is None:
+        if axes > 1:
+            raise ValueError(f"Positions of {axes} axes have no default: give [L, {axes}].")
+        return range(size)
+    if isinstance(positions, range):
+        if positions.step != 1 or axes > 1:
+            raise ValueError(
+                f"A range stands for consecutive positions of one axis, got {positions} for "
+                f"{axes}: give an array."
+            )
+    else:
+        positions = positions if isinstance(positions, jax.Array) else np.asarray(positions)
+        shape, own = np.shape(positions), 1 if axes == 1 else 2
+        if not own <= len(shape) <= own + 1 or (axes > 1 and shape[-1] != axes):
+            last = "" if axes == 1 else f", {axes}"
+            raise ValueError(f"Positions are [L{last}] or [B, L{last}], got {list(shape)}.")
+    if length(positions, axes) != size:
+        raise ValueError(
+            f"There are {length(positions, axes)} positions for {size} tokens of {of}: one each."
+        )
+    return positions
+
+
+def length(positions: Positions, axes: int = 1) -> int:
+    """L of positions of so many axes."""
+    if isinstance(positions, range):
+        return len(positions)
+    return np.shape(positions)[-1 if axes == 1 else -2]
+
+
+def span(positions_q: Array, positions_k: Array) -> Array:
+    """Largest position + 1, `[]`, or `[B]` for rows with positions of their own."""
+    return jnp.maximum(positions_q.max(-1), positions_k.max(-1)) + 1
+
+
+def as_array(positions: Positions | None) -> Array:
+    """Positions as an array; a range as NumPy, so that it stays known while compiling."""
+    assert positions is not None, "Context has no positions."
+    return np.arange(positions.start, positions.stop) if isinstance(positions, range) else positions
+
+
+def offsets(positions_q: Positions, positions_k: Positions) -> Real[Array, "*B Lq Lk"]:
+    """Signed offsets j - i, positive where the key is to the right of the query."""
+    q, k = as_array(positions_q), as_array(positions_k)
+    if isinstance(q, np.ndarray) and isinstance(k, np.ndarray):
+        return k[..., None, :] - q[..., :, None]
+    return jnp.asarray(k)[..., None, :] - jnp.asarray(q)[..., :, None]
+
+
+class Reach(NamedTuple):
+    """A query attends to keys with `-left <= j - i <= right`; None sets no limit on its side.
+
+    `Reach(64, 64)` is a window of 129 keys, `Reach(None, 0)` causal attention, `Reach(63, 0)` that
+    with a window of 64 keys, the query's own among them.
+    """
+
+    left: int | None = None
+    right: int | None = None
+
+    @property
+    def span(self) -> int | None:
+        """left + right; None without a limit on both sides."""
+        return None if self.left is None or self.right is None else self.left + self.right
+
+    def within(self, other: Reach | None) -> Reach:
+        """What both allow."""
+        if other is None:
+            return self
+        nearer = lambda a, b: a if b is None else b if a is None else min(a, b)
+        return Reach(nearer(self.left, other.left), nearer(self.right, other.right))
+
+    def allows(self, offset: Real[Array, "*B"]) -> Bool[Array, "*B"]:
+        """True where offsets are within."""
+        right = True if self.right is None else offset <= self.right
+        left = True if self.left is None else offset >= -self.left
+        return jnp.broadcast_to(jnp.logical_and(left, right), jnp.shape(offset))
