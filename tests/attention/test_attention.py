@@ -178,16 +178,25 @@ def test_what_attention_refuses():
             attention(q, k, v, *arguments, **more)
 
 
-def test_names_and_stacks_are_no_encodings():
+def test_names_are_no_encodings():
     """In a process of its own: here the types of arguments are checked before."""
     code = """
+import jax
 import jax.numpy as jnp
-from pe_jax import attention, encodings
-x = jnp.zeros((1, 2, 1, 4))
+from flax import nnx
+from pe_jax import attention, encodings, linen, models
+from pe_jax import nnx as pe_nnx
+x, rng, rngs = jnp.zeros((1, 2, 1, 4)), jax.random.key(0), nnx.Rngs(0)
 calls = [
+    lambda: linen.MultiHeadAttention(1, "rope").init(rng, x[:, :, 0]),
+    lambda: linen.PositionEmbedding("rope").init(rng, x[:, :, 0]),
+    lambda: pe_nnx.MultiHeadAttention(1, 4, "rope", rngs=rngs),
+    lambda: pe_nnx.PositionEmbedding("rope", rngs=rngs),
+    lambda: models.BertConfig(position="rope"),
     lambda: attention.attention(x, x, x, "rope"),
     lambda: encodings.embed("rope", {}, x),
     lambda: encodings.parameter_count("rope"),
+    lambda: encodings.own("rope"),
     lambda: attention.attention(x, x, x, context=range(2)),
     lambda: attention.attention(x, x, x, mask=[[True]]),
     lambda: encodings.alibi(num_heads=1).split(encodings.Context()),
@@ -200,7 +209,7 @@ for call in calls:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     told = done.stdout.splitlines()
-    wrong = ("str", "str", "str", "range", "list", "Context")
+    wrong = (*["str"] * 9, "range", "list", "Context")
     for line, name in zip(told, wrong, strict=True):
         assert f"got {name}" in line
 

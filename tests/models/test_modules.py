@@ -280,14 +280,6 @@ def test_dropout_and_dtypes():
 
 
 def test_encodings_and_sizes():
-    for make in (
-        lambda encoding: pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=nnx.Rngs(0)),
-        lambda encoding: pe_jax.nnx.PositionEmbedding(encoding, rngs=nnx.Rngs(0)),
-        lambda encoding: pe_jax.linen.MultiHeadAttention(H, encoding).init(jax.random.key(0), X),
-        lambda encoding: pe_jax.linen.PositionEmbedding(encoding).init(jax.random.key(0), X),
-    ):
-        with pytest.raises(ValueError, match=r"PositionEncoding, got str.*encodings\.from_name"):
-            make("tupe")
     with pytest.raises(ValueError, match="8 is not a multiple of num_heads 3"):
         pe_jax.nnx.MultiHeadAttention(3, D, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match=r"layers of cycle\(rope, none\) differ"):
