@@ -300,15 +300,15 @@ def test_parameters_by_layer(name):
 
 
 def test_encodings_by_layer_in_python():
-    far, none = encodings.sinusoidal_relative(head_size=4), encodings.none()
+    far, none = encodings.tisa(num_heads=2), encodings.none()
     near = far + encodings.window(reach=2)
-    name = "sinusoidal_relative+window(reach=2)"
-    assert encodings.cycle(far, near, near) == build(f"cycle(sinusoidal_relative, {name}, {name})")
+    name = "tisa+window(reach=2)"
+    assert encodings.cycle(far, near, near) == build(f"cycle(tisa, {name}, {name})")
     bias = encodings.alibi(num_heads=2)
     both = bias + encodings.own(far, none)
-    assert both.name == "alibi+own(sinusoidal_relative, none)" and both == build(both.name)
+    assert both.name == "alibi+own(tisa, none)" and both == build(both.name)
     assert both.layer(2) == bias + far and both.layer(1) == bias
-    assert far.layer(5) is far and far is encodings.sinusoidal_relative(head_size=4)
+    assert far.layer(5) is far and far is encodings.tisa(num_heads=2)
     with pytest.raises(ValueError, match=r"Layers of alibi\+own\(.*\) differ"):
         both.init(jax.random.key(0))
     with pytest.raises(ValueError, match="inside each other"):
