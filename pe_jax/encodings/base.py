@@ -510,7 +510,7 @@ def parameter_count(encoding: PositionEncoding, num_layers: int = 1) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def checked_encoding(encoding: PositionEncoding) -> PositionEncoding:
+def checked_encoding(encoding: object) -> PositionEncoding:
     """`encoding` itself.
 
     Raises:

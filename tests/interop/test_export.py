@@ -22,6 +22,7 @@ from pe_jax.models import (
     BertForPretraining,
     BertForSpans,
     hidden_states,
+    with_position,
 )
 from pe_jax.models.config import from_config
 from pe_jax.reports import run_export as runs
@@ -104,7 +105,7 @@ def test_a_published_model_is_exported_unchanged(tokenizer, tmp_path):
 )
 def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
     """A BERT with a position table then has the same outputs."""
-    config = BertConfig(**{**vars(MODEL), "position": name})
+    config = with_position(MODEL, name)
     params = random_params(BertForPretraining, config)
     save_bert(tmp_path / "out", config, params, tokenizer)
     tokens = np.random.default_rng(1).integers(0, V, (2, N))
@@ -128,7 +129,7 @@ def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
     ],
 )
 def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
-    config = BertConfig(**{**vars(MODEL), "position": name})
+    config = with_position(MODEL, name)
     with pytest.raises(ValueError, match=match):
         save_bert(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
     with pytest.raises(ValueError, match="adds position vectors to the values"):

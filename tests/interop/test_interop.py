@@ -251,7 +251,7 @@ def test_config(tmp_path):
     config = load_bert(write(tmp_path, bert_tensors(), BERT)).config
     assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (V, D, M)
     assert (config.num_layers, config.num_heads, config.num_segments) == (LAYERS, H, S)
-    assert (config.max_length, config.position) == (N, "learned_absolute")
+    assert (config.max_length, config.encoding().name) == (N, "learned_absolute")
     assert (config.dropout_rate, config.attention_dropout_rate) == (0.2, 0.3)
     assert (config.layer_norm_epsilon, config.initializer_stddev) == (1e-5, 0.04)
     old = {key: value for key, value in BERT.items() if key not in ("layer_norm_eps", "hidden_act")}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from shared_programs import SHARED, key, remembering
 
+from pe_jax.encodings import rope
 from pe_jax.models import BertConfig
 from pe_jax.tasks.pretraining import pretraining_task
 
@@ -36,7 +37,7 @@ def test_the_same_code_of_equal_things():
         (lambda x: x + 1, lambda x: x + 2),
         *[
             (pretraining_task(BertConfig(vocab_size=9)), pretraining_task(BertConfig(**changed)))
-            for changed in ({"vocab_size": 8}, {"vocab_size": 9, "position": "rope"})
+            for changed in ({"vocab_size": 8}, {"vocab_size": 9, "position": rope(head_size=64)})
         ],
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from pe_jax import encodings, properties
 from pe_jax.attention import attention_logits
-from pe_jax.models import Bert, BertConfig, attended, attention_map, kernel_map
+from pe_jax.models import Bert, BertConfig, attended, attention_map, kernel_map, with_position
 
 CONFIG = BertConfig(
     vocab_size=40, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=12, max_length=16,
@@ -23,7 +23,7 @@ WORDS = np.arange(40)
 
 @functools.cache
 def model(position):
-    config = BertConfig(**{**CONFIG.__dict__, "position": position})
+    config = with_position(CONFIG, position)
     tokens = jnp.zeros((1, 2), jnp.int32)
     return config, jax.jit(Bert(config).init)(jax.random.key(0), tokens)["params"]
 

@@ -20,6 +20,7 @@ from pe_jax.models import (
     projections,
     queries_and_keys,
     query_key_matrices,
+    with_position,
 )
 
 CONFIG = BertConfig(
@@ -31,7 +32,7 @@ CONFIG = BertConfig(
 @functools.cache
 def model(position):
     """A model and random parameters, biases included; nothing is compiled to draw them."""
-    config = BertConfig(**{**CONFIG.__dict__, "position": paper_attention.clipped(position, 3)})
+    config = with_position(CONFIG, paper_attention.clipped(position, 3))
     bert = Bert(config)
     rng = np.random.default_rng(0)
     draw = lambda leaf: jnp.asarray(rng.normal(scale=0.5, size=leaf.shape), leaf.dtype)

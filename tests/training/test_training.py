@@ -595,7 +595,7 @@ def test_a_start_that_fails_does_not_occupy_the_folder(straight, tmp_path):
 def test_transplant_lists_every_mismatch():
     task = pretraining.pretraining_task(MODEL)
     params = jax.jit(task.init)(jax.random.key(0))
-    wider = BertConfig(**{**MODEL.__dict__, "intermediate_size": 28, "position": "none"})
+    wider = dataclasses.replace(MODEL, intermediate_size=28, position=encodings.none())
     other = jax.jit(pretraining.pretraining_task(wider).init)(jax.random.key(0))
     with pytest.raises(
         ValueError, match=r"down/kernel: \(28, 16\) there, \(24, 16\) here"
