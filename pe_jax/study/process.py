@@ -24,7 +24,7 @@ from pe_jax.study.results import (
     SQUAD_F1,
     BySeed,
 )
-from pe_jax.training.metrics_writer import read_metrics
+from pe_jax.training.workdir import read_metrics
 
 RESULT = "result.json"  # Written last: a run that has it is complete.
 _DESCRIPTION = "run.json"

@@ -29,9 +29,9 @@ from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest
 from pe_jax.training.hosts import agree, stop_requests
 from pe_jax.training.loop import Cadence, Stage, fit
-from pe_jax.training.metrics_writer import MetricsWriter
 from pe_jax.training.pytrees import Batch, Params, PyTree
 from pe_jax.training.step import Task, TrainState, init_seeds, init_state, make_train_step
+from pe_jax.training.workdir import MetricsWriter
 
 
 @dataclasses.dataclass(frozen=True)

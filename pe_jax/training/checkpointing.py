@@ -74,16 +74,16 @@ class Checkpoints:
           FloatingPointError: if the state is not finite: it is not saved.
           OSError: if this checkpoint, or the one before, cannot be written.
         """
-        step, whole = int(state.step), examine(state)
-        if broken := whole.not_finite:
+        step, (checksum, not_finite) = int(state.step), examine(state)
+        if not_finite:
             raise FloatingPointError(
-                f"The state after step {step:,} is not finite in {len(broken)} arrays, such as "
-                f"{broken[0]}, and was not saved: the checkpoints are of steps before. A lower "
-                "learning rate or a longer warmup may help, in another --workdir."
+                f"The state after step {step:,} is not finite in {len(not_finite)} arrays, such "
+                f"as {not_finite[0]}, and was not saved: the checkpoints are of steps before. A "
+                "lower learning rate or a longer warmup may help, in another --workdir."
             )
         facts = {
             "params": fingerprint(state.params),
-            "state": whole.fingerprint,
+            "state": checksum,
             "run": self._run,
             "place": place,
             "place_checksum": _checksum(place),

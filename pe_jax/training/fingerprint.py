@@ -1,10 +1,8 @@
-"""A checksum of a state, and what of it is not finite: what is broken is not saved, and what is not
-restored as it was saved is noticed."""
+"""Checksum and finiteness check of a state, for saving and restoring it."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,32 +24,24 @@ def fingerprint(tree: PyTree) -> int:
     Raises:
       TypeError: for elements of another size.
     """
-    return examine(tree).fingerprint
+    return examine(tree)[0]
 
 
-class Examined(NamedTuple):
-    """What one pass over a tree finds: its fingerprint, and the paths of leaves that are not finite
-    in every element."""
-
-    fingerprint: int
-    not_finite: tuple[str, ...]
-
-
-def examine(tree: PyTree) -> Examined:
-    """See `fingerprint`."""
+def examine(tree: PyTree) -> tuple[int, list[str]]:
+    """The fingerprint of a tree, and the paths of leaves that are not finite in every element."""
     # Leaf by leaf: one program for each shape compiles many times faster than one for all leaves.
     # Sequentially: on a CPU, concurrent sums over several devices can deadlock.
-    total, broken = 0, []
+    total, not_finite = 0, []
     for i, (path, leaf) in enumerate(jax.tree.leaves_with_path(tree)):
-        found, finite = _examined(leaf)
-        total += (2 * i + 1) * int(found)
+        leaf_sum, finite = _examine_leaf(leaf)
+        total += (2 * i + 1) * int(leaf_sum)
         if not finite:
-            broken.append(jax.tree_util.keystr(path, simple=True, separator="/"))
-    return Examined(total % _MODULUS, tuple(broken))
+            not_finite.append(jax.tree_util.keystr(path, simple=True, separator="/"))
+    return total % _MODULUS, not_finite
 
 
 @jax.jit
-def _examined(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _examine_leaf(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The sum of a leaf, and whether it is finite."""
     finite = jnp.asarray(True)
     if jnp.issubdtype(leaf.dtype, jnp.inexact):

@@ -18,9 +18,9 @@ from pe_jax.errors import Interrupted
 from pe_jax.files import Json
 from pe_jax.training import chips, sharding
 from pe_jax.training.checkpointing import Checkpoints
-from pe_jax.training.metrics_writer import MetricsWriter
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
+from pe_jax.training.workdir import MetricsWriter
 
 _ON_THE_TERMINAL = ("loss", "accuracy", "examples_per_second", "mfu")  # Ends of names.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -35,60 +34,47 @@ def linear_schedule(peak: float, warmup: int, steps: int) -> optax.Schedule:
     )
 
 
-def _adam(
-    adapt: tuple[optax.GradientTransformation, ...],
+def adamw(
     schedule: optax.Schedule,
-    *,
     frequencies: Mark = no_frequencies,
+    *,
     weight_decay: float = 0.01,
     b1: float = 0.9,
     b2: float = 0.999,
     epsilon: float = 1e-6,
     clip_norm: float = 1.0,
     frequency_scale: float = 1.0,
+    trust_ratio: bool = False,
 ) -> optax.GradientTransformation:
-    """Clipping by global norm, Adam's update, weight decay, `adapt`, learning rate.
+    """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x.
 
     Args:
       schedule: learning rate of a step.
       frequencies: which parameters are frequencies, see `models.frequencies`.
       weight_decay: not applied to biases, LayerNorm scales and frequencies.
-      clip_norm: gradients are scaled down to this norm; 0 means no clipping.
+      clip_norm: gradients are scaled down to this global norm; 0 means no clipping.
       frequency_scale: ratio of the learning rate of frequencies to that of all other parameters.
+      trust_ratio: see `lamb`.
     """
+
+    def decayed(params: Params) -> PyTree:
+        """True for matrices, but for the names and frequencies above."""
+
+        def is_decayed(path: tuple, leaf: jax.Array, frequency: bool) -> bool:
+            return leaf.ndim > 1 and not frequency and path[-1].key not in _PLAIN
+
+        return jax.tree.map_with_path(is_decayed, params, frequencies(params))
+
     parts = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     parts += [
         optax.scale_by_adam(b1, b2, epsilon),
-        optax.add_decayed_weights(weight_decay, mask=functools.partial(_decayed, frequencies)),
-        *adapt,
+        optax.add_decayed_weights(weight_decay, mask=decayed),
     ]
+    if trust_ratio:
+        parts.append(optax.masked(optax.scale_by_trust_ratio(), decayed))
     if frequency_scale != 1.0:
         parts.append(optax.masked(optax.scale(frequency_scale), frequencies))
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
-
-
-def _decayed(frequencies: Mark, params: Params) -> PyTree:
-    """True for what weight decay applies to: matrices, but for the names and frequencies above."""
-
-    def decays(path: tuple, leaf: jax.Array, frequency: bool) -> bool:
-        return leaf.ndim > 1 and not frequency and path[-1].key not in _PLAIN
-
-    return jax.tree_util.tree_map_with_path(
-        decays,
-        params,
-        frequencies(params),
-    )
-
-
-def adamw(
-    schedule: optax.Schedule, frequencies: Mark = no_frequencies, **settings: float
-) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x.
-
-    Args:
-      schedule, frequencies, settings: see `_adam`.
-    """
-    return _adam((), schedule, frequencies=frequencies, **settings)
 
 
 def lamb(
@@ -102,11 +88,9 @@ def lamb(
     ratio.
 
     Args:
-      schedule, frequencies, settings: see `_adam`.
+      schedule, frequencies, settings: see `adamw`.
     """
-    decayed = functools.partial(_decayed, frequencies)
-    adapt = (optax.masked(optax.scale_by_trust_ratio(), decayed),)
-    return _adam(adapt, schedule, frequencies=frequencies, **settings)
+    return adamw(schedule, frequencies, trust_ratio=True, **settings)
 
 
 # By `config.optimizer.name`: `optimizer(schedule, frequencies, **settings)`, the same settings.

@@ -77,8 +77,8 @@ _POSITION = "bert/position/"
 def _named(params: Params) -> dict[str, jax.Array]:
     """Leaves by path, in tree order."""
     return {
-        "/".join(str(key.key) for key in path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree.leaves_with_path(params)
     }
 
 

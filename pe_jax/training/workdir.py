@@ -1,4 +1,4 @@
-"""A run's folder: its config, saved next to its results, and a lock for the process that writes."""
+"""A run's folder: its config, its metrics, and a lock for the process that writes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from pe_jax.files import Json, is_remote, read_json, write_text
 from pe_jax.locks import leads_to, lock, process_name
 from pe_jax.schema import C, Config, as_dict, flatten, from_values, values_of
+from pe_jax.training.pytrees import HostBatch, Scalars
 from pe_jax.training.sharding import host
 
 # What may differ when a run resumes: nothing that its numbers depend on.
@@ -41,10 +43,11 @@ def check(workdir: Path, config: Config) -> None:
         return
     old = flatten(read_json(path, "Remove it: the command that started the run writes it again."))
     new = _values(config)
+    old_numbers, new_numbers = _determining(old), _determining(new)
     changed = [
         f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now"
-        for key in sorted(old.keys() | new.keys())
-        if not _same(key, old.get(key), new.get(key))
+        for key in sorted(old_numbers.keys() | new_numbers.keys())
+        if old_numbers.get(key) != new_numbers.get(key)
     ]
     if changed:
         raise ValueError(
@@ -53,26 +56,23 @@ def check(workdir: Path, config: Config) -> None:
         )
 
 
-def _same(key: str, old: Any, new: Any) -> bool:
-    """Whether a run that resumes gives the numbers that it would have given with the old value."""
-    same = _EQUIVALENT.get(key, ())
-    return old == new or key in _MAY_CHANGE or (old in same and new in same)
-
-
 def identity(config: Config, tokenizer: str) -> str:
     """A digest of all that a run's numbers depend on: checkpoints of the same are of the same run.
 
     Args:
       tokenizer: as JSON.
     """
-    values = _values(config)
-    kept = {
+    values = [_determining(_values(config)), json.loads(tokenizer)]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _determining(values: Json) -> Json:
+    """Those values of a flat config that a run's numbers depend on, equivalent ones as one."""
+    return {
         key: _EQUIVALENT[key][0] if value in _EQUIVALENT.get(key, ()) else value
         for key, value in values.items()
         if key not in _MAY_CHANGE
     }
-    text = json.dumps([kept, json.loads(tokenizer)], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def occupied(workdir: Path) -> Iterator[Callable[[], None]]:
     no locks: there nothing is checked.
 
     Yields:
-      `held()`: raises an OSError if the folder, or the file, is not what was locked any more.
+      `check()`: raises an OSError if the folder, or the file, is not what was locked any more.
 
     Raises:
       ValueError: if another process has the folder; the message says which.
@@ -94,7 +94,10 @@ def occupied(workdir: Path) -> Iterator[Callable[[], None]]:
         return
     workdir.mkdir(parents=True, exist_ok=True)
     path = workdir / "lock"
-    with _open_folder(workdir) as folder, open(path, "a+", encoding="utf-8") as file:
+    with contextlib.ExitStack() as stack:
+        folder = os.open(workdir, os.O_RDONLY)
+        stack.callback(os.close, folder)
+        file = stack.enter_context(open(path, "a+", encoding="utf-8"))
         if not (lock(folder) and lock(file.fileno())):
             file.seek(0)
             raise ValueError(
@@ -116,15 +119,6 @@ def occupied(workdir: Path) -> Iterator[Callable[[], None]]:
                     )
 
         yield check
-
-
-@contextlib.contextmanager
-def _open_folder(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def claim(workdir: Path, config: Config) -> None:
@@ -165,6 +159,71 @@ def saved_values(workdir: Path) -> Json:
     return read_json(path, way_out)
 
 
-def _values(config: Config) -> dict[str, Any]:
+def _values(config: Config) -> Json:
     """The values of a config by dotted key, as JSON has them."""
     return json.loads(json.dumps(values_of(config)))
+
+
+def read_metrics(workdir: Path) -> list[Json]:
+    """The lines of a run's `metrics.jsonl`: the step, and scalars by name.
+
+    Raises:
+      ValueError: for a line that is damaged; the message names it.
+    """
+    path = workdir / "metrics.jsonl"
+    # After the last line break there may be half a line.
+    lines = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
+    metrics = []
+    for number, line in enumerate(lines, 1):
+        try:
+            metrics.append(json.loads(line))
+            metrics[-1]["step"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"Line {number} of {path} is damaged: {line[:40]!r}. Remove it to do without its "
+                "numbers."
+            ) from error
+    return metrics
+
+
+class MetricsWriter:
+    """Writes scalars to `metrics.jsonl` (one object a line: step, scalars) and TensorBoard events.
+
+    Every line replaces the whole file, which object stores support too: a reader never sees half a
+    line. A run that resumes at `step` drops the lines of later steps: it will write them again.
+    """
+
+    def __init__(self, workdir: Path, step: int):
+        self._path = workdir / "metrics.jsonl"
+        old = read_metrics(workdir) if self._path.exists() else []
+        self._lines = [json.dumps(line) for line in old if line["step"] <= step]
+        write_text(self._path, self._text())
+        self._events = None
+        if host()[0] == 0:
+            import tensorboardX  # Only here, so that what reads runs starts at once.
+
+            folder = str(workdir / "tensorboard")
+            purge = step + 1 if step else None
+            self._events = tensorboardX.SummaryWriter(folder, purge_step=purge)
+
+    def write(self, step: int, scalars: Scalars) -> None:
+        self._lines.append(json.dumps({"step": step, **scalars}))
+        write_text(self._path, self._text())
+        if self._events is not None:
+            for name, value in scalars.items():
+                self._events.add_scalar(name, value, step)
+
+    def keep_batch(self, step: int, batch: HostBatch) -> Path:
+        """Writes this host's rows of a step's batch; returns the path."""
+        path = self._path.with_name("failed") / f"step_{step}_host_{host()[0]}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            np.savez(file, **batch)  # type: ignore[arg-type]
+        return path
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+
+    def _text(self) -> str:
+        return "".join(f"{line}\n" for line in self._lines)

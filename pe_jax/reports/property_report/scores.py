@@ -25,7 +25,7 @@ from pe_jax.tasks.pretraining import PretrainingExperiment, build
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
-from pe_jax.training.metrics_writer import read_metrics
+from pe_jax.training.workdir import read_metrics
 
 SCORED = "scores_cache"
 FIGURE = "figure1_scores"

@@ -14,7 +14,7 @@ from pe_jax.reports.property_report.render import Figure, Findings, Settings, Ta
 from pe_jax.reports.property_report.subjects import Component, Subject
 from pe_jax.reports.property_report.violations import Numbers, cells, to_unit, violations
 from pe_jax.training.checkpointing import params_by_step
-from pe_jax.training.metrics_writer import read_metrics
+from pe_jax.training.workdir import read_metrics
 
 _NEAR = 8  # Offsets, at most.
 _PANELS = 8  # Of the figure over training.
