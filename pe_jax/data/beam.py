@@ -16,7 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
@@ -30,62 +30,53 @@ from pe_jax.files import is_remote
 _UNFINISHED = ".unfinished-"  # In the names of files that are still being written.
 
 
-class _Part(NamedTuple):
-    """A part of the source, and the name of the shard that it becomes."""
-
-    name: str
-    source: str
-
-
-class TextInput(NamedTuple):
-    """The text to tokenize.
-
-    Attributes:
-      source: as `config.data.source` writes it; paths may also be in a bucket (`gs://...`).
-      feature, data_dir: as for `pe_jax.data.open_corpus`.
-      examples: the number of examples of a tfds dataset in one shard.
-    """
-
-    source: str
-    feature: str = "text"
-    data_dir: str = ""
-    examples: int = 20_000
-
-
 def prepare(
-    text: TextInput, tokenizer: Tokenizer, out: str, options: PipelineOptions | None = None
+    source: str,
+    tokenizer: Tokenizer,
+    out: str,
+    options: PipelineOptions | None = None,
+    *,
+    feature: str = "text",
+    data_dir: str = "",
+    examples: int = 20_000,
 ) -> None:
-    """Writes `text` as shards into the folder `out`; returns when the pipeline has finished.
+    """Write the text of `source` as shards into the folder `out`; return when all are written.
 
     Args:
+      source: as `config.data.source` writes it; paths may also be in a bucket (`gs://...`).
       out: a new or empty folder, local or in a bucket, where all workers can write.
       options: Beam's.
+      feature, data_dir: as for `pe_jax.data.open_corpus`.
+      examples: the number of examples of a tfds dataset in one shard.
 
     Raises:
       ValueError: for a source that does not exist or holds no text, or a folder that is not empty.
     """
     if not is_remote(out):
         out = os.path.abspath(out)
-    sources = _parts(text)
+    if is_remote(source):
+        if not (parts := _list(source)):
+            raise ValueError(f"No file matches the data source {source!r}.")
+    else:
+        parts = corpora.parts(source, data_dir=data_dir, examples=examples)
     if _list(FileSystems.join(out, "*")):
         raise ValueError(f"{out} is not empty. Give another --out, or delete its content.")
-    parts = [
-        _Part(shards.shard_name(number, len(sources)), part) for number, part in enumerate(sources)
-    ]
-    _write(FileSystems.join(out, "tokenizer.json"), tokenizer.to_str(pretty=True).encode())
+    named = [(shards.shard_name(n, len(parts)), part) for n, part in enumerate(parts)]
+    with _create(FileSystems.join(out, "tokenizer.json")) as file:
+        file.write(tokenizer.to_str(pretty=True).encode())
     with beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline
-            | "parts" >> beam.Create(parts)
+            | "parts" >> beam.Create(named)
             | "spread" >> beam.Reshuffle()  # Otherwise one worker might get all parts.
-            | "write shards" >> beam.ParDo(_WriteShard(out, text.feature, text.data_dir))
+            | "write shards" >> beam.ParDo(_WriteShard(out, feature, data_dir))
             | "wait for all" >> beam.combiners.ToList()
-            | "write index" >> beam.Map(_write_index, source=text.source, out=out)
+            | "write index" >> beam.Map(_write_index, source=source, out=out)
         )
 
 
 class _WriteShard(beam.DoFn):
-    """Writes the shard of each part, and yields what the index needs of it."""
+    """Write the shard of each part, given as its name and source; yield what the index needs."""
 
     def __init__(self, out: str, feature: str, data_dir: str):
         self._out, self._feature, self._data_dir = out, feature, data_dir
@@ -95,26 +86,27 @@ class _WriteShard(beam.DoFn):
         path = FileSystems.join(self._out, "tokenizer.json")
         self._tokenizer = Tokenizer.from_buffer(_read(path))
 
-    def process(self, part: _Part) -> Iterator[shards.Shard]:
+    def process(self, named: tuple[str, str]) -> Iterator[shards.Shard]:
+        name, part = named
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            source = _download(part.source, folder) if is_remote(part.source) else part.source
+            source = _download(part, folder) if is_remote(part) else part
             corpus = corpora.open_corpus(source, feature=self._feature, data_dir=self._data_dir)
-            shard = shards.write_shard(corpus, self._tokenizer, folder, part.name)
-            for file in (shards.sizes_file(part.name), shards.tokens_file(part.name)):
+            shard = shards.write_shard(corpus, self._tokenizer, folder, name)
+            for file in (shards.sizes_file(name), shards.tokens_file(name)):
                 _publish(folder / file, FileSystems.join(self._out, file))
-        yield shard._replace(part=part.source)
+        yield shard._replace(part=part)
 
 
-def _write_index(found: list[shards.Shard], source: str, out: str) -> None:
-    """Writes the files that cover all shards; `about.json` comes last."""
-    found = sorted(found)  # By name, that is in the order of the source.
-    paths = [FileSystems.join(out, shards.sizes_file(shard.name)) for shard in found]
+def _write_index(written: list[shards.Shard], source: str, out: str) -> None:
+    """Write the files that cover all shards; `about.json` comes last."""
+    written = sorted(written)  # By name, that is in the order of the source.
+    paths = [FileSystems.join(out, shards.sizes_file(shard.name)) for shard in written]
     sizes = (shards.read_sizes(io.BytesIO(_read(path))) for path in paths)
-    about = shards.about(source, found, _read(FileSystems.join(out, "tokenizer.json")))
+    about = shards.about(source, written, _read(FileSystems.join(out, "tokenizer.json")))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        shards.write_index(found, sizes, folder)
+        shards.write_index(written, sizes, folder)
         (folder / "about.json").write_text(about, encoding="utf-8")
         # Files that failed workers left behind.
         if left := _list(FileSystems.join(out, f"*{_UNFINISHED}*")):
@@ -126,17 +118,8 @@ def _write_index(found: list[shards.Shard], source: str, out: str) -> None:
 # --- files, local or in a bucket ------------------------------------------------------------------
 
 
-def _parts(text: TextInput) -> list[str]:
-    if not is_remote(text.source):
-        return corpora.parts(text.source, data_dir=text.data_dir, examples=text.examples)
-    paths = _list(text.source)
-    if not paths:
-        raise ValueError(f"No file matches the data source {text.source!r}.")
-    return paths
-
-
 def _download(path: str, folder: Path) -> str:
-    """Copies the remote file `path` into `folder`; returns the source that names the copy."""
+    """Copy the remote file `path` into `folder`; return the source that names the copy."""
     copy = folder / path.rpartition("/")[2]
     with _open(path) as original, open(copy, "wb") as file:
         shutil.copyfileobj(original, file)
@@ -144,7 +127,7 @@ def _download(path: str, folder: Path) -> str:
 
 
 def _publish(path: Path, target: str) -> None:
-    """Copies a local file to `target` atomically: writes under another name, then renames."""
+    """Copy a local file to `target` atomically: write under another name, then rename."""
     unfinished = f"{target}{_UNFINISHED}{uuid.uuid4().hex}"
     with open(path, "rb") as file, _create(unfinished) as copy:
         shutil.copyfileobj(file, copy)
@@ -158,11 +141,6 @@ def _list(pattern: str) -> list[str]:
 def _read(path: str) -> bytes:
     with _open(path) as file:
         return file.read()
-
-
-def _write(path: str, content: bytes) -> None:
-    with _create(path) as file:
-        file.write(content)
 
 
 # Uncompressed, as Beam would otherwise decompress by file suffix.

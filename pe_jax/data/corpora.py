@@ -19,11 +19,11 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from pe_jax.data.prepared import open_prepared
+from pe_jax.data.tfds import decode, open_dataset
 from pe_jax.files import sha256
 
 
@@ -36,7 +36,7 @@ class Corpus(NamedTuple):
 
 
 def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Corpus:
-    """The corpus that `source` names (see above).
+    """Open the corpus that `source` names (see above).
 
     Args:
       feature: the key of the text in JSON lines and tfds examples.
@@ -51,7 +51,7 @@ def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Co
 
 
 def parts(source: str, *, data_dir: str = "", examples: int = 20_000) -> list[str]:
-    """Splits `source` into sources that one worker each reads, in the order of its documents.
+    """Split `source` into sources that one worker each reads, in the order of its documents.
 
     A part is one file, or `examples` consecutive examples of a tfds dataset.
 
@@ -93,7 +93,7 @@ def _file_corpus(pattern: str, feature: str) -> Corpus:
 
     def fingerprint() -> str:
         # Of the compressed files: hashing takes a fraction of the time of decompressing.
-        return _hash([feature.encode(), *(bytes.fromhex(sha256(path)) for path in paths)])
+        return _hash(feature, *map(sha256, paths))
 
     return Corpus(pattern, documents, fingerprint)
 
@@ -109,25 +109,23 @@ def _reader(path: Path) -> Callable[[Path, str], Iterator[str]]:
     return _READERS[kind]
 
 
-def _open_text(path: Path) -> IO[str]:
-    return _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8")
-
-
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines and their numbers, from 1.
+    """Yield lines and their numbers, from 1.
 
     Raises:
       ValueError: where the file ends in the middle, is damaged, or is not UTF-8.
     """
     number = 0
     try:
-        with _open_text(path) as lines:
+        # Decoded line by line: text files are decoded in blocks, so their errors name no line.
+        with _OPENERS.get(path.suffix, open)(path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
-                yield number, line
+                text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+                yield from ((number, part) for part in text.split("\r"))
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}, line {_undecodable(path)}: not UTF-8 ({error.reason}). Convert the file, for "
-            "example with iconv."
+            f"{path}, line {number}: not UTF-8 ({error.reason}). Convert the file, for example "
+            "with iconv."
         ) from error
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(
@@ -136,19 +134,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _undecodable(path: Path) -> int:
-    """The first line that is not UTF-8; text is decoded in blocks, which do not tell."""
-    with _OPENERS.get(path.suffix, open)(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number
-    raise AssertionError("The text was not UTF-8 when it was read.")
-
-
 def _read_text(path: Path, feature: str) -> Iterator[str]:
-    """Documents are separated by blank lines, as in the data format of the original BERT."""
+    """Read documents separated by blank lines, as in the data format of the original BERT."""
     del feature
     block: list[str] = []
     for _, line in _lines(path):
@@ -195,7 +182,7 @@ _CLEANING: dict[str, Callable[[str], str]] = {
 
 
 def _tfds_name(source: str) -> tuple[str, str]:
-    """Dataset and split."""
+    """Return the dataset and the split."""
     _, _, rest = source.partition(":")
     name, _, split = rest.partition(":")
     if not name or not split:
@@ -207,21 +194,21 @@ def _tfds_parts(source: str, data_dir: str, examples: int) -> list[str]:
     if examples < 1:
         raise ValueError(f"A part has at least one example, got {examples}.")
     name, split = _tfds_name(source)
-    splits = open_prepared(name, split, data_dir).info.splits
+    splits = open_dataset(name, split, data_dir).info.splits
     instruction = importlib.import_module("tensorflow_datasets").core.ReadInstruction
-    found = []
+    sources = []
     for piece in instruction.from_spec(split).to_absolute(splits):
         whole = splits[piece.splitname].num_examples
         stop = whole if piece.to is None else piece.to
         for first in range(piece.from_ or 0, stop, examples):
             last = min(first + examples, stop)
-            found.append(f"tfds:{name}:{piece.splitname}[{first}:{last}]")
-    return found
+            sources.append(f"tfds:{name}:{piece.splitname}[{first}:{last}]")
+    return sources
 
 
 def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
     name, split = _tfds_name(source)
-    builder = open_prepared(name, split, data_dir)
+    builder = open_dataset(name, split, data_dir)
     if feature not in builder.info.features:
         raise ValueError(
             f"{source!r} has no feature {feature!r} but {sorted(builder.info.features)}. "
@@ -232,24 +219,15 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
 
     def documents() -> Iterator[str]:
         for example in builder.as_data_source(split):
-            text = example[feature]
-            yield clean(text.decode("utf-8") if isinstance(text, bytes) else str(text))
+            yield clean(decode(example[feature]))
 
     def fingerprint() -> str:
         info = builder.info  # A slice of a split has no size in bytes, the dataset has.
-        facts = (info.full_name, split, feature, info.splits[split].num_examples, info.dataset_size)
-        return _hash([repr(tuple(map(str, facts))).encode()])
+        examples, size = info.splits[split].num_examples, info.dataset_size
+        return _hash(info.full_name, split, feature, str(examples), str(size))
 
     return Corpus(source, documents, fingerprint)
 
 
-# --- hashing --------------------------------------------------------------------------------------
-
-
-def _hash(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(
-            hashlib.sha256(part).digest()
-        )  # Hashed one by one: [ab, c] differs from [a, bc].
-    return digest.hexdigest()
+def _hash(*facts: str) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

@@ -55,10 +55,13 @@ def run(args: list[str]) -> None:
         from pe_jax.data.tokenizer import load_tokenizer
     try:
         beam.prepare(
-            beam.TextInput(_SOURCE.value, _FEATURE.value, _DATA_DIR.value, _EXAMPLES.value),
+            _SOURCE.value,
             load_tokenizer(_VOCAB.value),
             _OUT.value,
             PipelineOptions(args[1:]),
+            feature=_FEATURE.value,
+            data_dir=_DATA_DIR.value,
+            examples=_EXAMPLES.value,
         )
     except (ValueError, OSError) as error:
         # The flags of this command are named after these keys.

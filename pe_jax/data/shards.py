@@ -1,4 +1,4 @@
-"""Tokenized text in shards: the format on disk, and its writer; each worker writes its own shard.
+"""Tokenized text in shards: the format on disk, its writer and its reader.
 
 A folder of shards holds, for N of them,
 
@@ -13,23 +13,30 @@ A folder of shards holds, for N of them,
 - `about.json`, written last: the expected content. A folder without it is not finished.
 
 Shard n is part n of the source, in its order. What a worker writes depends on its part and the
-tokenizer alone, so a retry, on any machine, writes the same bytes.
+tokenizer alone, so a retry, on any machine, writes the same bytes. Each process that trains reads
+only the blocks that its rows need, also where several hosts share a folder.
 """
 
 from __future__ import annotations
 
+import bisect
+import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+import grain
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 from tokenizers import Tokenizer
 
 from pe_jax.data.corpora import Corpus
-from pe_jax.data.tokenized import token_dtype, tokenize_documents
+from pe_jax.data.tokenized import TokenizedCorpus, token_dtype, tokenize_documents
+from pe_jax.data.tokenizer import load_tokenizer
+from pe_jax.files import sha256
 
 FORMAT = 1  # Increment it when the files or the sentence rule change.
 BLOCK = 2048  # Token ids per record: 4 kB, read in about the time of a far smaller one.
@@ -77,15 +84,8 @@ class ShardsInfo(NamedTuple):
     shards: list[Shard]
 
 
-class ShardSizes(NamedTuple):
-    """uint32 counts: tokens of each sentence, `[s]`, and sentences of each document, `[n]`."""
-
-    sentences: np.ndarray
-    documents: np.ndarray
-
-
 def shard_name(number: int, count: int) -> str:
-    """The name of shard `number` of `count`; sorting by name keeps the order."""
+    """Return the name of shard `number` of `count`; sorting by name keeps the order."""
     width = max(5, len(str(count)))
     return f"{number:0{width}d}-of-{count:0{width}d}"
 
@@ -98,62 +98,48 @@ def sizes_file(name: str) -> str:
     return f"sizes-{name}.npz"
 
 
+# --- writing --------------------------------------------------------------------------------------
+
+
 def write_shard(corpus: Corpus, tokenizer: Tokenizer, folder: Path, name: str) -> Shard:
-    """Writes the two files of a shard into `folder`, with one batch of documents in memory."""
-    blocks = _Blocks(folder / tokens_file(name), token_dtype(tokenizer))
-    sentences, documents = [np.zeros(0, np.uint32)], []
-    for document in tokenize_documents(corpus.documents(), tokenizer):
-        blocks.add(document.tokens)
-        sentences.append(document.sizes)
-        documents.append(len(document.sizes))
-    tokens = blocks.close()
-    sizes = ShardSizes(np.concatenate(sentences), np.array(documents, np.uint32))
-    np.savez(folder / sizes_file(name), **sizes._asdict())
+    """Write the two files of a shard into `folder`, with one batch of documents in memory."""
+    path, dtype = folder / tokens_file(name), token_dtype(tokenizer).newbyteorder("<")
+    # One record per group, for random access: a group is read as a whole. Compression would save a
+    # quarter of the size, and double the time to read.
+    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
+    remainder, sentences, documents = np.zeros(0, dtype), [np.zeros(0, np.uint32)], []
+    for tokens, sizes in tokenize_documents(corpus.documents(), tokenizer):
+        remainder = np.concatenate([remainder, tokens.astype(dtype)])
+        while len(remainder) >= BLOCK:
+            writer.write(remainder[:BLOCK].tobytes())
+            remainder = remainder[BLOCK:]
+        sentences.append(sizes)
+        documents.append(len(sizes))
+    if len(remainder):
+        writer.write(remainder.tobytes())
+    writer.close()
+    in_tokens, in_sentences = np.concatenate(sentences), np.array(documents, np.uint32)
+    np.savez(folder / sizes_file(name), sentences=in_tokens, documents=in_sentences)
     return Shard(
         name=name,
         part=corpus.source,
-        tokens=tokens,
-        sentences=len(sizes.sentences),
-        documents=len(sizes.documents),
-        bytes=(folder / tokens_file(name)).stat().st_size,
+        tokens=int(in_tokens.sum(dtype=np.int64)),
+        sentences=len(in_tokens),
+        documents=len(in_sentences),
+        bytes=path.stat().st_size,
     )
 
 
-class _Blocks:
-    """Writes a stream of token ids in records of BLOCK."""
-
-    def __init__(self, path: Path, dtype: np.dtype):
-        # One record per group, for random access: a group is read as a whole. Compression would
-        # save a quarter of the size, and double the time to read.
-        self._writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
-        self._dtype = dtype.newbyteorder("<")
-        self._remainder = np.zeros(0, self._dtype)
-        self._tokens = 0
-
-    def add(self, tokens: np.ndarray) -> None:
-        self._tokens += len(tokens)
-        waiting = np.concatenate([self._remainder, tokens.astype(self._dtype)])
-        whole = len(waiting) - len(waiting) % BLOCK
-        for first in range(0, whole, BLOCK):
-            self._writer.write(waiting[first : first + BLOCK].tobytes())
-        self._remainder = waiting[whole:]
-
-    def close(self) -> int:
-        """Writes the remainder; returns the number of tokens written."""
-        if len(self._remainder):
-            self._writer.write(self._remainder.tobytes())
-        self._writer.close()
-        return self._tokens
-
-
-def read_sizes(file: Path | BinaryIO) -> ShardSizes:
-    """The sizes from a path or an open file."""
+def read_sizes(file: Path | BinaryIO) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of each sentence and the sentences of each document of a shard."""
     with np.load(file, allow_pickle=False) as arrays:
-        return ShardSizes(arrays["sentences"], arrays["documents"])
+        return arrays["sentences"], arrays["documents"]
 
 
-def write_index(shards: list[Shard], sizes: Iterable[ShardSizes], folder: Path) -> None:
-    """Writes `sentences.npy` and `documents.npy` of all shards.
+def write_index(
+    shards: list[Shard], sizes: Iterable[tuple[np.ndarray, np.ndarray]], folder: Path
+) -> None:
+    """Write `sentences.npy` and `documents.npy` of all shards.
 
     Args:
       sizes: those of each shard, in the same order; one at a time is in memory.
@@ -167,15 +153,15 @@ def write_index(shards: list[Shard], sizes: Iterable[ShardSizes], folder: Path) 
     documents = _starts_file(folder / "documents.npy", sum(s.documents for s in shards))
     s = d = 0
     for shard, (in_tokens, in_sentences) in zip(shards, sizes, strict=True):
-        found = (int(in_tokens.sum(dtype=np.int64)), len(in_tokens), len(in_sentences))
-        if found != (shard.tokens, shard.sentences, shard.documents):
+        counts = (int(in_tokens.sum(dtype=np.int64)), len(in_tokens), len(in_sentences))
+        if counts != (shard.tokens, shard.sentences, shard.documents):
             raise ValueError(
-                f"{sizes_file(shard.name)} counts {found} tokens, sentences and documents, its "
+                f"{sizes_file(shard.name)} counts {counts} tokens, sentences and documents, its "
                 f"shard {shard[2:5]}: prepare the corpus again."
             )
         # Written in place, continuing from the last start of the previous shard.
-        for starts, at, of in ((sentences, s, in_tokens), (documents, d, in_sentences)):
-            starts[at + 1 : at + 1 + len(of)] = starts[at] + np.cumsum(of, dtype=np.int64)
+        for starts, n, counted in ((sentences, s, in_tokens), (documents, d, in_sentences)):
+            starts[n + 1 : n + 1 + len(counted)] = starts[n] + np.cumsum(counted, dtype=np.int64)
         s, d = s + len(in_tokens), d + len(in_sentences)
     sentences.flush()
     documents.flush()
@@ -188,8 +174,8 @@ def _starts_file(path: Path, count: int) -> np.memmap:
 
 
 def about(source: str, shards: list[Shard], tokenizer_json: bytes) -> str:
-    """The text of `about.json`."""
-    facts = ShardsInfo(
+    """Return the text of `about.json`."""
+    info = ShardsInfo(
         format=FORMAT,
         source=source,
         tokens=sum(shard.tokens for shard in shards),
@@ -201,4 +187,175 @@ def about(source: str, shards: list[Shard], tokenizer_json: bytes) -> str:
         shards=shards,
     )
     listed = [shard._asdict() for shard in shards]
-    return json.dumps(facts._asdict() | {"shards": listed}, indent=1) + "\n"
+    return json.dumps(info._asdict() | {"shards": listed}, indent=1) + "\n"
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class ShardedCorpus(TokenizedCorpus):
+    """A folder of shards; slicing `tokens` reads from disk."""
+
+    tokens = functools.cached_property(lambda self: ShardedTokens(self.folder))  # type: ignore
+
+
+class _File(NamedTuple):
+    """All records of a file, as array_record takes them. It does not open a file to count them."""
+
+    filename: str
+    skip: int
+    take: int
+    examples_in_shard: int
+
+
+class ShardedTokens:
+    """`[T]` token ids of all shards, read by slices: `tokens[a:b]`."""
+
+    def __init__(self, folder: Path):
+        info = read_about(folder)
+        shards = [shard for shard in info.shards if shard.tokens]
+        self._block, self._dtype = info.block, np.dtype(info.dtype).newbyteorder("<")
+        blocks = [-(-shard.tokens // self._block) for shard in shards]
+        # Indices of the first token and the first block of each shard. Lists: indexing one entry is
+        # ten times as fast as in an array.
+        self._starts = [0, *itertools.accumulate(shard.tokens for shard in shards)]
+        self._first = [0, *itertools.accumulate(blocks)]
+        self._paths = [str(folder / tokens_file(shard.name)) for shard in shards]
+        self._records = grain.sources.ArrayRecordDataSource(
+            [_File(path, 0, n, n) for path, n in zip(self._paths, blocks, strict=True)]
+        )
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        begin, stop, step = part.indices(len(self))
+        if step != 1:
+            raise ValueError(f"Tokens are read in steps of 1, got {part}.")
+        pieces = []
+        while begin < stop:
+            pieces.append(self._from(begin)[: stop - begin])
+            begin += len(pieces[-1])
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces or [np.zeros(0, self._dtype)])
+
+    def _from(self, index: int) -> np.ndarray:
+        """Return the tokens from `index` to the end of its block."""
+        shard = bisect.bisect_right(self._starts, index) - 1
+        block, within = divmod(index - self._starts[shard], self._block)
+        size = min(self._block, self._starts[shard + 1] - (index - within))
+        try:
+            tokens = np.frombuffer(self._records[self._first[shard] + block], self._dtype)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise _damaged(self._paths[shard], str(error)) from error
+        if len(tokens) != size:
+            raise _damaged(self._paths[shard], f"block {block} holds {len(tokens)} tokens")
+        return tokens[within:]
+
+
+def open_shards(folder: Path, tokenizer: Tokenizer | None = None) -> ShardedCorpus:
+    """Open the corpus in `folder`, after comparing its files with those that `about.json` lists.
+
+    Compares sizes, not contents: damage within a file is an error when its block is read.
+
+    Args:
+      tokenizer: if given, the one that the shards must have been made with.
+
+    Raises:
+      ValueError: if the folder is not finished, its format or tokenizer another one, or a file
+        differs.
+    """
+    info = read_about(folder)
+    if tokenizer is not None:
+        _check_tokenizer(folder, tokenizer)
+    expected = {tokens_file(shard.name): shard.bytes for shard in info.shards}
+    sizes = {path.name: path.stat().st_size for path in folder.glob("*.array_record")}
+    if sizes != expected:
+        faults = [
+            f"  {name}: {_size(sizes.get(name))}, should be {_size(expected.get(name))}"
+            for name in sorted(sizes.keys() | expected.keys())
+            if sizes.get(name) != expected.get(name)
+        ]
+        raise ValueError(
+            f"The shards in {folder} differ from those that about.json lists:\n"
+            + "\n".join(faults[:10])
+            + ("\n  ..." if faults[10:] else "")
+            + "\nCopy the folder again, or prepare the corpus again."
+        )
+    corpus = ShardedCorpus(folder)
+    for name, count, end in (
+        ("sentences", info.sentences, info.tokens),
+        ("documents", info.documents, info.sentences),
+    ):
+        path = folder / f"{name}.npy"
+        try:
+            starts = getattr(corpus, name)
+        except (OSError, ValueError) as error:
+            raise _damaged(path, str(error)) from error
+        if (len(starts), starts[-1]) != (count + 1, end):
+            raise _damaged(path, f"{len(starts)} entries up to {starts[-1]}")
+    return corpus
+
+
+def shards_tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer that the shards in `folder` were made with.
+
+    Raises:
+      ValueError: if the file is missing, or holds another tokenizer.
+    """
+    digest, path = read_about(folder).tokenizer, folder / "tokenizer.json"
+    tokenizer = load_tokenizer(path)
+    if sha256(path) != digest:
+        raise ValueError(
+            f"{path} is not the tokenizer that the shards next to it were made with. "
+            "Copy the folder again, or prepare the corpus again."
+        )
+    return tokenizer
+
+
+def _check_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    saved = shards_tokenizer(folder)
+    if saved.to_str() != tokenizer.to_str():
+        raise ValueError(
+            f"The shards in {folder} were made with another tokenizer, of "
+            f"{saved.get_vocab_size():,} tokens; the run's has {tokenizer.get_vocab_size():,}. "
+            "Leave --config.data.vocab empty to use theirs, or prepare the corpus with the run's."
+        )
+
+
+def read_about(folder: Path) -> ShardsInfo:
+    """Return the content of `about.json`.
+
+    Raises:
+      ValueError: if there is none, or one of another format.
+    """
+    path = folder / "about.json"
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} holds no finished corpus: there is no {path}. Prepare one with "
+            "python -m pe_jax.data.prepare, and wait until it has finished."
+        )
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    if facts.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is of format {facts.get('format')!r}, this version reads {FORMAT}: "
+            "prepare the corpus again."
+        )
+    try:
+        return ShardsInfo(**{**facts, "shards": [Shard(**shard) for shard in facts["shards"]]})
+    except (TypeError, KeyError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _size(count: int | None) -> str:
+    return "not there" if count is None else f"{count:,} bytes"
+
+
+def _damaged(path: str | Path, fault: str) -> ValueError:
+    return ValueError(
+        f"{path} is damaged: {fault}. Copy the folder again, or prepare the corpus again."
+    )

@@ -1,20 +1,31 @@
-"""The values of `config.data.source`: text to tokenize, or shards that are tokenized already."""
+"""The values of `config.data.source`: text, tokenized into a cache, or shards, tokenized already.
+
+Folders of the cache are written once and named after a hash of their inputs (the text's
+fingerprint, the tokenizer, the format), so a second start finds them in the time of hashing the
+input files and the arrays, and a changed input never finds an old copy (see `make_once`).
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer
+from tqdm import tqdm
 
-from pe_jax.data.corpora import open_corpus
-from pe_jax.data.sharded import check_tokenizer, open_shards, shards_tokenizer
-from pe_jax.data.tokenized import TokenizedCorpus, prepare_tokenizer, tokenize
-from pe_jax.data.tokenizer import load_tokenizer
+from pe_jax.data.corpora import Corpus, open_corpus
+from pe_jax.data.tokenized import TokenizedCorpus, tokenize_documents
+from pe_jax.data.tokenizer import load_tokenizer, train_tokenizer
+from pe_jax.disk_cache import make_once
 from pe_jax.files import to_path
 
+_FORMAT = 2  # Increment it when the arrays or the sentence rule change.
 _SHARDS = "shards:"
 
 
@@ -32,7 +43,7 @@ class Source(NamedTuple):
 
 
 def open_source(source: str, *, feature: str, data_dir: str, cache_dir: Path) -> Source:
-    """Opens `shards:FOLDER`, or any source of `open_corpus`.
+    """Open `shards:FOLDER`, or any source of `open_corpus`.
 
     Args:
       feature, data_dir: as for `open_corpus`; shards ignore them.
@@ -42,9 +53,12 @@ def open_source(source: str, *, feature: str, data_dir: str, cache_dir: Path) ->
       ValueError: for a source that does not exist.
     """
     if source.startswith(_SHARDS):
+        from pe_jax.data import shards  # Only here: a run on text does without array_record.
+
         folder = to_path(source.removeprefix(_SHARDS))
         return Source(
-            functools.partial(_shards_tokenizer, folder), functools.partial(_shards, folder)
+            lambda vocab, _: load_tokenizer(vocab) if vocab else shards.shards_tokenizer(folder),
+            lambda tokenizer: shards.open_shards(folder, tokenizer),
         )
     corpus = open_corpus(source, feature=feature, data_dir=data_dir)
     return Source(
@@ -53,11 +67,59 @@ def open_source(source: str, *, feature: str, data_dir: str, cache_dir: Path) ->
     )
 
 
-def _shards_tokenizer(folder: Path, vocab: str, vocab_size: int) -> Tokenizer:
-    del vocab_size  # Applies to training a vocabulary only.
-    return load_tokenizer(vocab) if vocab else shards_tokenizer(folder)
+def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Path) -> Tokenizer:
+    """Return the tokenizer at path `vocab`; if that is empty, train one on the corpus (cached)."""
+    if vocab:
+        return load_tokenizer(vocab)
+
+    def write(folder: Path) -> None:
+        train_tokenizer(_Texts(corpus), vocab_size).save(str(folder / "tokenizer.json"))
+
+    digest = _digest("tokenizer", corpus.fingerprint(), str(vocab_size))
+    return load_tokenizer(make_once(cache_dir / f"tokenizer-{digest}", write) / "tokenizer.json")
 
 
-def _shards(folder: Path, tokenizer: Tokenizer) -> TokenizedCorpus:
-    check_tokenizer(folder, tokenizer)
-    return open_shards(folder)
+def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> TokenizedCorpus:
+    """Return the corpus as token ids, from the cache if it is there.
+
+    Raises:
+      ValueError: if the corpus holds no sentence.
+    """
+
+    def write(folder: Path) -> None:
+        documents = _with_progress(corpus.documents(), "tokenizing")
+        tokenized = list(tokenize_documents(documents, tokenizer))
+        if not tokenized:
+            raise ValueError(f"The corpus {corpus.source!r} holds no text.")
+        tokens, sizes = zip(*tokenized)
+        np.save(folder / "tokens.npy", np.concatenate(tokens))
+        np.save(folder / "sentences.npy", _starts(np.concatenate(sizes)))
+        np.save(folder / "documents.npy", _starts([len(size) for size in sizes]))
+        about = {"source": corpus.source, "tokens": sum(map(len, tokens)), "documents": len(sizes)}
+        (folder / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
+
+    digest = _digest("corpus", corpus.fingerprint(), tokenizer.to_str())
+    return TokenizedCorpus(make_once(cache_dir / f"corpus-{digest}", write))
+
+
+def _starts(sizes: np.ndarray | list[int]) -> np.ndarray:
+    """Return `[n + 1]`: the start of each segment of these sizes, then the end of the last one."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def _digest(*inputs: str) -> str:
+    return hashlib.sha256(json.dumps([_FORMAT, *inputs]).encode()).hexdigest()[:20]
+
+
+class _Texts:
+    """The documents of a corpus as an iterable that can be read several times."""
+
+    def __init__(self, corpus: Corpus):
+        self._corpus = corpus
+
+    def __iter__(self) -> Iterator[str]:
+        yield from _with_progress(self._corpus.documents(), "vocabulary")
+
+
+def _with_progress(documents: Iterator[str], purpose: str) -> Iterator[str]:
+    return tqdm(documents, desc=purpose, unit=" documents", disable=not sys.stderr.isatty())

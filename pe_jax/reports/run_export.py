@@ -8,7 +8,7 @@ import jax
 
 from pe_jax.configs.training import TRAINING, FinetuningConfig
 from pe_jax.data import load_tokenizer
-from pe_jax.data.glue_tasks import GLUE
+from pe_jax.data.glue import GLUE
 from pe_jax.interop import save_bert
 from pe_jax.models.config import from_config
 from pe_jax.tasks.train import saved_tokenizer

@@ -12,7 +12,7 @@ from absl import flags
 from helpers.tiny_run import write_books
 
 from pe_jax import data
-from pe_jax.data import corpora, masking, pairs
+from pe_jax.data import corpora, pretraining
 from pe_jax.data.tokenized import sentences
 
 
@@ -220,7 +220,7 @@ def test_an_empty_corpus(tmp_path, books):
 
 def test_chunks_cover_each_document_once(books):
     corpus = books[0]
-    rows = pairs.chunks(corpus, corpus.all_documents(), 40)
+    rows = pretraining.chunks(corpus, corpus.all_documents(), 40)
     for document in corpus.all_documents():
         own = rows[rows[:, 0] == document]
         assert own[0, 1] == corpus.documents[document]
@@ -245,22 +245,24 @@ def test_chunks_equal_those_of_a_loop(books, max_tokens):
             end = stop if stop - end == 1 else end
             rows.append((document, begin, end))
             begin = end
-    np.testing.assert_array_equal(pairs.chunks(corpus, documents, max_tokens), rows)
+    np.testing.assert_array_equal(pretraining.chunks(corpus, documents, max_tokens), rows)
 
 
 def test_pairs(books):
     corpus = books[0]
     documents = corpus.all_documents()
-    rows = pairs.chunks(corpus, documents, 40)
+    rows = pretraining.chunks(corpus, documents, 40)
     rng = np.random.default_rng(0)
     labels, lengths = [], []
     for n in range(2_000):
-        pair = pairs.make_pair(corpus, documents, rows[n % len(rows)], 40, rng)
-        assert len(pair.first) >= 1
-        assert len(pair.second) >= 1
-        assert len(pair.first) + len(pair.second) <= 40
-        labels.append(pair.label)
-        lengths.append(len(pair.first) + len(pair.second))
+        first, second, label = pretraining.make_pair(
+            corpus, documents, rows[n % len(rows)], 40, rng
+        )
+        assert len(first) >= 1
+        assert len(second) >= 1
+        assert len(first) + len(second) <= 40
+        labels.append(label)
+        lengths.append(len(first) + len(second))
     assert np.mean(labels) == pytest.approx(0.5, abs=0.04)
     assert np.mean(lengths) > 34
 
@@ -269,12 +271,14 @@ def test_lengths_do_not_give_the_label_away(books):
     """A model that sees only the positions of [SEP] and of the end must stay at chance."""
     corpus = books[0]
     documents = corpus.all_documents()
-    rows = pairs.chunks(corpus, documents, 40)
+    rows = pretraining.chunks(corpus, documents, 40)
     rng = np.random.default_rng(0)
-    lengths = {pairs.IS_NEXT: [], pairs.IS_RANDOM: []}
+    lengths = {pretraining.IS_NEXT: [], pretraining.IS_RANDOM: []}
     for n in range(4_000):
-        pair = pairs.make_pair(corpus, documents, rows[n % len(rows)], 40, rng)
-        lengths[pair.label].append((len(pair.first), len(pair.second)))
+        first, second, label = pretraining.make_pair(
+            corpus, documents, rows[n % len(rows)], 40, rng
+        )
+        lengths[label].append((len(first), len(second)))
     for part in (0, 1):
         counts = [np.bincount([t[part] for t in s], minlength=41) for s in lengths.values()]
         shares = [c / c.sum() for c in counts]
@@ -285,7 +289,7 @@ def test_lengths_do_not_give_the_label_away(books):
 def test_second_parts_follow_or_come_from_another_document(books):
     corpus = books[0]
     documents = corpus.all_documents()[:2]
-    row = pairs.chunks(corpus, documents, 60)[0]
+    row = pretraining.chunks(corpus, documents, 60)[0]
     bounds = corpus.sentences[corpus.documents[:3]]
     texts = [corpus.tokens[a:b].tolist() for a, b in itertools.pairwise(bounds)]
 
@@ -295,18 +299,21 @@ def test_second_parts_follow_or_come_from_another_document(books):
 
     rng = np.random.default_rng(1)
     for _ in range(200):
-        pair = pairs.make_pair(corpus, documents, row, 60, rng, short_probability=0.0)
-        assert inside(pair.first, texts[0])
-        if min(len(pair.second), len(pair.first)) > 5:
-            assert inside(pair.second, texts[0 if pair.label == pairs.IS_NEXT else 1])
+        first, second, label = pretraining.make_pair(
+            corpus, documents, row, 60, rng, short_probability=0.0
+        )
+        assert inside(first, texts[0])
+        if min(len(second), len(first)) > 5:
+            assert inside(second, texts[0 if label == pretraining.IS_NEXT else 1])
 
 
 def test_a_single_document_draws_from_outside_the_chunk(books):
     corpus = books[0]
     one = corpus.all_documents()[:1]
-    rows = pairs.chunks(corpus, one, 40)
+    rows = pretraining.chunks(corpus, one, 40)
     rng = np.random.default_rng(0)
-    assert {pairs.make_pair(corpus, one, rows[1], 40, rng).label for _ in range(20)} == {0, 1}
+    pairs = [pretraining.make_pair(corpus, one, rows[1], 40, rng) for _ in range(20)]
+    assert {label for _, _, label in pairs} == {0, 1}
 
 
 # --- masking --------------------------------------------------------------------------------------
@@ -333,16 +340,18 @@ def test_whole_words_and_rates():
     rng = np.random.default_rng(0)
     kinds = np.zeros(3)
     for _ in range(1_000):
-        masked = masking.mask_words(tokens, maskable, VOCABULARY, rng, max_predictions=20)
-        chosen = set(masked.positions.tolist())
-        assert len(chosen) == len(masked.positions) == 9  # 15 % of 60.
+        masked, positions, labels = pretraining.mask_words(
+            tokens, maskable, VOCABULARY, rng, max_predictions=20
+        )
+        chosen = set(positions.tolist())
+        assert len(chosen) == len(positions) == 9  # 15 % of 60.
         assert all(chosen >= set(w) or not chosen & set(w) for w in words)
-        assert (masked.labels == tokens[masked.positions]).all()
-        untouched = np.setdiff1d(np.arange(62), masked.positions)
-        assert (masked.tokens[untouched] == tokens[untouched]).all()
-        now = masked.tokens[masked.positions]
-        kinds += [(now == 4).sum(), (now == masked.labels).sum(), 0]
-        kinds[2] += len(now) - (now == 4).sum() - (now == masked.labels).sum()
+        assert (labels == tokens[positions]).all()
+        untouched = np.setdiff1d(np.arange(62), positions)
+        assert (masked[untouched] == tokens[untouched]).all()
+        now = masked[positions]
+        kinds += [(now == 4).sum(), (now == labels).sum(), 0]
+        kinds[2] += len(now) - (now == 4).sum() - (now == labels).sum()
         assert (now[now != 4] >= 5).all()
     # A random token is the true one in 1 of 45 draws.
     assert kinds / kinds.sum() == pytest.approx([0.8, 0.1 + 0.1 / 45, 0.1 - 0.1 / 45], abs=0.01)
@@ -351,9 +360,14 @@ def test_whole_words_and_rates():
 def test_the_number_of_masks_has_a_maximum_and_is_at_least_one():
     tokens, rng = np.arange(5, 35, dtype=np.int32), np.random.default_rng(0)
     every = np.ones(30, bool)
-    assert len(masking.mask_words(tokens, every, VOCABULARY, rng, max_predictions=3).positions) == 3
-    assert len(masking.mask_words(tokens[:2], every[:2], VOCABULARY, rng).positions) == 1
-    assert len(masking.mask_words(tokens[:2], ~every[:2], VOCABULARY, rng).positions) == 0
+
+    def count(*args, **options):
+        _, positions, _ = pretraining.mask_words(*args, VOCABULARY, rng, **options)
+        return len(positions)
+
+    assert count(tokens, every, max_predictions=3) == 3
+    assert count(tokens[:2], every[:2]) == 1
+    assert count(tokens[:2], ~every[:2]) == 0
 
 
 def test_a_word_does_not_cross_a_separator():
@@ -361,7 +375,7 @@ def test_a_word_does_not_cross_a_separator():
     maskable = np.array([False, True, False, True, True, False])
     rng = np.random.default_rng(0)
     seen = {
-        tuple(masking.mask_words(tokens, maskable, VOCABULARY, rng, rate=0.67).positions)
+        tuple(pretraining.mask_words(tokens, maskable, VOCABULARY, rng, rate=0.67)[1])
         for _ in range(50)
     }
     assert seen == {(3, 4), (1,)}

@@ -17,7 +17,7 @@ from helpers.tiny_run import write_books
 
 from pe_jax import data
 from pe_jax.data import corpora, shards
-from pe_jax.data.sharded import open_shards, shards_tokenizer
+from pe_jax.data.shards import open_shards, shards_tokenizer
 from pe_jax.tasks.text_split import load_text
 
 BLOCK = 100  # Small, so that reads cross the bounds of blocks and of shards.
@@ -297,12 +297,12 @@ def options():
 def test_the_pipeline_writes_the_same(prepared, tmp_path, beam):
     source, tokenizer, local, folder = prepared
     out = tmp_path / "out"
-    beam.prepare(beam.TextInput(source), tokenizer, str(out), options())
+    beam.prepare(source, tokenizer, str(out), options())
     assert {path.name for path in out.iterdir()} == {path.name for path in folder.iterdir()}
     same_arrays(local, open_shards(out))
     assert shards_tokenizer(out).to_str() == tokenizer.to_str()
     with pytest.raises(ValueError, match="is not empty"):
-        beam.prepare(beam.TextInput(source), tokenizer, str(out), options())
+        beam.prepare(source, tokenizer, str(out), options())
 
 
 @pytest.mark.beam
@@ -324,9 +324,7 @@ def test_a_failed_run_leaves_nothing_to_train_on(prepared, tmp_path, beam):
     (tmp_path / "a.jsonl").write_text('{"text": "Fine."}\n')
     (tmp_path / "b.jsonl").write_text('{"body": "Not."}\n')
     with pytest.raises(ValueError, match=r"b\.jsonl, line 1: no text under 'text'"):
-        beam.prepare(
-            beam.TextInput(str(tmp_path / "*.jsonl")), prepared[1], str(tmp_path / "out"), options()
-        )
+        beam.prepare(str(tmp_path / "*.jsonl"), prepared[1], str(tmp_path / "out"), options())
     with pytest.raises(ValueError, match="no finished corpus"):
         open_shards(tmp_path / "out")
 
@@ -363,13 +361,13 @@ def test_source_and_folder_in_a_bucket(prepared, tmp_path, beam):
     source, tokenizer, local, _ = prepared
     shutil.copytree(source.removesuffix("/*"), tmp_path / "in")
     with pytest.raises(ValueError, match="bucket://in is not empty"):
-        beam.prepare(beam.TextInput("bucket://in/*"), tokenizer, "bucket://in", options())
-    beam.prepare(beam.TextInput("bucket://in/*"), tokenizer, "bucket://new", options())
+        beam.prepare("bucket://in/*", tokenizer, "bucket://in", options())
+    beam.prepare("bucket://in/*", tokenizer, "bucket://new", options())
     same_arrays(local, open_shards(tmp_path / "new"))
     listed = json.loads((tmp_path / "new" / "about.json").read_text())["shards"]
     assert listed[0]["part"] == "bucket://in/1.jsonl"
     with pytest.raises(ValueError, match="No file matches the data source 'bucket://in/none"):
-        beam.prepare(beam.TextInput("bucket://in/none*"), tokenizer, "bucket://other", options())
+        beam.prepare("bucket://in/none*", tokenizer, "bucket://other", options())
 
 
 def test_the_page_of_corpora(prepared, tmp_path, monkeypatch):

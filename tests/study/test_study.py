@@ -16,7 +16,7 @@ from helpers.finetuning_data import examples
 
 from pe_jax.configs import study as study_config
 from pe_jax.configs.studies import StudyConfig
-from pe_jax.data import glue_tasks
+from pe_jax.data import glue
 from pe_jax.files import write_text
 from pe_jax.schema import changed, from_values
 from pe_jax.study import claims, cost, execute, plan, process, state, study
@@ -89,7 +89,7 @@ def done(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
-        patch.setattr(glue_tasks, "open_prepared", lambda *args: opened)
+        patch.setattr(glue, "open_dataset", lambda *args: opened)
         patch.setattr(study, "_start", start)
         patch.setattr(cost, "_rate", lambda config, model: 1e9)  # A dry run measures it.
         text = execute(config, folder / "S")

@@ -14,7 +14,7 @@ from pe_jax import encodings
 from pe_jax.configs import glue as glue_config
 from pe_jax.configs import squad as squad_config
 from pe_jax.configs.training import FinetuningConfig, SquadConfig
-from pe_jax.data import glue_tasks
+from pe_jax.data import glue
 from pe_jax.reports.comparison import score
 from pe_jax.reports.finetuning_report import page, report_finetuning, results
 from pe_jax.reports.property_report.subjects import from_run
@@ -43,10 +43,10 @@ def pretrained(tmp_path_factory):
 def cola(monkeypatch):
     sets = {"train": examples(44, 0), "validation": examples(21, 1)}
 
-    def open_prepared(name, split, data_dir=""):
+    def open_dataset(name, split, data_dir=""):
         return types.SimpleNamespace(as_data_source=sets.__getitem__)
 
-    monkeypatch.setattr(glue_tasks, "open_prepared", open_prepared)
+    monkeypatch.setattr(glue, "open_dataset", open_dataset)
     return sets
 
 
@@ -78,7 +78,7 @@ def done(pretrained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("done") / "run"
     with pytest.MonkeyPatch.context() as patch:
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
-        patch.setattr(glue_tasks, "open_prepared", lambda *args: opened)
+        patch.setattr(glue, "open_dataset", lambda *args: opened)
         finetune(config(pretrained), folder)
     return folder
 

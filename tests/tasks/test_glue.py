@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from pe_jax import data
-from pe_jax.data import glue_tasks
-from pe_jax.data.glue_tasks import GLUE, Examples, encode_examples, load_glue, without_empty
+from pe_jax.data import glue
+from pe_jax.data.glue import GLUE, Examples, encode_examples, load_glue, without_empty
 from pe_jax.models import BertConfig, BertForClassification
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tasks.finetuning.glue_scores import glue_score
@@ -26,10 +26,10 @@ def prepared(monkeypatch):
     """`prepared[name, split] = examples` stands for a tfds dataset on disk."""
     sets = {}
 
-    def open_prepared(name, split, data_dir=""):
+    def open_dataset(name, split, data_dir=""):
         return types.SimpleNamespace(as_data_source=lambda split: sets[name, split])
 
-    monkeypatch.setattr(glue_tasks, "open_prepared", open_prepared)
+    monkeypatch.setattr(glue, "open_dataset", open_dataset)
     return sets
 
 
@@ -117,7 +117,7 @@ def test_cutting_takes_tokens_off_the_longer_text():
                 sizes = [first, second]
                 while sum(sizes) > room:  # One token at a time, as BERT's own code does.
                     sizes[0 if sizes[0] > sizes[1] else 1] -= 1
-                assert glue_tasks._truncated_sizes([first, second], room) == sizes
+                assert glue._truncated_sizes([first, second], room) == sizes
 
 
 def test_metrics_by_hand():

@@ -11,9 +11,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from pe_jax import data
+from pe_jax.data import load_tokenizer, squad
 from pe_jax.data.rows import pad_rows
-from pe_jax.data.windows import as_rows, max_context
+from pe_jax.data.squad import max_context
 from pe_jax.tasks.finetuning import squad_scores
 from pe_jax.tasks.finetuning.answers import best_answers
 from pe_jax.tasks.finetuning.squad_scores import score
@@ -27,7 +27,7 @@ def make_tokenizer(folder, characters=string.ascii_lowercase):
     """Each character is a token, at the start of a word and within."""
     words = [*SPECIAL, *characters, *(f"##{c}" for c in characters)]
     (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    return data.load_tokenizer(folder / "vocab.txt")
+    return load_tokenizer(folder / "vocab.txt")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory):
 def ask(context, *answers, id="1", question="x y"):
     """A question; answers as texts, found in the context, or as (text, start)."""
     found = (a if isinstance(a, tuple) else (a, context.index(a)) for a in answers)
-    return data.Question(id, question, context, tuple(data.Answer(*a) for a in found))
+    return squad.Question(id, question, context, tuple(squad.Answer(*a) for a in found))
 
 
 # Ten tokens; with two of the question, a length of 10 leaves room for five, and a stride of 2 makes
@@ -105,28 +105,28 @@ def test_a_tfds_dataset_without_tensorflow(tmp_path):
     for builder in (TinyQuestions, TinyTexts):
         builder(data_dir=folder, file_format="array_record").download_and_prepare()
     assert "tensorflow" not in sys.modules
-    questions = sorted(data.load_questions("tiny_questions", "validation", folder))
+    questions = sorted(squad.load_questions("tiny_questions", "validation", folder))
     assert questions == [
-        data.Question("a", "Où?", "Ünï 東京.", (data.Answer("東京", 4), data.Answer("東", 4))),
-        data.Question("b", "Où?", "Ünï 東京.", ()),
+        squad.Question("a", "Où?", "Ünï 東京.", (squad.Answer("東京", 4), squad.Answer("東", 4))),
+        squad.Question("b", "Où?", "Ünï 東京.", ()),
     ]
     assert questions[0].context is questions[1].context
     with pytest.raises(ValueError, match=r"no split 'train' .*splits: validation"):
-        data.load_questions("tiny_questions", "train", folder)
+        squad.load_questions("tiny_questions", "train", folder)
     with pytest.raises(ValueError, match=r"no feature question, answers but \['context', 'id'\]"):
-        data.load_questions("tiny_texts", "train", folder)
+        squad.load_questions("tiny_texts", "train", folder)
     with pytest.raises(ValueError, match="No tfds dataset 'no_such_questions'"):
-        data.load_questions("no_such_questions", "train", folder)
+        squad.load_questions("no_such_questions", "train", folder)
 
 
 def test_a_dataset_that_is_not_prepared(tmp_path):
     """The error has the command that prepares it, run here up to the download."""
     pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
-    from pe_jax.data.prepared import open_prepared
+    from pe_jax.data.tfds import open_dataset
 
     folder = str(tmp_path / "a folder")
     with pytest.raises(ValueError, match="it is not prepared in .*wiki40b/en/") as found:
-        open_prepared("wiki40b/en", "train", folder)
+        open_dataset("wiki40b/en", "train", folder)
     command = next(line for line in str(found.value).splitlines() if " -c " in line)
     python, flag, program = shlex.split(command)
     assert (python, flag) == (sys.executable, "-c")
@@ -154,26 +154,26 @@ def test_the_official_format(tmp_path):
     articles = [{"title": "T", "paragraphs": [{"context": "Ünï 東京.", "qas": qas}]}]
     path = tmp_path / "dev.json"
     path.write_text(json.dumps({"version": "v2.0", "data": articles}))
-    assert data.read_official(path) == [
-        data.Question("a", "Où?", "Ünï 東京.", (data.Answer("東京", 4),)),
-        data.Question("b", "Quoi?", "Ünï 東京.", ()),
+    assert squad.read_official(path) == [
+        squad.Question("a", "Où?", "Ünï 東京.", (squad.Answer("東京", 4),)),
+        squad.Question("b", "Quoi?", "Ünï 東京.", ()),
     ]
     for text, found in (("[1", "JSONDecodeError"), ("[]", "TypeError"), ('{"a": 1}', "KeyError")):
         path.write_text(text)
         with pytest.raises(ValueError, match=f"not in SQuAD's format.*{found}"):
-            data.read_official(path)
+            squad.read_official(path)
     with pytest.raises(ValueError, match=r"Cannot read .*none\.json: No such file"):
-        data.read_official(tmp_path / "none.json")
+        squad.read_official(tmp_path / "none.json")
 
 
 # --- windows --------------------------------------------------------------------------------------
 
 
 def test_windows_by_hand(tokenizer):
-    windows = data.evaluation_windows([ask(LETTERS)], tokenizer, 10, max_query=4, stride=2)
+    windows = squad.evaluation_windows([ask(LETTERS)], tokenizer, 10, max_query=4, stride=2)
     x, y = A + 23, A + 24
     a, b, c, d, e, f, g, h, i, j = range(A, A + 10)
-    batch = pad_rows(as_rows(windows), np.arange(4), windows.length)
+    batch = pad_rows(windows.rows(), np.arange(4), windows.length)
     assert batch["tokens"].tolist() == [
         [CLS, x, y, SEP, a, b, c, d, e, SEP],
         [CLS, x, y, SEP, c, d, e, f, g, SEP],
@@ -183,7 +183,7 @@ def test_windows_by_hand(tokenizer):
     assert batch["segments"].tolist() == [[0] * 4 + [1] * 6] * 3 + [[0] * 4 + [1] * 5 + [0]]
     assert batch["valid"].sum(axis=1).tolist() == [10, 10, 10, 9]
     assert windows.question.tolist() == [0, 0, 0, 0]
-    assert windows.context_at.tolist() == [4, 4, 4, 4]
+    assert windows.context_start.tolist() == [4, 4, 4, 4]
     assert windows.first.tolist() == [0, 2, 4, 6]
     assert windows.context_sizes().tolist() == [5, 5, 5, 4]
     assert windows.offsets.tolist() == [[n, n + 1] for n in range(0, 20, 2)]
@@ -196,9 +196,9 @@ def test_the_window_with_the_most_context(tokenizer):
     Token 7 has one at its side in windows 2 and 3, but window 2 has five tokens, 3 has four.
     """
     questions = [ask("j"), ask(LETTERS, id="2"), ask(LETTERS, id="3")]
-    windows = data.evaluation_windows(questions, tokenizer, 10, max_query=4, stride=2)
+    windows = squad.evaluation_windows(questions, tokenizer, 10, max_query=4, stride=2)
     rows, places = np.nonzero(max_context(windows))
-    token = places - windows.context_at[rows] + windows.first[rows]
+    token = places - windows.context_start[rows] + windows.first[rows]
     best = {0: [0, 1, 2, 3], 1: [4, 5], 2: [6, 7], 3: [8, 9]}
     expected = [(0, 0)] + [(w + n, t) for n in (1, 5) for w, ts in best.items() for t in ts]
     assert list(zip(rows.tolist(), token.tolist())) == expected
@@ -218,21 +218,21 @@ def test_the_window_with_the_most_context(tokenizer):
 def test_where_windows_start(tokenizer, tokens, stride, starts):
     """Room for five; a larger stride would skip tokens."""
     question = ask(" ".join("a" * tokens))
-    windows = data.evaluation_windows([question], tokenizer, 10, max_query=4, stride=stride)
+    windows = squad.evaluation_windows([question], tokenizer, 10, max_query=4, stride=stride)
     assert windows.first.tolist() == starts
     assert windows.first[-1] + windows.context_sizes()[-1] == tokens
 
 
 def test_a_long_question_is_cut(tokenizer):
     question = ask(LETTERS, question="z y x w v u t")
-    windows = data.evaluation_windows([question], tokenizer, 16, max_query=3)
-    row = pad_rows(as_rows(windows), np.array([0]), windows.length)["tokens"][0]
+    windows = squad.evaluation_windows([question], tokenizer, 16, max_query=3)
+    row = pad_rows(windows.rows(), np.array([0]), windows.length)["tokens"][0]
     assert row.tolist() == [CLS, A + 25, A + 24, A + 23, SEP, *range(A, A + 10), SEP]
 
 
 def test_contexts_are_kept_once(tokenizer):
     questions = [ask(LETTERS, id=str(n)) for n in range(3)] + [ask("k l")]
-    windows = data.evaluation_windows(questions, tokenizer, 30, max_query=4)
+    windows = squad.evaluation_windows(questions, tokenizer, 30, max_query=4)
     assert len(windows.offsets) == 12
     assert windows.contexts.tolist() == [[0, 10]] * 3 + [[10, 12]]
 
@@ -240,7 +240,7 @@ def test_contexts_are_kept_once(tokenizer):
 def test_labels_by_hand(tokenizer):
     """Tokens 5 and 6, f g: whole in windows 1 and 2, over the border of 3 (and of 0: neither)."""
     questions = [ask(LETTERS, "f g"), ask(LETTERS, id="2"), ask(LETTERS, "d e f g h i", id="3")]
-    training = data.training_windows(questions, tokenizer, 10, max_query=4, stride=2)
+    training = squad.training_windows(questions, tokenizer, 10, max_query=4, stride=2)
     assert training.starts.tolist() == [0, 7, 5, 0] + [0] * 8  # Six tokens fit into no window.
     assert training.ends.tolist() == [0, 8, 6, 0] + [0] * 8
     assert training.starts.dtype == training.ends.dtype == np.int32
@@ -250,7 +250,7 @@ def test_labels_by_hand(tokenizer):
 def test_an_answer_is_the_tokens_it_touches(tokenizer):
     """`b c` of `ab cd` touches tokens 1 and 2; with the space before it, `cd` is tokens 2 and 3."""
     questions = [ask("ab cd", "b c"), ask("ab cd", " cd"), ask("ab cd", "cd", "ab")]
-    training = data.training_windows(questions, tokenizer, 20, max_query=4)
+    training = squad.training_windows(questions, tokenizer, 20, max_query=4)
     assert (training.starts - 4).tolist() == [1, 2, 2]  # The first answer of the third.
     assert (training.ends - 4).tolist() == [2, 3, 3]
 
@@ -269,7 +269,7 @@ def test_questions_left_out_are_counted(tokenizer):
         ask("ab cd", id="unanswerable too"),
         ask("ab cd", ("dc", 0), "cd", id="the first answer counts"),
     ]
-    training = data.training_windows(questions, tokenizer, 20, max_query=4)
+    training = squad.training_windows(questions, tokenizer, 20, max_query=4)
     assert training.skipped == {
         "misplaced answer": 4,
         "empty answer": 2,
@@ -279,7 +279,7 @@ def test_questions_left_out_are_counted(tokenizer):
     assert training.windows.questions == [questions[0], questions[9]]
     assert training.starts.tolist() == [6, 0]
     with pytest.raises(ValueError, match=r"None of 1 questions .*\{'misplaced answer': 1\}"):
-        data.training_windows(questions[1:2], tokenizer, 20, max_query=4)
+        squad.training_windows(questions[1:2], tokenizer, 20, max_query=4)
 
 
 def test_evaluation_leaves_no_question_out(tokenizer):
@@ -288,7 +288,7 @@ def test_evaluation_leaves_no_question_out(tokenizer):
         ask("ab cd", ("cd", 2), id="b", question=""),
         ask("\t", id="c"),
     ]
-    windows = data.evaluation_windows(questions, tokenizer, 20, max_query=4)
+    windows = squad.evaluation_windows(questions, tokenizer, 20, max_query=4)
     assert windows.context_sizes().tolist() == [0, 4, 0]
     logits = np.zeros((3, 20), np.float32)
     predictions = best_answers(windows, logits, logits)
@@ -299,11 +299,11 @@ def test_evaluation_leaves_no_question_out(tokenizer):
 
 def test_settings_of_windows_that_cannot_be(tokenizer):
     with pytest.raises(ValueError, match="Inputs of 67 tokens have no room .* up to 64"):
-        data.evaluation_windows([ask("a")], tokenizer, 67)
+        squad.evaluation_windows([ask("a")], tokenizer, 67)
     with pytest.raises(ValueError, match="got 64 and 0"):
-        data.training_windows([ask("a", "a")], tokenizer, 384, stride=0)
+        squad.training_windows([ask("a", "a")], tokenizer, 384, stride=0)
     with pytest.raises(ValueError, match="no questions"):
-        data.evaluation_windows([], tokenizer, 384)
+        squad.evaluation_windows([], tokenizer, 384)
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def test_labels_lead_back_to_the_answer(tmp_path, context, answer, known):
     tokenizer = make_tokenizer(tmp_path, characters if known else string.ascii_lowercase)
     before = "w o r d s " * 15
     questions = [ask(context, answer), ask(before + context, answer, id="2")]
-    training = data.training_windows(questions, tokenizer, 64, max_query=4, stride=16)
+    training = squad.training_windows(questions, tokenizer, 64, max_query=4, stride=16)
     assert training.skipped == {}
     predictions = best_answers(training.windows, *one_hot(training), max_answer_tokens=60)
     assert [p.text for p in predictions] == [answer, answer]
@@ -354,7 +354,7 @@ def spans_one_by_one(windows, number, starts, ends, n_best, max_tokens):
     """(text, score) of all candidates of a question, best first, by trying every span."""
     marked, found = max_context(windows), []
     for w in np.flatnonzero(windows.question == number):
-        begin, size = int(windows.context_at[w]), int(windows.context_sizes()[w])
+        begin, size = int(windows.context_start[w]), int(windows.context_sizes()[w])
         places = range(begin, begin + size)
         allowed = sorted((p for p in places if marked[w, p]), key=lambda p: -starts[w, p])[:n_best]
         closing = sorted(places, key=lambda p: -ends[w, p])[:n_best]
@@ -377,7 +377,7 @@ def test_candidates_are_those_of_a_search_over_all_spans(tokenizer, seed, n_best
         ask(" ".join(rng.choice(letters, rng.integers(0, 40))), id=str(n)) for n in range(8)
     ]
     length, stride, longest = (int(n) for n in rng.integers([10, 1, 1], [20, 7, 9]))
-    windows = data.evaluation_windows(questions, tokenizer, length, max_query=4, stride=stride)
+    windows = squad.evaluation_windows(questions, tokenizer, length, max_query=4, stride=stride)
     starts, ends = rng.normal(size=(2, len(windows.question), length)).astype(np.float32)
     predictions = best_answers(windows, starts, ends, n_best=n_best, max_answer_tokens=longest)
     for n, prediction in enumerate(predictions):
@@ -393,7 +393,7 @@ def test_candidates_are_those_of_a_search_over_all_spans(tokenizer, seed, n_best
 
 def test_candidates_by_hand(tokenizer):
     """Context a b c at positions 4 to 6: starts 3 0 1, ends 0 0 2; other positions do not count."""
-    windows = data.evaluation_windows([ask("a b c")], tokenizer, 8, max_query=4)
+    windows = squad.evaluation_windows([ask("a b c")], tokenizer, 8, max_query=4)
     starts = np.array([[2, 9, 9, 9, 3, 0, 1, 9]], np.float32)
     ends = np.array([[1, 9, 9, 9, 0, 0, 2, 9]], np.float32)
     (prediction,) = best_answers(windows, starts, ends)
@@ -413,7 +413,7 @@ def test_candidates_by_hand(tokenizer):
 
 def test_the_threshold_of_no_answer(tokenizer):
     """The null score is the least of the windows': 1 + 2, against 3 + 1 for the best span."""
-    windows = data.evaluation_windows([ask(LETTERS)], tokenizer, 10, max_query=4, stride=5)
+    windows = squad.evaluation_windows([ask(LETTERS)], tokenizer, 10, max_query=4, stride=5)
     starts, ends = np.zeros((2, 2, 10), np.float32)
     starts[:, 0], ends[:, 0] = [5, 1], [5, 2]
     starts[1, 4], ends[1, 5] = 3, 1  # f to g, in the second window.
@@ -425,7 +425,7 @@ def test_the_threshold_of_no_answer(tokenizer):
 
 
 def test_logits_that_do_not_fit(tokenizer):
-    windows = data.evaluation_windows([ask("a b c")], tokenizer, 8, max_query=4)
+    windows = squad.evaluation_windows([ask("a b c")], tokenizer, 8, max_query=4)
     logits = np.zeros((1, 8), np.float32)
     with pytest.raises(ValueError, match=r"start logits have shape \(2, 8\), but there are 1 "):
         best_answers(windows, np.zeros((2, 8)), logits)
@@ -489,7 +489,7 @@ def test_scores_of_version_2():
         CONQUEST,
         CONQUEST._replace(id="b"),
         CONQUEST._replace(id="c", answers=()),
-        CONQUEST._replace(id="d", answers=(data.Answer("the", 0),)),
+        CONQUEST._replace(id="d", answers=(squad.Answer("the", 0),)),
         CONQUEST._replace(id="e", answers=()),
         CONQUEST._replace(id="f", answers=()),
     ]

@@ -11,7 +11,7 @@ from helpers.published_bert import BERT, D, N, encoder_shapes, head_shapes, rand
 
 from pe_jax.configs import glue as glue_config
 from pe_jax.configs.training import FinetuningConfig, PretrainingConfig
-from pe_jax.data import glue_tasks, load_tokenizer
+from pe_jax.data import glue, load_tokenizer
 from pe_jax.interop import load_bert
 from pe_jax.models.config import from_config
 from pe_jax.reports.property_report.subjects import trained
@@ -165,7 +165,7 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     """Heads are drawn by seed: a published classifier is of another task."""
     rows = [{"sentence": b"the sea", "label": 0}, {"sentence": b"a ship", "label": 1}] * 4
     opened = types.SimpleNamespace(as_data_source=lambda split: rows)
-    monkeypatch.setattr(glue_tasks, "open_prepared", lambda *args: opened)
+    monkeypatch.setattr(glue, "open_dataset", lambda *args: opened)
     c = glue_config.get_config()
     c.init, c.seeds, c.steps, c.model.position = str(published), (0, 1), 1, "none"
     c.data.update(length=8, buckets=(), batch_size=4, eval_batch_size=4)

@@ -14,7 +14,7 @@ import pytest
 from helpers import commands, tiny_run
 
 from pe_jax.console import stopping
-from pe_jax.data import workers
+from pe_jax.data.pretraining import _limit_to_cores
 from pe_jax.errors import Interrupted
 from pe_jax.tasks import pretraining
 from pe_jax.training import loop, workdir
@@ -113,7 +113,7 @@ WORKERS = """
 import multiprocessing
 import grain
 from absl import flags
-from pe_jax.data.workers import in_workers
+from pe_jax.data.pretraining import in_workers
 
 if __name__ == "__main__":
     flags.FLAGS.mark_as_parsed()
@@ -152,7 +152,7 @@ def _runs(process):
 
 
 def test_no_more_workers_than_cores(monkeypatch, capsys):
-    at_most = workers._at_most_the_cores.__wrapped__
+    at_most = _limit_to_cores.__wrapped__
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 5, 6})
     assert (at_most(2), at_most(3)) == (2, 3) and not capsys.readouterr().err
     assert at_most(200) == 3

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pe_jax.data.windows import Windows, max_context
+from pe_jax.data.squad import Windows, max_context
 
 
 class Candidate(NamedTuple):
@@ -112,7 +112,7 @@ def _spans(
     At most N of each window.
     """
     position = np.arange(windows.length)
-    begin = windows.context_at[:, None]
+    begin = windows.context_start[:, None]
     in_context = (position >= begin) & (position < begin + windows.context_sizes()[:, None])
     starts, start_scores = _top(start_logits, max_context(windows), n_best)  # [W, N]
     ends, end_scores = _top(end_logits, in_context, n_best)
@@ -124,7 +124,7 @@ def _spans(
     pairs, scores = _top(scores, scores > -np.inf, n_best)
     row, rank = np.nonzero(scores > -np.inf)
     start, end = np.divmod(pairs[row, rank], ends.shape[1])
-    to_context = windows.first[row] - windows.context_at[row]
+    to_context = windows.first[row] - windows.context_start[row]
     first, last = starts[row, start] + to_context, ends[row, end] + to_context
     question, scores = windows.question[row], scores[row, rank]
     order = np.lexsort((last, first, -scores, question))

@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.configs.training import FinetuningConfig
-from pe_jax.data.glue_tasks import (
+from pe_jax.data.glue import (
     GLUE,
     Examples,
     GlueTask,

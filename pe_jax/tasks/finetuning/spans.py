@@ -11,8 +11,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.configs.training import SquadConfig
-from pe_jax.data.squad_questions import Question, load_questions, read_official
-from pe_jax.data.windows import Windows, as_rows, evaluation_windows, training_windows
+from pe_jax.data.squad import (
+    Question,
+    Windows,
+    evaluation_windows,
+    load_questions,
+    read_official,
+    training_windows,
+)
 from pe_jax.models import BertConfig, BertForSpans, SpanLogits
 from pe_jax.tasks.finetuning import squad_scores
 from pe_jax.tasks.finetuning.answers import best_answers
@@ -79,8 +85,8 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
         task=span_task(model),
         outputs=lambda params, batch: apply(bert, params, batch, None),
         per_token=True,
-        train=as_rows(rows, start=starts, end=ends),
-        held_out={name: as_rows(some) for name, some in windows.items()},
+        train=rows.rows(start=starts, end=ends),
+        held_out={name: some.rows() for name, some in windows.items()},
         score=lambda outputs: _scores(config, windows, outputs),
         baseline=_baseline(questions, config.version),
         metric="f1",

@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from pe_jax.data.squad_questions import Question
+from pe_jax.data.squad import Question
 
 VERSIONS = ("v1.1", "v2.0")
 

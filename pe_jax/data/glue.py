@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from pe_jax.data.prepared import open_prepared
 from pe_jax.data.rows import Rows
+from pe_jax.data.tfds import decode, open_dataset
 from pe_jax.data.tokenizer import vocabulary
 
 _Feature = bytes | str | int | float  # A feature of a tfds example; text may be bytes.
@@ -83,7 +83,7 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
     if name not in GLUE:
         raise ValueError(f"GLUE has the tasks {', '.join(GLUE)}; got {name!r}.")
     dataset = f"glue/{name}"
-    builder = open_prepared(dataset, split, data_dir)
+    builder = open_dataset(dataset, split, data_dir)
     task = GLUE[name]
     texts: tuple[list[str], ...] = tuple([] for _ in task.texts)
     labels = []
@@ -100,8 +100,7 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
 def _text(example: Mapping[str, _Feature], name: str, where: str) -> str:
     if name not in example:
         raise ValueError(f"{where} has no {name!r} but {sorted(example)}.")
-    value = example[name]
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    return decode(example[name])
 
 
 def _label(value: float | None, task: GlueTask, where: str) -> float:

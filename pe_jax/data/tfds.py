@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
 
 
-def open_prepared(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
-    """The tfds builder of a dataset that is on disk as array_record files.
+def open_dataset(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
+    """Return the tfds builder of a dataset that is on disk as array_record files.
 
     `builder.as_data_source(split)` is then a sequence of examples, text as bytes.
 
@@ -43,23 +43,24 @@ def open_prepared(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
     return builder
 
 
+def decode(text: bytes | str | float) -> str:
+    """Return a text feature of an example as a string."""
+    return text.decode("utf-8") if isinstance(text, bytes) else str(text)
+
+
 def _builder(tfds: ModuleType, name: str, data_dir: str) -> DatasetBuilder:
-    """The builder of a dataset that is in `data_dir`, or that tfds could prepare there."""
-    find = lambda: tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
-    try:
-        return find()
-    except tfds.core.DatasetNotFoundError:
-        pass
-    with contextlib.suppress(ImportError):  # What it can prepare, it knows once this is imported.
-        importlib.import_module("tensorflow_datasets.text")
-    try:
-        return find()
-    except tfds.core.DatasetNotFoundError as error:  # Its message lists every dataset of tfds.
-        raise ValueError(
-            f"No tfds dataset {name!r}: tfds does not know the name, and it is not in "
-            f"{data_dir or 'the default folder of tfds'}. Check the name, or point "
-            "--config.data.data_dir at a folder that has it."
-        ) from error
+    """Return the builder of a dataset that is in `data_dir`, or that tfds could prepare there."""
+    # tfds knows the datasets of text that it can prepare once the second module is imported.
+    for module in ("tensorflow_datasets", "tensorflow_datasets.text"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+        with contextlib.suppress(tfds.core.DatasetNotFoundError):  # Its message lists all datasets.
+            return tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+    raise ValueError(
+        f"No tfds dataset {name!r}: tfds does not know the name, and it is not in "
+        f"{data_dir or 'the default folder of tfds'}. Check the name, or point "
+        "--config.data.data_dir at a folder that has it."
+    )
 
 
 def _how_to_prepare(name: str, data_dir: str) -> str:

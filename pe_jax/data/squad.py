@@ -1,0 +1,352 @@
+"""SQuAD: questions whose answers are spans of a context, and their inputs.
+
+An input is `[CLS] question [SEP] window of context [SEP]` (Devlin et al., 4.2). A context that is
+too long for one input is split into overlapping windows. Each token has the offsets of its
+characters, so that a span of tokens is a span of the original text, whatever the tokenizer
+lower-cased, stripped or split.
+
+Shapes: W windows, Q questions, T tokens of all windows, C tokens of all contexts, L length.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from pe_jax.data.rows import Rows
+from pe_jax.data.tfds import decode, open_dataset
+from pe_jax.data.tokenizer import vocabulary
+
+_FEATURES = ("id", "question", "context", "answers")
+_BATCH = 2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
+
+
+class Answer(NamedTuple):
+    """A span of the context: its text, and the index of its first character (code point)."""
+
+    text: str
+    start: int
+
+
+class Question(NamedTuple):
+    """A question, its context, and its gold answers, empty if it is unanswerable."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...]
+
+
+def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
+    """Load the questions of a prepared tfds dataset with SQuAD's features, without TensorFlow.
+
+    The "plausible answers" of v2.0's unanswerable questions are not answers, and not read.
+
+    Args:
+      name: as tfds writes it: `squad/v1.1`, `squad/v2.0`, `squad_shifts` ...
+      data_dir: the folder of tfds datasets; empty means tfds's own default.
+
+    Raises:
+      ValueError: if there is no such dataset or split, or it lacks a feature.
+    """
+    builder = open_dataset(name, split, data_dir)
+    missing = [feature for feature in _FEATURES if feature not in builder.info.features]
+    if missing:
+        raise ValueError(
+            f"{name!r} has no feature {', '.join(missing)} but {sorted(builder.info.features)}: "
+            "a dataset of questions needs those of SQuAD."
+        )
+    contexts: dict[str, str] = {}  # One string shared by all questions on a context.
+    questions = []
+    for example in builder.as_data_source(split):
+        context, answers = decode(example["context"]), example["answers"]
+        starts = map(int, answers["answer_start"])
+        questions.append(
+            Question(
+                decode(example["id"]),
+                decode(example["question"]),
+                contexts.setdefault(context, context),
+                tuple(Answer(decode(a), n) for a, n in zip(answers["text"], starts, strict=True)),
+            )
+        )
+    return questions
+
+
+def read_official(path: str | Path) -> list[Question]:
+    """Read the questions of a JSON file in the format of the official SQuAD, v1.1 or v2.0.
+
+    Raises:
+      ValueError: for a file that is missing, or of another format.
+    """
+    try:
+        articles = json.loads(Path(path).read_text(encoding="utf-8"))["data"]
+        return [
+            Question(
+                str(qa["id"]),
+                qa["question"],
+                paragraph["context"],
+                tuple(Answer(a["text"], a["answer_start"]) for a in qa["answers"]),
+            )
+            for article in articles
+            for paragraph in article["paragraphs"]
+            for qa in paragraph["qas"]
+        ]
+    except OSError as error:
+        raise ValueError(f"Cannot read the questions of {path}: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not in SQuAD's format (data, paragraphs, qas, each with id, question and "
+            f"answers): {type(error).__name__} {error}."
+        ) from error
+
+
+# --- windows --------------------------------------------------------------------------------------
+
+
+class Windows(NamedTuple):
+    """All windows of some questions, grouped by question, in order.
+
+    Attributes:
+      questions: the Q questions.
+      length: L, of a padded input.
+      pad: id of the padding token.
+      tokens: `[T]` int32, the concatenated inputs, without padding.
+      bounds: `[W + 1]` int64, index in `tokens` of each input's first token, then T.
+      question: `[W]` int32, index of the window's question.
+      context_start: `[W]` int32, position in the input of its first context token.
+      first: `[W]` int32, index of that token in the question's context.
+      contexts: `[Q, 2]` int64, begin and end in `offsets` of the question's context.
+      offsets: `[C, 2]` int32, first and one past the last character of each context token.
+    """
+
+    questions: Sequence[Question]
+    length: int
+    pad: int
+    tokens: np.ndarray
+    bounds: np.ndarray
+    question: np.ndarray
+    context_start: np.ndarray
+    first: np.ndarray
+    contexts: np.ndarray
+    offsets: np.ndarray
+
+    def context_sizes(self) -> np.ndarray:
+        """Return `[W]` int64: the number of context tokens of each window."""
+        return np.diff(self.bounds) - self.context_start - 1
+
+    def rows(self, **targets: np.ndarray) -> Rows:
+        """Return the inputs as rows with `[W]` targets by name, the context as second segment."""
+        return Rows(self.tokens, self.bounds, self.context_start, self.pad, targets)
+
+
+class TrainingWindows(NamedTuple):
+    """Windows with their labels.
+
+    Attributes:
+      windows: those of all questions that can be trained on.
+      starts, ends: `[W]` int32, positions in the input of the answer's first and last token; 0,
+        that of [CLS], if there is no answer or it is not entirely inside the window.
+      skipped: number of skipped questions, by reason.
+    """
+
+    windows: Windows
+    starts: np.ndarray
+    ends: np.ndarray
+    skipped: dict[str, int]
+
+
+class _Encoded(NamedTuple):
+    """Token ids `[n]` of each question; token ids and offsets `[n, 2]` of each distinct context;
+    the index of each question's context."""
+
+    questions: list[np.ndarray]
+    contexts: list[tuple[np.ndarray, np.ndarray]]
+    context_of: list[int]
+
+
+def evaluation_windows(
+    questions: Sequence[Question],
+    tokenizer: Tokenizer,
+    length: int,
+    *,
+    max_query: int = 64,
+    stride: int = 128,
+) -> Windows:
+    """Return the windows of every question, also of one with an empty context.
+
+    Args:
+      length: of an input, special tokens included.
+      max_query: questions are truncated to this many tokens.
+      stride: tokens from the start of a window to the start of the next (BERT's `doc_stride`);
+        if a window has room for fewer, the next one follows without a gap.
+
+    Raises:
+      ValueError: if there is no question, no room for a context, or a stride below 1.
+    """
+    _check(length, max_query, stride)
+    if not questions:
+        raise ValueError("There are no questions to make windows of: check the split.")
+    return _windows(questions, _encode(questions, tokenizer), tokenizer, length, max_query, stride)
+
+
+def training_windows(
+    questions: Sequence[Question],
+    tokenizer: Tokenizer,
+    length: int,
+    *,
+    max_query: int = 64,
+    stride: int = 128,
+) -> TrainingWindows:
+    """Return the windows of the questions that can be trained on, labelled by the first answer.
+
+    The answer's tokens are those that share a character with it. Questions with an `empty
+    question`, `empty context` or `empty answer` (all: without a token), or a `misplaced answer`
+    (the context has another text where the answer should begin) are skipped and counted.
+
+    Args:
+      length, max_query, stride: as for `evaluation_windows`.
+
+    Raises:
+      ValueError: as there, or if every question is skipped.
+    """
+    _check(length, max_query, stride)
+    encoded = _encode(questions, tokenizer)
+    kept, spans, skipped = [], [], Counter[str]()
+    for number, (question, ids) in enumerate(zip(questions, encoded.questions)):
+        offsets = encoded.contexts[encoded.context_of[number]][1]
+        span = _answer_span(question, offsets)
+        if fault := _fault(question, ids, offsets, span):
+            skipped[fault] += 1
+        else:
+            kept.append(number)
+            spans.append(span or (-1, -1))
+    if not kept:
+        raise ValueError(
+            f"None of {len(questions)} questions can be trained on; skipped: {dict(skipped)}."
+        )
+    encoded = encoded._replace(
+        questions=[encoded.questions[n] for n in kept],
+        context_of=[encoded.context_of[n] for n in kept],
+    )
+    windows = _windows([questions[n] for n in kept], encoded, tokenizer, length, max_query, stride)
+    first, last = np.array(spans, np.int32)[windows.question].T - windows.first
+    inside = (first >= 0) & (last < windows.context_sizes())
+    starts, ends = (np.where(inside, n + windows.context_start, 0) for n in (first, last))
+    return TrainingWindows(windows, starts.astype(np.int32), ends.astype(np.int32), dict(skipped))
+
+
+def max_context(windows: Windows) -> np.ndarray:
+    """Return `[W, L]` bool: context tokens with more context in this window than in any other.
+
+    BERT's rule: the smaller of the numbers of tokens to the left and right within the window, plus
+    a hundredth of the window's size; ties go to the first window. So every context token of every
+    question is marked in exactly one window.
+    """
+    sizes, count = windows.context_sizes(), len(windows.question)
+    row = np.repeat(np.arange(count), sizes)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    # Index over the context tokens of all questions; not into `offsets`, which questions may share.
+    lengths = np.diff(windows.contexts)[:, 0]
+    token = (np.cumsum(lengths) - lengths)[windows.question[row]] + windows.first[row] + within
+    # In hundredths, to compare integers; the row as the lowest digits breaks ties.
+    value = 100 * np.minimum(within, sizes[row] - 1 - within) + sizes[row]
+    value = value * count + (count - 1 - row)
+    best = np.full(lengths.sum(), -1)
+    np.maximum.at(best, token, value)
+    marked = np.zeros((count, windows.length), bool)
+    marked[row, windows.context_start[row] + within] = value == best[token]
+    return marked
+
+
+def _check(length: int, max_query: int, stride: int) -> None:
+    if max_query < 1 or stride < 1:
+        raise ValueError(f"max_query and stride count tokens, got {max_query} and {stride}.")
+    if length - max_query - 3 < 1:
+        raise ValueError(
+            f"Inputs of {length} tokens have no room for a context next to questions of up to "
+            f"{max_query} and three special tokens: raise the length or lower max_query."
+        )
+
+
+def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> _Encoded:
+    numbers: dict[str, int] = {}
+    context_of = [numbers.setdefault(q.context, len(numbers)) for q in questions]
+    ids = [ids for ids, _ in _tokens([q.question for q in questions], tokenizer)]
+    return _Encoded(ids, _tokens(list(numbers), tokenizer), context_of)
+
+
+def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the token ids `[n]` and the offsets `[n, 2]` of each text."""
+    return [
+        (np.array(e.ids, np.int32), np.array(e.offsets, np.int32).reshape(-1, 2))
+        for begin in range(0, len(texts), _BATCH)
+        for e in tokenizer.encode_batch(texts[begin : begin + _BATCH], add_special_tokens=False)
+    ]
+
+
+def _answer_span(question: Question, offsets: np.ndarray) -> tuple[int, int] | None:
+    """Return the first and last token of the first answer; None if there is none."""
+    if not question.answers:
+        return None
+    text, begin = question.answers[0]
+    touched = np.flatnonzero((offsets[:, 1] > begin) & (offsets[:, 0] < begin + len(text)))
+    return (int(touched[0]), int(touched[-1])) if len(touched) else None
+
+
+def _fault(
+    question: Question, ids: np.ndarray, offsets: np.ndarray, span: tuple[int, int] | None
+) -> str:
+    """Return why the question cannot be trained on; empty if it can."""
+    if not len(ids):
+        return "empty question"
+    if not len(offsets):
+        return "empty context"
+    if not question.answers:
+        return ""
+    text, start = question.answers[0]
+    if text and (start < 0 or question.context[start : start + len(text)] != text):
+        return "misplaced answer"
+    return "" if text and span else "empty answer"
+
+
+def _windows(
+    questions: Sequence[Question],
+    encoded: _Encoded,
+    tokenizer: Tokenizer,
+    length: int,
+    max_query: int,
+    stride: int,
+) -> Windows:
+    special = vocabulary(tokenizer)
+    sep = np.array([special.sep], np.int32)
+    tokens, rows = [], []
+    for number, context in enumerate(encoded.context_of):
+        ids, _ = encoded.contexts[context]
+        query = encoded.questions[number][:max_query]
+        before = np.concatenate([[special.cls], query, sep]).astype(np.int32)
+        room = length - len(before) - 1
+        for first in range(0, max(1, len(ids) - room + min(stride, room)), min(stride, room)):
+            tokens += [before, ids[first : first + room], sep]
+            size = len(before) + min(room, len(ids) - first) + 1
+            rows.append((number, len(before), first, size))
+    question, context_start, first, sizes = np.array(rows).T
+    ends = np.cumsum([len(ids) for ids, _ in encoded.contexts])
+    contexts = np.stack([np.append(0, ends[:-1]), ends], axis=-1)
+    return Windows(
+        questions=questions,
+        length=length,
+        pad=special.pad,
+        tokens=np.concatenate(tokens),
+        bounds=np.append(0, np.cumsum(sizes)),
+        question=question.astype(np.int32),
+        context_start=context_start.astype(np.int32),
+        first=first.astype(np.int32),
+        contexts=contexts[encoded.context_of],
+        offsets=np.concatenate([offsets for _, offsets in encoded.contexts]),
+    )
