@@ -18,14 +18,21 @@ from pe_jax import data
 from pe_jax.configs.model import SIZES
 from pe_jax.configs.training import PretrainingConfig, PretrainingDataConfig, StageConfig
 from pe_jax.console.terminal import say, tell
-from pe_jax.models import BertConfig, BertForPretraining, frequencies, train_flops
+from pe_jax.models import BertConfig, BertForPretraining, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.start import open_start
 from pe_jax.tasks.text_split import TextSplit, load_text
-from pe_jax.tasks.train import Program, introduce, saved_tokenizer, state_shapes, train
-from pe_jax.training import optimizer as optimizers
+from pe_jax.tasks.train import (
+    Program,
+    introduce,
+    make_optimizer,
+    reused,
+    saved_tokenizer,
+    state_shapes,
+    train,
+)
 from pe_jax.training import sharding, workdir
 from pe_jax.training.loop import Cadence, Stage, evaluate
 from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
@@ -67,6 +74,7 @@ def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
     return experiment
 
 
+@reused
 def pretraining_task(config: BertConfig) -> Task:
     """Return the two losses of BERT, and the accuracy of each."""
     model = BertForPretraining(config)
@@ -156,9 +164,7 @@ def make_program(
     config: PretrainingConfig, mesh: jax.sharding.Mesh, model: BertConfig, steps: int
 ) -> Program:
     """Return what `config` runs on the devices of `mesh` in `steps` steps, without data."""
-    schedule, optimizer = optimizers.from_config(
-        config.optimizer, steps, functools.partial(frequencies, model)
-    )
+    schedule, optimizer = make_optimizer(config.optimizer, steps, model)
     task = pretraining_task(model)
     task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
     return Program(config, model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)

@@ -14,6 +14,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import jax
 import optax
@@ -21,10 +22,12 @@ from jax.sharding import Mesh, NamedSharding
 from tokenizers import Tokenizer
 
 from pe_jax import cpu
+from pe_jax.configs.training import OptimizerConfig
 from pe_jax.console.terminal import Progress, counted, say, tell
 from pe_jax.files import write_text
-from pe_jax.models import BertConfig
+from pe_jax.models import BertConfig, frequencies
 from pe_jax.schema import Config
+from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest
 from pe_jax.training.hosts import agree, stop_requests
@@ -32,6 +35,9 @@ from pe_jax.training.loop import Cadence, Stage, fit
 from pe_jax.training.pytrees import Batch, Params, PyTree
 from pe_jax.training.step import Task, TrainState, init_seeds, init_state, make_train_step
 from pe_jax.training.workdir import MetricsWriter
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +74,8 @@ class Program:
 
     def init(self) -> TrainState:
         """Return the sharded state before the first step; nothing is read from disk."""
-        make = functools.partial(init_state, self.task, self.optimizer)
-        return jax.jit(make, out_shardings=self.shardings)(jax.random.key(self.seeds[0]))
+        init = _make_init(self.task, self.optimizer)
+        return jax.jit(init, out_shardings=self.shardings)(jax.random.key(self.seeds[0]))
 
     def train_step(self, accumulation: int = 1) -> jax.stages.Wrapped:
         """Return the jitted step: `(state, global batch) -> (state, metrics)`."""
@@ -109,6 +115,41 @@ class SeedsProgram(Program):
         return sharding.parallelize_outputs(function, self.mesh)
 
 
+def reused(build: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function of frozen configs so that equal arguments return the same object.
+
+    JAX then traces and compiles what is built from it once per process. Arguments that cannot be
+    hashed, such as an encoding that holds an array, are built again each time.
+    """
+    remembered = functools.lru_cache(maxsize=16)(build)
+
+    @functools.wraps(build)
+    def build_or_reuse(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            hash((args, tuple(kwargs.items())))
+        except TypeError:
+            return build(*args, **kwargs)
+        return remembered(*args, **kwargs)  # type: ignore[arg-type]
+
+    return build_or_reuse
+
+
+@reused
+def make_optimizer(
+    config: OptimizerConfig, steps: int, model: BertConfig
+) -> tuple[optax.Schedule, optax.GradientTransformation]:
+    """Return the learning rate and the optimizer of a run of `steps` steps."""
+    return optimizers.from_config(config, steps, functools.partial(frequencies, model))
+
+
+@functools.lru_cache(maxsize=16)
+def _make_init(
+    task: Task, optimizer: optax.GradientTransformation
+) -> Callable[[jax.Array], TrainState]:
+    return functools.partial(init_state, task, optimizer)
+
+
+@functools.lru_cache(maxsize=16)
 def state_shapes(task: Task, optimizer: optax.GradientTransformation) -> TrainState:
     """Return the shapes and dtypes of the state of one seed."""
     return jax.eval_shape(lambda: init_state(task, optimizer, jax.random.key(0)))

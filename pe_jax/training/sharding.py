@@ -125,6 +125,10 @@ def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
         )
 
 
+# Decorated functions return one object for equal arguments, so that JAX traces and compiles it once
+# per process, however many runs use it.
+_once = functools.lru_cache(maxsize=16)
+
 # The names of `config.parallel`.
 PARALLEL = ("jit", "fsdp", "pmap", "pmap_bfloat16")
 
@@ -150,6 +154,7 @@ def state_shardings(mesh: Mesh, how: str, state: T) -> T:
     return jax.tree.map(place, state)
 
 
+@_once
 def gather(
     function: Callable[Concatenate[Params, P], T], mesh: Mesh, how: str
 ) -> Callable[Concatenate[Params, P], T]:
@@ -189,16 +194,20 @@ def parallelize(step: TrainStep, mesh: Mesh, how: str, shardings: PyTree) -> Wra
     if how in ("jit", "fsdp"):
         return _compile_step(step, mesh, shardings, by_rows(mesh))
     dtype = jnp.dtype(jnp.bfloat16) if how == "pmap_bfloat16" else None
+    return jax.jit(_by_device(step, mesh, dtype), donate_argnums=0)
+
+
+@_once
+def _by_device(step: TrainStep, mesh: Mesh, exchanged: jnp.dtype | None) -> TrainStep:
     # check_vma=False: otherwise shard_map sums the gradients of replicated parameters itself, and
     # the step's own psum would count every device's gradient again.
-    mapped = jax.shard_map(
-        functools.partial(step, axis=AXIS, exchanged=dtype),
+    return jax.shard_map(
+        functools.partial(step, axis=AXIS, exchanged=exchanged),
         mesh=mesh,
         in_specs=(PartitionSpec(), PartitionSpec(AXIS)),
         out_specs=PartitionSpec(),
         check_vma=False,
     )
-    return jax.jit(mapped, donate_argnums=0)
 
 
 def parallelize_eval(
@@ -208,17 +217,24 @@ def parallelize_eval(
     return _compile(step, mesh, (shardings, by_rows(mesh)), replicated(mesh))
 
 
-def parallelize_seeds(train_step: TrainStep, mesh: Mesh, shardings: PyTree) -> Wrapped:
+def parallelize_seeds(train_step: TrainStep, mesh: Mesh, shardings: TrainState) -> Wrapped:
     """`step(state, batch) -> (state, metrics)` of several seeds (see `over_seeds`), compiled for a
     `seed_mesh`; state is donated.
 
     Args:
-      shardings: of the state, or of its upper parts: `replicated` or `by_seeds`.
+      shardings: of the upper parts of the state: `replicated` or `by_seeds`, see `of_seeds`.
     """
+    step = _step_by_seed(train_step, mesh, shardings, in_turn(mesh))
+    return _compile_step(step, mesh, shardings, by_seeds_and_rows(mesh))
+
+
+@_once
+def _step_by_seed(
+    train_step: TrainStep, mesh: Mesh, shardings: TrainState, in_turn: bool
+) -> TrainStep:
     state = jax.tree.map(lambda sharding: sharding.spec, shardings)
     specs = (state, PartitionSpec(SEEDS))
-    step = _by_seed(over_seeds(train_step, in_turn=in_turn(mesh)), mesh, specs, specs)
-    return _compile_step(step, mesh, shardings, by_seeds_and_rows(mesh))
+    return _by_seed(over_seeds(train_step, in_turn=in_turn), mesh, specs, specs)
 
 
 def parallelize_outputs(
@@ -230,10 +246,17 @@ def parallelize_outputs(
       A function of parameters `[S, ...]` and a global batch `[B, ...]`; its outputs `[S, B, ...]`
       are replicated.
     """
-    seeds = PartitionSpec(SEEDS)
-    each = each_seed(outputs, (0, None), in_turn=in_turn(mesh))
-    mapped = _by_seed(each, mesh, (seeds, PartitionSpec()), seeds)
+    mapped = _outputs_by_seed(outputs, mesh, in_turn(mesh))
     return _compile(mapped, mesh, (by_seeds(mesh), by_rows(mesh)), replicated(mesh))
+
+
+@_once
+def _outputs_by_seed(
+    outputs: Callable[[Params, Batch], T], mesh: Mesh, in_turn: bool
+) -> Callable[[Params, Batch], T]:
+    seeds = PartitionSpec(SEEDS)
+    each = each_seed(outputs, (0, None), in_turn=in_turn)
+    return _by_seed(each, mesh, (seeds, PartitionSpec()), seeds)
 
 
 def _compile(
@@ -243,17 +266,26 @@ def _compile(
     out_shardings: PyTree,
     donate: tuple[int, ...] = (),
 ) -> Wrapped:
-    """`function`, jitted, and traced under the mesh: a kernel, which the compiler cannot partition,
-    then runs on each device's own rows."""
+    """`function`, jitted, and traced under the mesh."""
+    return jax.jit(
+        _with_mesh(function, mesh),
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        donate_argnums=donate,
+    )
+
+
+@_once
+def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
+    """`function` traced under the mesh: a kernel, which the compiler cannot partition, then runs on
+    each device's own rows."""
 
     @functools.wraps(function)
     def traced(*args: P.args, **kwargs: P.kwargs) -> T:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return function(*args, **kwargs)
 
-    return jax.jit(
-        traced, in_shardings=in_shardings, out_shardings=out_shardings, donate_argnums=donate
-    )
+    return traced
 
 
 def _compile_step(step: TrainStep, mesh: Mesh, shardings: PyTree, batch: NamedSharding) -> Wrapped:

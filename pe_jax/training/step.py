@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.custom_batching import sequential_vmap
+from jax.stages import Wrapped
 
 from pe_jax.training.pytrees import Batch, Metrics, Params, PyTree, Sums
 
@@ -59,6 +60,7 @@ def init_state(task: Task, optimizer: optax.GradientTransformation, key: jax.Arr
     return TrainState(jnp.int32(0), params, optimizer.init(params), for_dropout)
 
 
+@functools.lru_cache(maxsize=16)  # The same step is traced and compiled once per process.
 def make_train_step(
     task: Task, optimizer: optax.GradientTransformation, *, accumulation: int = 1
 ) -> TrainStep:
@@ -158,11 +160,19 @@ def init_seeds(
     shardings: TrainState,
 ) -> TrainState:
     """`init_state` of each seed, as `over_seeds` takes them."""
-    make = functools.partial(init_state, task, optimizer)
-    sharded = jax.jit(jax.vmap(make, out_axes=SEED_AXES), out_shardings=shardings)
-    return sharded(jax.vmap(jax.random.key)(np.array(seeds)))
+    init = _make_seeds_init(task, optimizer, shardings)
+    return init(jax.vmap(jax.random.key)(np.array(seeds)))
 
 
+@functools.lru_cache(maxsize=16)
+def _make_seeds_init(
+    task: Task, optimizer: optax.GradientTransformation, shardings: TrainState
+) -> Wrapped:
+    init = functools.partial(init_state, task, optimizer)
+    return jax.jit(jax.vmap(init, out_axes=SEED_AXES), out_shardings=shardings)
+
+
+@functools.lru_cache(maxsize=16)
 def make_eval_step(task: Task) -> Callable[[Params, Batch], Metrics]:
     """`eval_step(params, batch) -> {name: (sum, count)}`, without dropout."""
 

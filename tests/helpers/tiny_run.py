@@ -1,6 +1,7 @@
 """Generated text and a short run on it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,15 @@ def config_dict(folder, **changes):
 
 
 def command(folder, workdir, changes, *args, env=None):
-    """train.py on `config(folder, **changes)`, started as a process of its own."""
+    """Start train.py on `config(folder, **changes)` as a process of its own.
+
+    Processes on the same folder share their compiled programs: a restart compiles nothing.
+    """
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
     file = folder / "config.py"
     file.write_text(
         f"import pathlib, sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\n"
@@ -69,7 +78,7 @@ def command(folder, workdir, changes, *args, env=None):
     return subprocess.Popen(
         [sys.executable, "train.py", f"--config={file}", f"--workdir={workdir}", *args],
         cwd=ROOT,
-        env=env,
+        env={**(env or os.environ), **cache},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

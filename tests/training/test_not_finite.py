@@ -8,6 +8,7 @@ from helpers import published_bert, tiny_run
 from pe_jax import interop
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.finetuning.glue_scores import glue_score
+from pe_jax.tasks.train import make_optimizer
 from pe_jax.training import loop, optimizer
 from pe_jax.training.checkpointing import saved_steps
 from pe_jax.training.fingerprint import examine
@@ -20,8 +21,9 @@ def test_a_step_that_breaks_the_state_is_not_saved(rate, tmp_path, monkeypatch):
     if rate == np.inf:  # Also where held-out data would not show it.
         monkeypatch.setattr(loop, "_check_held_out", lambda step, scalars: None)
         told = r"after step 1 is not finite in \d+ arrays"
-    # The schema refuses such a rate in a config.
+    # The schema refuses such a rate in a config; the optimizer of this one is not reused.
     monkeypatch.setattr(optimizer, "linear_schedule", lambda *args: lambda step: rate)
+    monkeypatch.setattr(pretraining, "make_optimizer", make_optimizer.__wrapped__)
     config = tiny_run.config(tmp_path, **{"stage1.steps": 1, "stage2.steps": 0})
     with pytest.raises(FloatingPointError, match=told):
         pretraining.run(config, tmp_path / "run")

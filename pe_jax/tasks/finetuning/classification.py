@@ -21,9 +21,10 @@ from pe_jax.data.glue import (
 )
 from pe_jax.models import BertConfig, BertForClassification
 from pe_jax.tasks.finetuning.glue_scores import glue_score
-from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw, split_off
+from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw, make_outputs, split_off
 from pe_jax.tasks.finetuning.selection import HELD_OUT, on_held_out
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.train import reused
 from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.training.step import Task
 
@@ -31,6 +32,7 @@ _VALIDATION = "validation"
 _CALLED = {HELD_OUT: "training data kept to select by"}
 
 
+@reused
 def classification_task(model: BertConfig, outputs: int) -> Task:
     """Cross-entropy over classes and accuracy in points, or with one output the squared error.
 
@@ -83,7 +85,7 @@ def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokeniz
         dataset=name,
         trained_on=name,
         task=classification_task(model, classes),
-        outputs=lambda params, batch: apply(bert, params, batch, None),
+        outputs=make_outputs(bert),
         per_token=False,
         train=encode(train),
         held_out={name: encode(examples) for name, examples in held_out.items()},

@@ -25,15 +25,14 @@ from pe_jax.console.terminal import Progress, say, tell
 from pe_jax.data.rows import EvaluationBatch, TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
-from pe_jax.models import frequencies, train_flops
+from pe_jax.models import train_flops
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning.classification import glue_problem
 from pe_jax.tasks.finetuning.problem import Problem
 from pe_jax.tasks.finetuning.spans import squad_problem
 from pe_jax.tasks.start import open_start
-from pe_jax.tasks.train import SeedsProgram, introduce, saved_tokenizer, train
-from pe_jax.training import optimizer as optimizers
+from pe_jax.tasks.train import SeedsProgram, introduce, make_optimizer, saved_tokenizer, train
 from pe_jax.training import sharding, workdir
 from pe_jax.training.loop import Cadence, Stage
 from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
@@ -205,9 +204,7 @@ def build(
     rows = data.batch_size
     steps = config.steps or max(1, round(config.epochs * (len(problem.train.sizes()) // rows)))
     shard = ShardOptions(*sharding.host())
-    schedule, optimizer = optimizers.from_config(
-        config.optimizer, steps, functools.partial(frequencies, model)
-    )
+    schedule, optimizer = make_optimizer(config.optimizer, steps, model)
     program = SeedsProgram(config, model, problem.task, optimizer, schedule, mesh, config.seeds)
     return FinetuningExperiment(
         config=config,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.data.rows import Rows
+from pe_jax.tasks.train import reused
 from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
 from pe_jax.training.step import Task
 
@@ -75,6 +76,12 @@ def split_off(count: int, fraction: float) -> np.ndarray:
 def draw(model: nn.Module, key: jax.Array) -> Params:
     """Fresh parameters of a BERT with a head."""
     return model.init(key, jnp.zeros((1, 8), jnp.int32))["params"]
+
+
+@reused
+def make_outputs(model: nn.Module) -> Callable[[Params, Batch], Any]:
+    """Return `outputs(params, batch)` of a BERT with a head, without dropout."""
+    return lambda params, batch: apply(model, params, batch, None)
 
 
 def apply(model: nn.Module, params: Params, batch: Batch, key: jax.Array | None) -> Any:

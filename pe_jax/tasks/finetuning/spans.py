@@ -22,9 +22,10 @@ from pe_jax.data.squad import (
 from pe_jax.models import BertConfig, BertForSpans, SpanLogits
 from pe_jax.tasks.finetuning import squad_scores
 from pe_jax.tasks.finetuning.answers import best_answers
-from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw, split_off
+from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw, make_outputs, split_off
 from pe_jax.tasks.finetuning.selection import HELD_OUT, on_held_out
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.train import reused
 from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.training.step import Task
 
@@ -32,6 +33,7 @@ _VALIDATION = "validation"
 _LARGEST = float(np.finfo(np.float64).max)
 
 
+@reused
 def span_task(model: BertConfig) -> Task:
     """The mean of the cross-entropies of an answer's first and last token, over all positions.
 
@@ -83,7 +85,7 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
         dataset=_own_name(data.validation, "validation"),
         trained_on=_own_name(data.train, "train"),
         task=span_task(model),
-        outputs=lambda params, batch: apply(bert, params, batch, None),
+        outputs=make_outputs(bert),
         per_token=True,
         train=rows.rows(start=starts, end=ends),
         held_out={name: some.rows() for name, some in windows.items()},
