@@ -6,20 +6,18 @@ dtype of q, k and v.
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from pe_jax.attention import dropout, forms, plain
-from pe_jax.attention.core import Given, Operand, Setting, attend
+from pe_jax.attention import dropout, fast, forms, plain
 from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import check_mask, masked_softmax
-from pe_jax.attention.offset_terms import How, Terms
-from pe_jax.attention.operands import Operands, finish, prepare
+from pe_jax.attention.operands import finish, prepare
 from pe_jax.encodings.base import Context, Params, PositionEncoding, checked_encoding, none
-from pe_jax.encodings.positions import as_array, checked
+from pe_jax.encodings.positions import checked
 from pe_jax.shapes import Array, Float
 
 
@@ -39,7 +37,7 @@ def attention(
 ) -> Float[Array, "B Lq H f"]:
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.base`.
 
-    Gradients are those of a backward pass written by hand (see `core`): `jax.grad` and `jax.vjp`
+    Gradients are those of a backward pass written by hand (see `fast`): `jax.grad` and `jax.vjp`
     work. Forward mode (`jax.jvp`) and Hessians need `form="naive"`, ordinary JAX throughout.
 
     Args:
@@ -52,10 +50,10 @@ def attention(
       dropout_rate, dropout_key: dropout of the weights; no key, no dropout. Every form drops the
         same weights.
       form: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula as it
-        stands; `"pairs"`, `"buckets"` and `"rotation"` name the form of terms of the offset (see
-        `offset_terms`) and save all weights; `"fused"` has memory linear in the length, and so has
-        `"kernel"`, which is written for TPUs and slow elsewhere. Same numbers and gradients. What
-        no faster form can compute runs as `"naive"`. Or a `forms.Form` of your own.
+        stands; `"pairs"`, `"buckets"` and `"rotation"` save all weights and differ in how they
+        compute terms of the offset (see `offset_terms`); `"fused"` has memory linear in the
+        length, and so has `"kernel"`, which is written for TPUs and slow elsewhere. Same numbers
+        and gradients. What the others cannot compute runs as `"naive"`. Or a `forms.Form`.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"` or `"tpu"`; default: where this runs.
 
     Returns:
@@ -64,7 +62,7 @@ def attention(
     Raises:
       ValueError: for positions or hidden states that do not fit q and k, a mask that is not bool,
         missing parameters, an encoding for causal attention that is not joined with `causal`, or a
-        form that is unknown, or named and unable to compute a term of `encoding`.
+        form that is unknown, or `"kernel"` for an encoding that it does not support.
 
     Example:
       >>> import jax
@@ -81,19 +79,21 @@ def attention(
     x = prepare(encoding, params, q, k, v, context, mask)
     seed = None if dropout_key is None or dropout_rate == 0.0 else dropout.seed(dropout_key)
     chosen = forms.choose(form, k.shape[1], platform, x.reach)
-    forms.check(form, x, encoding.name)
     kernel = _kernel() if chosen.kernel else None
     if kernel and kernel.supports(x):
         here = (platform or jax.default_backend()) == "tpu"
         out = kernel.attend(x, dropout_rate, seed, interpret=not here)
     elif kernel and form == "kernel":
-        raise forms.unable("kernel", encoding.name, kernel.NEEDS)
-    elif chosen.terms and (made := forms.arrays(x, chosen)):
-        out = _by_hand(x, made, seed, dropout_rate, context, chosen.block)
+        raise ValueError(
+            f"Attention in the form 'kernel' needs {kernel.NEEDS}, which {encoding.name!r} has not "
+            "here. Use 'auto', or 'naive' or 'fused', which support all."
+        )
+    elif not chosen.plain and fast.fits(x):
+        out = fast.attend(x, seed, dropout_rate, chosen)
     else:
-        drop = lambda weights: dropout.dropout(weights, dropout_rate, dropout_key)
+        drop = functools.partial(dropout.dropout, rate=dropout_rate, key=dropout_key)
         out = plain.attend(x, drop)
-    return finish(encoding, params, out, context).astype(v.dtype)
+    return finish(x, out).astype(v.dtype)
 
 
 def attention_logits(
@@ -132,26 +132,6 @@ def _kernel() -> ModuleType:
     from pe_jax.attention.tpu_kernel import adapter
 
     return adapter
-
-
-def _by_hand(
-    x: Operands,
-    made: tuple[How, Terms],
-    seed: Array | None,
-    rate: float,
-    context: Context,
-    block: int | None,
-) -> Float[Array, "B Lq H f"]:
-    """Attention whose backward pass is written by hand."""
-    how, terms = made
-    q, k = context.positions_q, context.positions_k
-    ranges = (q, k) if isinstance(q, range) and isinstance(k, range) else None
-    at: tuple[Array | None, Array | None] = (None, None)
-    if not ranges and (terms.tables is not None or terms.rotations):
-        assert q is not None and k is not None
-        at = jnp.asarray(as_array(q)), jnp.asarray(as_array(k))
-    setting = Setting(how, rate, ranges, x.reach, block)
-    return attend(setting, Operand(x.q, x.k, x.v, terms), Given(*at, x.mask, seed))
 
 
 def completed(

@@ -1,43 +1,53 @@
-"""What attention is computed from, once an encoding has had its say: arrays and offset terms."""
+"""Arrays that enter attention, once an encoding has acted on queries, keys and values."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import both, reach_mask
-from pe_jax.encodings.base import Context, Offsets, Params, PositionEncoding, moved
-from pe_jax.encodings.positions import Positions, Reach, offsets
+from pe_jax.encodings.base import (
+    Context,
+    Offsets,
+    Params,
+    Part,
+    PositionEncoding,
+    moved,
+)
+from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.shapes import Array, Bool, Float
 
 
-class Term(NamedTuple):
-    """What one part of an encoding adds.
+class BoundPart(NamedTuple):
+    """A part of an encoding, its parameters, and what it sees of the layer."""
 
-    Attributes:
-      offsets: its terms of the offset, see `Offsets`.
-      logits: all its other ones, `[#B, #H, Lq, Lk]`, or None.
-      context: what it sees of the layer; positions are its own.
-      moved: whether these are others than the call's, which forms with arrays go by.
-    """
-
+    part: Part
     params: Params
     context: Context
-    offsets: Offsets
-    logits: Array | None
-    moved: bool = False
 
     @property
-    def positions(self) -> tuple[Positions, Positions]:
-        """Of queries and keys."""
-        assert self.context.positions_k is not None
-        return self.context.positions_q, self.context.positions_k
+    def offsets(self) -> Offsets:
+        """The terms of the offset that it adds."""
+        return self.part.offsets or Offsets()
 
     @property
     def shift(self) -> int | None:
-        """See `shift` below."""
+        """Position of the first key minus that of the first query, where both are ranges."""
         return shift(self.context)
+
+    @property
+    def farthest(self) -> int | None:
+        """The largest |offset| between positions that are known while compiling, else None."""
+        q, k = self.context.positions_q, self.context.positions_k
+        if not all(isinstance(p, range | np.ndarray) and len(p) for p in (q, k)):
+            return None
+        q, k = np.asarray(q), np.asarray(k)
+        return int(np.ceil(max(k.max() - q.min(), q.max() - k.min(), 0)))
 
 
 class Operands(NamedTuple):
@@ -48,10 +58,11 @@ class Operands(NamedTuple):
       content_q, content_k: before the maps, what vectors of offsets meet; content_q is scaled.
       unscaled_q: q before it is scaled, for what scales logits at no cost.
       scale: s, a number or `[#B, #Lq, #H, 1]`.
-      terms: what is added.
+      parts: of the encoding.
+      added: what the hooks `logits` add, `[#B, #H, Lq, Lk]`, or None.
       mask: True where a query may attend to a key, but for the reach.
       reach: what all reaches over positions that are ranges allow; None where there are none.
-      shift: position of the first key minus that of the first query, where both are ranges.
+      context: the positions of the call.
     """
 
     q: Float[Array, "B Lq H e"]
@@ -61,10 +72,21 @@ class Operands(NamedTuple):
     content_k: Float[Array, "B Lk H d"]
     unscaled_q: Float[Array, "B Lq H e"]
     scale: Array | float
-    terms: tuple[Term, ...]
+    parts: tuple[BoundPart, ...]
+    added: Float[Array, "#B #H Lq Lk"] | None
     mask: Bool[Array, "#B #H #Lq Lk"] | None
     reach: Reach | None
-    shift: int | None
+    context: Context
+
+    @property
+    def terms(self) -> list[BoundPart]:
+        """The parts that add terms of the offset."""
+        return [part for part in self.parts if part.offsets.has_terms]
+
+    @property
+    def shift(self) -> int | None:
+        """Position of the first key minus that of the first query, where both are ranges."""
+        return shift(self.context)
 
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
@@ -72,8 +94,7 @@ class Operands(NamedTuple):
         if self.reach is None:
             return self.mask
         assert self.shift is not None
-        near = reach_mask(self.reach, self.q.shape[1], self.k.shape[1], self.shift)
-        return both(self.mask, near)
+        return both(self.mask, reach_mask(self.reach, self.q.shape[1], self.k.shape[1], self.shift))
 
 
 def prepare(
@@ -85,48 +106,87 @@ def prepare(
     context: Context,
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
 ) -> Operands:
-    """Applies the maps of an encoding, scales, and collects its terms."""
-    parts = [(part, own, moved(part, context, len(q))) for part, own in encoding.split(params)]
+    """Apply the maps of an encoding, scale the queries, and collect its terms and masks."""
+    parts = tuple(
+        BoundPart(part, part_params, moved(part, context, len(q)))
+        for part, part_params in encoding.split(params)
+    )
     content_k, scale = k, q.shape[-1] ** -0.5
-    for part, own, here in parts:
+    for part, part_params, seen in parts:
         if part.factor:
-            scale = scale * part.factor(own, here)
-    # Scaled before the products, which are Lk/d times as many; exact where d is a power of 4.
-    scaled = lambda x: (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
+            scale = scale * part.factor(part_params, seen)
+
+    def scaled(x: Array) -> Array:
+        # Before the products, which are Lk/d times as many; exact where d is a power of 4.
+        return (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
+
     content_q = scaled(q)
-    for part, own, here in parts:
+    for part, part_params, seen in parts:
         if part.heads:
-            q, k, v = part.heads(own, q, k, v, here)
-    mapped = any(part.heads for part, _, _ in parts)
-    terms: list[Term] = []
+            q, k, v = part.heads(part_params, q, k, v, seen)
+    added: list[Array] = []
     reach: Reach | None = None
-    for part, own, here in parts:
-        if part.offsets is None and part.logits is None:
-            continue
-        logits = part.logits(own, content_q, content_k, here) if part.logits else None
-        if logits is not None:  # A hook may leave out leading axes: all forms count on four.
-            logits = logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
-        term = Term(own, here, part.offsets or Offsets(), logits, here is not context)
-        terms.append(term)
-        if term.offsets.reach is not None:
-            if term.shift is None:
-                mask = both(mask, _allowed(term, term.offsets.reach))
-            else:
-                reach = term.offsets.reach.within(reach)
+    for part, part_params, seen in parts:
+        if part.logits:
+            logits = part.logits(part_params, content_q, content_k, seen)
+            # A hook may leave out leading axes: all forms count on four.
+            added.append(logits.reshape((1,) * (4 - logits.ndim) + logits.shape))
+        limit = part.offsets.reach if part.offsets else None
+        if limit is not None and shift(seen) is None:
+            mask = both(mask, _allowed(limit, seen))
+        elif limit is not None:
+            reach = limit.within(reach)
+    mapped = any(part.part.heads for part in parts)
     return Operands(
-        scaled(q) if mapped else content_q,
-        k, v, content_q, content_k, q, scale, tuple(terms), mask, reach, shift(context),
-    )  # fmt: skip
+        q=scaled(q) if mapped else content_q,
+        k=k,
+        v=v,
+        content_q=content_q,
+        content_k=content_k,
+        unscaled_q=q,
+        scale=scale,
+        parts=parts,
+        added=functools.reduce(jnp.add, added) if added else None,
+        mask=mask,
+        reach=reach,
+        context=context,
+    )
 
 
-def finish(
-    encoding: PositionEncoding, params: Params | None, out: Array, context: Context
-) -> Array:
-    """Undoes what the encoding's maps did to the values, last map first."""
-    for part, own in reversed(encoding.split(params)):
+def finish(x: Operands, out: Float[Array, "B Lq H f"]) -> Float[Array, "B Lq H f"]:
+    """Undo what the encoding's maps did to the values, last map first."""
+    for part, params, context in reversed(x.parts):
         if part.output:
-            out = part.output(own, out, moved(part, context, len(out)))
+            out = part.output(params, out, context)
     return out
+
+
+def tables(terms: Sequence[BoundPart], scale: ArrayLike) -> tuple[int, dict[str, Array]]:
+    """Evaluate terms of the offset at the offsets -clip .. clip, added up over the parts.
+
+    Offsets that cannot occur have no row.
+
+    Args:
+      scale: of the logits, by which vectors that join the queries are multiplied.
+
+    Returns:
+      clip, and the tables by the names of `Offsets`: of vectors `[M, d]`, or `[M, H, d]` with one
+      for each head, of biases `[M]` or `[M, H]`; M = 2·clip + 1.
+    """
+    bounds = [(term.offsets.clip, term.farthest) for term in terms]
+    clip = max(1, *(min(b for b in pair if b is not None) for pair in bounds)) if bounds else 1
+    x = np.arange(-clip, clip + 1)
+    found: dict[str, Array] = {}
+    for name, axes in (("keys", 2), ("queries", 2), ("values", 2), ("bias", 1)):
+        hooks = [(getattr(term.offsets, name), term) for term in terms]
+        rows = [hook(term.params, x, term.context) for hook, term in hooks if hook]
+        per_head = any(row.ndim > axes for row in rows)
+        rows = [row if row.ndim > axes or not per_head else row[:, None] for row in rows]
+        if rows:
+            found[name] = functools.reduce(jnp.add, rows)
+    if "queries" in found:
+        found["queries"] = found["queries"] * scale
+    return clip, found
 
 
 def shift(context: Context) -> int | None:
@@ -135,6 +195,6 @@ def shift(context: Context) -> int | None:
     return k.start - q.start if isinstance(q, range) and isinstance(k, range) else None
 
 
-def _allowed(term: Term, reach: Reach) -> Bool[Array, "#B 1 Lq Lk"]:
-    near = reach.allows(offsets(*term.positions))
+def _allowed(reach: Reach, context: Context) -> Bool[Array, "#B 1 Lq Lk"]:
+    near = reach.allows(offsets(context.positions_q, context.positions_k))
     return near[:, None] if near.ndim == 3 else near[None, None]

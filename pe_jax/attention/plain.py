@@ -1,21 +1,24 @@
 """Attention as its formula stands: ordinary JAX, one operation after the other.
 
 Every encoding, every derivative: forward mode, Hessians, `vmap` of everything. It is the reference
-in the code, what `form="naive"` runs, and what attention falls back to for terms that no faster
-form can compute. Vectors of offsets are made for each pair of query and key, [Lq, Lk, d].
+in the code, what `form="naive"` runs, and what attention falls back to for terms that the fast path
+cannot compute. Vectors of offsets are made for each pair of query and key, [Lq, Lk, d].
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 
 from pe_jax.attention.masks import masked_softmax
-from pe_jax.attention.operands import Operands, Term
+from pe_jax.attention.operands import BoundPart, Operands
+from pe_jax.encodings.base import OffsetVectors
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 
 
-def attend(x: Operands, drop) -> Float[Array, "B Lq H f"]:
+def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H f"]:
     """Softmax attention with all terms of all parts, float32; see `operands` for `x`.
 
     Args:
@@ -43,26 +46,24 @@ def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
             total += scale * _products(f"bkhd,{axes}d->bhqk", x.content_k, vectors)
         if term.offsets.bias:
             total += bias(term)
-        if term.logits is not None:
-            total += term.logits
-    return total
+    return total if x.added is None else total + x.added
 
 
-def bias(term: Term) -> Float[Array, "#B #H Lq Lk"]:
+def bias(term: BoundPart) -> Float[Array, "#B #H Lq Lk"]:
     """The bias of every pair of query and key."""
     assert term.offsets.bias is not None
-    at = offsets(*term.positions)
-    found = term.offsets.bias(term.params, at, term.context)
-    per_head = found if found.ndim > at.ndim else found[..., None]
-    by_row = per_head if at.ndim == 3 else per_head[None]  # [#B, Lq, Lk, #H]
+    offset = offsets(term.context.positions_q, term.context.positions_k)
+    biases = term.offsets.bias(term.params, offset, term.context)
+    per_head = biases if biases.ndim > offset.ndim else biases[..., None]
+    by_row = per_head if offset.ndim == 3 else per_head[None]  # [#B, Lq, Lk, #H]
     return jnp.moveaxis(by_row, -1, 1)
 
 
-def _vectors(term: Term, vectors) -> tuple[Array, str]:
+def _vectors(term: BoundPart, vectors: OffsetVectors) -> tuple[Array, str]:
     """Vectors of every pair of query and key, and the names of their axes but the last."""
-    at = offsets(*term.positions)
-    found = vectors(term.params, at, term.context)
-    return found, "b" * (at.ndim - 2) + "qk" + "h" * (found.ndim - at.ndim - 1)
+    offset = offsets(term.context.positions_q, term.context.positions_k)
+    pairs = vectors(term.params, offset, term.context)
+    return pairs, "b" * (offset.ndim - 2) + "qk" + "h" * (pairs.ndim - offset.ndim - 1)
 
 
 def _products(spec: str, a: Array, b: Array) -> Array:

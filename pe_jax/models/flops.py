@@ -14,7 +14,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention.operands import Operands, prepare
+from pe_jax.attention.operands import prepare
 from pe_jax.encodings import Context, Params, PositionEncoding, Projections
 from pe_jax.models.config import BertConfig
 
@@ -44,34 +44,33 @@ def train_flops(config: BertConfig, rows: int, length: int, predictions: int) ->
 def _attended(config: BertConfig, layer: int, length: int) -> int:
     """FLOPs of a layer's products over pairs of query and key."""
     encoding = config.encoding().layer(layer)
-    x = _abstract_operands(config, encoding)
-    vectors = (terms.offsets[:3] for terms in x.terms)  # Of keys, of queries, of values.
-    widths = x.q.shape[-1] + x.v.shape[-1]
-    widths += config.head_size * sum(one is not None for three in vectors for one in three)
+    heads = jax.ShapeDtypeStruct((1, 1, config.num_heads, config.head_size), jnp.float32)
+    hidden = jax.ShapeDtypeStruct((1, 1, config.hidden_size), jnp.float32)
+    params = jax.eval_shape(encoding.init, jax.random.key(0))
+    q, v = jax.eval_shape(functools.partial(_operands, encoding), params, heads, hidden)
+    terms = [part.offsets for part in encoding.parts if part.offsets]
+    vectors = [hook for term in terms for hook in (term.keys, term.queries, term.values) if hook]
+    widths = q.shape[-1] + v.shape[-1] + config.head_size * len(vectors)
     reach = encoding.reach
     pairs = length + _pairs(reach.left, length) + _pairs(reach.right, length)
     return 2 * pairs * config.num_heads * widths
+
+
+def _operands(
+    encoding: PositionEncoding, params: Params, qkv: jax.Array, x: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Queries and values as they enter attention: an encoding may widen them."""
+
+    def project(x: jax.Array) -> jax.Array:
+        return jnp.zeros((*x.shape[:-1], *qkv.shape[2:]))
+
+    positions = range(1) if encoding.axes == 1 else jnp.zeros((1, encoding.axes))
+    context = Context(positions, positions, x, x, Projections(project, project))
+    operands = prepare(encoding, params, qkv, qkv, qkv, context, None)
+    return operands.q, operands.v
 
 
 def _pairs(reach: int | None, length: int) -> int:
     """Pairs of a token with those up to `reach` places to one side of it."""
     reach = length - 1 if reach is None else min(reach, length - 1)
     return length * reach - reach * (reach + 1) // 2
-
-
-def _abstract_operands(config: BertConfig, encoding: PositionEncoding) -> Operands:
-    """What enters attention, with shapes in place of arrays."""
-    heads = jax.ShapeDtypeStruct((1, 1, config.num_heads, config.head_size), jnp.float32)
-    hidden = jax.ShapeDtypeStruct((1, 1, config.hidden_size), jnp.float32)
-    found: list[Operands] = []
-
-    def run(params: Params, qkv: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        project = lambda p: jnp.zeros((*p.shape[:-1], config.num_heads, config.head_size))
-        at = range(1) if encoding.axes == 1 else jnp.zeros((1, encoding.axes))
-        context = Context(at, at, x, x, Projections(project, project))
-        found.append(prepare(encoding, params, qkv, qkv, qkv, context, None))
-        return found[0].q, found[0].v
-
-    params = jax.eval_shape(encoding.init, jax.random.key(0))
-    jax.eval_shape(run, params, heads, hidden)
-    return found[0]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import attention_logits, attention_weights
-from pe_jax.encodings import Context, Params, PositionEncoding, Positions, Projections
+from pe_jax.encodings import Context, Params, Positions, Projections
 from pe_jax.encodings.positions import offsets
 from pe_jax.models.bert import Bert, Mask
 from pe_jax.models.config import BertConfig
@@ -62,7 +62,8 @@ def queries_and_keys(
     Raises:
       ValueError: if the model has no such layer.
     """
-    return _compared(config, params, tokens, layer)[1:3]
+    _, q, k, _ = _compared(config, params, tokens, layer)
+    return q, k
 
 
 def queries_keys_values(
@@ -74,8 +75,8 @@ def queries_keys_values(
       config: of the model.
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
     """
-    inside = _compared_below(config, params, tokens, config.num_layers)
-    return jnp.stack([jnp.stack(one[1:]) for one in inside], axis=1)
+    layers = _compared_below(config, params, tokens, config.num_layers)
+    return jnp.stack([jnp.stack((q, k, v)) for _, q, k, v in layers], axis=1)
 
 
 def with_constants(
@@ -148,15 +149,25 @@ def _compared_below(
     return [inside[f"layer_{i}"]["attention"]["compared"][0] for i in range(layers)]
 
 
-def _attention_of(
-    config: BertConfig, params: Params, layer: int, x: Array
-) -> tuple[PositionEncoding, Params, Context]:
-    """The encoding of a layer, its parameters, and what it may know of keys from `x`."""
+def _attention(
+    config: BertConfig,
+    params: Params,
+    layer: int,
+    what: Literal["logits", "weights"],
+    x: Float[Array, "B L D"],
+    q: Float[Array, "B L H d"],
+    k: Float[Array, "B L H d"],
+) -> Float[Array, "B H L L"]:
+    """Logits times sqrt(d), or weights, of a layer whose keys were projected from `x`."""
     encoding = config.encoding()
-    own = encoding.layer_params(params.get("position", {}), layer)
+    position_params = encoding.layer_params(params.get("position", {}), layer)
     dense = params[f"layer_{layer}"]["attention"]["qkv"]
     maps = Projections(projection(dense, 0), projection(dense, 1))
-    return encoding.layer(layer), own, Context(x_q=x, x_k=x, projections=maps)
+    context = Context(x_q=x, x_k=x, projections=maps)
+    if what == "weights":
+        return attention_weights(q, k, encoding.layer(layer), position_params, context)
+    logits = attention_logits(q, k, encoding.layer(layer), position_params, context)
+    return logits * q.shape[-1] ** 0.5
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.
@@ -177,10 +188,7 @@ def attention_map(
 
     def attend(params, tokens):
         x, q, k, _ = _compared(config, params, tokens, layer)
-        encoding, own, context = _attention_of(config, params, layer, x)
-        if what == "weights":
-            return attention_weights(q, k, encoding, own, context)
-        return attention_logits(q, k, encoding, own, context) * q.shape[-1] ** 0.5
+        return _attention(config, params, layer, what, x, q, k)
 
     return attend
 
@@ -200,19 +208,20 @@ def kernel_map(
 
     def attend(params, inputs):
         count, texts, length = inputs.shape
-        inside = _compared_below(
-            config, params, inputs.reshape(count * texts, length), config.num_layers
-        )
+        tokens = inputs.reshape(count * texts, length)
 
-        def logits(layer):
-            x, q, k = (one.reshape(count, texts, *one.shape[1:]) for one in inside[layer][:3])
-            x, k = (jnp.roll(one, -1, axis=1) for one in (x, k))
-            x, q, k = (one.reshape(count * texts, *one.shape[2:]) for one in (x, q, k))
-            encoding, own, context = _attention_of(config, params, layer, x)
-            found = attention_logits(q, k, encoding, own, context) * q.shape[-1] ** 0.5
-            return found.reshape(count, texts, *found.shape[1:]).mean(1)
+        def next_text(x):
+            by_text = x.reshape(count, texts, *x.shape[1:])
+            return jnp.roll(by_text, -1, axis=1).reshape(x.shape)
 
-        return jnp.stack([logits(layer) for layer in range(config.num_layers)], axis=1)
+        logits = [
+            _attention(config, params, layer, "logits", next_text(x), q, next_text(k))
+            for layer, (x, q, k, _) in enumerate(
+                _compared_below(config, params, tokens, config.num_layers)
+            )
+        ]
+        by_text = [layer.reshape(count, texts, *layer.shape[1:]) for layer in logits]
+        return jnp.stack([layer.mean(1) for layer in by_text], axis=1)
 
     return attend
 
@@ -226,12 +235,12 @@ def weights_map(
     reach, no dropout."""
 
     def attend(params, tokens):
-        def weights(layer, x, q, k):
-            encoding, own, context = _attention_of(config, params, layer, x)
-            return attention_weights(q, k, encoding, own, context)
-
-        inside = _compared_below(config, params, tokens, config.num_layers)
-        return jnp.stack([weights(i, *one[:3]) for i, one in enumerate(inside)], axis=1)
+        layers = _compared_below(config, params, tokens, config.num_layers)
+        weights = [
+            _attention(config, params, layer, "weights", x, q, k)
+            for layer, (x, q, k, _) in enumerate(layers)
+        ]
+        return jnp.stack(weights, axis=1)
 
     return attend
 

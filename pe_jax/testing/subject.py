@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import attention, forms, operands
+from pe_jax.attention import attention, forms
 from pe_jax.encodings import (
     Context,
     Params,
@@ -148,22 +148,6 @@ class Subject:
             self.encoding, layer, tokens, positions, mask, to, form=form
         )
         return jax.jit(call)
-
-    def supports(self, form: str, positions: Positions) -> bool:
-        """Whether attention can compute the terms of the offset in a form, asked for by name."""
-
-        def trace(layer: Layer) -> None:
-            x = hidden(self.encoding, layer, self.tokens, positions)
-            q, k, v = projected(layer, x)
-            context = described(layer, x, x, positions, positions)
-            x = operands.prepare(self.encoding, layer.params, q, k, v, context, None)
-            forms.check(form, x, self.name)
-
-        try:
-            jax.eval_shape(trace, self.layer)
-        except ValueError:
-            return False
-        return True
 
     @functools.cached_property
     def formula(self) -> Callable[..., Result]:

@@ -12,16 +12,11 @@ import pytest
 from helpers import paper_attention
 
 from pe_jax import encodings
-from pe_jax.attention import attention, core, dropout, forms, offset_terms
+from pe_jax.attention import attention, dropout, fast, forms, offset_terms
 
 H, d = 2, 4
 RELATIVE = [n for n in encodings.PAPER if n.endswith("relative") and "+" not in n]
-SERVED = [
-    (form, name)
-    for form in ("naive", "pairs", "buckets", "rotation", "fused")
-    for name in RELATIVE
-    if form != "rotation" or "sinusoidal" in name
-]
+SERVED = [(form, name) for form in ("naive", "pairs", "buckets", "fused") for name in RELATIVE]
 
 
 def draw(rows, lq, lk):
@@ -73,8 +68,6 @@ def test_every_form_drops_the_same_weights():
 @pytest.mark.parametrize("per_row", [False, True], ids=["shared", "per row"])
 def test_bfloat16_gradients_stay_near_float32(form, name, per_row):
     """At sizes of real heads: XLA lacks some bfloat16 products on CPUs, see `product`."""
-    if per_row and form == "buckets":
-        pytest.skip("needs ranges")
 
     def near(a, b):
         a, b = np.asarray(a, np.float32), np.asarray(b)
@@ -211,19 +204,16 @@ def test_forms_that_cannot():
     q, k, v = draw(1, 6, 6)
     with pytest.raises(ValueError, match=r"auto, naive, pairs, buckets.*got 'flash'"):
         attention(q, k, v, encoding, params, form="flash")
-    with pytest.raises(ValueError, match=r"'rotation' needs vectors that are sinu.*learned_rel"):
-        attention(q, k, v, encoding, params, form="rotation")
     apart = np.array([0, 2, 4, 6, 8, 10])
-    for form in ("buckets", "kernel"):
-        with pytest.raises(ValueError, match=f"{form!r} needs .*ranges"):
-            attention(q, k, v, encoding, params, encodings.Context(apart), form=form)
+    with pytest.raises(ValueError, match=r"'kernel' needs .*ranges.*learned_relative"):
+        attention(q, k, v, encoding, params, encodings.Context(apart), form="kernel")
 
 
 def test_blocks_are_cut_and_joined():
     x = jnp.arange(2 * 7 * 3.0).reshape(2, 7, 3)
-    parts = core._blocks(x, 3)
+    parts = fast._blocks(x, 3, 1)
     assert parts.shape == (3, 2, 3, 3)
-    np.testing.assert_array_equal(core._join(parts, 1, 7), x)
+    np.testing.assert_array_equal(fast._join(parts, 1, 7), x)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -183,7 +183,9 @@ def test_the_tiles_of_a_window(reach, offset, block):
     """Those that are counted are those where a query attends to a key, and they are consecutive."""
     lq, lk = 700, 1100
     q, k = (jax.ShapeDtypeStruct((1, n, 1, 128), np.float32) for n in (lq, lk))
-    config = flash._configure(q, k, flash.TermArrays(None, None, None), reach, offset, block=block)
+    config = flash._configure(
+        q, k, flash.Shared(None, None, None, None), reach, offset, block=block
+    )
     query, key = np.arange(config.query_tiles * block[0]), np.arange(config.key_tiles * block[1])
     attended = np.asarray(reach.allows(key - query[:, None] + offset))
     tiles = attended.reshape(-1, block[0], config.key_tiles, block[1]).any((1, 3))

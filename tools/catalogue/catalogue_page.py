@@ -99,9 +99,9 @@ that they do not depend on the length of the input, and that shifted inputs agre
 _ATTENTION = f"""
 ## In attention
 
-- *Ranges*, *packed*: the forms in which attention computes terms of the offset, at consecutive
-  positions and at those of documents packed into a row: `buckets`, `rotation`, `pairs` (see
-  `pe_jax.attention.attention`). "any": there are no such terms. "–": only as the formula stands.
+- *Ranges*, *packed*: how attention computes terms of the offset fast, at consecutive positions and
+  at those of documents packed into a row: from tables of all offsets that occur, or by rotation of
+  the queries. "any": there are no such terms. "–": only as the formula stands.
   *Kernel*: the TPU kernel supports it at ranges.
 - *Linear*: where memory can be linear in the length; encodings with logits of their own fill an
   array of all pairs.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from catalogue.entries import SIZES, Entry, Sizes
-from pe_jax.attention import forms, operands
+from pe_jax.attention import fast, operands
 from pe_jax.encodings import Card, Context, Positions, Projections
 
 _ACTS = {
@@ -64,7 +64,7 @@ class TermForms:
     """How attention can compute an encoding at some positions; static, so that tracing returns it.
 
     Attributes:
-      terms: forms of its terms of the offset; None where it has no such terms.
+      terms: how its terms of the offset are computed fast; None where it has no such terms.
       kernel: whether the TPU kernel supports it.
       linear: whether memory can be linear in the length.
     """
@@ -102,15 +102,16 @@ def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) ->
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
         context = Context(here, here, x, x, Projections(project, project))
         made = operands.prepare(encoding, params, q, q, q, context, None)
-        terms = tuple(
-            name for name in ("buckets", "rotation", "pairs") if forms.computes(name, made)
-        )
-        any_terms = any(term.offsets.has_terms for term in made.terms)
-        arrays = forms.arrays(made, forms.FORMS["fused"])
-        added = arrays[1].added if arrays else None
-        by_query = [x for x in (added, made.mask) if x is not None and x.shape[2] > 1]
-        linear = arrays is not None and not by_query
-        return TermForms(terms if any_terms else None, adapter.supports(made), linear)
+        tests = {"rotation": fast.rotates, "tables": fast.in_tables}
+        computed = [
+            next((name for name, test in tests.items() if test(term, made)), "")
+            for term in made.terms
+        ]
+        computes = tuple(filter(None, dict.fromkeys(computed))) if fast.fits(made) else ()
+        by_query = [x for x in (made.added, made.mask) if x is not None and x.shape[2] > 1]
+        linear = fast.fits(made) and not by_query and all(computed)
+        any_terms = bool(made.terms)
+        return TermForms(computes if any_terms else None, adapter.supports(made), linear)
 
     packed_positions = None if isinstance(positions, range) else positions
     return jax.eval_shape(term_forms, params, x, q, w, packed_positions)

@@ -7,14 +7,11 @@ rotated selves meet keys next to P(j); values next to P(j) give outputs that are
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention.offset_terms import tables
-from pe_jax.attention.operands import Operands, Term
+from pe_jax.attention.operands import BoundPart, Operands, tables
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
@@ -26,30 +23,16 @@ NEEDS = (
 )
 
 
-class _Laid(NamedTuple):
-    """The arrays of `flash_attention`: everything that is next to one another is in them."""
-
-    q: Array
-    k: Array
-    v: Array
-    key_table: Array | None
-    value_table: Array | None
-    bias: Array | None
-
-
 def supports(x: Operands) -> bool:
     """Whether `attend` can compute this attention."""
     of_keys = x.mask is None or (x.mask.shape[1] == x.mask.shape[2] == 1)
     vectors = any(term.offsets.keys for term in x.terms if not _rotates(term))
     mapped = x.q is not x.content_q
-    terms = all(
-        term.shift == x.shift and term.logits is None and not term.offsets.queries
-        for term in x.terms
-    )
-    if x.shift is None or not of_keys or not terms or (mapped and vectors):
+    known = all(term.shift == x.shift and not term.offsets.queries for term in x.terms)
+    if x.shift is None or not of_keys or x.added is not None or not known or (mapped and vectors):
         return False
-    q, k, _, *tables, bias = jax.eval_shape(lambda: _laid_out(x))
-    return fits(q, k, *tables, bias=bias, reach=x.reach, offset=x.shift)
+    (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
+    return fits(q, k, **terms, reach=x.reach, offset=x.shift)
 
 
 def attend(
@@ -62,10 +45,10 @@ def attend(
       interpret: run as ordinary operations, on any device.
     """
     assert x.shift is not None
-    laid = _laid_out(x)
+    qkv, terms = _laid_out(x)
     out = flash_attention(
-        *laid[:5],
-        bias=laid.bias,
+        *qkv,
+        **terms,
         reach=x.reach,
         offset=x.shift,
         valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
@@ -74,41 +57,37 @@ def attend(
         seed=seed,
         interpret=interpret,
     )
-    total, at = out[..., : x.v.shape[-1]], x.q.shape[-1]
+    total, end = out[..., : x.v.shape[-1]], x.q.shape[-1]
     for term in filter(_rotates, x.terms):
         assert term.offsets.value_frequencies
         w = term.offsets.value_frequencies(term.params)
-        own, at = out[..., at : at + 2 * len(w)], at + 2 * len(w)
-        positions = -np.asarray(as_array(term.positions[0]))[:, None]
-        total += rotate_pairs(own, positions, w).astype(total.dtype)
+        start, end = end, end + 2 * len(w)
+        positions = -np.asarray(as_array(term.context.positions_q))[:, None]
+        total += rotate_pairs(out[..., start:end], positions, w).astype(total.dtype)
     return total
 
 
-def _laid_out(x: Operands) -> _Laid:
+def _laid_out(x: Operands) -> tuple[tuple[Array, Array, Array], dict[str, Array]]:
+    """Queries, keys and values, and the tables of `flash_attention` by name: everything that is
+    next to one another is in them."""
     rotated = [term for term in x.terms if _rotates(term)]
-    in_tables = [term for term in x.terms if not _rotates(term) and term.offsets.has_terms]
-    _, made = tables(in_tables, x.scale)
+    _, rows = tables([term for term in x.terms if not _rotates(term)], x.scale)
     beside = [_beside(term, x) for term in rotated]
     wide = x.q.shape[-1] + sum(q.shape[-1] for q, _, _ in beside)
 
-    def pad(table: Array | None) -> Array | None:
+    def pad(table: Array) -> Array:
         """With zeros where other terms are."""
-        if table is None:
-            return None
         return jnp.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, wide - table.shape[-1])])
 
+    q = x.q if _scale(x) == 1.0 else x.unscaled_q
     # Keys may be wider than values.
     v = jnp.pad(x.v, [(0, 0)] * 3 + [(0, x.q.shape[-1] - x.v.shape[-1])])
-    return _Laid(
-        jnp.concatenate(
-            [x.q if _scale(x) == 1.0 else x.unscaled_q, *(q for q, _, _ in beside)], axis=-1
-        ),
-        jnp.concatenate([x.k, *(k for _, k, _ in beside)], axis=-1),
-        jnp.concatenate([v, *(v for _, _, v in beside)], axis=-1),
-        pad(made.keys),
-        pad(made.values),
-        made.bias,
+    q, k, v = (
+        jnp.concatenate(arrays, axis=-1) for arrays in zip((q, x.k, v), *beside, strict=True)
     )
+    named = {"keys": "key_table", "values": "value_table"}
+    vectors = {named[name]: pad(rows[name]) for name in named if name in rows}
+    return (q, k, v), vectors | ({"bias": rows["bias"]} if "bias" in rows else {})
 
 
 def _scale(x: Operands) -> float:
@@ -118,16 +97,18 @@ def _scale(x: Operands) -> float:
     return x.scale if one else 1.0
 
 
-def _rotates(term: Term) -> bool:
+def _rotates(term: BoundPart) -> bool:
     """Whether a term goes in by rotation: the alternative is a table of all offsets."""
     terms = term.offsets
     return terms.frequencies is not None and terms.clip is None and not terms.bias
 
 
-def _beside(term: Term, x: Operands) -> tuple[Array, Array, Array]:
+def _beside(term: BoundPart, x: Operands) -> tuple[Array, Array, Array]:
     """What is next to queries, keys and values for unclipped sinusoids."""
     assert term.offsets.frequencies and term.offsets.value_frequencies
-    of_q, of_k = (np.asarray(as_array(p)) for p in term.positions)
+    of_q, of_k = (
+        np.asarray(as_array(p)) for p in (term.context.positions_q, term.context.positions_k)
+    )
     w = term.offsets.frequencies(term.params)
     rotated = rotate_pairs(x.content_q, of_q[:, None], w).astype(x.q.dtype)
 

@@ -48,7 +48,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -68,14 +68,6 @@ Result = TypeVar("Result")
 
 # Bytes on the chip that a kernel may take: TPU v5p and v7x have 64 MiB a core, v5e and v6e 128.
 ON_CHIP = 60 * 2**20
-
-
-class TermArrays(NamedTuple):
-    """What depends on the offset, as `flash_attention` takes it."""
-
-    key_table: Array | None
-    value_table: Array | None
-    bias: Array | None
 
 
 def flash_attention(
@@ -131,7 +123,7 @@ def flash_attention(
         numbers, or of a number of heads that is not that of q; for q, k, v of unlike dtypes; for a
         negative reach; for a block that does not fit.
     """
-    terms = TermArrays(key_table, value_table, bias)
+    terms = Shared(None, key_table, bias, value_table)
     config = _configure(q, k, terms, reach, offset, on_chip, block)._replace(
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         rate=0.0 if seed is None else dropout_rate,
@@ -178,7 +170,7 @@ def fits(
     Raises:
       ValueError: as `flash_attention`.
     """
-    terms = TermArrays(key_table, value_table, bias)
+    terms = Shared(None, key_table, bias, value_table)
     config = _configure(q, k, terms, reach, offset, on_chip)
     return launch.on_chip_bytes(config, q.dtype) <= on_chip
 
@@ -189,7 +181,7 @@ def fits(
 def _configure(
     q: jax.ShapeDtypeStruct | Array,
     k: jax.ShapeDtypeStruct | Array,
-    terms: TermArrays,
+    terms: Shared,
     reach: Reach | None,
     offset: int,
     on_chip: int = ON_CHIP,
@@ -238,7 +230,7 @@ def _configure(
     return with_tiles(*block)
 
 
-def _clip(terms: TermArrays) -> int:
+def _clip(terms: Shared) -> int:
     """The offset beyond which all terms are constant; 1 where there are none."""
     rows = {len(x) if isinstance(x, np.ndarray) else x.shape[0] for x in terms if x is not None}
     if any(n % 2 == 0 or n < 3 for n in rows) or len(rows) > 1:
@@ -284,13 +276,13 @@ def _ceil(x: int, to: int) -> int:
 # --- layout ---------------------------------------------------------------------------------------
 
 
-def _occurring(terms: TermArrays, clip: int) -> TermArrays:
+def _occurring(terms: Shared, clip: int) -> Shared:
     """The terms of offsets within ±clip."""
     middle = _clip(terms)
-    return TermArrays(*(None if x is None else x[middle - clip : middle + clip + 1] for x in terms))
+    return jax.tree.map(lambda x: x[middle - clip : middle + clip + 1], terms)
 
 
-def _lay_out_terms(config: KernelConfig, terms: TermArrays, seed: Array | None) -> Shared:
+def _lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Shared:
     """Tables and bias as the kernels take them, but in their own dtypes."""
 
     def table(x: Array | None) -> jax.Array | None:
@@ -320,7 +312,7 @@ def _periodic(config: KernelConfig, x: Array) -> jax.Array:
 
 
 def _lay_out_rows(
-    config: KernelConfig, terms: TermArrays, q: Array, k: Array, v: Array, valid: Array | None
+    config: KernelConfig, terms: Shared, q: Array, k: Array, v: Array, valid: Array | None
 ) -> Batched:
     """What has rows of the batch, padded to whole tiles, heads side by side."""
     batch, keys = k.shape[:2]
@@ -371,18 +363,10 @@ def _forward_pass(config, shared, rows):
 def _backward_pass(config, saved, grad):
     shared, narrow, rows = saved
     run = functools.partial(launch.backward, config)
-    gradients = _by_rows(run, narrow, rows._replace(grad=grad))
-
-    def total(gradient, x):  # The sum over the batch is all that devices exchange.
-        return None if x is None else gradient.sum(0).astype(x.dtype)
-
-    terms = Shared(
-        seed=None,
-        key_table=total(gradients.key_table, shared.key_table),
-        bias=total(gradients.bias, shared.bias),
-        value_table=total(gradients.value_table, shared.value_table),
-    )
-    return terms, Batched(None, None, gradients.q, gradients.k, gradients.v)
+    dshared, drows = _by_rows(run, narrow, rows._replace(grad=grad))
+    # The sum over the batch is all that devices exchange.
+    terms = shared._replace(seed=None)
+    return jax.tree.map(lambda dx, x: dx.sum(0).astype(x.dtype), dshared, terms), drows
 
 
 _flash.defvjp(_forward_pass, _backward_pass)

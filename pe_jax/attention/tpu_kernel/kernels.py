@@ -30,7 +30,7 @@ class Shared(NamedTuple):
     """What all rows of the batch share. Offset m is at index (m − offset) mod width.
 
     Attributes:
-      seed: of dropout, uint32 [2].
+      seed: of dropout, uint32 [2]; None among gradients.
       key_table, value_table: [1 or H, width, d], or None.
       bias: float32 [H / group, group, width], or None.
     """
@@ -51,6 +51,8 @@ class Batched(NamedTuple):
       out: the output, for the backward kernel, as are the following.
       log_sum: base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
       grad: of the output.
+
+    Among gradients those of q, k and v alone.
     """
 
     numbers: Leaf
@@ -61,17 +63,6 @@ class Batched(NamedTuple):
     out: Leaf = None
     log_sum: Leaf = None
     grad: Leaf = None
-
-
-class Gradients(NamedTuple):
-    """Gradients, those of the tables and the bias for each row of the batch."""
-
-    q: Leaf
-    k: Leaf
-    v: Leaf
-    key_table: Leaf
-    bias: Leaf
-    value_table: Leaf
 
 
 class ForwardState(NamedTuple):
@@ -137,7 +128,7 @@ def forward_kernel(config, shared, rows, out, log_sum, state):
             log_sum[0, 0, h : h + 1] = jnp.transpose(state.top[h] + jnp.log2(total))[:1]
 
 
-def backward_kernel(config, shared, rows, gradients, state):
+def backward_kernel(config, shared, rows, dshared, drows, state):
     tile = Tile(config)
     first_query = pl.program_id(2) == 0
     last_query = pl.program_id(2) == pl.num_programs(2) - 1
@@ -146,12 +137,12 @@ def backward_kernel(config, shared, rows, gradients, state):
 
     @pl.when(first_key & first_query)
     def begin_group():
-        clear(state.dk, state.dv, gradients.bias)
+        clear(state.dk, state.dv, dshared.bias)
 
     # To the gradient of a shared table, all groups of heads add.
     for tables, gradient in (
-        (config.key_tables, gradients.key_table),
-        (config.value_tables, gradients.value_table),
+        (config.key_tables, dshared.key_table),
+        (config.value_tables, dshared.value_table),
     ):
         first = first_key & first_query & (first_group if tables == 1 else True)
         pl.when(first)(functools.partial(clear, gradient))
@@ -203,19 +194,19 @@ def backward_kernel(config, shared, rows, gradients, state):
                 bands = unskew(state.logit_bands[h], config, q.dtype)
             if config.key_tables:
                 result += dot(bands, _table(shared.key_table, h), 1, 0)
-                _add_to_table(gradients.key_table, h, dot(bands, q, 0, 0) * logit_scale)
+                _add_to_table(dshared.key_table, h, dot(bands, q, 0, 0) * logit_scale)
             if config.bias:
                 total = jnp.sum(bands.astype(jnp.float32), axis=0, keepdims=True)
-                gradients.bias[0, 0, h : h + 1] += total * weight_scale
+                dshared.bias[0, 0, h : h + 1] += total * weight_scale
             if config.value_terms:
                 bands = unskew(state.value_bands[h], config, grad.dtype)
-                _add_to_table(gradients.value_table, h, dot(bands, grad, 0, 0) * weight_scale)
-            gradients.q[0, :, lanes] = (result * logit_scale).astype(gradients.q.dtype)
+                _add_to_table(dshared.value_table, h, dot(bands, grad, 0, 0) * weight_scale)
+            drows.q[0, :, lanes] = (result * logit_scale).astype(drows.q.dtype)
 
     @pl.when(last_key & last_query)
     def finish_group():
-        gradients.k[0] = (state.dk[...] * logit_scale).astype(gradients.k.dtype)
-        gradients.v[0] = (state.dv[...] * weight_scale).astype(gradients.v.dtype)
+        drows.k[0] = (state.dk[...] * logit_scale).astype(drows.k.dtype)
+        drows.v[0] = (state.dv[...] * weight_scale).astype(drows.v.dtype)
 
 
 def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf) -> None:

@@ -18,7 +18,6 @@ from pe_jax.attention.tpu_kernel.kernels import (
     BackwardState,
     Batched,
     ForwardState,
-    Gradients,
     Shared,
 )
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
@@ -38,8 +37,10 @@ class KernelProgram(NamedTuple):
       inputs, outputs: block specs in the structure of the arrays.
       shapes: of the outputs.
       state: scratch memory.
-      work: see `KernelWork`.
       parallel: how many of the grid's axes may run in any order, from the first.
+      products: of queries and keys that attend, for the cost, as are the following.
+      key_products, value_products: of queries and a table.
+      logit_unskews, value_unskews: how many times bands are unskewed.
     """
 
     body: Callable
@@ -47,14 +48,7 @@ class KernelProgram(NamedTuple):
     outputs: tuple
     shapes: tuple
     state: ForwardState | BackwardState
-    work: KernelWork
     parallel: int
-
-
-class KernelWork(NamedTuple):
-    """Matrix products: of queries and keys that attend, of queries and a table, and how many times
-    bands are unskewed."""
-
     products: int
     key_products: int
     value_products: int
@@ -67,13 +61,12 @@ def forward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[jax.Ar
     return _run(_forward_program(config, rows), config, shared, rows)
 
 
-def backward(config: KernelConfig, shared: Shared, rows: Batched) -> Gradients:
+def backward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[Shared, Batched]:
     """Gradients for rows that have `out`, `log_sum` and `grad` as well.
 
     Those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, width].
     """
-    (gradients,) = _run(_backward_program(config, rows), config, shared, rows)
-    return gradients
+    return _run(_backward_program(config, rows), config, shared, rows)
 
 
 def on_chip_bytes(config: KernelConfig, dtype: DTypeLike) -> int:
@@ -96,8 +89,12 @@ def _forward_program(config: KernelConfig, rows: Batched) -> KernelProgram:
             terms=per_head(config.width + LANES) if config.logit_terms else None,
             bands=per_head(config.width + LANES) if config.value_terms else None,
         ),
-        work=KernelWork(2, key_products=1, value_products=1, logit_unskews=0, value_unskews=1),
         parallel=3,
+        products=2,
+        key_products=1,
+        value_products=1,
+        logit_unskews=0,
+        value_unskews=1,
     )
 
 
@@ -106,22 +103,19 @@ def _backward_program(config: KernelConfig, rows: Batched) -> KernelProgram:
     logit_terms = per_head(config.width + LANES) if config.logit_terms else None
     value_terms = per_head(config.width + LANES) if config.value_terms else None
     all_keys = _scratch(config.key_tiles * config.keys, config.group * config.size)
-    # A gradient for each row of the batch: the kernel runs on some rows, others elsewhere.
-    of_rows = lambda x: None if x is None else Shape((len(rows.q), *x.shape), jnp.float32)
     shared, _ = _abstract_inputs(config, rows.q.dtype)
-    gradients = Gradients(
-        q=Shape(rows.q.shape, rows.q.dtype),
-        k=Shape(rows.k.shape, rows.k.dtype),
-        v=Shape(rows.v.shape, rows.v.dtype),
-        key_table=of_rows(shared.key_table),
-        bias=of_rows(shared.bias),
-        value_table=of_rows(shared.value_table),
-    )
+
+    def by_row(x: Shape) -> Shape:
+        """A gradient for each row of the batch: the kernel runs on some rows, others elsewhere."""
+        return Shape((len(rows.q), *x.shape), jnp.float32)
+
+    dshared = jax.tree.map(by_row, shared._replace(seed=None))
+    q, k, v = (Shape(x.shape, x.dtype) for x in (rows.q, rows.k, rows.v))
     return KernelProgram(
         body=kernels.backward_kernel,
         inputs=(specs.shared, specs.rows),
-        outputs=(specs.gradients,),
-        shapes=(gradients,),
+        outputs=(specs.dshared, specs.drows),
+        shapes=(dshared, Batched(None, None, q, k, v)),
         state=BackwardState(
             dq=per_head(config.size),
             dk=all_keys,
@@ -133,8 +127,12 @@ def _backward_program(config: KernelConfig, rows: Batched) -> KernelProgram:
             logit_bands=logit_terms,
             value_bands=value_terms,
         ),
-        work=KernelWork(5, key_products=3, value_products=2, logit_unskews=1, value_unskews=1),
         parallel=1,
+        products=5,
+        key_products=3,
+        value_products=2,
+        logit_unskews=1,
+        value_unskews=1,
     )
 
 
@@ -199,7 +197,8 @@ class _Specs:
         self.rows = Batched(
             scalars, mask, self.queries, keys, keys, self.queries, self.log_sum, self.queries
         )
-        self.gradients = Gradients(self.queries, whole, whole, dkey_table, dbias, dvalue_table)
+        self.dshared = Shared(None, dkey_table, dbias, dvalue_table)
+        self.drows = Batched(None, None, self.queries, whole, whole)
 
 
 def _scratch(*shape: int) -> pl.MemoryRef:
@@ -260,14 +259,14 @@ def _cost(
     program: KernelProgram, config: KernelConfig, shared: Shared, rows: Batched
 ) -> pl.CostEstimate:
     """What XLA's scheduler is told of a kernel."""
-    work, tiles = program.work, config.attended_tiles
+    tiles = config.attended_tiles
     heads = len(rows.q) * config.heads
     pairs = heads * sum(tiles) * config.queries * config.keys
-    per_query = config.value_terms * work.value_unskews * 2 * LANES
-    per_query += config.logit_terms * work.logit_unskews * 2 * LANES
-    per_query += bool(config.key_tables) * work.key_products * config.size
-    per_query += config.value_terms * work.value_products * config.size
-    flops = work.products * pairs * config.size
+    per_query = config.value_terms * program.value_unskews * 2 * LANES
+    per_query += config.logit_terms * program.logit_unskews * 2 * LANES
+    per_query += bool(config.key_tables) * program.key_products * config.size
+    per_query += config.value_terms * program.value_products * config.size
+    flops = program.products * pairs * config.size
     flops += heads * config.query_tiles * config.queries * config.width * per_query
     # Tiles of keys are loaded for each tile of queries, but for one that is all there is.
     loaded = sum(tiles) / config.key_tiles if config.key_tiles > 1 else 1

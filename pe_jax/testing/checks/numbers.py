@@ -45,14 +45,18 @@ def forms(s: Subject) -> Problems:
     layouts = two_layouts(s)
     positions, mask = layouts["any positions"]
     consecutive = range(LENGTH) if s.encoding.axes == 1 else s.positions[0]
-    named = [f for f in ("buckets", "rotation") if terms and s.supports(f, consecutive)]
     expected = s.naive(s.layer, s.tokens, s.positions, mask, s.to)
-    tried: dict[str, str | Form] = {**{name: name for name in named}, "fused": BLOCKS}
+    tried: dict[str, str | Form] = {"fused": BLOCKS}
+    if terms:
+        tried["buckets"] = "buckets"
+    if any(part.offsets and part.offsets.frequencies for part in s.encoding.parts):
+        tried["rotation"] = "rotation"
     for name, form in tried.items():
         found = s.compiled(form, consecutive)(s.layer, s.tokens, mask, s.to)
         yield from differences(f"{name}: ", found._asdict(), expected._asdict(), 1e-4)
     if terms:
-        form = "pairs" if s.supports("pairs", positions) else BLOCKS
+        clipped = any(part.offsets and part.offsets.clip for part in s.encoding.parts)
+        form = "pairs" if clipped else BLOCKS
         given = s.layer, s.tokens, positions, mask, s.to
         found = jax.jit(functools.partial(result, s.encoding, form=form))(*given)
         expected = s.naive(*given)

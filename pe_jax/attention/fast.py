@@ -1,0 +1,507 @@
+"""Softmax attention with a backward pass of its own, all queries at once or in blocks.
+
+The backward pass needs what every flash-style attention needs and no more: with a the weights, w
+what dropout leaves of them, g the gradient of the output o = w·v + values(w),
+
+    dw = g·vᵀ + (transpose of values)(g)         ds = a (drop(dw) - sum(g o))
+
+as sum_j w_j dw_j = g·o for whatever is linear in w. In blocks, a is recomputed from q, k and the
+logarithm of the softmax's denominator, and dropout from its counter, so nothing of size Lq·Lk is
+saved: memory is linear in the length, forward and backward. With a window, a block of queries meets
+the keys within reach of it and no others, so time is linear as well.
+
+Shapes: B batch, Lq and Lk lengths, H heads, e and f head sizes of keys and values. float32 inside
+the softmax, whatever the dtype of q, k and v.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from pe_jax.attention import dropout as dropouts
+from pe_jax.attention.forms import FORMS, Form
+from pe_jax.attention.masks import both, masked_logits, masked_weights, reach_mask
+from pe_jax.attention.offset_terms import (
+    rotated_logits,
+    rotated_values,
+    table_logits,
+    table_values,
+)
+from pe_jax.attention.operands import BoundPart, Operands, tables
+from pe_jax.attention.plain import bias
+from pe_jax.attention.product import product
+from pe_jax.encodings.base import Offsets
+from pe_jax.encodings.positions import Reach, as_array, offsets
+from pe_jax.shapes import Array, Float
+
+
+class Arrays(NamedTuple):
+    """What gradients flow to; None where it is absent.
+
+    Attributes:
+      q, k, v: queries are mapped and scaled already.
+      content_q, content_k: what vectors meet, where that is not q and k themselves.
+      tables: of terms of the offset, see `operands.tables`.
+      rotations: of terms that are sinusoids, see `offset_terms.rotated_logits`.
+      added: `[#B, #H, Lq, Lk]`, to the logits as it is.
+    """
+
+    q: Float[Array, "B Lq H e"]
+    k: Float[Array, "B Lk H e"]
+    v: Float[Array, "B Lk H f"]
+    content_q: Array | None = None
+    content_k: Array | None = None
+    tables: dict[str, Array] | None = None
+    rotations: tuple[dict[str, Array], ...] = ()
+    added: Array | None = None
+
+
+# The axes of queries and of keys.
+_QUERIES = {"q": 1, "content_q": 1, "added": 2}
+_KEYS = {"k": 1, "v": 1, "content_k": 1, "added": 3}
+
+
+# An array, or what JAX puts in its place while it builds a tree.
+Leaf = Any
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["positions_q", "positions_k", "mask", "seed", "first"],
+    meta_fields=[
+        "clip",
+        "rotation_clips",
+        "pairs",
+        "rate",
+        "reach",
+        "ranges",
+        "block",
+        "num_queries",
+    ],
+)
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """What is not differentiated: of all queries and keys, or of a block of them.
+
+    Attributes:
+      clip: of the tables; they have 2·clip + 1 rows.
+      rotation_clips: of each rotation; None if no key is beyond it.
+      pairs: the row of each pair of query and key is looked up.
+      rate: of dropout.
+      reach: how far queries attend, over ranges.
+      ranges: positions of queries and keys, where they are ranges.
+      block: queries at a time; None takes all at once and saves their weights.
+      num_queries: before they are cut into blocks, by which dropout numbers its rows.
+      positions_q, positions_k: `[L]` or `[B, L]`, where they are no ranges and terms need them.
+      mask: `[B or 1, H or 1, Lq or 1, Lk]`.
+      seed: of dropout, see `dropout.seed`.
+      first: numbers of the first query and key of a block among all.
+    """
+
+    clip: int
+    rotation_clips: tuple[int | None, ...]
+    pairs: bool
+    rate: float
+    reach: Reach | None
+    ranges: tuple[range, range] | None
+    block: int | None
+    num_queries: int
+    positions_q: Leaf
+    positions_k: Leaf
+    mask: Leaf
+    seed: Leaf
+    first: Leaf = None
+
+    @property
+    def shift(self) -> ArrayLike:
+        """Position of the first key minus that of the first query, of ranges."""
+        assert self.ranges is not None
+        query, key = self.first or (0, 0)
+        return self.ranges[1].start + key - (self.ranges[0].start + query)
+
+    def positions(self, x: Arrays) -> tuple[Array, Array]:
+        """Of queries and keys."""
+        if self.ranges is None:
+            return self.positions_q, self.positions_k
+        lengths = x.q.shape[1], x.k.shape[1]
+        starts = [
+            positions.start + first
+            for positions, first in zip(self.ranges, self.first or (0, 0), strict=True)
+        ]
+        q, k = (start + np.arange(length) for start, length in zip(starts, lengths, strict=True))
+        return q, k
+
+    def offset(self, x: Arrays) -> ArrayLike:
+        """As `offset_terms` takes it."""
+        return self.shift if self.ranges is not None else offsets(*self.positions(x))
+
+    def whole_mask(self, x: Arrays) -> Array | None:
+        """The mask, with the reach."""
+        if self.reach is None:
+            return self.mask
+        return both(self.mask, reach_mask(self.reach, x.q.shape[1], x.k.shape[1], self.shift))
+
+    def drop(self, x: Float[Array, "B H Lq Lk"]) -> Array:
+        """Dropout of `x`, a row for each query of each head."""
+        if self.seed is None:
+            return x
+        rows, heads, lq, lk = x.shape
+        first_query, first_key = (jnp.asarray(n, jnp.uint32) for n in self.first or (0, 0))
+        head = jax.lax.iota(jnp.uint32, rows * heads).reshape(rows, heads, 1, 1)
+        query = jax.lax.iota(jnp.uint32, lq)[:, None] + first_query
+        row = head * np.uint32(self.num_queries) + query  # As rows of [B, H, Lq, Lk].
+        key = jax.lax.iota(jnp.uint32, lk) + first_key
+        kept = dropouts.keep(self.seed, row, key, self.rate)
+        return jnp.where(kept, x * dropouts.scale(self.rate), 0.0)
+
+
+def fits(x: Operands) -> bool:
+    """Whether the terms of `x` can be computed from arrays.
+
+    Not so are vectors of offsets without a clip at positions that are no range, at real positions
+    or at positions of a part's own, and a temperature of each query where vectors join the queries.
+    """
+    return all(
+        rotates(term, x) or in_tables(term, x) or not _has_vectors(term.offsets) for term in x.terms
+    )
+
+
+def rotates(term: BoundPart, x: Operands, form: Form = FORMS["buckets"]) -> bool:
+    """Whether a term is computed by rotation: sinusoids whose tables would have all offsets, whose
+    positions are no ranges, or of which `form` wants it."""
+    terms = term.offsets
+    if not terms.frequencies or terms.queries or terms.bias or not _at_integers_of(term, x):
+        return False
+    return terms.clip is None or term.shift is None or form.rotation
+
+
+def in_tables(term: BoundPart, x: Operands) -> bool:
+    """Whether the offsets of a term are the integers of a range, or clipped to one."""
+    if (term.offsets.queries and jnp.ndim(x.scale)) or not _at_integers_of(term, x):
+        return False
+    return term.shift is not None or term.offsets.clip is not None
+
+
+def _at_integers_of(term: BoundPart, x: Operands) -> bool:
+    """Whether the positions of a term are those of the call, and integers."""
+    positions = x.context.positions_q, x.context.positions_k
+    return term.context is x.context and all(
+        isinstance(p, range) or np.issubdtype(jnp.result_type(p), np.integer) for p in positions
+    )
+
+
+def _has_vectors(terms: Offsets) -> bool:
+    return any((terms.keys, terms.queries, terms.values))
+
+
+def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Array, "B Lq H f"]:
+    """Attention of operands that fit, see `fits`.
+
+    Args:
+      seed, rate: of dropout; no seed, no dropout.
+    """
+    queries = x.q.shape[1]
+    rotated = [term for term in x.terms if rotates(term, x, form)]
+    others = [term for term in x.terms if not rotates(term, x, form)]
+    tabulated = [term for term in others if in_tables(term, x)]
+    added = [bias(term) for term in others if not in_tables(term, x)]
+    added += [] if x.added is None else [x.added]
+    clip, rows = tables(tabulated, x.scale)
+    rotations = [_rotation(term) for term in rotated]
+    mapped = x.q is not x.content_q
+    arrays = Arrays(
+        x.q,
+        x.k,
+        x.v,
+        x.content_q if mapped and (tabulated or rotated) else None,
+        x.content_k if mapped and tabulated else None,
+        rows,
+        tuple(rotation for rotation, _ in rotations),
+        functools.reduce(jnp.add, added).astype(jnp.float32) if added else None,
+    )
+    q, k = x.context.positions_q, x.context.positions_k
+    ranges = (q, k) if isinstance(q, range) and isinstance(k, range) else None
+    needed = ranges is None and (tabulated or rotated)
+    fixed = Fixed(
+        clip=clip,
+        rotation_clips=tuple(clip for _, clip in rotations),
+        pairs=form.pairs,
+        rate=rate,
+        reach=x.reach,
+        ranges=ranges,
+        block=None if form.block is None or form.block >= queries else form.block,
+        num_queries=queries,
+        positions_q=jnp.asarray(as_array(q)) if needed else None,
+        positions_k=jnp.asarray(as_array(k)) if needed else None,
+        mask=x.mask,
+        seed=seed,
+    )
+    return _attend(arrays, fixed)
+
+
+def _rotation(term: BoundPart) -> tuple[dict[str, Array], int | None]:
+    """A sinusoidal term as arrays, and its clip unless no key is beyond it."""
+    terms, params = term.offsets, term.params
+    assert terms.frequencies and terms.value_frequencies and terms.keys and terms.values
+    rotation = {
+        "frequencies": terms.frequencies(params),
+        "value_frequencies": terms.value_frequencies(params),
+    }
+    clip, farthest = terms.clip, term.farthest
+    if clip is None or (farthest is not None and farthest <= clip):
+        return rotation, None
+    ends = np.array([clip, -clip])
+    rotation["ends"] = terms.keys(params, ends, term.context)
+    rotation["value_ends"] = terms.values(params, ends, term.context)
+    return rotation, clip
+
+
+@jax.custom_vjp
+def _attend(arrays: Arrays, fixed: Fixed) -> Float[Array, "B Lq H f"]:
+    return _attend_forward(arrays, fixed)[0]
+
+
+def _attend_forward(arrays, fixed):
+    out, saved = (_whole if fixed.block is None else _in_blocks)(arrays, fixed)
+    return out, (arrays, fixed, out, saved)
+
+
+def _attend_backward(residuals, g):
+    arrays, fixed, out, saved = residuals
+    backward = _backward if fixed.block is None else _in_blocks_backward
+    return backward(arrays, fixed, saved, out, g), None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+# --- some queries and some keys -------------------------------------------------------------------
+
+
+def _logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
+    logits = product("bqhd,bkhd->bhqk", x.q, x.k)
+    if _adds_logits(x):
+        logits += _term_logits(x, fixed)
+    return masked_logits(logits, fixed.whole_mask(x))
+
+
+def _adds_logits(x: Arrays) -> bool:
+    tables = {} if x.tables is None else x.tables
+    return bool(tables.keys() - {"values"} or x.rotations) or x.added is not None
+
+
+def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
+    """All that is added to q·k, float32."""
+    q = x.q if x.content_q is None else x.content_q
+    k = x.k if x.content_k is None else x.content_k
+    terms = []
+    if x.tables:
+        terms += table_logits(x.tables, fixed.clip, q, k, fixed.offset(x), pairs=fixed.pairs)
+    for rotation, clip in zip(x.rotations, fixed.rotation_clips, strict=True):
+        terms.append(rotated_logits(rotation, clip, q, *fixed.positions(x)))
+    if x.added is not None:
+        terms.append(x.added)
+    shape = (x.q.shape[0], x.q.shape[2], x.q.shape[1], x.k.shape[1])
+    return jnp.broadcast_to(functools.reduce(jnp.add, terms), shape)
+
+
+def _adds_values(x: Arrays) -> bool:
+    return bool(x.rotations) or (x.tables is not None and "values" in x.tables)
+
+
+def _term_values(
+    x: Arrays, weights: Float[Array, "B H Lq Lk"], fixed: Fixed
+) -> Float[Array, "B Lq H f"]:
+    """All that is added to weights·v, float32."""
+    terms = []
+    if x.tables and "values" in x.tables:
+        table, offset = x.tables["values"], fixed.offset(x)
+        terms.append(table_values(table, fixed.clip, weights, offset, pairs=fixed.pairs))
+    for rotation, clip in zip(x.rotations, fixed.rotation_clips, strict=True):
+        terms.append(rotated_values(rotation, clip, weights, *fixed.positions(x)))
+    return functools.reduce(jnp.add, terms)
+
+
+def _forward(x: Arrays, fixed: Fixed) -> tuple[Array, Array, Array]:
+    """Outputs, weights and the logarithm of the softmax's denominator [B, H, Lq, 1]."""
+    logits = _logits(x, fixed)
+    greatest = logits.max(-1, keepdims=True)
+    exp = jnp.exp(logits - greatest)
+    total = exp.sum(-1, keepdims=True)
+    weights = masked_weights(exp / total, fixed.whole_mask(x))
+    kept = fixed.drop(weights).astype(x.v.dtype)
+    out = product("bhqk,bkhd->bqhd", kept, x.v)
+    if _adds_values(x):
+        out += _term_values(x, kept, fixed)
+    return out.astype(x.v.dtype), weights, greatest + jnp.log(total)
+
+
+def _backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> Arrays:
+    """Gradients."""
+    kept = fixed.drop(weights).astype(x.v.dtype)
+    dw = product("bqhd,bkhd->bhqk", g, x.v)
+    dv = product("bhqk,bqhd->bkhd", kept, g)
+    gradients = jax.tree.map(jnp.zeros_like, x)
+    if _adds_values(x):
+        _, transpose = jax.vjp(lambda x, weights: _term_values(x, weights, fixed), x, kept)
+        gradients, dw_more = transpose(g.astype(jnp.float32))
+        dw += dw_more
+    inner = (g * out).astype(jnp.float32).sum(-1).swapaxes(1, 2)[..., None]  # [B, H, Lq, 1]
+    ds = weights * (fixed.drop(dw) - inner)
+    if _adds_logits(x):
+        _, transpose = jax.vjp(lambda x: _term_logits(x, fixed), x)
+        gradients = jax.tree.map(jnp.add, gradients, *transpose(ds))
+    ds = ds.astype(x.q.dtype)
+    dq = product("bhqk,bkhd->bqhd", ds, x.k)
+    dk = product("bhqk,bqhd->bkhd", ds, x.q)
+    return gradients._replace(
+        q=(dq + gradients.q).astype(x.q.dtype),
+        k=(dk + gradients.k).astype(x.k.dtype),
+        v=dv.astype(x.v.dtype),
+    )
+
+
+# --- all queries at once: the weights are saved, quicker where they fit ---------------------------
+
+
+def _whole(arrays: Arrays, fixed: Fixed) -> tuple[Array, Array]:
+    out, weights, _ = _forward(arrays, fixed)
+    return out, weights
+
+
+# --- in blocks: outputs and one number a query are saved, the weights recomputed ------------------
+
+
+def _in_blocks(arrays: Arrays, fixed: Fixed) -> tuple[Array, Array]:
+    def attend(_: None, block: tuple) -> tuple[None, tuple[Array, Array]]:
+        out, _, log_total = _forward(*_block(arrays, fixed, *block))
+        return None, (out, log_total)
+
+    _, (out, log_total) = jax.lax.scan(attend, None, _by_block(arrays, fixed))
+    return _join(out, 1, fixed.num_queries), log_total
+
+
+def _in_blocks_backward(
+    arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Array
+) -> Arrays:
+    def differentiate(sums: Arrays, block: tuple) -> tuple[Arrays, dict[str, Array]]:
+        cut, out, g, log_total = block
+        x, here = _block(arrays, fixed, *cut)
+        weights = jnp.exp(_logits(x, here) - log_total)
+        weights = masked_weights(weights, here.whole_mask(x))
+        more = _backward(x, here, weights, out, g)
+        assert here.first is not None
+        _, key = here.first
+        rows = {name: getattr(more, name) for name in by_query}
+        if "added" in rows:
+            rows["added"] = _put(jnp.zeros_like(by_query["added"][0]), more.added, key, 3)
+        return _summed(sums, _without(more, by_query), key), rows
+
+    cuts = _by_block(arrays, fixed)
+    _, by_query, _ = cuts
+    shared = _without(arrays, by_query)
+    # Sums over many blocks, so in float32 whatever the dtype of the parts.
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shared)
+    blocks = cuts, _blocks(out, fixed.block, 1), _blocks(g, fixed.block, 1), log_total
+    sums, rows = jax.lax.scan(differentiate, zero, blocks)
+    sums = jax.tree.map(lambda x, like: x.astype(like.dtype), sums, shared)
+    return _with(
+        sums, {name: _join(x, _QUERIES[name], fixed.num_queries) for name, x in rows.items()}
+    )
+
+
+def _with(x: Arrays, changes: Mapping[str, Array | None]) -> Arrays:
+    return Arrays(**{**x._asdict(), **changes})
+
+
+def _without(x: Arrays, names: Iterable[str]) -> Arrays:
+    return _with(x, dict.fromkeys(names))
+
+
+def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+    """Numbers of the blocks, and what of `arrays` and of `fixed` each block has its own rows of."""
+    by_query = {
+        name: _blocks(x, fixed.block, axis)
+        for name, axis in _QUERIES.items()
+        if (x := getattr(arrays, name)) is not None and x.shape[axis] > 1
+    }
+    of_fixed = {}
+    if fixed.positions_q is not None:
+        axis = fixed.positions_q.ndim - 1
+        of_fixed["positions_q"] = _blocks(fixed.positions_q, fixed.block, axis, "edge")
+    if fixed.mask is not None and fixed.mask.shape[2] > 1:
+        of_fixed["mask"] = _blocks(fixed.mask, fixed.block, 2)
+    return jnp.arange(len(by_query["q"]), dtype=jnp.int32), by_query, of_fixed
+
+
+def _block(
+    arrays: Arrays,
+    fixed: Fixed,
+    number: Array,
+    by_query: dict[str, Array],
+    of_fixed: dict[str, Array],
+) -> tuple[Arrays, Fixed]:
+    """A block of queries with the keys that it can reach."""
+    arrays, fixed = _with(arrays, by_query), dataclasses.replace(fixed, **of_fixed)
+    assert fixed.block is not None
+    query, mask = number * fixed.block, fixed.mask
+    key: ArrayLike = 0
+    left, right = fixed.reach or Reach()
+    if left is not None and right is not None and fixed.ranges is not None:
+        keys = arrays.k.shape[1]
+        width = min(keys, fixed.block + left + right)
+        first = query + fixed.ranges[0].start - fixed.ranges[1].start - left
+        key = jnp.clip(first, 0, keys - width)
+        near = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=key, slice_size=width)
+        by_key = {name: (getattr(arrays, name), axis) for name, axis in _KEYS.items()}
+        arrays = _with(
+            arrays,
+            {name: near(x, axis=axis) for name, (x, axis) in by_key.items() if x is not None},
+        )
+        mask = None if mask is None else near(mask, axis=3)
+    return arrays, dataclasses.replace(fixed, mask=mask, first=(query, key))
+
+
+def _summed(sums: Arrays, more: Arrays, key: ArrayLike) -> Arrays:
+    """Add the gradients of a block, whose keys begin at `key`."""
+    by_key = {
+        name: _put(x, getattr(more, name), key, axis)
+        for name, axis in _KEYS.items()
+        if (x := getattr(sums, name)) is not None
+    }
+    rest = jax.tree.map(jnp.add, _without(sums, by_key), _without(more, by_key))
+    return _with(rest, by_key)
+
+
+def _put(total: Array, x: Array, key: ArrayLike, axis: int) -> Array:
+    """Add `x` to the keys of `total` from `key` on."""
+    if x.shape[axis] == total.shape[axis]:
+        return total + x
+    here = jax.lax.dynamic_slice_in_dim(total, key, x.shape[axis], axis)
+    return jax.lax.dynamic_update_slice_in_dim(total, here + x, key, axis)
+
+
+def _blocks(x: Array, block: int | None, axis: int, mode: str = "constant") -> jax.Array:
+    """Blocks of an axis in front: `[B, L, ...] -> [N, B, block, ...]`, the last one padded."""
+    assert block is not None
+    count = -(-x.shape[axis] // block)
+    pad = [(0, 0)] * x.ndim
+    pad[axis] = (0, count * block - x.shape[axis])
+    x = jnp.pad(x, pad, mode=mode)
+    parts = x.reshape(*x.shape[:axis], count, block, *x.shape[axis + 1 :])
+    return jnp.moveaxis(parts, axis, 0)
+
+
+def _join(parts: Array, axis: int, length: int) -> jax.Array:
+    """Blocks in front to one axis again: `[N, B, block, ...] -> [B, length, ...]`."""
+    x = jnp.moveaxis(parts, 0, axis)
+    x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+    return jax.lax.slice_in_dim(x, 0, length, axis=axis)
