@@ -1,0 +1,87 @@
+"""Time attention of one layer, forward and backward, with several encodings in several forms.
+
+Command:  python benchmarks/attention_layer.py [--length=512] [--encodings=none --encodings=alibi]
+Hardware: one CPU, otherwise idle; any device that jax finds.
+Time:     two minutes.
+
+Does the cost fall with a window? (docs/performance.md)
+
+    python benchmarks/attention_layer.py --length=4096 --rows=1 --forms=auto --encodings=none \
+        $(for reach in 32 64 128 512 1024; do echo "--encodings=window(reach=$reach)"; done)
+
+Sides take turns. Printed are the median of the times with the least, and the median of the ratios
+to the first side in the same round with the least and the greatest.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+
+from pe_jax import encodings
+from pe_jax.attention import attention
+
+_LENGTH = flags.DEFINE_integer("length", 256, "Queries and keys.")
+_ROWS = flags.DEFINE_integer("rows", 8, "Of the batch.")
+_ENCODINGS = flags.DEFINE_multi_string("encodings", ["learned_relative"], "Names with options.")
+_FORMS = flags.DEFINE_list("forms", ["naive", "pairs", "buckets", "fused"], "Forms of attention.")
+_DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of queries and so on.")
+_PER_ROW = flags.DEFINE_bool("per_row", False, "Positions are arrays, as of packed sequences.")
+_ROUNDS = flags.DEFINE_integer("rounds", 7, "Of each.")
+_HEADS, _SIZE = 4, 64
+
+
+def prepare(name: str, form: str) -> Callable[[], float]:
+    """Seconds of one call."""
+    rows, length = _ROWS.value, _LENGTH.value
+    encoding = encodings.from_name(
+        name, hidden_size=_HEADS * _SIZE, head_size=_SIZE, num_heads=_HEADS, max_length=length
+    )
+    params = encoding.init(jax.random.key(0))
+    shape = 3, rows, length, _HEADS, _SIZE
+    qkv = jax.random.normal(jax.random.key(1), shape, _DTYPE.value)
+    positions = jnp.tile(jnp.arange(length), (rows, 1)) if _PER_ROW.value else None
+
+    def loss(qkv, params, positions):
+        context = encodings.Context(positions)
+        out = attention(*qkv, encoding, params, context, form=form)
+        return out.astype(jnp.float32).sum()
+
+    arguments = qkv, params, positions
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*arguments).compile()
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(gradients(*arguments))
+        return time.perf_counter() - start
+
+    seconds()
+    return seconds
+
+
+def main(_: list[str]) -> None:
+    sides = [(name, form) for name in _ENCODINGS.value for form in _FORMS.value]
+    calls = {side: prepare(*side) for side in sides}
+    rounds = [{side: call() for side, call in calls.items()} for _ in range(_ROUNDS.value)]
+    for name, form in sides:
+        times = [1e3 * times[name, form] for times in rounds]
+        ratios = [times[name, form] / times[sides[0]] for times in rounds]
+        print(
+            f"{_ROWS.value} x {_LENGTH.value} {_DTYPE.value} {name:30s} {form:9s} "
+            f"{statistics.median(times):8.1f} ms (least {min(times):.1f}), ratio "
+            f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    app.run(main)
