@@ -80,7 +80,7 @@ class SizesConfig(Config):
     def faults(self) -> Iterator[str]:
         if self.hidden_size % self.num_heads:
             yield (
-                f"hidden_size={self.hidden_size} is a multiple of num_heads={self.num_heads}: "
+                f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}: "
                 "change one of them."
             )
 
@@ -114,13 +114,13 @@ class LengthGeneralisationConfig(Config):
     def faults(self) -> Iterator[str]:
         if self.test_examples % self.test_batch_size:
             yield (
-                f"test_examples={self.test_examples} is a multiple of config.test_batch_size="
+                f"test_examples={self.test_examples} must be a multiple of config.test_batch_size="
                 f"{self.test_batch_size}: change one of them."
             )
         if not min(self.test_lengths) <= self.length < max(self.test_lengths):
             yield (
-                f"test_lengths={self.test_lengths} has lengths up to config.length={self.length}, "
-                "and beyond: give some of both."
+                f"test_lengths={self.test_lengths} must have lengths up to config.length="
+                f"{self.length} and longer ones."
             )
 
 
@@ -240,13 +240,13 @@ class SweepConfig(Config):
     def faults(self) -> Iterator[str]:
         # A turning point has no window.
         if self.measure != "turning_point" and self.window >= self.length:
-            yield f"window={self.window} is below config.length={self.length}, which it is part of."
+            yield f"window={self.window} must be less than config.length={self.length}."
         if self.bases[0] == self.bases[1]:
-            yield f"bases={self.bases} are two different ones."
+            yield f"bases={self.bases} must be two different numbers."
         if len(self.even_dims) < 2:
             yield (
-                f"dims={self.dims} with config.dim_count={self.dim_count} span two even numbers or "
-                "more."
+                f"dims={self.dims} with config.dim_count={self.dim_count} must span two even "
+                "numbers or more."
             )
 
 

@@ -117,8 +117,7 @@ class PretrainingDataConfig(Config):
     def faults(self) -> Iterator[str]:
         if not self.held_out and not self.validation:
             yield (
-                "held_out is above 0 where no config.data.validation is given, got "
-                f"{self.held_out}."
+                f"held_out={self.held_out} must be above 0 where no config.data.validation is given."
             )
 
 
@@ -186,7 +185,7 @@ class FinetuningDataConfig(Config):
 
     def faults(self) -> Iterator[str]:
         if list(self.buckets) != sorted(self.buckets):
-            yield f"buckets ascend, got {self.buckets}: sort them."
+            yield f"buckets must ascend, got {self.buckets}: sort them."
 
 
 @dataclasses.dataclass(frozen=True)

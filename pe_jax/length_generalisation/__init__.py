@@ -5,7 +5,7 @@ Kazemnejad et al. 2023, "The Impact of Positional Encoding on Length Generalizat
 Transformers".
 """
 
-from pe_jax.length_generalisation.cell import Cell, Evaluation, Score, Training, run
+from pe_jax.length_generalisation.cell import Cell, Score, run
 from pe_jax.length_generalisation.context_free import CONTEXT_FREE
 from pe_jax.length_generalisation.context_sensitive import CONTEXT_SENSITIVE
 from pe_jax.length_generalisation.generation import GENERATION
@@ -19,12 +19,10 @@ __all__ = [
     "TASKS",
     "AlgorithmicTask",
     "Cell",
-    "Evaluation",
     "Level",
     "Rows",
     "Score",
     "Strings",
-    "Training",
     "row_length",
     "rows",
     "run",

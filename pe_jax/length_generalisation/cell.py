@@ -8,56 +8,38 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 
 import grain
 import jax
 import numpy as np
 
+from pe_jax.configs.reports import LengthGeneralisationConfig
+from pe_jax.configs.training import OptimizerConfig
 from pe_jax.length_generalisation.model import answers, symbols_task
 from pe_jax.length_generalisation.rows import Rows, row_length, rows
 from pe_jax.length_generalisation.task import AlgorithmicTask
-from pe_jax.models import BertConfig, frequencies
+from pe_jax.models import BertConfig, frequencies, train_flops
+from pe_jax.schema import key
+from pe_jax.tasks.train import SeedsProgram, train
+from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding
-from pe_jax.training.optimizer import adamw, linear_schedule
-from pe_jax.training.pytrees import Batch, Params
-from pe_jax.training.step import (
-    TrainState,
-    TrainStep,
-    init_seeds,
-    make_train_step,
-)
+from pe_jax.training.loop import Cadence, Stage
+from pe_jax.training.metrics_writer import read_metrics
+from pe_jax.training.pytrees import Batch, Metrics, Params, PyTree, Scalars
+from pe_jax.training.step import TrainState
+from pe_jax.values import text
 
 _TEST = 20_230_526  # Test examples are the same for every encoding and seed.
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
-    """How all cells are trained.
+class CellConfig(LengthGeneralisationConfig):
+    """The config of a cell's run: the suite's with one task, and the encoding."""
 
-    Attributes:
-      seeds: of parameters and data, one program.
-      length: inputs of 1 .. length symbols.
-      steps, batch_size: the rows of each seed's batch.
-      learning_rate: the peak, after a tenth of the steps.
-      weight_decay: of matrices.
-    """
-
-    seeds: tuple[int, ...]
-    length: int
-    steps: int
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """How all cells are tested: so many examples of each length, in batches of so many rows."""
-
-    lengths: tuple[int, ...]
-    examples: int
-    batch_size: int
+    position: str = key("", text())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,87 +70,115 @@ class Cell:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Programs:
-    """What one encoding compiles: for each size of rows once, whatever the task."""
-
-    init: Callable[[], TrainState]
-    step: TrainStep
-    outputs: Callable[[Params, Batch], dict[str, jax.Array]]
-    mesh: jax.sharding.Mesh
-
-
 @functools.cache
-def programs(model: BertConfig, training: Training) -> Programs:
-    mesh = sharding.seed_mesh(len(training.seeds))
-    schedule = linear_schedule(training.learning_rate, training.steps // 10, training.steps)
-    optimizer = adamw(
-        schedule, functools.partial(frequencies, model), weight_decay=training.weight_decay, b2=0.98
+def _program(
+    model: BertConfig, seeds: tuple[int, ...], steps: int, rate: float, decay: float
+) -> tuple[SeedsProgram, jax.stages.Wrapped, Callable[[Params, Batch], PyTree]]:
+    """Return what one encoding compiles, whatever the task: state, step and answers."""
+    optimizer_config = OptimizerConfig(
+        learning_rate=rate, warmup=(steps // 10) / steps, weight_decay=decay, b2=0.98
     )
-    task = symbols_task(model)
-    shardings = sharding.of_seeds(mesh)
-    return Programs(
-        init=functools.partial(init_seeds, task, optimizer, training.seeds, shardings),
-        step=sharding.parallelize_seeds(make_train_step(task, optimizer), mesh, shardings),
-        outputs=sharding.parallelize_outputs(
-            lambda params, batch: answers(model)(params, batch, None), mesh
-        ),
-        mesh=mesh,
+    schedule, optimizer = optimizers.from_config(
+        optimizer_config, steps, functools.partial(frequencies, model)
     )
+    mesh = sharding.seed_mesh(len(seeds))
+    program = SeedsProgram(
+        CellConfig(), model, symbols_task(model), optimizer, schedule, mesh, seeds
+    )
+    outputs = program.outputs(lambda params, batch: answers(model)(params, batch, None))
+    return program, program.train_step(), outputs
 
 
 def run(
-    task: AlgorithmicTask, model: BertConfig, training: Training, evaluation: Evaluation
+    task: AlgorithmicTask, model: BertConfig, config: LengthGeneralisationConfig, folder: Path
 ) -> Cell:
-    """Trains and tests all seeds."""
+    """Train and test all seeds, or resume the run in `folder`.
+
+    Args:
+      config: of the suite, with this task alone in `config.tasks`.
+    """
     begin = time.perf_counter()
-    compiled = programs(model, training)
-    state = compiled.init()
-    placed = sharding.by_seeds_and_rows(compiled.mesh)
-    last = training.steps - max(1, training.steps // 10)
-    losses: list[jax.Array] = []
-    for batch in _training_batches(task, training):
-        state, metrics = compiled.step(state, sharding.to_global(batch, placed))
+    program, step, outputs = _program(
+        model, config.seeds, config.steps, config.learning_rate, config.weight_decay
+    )
+    position = model.encoding().name
+    values = {**vars(config), "vector": "", "position": position}
+    program = dataclasses.replace(program, config=CellConfig(**values))
+    losses: deque[jax.Array] = deque(maxlen=max(1, config.steps // 10))
+
+    def recorded_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        state, metrics = step(state, batch)
         total, count = metrics["loss"]
         losses.append(total / count)
-        jax.block_until_ready(losses[-2:-1])  # One step ahead is enough, and all that hosts bear.
+        return state, metrics
+
+    def evaluate(step: int, params: Params) -> Scalars:
+        scalars: Scalars = {}
+        for length in config.test_lengths:
+            for name, by_seed in _score(outputs, program, params, task, length, config).items():
+                scalars |= {f"{name}/{length}/{i}": value for i, value in enumerate(by_seed)}
+        means = np.mean(jax.device_get([*losses]), axis=0)
+        return scalars | {f"last_loss/{i}": value for i, value in enumerate(means.tolist())}
+
+    stage = Stage(
+        name=f"{position} on {config.tasks}",
+        steps=config.steps,
+        batches=_training_batches(task, config),
+        train_step=recorded_step,
+        evaluate=evaluate,
+        flops=functools.partial(train_flops, model, predictions=0),
+    )
+    train(program, [stage], folder, cadence=Cadence(0, 0, 0))
+    scalars = read_metrics(folder)[-1]
+
+    def by_seed(name: str) -> list[float]:
+        return [scalars[f"held_out/{name}/{i}"] for i in range(len(config.seeds))]
+
     return Cell(
-        losses=np.mean(jax.device_get(losses[last:]), axis=0).tolist(),
+        losses=by_seed("last_loss"),
         scores={
-            length: _score(compiled, state.params, task, length, evaluation)
-            for length in evaluation.lengths
+            length: Score(by_seed(f"accuracy/{length}"), by_seed(f"exact/{length}"))
+            for length in sorted(config.test_lengths)
         },
         seconds=time.perf_counter() - begin,
     )
 
 
-def _training_batches(task: AlgorithmicTask, training: Training) -> Iterator[dict[str, np.ndarray]]:
+def _training_batches(
+    task: AlgorithmicTask, config: LengthGeneralisationConfig
+) -> grain.IterDataset:
     """Batches `[S, B, T]`; the nth of a seed depends on these two alone."""
-    size = row_length(task, training.length)
+    size = row_length(task, config.length)
+
+    def draw(seed: int, step: int) -> Rows:
+        rng = np.random.default_rng((seed, step))
+        lengths = rng.integers(1, config.length + 1, config.batch_size)
+        return rows(task, rng, lengths, size)
 
     def make(step: int) -> dict[str, np.ndarray]:
-        each = [_drawn(task, (seed, step), training, size) for seed in training.seeds]
-        return {name: np.stack([getattr(one, name) for one in each]) for name in Rows._fields}
+        drawn = [draw(seed, step) for seed in config.seeds]
+        return {name: np.stack([getattr(one, name) for one in drawn]) for name in Rows._fields}
 
-    batches = grain.MapDataset.range(training.steps).map(make)
-    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)))
-
-
-def _drawn(task: AlgorithmicTask, seed: tuple[int, int], training: Training, size: int) -> Rows:
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(1, training.length + 1, training.batch_size)
-    return rows(task, rng, lengths, size)
+    batches = grain.MapDataset.range(config.steps).map(make)
+    return batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
 
 
 def _score(
-    compiled: Programs, params: Params, task: AlgorithmicTask, length: int, evaluation: Evaluation
-) -> Score:
+    outputs: Callable[[Params, Batch], PyTree],
+    program: SeedsProgram,
+    params: Params,
+    task: AlgorithmicTask,
+    length: int,
+    config: LengthGeneralisationConfig,
+) -> dict[str, list[float]]:
+    """Return the scores of each seed on inputs of one length."""
     rng = np.random.default_rng((_TEST, length))
     found, asked = [], 0
-    for _ in range(evaluation.examples // evaluation.batch_size):
-        batch = rows(task, rng, np.full(evaluation.batch_size, length), row_length(task, length))
+    for _ in range(config.test_examples // config.test_batch_size):
+        lengths = np.full(config.test_batch_size, length)
+        batch = rows(task, rng, lengths, row_length(task, length))
         asked += batch.asked.sum()
-        placed = sharding.split_rows(batch._asdict(), compiled.mesh)
-        found.append(jax.device_get(compiled.outputs(params, placed)))
-    total = {name: sum(one[name].sum(1) for one in found) for name in ("right", "exact")}
-    return Score((total["right"] / asked).tolist(), (total["exact"] / evaluation.examples).tolist())
+        placed = sharding.split_rows(batch._asdict(), program.mesh)
+        found.append(jax.device_get(outputs(params, placed)))
+    right, exact = (sum(one[name].sum(1) for one in found) for name in ("right", "exact"))
+    return {"accuracy": (right / asked).tolist(), "exact": (exact / config.test_examples).tolist()}

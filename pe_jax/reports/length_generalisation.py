@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import shutil
 import statistics
 import time
 from pathlib import Path
@@ -22,15 +23,13 @@ from pe_jax.length_generalisation import (
     TASKS,
     AlgorithmicTask,
     Cell,
-    Evaluation,
     Score,
-    Training,
     row_length,
     run,
     vocabulary_size,
 )
 from pe_jax.models import BertConfig, with_position
-from pe_jax.schema import as_dict
+from pe_jax.schema import as_dict, changed
 
 _LEVELS = {
     "regular": "Regular tasks",
@@ -61,7 +60,6 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
     if not names:
         raise ValueError("Which encodings are compared? Give --encodings=none,rope,alibi or 'all'.")
     chosen = tasks(config)
-    training, evaluation = _settings(config)
     models = {name: {task: _model(name, TASKS[task], config) for task in chosen} for name in names}
     _check_settings(config, out)
     cells: Cells = {name: {} for name in names}
@@ -74,8 +72,10 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
         for task in chosen:
             path = _path(out, name, task)
             if not path.exists():
-                cell = run(TASKS[task], models[name][task], training, evaluation)
+                own = changed(config, {"tasks": task})
+                cell = run(TASKS[task], models[name][task], own, path.with_suffix(""))
                 write_text(path, json.dumps(dataclasses.asdict(cell), indent=2) + "\n")
+                shutil.rmtree(path.with_suffix(""))
                 done += 1
                 minutes = (time.monotonic() - begin) / done * (left - done) / 60
                 beyond = statistics.fmean(_beyond(cell, TASKS[task], config.length))
@@ -85,7 +85,7 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
                 )
             cells[name][task] = _read(path)
         jax.clear_caches()  # No other encoding runs this one's programs.
-    write_text(out / "scores.csv", _csv(cells, training.seeds))
+    write_text(out / "scores.csv", _csv(cells, config.seeds))
     page = "\n".join([*_page(cells, config), *_figures(cells, config, out), ""])
     write_text(out / "report.md", page)
     return page
@@ -95,21 +95,6 @@ def tasks(config: LengthGeneralisationConfig) -> list[str]:
     """The tasks that `config` chooses, in the order of the suite."""
     wanted = [name.strip() for name in config.tasks.split(",") if name.strip()]
     return [name for name in TASKS if not wanted or name in wanted]
-
-
-def _settings(config: LengthGeneralisationConfig) -> tuple[Training, Evaluation]:
-    training = Training(
-        seeds=config.seeds,
-        length=config.length,
-        steps=config.steps,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
-    )
-    evaluation = Evaluation(
-        tuple(sorted(config.test_lengths)), config.test_examples, config.test_batch_size
-    )
-    return training, evaluation
 
 
 def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig) -> BertConfig:

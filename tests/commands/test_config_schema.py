@@ -165,7 +165,10 @@ def test_wrong_values_are_named(name, key, value):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"data.held_out": 0.0}, "config.data.held_out is above 0 where no config.data.validation"),
+        (
+            {"data.held_out": 0.0},
+            "config.data.held_out=0.0 must be above 0 where no config.data.validation",
+        ),
         ({"stage1.steps": 0}, "Nothing to train: give config.stage1, 2 or 3 steps or epochs"),
         (
             {"stage1.epochs": 2.0},

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from helpers.commands import call
 
+from pe_jax.configs.reports import LengthGeneralisationConfig
 from pe_jax.length_generalisation import (
     TASKS,
-    Evaluation,
-    Training,
     row_length,
     rows,
     run,
@@ -19,6 +18,7 @@ from pe_jax.length_generalisation import (
 )
 from pe_jax.length_generalisation.rows import BLANK, FIRST, PAD
 from pe_jax.models import BertConfig, with_position
+from pe_jax.schema import changed
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 13, 20)
 CHARACTERS = "01234+-*()x="
@@ -174,15 +174,19 @@ def tiny(position, **sizes):
     return with_position(model, position)
 
 
-def test_a_cell_learns_and_seeds_are_their_own():
+def test_a_cell_learns_and_seeds_are_their_own(tmp_path):
     """Even pairs of three symbols are; a seed in a group scores what it scores alone."""
     task = TASKS["even_pairs"]
-    training = Training((0, 1, 2, 3), 3, 150, 16, 1e-2, 0.0)
-    evaluation = Evaluation((3, 6), 32, 16)
-    cell = run(task, tiny("learned_absolute"), training, evaluation)
+    config = LengthGeneralisationConfig(
+        tasks="even_pairs", seeds=(0, 1, 2, 3), length=3, steps=150, batch_size=16,
+        learning_rate=1e-2, weight_decay=0.0, test_lengths=(3, 6), test_examples=32,
+        test_batch_size=16,
+    )  # fmt: skip
+    cell = run(task, tiny("learned_absolute"), config, tmp_path / "together")
     assert np.mean(cell.scores[3].accuracy) > 0.9
     assert max(cell.losses) < 0.4
-    alone = run(task, tiny("learned_absolute"), Training((2,), 3, 150, 16, 1e-2, 0.0), evaluation)
+    one_seed = changed(config, {"seeds": (2,)})
+    alone = run(task, tiny("learned_absolute"), one_seed, tmp_path / "alone")
     np.testing.assert_allclose(alone.losses[0], cell.losses[2], rtol=2e-2, atol=1e-3)
 
 
@@ -241,10 +245,13 @@ def test_it_continues(suite, monkeypatch):
         ("--encodings=", "Which encodings"),
         ("--encodings=rope,ropee", "Did you mean rope"),
         ("--encodings=xpos", "Join it with causal"),
-        ("--config.length=1", "up to config.length, and beyond"),
+        ("--config.length=1", "must have lengths up to config.length=1 and longer"),
         ("--config.test_examples=9", "multiple of config.test_batch_size"),
         ("--config.tasks=coppy", "Did you mean copy"),
-        ("--config.model.num_heads=3", "multiple of config.model.num_heads"),
+        (
+            "--config.model.num_heads=3",
+            "config.model.hidden_size=16 must be a multiple of num_heads=3",
+        ),
     ],
 )
 def test_what_is_refused(suite, change, says):
