@@ -10,19 +10,22 @@ train.py --config=... --workdir=gs://... --coordinator=auto       (on each host 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pe_jax.errors import extra
 
 with extra("train", SystemExit):
     from absl import flags
 
-    from pe_jax.configs.studies import StudyConfig
     from pe_jax.configs.training import TRAINING, FinetuningConfig, PretrainingConfig, Training
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
     from pe_jax.console.terminal import be_quiet, say
     from pe_jax.schema import from_values, values_of
+
+if TYPE_CHECKING:
+    from pe_jax.configs.studies import StudyConfig
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -71,32 +74,41 @@ _LOST_AFTER = flags.DEFINE_integer(
 )
 
 
-def _pretrain(config: PretrainingConfig, folder: Path) -> tuple[str, Path]:
-    from pe_jax.tasks import pretraining
+def _read_config() -> Training | StudyConfig:
+    values = _CONFIG.value
+    if values is None:
+        raise ValueError("--config is required; --help lists the available configs.")
+    if _COMPILE_FOR.value:
+        return from_values(values, [PretrainingConfig], " --compile_for is for pretraining.")
+    known: list[type[Training | StudyConfig]] = [*TRAINING]
+    task = values.get("task") if hasattr(values, "get") else None
+    if task not in [name for each in known for name in each.TASKS]:
+        from pe_jax.configs.studies import StudyConfig
 
-    experiment = pretraining.run(config, folder)
-    say("Measuring what the run has learned")
-
-    from pe_jax.reports.pretraining_report import report_pretraining
-
-    return report_pretraining(folder, folder / "report", experiment).text, folder / "report"
-
-
-def _finetune(config: FinetuningConfig, folder: Path) -> tuple[str, Path]:
-    from pe_jax.tasks import finetuning
-
-    experiment = finetuning.run(config, folder)
-
-    from pe_jax.reports.finetuning_report import report_finetuning
-
-    return report_finetuning(experiment, folder), folder
+        known.append(StudyConfig)
+    return from_values(values, known, " Configs of reports are for eval.py.")
 
 
-def _study(config: StudyConfig, folder: Path) -> tuple[str, Path]:
+def _execute(config: Training | StudyConfig, folder: Path) -> tuple[str, Path]:
+    """Train, and return what to print and where the results are."""
+    if isinstance(config, PretrainingConfig):
+        from pe_jax.tasks import pretraining
+
+        experiment = pretraining.run(config, folder)
+        say("Measuring what the run has learned")
+        from pe_jax.reports.pretraining_report import report_pretraining
+
+        return report_pretraining(folder, folder / "report", experiment).text, folder / "report"
+    if isinstance(config, FinetuningConfig):
+        from pe_jax.tasks import finetuning
+
+        finetuned = finetuning.run(config, folder)
+        from pe_jax.reports.finetuning_report import report_finetuning
+
+        return report_finetuning(finetuned, folder), folder
     from pe_jax import study
 
-    make = study.dry_run if _DRY_RUN.value else study.execute
-    return make(config, folder), folder
+    return (study.dry_run if _DRY_RUN.value else study.execute)(config, folder), folder
 
 
 # Where a host keeps its copy of the text, and how many processes read it, changes no result.
@@ -104,14 +116,14 @@ _OF_EACH_HOST = ("data.cache_dir", "data.workers")
 
 
 def _facts(config: Training | StudyConfig, workdir: str) -> dict[str, str]:
-    """What all hosts of a run have in common."""
+    """Return what all hosts of a run must have in common."""
     import flax
     import jax
     import optax
 
     import pe_jax
 
-    versions = {one.__name__: one.__version__ for one in (pe_jax, jax, flax, optax)}
+    versions = {module.__name__: module.__version__ for module in (pe_jax, jax, flax, optax)}
     settings = {
         f"config.{key}": repr(value)
         for key, value in values_of(config).items()
@@ -129,14 +141,7 @@ def _train(config: Training | StudyConfig, workdir: str) -> None:
         if sharding.host()[0] > 0:
             be_quiet()
         hosts.agree(_facts(config, workdir))
-    folder = reachable_path(workdir)
-    match config:
-        case PretrainingConfig():
-            text, out = _pretrain(config, folder)
-        case FinetuningConfig():
-            text, out = _finetune(config, folder)
-        case StudyConfig():
-            text, out = _study(config, folder)
+    text, out = _execute(config, reachable_path(workdir))
     if sharding.host()[0] == 0:
         print("\n" + for_terminal(text))
         if not _DRY_RUN.value:
@@ -153,26 +158,20 @@ def _only_compile(config: PretrainingConfig, topology: str) -> None:
 
 
 def train_or_compile() -> None:
-    if _CONFIG.value is None:
-        raise ValueError("What is to be trained? Give --config; --help lists those there are.")
+    config = _read_config()
     if (_HOSTS.value, _HOST.value) != (None, None) and not _COORDINATOR.value:
         raise ValueError("--hosts and --host go with --coordinator=HOST:PORT, the same on each.")
     if _COMPILE_FOR.value:
-        pretraining = from_values(
-            _CONFIG.value, [PretrainingConfig], " --compile_for is for pretraining."
-        )
-        _only_compile(pretraining, _COMPILE_FOR.value)
+        assert isinstance(config, PretrainingConfig)
+        _only_compile(config, _COMPILE_FOR.value)
         return
-    classes: list[type[Training | StudyConfig]] = [*TRAINING, StudyConfig]
-    config = from_values(_CONFIG.value, classes, " Configs of reports are for eval.py.")
     if _LARGEST_BATCH.value or _OUT.value:
         raise ValueError("--largest_batch and --out go with --compile_for=TOPOLOGY.")
     if not _WORKDIR.value:
-        raise ValueError("Where does the run go? Give --workdir.")
-    is_study = isinstance(config, StudyConfig)
-    if not is_study and _DRY_RUN.value:
+        raise ValueError("--workdir is required: the folder of the run.")
+    if config.task != "study" and _DRY_RUN.value:
         raise ValueError("--dry_run is for a study: --config=configs/study.py.")
-    if is_study and _COORDINATOR.value:
+    if config.task == "study" and _COORDINATOR.value:
         raise ValueError("A study runs on one host: without --coordinator.")
     _train(config, _WORKDIR.value)
 

@@ -1,8 +1,1 @@
 """Experiments: each file with a `get_config()` is one; the other files declare the keys."""
-
-from pe_jax.configs.reports import REPORTS
-from pe_jax.configs.studies import StudyConfig
-from pe_jax.configs.training import TRAINING
-from pe_jax.schema import Config
-
-CONFIGS: tuple[type[Config], ...] = (*TRAINING, *REPORTS, StudyConfig)

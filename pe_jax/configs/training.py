@@ -117,7 +117,8 @@ class PretrainingDataConfig(Config):
     def faults(self) -> Iterator[str]:
         if not self.held_out and not self.validation:
             yield (
-                f"held_out={self.held_out} must be above 0 where no config.data.validation is given."
+                f"held_out={self.held_out} must be above 0 if config.data.validation is empty: "
+                "give one of them."
             )
 
 

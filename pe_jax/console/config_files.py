@@ -11,7 +11,6 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from pe_jax.configs import CONFIGS
 from pe_jax.errors import did_you_mean
 from pe_jax.schema import class_for, fields_of, flatten
 
@@ -63,6 +62,8 @@ def define_config(flag_values: flags.FlagValues, what: str) -> flags.FlagHolder:
 def described_keys(given: str) -> Iterator[tuple[str, object, str]]:
     """Key, value and description of everything in a config: a comment of its file, or else what
     the class of the config says."""
+    from pe_jax.configs.all_tasks import CONFIGS
+
     get_config = runpy.run_path(find_config(given))["get_config"]
     values = get_config()
     task = values.get("task")

@@ -27,9 +27,9 @@ from pe_jax.tasks.train import SeedsProgram, train
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding
 from pe_jax.training.loop import Cadence, Stage
-from pe_jax.training.metrics_writer import read_metrics
 from pe_jax.training.pytrees import Batch, Metrics, Params, PyTree, Scalars
 from pe_jax.training.step import TrainState
+from pe_jax.training.workdir import read_metrics
 from pe_jax.values import text
 
 _TEST = 20_230_526  # Test examples are the same for every encoding and seed.

@@ -15,7 +15,6 @@ from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
 from pe_jax.files import reachable_path
-from pe_jax.interop import PRETRAINING, load_bert, open_checkpoint, read_config
 from pe_jax.models import BertConfig
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
@@ -60,6 +59,8 @@ def open_start(init: str) -> Start:
             params=lambda shardings_of: newest_params(path, shardings_of)[1],
             tokenizer=lambda: saved_tokenizer(path),
         )
+    from pe_jax.interop import read_config  # Only needed here.
+
     try:
         model = read_config(path)
     except ValueError as error:
@@ -87,6 +88,8 @@ def _as_config(model: BertConfig) -> ModelConfig:
 
 
 def _published(path: Path, shardings_of: ShardingsOf) -> Params:
+    from pe_jax.interop import PRETRAINING, load_bert
+
     bert = load_bert(path, heads=PRETRAINING)
     if bert.unread:
         say(f"Not read from {path}: {', '.join(bert.unread)}")
@@ -100,6 +103,8 @@ def published_tokenizer(path: Path) -> Path:
     Raises:
       ValueError: if there is none, or it does not tell whether the model is cased.
     """
+    from pe_jax.interop import open_checkpoint
+
     folder = open_checkpoint(path).folder
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"

@@ -251,7 +251,7 @@ def test_mistakes_are_one_message(tmp_path, args, message):
 
 def test_no_place_for_the_run():
     code, _, err = call("train.py", *SMALL)
-    assert code != 0 and "error: Where does the run go? Give --workdir." in err
+    assert code != 0 and "error: --workdir is required: the folder of the run." in err
 
 
 def test_a_mistake_to_the_shell(tmp_path):

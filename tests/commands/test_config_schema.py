@@ -167,7 +167,7 @@ def test_wrong_values_are_named(name, key, value):
     [
         (
             {"data.held_out": 0.0},
-            "config.data.held_out=0.0 must be above 0 where no config.data.validation",
+            "config.data.held_out=0.0 must be above 0 if config.data.validation",
         ),
         ({"stage1.steps": 0}, "Nothing to train: give config.stage1, 2 or 3 steps or epochs"),
         (

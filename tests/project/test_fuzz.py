@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from safetensors.numpy import load_file
 
 from pe_jax import data, interop
-from pe_jax.configs import CONFIGS
+from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import compile_cache
 from pe_jax.schema import class_for, flatten, keys
 from pe_jax.tasks import pretraining

@@ -250,7 +250,7 @@ def test_it_continues(suite, monkeypatch):
         ("--config.tasks=coppy", "Did you mean copy"),
         (
             "--config.model.num_heads=3",
-            "config.model.hidden_size=16 must be a multiple of num_heads=3",
+            "hidden_size=16 must be a multiple of num_heads=3",
         ),
     ],
 )

@@ -17,7 +17,6 @@ from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.configs.training import PretrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import PUBLISHED, BoundPart, PositionEncoding, learned_absolute
-from pe_jax.interop import load_bert, load_position_table, open_checkpoint
 from pe_jax.models import Bert, BertConfig, preset, with_position
 from pe_jax.models.config import from_config
 from pe_jax.tasks.pretraining import initial_positions
@@ -237,6 +236,8 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     Raises:
       ValueError: for a file that cannot be read, or lacks what a BERT or a position table needs.
     """
+    from pe_jax.interop import load_bert, load_position_table, open_checkpoint
+
     name = name or (path.stem if path.is_file() else path.name)
     if family in ("", "bert") and open_checkpoint(path).config.get("model_type") == "bert":
         model, params, *_ = load_bert(path, heads=("masked_lm",))
