@@ -21,10 +21,9 @@ from pe_jax.configs.training import OptimizerConfig
 from pe_jax.length_generalisation.model import answers, symbols_task
 from pe_jax.length_generalisation.rows import Rows, row_length, rows
 from pe_jax.length_generalisation.task import AlgorithmicTask
-from pe_jax.models import BertConfig, frequencies, train_flops
+from pe_jax.models import BertConfig, train_flops
 from pe_jax.schema import key
-from pe_jax.tasks.train import SeedsProgram, train
-from pe_jax.training import optimizer as optimizers
+from pe_jax.tasks.train import SeedsProgram, make_optimizer, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Cadence, Stage
 from pe_jax.training.pytrees import Batch, Metrics, Params, PyTree, Scalars
@@ -70,25 +69,6 @@ class Cell:
     seconds: float
 
 
-@functools.cache
-def _program(
-    model: BertConfig, seeds: tuple[int, ...], steps: int, rate: float, decay: float
-) -> tuple[SeedsProgram, jax.stages.Wrapped, Callable[[Params, Batch], PyTree]]:
-    """Return what one encoding compiles, whatever the task: state, step and answers."""
-    optimizer_config = OptimizerConfig(
-        learning_rate=rate, warmup=(steps // 10) / steps, weight_decay=decay, b2=0.98
-    )
-    schedule, optimizer = optimizers.from_config(
-        optimizer_config, steps, functools.partial(frequencies, model)
-    )
-    mesh = sharding.seed_mesh(len(seeds))
-    program = SeedsProgram(
-        CellConfig(), model, symbols_task(model), optimizer, schedule, mesh, seeds
-    )
-    outputs = program.outputs(lambda params, batch: answers(model)(params, batch, None))
-    return program, program.train_step(), outputs
-
-
 def run(
     task: AlgorithmicTask, model: BertConfig, config: LengthGeneralisationConfig, folder: Path
 ) -> Cell:
@@ -98,13 +78,25 @@ def run(
       config: of the suite, with this task alone in `config.tasks`.
     """
     begin = time.perf_counter()
-    program, step, outputs = _program(
-        model, config.seeds, config.steps, config.learning_rate, config.weight_decay
+    position, steps = model.encoding().name, config.steps
+    optimizer_config = OptimizerConfig(
+        learning_rate=config.learning_rate,
+        warmup=(steps // 10) / steps,
+        weight_decay=config.weight_decay,
+        b2=0.98,
     )
-    position = model.encoding().name
-    values = {**vars(config), "vector": "", "position": position}
-    program = dataclasses.replace(program, config=CellConfig(**values))
-    losses: deque[jax.Array] = deque(maxlen=max(1, config.steps // 10))
+    schedule, optimizer = make_optimizer(optimizer_config, steps, model)
+    program = SeedsProgram(
+        CellConfig(**{**vars(config), "vector": "", "position": position}),
+        model,
+        symbols_task(model),
+        optimizer,
+        schedule,
+        sharding.seed_mesh(len(config.seeds)),
+        config.seeds,
+    )
+    step, outputs = program.train_step(), program.outputs(answers(model))
+    losses: deque[jax.Array] = deque(maxlen=max(1, steps // 10))
 
     def recorded_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         state, metrics = step(state, batch)
@@ -122,7 +114,7 @@ def run(
 
     stage = Stage(
         name=f"{position} on {config.tasks}",
-        steps=config.steps,
+        steps=steps,
         batches=_training_batches(task, config),
         train_step=recorded_step,
         evaluate=evaluate,

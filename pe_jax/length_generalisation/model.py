@@ -11,6 +11,7 @@ from pe_jax.models import Bert, BertConfig
 from pe_jax.models.layers import BertModule
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.train import reused
 from pe_jax.training.pytrees import Batch, Params, Sums
 from pe_jax.training.step import Task
 
@@ -33,9 +34,10 @@ class BertForSymbols(BertModule):
         return self.symbols(hidden).astype(jnp.float32)
 
 
-Outputs = Callable[[Params, Batch, jax.Array | None], dict[str, jax.Array]]
+Outputs = Callable[..., dict[str, jax.Array]]
 
 
+@reused
 def answers(config: BertConfig) -> Outputs:
     """`(params, batch, key) -> {name: [B]}` of each example: the `loss` of all symbols asked for,
     in nats, how many are `right`, and `exact`, 1 if all are."""
@@ -60,6 +62,7 @@ def answers(config: BertConfig) -> Outputs:
     return outputs
 
 
+@reused
 def symbols_task(config: BertConfig) -> Task:
     """Training on the mean loss of all symbols asked for."""
     outputs = answers(config)

@@ -229,7 +229,7 @@ def test_it_continues(suite, monkeypatch):
     made = []
     original = length_generalisation.run
     monkeypatch.setattr(
-        length_generalisation, "run", lambda *a: made.append(a[1].position) or original(*a)
+        length_generalisation, "run", lambda *a: made.append(a[1].encoding().name) or original(*a)
     )
     status, again, _ = call(*args)
     assert status == 0 and again == printed
