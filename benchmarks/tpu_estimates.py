@@ -6,13 +6,12 @@
 
 Each compilation takes about a minute; what is done is a line of --out, and the same command goes
 on from there (--nocompile prints what is done). A table for each slice, by length: estimated
-milliseconds of a step (the method is that of `train.py --compile_for`, see docs/tpu.md), the share
+milliseconds of a step (by the method of tpu_waterfall.py, see docs/tpu.md), the share
 of them that comes from bounds instead of the compiler's estimate, the ratio to learned_absolute,
 MFU, and the GiB of a chip, "no" where a step does not fit. bfloat16, AdamW, dropout as in
 configs/defaults.py, --rows a chip.
 """
 
-import dataclasses
 import json
 import math
 import sys
@@ -22,12 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from absl import app, flags
 
+from benchmarks.tpu_waterfall import waterfall
 from pe_jax import encodings
 from pe_jax.configs.model import ModelConfig
 from pe_jax.configs.training import PretrainingConfig, StageConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import Progress, say
-from pe_jax.tpu.stage_estimate import estimate_stage
+from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.tpu.topology import make_slice
 from pe_jax.training.chips import GIB
 
@@ -61,7 +61,9 @@ def compile_one(key: dict) -> dict:
         batch_size=key["rows"] * chips.mesh.size,
         max_predictions=math.ceil(config.data.mask_rate * key["length"]),
     )
-    return dataclasses.asdict(estimate_stage(config, stage, chips))
+    estimate = estimate_stage(config, stage, chips)
+    times = waterfall(estimate, chips)._asdict() if estimate.fits else {}
+    return estimate.as_json() | times
 
 
 COLUMNS = ("ms", "bounds", "ratio", "MFU", "GiB")
@@ -71,17 +73,17 @@ def summary(done: dict, key: dict) -> list[str]:
     """Of a row of the table, what belongs to a length: `COLUMNS`."""
     if name(key) not in done:
         return [""] * len(COLUMNS)
-    costs = done[name(key)]["costs"]
-    if not costs:
+    numbers = done[name(key)]
+    if not numbers["fits"]:
         return ["–", "–", "–", "–", "no"]
-    time = lambda costs: sum(costs["seconds"].values())
-    reference = done.get(name({**key, "encoding": REFERENCE}), {}).get("costs")
+    time = sum(numbers["seconds"].values())
+    reference = done.get(name({**key, "encoding": REFERENCE}), {}).get("seconds")
     return [
-        f"{1e3 * time(costs):.2f}",
-        f"{1 - costs['seconds']['estimated'] / time(costs):.0%}",
-        f"{time(costs) / time(reference):.2f}" if reference else "–",
-        f"{costs['mfu']:.1%}",
-        f"{sum(costs['memory'].values()) / GIB:.2f}",
+        f"{1e3 * time:.2f}",
+        f"{1 - numbers['seconds']['estimated'] / time:.0%}",
+        f"{time / sum(reference.values()):.2f}" if reference else "–",
+        f"{numbers['mfu']:.1%}",
+        f"{sum(numbers['memory'].values()) / GIB:.2f}",
     ]
 
 

@@ -111,7 +111,7 @@ def compile_one(name: str, length: int, rows: int) -> None:
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from pe_jax.tpu import hlo
+    from benchmarks import hlo
     from pe_jax.tpu.topology import make_slice
 
     chips = make_slice(f"{_CHIP.value}:1x1")

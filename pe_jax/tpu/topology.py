@@ -31,6 +31,14 @@ class Slice(NamedTuple):
     shape: tuple[int, ...]
     mesh: Mesh
 
+    @property
+    def link_bandwidth(self) -> float:
+        """Bytes/s that a chip in a corner of the slice sends: over a link along each axis, over two
+        where the slice is a torus."""
+        axes = sum(n > 1 for n in self.shape)
+        torus = all(n % self.tpu.torus == 0 for n in self.shape)
+        return self.tpu.link_bandwidth * max(axes, 1) * (2 if torus else 1)
+
 
 def make_slice(name: str) -> Slice:
     """The slice of a name such as v5e:2x4: a chip and its grid.

@@ -1,0 +1,207 @@
+"""A training step compiled for TPUs that are not attached: whether it fits, and bounds of its time.
+
+`estimate_stage` compiles the actual step of a config with the TPU compiler; the report is in
+`compile_report.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from pe_jax.attention.forms import PLATFORMS
+from pe_jax.configs.training import PretrainingConfig, StageConfig
+from pe_jax.console.terminal import say
+from pe_jax.data import load_tokenizer
+from pe_jax.files import Json
+from pe_jax.models import BertConfig, train_flops
+from pe_jax.models.config import from_config
+from pe_jax.schema import changed
+from pe_jax.tasks.pretraining import abstract_arguments, make_program, tokenizer_file
+from pe_jax.tpu.topology import Slice
+from pe_jax.training.chips import GIB
+from pe_jax.training.pytrees import PyTree
+from pe_jax.training.step import TrainState
+
+_GRADIENT_BYTES = 2  # The least that is exchanged of a gradient: bfloat16.
+
+
+class Estimate(NamedTuple):
+    """One stage of a config, compiled for a slice.
+
+    Attributes:
+      topology: name of the slice; chips: how many it has.
+      length, rows: of the global batch.
+      model_flops: of a step, all chips together.
+      compile_seconds: how long the compilation took.
+      failure: the compiler's message if the step does not fit, else empty.
+      memory: bytes on a chip by kind; the program needs their sum. Empty if it does not fit.
+      flops: the compiler's count for a chip: all operations, the body of a loop once.
+      bounds: lower bounds of the seconds of a step: the model's `products` at the peak; state and
+        batch, read from and written to `memory` once; gradients in bfloat16 through the `links`.
+      program: what was compiled, if it fits.
+    """
+
+    topology: str
+    chips: int
+    length: int
+    rows: int
+    model_flops: float
+    compile_seconds: float
+    failure: str = ""
+    memory: dict[str, int] = {}
+    flops: float = 0.0
+    bounds: dict[str, float] = {}
+    program: jax.stages.Compiled | None = None
+
+    @property
+    def fits(self) -> bool:
+        return not self.failure
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.memory.values())
+
+    @property
+    def mfu_bound(self) -> float:
+        """The model's FLOPs at the peak over the largest bound of the step's time."""
+        return self.bounds["products"] / max(self.bounds.values())
+
+    def as_json(self) -> Json:
+        numbers = self._asdict()
+        del numbers["program"]
+        return numbers | {"fits": self.fits, "mfu_bound": self.mfu_bound if self.fits else None}
+
+
+def estimate_stage(config: PretrainingConfig, stage: StageConfig, chips: Slice) -> Estimate:
+    """Compile the training step of `stage` for `chips`; one that does not fit is not an error.
+
+    The batch must divide among the chips, see `sharding.check_rows`.
+    """
+    model = _for_tpu(from_config(config.model, vocab_size=_vocab_size(config)), chips)
+    program = make_program(config, chips.mesh, model, steps=1)
+    state, batch = abstract_arguments(program, stage)
+    flops = train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
+    lowered = program.train_step(stage.accumulation).lower(state, batch)
+    start = time.perf_counter()
+    compiled, failure = None, ""
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        failure = str(error).strip().splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
+    estimate = Estimate(
+        chips.name,
+        chips.mesh.size,
+        stage.length,
+        stage.batch_size,
+        model_flops=flops,
+        compile_seconds=time.perf_counter() - start,
+        failure=failure,
+    )
+    if compiled is None:
+        return estimate
+    analysis, stats = compiled.cost_analysis(), compiled.memory_analysis()
+    assert analysis is not None and stats is not None  # The TPU compiler gives both.
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    sent = 2 * (chips.mesh.size - 1) / chips.mesh.size * _GRADIENT_BYTES * parameters
+    moved = stats.argument_size_in_bytes + stats.output_size_in_bytes
+    return estimate._replace(
+        memory=memory(stats, state, batch),
+        flops=analysis["flops"],
+        bounds={
+            "products": flops / chips.mesh.size / chips.tpu.peak,
+            "memory": moved / chips.tpu.hbm_bandwidth,
+            "links": sent / chips.link_bandwidth,
+        },
+        program=compiled,
+    )
+
+
+def memory(
+    stats: jax.stages.CompiledMemoryStats, state: TrainState, batch: PyTree
+) -> dict[str, int]:
+    """Return the bytes on each chip by kind; the program needs their sum.
+
+    Args:
+      stats: `compiled.memory_analysis()`.
+      state: shapes with shardings of the state that the program updates in place.
+      batch: those of its other arguments.
+    """
+    parameters, optimizer = shard_bytes(state.params), shard_bytes(state.opt_state)
+    rows = shard_bytes(batch)
+    arguments = (
+        stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    )
+    return {
+        "parameters": parameters,
+        "optimizer state": optimizer,
+        "batch": rows,
+        "temporaries": stats.temp_size_in_bytes,
+        "generated code": stats.generated_code_size_in_bytes,
+        "padding, metrics": arguments - parameters - optimizer - rows,
+    }
+
+
+def shard_bytes(tree: PyTree) -> int:
+    """Return the bytes of `tree`, shapes with shardings, on one device."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
+    """Return the model with the kernels of these chips, whatever machine compiles it."""
+    kind = chips.mesh.devices.flat[0].device_kind.lower()
+    return dataclasses.replace(model, platform=kind if kind in PLATFORMS else "tpu")
+
+
+def _vocab_size(config: PretrainingConfig) -> int:
+    """Return the size of the run's vocabulary, or of the one that it would train."""
+    file = tokenizer_file(config)
+    return load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
+
+
+def largest_batch(
+    config: PretrainingConfig, stage: StageConfig, chips: Slice, fits: bool
+) -> tuple[int, int]:
+    """Return rows a chip with which `stage` fits, and slightly more with which it does not.
+
+    Args:
+      fits: whether the stage fits as it is.
+    """
+
+    def attempt(rows: int) -> bool:
+        other = changed(stage, {"batch_size": rows * chips.mesh.size})
+        estimate = estimate_stage(config, other, chips)
+        used = f"{estimate.bytes / GIB:.2f} GiB" if estimate.fits else "does not fit"
+        say(
+            f"Length {stage.length}, {rows:,} rows a chip: {used} "
+            f"({estimate.compile_seconds:.0f} s)."
+        )
+        return estimate.fits
+
+    unit = math.lcm(8, stage.accumulation)
+    return largest(attempt, stage.batch_size // chips.mesh.size, fits, unit)
+
+
+def largest(attempt: Callable[[int], bool], start: int, fits: bool, unit: int) -> tuple[int, int]:
+    """Return two sizes: an attempt succeeds with the first, or it is 0, and fails with the second.
+
+    Doubles from `start`, whose success is known (`fits`), until an attempt fails, then bisects at
+    multiples of `unit`, down to a `unit` or a sixteenth of the size.
+    """
+    low, high = (start, 2 * start) if fits else (0, start)
+    while low and attempt(high):
+        low, high = high, 2 * high
+    while high - low > max(unit, low // 16):
+        middle = max((low + high) // 2 // unit, low // unit + 1) * unit
+        low, high = (middle, high) if attempt(middle) else (low, middle)
+    return low, high
