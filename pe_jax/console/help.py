@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from absl import flags
 
 from pe_jax.console.config_files import described_keys, shipped
-from pe_jax.console.terminal import WIDTH
+from pe_jax.console.markdown import WIDTH
 
 HELP = {"--help", "-help", "-h", "--helpshort"}  # What asks for it.
 

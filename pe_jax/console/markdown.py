@@ -7,9 +7,9 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from pe_jax.console.terminal import WIDTH
-
 _BORDER = r"(?<!\\)\|"  # Of cells; a cell's own is escaped.
+WIDTH = 100  # Of lines.
+
 _wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False).wrap
 
 

@@ -7,8 +7,9 @@ import time
 
 from tqdm import tqdm
 
+from pe_jax.console.markdown import WIDTH
+
 _quiet = False
-WIDTH = 100  # Of lines.
 
 # Of the scalars that a run writes, for the terminal.
 _SHORT = {

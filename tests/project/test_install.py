@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 # What a bare install has: the dependencies and what they depend on.
 BARE = {
-    *("jax", "jaxlib", "jaxtyping", "ml_dtypes", "numpy", "opt_einsum", "scipy", "tqdm"),
+    *("jax", "jaxlib", "jaxtyping", "ml_dtypes", "numpy", "opt_einsum", "scipy"),
     *("wadler_lindig", "pe_jax"),
 }
 
@@ -41,7 +41,7 @@ def test_what_an_import_brings():
         ["import jax", "from pe_jax import encodings", "from pe_jax import attention, properties"]
     )
     assert encodings == {"pe_jax", "jaxtyping"}
-    assert others == {"tqdm", "wadler_lindig"}
+    assert others == {"wadler_lindig"}
 
 
 USED = """
@@ -80,7 +80,7 @@ def test_a_bare_install_is_enough():
 def test_dependencies_are_those_above():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {line.partition(">")[0].replace("-", "_") for line in project["dependencies"]}
-    assert named == {"jax", "jaxtyping", "numpy", "scipy", "tqdm"} <= BARE
+    assert named == {"jax", "jaxtyping", "numpy", "scipy"} <= BARE
     assert project["scripts"] == {"pe-jax": "pe_jax.commands:main"}
     extras = project["optional-dependencies"]
     assert all((ROOT / name).is_file() for name in project["license-files"])
