@@ -1,4 +1,4 @@
-"""Where files are and how they are written: local folders and object stores such as gs://."""
+"""Paths of local files and of object stores such as gs://; reading, and writing in one go."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ _STORES = {"gs": "gcsfs", "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
 
 
 def is_remote(path: str | Path) -> bool:
-    """Whether a path leads to an object store."""
+    """Return True if a path leads to an object store."""
     return "://" in str(path)
 
 
 def file_name(name: str) -> str:
-    """A name as files and links can have it: other characters than letters, digits and `-_+.=` have
-    become underscores."""
+    """Return a name for files and links: other characters than letters, digits and `-_+.=` become
+    underscores."""
     return "".join(c if c.isalnum() or c in "-_+.=" else "_" for c in name)
 
 
 def to_path(text: str | Path) -> Path:
-    """A local path with `~` written out; for an object store such as `gs://` a path of etils, which
-    has the methods of pathlib's that this project uses (the extra `gcs` installs what it needs)."""
+    """Return a local path with `~` expanded, or a path of etils for an object store such as `gs://`.
+
+    The latter has the methods of pathlib's that this project uses; the extra `gcs` installs its
+    packages.
+    """
     if is_remote(text):
         return cast(Path, epath.Path(text))
     try:
@@ -40,15 +43,15 @@ def to_path(text: str | Path) -> Path:
 
 
 def reachable_path(text: str | Path) -> Path:
-    """`to_path`, of a path that this process has the packages to read.
+    """Return `to_path(text)` if this process has the packages to read it.
 
     Raises:
       ValueError: for an object store that is not known, or whose package is not installed.
     """
     store = str(text).partition("://")[0] if is_remote(text) else None
     if store is not None and store not in _STORES:
-        known = ", ".join(f"{name}://" for name in _STORES)
-        raise ValueError(f"{text} is in no object store that is known here: {known}.")
+        stores = ", ".join(f"{name}://" for name in _STORES)
+        raise ValueError(f"{text} is in no object store that is known here: {stores}.")
     if store is not None and not any(map(importlib.util.find_spec, (_STORES[store], "tensorflow"))):
         raise ValueError(
             f"{text} needs the package {_STORES[store]}, which is not installed: pip install "
@@ -63,22 +66,22 @@ def cache_folder() -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The digest of a local file, in hexadecimal."""
+    """Return the digest of a local file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def flush_to_disk(path: Path) -> None:
-    """What a local file or folder holds is on disk, also after a power cut, once this returns."""
-    opened = os.open(path, os.O_RDONLY)
+    """Write a local file or folder to disk, so that a power cut does not lose it."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def read_json(path: Path, way_out: str) -> Json:
-    """The object in a JSON file of a run.
+    """Return the object in a JSON file of a run.
 
     Args:
       way_out: what to do about a damaged file, a sentence.
@@ -87,16 +90,16 @@ def read_json(path: Path, way_out: str) -> Json:
       ValueError: for a file that holds none; the message names it.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # Of JSON, or bytes that are no text.
         raise ValueError(f"{path} is damaged ({error}). {way_out}") from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise ValueError(f"{path} is damaged (it holds no object). {way_out}")
-    return found
+    return values
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file in one go: a reader never sees half of it, and a run killed here, or a power
+    """Replace a file in one go: a reader never sees half of it, and a run killed here, or a power
     cut, leaves none.
 
     On several hosts only the first writes.

@@ -47,7 +47,7 @@ def report_pretraining(
     }
     text = _readable(numbers)
     config, tokenizer = experiment.config, experiment.text.tokenizer
-    position = sharding.whole(params["bert"].get("position", {}))
+    position = sharding.to_numpy(params["bert"].get("position", {}))
     section = None
     if sharding.host()[0] == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
@@ -65,7 +65,7 @@ def _scores(experiment: PretrainingExperiment, step: int, params: Params) -> Sca
     stage = experiment.stages[-1]
 
     def values(name: str) -> np.ndarray:
-        return np.concatenate([sharding.whole(batch[name]).ravel() for batch in stage.held_out])
+        return np.concatenate([sharding.to_numpy(batch[name]).ravel() for batch in stage.held_out])
 
     labels = values("masked_tokens")[values("masked_weights") > 0]
     next_sentence = values("next_sentence")

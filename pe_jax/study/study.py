@@ -42,7 +42,7 @@ def execute(config: StudyConfig, folder: Path) -> str:
     """
     runs = plan(config, folder)
     state.check(runs, state.finished_entries(runs, folder))
-    with workdir.occupied(folder) as check_lock, stopping.deferred() as stop_requests:
+    with workdir.occupy(folder) as check_lock, stopping.deferred() as stop_requests:
         done = state.finished_entries(runs, folder)
         tell("Study", f"{folder}: {len(runs):,} runs, {len(done):,} of them done")
 

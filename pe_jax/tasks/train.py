@@ -91,7 +91,7 @@ class SeedsProgram(Program):
 
     @functools.cached_property
     def shardings(self) -> TrainState:
-        return sharding.of_seeds(self.mesh)
+        return sharding.seeds_state_shardings(self.mesh)
 
     @property
     def batch_sharding(self) -> NamedSharding:
@@ -220,7 +220,7 @@ def train(
     text = tokenizer.to_str() if tokenizer else "{}"
     agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12]})
     with contextlib.ExitStack() as stack:
-        check_folder = stack.enter_context(workdir.occupied(folder))
+        check_folder = stack.enter_context(workdir.occupy(folder))
         workdir.check(folder, program.config)
         run = workdir.identity(program.config, text)
         restored = restore_newest(folder, fresh, run)

@@ -49,7 +49,7 @@ class Checkpoints:
 
     Args:
       workdir: the run's folder. Half-written checkpoints of a killed run are removed from it, so no
-        other run may write there, see `workdir.occupied`.
+        other run may write there, see `workdir.occupy`.
       keep: how many of the newest to keep.
       run: the run's identity, see `workdir.identity`.
     """
@@ -200,7 +200,7 @@ def newest_params(workdir: Path, shardings_of: ShardingsOf = on_one_device) -> t
 
 
 def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int]]:
-    """What `read` returns for the newest step that it can read, and the steps it could not."""
+    """Returns `read(step)` of the newest step that it can read, and the steps that it cannot."""
     damaged: dict[int, Exception] = {}
     for step in reversed(saved_steps(workdir)):
         content: T | None = None
@@ -258,26 +258,27 @@ def _orbax_settings() -> ocp.Context:
 
 @functools.cache  # Once a process.
 def _silence_orbax() -> None:
-    """Leaves out of the log what Orbax raises as well; --verbosity=1 shows all.
+    """Keeps exceptions that Orbax raises as well out of the log, unless --verbosity=1 shows all.
 
     Its threads log each exception with its traceback before they raise it in the caller's thread.
     When one of many reads fails, those that finish later find their event loop closed, and those
     that never finish fail once more when they are collected.
     """
     logger, report = logging.getLogger("absl"), sys.unraisablehook
+    if logger.isEnabledFor(logging.DEBUG):
+        return
 
     def is_of_orbax(file: str) -> bool:
         return Path(orbax.checkpoint.__file__).parent in Path(file).parents
 
     def is_news(record: logging.LogRecord) -> bool:
-        raised = record.exc_info is not None and is_of_orbax(record.pathname)
-        return not raised or logger.isEnabledFor(logging.DEBUG)
+        return record.exc_info is None or not is_of_orbax(record.pathname)
 
     def report_news(failed: UnraisableHookArgs) -> None:
         late = str(failed.exc_value) == "Event loop is closed"
         if inspect.iscoroutine(failed.object):
             late = is_of_orbax(failed.object.cr_code.co_filename)
-        if not late or logger.isEnabledFor(logging.DEBUG):
+        if not late:
             report(failed)
 
     logger.addFilter(is_news)

@@ -1,4 +1,4 @@
-"""What the trees that training passes around are called."""
+"""Type aliases of the trees that training passes around."""
 
 from __future__ import annotations
 

@@ -68,10 +68,10 @@ def by_seeds(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(SEEDS))
 
 
-def of_seeds(mesh: Mesh) -> TrainState:
+def seeds_state_shardings(mesh: Mesh) -> TrainState:
     """The shardings of the state of all seeds."""
-    each = by_seeds(mesh)
-    return TrainState(replicated(mesh), each, each, each)  # type: ignore[arg-type]
+    seeds = by_seeds(mesh)
+    return TrainState(replicated(mesh), seeds, seeds, seeds)  # type: ignore[arg-type]
 
 
 def by_seeds_and_rows(mesh: Mesh) -> NamedSharding:
@@ -133,19 +133,19 @@ _once = functools.lru_cache(maxsize=16)
 PARALLEL = ("jit", "fsdp", "pmap", "pmap_bfloat16")
 
 
-def state_shardings(mesh: Mesh, how: str, state: T) -> T:
+def state_shardings(mesh: Mesh, parallel: str, state: T) -> T:
     """The sharding of each leaf of a state, or of any part of one such as its parameters.
 
     Under `fsdp` a leaf is sharded along its longest axis that the number of devices divides.
 
     Args:
-      how: a name in `PARALLEL`.
+      parallel: a name in `PARALLEL`.
       state: arrays, or their shapes (`jax.eval_shape`).
     """
 
     def place(leaf: jax.Array | jax.ShapeDtypeStruct) -> NamedSharding:
         axes = [axis for axis, size in enumerate(leaf.shape) if size % mesh.size == 0]
-        if how != "fsdp" or leaf.size < _SMALLEST_SPLIT or not axes:
+        if parallel != "fsdp" or leaf.size < _SMALLEST_SPLIT or not axes:
             return replicated(mesh)
         longest = max(axes, key=lambda axis: leaf.shape[axis])
         spec = (AXIS if axis == longest else None for axis in range(leaf.ndim))
@@ -156,7 +156,7 @@ def state_shardings(mesh: Mesh, how: str, state: T) -> T:
 
 @_once
 def gather(
-    function: Callable[Concatenate[Params, P], T], mesh: Mesh, how: str
+    function: Callable[Concatenate[Params, P], T], mesh: Mesh, parallel: str
 ) -> Callable[Concatenate[Params, P], T]:
     """`function(params, ...)`, for parameters with the shardings of `state_shardings`.
 
@@ -166,34 +166,34 @@ def gather(
     that the compiler may fuse them to one reduce-scatter. With a single constraint to the slices
     XLA shards the matmuls instead, which takes more memory.)
     """
-    if how != "fsdp":
+    if parallel != "fsdp":
         return function
 
     @functools.wraps(function)
     def gathered(params: Params, /, *args: P.args, **kwargs: P.kwargs) -> T:
         # A constraint of a value in the forward pass constrains its gradient in the backward pass.
-        split = jax.lax.with_sharding_constraint(params, state_shardings(mesh, how, params))
+        split = jax.lax.with_sharding_constraint(params, state_shardings(mesh, parallel, params))
         whole = jax.lax.with_sharding_constraint(split, replicated(mesh))
         return function(whole, *args, **kwargs)
 
     return gathered
 
 
-def parallelize(step: TrainStep, mesh: Mesh, how: str, shardings: PyTree) -> Wrapped:
+def parallelize(step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree) -> Wrapped:
     """`step(state, batch, axis=None) -> (state, metrics)`, compiled for the mesh; state is donated.
 
     Args:
-      how: a name in `PARALLEL`.
+      parallel: a name in `PARALLEL`.
       shardings: of the state, from `state_shardings`.
 
     Raises:
-      ValueError: for a `how` that is not known.
+      ValueError: for a `parallel` that is not known.
     """
-    if how not in PARALLEL:
-        raise ValueError(f"how must be one of {', '.join(PARALLEL)}, got {how!r}.")
-    if how in ("jit", "fsdp"):
+    if parallel not in PARALLEL:
+        raise ValueError(f"parallel must be one of {', '.join(PARALLEL)}, got {parallel!r}.")
+    if parallel in ("jit", "fsdp"):
         return _compile_step(step, mesh, shardings, by_rows(mesh))
-    dtype = jnp.dtype(jnp.bfloat16) if how == "pmap_bfloat16" else None
+    dtype = jnp.dtype(jnp.bfloat16) if parallel == "pmap_bfloat16" else None
     return jax.jit(_by_device(step, mesh, dtype), donate_argnums=0)
 
 
@@ -222,7 +222,7 @@ def parallelize_seeds(train_step: TrainStep, mesh: Mesh, shardings: TrainState) 
     `seed_mesh`; state is donated.
 
     Args:
-      shardings: of the upper parts of the state: `replicated` or `by_seeds`, see `of_seeds`.
+      shardings: of the state, from `seeds_state_shardings`.
     """
     step = _step_by_seed(train_step, mesh, shardings, in_turn(mesh))
     return _compile_step(step, mesh, shardings, by_seeds_and_rows(mesh))
@@ -255,8 +255,8 @@ def _outputs_by_seed(
     outputs: Callable[[Params, Batch], T], mesh: Mesh, in_turn: bool
 ) -> Callable[[Params, Batch], T]:
     seeds = PartitionSpec(SEEDS)
-    each = each_seed(outputs, (0, None), in_turn=in_turn)
-    return _by_seed(each, mesh, (seeds, PartitionSpec()), seeds)
+    seed_outputs = each_seed(outputs, (0, None), in_turn=in_turn)
+    return _by_seed(seed_outputs, mesh, (seeds, PartitionSpec()), seeds)
 
 
 def _compile(
@@ -310,7 +310,7 @@ def _by_seed(
 
 
 def in_turn(mesh: Mesh) -> bool:
-    """Whether a device takes its seeds one after another: a CPU's caches hold what one of them
+    """True if a device takes its seeds one after another: a CPU's caches hold what one of them
     works on, but not all."""
     return mesh.devices.flat[0].platform == "cpu"
 
@@ -321,13 +321,13 @@ def host() -> tuple[int, int]:
 
 
 def all_hosts(fine: bool) -> bool:
-    """Whether `fine` holds on every host; a barrier, which every host has to call."""
+    """True if `fine` holds on every host; a barrier, which every host has to call."""
     if jax.process_count() == 1:
         return fine
     return bool(multihost_utils.process_allgather(np.bool_(fine)).all())
 
 
-def whole(tree: PyTree) -> PyTree:
+def to_numpy(tree: PyTree) -> PyTree:
     """Global arrays of any sharding as NumPy arrays, all of them on every host."""
     if jax.process_count() == 1:
         return jax.device_get(tree)

@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 class Task(NamedTuple):
-    """What to train, as pure functions.
+    """A task to train, as pure functions.
 
     Attributes:
-      init: `init(key) -> params`.
+      init: `init(rng) -> params`.
       counts: `counts(batch) -> {name: denominator}`, scalars.
-      sums: `sums(params, batch, key) -> {name: sum}`, scalars under the same names; `key` None
+      sums: `sums(params, batch, rng) -> {name: sum}`, scalars under the same names; `rng` None
         means no dropout.
       losses: the names whose means add up to the objective.
     """
@@ -42,20 +42,20 @@ class Task(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """Everything that a step changes, and the key its dropout is drawn from."""
+    """Everything that a step changes, and the PRNG key of its dropout."""
 
     step: jax.Array
     params: Params
     opt_state: optax.OptState
-    key: jax.Array
+    rng: jax.Array
 
 
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
 
 
-def init_state(task: Task, optimizer: optax.GradientTransformation, key: jax.Array) -> TrainState:
+def init_state(task: Task, optimizer: optax.GradientTransformation, rng: jax.Array) -> TrainState:
     """The state before the first step."""
-    for_params, for_dropout = jax.random.split(key)
+    for_params, for_dropout = jax.random.split(rng)
     params = task.init(for_params)
     return TrainState(jnp.int32(0), params, optimizer.init(params), for_dropout)
 
@@ -80,29 +80,29 @@ def make_train_step(
     ) -> tuple[TrainState, Metrics]:
         reduce = (lambda x: jax.lax.psum(x, axis)) if axis else (lambda x: x)
         counts = reduce(task.counts(batch))
-        key = jax.random.fold_in(state.key, state.step)
+        rng = jax.random.fold_in(state.rng, state.step)
         if axis:
-            key = jax.random.fold_in(key, jax.lax.axis_index(axis))
+            rng = jax.random.fold_in(rng, jax.lax.axis_index(axis))
 
-        def objective(params: Params, part: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
-            sums = task.sums(params, part, key)
+        def objective(params: Params, part: Batch, rng: jax.Array) -> tuple[jax.Array, Sums]:
+            sums = task.sums(params, part, rng)
             means = [_mean(sums[name], counts[name]) for name in task.losses]
             return sum(means, start=jnp.float32(0)), sums
 
         gradient = jax.grad(objective, has_aux=True)
         if accumulation == 1:
-            grads, sums = gradient(state.params, batch, key)
+            grads, sums = gradient(state.params, batch, rng)
         else:
             parts = jax.tree.map(lambda x: _micro_batches(x, accumulation), batch)
 
             def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
                 number, part = numbered
-                one = gradient(state.params, part, jax.random.fold_in(key, number))
-                return jax.tree.map(jnp.add, total, one), None
+                new = gradient(state.params, part, jax.random.fold_in(rng, number))
+                return jax.tree.map(jnp.add, total, new), None
 
             zero = jax.tree.map(
                 lambda x: jnp.zeros(x.shape, x.dtype),
-                jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts), key),
+                jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts), rng),
             )
             (grads, sums), _ = jax.lax.scan(add, zero, (jnp.arange(accumulation), parts))
         narrow = jax.tree.map(lambda x: x.astype(exchanged or x.dtype), grads)
@@ -113,14 +113,14 @@ def make_train_step(
         params = optax.apply_updates(state.params, updates)
         metrics = {name: (sums[name], counts[name]) for name in sums}
         metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.float32(1))
-        return TrainState(state.step + 1, params, opt_state, state.key), metrics
+        return TrainState(state.step + 1, params, opt_state, state.rng), metrics
 
     return train_step
 
 
 # A state of several seeds has a leading axis of seeds everywhere but in the number of steps.
 _EACH: Any = 0
-SEED_AXES = TrainState(step=None, params=_EACH, opt_state=_EACH, key=_EACH)  # type: ignore[arg-type]
+SEED_AXES = TrainState(step=None, params=_EACH, opt_state=_EACH, rng=_EACH)  # type: ignore[arg-type]
 
 
 def each_seed(function: Callable[..., T], in_axes: Any, *, in_turn: bool) -> Callable[..., T]:
@@ -140,15 +140,15 @@ def over_seeds(train_step: TrainStep, *, in_turn: bool) -> TrainStep:
       state by `SEED_AXES`.
     """
 
-    def one(state: TrainState, batch: Batch) -> tuple[tuple[PyTree, ...], Metrics]:
+    def seed_step(state: TrainState, batch: Batch) -> tuple[tuple[PyTree, ...], Metrics]:
         new, metrics = train_step(state, batch)
         return new[1:], metrics  # The number of steps has no axis of seeds.
 
-    each = each_seed(one, (SEED_AXES, 0), in_turn=in_turn)
+    step_of_seeds = each_seed(seed_step, (SEED_AXES, 0), in_turn=in_turn)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        own, metrics = each(state, batch)
-        return TrainState(state.step + 1, *own), metrics
+        seed_states, metrics = step_of_seeds(state, batch)
+        return TrainState(state.step + 1, *seed_states), metrics
 
     return step
 

@@ -67,7 +67,7 @@ def identity(config: Config, tokenizer: str) -> str:
 
 
 def _determining(values: Json) -> Json:
-    """Those values of a flat config that a run's numbers depend on, equivalent ones as one."""
+    """The values of a flat config that a run's numbers depend on, equivalent ones as one."""
     return {
         key: _EQUIVALENT[key][0] if value in _EQUIVALENT.get(key, ()) else value
         for key, value in values.items()
@@ -76,7 +76,7 @@ def _determining(values: Json) -> Json:
 
 
 @contextlib.contextmanager
-def occupied(workdir: Path) -> Iterator[Callable[[], None]]:
+def occupy(workdir: Path) -> Iterator[Callable[[], None]]:
     """Locks the folder against a second run within the context.
 
     The lock ends with the process, however that ends. It is on the folder as well as on a file in

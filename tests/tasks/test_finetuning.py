@@ -203,7 +203,7 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     assert changes.new == ["classifier/bias", "classifier/kernel"]
     assert "masked_lm/bias" in changes.dropped and "bert/token/embedding" in changes.kept
     # The seeds share nothing but the encoder: dropout keys differ too.
-    assert not np.array_equal(*jax.random.key_data(state.key))
+    assert not np.array_equal(*jax.random.key_data(state.rng))
 
 
 def test_another_encoding(pretrained, tmp_path):

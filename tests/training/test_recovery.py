@@ -129,7 +129,7 @@ def test_two_runs_in_one_folder(straight, tmp_path):
     config, done = straight
     folder = shutil.copytree(done, tmp_path / "run")
     with (
-        workdir.occupied(folder),
+        workdir.occupy(folder),
         pytest.raises(ValueError, match=rf"Another run is writing in .*process {os.getpid()} on"),
     ):
         pretraining.run(config, folder)
@@ -149,16 +149,16 @@ def remove_folder(folder):
 def test_a_removed_lock(tmp_path, remove):
     """The first run notices, and the second finds no way into its folder."""
     folder = tmp_path / "run"
-    with workdir.occupied(folder) as held:
-        held()
+    with workdir.occupy(folder) as check_folder:
+        check_folder()
         remove(folder)
         with pytest.raises(OSError, match=r"run.* was removed or replaced while this run was writ"):
-            held()
+            check_folder()
         if remove is remove_lock:
             with pytest.raises(ValueError, match="Another run is writing in"):
-                workdir.occupied(folder).__enter__()
-    with workdir.occupied(folder) as held:
-        held()
+                workdir.occupy(folder).__enter__()
+    with workdir.occupy(folder) as check_folder:
+        check_folder()
 
 
 def test_a_lock_removed_under_a_run(straight, tmp_path):
@@ -404,7 +404,7 @@ def test_a_run_folder_in_a_bucket(tmp_path):
     with testing.mock_epath(**functions, replace=two, rename=two):
         folder = to_path("gs://bucket/run")
         config = tiny_run.config(tmp_path)
-        with workdir.occupied(folder):
+        with workdir.occupy(folder):
             workdir.claim(folder, config)
         assert workdir.load_config(folder, PretrainingConfig).stage1.steps == 12
         with pytest.MonkeyPatch.context() as patch:

@@ -174,9 +174,9 @@ def test_fsdp_splits_what_is_large():
             up = tree["bert"]["layer_0"]["up"]
             assert {s.data.shape for s in up["kernel"].addressable_shards} == {(256, 128)}
             assert {s.data.shape for s in up["bias"].addressable_shards} == {(512,)}
-        whole = sum(leaf.nbytes for leaf in jax.tree.leaves(held._replace(key=())))
+        whole = sum(leaf.nbytes for leaf in jax.tree.leaves(held._replace(rng=())))
         for device in setup.mesh.devices.flat:
-            assert bytes_on(device, held._replace(key=())) < 0.26 * whole
+            assert bytes_on(device, held._replace(rng=())) < 0.26 * whole
 
 
 def test_axes_that_are_split():
@@ -217,7 +217,7 @@ def test_a_checkpoint_fits_any_layout(tmp_path, saved, restored):
     with contextlib.closing(Checkpoints(tmp_path, keep=1)) as checkpoints:
         checkpoints.save(state, {"data": 8})
     back, params = restore_newest(tmp_path, like).state, restore_params(tmp_path, 0)
-    data = lambda state: jax.device_get(state._replace(key=jax.random.key_data(state.key)))
+    data = lambda state: jax.device_get(state._replace(rng=jax.random.key_data(state.rng)))
     assert_close(data(back), data(state), rtol=0, atol=0)
     lies = lambda x, where: x.sharding.is_equivalent_to(where, x.ndim)
     assert jax.tree.all(jax.tree.map(lies, back, Setup(*restored, WIDE).shardings))
