@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -39,21 +38,11 @@ from pe_jax.shapes import Array, Float, Int
 from pe_jax.training.pytrees import Params
 
 _CHANGES = {"still": "not rotated", "dropped": "dropped"}
-_BAND = ("fastest", "slowest", "queries", "keys")
 
 
-class _Layer(NamedTuple):
-    """A layer that rotates.
-
-    Attributes:
-      number: of the layer.
-      frequencies: ω, radians per position.
-      norms: ‖q‖ and ‖k‖, the mean over tokens.
-    """
-
-    number: int
-    frequencies: Float[np.ndarray, "H F"]
-    norms: Float[np.ndarray, "2 H F"]
+# Of a layer that rotates: "frequencies" `[H, F]`, and "queries" and "keys", ‖q‖ and ‖k‖ of each
+# pair as means over tokens.
+_Layer = dict[str, Float[np.ndarray, "H F"]]
 
 
 @render.part_of_each(
@@ -75,16 +64,11 @@ def rotary_frequencies(subject: Subject, settings: Settings) -> Findings | None:
         return None
     name, count = subject.name, settings.config.bands
     layers = _layers(subject, settings)
-    bands = [_band(layers, band, count) for band in range(count)]
+    bands = [_band(layers.values(), band, count) for band in range(count)]
     effects = _effects(subject, settings)
     listed = [
-        {
-            "layer": layer.number,
-            "frequencies": layer.frequencies.tolist(),
-            "queries": layer.norms[0].tolist(),
-            "keys": layer.norms[1].tolist(),
-        }
-        for layer in layers
+        {"layer": number} | {key: values.tolist() for key, values in layer.items()}
+        for number, layer in layers.items()
     ]
     numbers = {
         "texts": texts(subject, settings).source,
@@ -100,11 +84,10 @@ def rotary_frequencies(subject: Subject, settings: Settings) -> Findings | None:
         return [Estimate(kind["change"][row], kind["error"][row]) for kind in kinds]
 
     rows: list[Row] = [
-        [name, str(number), *(band[key] for key in _BAND), *changes(number)]
-        for number, band in enumerate(bands)
+        [name, str(number), *band.values(), *changes(number)] for number, band in enumerate(bands)
     ]
     if effects:
-        rows.append([name, "all", *[None] * len(_BAND), *changes(count)])
+        rows.append([name, "all", *[None] * 4, *changes(count)])
         notes = {"Losses": [f"{name} {effects['loss']:.3f}"]}
         pictures = [_loss_figure(name, effects, count), _norm_figure(subject, layers)]
     else:
@@ -113,64 +96,61 @@ def rotary_frequencies(subject: Subject, settings: Settings) -> Findings | None:
     return Findings({name: numbers}, rows, pictures, notes)
 
 
-def _layers(subject: Subject, settings: Settings) -> list[_Layer]:
-    """Return norms of the layers that rotate.
+def _layers(subject: Subject, settings: Settings) -> dict[int, _Layer]:
+    """Return the layers that rotate, by number.
 
     Raises:
       ValueError: for more bands than frequencies.
     """
-    model = subject.bert
-    rotated = {i: one for i, one in enumerate(rotations(model, subject.params)) if one}
-    least = min(len(rotation.pairs) for rotation in rotated.values())
+    by_number = {i: one for i, one in enumerate(rotations(subject.bert, subject.params)) if one}
+    least = min(len(rotation.pairs) for rotation in by_number.values())
     if settings.config.bands > least:
         raise ValueError(
             f"{subject.name} has {least} frequencies: config.bands is at most that, got "
             f"{settings.config.bands}."
         )
-    pairs = tuple(
-        (number, tuple(map(tuple, rotation.pairs.tolist()))) for number, rotation in rotated.items()
-    )
+    pairs = [rotation.pairs for rotation in by_number.values()]
     tokens = texts(subject, settings).tokens
-    return [
-        _Layer(
-            number,
-            np.broadcast_to(np.asarray(rotation.frequencies), norms.shape[2:]),
-            np.asarray(norms, np.float64).mean(0),
-        )
-        for (number, rotation), norms in zip(
-            rotated.items(), by_text(_norms(model, pairs), tokens, subject.params), strict=True
-        )
-    ]
+    norms = by_text(_norms(subject.bert, tuple(by_number)), tokens, subject.params, pairs)
+    layers = {}
+    for (number, rotation), values in zip(by_number.items(), norms, strict=True):
+        queries, keys = np.asarray(values, np.float64).mean(0)
+        frequencies = np.broadcast_to(np.asarray(rotation.frequencies), queries.shape)
+        layers[number] = {"frequencies": frequencies, "queries": queries, "keys": keys}
+    return layers
 
 
 @functools.cache
-def _norms(
-    config: BertConfig, pairs: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
-) -> Callable[[Params, Int[Array, "B L"]], list[jax.Array]]:
-    """Return `norms(params, tokens) -> [B, 2, H, F]` of each layer, with its number and pairs."""
+def _norms(config: BertConfig, layers: tuple[int, ...]) -> Callable[..., list[jax.Array]]:
+    """Return `norms(params, pairs, tokens) -> [B, 2, H, F]` of each of the layers."""
 
-    def norms(params: Params, tokens: Int[Array, "B L"]) -> list[jax.Array]:
+    def norms(
+        params: Params, pairs: list[Int[Array, "F 2"]], tokens: Int[Array, "B L"]
+    ) -> list[jax.Array]:
         both = queries_keys_values(config, params, tokens)[:2]  # [2, N, B, L, H, d]
-        by_layer = (
-            properties.pair_norms(both[:, layer], np.array(dimensions))
-            for layer, dimensions in pairs
-        )
-        return [jnp.moveaxis(values.mean(2), 1, 0) for values in by_layer]
+        return [
+            jnp.moveaxis(properties.pair_norms(both[:, layer], dimensions).mean(2), 1, 0)
+            for layer, dimensions in zip(layers, pairs, strict=True)
+        ]
 
     return norms
 
 
-def _band(layers: Sequence[_Layer], band: int, count: int) -> dict[str, float]:
+def _band(layers: Iterable[_Layer], band: int, count: int) -> dict[str, float]:
     """Return the frequencies of a band, and the mean norms of its pairs over layers and heads."""
-    inside = [
-        np.asarray(properties.frequency_bands(layer.frequencies, count=count)) == band
-        for layer in layers
-    ]
-    both = list(zip(layers, inside, strict=True))
-    speeds = np.concatenate([np.abs(layer.frequencies[chosen]) for layer, chosen in both])
-    norms = np.concatenate([layer.norms[:, chosen] for layer, chosen in both], axis=1).mean(1)
-    values = (speeds.max(), speeds.min(), *norms)
-    return dict(zip(_BAND, map(float, values), strict=True))
+    inside: dict[str, list[np.ndarray]] = {"frequencies": [], "queries": [], "keys": []}
+    for layer in layers:
+        bands = np.asarray(properties.frequency_bands(layer["frequencies"], count=count))
+        for key, values in layer.items():
+            inside[key].append(values[bands == band])
+    joined = {key: np.concatenate(values) for key, values in inside.items()}
+    speeds = np.abs(joined["frequencies"])
+    return {
+        "fastest": float(speeds.max()),
+        "slowest": float(speeds.min()),
+        "queries": float(joined["queries"].mean()),
+        "keys": float(joined["keys"].mean()),
+    }
 
 
 def _effects(subject: Subject, settings: Settings) -> Json:
@@ -219,16 +199,17 @@ def _changed_loss(config: BertConfig, count: int) -> ChangedLoss:
     return loss
 
 
-def _norm_figure(subject: Subject, layers: Sequence[_Layer]) -> Figure:
+def _norm_figure(subject: Subject, layers: dict[int, _Layer]) -> Figure:
     """Return a map of norms over their head's mean, from the fastest pair to the slowest; blank
     where a layer has none."""
-    heads, count = subject.bert.num_heads, max(layer.norms.shape[-1] for layer in layers)
+    heads, count = subject.bert.num_heads, max(x["keys"].shape[-1] for x in layers.values())
     shown = np.full((2, subject.bert.num_layers, heads, count), np.nan)
-    for layer in layers:
-        order = np.argsort(-np.abs(layer.frequencies), axis=-1, kind="stable")
-        norms = np.take_along_axis(layer.norms, order[None], axis=-1)
+    for number, layer in layers.items():
+        order = np.argsort(-np.abs(layer["frequencies"]), axis=-1, kind="stable")
+        norms = np.stack([layer["queries"], layer["keys"]])
+        norms = np.take_along_axis(norms, order[None], axis=-1)
         norms = norms / np.maximum(norms.mean(-1, keepdims=True), 1e-30)
-        shown[:, layer.number, :, : norms.shape[-1]] = norms
+        shown[:, number, :, : norms.shape[-1]] = norms
     return Figure(
         f"rotary_frequencies_{subject.name}",
         figures.head_profiles,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +21,6 @@ from pe_jax.reports.tables import Cell
 
 _MATRICES = ("vectors", "words", "kernel")
 _SHOWN = ("translation_invariance", "monotonicity_local", "monotonicity_all", "symmetry")
-
-
-class _Measured(NamedTuple):
-    """Parameters, turning point of ψ and violations by matrix, of one encoding."""
-
-    parameters: int
-    turning_point: int | None
-    violations: dict[str, Numbers]
 
 
 def _about_table(findings: Findings, config: PropertiesConfig) -> str:
@@ -71,22 +62,29 @@ def table1(subjects: Sequence[Subject], settings: Settings) -> Findings:
     findings = Findings()
     for encoding in [subject.encoding for subject in subjects if subject.untrained]:
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
-        measured, card = _measure(fresh, settings), _card(encoding)
+        card, before, turn = (
+            _card(encoding),
+            _violations(fresh, settings),
+            _turn(fresh[0], settings),
+        )
         trained: Json = {}
-        numbers = {
+        findings.numbers[encoding.name] = {
             "formula": card.formula,
-            "parameters": measured.parameters,
-            "turning_point": measured.turning_point,
-            "untrained": measured.violations,
+            "parameters": _parameter_count(fresh[0]),
+            "turning_point": turn,
+            "untrained": before,
             "trained": trained,
         }
-        findings.numbers[encoding.name] = numbers
-        findings.rows.append(_row(encoding.name, card, measured))
+        text = [encoding.name, card.formula, card.parameters]
+        cells = _cells(before)
+        findings.rows.append([*text, _parameter_count(fresh[0]), turn, *cells, card.paper])
         for run in subjects:
             if run.step and run.encoding.name == encoding.name:
-                after = _measure([run], settings)
-                trained[run.name] = {"turning_point": after.turning_point, **after.violations}
-                findings.rows.append(_row(f"↳ {run.name}, step {run.step:,}", None, after))
+                after, turn = _violations([run], settings), _turn(run, settings)
+                trained[run.name] = {"turning_point": turn, **after}
+                # The row of the encoding shows the rest.
+                text = [f"↳ {run.name}, step {run.step:,}", "", ""]
+                findings.rows.append([*text, _parameter_count(run), turn, *_cells(after), ""])
     return findings
 
 
@@ -99,22 +97,28 @@ def _card(encoding: PositionEncoding) -> Card:
     return Card(formula, parameters=" + ".join(card.parameters for card in cards) or "0")
 
 
-def _measure(subjects: Sequence[Subject], settings: Settings) -> _Measured:
-    """Return the mean over subjects of one encoding, with the turning point of the first."""
-    first, length = subjects[0], settings.config.length
-    by_subject = [_violations(subject, settings) for subject in subjects]
-    means = {
+def _parameter_count(subject: Subject) -> int:
+    return parameter_count(subject.encoding, subject.model.num_layers if subject.model else 1)
+
+
+def _turn(subject: Subject, settings: Settings) -> int | None:
+    """Return the turning point of ψ; None for an encoding without frequencies."""
+    component = _single(subject)
+    if component is None or component.frequencies is None:
+        return None
+    psi = properties.psi(component.frequencies, np.arange(settings.config.length))
+    return int(properties.turning_point(psi))
+
+
+def _violations(subjects: Sequence[Subject], settings: Settings) -> dict[str, Numbers]:
+    """Return the violations by matrix, the mean over subjects of one encoding."""
+    by_subject = [_violations_of_subject(subject, settings) for subject in subjects]
+    return {
         matrix: average([numbers[matrix] for numbers in by_subject]) for matrix in by_subject[0]
     }
-    component, turn = _single(first), None
-    if component is not None and component.frequencies is not None:
-        psi = properties.psi(component.frequencies, np.arange(length))
-        turn = int(properties.turning_point(psi))
-    layers = first.model.num_layers if first.model else 1
-    return _Measured(parameter_count(first.encoding, layers), turn, means)
 
 
-def _violations(subject: Subject, settings: Settings) -> dict[str, Numbers]:
+def _violations_of_subject(subject: Subject, settings: Settings) -> dict[str, Numbers]:
     """Return the violations by P·Pᵀ, if there are vectors, by identical words and by the offset
     kernel."""
     window = settings.config.table_window
@@ -144,19 +148,6 @@ def _single(subject: Subject) -> Component | None:
     return components[0] if len(components) == len(parts) == 1 else None
 
 
-def _row(name: str, card: Card | None, measured: _Measured) -> list[Cell]:
-    """Return a row of the table; that of a run leaves out what its encoding's row shows."""
-    cells: list[Cell] = []
-    for matrix in _MATRICES:
-        numbers = measured.violations.get(matrix, {})
-        # 0 without decimals is exact.
-        cells += ["0" if numbers.get(name) == 0 else numbers.get(name) for name in _SHOWN]
-    return [
-        name,
-        card.formula if card else "",
-        card.parameters if card else "",
-        measured.parameters,
-        measured.turning_point,
-        *cells,
-        card.paper if card else "",
-    ]
+def _cells(by_matrix: dict[str, Numbers]) -> list[Cell]:
+    shown = [by_matrix.get(matrix, {}).get(name) for matrix in _MATRICES for name in _SHOWN]
+    return ["0" if value == 0 else value for value in shown]  # 0 without decimals is exact.
