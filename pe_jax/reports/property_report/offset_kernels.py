@@ -15,13 +15,13 @@ from pe_jax.files import Json
 from pe_jax.models import attended, kernel_map
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
+from pe_jax.reports.property_report.matrices import logit_panels, matrix_figure
 from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.violations import (
     Numbers,
     average,
     cells,
-    standardized,
     violations_of_each,
 )
 from pe_jax.reports.tables import Row
@@ -169,33 +169,21 @@ def _figures(
     kernels: dict[str, np.ndarray], suffix: str, subject: str, config: PropertiesConfig
 ) -> list[Figure]:
     """Return figures of the matrices, and of their means by offset, of titled Φ `[H, L, L]`."""
-    matrices: dict[str, np.ndarray] = {}
-    for title, phi in kernels.items():
-        if config.heads == "each":
-            matrices |= {f"{title}, head {h}": matrix for h, matrix in enumerate(phi)}
-        else:
-            matrices[title] = phi.mean(0)
     panels = [
-        figures.Panel(
-            f"{title}\nσ = {render.two_digits(np.nanstd(matrix))}", standardized(matrix),
-            0, len(matrix) - 1, "query position", "key position",
-        )
-        for title, matrix in matrices.items()
-    ]  # fmt: skip
-    curves = [_curve(title, phi) for title, phi in kernels.items()]
+        panel for title, phi in kernels.items() for panel in logit_panels(title, phi, config.heads)
+    ]
     return [
-        Figure(
+        matrix_figure(
             f"offset_kernel{suffix}",
-            figures.matrix_grid,
             panels,
-            title=f"Offset kernel{subject}: mean logits of random words",
-            label="logit − mean, in standard deviations σ",
-            limits=(-3.0, 3.0),
+            f"Offset kernel{subject}: mean logits of random words",
+            "logit − mean, in standard deviations σ",
+            limit=3.0,
         ),
         Figure(
             f"offset_kernel_curves{suffix}",
             figures.offset_curves,
-            curves,
+            [_curve(title, phi) for title, phi in kernels.items()],
             title=f"Offset kernel{subject} by offset\n"
             "grey: single heads; blue: their mean, shaded ± its spread over positions",
             label="mean logit · √d, less its mean",

@@ -235,8 +235,3 @@ def for_json(values: ArrayLike) -> Any:
     if values.ndim:
         return [for_json(value) for value in values]
     return float(values) if np.isfinite(values) else None
-
-
-def two_digits(value: float | np.floating) -> str:
-    """Format a number for a title: 140, where `.2g` has 1.4e+02."""
-    return f"{float(f'{value:.2g}'):g}"

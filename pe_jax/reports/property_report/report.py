@@ -11,7 +11,6 @@ from pe_jax.console.terminal import say
 from pe_jax.files import write_text
 from pe_jax.reports.property_report import position_losses, scores, states, vectors, words
 from pe_jax.reports.property_report.attention_flow import attention_flow
-from pe_jax.reports.property_report.frequencies import frequencies
 from pe_jax.reports.property_report.massive_values import massive_values
 from pe_jax.reports.property_report.offset_kernels import offset_kernel
 from pe_jax.reports.property_report.render import Part, Settings, make_section
@@ -24,7 +23,7 @@ PARTS: dict[str, Part] = {
     "vectors": vectors.position_vectors,
     "words": words.identical_words,
     "offset_kernel": offset_kernel,
-    "frequencies": frequencies,
+    "frequencies": vectors.frequencies,
     "evolution": vectors.evolution,
     "scores": scores.scores,
     "heads": words.positions_by_head,

@@ -10,10 +10,10 @@ from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.files import Json
 from pe_jax.properties import Probe, Tokens
 from pe_jax.reports.property_report import render
+from pe_jax.reports.property_report.matrices import matrix_figure, product_panel
 from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import HiddenStates, states_of_texts
-from pe_jax.reports.property_report.violations import to_unit
 from pe_jax.reports.tables import Cell, Row
 
 _SHARES = ("position", "context", "residual", "floor")
@@ -67,8 +67,7 @@ def positional_basis(subject: Subject, settings: Settings) -> Findings:
         findings.rows.append([name, str(i), *shares, *shape])
         if is_clear:
             title = f"after {i} layer{'s' if i > 1 else ''}" if i else "input"
-            ends = int(hidden.positions[0]), int(hidden.positions[-1])
-            grams.append(figures.Panel(title, to_unit(np.asarray(basis.gram)), *ends))
+            grams.append(product_panel(title, basis.gram, hidden.positions))
     count = hidden.states.shape[1]
     findings.numbers[name] = {"texts": hidden.source, "count": count, "layers": listed}
     bars = {
@@ -82,13 +81,12 @@ def positional_basis(subject: Subject, settings: Settings) -> Findings:
         title="Shares of the variance of hidden states",
         label="share of the variance; the rest: tokens",
     )
-    products = Figure(
+    products = matrix_figure(
         f"positional_basis_gram_{name}",
-        figures.matrix_grid,
         grams,
-        title=f"Dot products of the positional basis: {name}",
-        label="dot product / mean self-product",
-        limits=(-1.0, 1.0),
+        f"Dot products of the positional basis: {name}",
+        "dot product / mean self-product",
+        limit=1.0,
     )
     findings.figures = [bars_figure, products] if grams else [bars_figure]
     return findings

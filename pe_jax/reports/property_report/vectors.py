@@ -1,5 +1,6 @@
-"""Parts on position vectors: P·Pᵀ (paper, 5.1, figure 2), also over training (A.4, figure 5), and
-the position predicted from its vector (the regression probe of the blog post)."""
+"""Parts on position vectors: P·Pᵀ (paper, 5.1, figure 2), also over training (A.4, figure 5); the
+position predicted from its vector (the regression probe of the blog post); and sinusoids, with
+their sum ψ and how far it decreases (figures 4 and 6)."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.reports.property_report import render
+from pe_jax.reports.property_report.matrices import matrix_figure, product_panel
 from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
-from pe_jax.reports.property_report.subjects import Component, Subject
-from pe_jax.reports.property_report.violations import Numbers, cells, to_unit, violations
+from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.violations import Numbers, cells, violations
 from pe_jax.training.checkpointing import params_by_step
 from pe_jax.training.workdir import read_metrics
 
@@ -48,7 +50,7 @@ def position_vectors(subject: Subject, settings: Settings) -> Findings:
             row = [label, time, component.kind, *cells(numbers[time], settings.windows)]
             findings.rows.append(row)
             if time == now:
-                panel = _panel(label, component, phi, x)
+                panel = product_panel(label, phi, x, component.axis)
                 title = "Dot products of position vectors, P·Pᵀ"
                 findings.figures.append(_figure("figure2_vectors", [panel], title))
     return findings
@@ -76,14 +78,8 @@ def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
     return means
 
 
-def _panel(title: str, component: Component, phi: np.ndarray, x: np.ndarray) -> figures.Panel:
-    axis = component.axis
-    return figures.Panel(title, to_unit(phi), int(x[0]), int(x[-1]), axis, axis)
-
-
 def _figure(name: str, panels: list[figures.Panel], title: str) -> Figure:
-    label = "dot product / mean self-product"
-    return Figure(name, figures.matrix_grid, panels, title=title, label=label, limits=(-1.0, 1.0))
+    return matrix_figure(name, panels, title, "dot product / mean self-product", limit=1.0)
 
 
 @render.part_of_each(
@@ -120,7 +116,7 @@ def evolution(subject: Subject, settings: Settings) -> Findings | None:
             numbers[step] = violations(phi, settings.windows)
             findings.rows.append([label, f"{step:,}", *cells(numbers[step], settings.windows)])
             end = f"\nthe last of length {last_steps[step]}" if step in last_steps else ""
-            panels.append(_panel(f"step {step:,}{end}", component, phi, x))
+            panels.append(product_panel(f"step {step:,}{end}", phi, x, component.axis))
         name, title = f"figure5_evolution_{label}", f"P·Pᵀ while training: {label}"
         findings.figures.append(_figure(name, [panels[i] for i in shown], title))
     return findings
@@ -174,4 +170,50 @@ def regression(subject: Subject, settings: Settings) -> Findings:
         options = {"positions": x, "train": x % 2 == 0, "title": title, "quantity": axis}
         figure = Figure(f"regression_{label}", figures.prediction_plot, panels, **options)
         findings.figures.append(figure)
+    return findings
+
+
+@render.part_of_each(
+    "Frequencies",
+    "a sinusoidal encoding",
+    Table(
+        "Frequencies in radians per position. Cosines below π/{config.length} decrease over all "
+        "{config.length} positions, those above π alternate from one position to the next. ψ(m) = "
+        "Σ cos(ω_i m) decreases up to the turning point.",
+        ["sinusoids", ("F", "d"), ("least", ".2g"), ("median", ".2g"), ("greatest", ".3g"),
+         ("below π/{config.length}", ".0%"), ("above π", ".0%"), ("turn", "d")],
+    ),
+)  # fmt: skip
+def frequencies(subject: Subject, settings: Settings) -> Findings:
+    """Measure ψ(m), its turning point, and the range of frequencies of sinusoidal components."""
+    length = settings.config.length
+    offsets = np.arange(length)
+    findings = Findings()
+    for component in subject.components():
+        if component.frequencies is None:
+            continue
+        label = component.label
+        w = np.abs(np.asarray(component.frequencies))  # cos is even.
+        psi = np.asarray(properties.psi(w, offsets)) / len(w)
+        turn = int(properties.turning_point(psi))
+        findings.numbers[label] = {
+            "frequencies": w.tolist(),
+            "turning_point": turn,
+            "psi": psi.tolist(),
+        }
+        slow, fast = (w < np.pi / length).mean(), (w > np.pi).mean()
+        findings.rows.append([label, len(w), w.min(), np.median(w), w.max(), slow, fast, turn])
+        # Five frequencies from the slowest to the fastest.
+        chosen = np.sort(w)[np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))]
+        cosines = np.asarray(properties.cosines(chosen, offsets))
+        waves = [(f"ω = {x:.2g}", values) for x, values in zip(chosen, cosines, strict=True)]
+        total = figures.PsiCurve(label, psi, turn)
+        title = f"Cosines of frequencies and their sum: {label}"
+        both = "ψ(m): dot product of two sinusoids m positions apart"
+        findings.figures += [
+            Figure(
+                f"figure4_waves_{label}", figures.cosine_curves, waves, title=title, total=total
+            ),
+            Figure("figure6_psi", figures.psi_curves, [total], title=both),
+        ]
     return findings

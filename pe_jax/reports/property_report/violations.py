@@ -76,17 +76,3 @@ def average(several: Sequence[Numbers]) -> Numbers:
     with a window may lack some."""
     shared = [name for name in several[0] if all(name in numbers for numbers in several)]
     return {name: float(np.mean([numbers[name] for numbers in several])) for name in shared}
-
-
-def to_unit(phi: Array) -> np.ndarray:
-    """Divide Φ by its mean self-proximity, so that tables of any size share a colour scale."""
-    size = float(np.mean(np.diagonal(phi)))
-    return np.asarray(phi) / size if size > 0 else np.asarray(phi)
-
-
-def standardized(phi: Array) -> np.ndarray:
-    """Return Φ less its mean, over its standard deviation; zeros for a constant Φ."""
-    phi = np.asarray(phi, np.float64)
-    spread = np.nanstd(phi)
-    constant = spread <= 1e-6 * max(np.nanmax(abs(phi)), 1e-30)
-    return 0 * phi if constant else (phi - np.nanmean(phi)) / spread

@@ -9,17 +9,17 @@ from typing import Literal, TypeAlias, get_args
 import jax
 import numpy as np
 
-from pe_jax import figures, properties
+from pe_jax import properties
 from pe_jax.configs.reports import PropertiesConfig
 from pe_jax.models import attention_map, projections, query_key_matrices
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
+from pe_jax.reports.property_report.matrices import logit_panel, logit_panels, matrix_figure
+from pe_jax.reports.property_report.render import Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.violations import (
     Numbers,
     average,
     cells,
-    standardized,
     violations,
 )
 
@@ -27,7 +27,6 @@ Quantity: TypeAlias = Literal["logits", "weights"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 HEADS = ("average", "each")  # Whose figures are drawn.
 
-_AXES = ("query position", "key position")
 _WEIGHT_METRICS = {
     "forward_share": "forward share",
     "chen_locality": "Chen locality",
@@ -94,16 +93,12 @@ def identical_words(subject: Subject, settings: Settings) -> Findings:
         *cells(average_metrics, config.windows),
         *map(average_metrics.get, _WEIGHT_METRICS),
     ]
-    matrices = {name: mean}
-    if config.heads == "each":
-        matrices = {f"{name}, head {h}": phi for h, phi in enumerate(shown)}
-    figure = Figure(
+    figure = matrix_figure(
         "figure3_words",
-        figures.matrix_grid,
-        [_panel(title, phi) for title, phi in matrices.items()],
-        title=f"Attention {config.attention} among identical words, layer {config.layer}",
-        label=f"{config.attention} − mean, in standard deviations σ",
-        limits=(-3.0, 3.0),
+        logit_panels(name, shown, config.heads),
+        f"Attention {config.attention} among identical words, layer {config.layer}",
+        f"{config.attention} − mean, in standard deviations σ",
+        limit=3.0,
     )
     return Findings({name: numbers}, [row], [figure])
 
@@ -112,12 +107,6 @@ def _metrics(phi: np.ndarray, weights: np.ndarray, settings: Settings) -> Number
     """Return the violations of Ā, with direction and distance of the softmaxed attention."""
     of_weights = {name: float(getattr(properties, name)(weights)) for name in _WEIGHT_METRICS}
     return violations(phi, settings.windows) | of_weights
-
-
-def _panel(title: str, phi: np.ndarray) -> figures.Panel:
-    shown = standardized(phi)
-    spread = f"σ = {render.two_digits(phi.std())}" if shown.any() else "constant"
-    return figures.Panel(f"{title}\n{spread}", shown, 0, len(phi) - 1, *_AXES)
 
 
 @render.part_of_all(
@@ -166,16 +155,12 @@ def _products_of_subject(
         kernels = projections(subject.params, layer)
         products = np.asarray(properties.position_products(component.vectors(x), *kernels))
         by_label[label] = [violations(phi, settings.windows) for phi in products]
-        figure = Figure(
+        figure = matrix_figure(
             f"figure7_heads_{label}",
-            figures.matrix_grid,
-            [
-                figures.Panel(f"head {h}", standardized(phi), int(x[0]), int(x[-1]), *_AXES)
-                for h, phi in enumerate(products)
-            ],
-            title=f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {layer}: {label}",
-            label="product − mean, in standard deviations",
-            limits=(-3.0, 3.0),
+            [logit_panel(f"head {h}", phi) for h, phi in enumerate(products)],
+            f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {layer}: {label}",
+            "product − mean, in standard deviations σ",
+            limit=3.0,
         )
         findings.figures.append(figure)
     return by_label
