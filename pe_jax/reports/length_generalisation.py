@@ -7,8 +7,8 @@ import dataclasses
 import io
 import json
 import shutil
-import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -29,6 +29,7 @@ from pe_jax.length_generalisation import (
     vocabulary_size,
 )
 from pe_jax.models import BertConfig, with_position
+from pe_jax.reports.tables import mean_and_spread
 from pe_jax.schema import as_dict, changed
 
 _LEVELS = {
@@ -43,15 +44,15 @@ Cells = dict[str, dict[str, Cell]]
 
 
 def length_generalisation(names: list[str], config: LengthGeneralisationConfig, out: Path) -> str:
-    """Trains and tests the encodings on the tasks of `config`; returns the report's text.
+    """Train and test the encodings on the tasks of `config`; return the report's text.
 
-    Each cell, an encoding on a task, is written to `cells/` of `out` when it is done, and found
-    there by a second call. Then come `report.md`, `scores.csv` and the figures, of the encodings
-    and tasks asked for.
+    Each cell, an encoding on a task, is written to `cells/` of `out` when it is done; a second call
+    reads it there. Then come `report.md`, `scores.csv` and the figures of these encodings and
+    tasks.
 
     Args:
       names: of encodings. A decoder's have `causal` joined to them where it is not there already.
-      config: of `configs/length_generalisation.py`, checked (`reports.report_schemas`).
+      config: of `configs/length_generalisation.py`.
 
     Raises:
       ValueError: for an encoding that is not known or not for these tasks; if `out` has cells of
@@ -72,13 +73,14 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
         for task in chosen:
             path = _path(out, name, task)
             if not path.exists():
-                own = changed(config, {"tasks": task})
-                cell = run(TASKS[task], models[name][task], own, path.with_suffix(""))
+                workdir = path.with_suffix("")
+                single = changed(config, {"tasks": task})
+                cell = run(TASKS[task], models[name][task], single, workdir)
                 write_text(path, json.dumps(dataclasses.asdict(cell), indent=2) + "\n")
-                shutil.rmtree(path.with_suffix(""))
+                shutil.rmtree(workdir)
                 done += 1
                 minutes = (time.monotonic() - begin) / done * (left - done) / 60
-                beyond = statistics.fmean(_beyond(cell, TASKS[task], config.length))
+                beyond = np.mean(_split_scores(cell, TASKS[task], config.length)[1])
                 say(
                     f"{done} of {left}  {name} on {task}: {beyond:.0%} beyond length "
                     f"{config.length}, {cell.seconds:.0f} s; about {minutes:.0f} min left"
@@ -86,19 +88,20 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
             cells[name][task] = _read(path)
         jax.clear_caches()  # No other encoding runs this one's programs.
     write_text(out / "scores.csv", _csv(cells, config.seeds))
-    page = "\n".join([*_page(cells, config), *_figures(cells, config, out), ""])
+    figure_lines = [f"![{path.stem}]({path.name})\n" for path in _draw(cells, config, out)]
+    page = "\n".join([*_page(cells, config), *figure_lines, ""])
     write_text(out / "report.md", page)
     return page
 
 
 def tasks(config: LengthGeneralisationConfig) -> list[str]:
-    """The tasks that `config` chooses, in the order of the suite."""
+    """Return the tasks that `config` chooses, in the order of the suite."""
     wanted = [name.strip() for name in config.tasks.split(",") if name.strip()]
     return [name for name in TASKS if not wanted or name in wanted]
 
 
 def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig) -> BertConfig:
-    """The model of a cell: the same for all tasks of a kind, so that they share programs.
+    """Return the model of a cell: the same for all tasks of a kind, so that they share programs.
 
     Raises:
       ValueError: for an encoding that is not known, or not for this kind of task.
@@ -121,7 +124,7 @@ def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig)
 
 
 def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
-    """Cells of one folder have the same settings; which encodings and tasks they are may grow."""
+    """Check that the cells of one folder have the same settings, except encodings and tasks."""
     settings = {
         key: value
         for key, value in json.loads(json.dumps(as_dict(config))).items()
@@ -145,47 +148,41 @@ def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
 
 
 def _path(out: Path, name: str, task: str) -> Path:
-    """The file of a cell."""
+    """Return the file of a cell."""
     return out / "cells" / task / f"{file_name(name)}.json"
 
 
 def _read(path: Path) -> Cell:
-    """A cell that was written.
+    """Read a cell.
 
     Raises:
       ValueError: for a file that does not hold one.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        scores = {int(length): Score(**one) for length, one in found.pop("scores").items()}
-        return Cell(scores=scores, **found)
+        values = json.loads(path.read_text(encoding="utf-8"))
+        scores = {int(length): Score(**score) for length, score in values.pop("scores").items()}
+        return Cell(scores=scores, **values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): delete it, and it is trained once more."
         ) from error
 
 
-def _metric(task: AlgorithmicTask) -> str:
-    """What the papers report: symbols that are right, or whole answers where these are written."""
-    return "exact" if task.causal else "accuracy"
+def _scores(cell: Cell, task: AlgorithmicTask) -> dict[int, Sequence[float]]:
+    """Return the scores of each seed by length, as the papers report them: of symbols, or of whole
+    answers where they are written token by token."""
+    return {n: score.exact if task.causal else score.accuracy for n, score in cell.scores.items()}
 
 
-def _beyond(cell: Cell, task: AlgorithmicTask, length: int) -> list[float]:
-    """Each seed's mean score over the tested lengths beyond those that it was trained on."""
-    return _means(cell, task, [n for n in cell.scores if n > length])
+def _split_scores(cell: Cell, task: AlgorithmicTask, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return each seed's mean score over the lengths trained on, and over longer ones."""
+    scores = _scores(cell, task)
+    within = [values for n, values in scores.items() if n <= length]
+    beyond = [values for n, values in scores.items() if n > length]
+    return np.mean(within, axis=0), np.mean(beyond, axis=0)
 
 
-def _within(cell: Cell, task: AlgorithmicTask, length: int) -> list[float]:
-    """The same, of the lengths trained on."""
-    return _means(cell, task, [n for n in cell.scores if n <= length])
-
-
-def _means(cell: Cell, task: AlgorithmicTask, lengths: list[int]) -> list[float]:
-    each = [getattr(cell.scores[length], _metric(task)) for length in lengths]
-    return np.mean(each, axis=0).tolist()
-
-
-def _csv(cells: Cells, seeds: tuple[int, ...]) -> str:
+def _csv(cells: Cells, seeds: Sequence[int]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["encoding", "task", "length", "seed", "accuracy", "exact"])
@@ -198,8 +195,6 @@ def _csv(cells: Cells, seeds: tuple[int, ...]) -> str:
 
 
 def _page(cells: Cells, config: LengthGeneralisationConfig) -> list[str]:
-    chosen = tasks(config)
-    last = max(config.test_lengths)
     lines = [
         "# Length generalisation",
         "",
@@ -207,50 +202,55 @@ def _page(cells: Cells, config: LengthGeneralisationConfig) -> list[str]:
         f"layers of {config.model.hidden_size}, trained for",
         f"{config.steps:,} steps of {config.batch_size} inputs of 1 to {config.length} symbols. "
         "Scores in points: the mean over inputs of",
-        f"up to {config.length} symbols → over longer ones, up to {last}, ± its standard deviation "
-        "over the models.",
+        f"up to {config.length} symbols → over longer ones, up to {max(config.test_lengths)}, "
+        "± its standard deviation over the models.",
         "A score counts symbols that are right; whole answers, where they are written token by "
         "token.",
         "",
     ]
     for level, title in _LEVELS.items():
-        of_level = [task for task in chosen if TASKS[task].level == level]
+        of_level = [task for task in tasks(config) if TASKS[task].level == level]
         if not of_level:
             continue
-        rows = [
-            [name, *(_cell(by_task[task], TASKS[task], config.length) for task in of_level)]
-            for name, by_task in cells.items()
-        ]
-        chance = ["*guessing*", *(_chance(TASKS[task]) for task in of_level)]
-        lines += [f"## {title}", "", *table(["encoding", *of_level], [*rows, chance]), ""]
+        rows = [["encoding", *of_level]]
+        for name, by_task in cells.items():
+            both = [_split_scores(by_task[task], TASKS[task], config.length) for task in of_level]
+            texts = (f"{100 * within.mean():.0f} → {_points(beyond)}" for within, beyond in both)
+            rows.append([name, *texts])
+        guesses = (100 * (_chance(TASKS[task]) or 0) for task in of_level)
+        rows.append(["*guessing*", *(f"{guess:.0f}" for guess in guesses)])
+        lines += [f"## {title}", "", *table(rows[0], rows[1:]), ""]
     return lines
 
 
-def _cell(cell: Cell, task: AlgorithmicTask, length: int) -> str:
-    within, beyond = _within(cell, task, length), _beyond(cell, task, length)
-    spread = f" ± {100 * statistics.stdev(beyond):.0f}" if len(beyond) > 1 else ""
-    return f"{100 * statistics.fmean(within):.0f} → {100 * statistics.fmean(beyond):.0f}{spread}"
+def _points(scores: np.ndarray) -> str:
+    return mean_and_spread(100 * scores, digits=0)
 
 
-def _chance(task: AlgorithmicTask) -> str:
-    return "0" if task.causal else f"{100 / task.answers:.0f}"
+def _chance(task: AlgorithmicTask) -> float | None:
+    """Return the score of a guess; None if it is 0."""
+    return None if task.causal else 1 / task.answers
 
 
-def _figures(cells: Cells, config: LengthGeneralisationConfig, out: Path) -> list[str]:
-    chosen = tasks(config)
-    panels = []
-    for name in chosen:
-        task = TASKS[name]
-        curves = {
-            encoding: {
-                length: getattr(score, _metric(task))
-                for length, score in by_task[name].scores.items()
-            }
-            for encoding, by_task in cells.items()
-        }
-        chance = None if task.causal else 1 / task.answers
-        panels.append(figures.LengthPanel(name.replace("_", " "), curves, chance))
-    paths = [
+def _draw(cells: Cells, config: LengthGeneralisationConfig, out: Path) -> list[Path]:
+    chosen = {name: TASKS[name] for name in tasks(config)}
+    titles = [name.replace("_", " ") for name in chosen]
+    panels = [
+        figures.LengthPanel(
+            title,
+            {encoding: _scores(by_task[name], task) for encoding, by_task in cells.items()},
+            _chance(task),
+        )
+        for title, (name, task) in zip(titles, chosen.items(), strict=True)
+    ]
+    beyond = [
+        [
+            _split_scores(by_task[name], task, config.length)[1].mean()
+            for name, task in chosen.items()
+        ]
+        for by_task in cells.values()
+    ]
+    return [
         figures.length_curves(
             panels,
             out / "curves.png",
@@ -259,17 +259,11 @@ def _figures(cells: Cells, config: LengthGeneralisationConfig, out: Path) -> lis
             vector=config.vector,
         ),
         figures.score_map(
-            np.array(
-                [
-                    [np.mean(_beyond(by_task[t], TASKS[t], config.length)) for t in chosen]
-                    for by_task in cells.values()
-                ]
-            ),
+            np.array(beyond),
             list(cells),
-            [name.replace("_", " ") for name in chosen],
+            titles,
             out / "beyond.png",
             title=f"Mean scores on inputs longer than trained on ({config.length} symbols)",
             vector=config.vector,
         ),
     ]
-    return [f"![{path.stem}]({path.name})\n" for path in paths]

@@ -13,8 +13,8 @@ from pe_jax.console import markdown
 from pe_jax.files import Json, write_text
 from pe_jax.properties import Estimate
 
-Cell: TypeAlias = str | float | Estimate | None  # None and NaN are printed as a dash.
-Row: TypeAlias = Sequence[Cell]
+Value: TypeAlias = str | float | Estimate | None  # None and NaN are printed as a dash.
+Row: TypeAlias = Sequence[Value]
 Column: TypeAlias = str | tuple[str, str]  # Heading of text, or heading and format of numbers.
 
 
@@ -27,7 +27,7 @@ def number_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
     return markdown.table([heading for heading, _ in pairs], texts)
 
 
-def _text(cell: Cell, form: str) -> str:
+def _text(cell: Value, form: str) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Estimate):
@@ -35,7 +35,7 @@ def _text(cell: Cell, form: str) -> str:
     return "–" if cell is None or np.isnan(cell) else format(cell, form)
 
 
-def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
+def mean_and_spread(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
     """Return the mean, and ± the sample standard deviation if there are several values."""
     spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{spread}"

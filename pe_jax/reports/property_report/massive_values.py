@@ -25,7 +25,7 @@ from pe_jax.reports.property_report.texts import (
     texts,
     token_scores,
 )
-from pe_jax.reports.tables import Cell, Row
+from pe_jax.reports.tables import Row, Value
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.training.pytrees import Params
 
@@ -113,7 +113,7 @@ def _moments(
     return moments
 
 
-def _mean(by_layer: Float[Array, " N"]) -> Cell:
+def _mean(by_layer: Float[Array, " N"]) -> Value:
     """Return the mean over the layers that have a number."""
     known = np.asarray(by_layer)[~np.isnan(by_layer)]
     return known.mean() if known.size else None
@@ -170,7 +170,7 @@ def _changed_loss(config: BertConfig, means: Float[Array, "2 N H d"]) -> Changed
     return loss
 
 
-def _effect_cells(effects: Json) -> list[Cell]:
+def _effect_cells(effects: Json) -> list[Value]:
     if not effects:
         return [None] * 3
     massive, others = effects["massive"], effects["others"]["change"]

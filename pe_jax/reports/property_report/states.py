@@ -14,7 +14,7 @@ from pe_jax.reports.property_report.matrices import matrix_figure, product_panel
 from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import HiddenStates, states_of_texts
-from pe_jax.reports.tables import Cell, Row
+from pe_jax.reports.tables import Row, Value
 
 _SHARES = ("position", "context", "residual", "floor")
 _SHAPE = ("stable_rank", "dimensions", "relative_norm", "smoothness", "coherence")
@@ -63,7 +63,7 @@ def positional_basis(subject: Subject, settings: Settings) -> Findings:
         )
         is_clear = bool(basis.position > basis.floor)  # Otherwise most of pos is noise.
         shares = [100 * float(values[share]) for share in _SHARES]
-        shape: list[Cell] = [float(values[key]) if is_clear else None for key in _SHAPE]
+        shape: list[Value] = [float(values[key]) if is_clear else None for key in _SHAPE]
         findings.rows.append([name, str(i), *shares, *shape])
         if is_clear:
             title = f"after {i} layer{'s' if i > 1 else ''}" if i else "input"
@@ -160,7 +160,7 @@ def split(hidden: HiddenStates, seed: int) -> tuple[Tokens, Tokens, Tokens]:
     return tokens(first), tokens(second), tokens(third)
 
 
-def _summary(probe: Probe, length: int) -> list[Cell]:
+def _summary(probe: Probe, length: int) -> list[Value]:
     """Return the cells of a probe: of the input, of the best layer, and of the last."""
     if np.isnan(probe.r2).all():
         return [None] * 7

@@ -17,7 +17,7 @@ from pe_jax.reports.property_report.render import Findings, Settings, Table
 from pe_jax.reports.property_report.subjects import Component, Subject, from_name
 from pe_jax.reports.property_report.violations import Numbers, average, violations
 from pe_jax.reports.property_report.words import attention_among_copies
-from pe_jax.reports.tables import Cell
+from pe_jax.reports.tables import Value
 
 _MATRICES = ("vectors", "words", "kernel")
 _SHOWN = ("translation_invariance", "monotonicity_local", "monotonicity_all", "symmetry")
@@ -148,6 +148,6 @@ def _single(subject: Subject) -> Component | None:
     return components[0] if len(components) == len(parts) == 1 else None
 
 
-def _cells(by_matrix: dict[str, Numbers]) -> list[Cell]:
+def _cells(by_matrix: dict[str, Numbers]) -> list[Value]:
     shown = [by_matrix.get(matrix, {}).get(name) for matrix in _MATRICES for name in _SHOWN]
     return ["0" if value == 0 else value for value in shown]  # 0 without decimals is exact.
