@@ -69,9 +69,9 @@ def massive_overlap(massive: Bool[Array, "*B H d"]) -> Float[Array, "*B"]:
 
     1 where all have the same, 0 where no two have one in common; NaN where none is, or of one head.
     """
-    one = massive.astype(jnp.float32)
-    both = jnp.einsum("...gd,...hd->...gh", one, one)
-    size = one.sum(-1)
+    members = massive.astype(jnp.float32)
+    both = jnp.einsum("...gd,...hd->...gh", members, members)
+    size = members.sum(-1)
     either = size[..., :, None] + size[..., None, :] - both
     heads = massive.shape[-2]
     counted = (either > 0) & ~jnp.eye(heads, dtype=bool)

@@ -21,8 +21,8 @@ from pe_jax.shapes import Array, Float
 @jax.jit
 def chen_locality(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     """Mean over queries i of sum_j weights[i, j] / 2^|i-j|: 1 if each attends only to itself."""
-    at = np.arange(weights.shape[-1])
-    near = 0.5 ** np.abs(at[:, None] - at).astype(np.float32)
+    positions = np.arange(weights.shape[-1])
+    near = 0.5 ** np.abs(positions[:, None] - positions).astype(np.float32)
     return (weights * near).sum(-1).mean(-1)
 
 
@@ -68,7 +68,7 @@ def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[Array, "*B"]:
 def saponati_directionality(
     matrix: Float[Array, "*B N N"], *, deviations: float = 2.0
 ) -> Float[Array, "*B"]:
-    """Whether columns (1) or rows (-1) of W stand out, in [-1, 1].
+    """Prominence of columns (1) or rows (-1) of W, in [-1, 1].
 
     (C - R) / (C + R), where C sums the amounts by which the norms of columns exceed their mean plus
     `deviations` sample standard deviations (N - 1), and R the same for rows; 0 if none does.

@@ -269,7 +269,7 @@ def symmetry(
 
 @jax.jit
 def forward_share(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
-    """How much more attention goes forwards than backwards, in [-1, 1].
+    """Excess of attention forwards over attention backwards, in [-1, 1].
 
     (sum above the diagonal - sum below) / (sum of both), of attention weights, row = query; 0 if
     both are 0. The paper (section 5.2) finds that learnable sinusoidal relative encodings attend

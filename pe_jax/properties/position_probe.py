@@ -60,8 +60,8 @@ def linear_probe(
       ridge: penalties to choose from.
     """
     layers = zip(train.states, choose.states, test.states, strict=True)
-    found = [_linear(train, choose, test, each, ridge) for each in layers]
-    return _scored(test, *(np.stack(one) for one in zip(*found, strict=True)))
+    fits = [_linear(train, choose, test, states, ridge) for states in layers]
+    return _scored(test, *map(np.stack, zip(*fits, strict=True)))
 
 
 def _linear(
@@ -72,11 +72,11 @@ def _linear(
     ridge: Sequence[float],
 ) -> tuple[np.ndarray, float]:
     """The predictions for the test tokens of one layer, and the penalty."""
-    x, x_choose, x_test = (np.asarray(one, np.float64) for one in states)
-    if not all(np.isfinite(one).all() for one in (x, x_choose, x_test)):
+    x, x_choose, x_test = (np.asarray(layer, np.float64) for layer in states)
+    if not all(np.isfinite(layer).all() for layer in (x, x_choose, x_test)):
         return np.full(len(x_test), np.nan), np.nan
     maps = list(ridge_maps(x, train.positions, ridge))
-    errors = [((one(x_choose) - choose.positions) ** 2).mean() for one in maps]
+    errors = [((predict(x_choose) - choose.positions) ** 2).mean() for predict in maps]
     best = int(np.argmin(errors))
     return maps[best](x_test), float(ridge[best])
 
@@ -187,7 +187,7 @@ def _predict(weights: dict[str, Array], x: Float[Array, "K D"]) -> jax.Array:
 
 def _scored(test: Tokens, predicted: np.ndarray, chosen: np.ndarray) -> Probe:
     return Probe(
-        np.array([r_squared(test.positions, one) for one in predicted]),
+        np.array([r_squared(test.positions, layer) for layer in predicted]),
         np.abs(predicted - test.positions).mean(1),
         chosen,
     )

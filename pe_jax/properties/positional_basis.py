@@ -150,8 +150,8 @@ def _scatter(x: Array) -> jax.Array:
 
 def _cosines(length: int) -> np.ndarray:
     """The orthonormal discrete cosine transform (II), frequencies by positions."""
-    at = np.arange(length)
-    rows = np.cos(np.pi / length * at[:, None] * (at + 0.5)) * np.sqrt(2 / length)
+    x = np.arange(length)
+    rows = np.cos(np.pi / length * x[:, None] * (x + 0.5)) * np.sqrt(2 / length)
     rows[0] /= np.sqrt(2)
     return rows.astype(np.float32)
 

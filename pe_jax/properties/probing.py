@@ -62,8 +62,8 @@ def offset_kernel(
     padded = jnp.pad(inputs, ((0, steps * batch - count), (0, 0), (0, 0)), mode="edge")
     present = (jnp.arange(steps * batch) < count).reshape(steps, batch)
 
-    one = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((1, *shape), inputs.dtype))
-    here = jnp.broadcast_to(True if where is None else where, one.shape[1:])
+    result = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((1, *shape), inputs.dtype))
+    here = jnp.broadcast_to(True if where is None else where, result.shape[1:])
     entries = jnp.maximum(here.sum((-2, -1), keepdims=True), 1)
 
     def add(carry, step):
@@ -82,7 +82,7 @@ def offset_kernel(
         level += ((weights * levels).sum(0) / new - level) * share
         return (seen + new, level, mean + apart * share, squares), None
 
-    zeros = jnp.zeros(one.shape[1:], jnp.float32)
+    zeros = jnp.zeros(result.shape[1:], jnp.float32)
     start = (jnp.float32(0), zeros[..., :1, :1], zeros, zeros)
     blocks = padded.reshape(steps, batch, *shape)
     (_, level, mean, squares), _ = jax.lax.scan(add, start, (blocks, present))
@@ -179,8 +179,8 @@ def identical_words(
         tokens = jnp.broadcast_to(ids[:, None], (batch, length))
         return total + jnp.einsum("b,bhxy->hxy", weight, attend(params, tokens)), None
 
-    one = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((batch, length), words.dtype))
-    total, _ = jax.lax.scan(add, jnp.zeros(one.shape[1:], jnp.float32), (padded, weights))
+    result = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((batch, length), words.dtype))
+    total, _ = jax.lax.scan(add, jnp.zeros(result.shape[1:], jnp.float32), (padded, weights))
     return total / count
 
 

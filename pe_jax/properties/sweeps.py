@@ -133,7 +133,7 @@ def _compile(
 def _settings_at_once(
     fn: Callable[[PyTree], PyTree], settings: PyTree, memory: int, *, most: int
 ) -> int:
-    """How many settings fit `memory`, by the compiler's analysis of a small program."""
+    """Return how many settings fit `memory`, by the compiler's analysis of a small program."""
     trial = min(4, most)
     used = _compile(fn, settings, trial).memory_analysis()
     if used is None:  # The backend has no memory analysis.

@@ -38,8 +38,8 @@ class Toeplitz(NamedTuple):
         last = self.shape[-1] - 1
         behind = self.ahead[..., 1:] if self.behind is None else self.behind
         values = jnp.concatenate([jnp.flip(behind, -1), self.ahead], axis=-1)
-        at = np.arange(last + 1)
-        return values[..., last + at - at[:, None]]
+        positions = np.arange(last + 1)
+        return values[..., last + positions - positions[:, None]]
 
 
 @jax.jit

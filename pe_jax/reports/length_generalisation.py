@@ -108,7 +108,7 @@ def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig)
     """
     model = BertConfig(
         vocab_size=vocabulary_size(TASKS),
-        max_length=max(row_length(one, max(config.test_lengths)) for one in TASKS.values()),
+        max_length=max(row_length(each, max(config.test_lengths)) for each in TASKS.values()),
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
         initializer_stddev=config.model.hidden_size**-0.5,

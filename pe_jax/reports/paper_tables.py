@@ -78,7 +78,7 @@ class Column(NamedTuple):
 
     @property
     def is_comparable(self) -> bool:
-        """Whether runs were trained on the set's training split, as in published results."""
+        """True if runs were trained on the set's training split, as in published results."""
         return self.trained_on == self.dataset
 
     @property
@@ -93,7 +93,7 @@ class Column(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, int, str, str, int]:
-        """Sorts columns: the paper's first, in its order; then those trained on another set."""
+        """Sort key: the paper's columns first, in its order; then those trained on another set."""
         known = [*GLUE, *SQUAD]
         place = known.index(self.dataset) if self.dataset in known else len(known)
         within = list(SPAN_METRICS).index(self.metric) if self.table == "squad" else 0

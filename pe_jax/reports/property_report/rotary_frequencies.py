@@ -102,7 +102,8 @@ def _layers(subject: Subject, settings: Settings) -> dict[int, _Layer]:
     Raises:
       ValueError: for more bands than frequencies.
     """
-    by_number = {i: one for i, one in enumerate(rotations(subject.bert, subject.params)) if one}
+    every = enumerate(rotations(subject.bert, subject.params))
+    by_number = {number: rotation for number, rotation in every if rotation}
     least = min(len(rotation.pairs) for rotation in by_number.values())
     if settings.config.bands > least:
         raise ValueError(

@@ -105,7 +105,7 @@ def score_figure(numbers: Mapping[str, Json]) -> Figure:
 
 
 def _scored(run: Subject, settings: Settings) -> Json:
-    """The cache of a run's scores, after scoring the checkpoints that it lacks."""
+    """Return the cache of a run's scores, after scoring the checkpoints that it lacks."""
     assert run.folder is not None
     cache = settings.out / SCORED / f"{run.name}.json"
     config = workdir.load_config(run.folder, PretrainingConfig)
@@ -126,7 +126,7 @@ def _scored(run: Subject, settings: Settings) -> Json:
 
 
 def _stages(experiment: PretrainingExperiment) -> list[Json]:
-    """Where each stage begins, in epochs and steps, and its length."""
+    """Return the beginning of each stage, in epochs and steps, and its length."""
     stages, begin, epoch = [], 0, 0.0
     for stage in experiment.stages:
         stages.append(

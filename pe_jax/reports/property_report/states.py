@@ -26,8 +26,8 @@ _EVIDENCE = 0.1  # An R² below it says nothing that could decay.
 def _about_basis(findings: Findings, config: PropertiesConfig) -> str:
     del config
     numbers = findings.numbers.values()
-    counts = " or ".join(dict.fromkeys(str(one["count"]) for one in numbers))
-    sources = " and ".join(dict.fromkeys(one["texts"] for one in numbers))
+    counts = " or ".join(dict.fromkeys(str(model["count"]) for model in numbers))
+    sources = " and ".join(dict.fromkeys(model["texts"] for model in numbers))
     return (
         "Hidden states as mean + position + text + rest (Song & Zhong, 2023) after 0 layers (the "
         f"input of the first), 1, 2, …, of {counts} texts ({sources}). Percentages of the "

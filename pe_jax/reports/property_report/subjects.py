@@ -103,7 +103,7 @@ class Component(NamedTuple):
 
     @property
     def kind(self) -> Literal["absolute", "relative"]:
-        """Whether its vectors are indexed by positions or by offsets."""
+        """The index of its vectors: absolute positions or relative offsets."""
         return self.bound.card.kind
 
     @property
