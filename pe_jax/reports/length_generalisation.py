@@ -135,14 +135,14 @@ def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
         write_text(path, json.dumps(settings, indent=2) + "\n")
         return
     old = read_json(path, "The cells next to it are of unknown settings: give another --out.")
-    changed = [
+    differences = [
         f"  {key}: {old.get(key)!r} there, {settings.get(key)!r} now"
         for key in sorted(old.keys() | settings.keys())
         if old.get(key) != settings.get(key)
     ]
-    if changed:
+    if differences:
         raise ValueError(
-            f"{out} has cells of other settings:\n" + "\n".join(changed) + "\n"
+            f"{out} has cells of other settings:\n" + "\n".join(differences) + "\n"
             "Give another --out, or the same settings to continue."
         )
 
