@@ -1,0 +1,31 @@
+"""`import pe_jax` gives its modules, each when it is first used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import pe_jax
+
+
+def test_modules_are_imported_when_used():
+    code = """
+import sys, time
+import pe_jax
+assert "jax" not in sys.modules and not any(name.startswith("pe_jax.") for name in sys.modules)
+assert set(pe_jax.MODULES) <= set(dir(pe_jax))
+import jax
+start = time.perf_counter()
+pe_jax.encodings.rope, pe_jax.attention.attention, pe_jax.properties, pe_jax.testing
+print(time.perf_counter() - start)
+assert "flax" not in sys.modules
+pe_jax.models.Bert, pe_jax.linen, pe_jax.nnx, pe_jax.adapters, pe_jax.interop
+assert set(pe_jax.MODULES) <= set(vars(pe_jax))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 5  # Half a second on an idle machine.
+
+
+def test_an_unknown_module():
+    with pytest.raises(AttributeError, match="module 'pe_jax' has no attribute 'encoding'"):
+        _ = pe_jax.encoding
