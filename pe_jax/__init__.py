@@ -1,7 +1,7 @@
 """Position encodings for JAX and Flax, after "On Position Embeddings in BERT" (ICLR 2021).
 
-`import pe_jax` alone gives `pe_jax.encodings` and the other modules of `MODULES`, each imported when
-it is first used.
+`import pe_jax` alone gives `pe_jax.encodings` and the other modules of `MODULES`, each imported
+when it is first used.
 """
 
 import importlib

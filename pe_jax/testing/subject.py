@@ -15,14 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import attention, forms
-from pe_jax.encodings import (
-    Context,
-    Params,
-    PositionEncoding,
-    Positions,
-    Projections,
-    embed,
-)
+from pe_jax.encodings import Context, Params, PositionEncoding, Positions, Projections, embed
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.testing.reference import Layer, Reference, attend
 
@@ -58,10 +51,7 @@ class Subject:
     """
 
     def __init__(
-        self,
-        encoding: PositionEncoding,
-        reference: Reference | None = None,
-        sizes: Sizes = SIZES,
+        self, encoding: PositionEncoding, reference: Reference | None = None, sizes: Sizes = SIZES
     ):
         self.width, self.head_size, self.heads, longest = (sizes[name] for name in SIZES)
         if self.width != self.heads * self.head_size or longest < LENGTH:

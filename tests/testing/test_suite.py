@@ -108,6 +108,12 @@ def clamped():
     return PositionEncoding((part._replace(embed=embed),))
 
 
+def unclaimed():
+    """Reads hidden states, without saying so: a cache does not keep them."""
+    part = build("fox").parts[0]
+    return PositionEncoding((part._replace(traits=Traits()),))
+
+
 def by_order():
     """Takes the place in memory for the position."""
     part = build("learned_absolute").parts[0]
@@ -173,6 +179,7 @@ BROKEN = {
     "clamped positions": (clamped(), ["limit"]),
     "jit": (shape_of_jit(), ["jit"]),
     "no forward mode": (one_sided_derivative(), ["derivatives"]),
+    "hidden states not claimed": (unclaimed(), ["decoding"]),
     "unknown frequencies": (decay(traits=Traits(frequency_params=("rates",))), ["parameters"]),
     "low parameters": (decay(init=lambda rng: {"rate": jnp.ones(2, jnp.bfloat16)}), ["parameters"]),
     "another's name": (
@@ -311,7 +318,7 @@ def test_the_page_checks_it(page):
     exec(blocks()["Check it"], names := dict(page))
     told = names["results"]
     assert told["formula"] == told["packing"] == "ok"
-    assert told["name"] == "not registered in pe_jax.encodings.names"
+    assert told["name"] == "not registered with pe_jax.encodings.registered"
 
 
 def test_the_page_measures_it(page):

@@ -1,4 +1,4 @@
-"""What a check is: problems that it finds, numbers that it compares."""
+"""Checks: functions that yield the problems of an encoding, by name."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Check(NamedTuple):
     """One thing that must hold.
 
     Attributes:
-      about: what, in a line.
-      problems: what is wrong with an encoding.
+      about: the claim, in a line.
+      problems: everything that is wrong with an encoding.
     """
 
     about: str
     problems: Callable[[Subject], Problems]
 
     def run(self, subject: Subject, excuse: str = "") -> str:
-        """Puts an encoding through the check.
+        """Put an encoding through the check.
 
         Args:
           excuse: why it does not have to hold here. It must not hold, then.
@@ -43,34 +43,53 @@ class Check(NamedTuple):
         """
         cause = None
         try:
-            found = list(self.problems(subject))
+            problems = list(self.problems(subject))
         except NotApplicable as reason:
             return str(reason)
-        except Exception as error:  # An encoding that fails is told like any other mistake.
-            found, cause = [f"{type(error).__name__}: {error}"], error
+        except Exception as error:  # An encoding that fails is reported like any other mistake.
+            problems, cause = [f"{type(error).__name__}: {error}"], error
         if excuse:
-            assert found, f"{subject.name} is excused from {self.about!r} ({excuse}), but has it."
+            assert problems, (
+                f"{subject.name} is excused from {self.about!r} ({excuse}), but has it."
+            )
             return excuse
-        if found:
-            told = [f"{subject.name}: {self.about}. But:", *found]
-            raise AssertionError("\n  ".join(told)) from cause
+        if problems:
+            lines = [f"{subject.name}: {self.about}. But:", *problems]
+            raise AssertionError("\n  ".join(lines)) from cause
         return "ok"
 
 
-def differences(what: str, found: Any, expected: Any, tolerance: float) -> Problems:
-    """The leaves of `found` that are not as expected."""
+CHECKS: dict[str, Check] = {}
 
-    def one(path: tuple, a: Array, b: Array) -> str:
+
+def check(about: str) -> Callable[[Callable[[Subject], Problems]], Callable[[Subject], Problems]]:
+    """Add a function to `CHECKS`, by its name, with the claim that it checks."""
+
+    def add(problems: Callable[[Subject], Problems]) -> Callable[[Subject], Problems]:
+        CHECKS[problems.__name__] = Check(about, problems)
+        return problems
+
+    return add
+
+
+def differences(name: str, values: Any, expected: Any, tolerance: float) -> Problems:
+    """Yield the leaves of `values` that are not as expected.
+
+    Args:
+      tolerance: a share of the largest value that is expected.
+    """
+
+    def difference(path: tuple, a: Array, b: Array) -> str:
         a, b = (np.asarray(x, np.float64) for x in (a, b))
-        name = what + jax.tree_util.keystr(path)
+        leaf = name + jax.tree_util.keystr(path)
         if a.shape != b.shape:
-            return f"{name}: shape {a.shape}, expected {b.shape}"
+            return f"{leaf}: shape {a.shape}, expected {b.shape}"
         apart, allowed = np.abs(a - b), tolerance * np.abs(b).max(initial=0.0) + 1e-5
         if (apart <= allowed).all():
             return ""
-        at = np.unravel_index(np.argmax(np.nan_to_num(apart, nan=np.inf)), a.shape)
-        where = ", ".join(map(str, at))
-        return f"{name}[{where}]: {a[at]:.6g}, expected {b[at]:.6g} within {allowed:.2g}"
+        index = np.unravel_index(np.argmax(np.nan_to_num(apart, nan=np.inf)), a.shape)
+        place = ", ".join(map(str, index))
+        return f"{leaf}[{place}]: {a[index]:.6g}, expected {b[index]:.6g} within {allowed:.2g}"
 
-    told = jax.tree_util.tree_map_with_path(one, found, expected)
-    yield from filter(None, jax.tree.leaves(told))
+    found = jax.tree_util.tree_map_with_path(difference, values, expected)
+    yield from filter(None, jax.tree.leaves(found))

@@ -8,19 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import attention, segment_mask
+from pe_jax.attention import Cache, cached_attention, init_cache, segment_mask
 from pe_jax.shapes import Array, Float, Int
-from pe_jax.testing.checks.check import NotApplicable, Problems, differences
-from pe_jax.testing.subject import (
-    LENGTH,
-    ROWS,
-    Mask,
-    Subject,
-    apply,
-    described,
-    hidden,
-    projected,
-)
+from pe_jax.testing.checks.check import NotApplicable, Problems, check, differences
+from pe_jax.testing.subject import LENGTH, ROWS, Mask, Subject, apply, described, hidden, projected
 
 # Documents of each row, counted from 1; 0 is padding.
 DOCUMENTS = np.array([[1, 1, 1, 2, 2, 2, 0, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
@@ -47,6 +38,7 @@ def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
     return s.memo("alone", run)(layer, s.tokens[:, part], s.positions[:, :ALONE])
 
 
+@check("documents in a row, positions reset, give what each gives alone")
 def packing(s: Subject) -> Problems:
     out = s.run(s.at(restarted(DOCUMENTS)), packed(DOCUMENTS))
     for row, segments in enumerate(DOCUMENTS):
@@ -60,6 +52,7 @@ def packing(s: Subject) -> Problems:
         yield f"padding, which attends to nothing, has outputs up to {nowhere:.2g} instead of 0"
 
 
+@check("padding on either side changes nothing")
 def padding(s: Subject) -> Problems:
     for side, first in (("right", 0), ("left", LENGTH - ALONE)):
         index = np.arange(LENGTH) - first
@@ -74,30 +67,32 @@ def padding(s: Subject) -> Problems:
             yield f"{side} padding: a gradient of {stray:.2g} flows to padding"
 
 
+@check("token by token with a cache gives what a causal mask gives")
 def decoding(s: Subject) -> Problems:
     if not all(part.traits.cacheable for part in s.encoding.parts):
         raise NotApplicable("keys do not stay right when the sequence grows (Traits.cacheable)")
-    causal = np.tril(np.ones((LENGTH, LENGTH), bool))
+    empty = init_cache(
+        s.encoding, ROWS, LENGTH, num_heads=s.heads, head_size=s.head_size, hidden_size=s.width
+    )
 
     @jax.jit
-    def step(cache: tuple[Array, Array, Array], t: Array) -> tuple[tuple, Array]:
-        """The token at index t against a cache that is still empty after it."""
-        now = lambda x, axis=1: jax.lax.dynamic_slice_in_dim(x, t, 1, axis)
-        layer = s.taken(now)
-        at = now(jnp.asarray(s.positions[0]), axis=0)
-        x = hidden(s.encoding, layer, now(s.tokens), at)
-        q, k, v = projected(layer, x)
-        put = lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, t, 1)
-        x_k, k, v = (put(old, new) for old, new in zip(cache, (x, k, v)))
-        context = described(layer, x, x_k, at, s.positions[0])
-        mask = (jnp.arange(LENGTH) <= t)[None, None, None]
-        return (x_k, k, v), attention(q, k, v, s.encoding, layer.params, context, mask=mask)
+    def step(cache: Cache, t: Array) -> tuple[Array, Cache]:
+        """The token at index t."""
 
-    empty = np.zeros_like
-    cache = empty(s.layer.x), empty(s.layer.k), empty(s.layer.v)
-    out = []
+        def slice_of(x: Array, axis: int = 1) -> Array:
+            return jax.lax.dynamic_slice_in_dim(x, t, 1, axis)
+
+        layer = s.taken(slice_of)
+        position = slice_of(jnp.asarray(s.positions[0]), axis=0)
+        x = hidden(s.encoding, layer, slice_of(s.tokens), position)
+        context = described(layer, x, x, position, position)._replace(positions_k=None, x_k=None)
+        q, k, v = projected(layer, x)
+        return cached_attention(q, k, v, cache, s.encoding, layer.params, context)
+
+    cache, outputs = empty, []
     for t in range(LENGTH):
-        cache, one = step(cache, jnp.asarray(t))
-        out.append(one)
+        out, cache = step(cache, jnp.asarray(t))
+        outputs.append(out)
+    causal = np.tril(np.ones((LENGTH, LENGTH), bool))
     expected = s.run(mask=np.broadcast_to(causal, s.everything.shape))
-    yield from differences("token by token", np.concatenate(out, axis=1), expected, 1e-4)
+    yield from differences("token by token", np.concatenate(outputs, axis=1), expected, 1e-4)

@@ -9,15 +9,8 @@ import numpy as np
 
 from pe_jax.attention.forms import Form
 from pe_jax.shapes import Array
-from pe_jax.testing.checks.check import NotApplicable, Problems, differences
-from pe_jax.testing.subject import (
-    BLOCKS,
-    LENGTH,
-    ROWS,
-    Mask,
-    Subject,
-    result,
-)
+from pe_jax.testing.checks.check import NotApplicable, Problems, check, differences
+from pe_jax.testing.subject import BLOCKS, LENGTH, ROWS, Mask, Subject, result
 
 
 def two_layouts(s: Subject) -> dict[str, tuple[Array, Mask]]:
@@ -30,6 +23,7 @@ def two_layouts(s: Subject) -> dict[str, tuple[Array, Mask]]:
     return {"consecutive positions": (s.positions, mask), "any positions": (s.at(index), mask)}
 
 
+@check("outputs and gradients equal the float64 formula, pair by pair")
 def formula(s: Subject) -> Problems:
     if s.reference is None:
         raise NotApplicable("no reference was given")
@@ -40,6 +34,7 @@ def formula(s: Subject) -> Problems:
         yield from differences(f"{name}: gradient of ", found.grads, expected.grads, 2e-4)
 
 
+@check("every form of attention has the outputs and gradients of the naive")
 def forms(s: Subject) -> Problems:
     terms = any(part.offsets and part.offsets.has_terms for part in s.encoding.parts)
     layouts = two_layouts(s)

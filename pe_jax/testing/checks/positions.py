@@ -7,15 +7,11 @@ import functools
 import jax
 import numpy as np
 
-from pe_jax.testing.checks.check import NotApplicable, Problems, differences
-from pe_jax.testing.subject import (
-    LENGTH,
-    Subject,
-    apply,
-    half,
-)
+from pe_jax.testing.checks.check import NotApplicable, Problems, check, differences
+from pe_jax.testing.subject import LENGTH, Subject, apply, half
 
 
+@check("a shift of all positions moves outputs exactly if its card says so")
 def shift(s: Subject) -> Problems:
     """Of all positions by 2^17, on both sides of a multiple of 4,096, where sums of angles could
     break; or by as many as there are."""
@@ -43,6 +39,7 @@ def shift(s: Subject) -> Problems:
         yield from differences(f"range from {by}", found, s.run(), 1e-3)
 
 
+@check("the order of tokens in memory does not matter")
 def permutation(s: Subject) -> Problems:
     order = np.random.default_rng(1).permutation(LENGTH)
     moved, tokens = s.taken(lambda x: x[:, order]), s.tokens[:, order]
@@ -54,6 +51,7 @@ def permutation(s: Subject) -> Problems:
         yield from differences("tokens permuted", run(s.positions), expected, 1e-4)
 
 
+@check("a position past a limit is an error, and NaN where traced")
 def limit(s: Subject) -> Problems:
     longest = s.encoding.longest
     if longest is None:

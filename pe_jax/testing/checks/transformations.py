@@ -9,18 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.shapes import Array
-from pe_jax.testing.checks.check import NotApplicable, Problems, differences
-from pe_jax.testing.subject import (
-    LENGTH,
-    Layer,
-    Result,
-    Subject,
-    apply,
-    half,
-    result,
-)
+from pe_jax.testing.checks.check import NotApplicable, Problems, check, differences
+from pe_jax.testing.subject import LENGTH, Layer, Result, Subject, apply, half, result
 
 
+@check("float16 and bfloat16 keep their dtype and stay near float32")
 def precision(s: Subject) -> Problems:
     longest = s.encoding.longest
     positions = s.positions + (1000 if longest is None else longest - LENGTH)
@@ -34,12 +27,14 @@ def precision(s: Subject) -> Problems:
         yield from differences(name, found, expected, tolerance)
 
 
+@check("the same without jit")
 def jit(s: Subject) -> Problems:
     positions = range(LENGTH) if s.encoding.axes == 1 else s.positions[0]
     out = apply(s.encoding, s.layer, jnp.asarray(s.tokens), positions)
     yield from differences("without jit", out, s.run(), 1e-4)
 
 
+@check("the same under vmap over everything that is learned")
 def vmap(s: Subject) -> Problems:
     layers = [s.layer, s.draw(1)]
     stacked = jax.tree.map(lambda *x: np.stack(x), *layers)
@@ -52,6 +47,7 @@ def vmap(s: Subject) -> Problems:
         yield from differences(f"model {i}: ", pick._asdict(), expected._asdict(), 1e-4)
 
 
+@check("the same under scan over layers with jax.checkpoint")
 def scan(s: Subject) -> Problems:
     layers = [s.layer, s.draw(1)]
     stacked = jax.tree.map(lambda *x: np.stack(x), *layers)
@@ -78,6 +74,7 @@ def scan(s: Subject) -> Problems:
         yield from differences(f"layer {i}: gradient of ", own, expected, 2e-4)
 
 
+@check("forward mode equals reverse mode, the Hessian is symmetric")
 def derivatives(s: Subject) -> Problems:
     def loss(layer: Layer) -> Array:
         out = apply(s.encoding, layer, s.tokens, s.positions, s.everything, form="naive")
@@ -106,6 +103,7 @@ def derivatives(s: Subject) -> Problems:
         yield f"the Hessian is not symmetric: {one:.6g} and {other:.6g}"
 
 
+@check("what is drawn while training depends on the key alone")
 def draws(s: Subject) -> Problems:
     run = lambda key: apply(s.encoding, s.layer, s.tokens, s.positions, rng=key)
     traced = jax.make_jaxpr(run)(jax.random.key(0)).jaxpr
