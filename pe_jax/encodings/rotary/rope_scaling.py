@@ -1,8 +1,8 @@
 """Rotary encodings for inputs longer than those trained on: frequencies stretched by a factor.
 
-First pure functions from the frequencies ω_m = base^(-2m/r), m < r/2, to others, NumPy in float64;
-then the encodings, which differ in these functions only. Formulas and defaults are those of Hugging
-Face's transformers, whose tables the tests compare with.
+The encodings differ only in how they change the frequencies ω_m = base^(-2m/r), m < r/2, NumPy in
+float64. Formulas and defaults are those of Hugging Face's transformers, whose tables the tests
+compare with.
 
 Two depend on the length of the input: `rope_dynamic_ntk` and `rope_longrope`. The length is the
 largest position of queries and keys + 1, taken for each row of a batch by itself (transformers
@@ -26,47 +26,10 @@ from pe_jax.encodings.positions import span
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
 from pe_jax.shapes import Array, Float
 
-# --- frequencies ----------------------------------------------------------------------------------
-
-
-def linear(w: Float[np.ndarray, " F"], factor: float) -> Float[np.ndarray, " F"]:
-    """Position interpolation: ω / s."""
-    return w / factor
-
 
 def ntk(w: Float[np.ndarray, " F"], factor: Array | float) -> Float[Array, "*B F"]:
     """base -> base · s^(r/(r-2)): the fastest frequency stays, the slowest is divided by s."""
     return w * factor ** -np.linspace(0, 1, w.size)
-
-
-def dynamic_ntk(
-    w: Float[np.ndarray, " F"], length: Array | int, factor: float, original_length: int
-) -> Float[Array, "*B F"]:
-    """`ntk` by a factor that grows with the length n: s n/L - (s - 1), and 1 up to L."""
-    return ntk(w, jnp.maximum(1.0, factor * length / original_length - (factor - 1)))
-
-
-def yarn(
-    w: Float[np.ndarray, " F"],
-    base: float,
-    factor: float,
-    original_length: int,
-    beta_fast: float,
-    beta_slow: float,
-    truncate: bool,
-) -> Float[np.ndarray, " F"]:
-    """ω for frequencies that rotate more than `beta_fast` times within the original length, ω / s
-    below `beta_slow` times; in between a ramp, linear in the index m."""
-
-    def index(rotations: float) -> float:
-        return w.size * math.log(original_length / (2 * math.pi * rotations)) / math.log(base)
-
-    start, end = index(beta_fast), index(beta_slow)
-    if truncate:
-        start, end = math.floor(start), math.ceil(end)
-    start, end = max(start, 0), min(end, 2 * w.size - 1)
-    ramp = np.clip((np.arange(w.size) - start) / ((end - start) or 0.001), 0, 1)
-    return (1 - ramp) * w + ramp * w / factor
 
 
 def yarn_scale(
@@ -74,42 +37,9 @@ def yarn_scale(
 ) -> float:
     """0.1 ln s + 1; with both `mscale` a and `mscale_all_dim` b, (0.1 a ln s + 1)/(0.1 b ln s + 1),
     DeepSeek's."""
-    of = lambda weight: 0.1 * weight * math.log(factor) + 1
-    return of(1) if mscale is None or mscale_all_dim is None else of(mscale) / of(mscale_all_dim)
-
-
-def llama3(
-    w: Float[np.ndarray, " F"],
-    factor: float,
-    low_frequency_factor: float,
-    high_frequency_factor: float,
-    original_length: int,
-) -> Float[np.ndarray, " F"]:
-    """ω for frequencies that rotate more than `high_frequency_factor` times within the original
-    length, ω / s below `low_frequency_factor` times; in between a ramp, linear in their number."""
-    rotations = original_length * w / (2 * np.pi)
-    width = high_frequency_factor - low_frequency_factor
-    share = np.clip((rotations - low_frequency_factor) / width, 0, 1)
-    return share * w + (1 - share) * w / factor
-
-
-def longrope(
-    w: Float[np.ndarray, " F"],
-    length: Array | int,
-    short: tuple[float, ...],
-    long: tuple[float, ...],
-    original_length: int,
-) -> Float[Array, "*B F"]:
-    """ω_m / long_m for inputs longer than the original length, else ω_m / short_m."""
-    return jnp.where(length > original_length, w / np.array(long), w / np.array(short))
-
-
-def longrope_scale(factor: float, original_length: int) -> float:
-    """sqrt(1 + ln s / ln L)."""
-    return math.sqrt(1 + math.log(factor) / math.log(original_length))
-
-
-# --- encodings ------------------------------------------------------------------------------------
+    if mscale is None or mscale_all_dim is None:
+        return 0.1 * math.log(factor) + 1
+    return (0.1 * mscale * math.log(factor) + 1) / (0.1 * mscale_all_dim * math.log(factor) + 1)
 
 
 @registered
@@ -125,7 +55,7 @@ def rope_linear(
     """RoPE with all frequencies divided by s = `factor` (position interpolation: Chen et al. 2023,
     eq. 4; Gemma 3). Other arguments as in `rope`."""
     _at_least(1, factor=factor)
-    w = linear(frequencies(head_size, base, fraction, proportional), factor)
+    w = frequencies(head_size, base, fraction, proportional) / factor
     return _fixed(w, layout, f"R(ω i / {factor:g})", "Chen et al. 2023, eq. 4")
 
 
@@ -160,12 +90,12 @@ def rope_dynamic_ntk(
     arguments as in `rope`."""
     _at_least(1, factor=factor, original_length=original_length)
     w = frequencies(head_size, base, fraction)
-    return _by_length(
-        w,
-        lambda n: dynamic_ntk(w, n, factor, original_length),
-        layout,
-        Card("R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", "emozilla 2023"),
-    )
+
+    def of_length(n: Array) -> Array:
+        return ntk(w, jnp.maximum(1.0, factor * n / original_length - (factor - 1)))
+
+    card = Card("R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", "emozilla 2023")
+    return _by_length(w, of_length, layout, card)
 
 
 @registered
@@ -214,8 +144,17 @@ def rope_yarn(
     if scale is None:
         scale = yarn_scale(factor, mscale, mscale_all_dim)
     _at_least(0, attention_factor=scale)
-    start = frequencies(head_size, base, fraction)
-    w = yarn(start, base, factor, original_length, beta_fast, beta_slow, truncate)
+    w = frequencies(head_size, base, fraction)
+
+    def index(rotations: float) -> float:
+        return w.size * math.log(original_length / (2 * math.pi * rotations)) / math.log(base)
+
+    start, end = index(beta_fast), index(beta_slow)
+    if truncate:
+        start, end = math.floor(start), math.ceil(end)
+    start, end = max(start, 0), min(end, 2 * w.size - 1)
+    ramp = np.clip((np.arange(w.size) - start) / ((end - start) or 0.001), 0, 1)
+    w = (1 - ramp) * w + ramp * w / factor
     source = "Peng et al. 2023, sections 3.2–3.4"
     return _fixed(w, layout, f"c R(ω' i), c = {scale:.4g}, ω' between ω and ω/s", source, scale)
 
@@ -242,10 +181,11 @@ def rope_llama3(
             "high_frequency_factor > low_frequency_factor > 0 are numbers of rotations; got "
             f"{high_frequency_factor} and {low_frequency_factor}."
         )
-    w = llama3(
-        frequencies(head_size, base, fraction),
-        factor, low_frequency_factor, high_frequency_factor, original_length,
-    )  # fmt: skip
+    w = frequencies(head_size, base, fraction)
+    rotations = original_length * w / (2 * np.pi)
+    width = high_frequency_factor - low_frequency_factor
+    share = np.clip((rotations - low_frequency_factor) / width, 0, 1)
+    w = share * w + (1 - share) * w / factor
     return _fixed(w, layout, "R(ω' i), ω' between ω and ω/s by wavelength", "Llama 3.1, Meta 2024")
 
 
@@ -284,17 +224,16 @@ def rope_longrope(
                 f"{name} has a positive divisor for each of {w.size} frequencies, got "
                 f"{len(divisors)}: {divisors}."
             )
-    scale = (
-        longrope_scale(factor, original_length) if attention_factor is None else attention_factor
-    )
+    scale = attention_factor
+    if scale is None:
+        scale = math.sqrt(1 + math.log(factor) / math.log(original_length))
     _at_least(0, attention_factor=scale)
-    return _by_length(
-        w / np.array(short),
-        lambda n: longrope(w, n, short, long, original_length),
-        layout,
-        Card(f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", "Ding et al. 2024"),
-        scale,
-    )
+
+    def of_length(n: Array) -> Array:
+        return jnp.where(n > original_length, w / np.array(long), w / np.array(short))
+
+    card = Card(f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", "Ding et al. 2024")
+    return _by_length(w / np.array(short), of_length, layout, card, scale)
 
 
 def _fixed(
