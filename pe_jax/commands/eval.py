@@ -13,9 +13,7 @@ eval.py --config=configs/export.py --workdir=RUN --out=FOLDER      for PyTorch
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pe_jax.errors import extra
 
@@ -63,22 +61,25 @@ _OUT = flags.DEFINE_string(
 
 
 def _out(default: str) -> Path:
-    """--out, or a folder in the run's own."""
-    if _OUT.value:
-        return reachable_path(_OUT.value)
+    """Return --out, or a folder in that of the run."""
+    return reachable_path(_OUT.value) if _OUT.value else _run_folder("a run") / default
+
+
+def _run_folder(what: str) -> Path:
     if not _WORKDIR.value:
-        raise ValueError("Where do the results go? Give --out.")
-    return reachable_path(_WORKDIR.value) / default
+        raise ValueError(f"--workdir is required: the folder of {what}. --out is for the results.")
+    return reachable_path(_WORKDIR.value)
 
 
 def _run_folders() -> list[Path]:
+    """Return the folders of --workdir and --runs."""
     folders = [reachable_path(_WORKDIR.value)] if _WORKDIR.value else []
     if _RUNS.value:
         paths = map(Path, sorted(glob.glob(str(to_path(_RUNS.value)))))
-        found = [path for path in paths if (path / "config.json").exists()]
-        if not found:
+        runs = [path for path in paths if (path / "config.json").exists()]
+        if not runs:
             raise ValueError(f"No runs at {_RUNS.value}: no folder there has a config.json.")
-        folders += found
+        folders += runs
     return folders
 
 
@@ -92,8 +93,8 @@ def _names() -> list[str]:
     return list(dict.fromkeys(name for some in each for name in some))
 
 
-def _scores() -> tuple[str, Path]:
-    """The report of a run, or a comparison of several."""
+def _report_scores() -> tuple[str, Path]:
+    """Report on a run, or compare several."""
     from pe_jax.reports.comparison import compare
     from pe_jax.reports.pretraining_report import report_pretraining
     from pe_jax.reports.rescoring import rescore
@@ -109,95 +110,71 @@ def _scores() -> tuple[str, Path]:
     return report_pretraining(folders[0], out).text, out
 
 
-def _length_generalisation(config: LengthGeneralisationConfig) -> tuple[str, Path]:
-    from pe_jax.reports.length_generalisation import length_generalisation
-
-    out = _out("length_generalisation")
-    return length_generalisation(_names(), config, out), out
-
-
-def _lengths(config: LengthsConfig) -> tuple[str, Path]:
-    """A fine-tuned run on inputs of other lengths."""
-    from pe_jax.reports.rescoring import rescore
-
-    out = _out("lengths")
-    if not _WORKDIR.value:
-        raise ValueError("Whose scores by length? Give --workdir=RUN, a fine-tuned run.")
-    return rescore(_run_folders()[0], out, config.lengths, config.resize), out
-
-
-def _properties(config: PropertiesConfig) -> tuple[str, Path]:
-    from pe_jax.reports.property_report import subjects as kinds
+def _measure_properties(config: PropertiesConfig, out: Path) -> str:
+    from pe_jax.reports.property_report import subjects
     from pe_jax.reports.property_report.report import measure_properties
 
-    out = _out("properties")
     names = _names()
     for name in names:  # A mistake in the last one is no reason to wait for all others.
-        kinds.fresh_model(name, config)
-    subjects = [kinds.from_run(folder) for folder in _run_folders()]
-    subjects += [kinds.from_name(name, config, config.seed) for name in names]
-    for one in _CHECKPOINTS.value:
-        name, _, path = one.rpartition("=")
-        subjects.append(kinds.from_checkpoint(to_path(path), config.family, name))
-    return measure_properties(subjects, config, out), out
+        subjects.fresh_model(name, config)
+    measured = [subjects.from_run(folder) for folder in _run_folders()]
+    measured += [subjects.from_name(name, config, config.seed) for name in names]
+    for checkpoint in _CHECKPOINTS.value:
+        name, _, path = checkpoint.rpartition("=")
+        measured.append(subjects.from_checkpoint(to_path(path), config.family, name))
+    return measure_properties(measured, config, out)
 
 
-def _sweep(config: SweepConfig) -> tuple[str, Path]:
-    from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
-
-    out = _out("sweep")
-    return sweep_sinusoids(config, out), out
-
-
-def _tables(config: TablesConfig) -> tuple[str, Path]:
-    from pe_jax.reports.paper_tables import write_tables
-
-    out = _out("tables")
-    return write_tables(_run_folders(), config, out), out
-
-
-def _export(config: ExportConfig) -> tuple[str, Path]:
-    from pe_jax.reports.run_export import export
-
-    out = _out("export")
-    if not _WORKDIR.value:
-        raise ValueError("Which run goes out? Give --workdir=RUN.")
-    return export(_run_folders()[0], out, config.seed), out
-
-
-def _study(config: StudyConfig) -> tuple[str, Path]:
-    """The page of a study; its config is the one that it was made with."""
-    from pe_jax.configs import study as shipped
+def _report_study(config: StudyConfig, out: Path) -> str:
+    """Write the page of a study; its config is the one that it was made with."""
+    from pe_jax.configs import study
     from pe_jax.study.report import report
 
-    out = _out("page")
-    if not _WORKDIR.value:
-        raise ValueError("Which study? Give --workdir=S, of train.py --config=configs/study.py.")
-    folder = reachable_path(_WORKDIR.value)
-    if config != from_values(shipped.get_config(), [StudyConfig]):
+    folder = _run_folder("a study, from train.py --config=configs/study.py")
+    if config != from_values(study.get_config(), [StudyConfig]):
         raise ValueError(f"The settings of a study are those in {folder}: give no --config.KEY.")
-    return report(folder, out), out
+    return report(folder, out)
 
 
-EVALUATIONS: dict[str, Callable[[Any], tuple[str, Path]]] = {
-    "export": _export,
-    "length_generalisation": _length_generalisation,
-    "lengths": _lengths,
-    "properties": _properties,
-    "study": _study,
-    "sweep": _sweep,
-    "tables": _tables,
-}
+def _evaluate(config: Config, out: Path) -> str:
+    """Evaluate what the config describes; return the text to print."""
+    match config:
+        case ExportConfig():
+            from pe_jax.reports.run_export import export
+
+            return export(_run_folder("the run to export"), out, config.seed)
+        case LengthGeneralisationConfig():
+            from pe_jax.reports.length_generalisation import length_generalisation
+
+            return length_generalisation(_names(), config, out)
+        case LengthsConfig():
+            from pe_jax.reports.rescoring import rescore
+
+            return rescore(_run_folder("a fine-tuned run"), out, config.lengths, config.resize)
+        case PropertiesConfig():
+            return _measure_properties(config, out)
+        case SweepConfig():
+            from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
+
+            return sweep_sinusoids(config, out)
+        case TablesConfig():
+            from pe_jax.reports.paper_tables import write_tables
+
+            return write_tables(_run_folders(), config, out)
+        case StudyConfig():
+            return _report_study(config, out)
+    raise NotImplementedError(f"No evaluation for {type(config).__name__}.")
 
 
 def evaluate() -> None:
-    if _CONFIG.value is None:
-        text, out = _scores()
+    values = _CONFIG.value
+    if values is None:
+        text, out = _report_scores()
     else:
         classes: list[type[Config]] = [*REPORTS, StudyConfig]
-        way_out = " For the scores of a run give no --config."
-        config = from_values(_CONFIG.value, classes, way_out)
-        text, out = EVALUATIONS[_CONFIG.value.task](config)
+        config = from_values(values, classes, " For the scores of a run give no --config.")
+        out = _out("page" if isinstance(config, StudyConfig) else values.task)
+        text = _evaluate(config, out)
     print(for_terminal(text))
     print(f"Written to {out}")
 

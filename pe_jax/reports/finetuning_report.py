@@ -11,7 +11,6 @@ import numpy as np
 from pe_jax.files import Json, write_text
 from pe_jax.reports.tables import Column, number_table
 from pe_jax.tasks.finetuning import FinetuningExperiment
-from pe_jax.tasks.finetuning.selection import SELECT
 from pe_jax.training.workdir import read_metrics
 
 _HELD_OUT = "held_out/"
@@ -34,12 +33,14 @@ def report_finetuning(experiment: FinetuningExperiment, folder: Path) -> str:
 def results(experiment: FinetuningExperiment, folder: Path) -> Json:
     """Return scores of each seed in points, at the step that `config.select` chooses."""
     config, problem = experiment.config, experiment.problem
-    selection = SELECT[config.select]
-    metric = problem.held_out_metric if selection.on else problem.metric
+    metric = problem.held_out_metric if config.select == "held_out" else problem.metric
     scored = [line for line in read_metrics(folder) if f"{_HELD_OUT}{problem.metric}" in line]
     names = [name for name in scored[-1] if name.startswith(_HELD_OUT) and name.count("/") == 1]
     chosen = {
-        seed: selection.choose(scored, operator.itemgetter(f"{_HELD_OUT}{metric}/seed_{seed}"))
+        seed: scored[-1]
+        if config.select == "last"
+        # The first of equally good evaluations.
+        else max(scored, key=operator.itemgetter(f"{_HELD_OUT}{metric}/seed_{seed}"))
         for seed in experiment.seeds
     }
     return {

@@ -15,7 +15,13 @@ from pe_jax.tasks.train import reused
 from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
 from pe_jax.training.step import Task
 
+HELD_OUT = "held_out"  # The name of the training data that is kept to select by.
 _SPLIT_SEED = 20_210_503
+
+
+def on_held_out(metric: str) -> str:
+    """Return the name of a metric of the training data that is kept to select by."""
+    return f"{metric}_{HELD_OUT}"
 
 
 class Scored(NamedTuple):

@@ -22,8 +22,16 @@ from pe_jax.data.squad import (
 from pe_jax.models import BertConfig, BertForSpans, SpanLogits
 from pe_jax.tasks.finetuning import squad_scores
 from pe_jax.tasks.finetuning.answers import best_answers
-from pe_jax.tasks.finetuning.problem import Problem, Scored, apply, draw, make_outputs, split_off
-from pe_jax.tasks.finetuning.selection import HELD_OUT, on_held_out
+from pe_jax.tasks.finetuning.problem import (
+    HELD_OUT,
+    Problem,
+    Scored,
+    apply,
+    draw,
+    make_outputs,
+    on_held_out,
+    split_off,
+)
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.train import reused
 from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
