@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import jax
 import numpy as np
 
-from pe_jax.configs.training import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.pretraining import make_program

@@ -23,7 +23,7 @@ import numpy as np
 from absl import app, flags
 
 from pe_jax.configs import glue
-from pe_jax.configs.training import FinetuningConfig
+from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.schema import from_values
 from pe_jax.tasks import finetuning as experiments
 from pe_jax.training import sharding

@@ -20,7 +20,7 @@ import jax
 from absl import app, flags
 from ml_collections import config_flags
 
-from pe_jax.configs.training import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.schema import from_values
 from pe_jax.tasks import pretraining
 from pe_jax.training import sharding

@@ -24,7 +24,7 @@ from absl import app, flags
 from benchmarks.tpu_waterfall import waterfall
 from pe_jax import encodings
 from pe_jax.configs.model import ModelConfig
-from pe_jax.configs.training import PretrainingConfig, StageConfig
+from pe_jax.configs.pretraining import PretrainingConfig, StageConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import Progress, say
 from pe_jax.tpu.estimate import estimate_stage

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from absl import app, flags
 
 from benchmarks import hlo, tpu_costs
-from pe_jax.configs.training import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.config_files import define_config
 from pe_jax.console.markdown import table
 from pe_jax.files import Json

@@ -123,7 +123,7 @@ def one_of(names: Names, *others: str) -> Kind:
     return Kind(
         str,
         lambda: f"one of {', '.join(name or repr(name) for name in known())}",
-        lambda value: isinstance(value, str) and value in known(),
+        lambda value: isinstance(value, str) and (value in others or value in _resolve(names)),
         lambda value: did_you_mean(value, known()) if isinstance(value, str) else "",
     )
 

@@ -20,6 +20,8 @@ from pe_jax.errors import extra
 with extra("train", SystemExit):
     from absl import flags
 
+    from pe_jax.configs.all_tasks import TRAINING
+    from pe_jax.configs.finetuning import FinetuningConfig
     from pe_jax.configs.reports import (
         REPORTS,
         ExportConfig,
@@ -30,7 +32,6 @@ with extra("train", SystemExit):
         TablesConfig,
     )
     from pe_jax.configs.studies import StudyConfig
-    from pe_jax.configs.training import TRAINING, FinetuningConfig
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal

@@ -10,22 +10,18 @@ train.py --config=... --workdir=gs://... --coordinator=auto       (on each host 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pe_jax.errors import extra
 
 with extra("train", SystemExit):
     from absl import flags
 
-    from pe_jax.configs.training import TRAINING, FinetuningConfig, PretrainingConfig, Training
+    from pe_jax.configs.pretraining import PretrainingConfig
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
     from pe_jax.console.terminal import be_quiet, say
-    from pe_jax.schema import from_values, values_of
-
-if TYPE_CHECKING:
-    from pe_jax.configs.studies import StudyConfig
+    from pe_jax.schema import Config, from_values, values_of
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -74,22 +70,22 @@ _LOST_AFTER = flags.DEFINE_integer(
 )
 
 
-def _read_config() -> Training | StudyConfig:
+def _read_config() -> Config:
     values = _CONFIG.value
     if values is None:
         raise ValueError("--config is required; --help lists the available configs.")
     if _COMPILE_FOR.value:
         return from_values(values, [PretrainingConfig], " --compile_for is for pretraining.")
-    known: list[type[Training | StudyConfig]] = [*TRAINING]
-    task = values.get("task") if hasattr(values, "get") else None
-    if task not in [name for each in known for name in each.TASKS]:
+    known: tuple[type[Config], ...] = (PretrainingConfig,)
+    if not hasattr(values, "get") or values.get("task") != "pretraining":
+        from pe_jax.configs.all_tasks import TRAINING
         from pe_jax.configs.studies import StudyConfig
 
-        known.append(StudyConfig)
+        known = (*TRAINING, StudyConfig)
     return from_values(values, known, " Configs of reports are for eval.py.")
 
 
-def _execute(config: Training | StudyConfig, folder: Path) -> tuple[str, Path]:
+def _execute(config: Config, folder: Path) -> tuple[str, Path]:
     """Train, and return what to print and where the results are."""
     if isinstance(config, PretrainingConfig):
         from pe_jax.tasks import pretraining
@@ -99,23 +95,27 @@ def _execute(config: Training | StudyConfig, folder: Path) -> tuple[str, Path]:
         from pe_jax.reports.pretraining_report import report_pretraining
 
         return report_pretraining(folder, folder / "report", experiment).text, folder / "report"
-    if isinstance(config, FinetuningConfig):
-        from pe_jax.tasks import finetuning
+    from pe_jax.configs.studies import StudyConfig
 
-        finetuned = finetuning.run(config, folder)
-        from pe_jax.reports.finetuning_report import report_finetuning
+    if isinstance(config, StudyConfig):
+        from pe_jax import study
 
-        return report_finetuning(finetuned, folder), folder
-    from pe_jax import study
+        return (study.dry_run if _DRY_RUN.value else study.execute)(config, folder), folder
+    from pe_jax.configs.finetuning import FinetuningConfig
+    from pe_jax.tasks import finetuning
 
-    return (study.dry_run if _DRY_RUN.value else study.execute)(config, folder), folder
+    assert isinstance(config, FinetuningConfig)
+    finetuned = finetuning.run(config, folder)
+    from pe_jax.reports.finetuning_report import report_finetuning
+
+    return report_finetuning(finetuned, folder), folder
 
 
 # Where a host keeps its copy of the text, and how many processes read it, changes no result.
 _OF_EACH_HOST = ("data.cache_dir", "data.workers")
 
 
-def _facts(config: Training | StudyConfig, workdir: str) -> dict[str, str]:
+def _facts(config: Config, workdir: str) -> dict[str, str]:
     """Return what all hosts of a run must have in common."""
     import flax
     import jax
@@ -132,7 +132,7 @@ def _facts(config: Training | StudyConfig, workdir: str) -> dict[str, str]:
     return {"--workdir": workdir, **versions, **settings}
 
 
-def _train(config: Training | StudyConfig, workdir: str) -> None:
+def _train(config: Config, workdir: str) -> None:
     from pe_jax.files import reachable_path
     from pe_jax.training import hosts, sharding
 
@@ -169,9 +169,10 @@ def train_or_compile() -> None:
         raise ValueError("--largest_batch and --out go with --compile_for=TOPOLOGY.")
     if not _WORKDIR.value:
         raise ValueError("--workdir is required: the folder of the run.")
-    if config.task != "study" and _DRY_RUN.value:
+    is_study = _CONFIG.value.task == "study"
+    if not is_study and _DRY_RUN.value:
         raise ValueError("--dry_run is for a study: --config=configs/study.py.")
-    if config.task == "study" and _COORDINATOR.value:
+    if is_study and _COORDINATOR.value:
         raise ValueError("A study runs on one host: without --coordinator.")
     _train(config, _WORKDIR.value)
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.reports import PropertiesConfig
-from pe_jax.configs.training import (
-    COUNT,
-    LENGTH,
-    FinetuningConfig,
-    PretrainingConfig,
-    SquadConfig,
-)
+from pe_jax.configs.training import COUNT, LENGTH
 from pe_jax.schema import Config, key, part
 from pe_jax.values import SEED, integer, one_of, several, some_of
 from pe_jax.values import text as any_text

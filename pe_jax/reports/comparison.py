@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from pe_jax import encodings
-from pe_jax.configs.training import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import Json
 from pe_jax.properties import Estimate

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from pe_jax.configs.training import FinetuningConfig, SquadConfig
+from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import Json

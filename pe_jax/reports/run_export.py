@@ -6,7 +6,8 @@ from pathlib import Path
 
 import jax
 
-from pe_jax.configs.training import TRAINING, FinetuningConfig
+from pe_jax.configs.all_tasks import TRAINING
+from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.data.glue import GLUE
 from pe_jax.interop import save_bert

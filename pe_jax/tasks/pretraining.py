@@ -16,7 +16,7 @@ import optax
 
 from pe_jax import data
 from pe_jax.configs.model import SIZES
-from pe_jax.configs.training import PretrainingConfig, PretrainingDataConfig, StageConfig
+from pe_jax.configs.pretraining import PretrainingConfig, PretrainingDataConfig, StageConfig
 from pe_jax.console.terminal import say, tell
 from pe_jax.models import BertConfig, BertForPretraining, train_flops
 from pe_jax.models.config import from_config

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from pe_jax.configs.model import ModelConfig
-from pe_jax.configs.training import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax import data
-from pe_jax.configs.training import PretrainingDataConfig
+from pe_jax.configs.pretraining import PretrainingDataConfig
 from pe_jax.files import cache_folder, to_path
 
 

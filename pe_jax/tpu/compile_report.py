@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pe_jax.configs.training import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.models.config import from_config

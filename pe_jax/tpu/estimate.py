@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 
 from pe_jax.attention.forms import PLATFORMS
-from pe_jax.configs.training import PretrainingConfig, StageConfig
+from pe_jax.configs.pretraining import PretrainingConfig, StageConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.files import Json

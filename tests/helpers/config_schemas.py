@@ -4,7 +4,7 @@ import copy
 import importlib
 
 from pe_jax.configs.all_tasks import CONFIGS
-from pe_jax.configs.training import FinetuningConfig
+from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console import config_files
 from pe_jax.schema import from_values
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pe_jax.configs import defaults
-from pe_jax.configs.training import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.schema import from_values
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,9 @@ from helpers.published_bert import BERT, WORDS, D, N, V, numpy_bert, whole_tenso
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
+from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.model import ModelConfig
-from pe_jax.configs.training import FinetuningConfig, PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.interop import bert_export, load_bert, position_table, save_bert
 from pe_jax.models import (

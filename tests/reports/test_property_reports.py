@@ -12,8 +12,8 @@ from matplotlib import image
 from safetensors.numpy import save_file
 
 from pe_jax import encodings, properties
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.reports import PropertiesConfig, SweepConfig
-from pe_jax.configs.training import PretrainingConfig
 from pe_jax.figures import style
 from pe_jax.reports.property_report import scores as scores_part
 from pe_jax.reports.property_report import vectors as vectors_part

@@ -13,7 +13,7 @@ from helpers.finetuning_data import examples, questions
 from pe_jax import encodings
 from pe_jax.configs import glue as glue_config
 from pe_jax.configs import squad as squad_config
-from pe_jax.configs.training import FinetuningConfig, SquadConfig
+from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.data import glue
 from pe_jax.reports.comparison import score
 from pe_jax.reports.finetuning_report import page, report_finetuning, results

@@ -10,7 +10,8 @@ from helpers import tiny_run
 from helpers.published_bert import BERT, D, N, encoder_shapes, head_shapes, random_tensors, write
 
 from pe_jax.configs import glue as glue_config
-from pe_jax.configs.training import FinetuningConfig, PretrainingConfig
+from pe_jax.configs.finetuning import FinetuningConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.data import glue, load_tokenizer
 from pe_jax.interop import load_bert
 from pe_jax.models.config import from_config

@@ -22,7 +22,7 @@ from etils.epath import testing
 from helpers import tiny_run
 
 from pe_jax import data
-from pe_jax.configs.training import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.errors import Interrupted
 from pe_jax.figures import style
 from pe_jax.files import to_path, write_text

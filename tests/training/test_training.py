@@ -15,7 +15,7 @@ import pytest
 from helpers import tiny_run
 
 from pe_jax import cpu, data, encodings
-from pe_jax.configs.training import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.models import BertConfig, frequencies, train_flops, with_position
 from pe_jax.models.config import from_config
 from pe_jax.reports.comparison import score

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from pe_jax import figures, properties
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.reports import PropertiesConfig
-from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, to_path, write_text
 from pe_jax.reports.property_report import render

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.reports import PropertiesConfig
-from pe_jax.configs.training import PretrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import PUBLISHED, BoundPart, PositionEncoding, learned_absolute
 from pe_jax.models import Bert, BertConfig, preset, with_position

@@ -17,8 +17,8 @@ from jaxtyping import PyTree
 from tokenizers import Tokenizer
 
 from pe_jax import data, properties
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.reports import PropertiesConfig
-from pe_jax.configs.training import PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder

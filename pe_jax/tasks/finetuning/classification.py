@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
-from pe_jax.configs.training import FinetuningConfig
+from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.data.glue import (
     GLUE,
     Examples,

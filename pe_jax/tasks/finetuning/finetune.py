@@ -19,8 +19,8 @@ import numpy as np
 from grain.sharding import ShardOptions
 from tokenizers import Tokenizer
 
+from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.configs.model import ModelConfig
-from pe_jax.configs.training import FinetuningConfig, SquadConfig
 from pe_jax.console.terminal import Progress, say, tell
 from pe_jax.data.rows import EvaluationBatch, TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
-from pe_jax.configs.training import SquadConfig
+from pe_jax.configs.finetuning import SquadConfig
 from pe_jax.data.squad import (
     Question,
     Windows,

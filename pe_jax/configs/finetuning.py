@@ -1,0 +1,151 @@
+"""Keys of the configs for fine-tuning on GLUE and SQuAD."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pe_jax.configs.model import ModelChanges, ModelConfig
+from pe_jax.configs.training import (
+    ACCUMULATION,
+    COUNT_OR_ZERO,
+    EPOCHS,
+    HELD_OUT,
+    LENGTH,
+    RESIZE,
+    ROWS,
+    OptimizerConfig,
+)
+from pe_jax.schema import Config, key, part
+from pe_jax.values import SEED, integer, number, one_of, several, text
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningDataConfig(Config):
+    """Inputs of fine-tuning."""
+
+    data_dir: str = key("", text(), "Folder of tfds datasets; empty means tfds's default.")
+    length: int = key(128, LENGTH, "Tokens of the longest inputs.")
+    buckets: tuple[int, ...] = key(
+        (16, 32, 64, 96),
+        several(integer(1, 10**6)),
+        "Shorter inputs are padded to these; () for none.",
+    )
+    batch_size: int = key(32, ROWS)
+    eval_batch_size: int = key(64, ROWS)
+    held_out: float = key(
+        0.0, HELD_OUT, "The fraction of the training data kept to select by, see `select`."
+    )
+
+    def faults(self) -> Iterator[str]:
+        if list(self.buckets) != sorted(self.buckets):
+            yield f"buckets must ascend, got {self.buckets}: sort them."
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningConfig(Config):
+    """Fine-tuning on a task of GLUE; what SQuAD's config shares with it.
+
+    `model` holds changes of the pretrained model until `finetuning.resolve` fills in the rest.
+    """
+
+    TASKS: ClassVar[tuple[str, ...]] = (
+        "cola",
+        "sst2",
+        "mrpc",
+        "stsb",
+        "qqp",
+        "mnli",
+        "qnli",
+        "rte",
+        "wnli",
+    )
+
+    task: str = key("cola", one_of(TASKS))
+    seeds: tuple[int, ...] = key(
+        (0, 1, 2, 3, 4),
+        several(SEED, least=1),
+        "Seeds of heads, dropout and data order; one program.",
+    )
+    init: str = key("", text(), "The workdir of a pretraining run, or a published BERT.")
+    resize: str = key(
+        "", RESIZE, 'For inputs longer than a learned table: "interpolate" or "repeat".'
+    )
+    model: ModelConfig = part(ModelChanges)
+    data: FinetuningDataConfig = part(FinetuningDataConfig)
+    epochs: float = key(3.0, EPOCHS)
+    steps: int = key(0, COUNT_OR_ZERO, "If given, instead of epochs.")
+    accumulation: int = key(1, ROWS, ACCUMULATION)
+    optimizer: OptimizerConfig = part(OptimizerConfig, learning_rate=2e-5)
+    select: str = key(
+        "last",
+        one_of(("last", "best", "held_out")),
+        'Which scores count: of the "last" step, of each seed\'s "best", or of the step that is '
+        'best on the training data that is "held_out".',
+    )
+    log_every: int = key(100, COUNT_OR_ZERO)
+    eval_every: int = key(0, COUNT_OR_ZERO, "Steps; 0 scores at the end only.")
+    checkpoint_every: int = key(0, COUNT_OR_ZERO, "Steps; 0 saves after every tenth of them.")
+    keep_checkpoints: int = key(1, integer(1, 10**6), "The newest.")
+
+    def faults(self) -> Iterator[str]:
+        if not self.steps and not self.epochs:
+            yield f"epochs={self.epochs}: nothing to train. Give config.steps or config.epochs."
+        if self.data.batch_size % self.accumulation:
+            yield (
+                f"accumulation={self.accumulation} does not divide config.data.batch_size="
+                f"{self.data.batch_size}: change one of them."
+            )
+        if self.select == "held_out" and not self.data.held_out:
+            yield (
+                "select='held_out' chooses by training data that is kept from training: give "
+                "config.data.held_out, such as 0.1."
+            )
+
+
+_QUESTIONS = text("Give NAME:SPLIT of tfds, or a file in SQuAD's format.")
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadDataConfig(FinetuningDataConfig):
+    """Questions, and windows of their contexts."""
+
+    train: str = key(
+        "squad/v1.1:train", _QUESTIONS, "NAME:SPLIT+SPLIT of tfds, or an official JSON file."
+    )
+    validation: str = key("squad/v1.1:validation", _QUESTIONS)
+    stride: int = key(
+        128, integer(1, 10**6), "Tokens between the starts of windows of a long context."
+    )
+    max_query: int = key(64, integer(1, 10**6), "Questions are truncated to this many tokens.")
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        if self.length < self.max_query + 4:
+            yield (
+                f"max_query={self.max_query} leaves no room for three special tokens and a context "
+                f"in config.data.length={self.length}: that is at least max_query + 4."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadConfig(FinetuningConfig):
+    """Fine-tuning on SQuAD."""
+
+    TASKS: ClassVar[tuple[str, ...]] = ("squad",)
+
+    task: str = key("squad", one_of(TASKS))
+    version: str = key(
+        "v1.1",
+        one_of(("v1.1", "v2.0")),
+        'Or "v2.0", where a question may have no answer.',
+    )
+    data: SquadDataConfig = part(SquadDataConfig)
+    n_best: int = key(20, integer(1, 10**4))
+    max_answer_tokens: int = key(30, integer(1, 10**6))
+    null_threshold: float = key(
+        0.0,
+        number(float("-inf"), float("inf")),
+        "v2.0: no answer where its score exceeds the best span's by this.",
+    )

@@ -1,0 +1,131 @@
+"""Keys of the configs for pretraining."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.training import (
+    ACCUMULATION,
+    COUNT,
+    COUNT_OR_ZERO,
+    EPOCHS,
+    HELD_OUT,
+    ROWS,
+    OptimizerConfig,
+)
+from pe_jax.schema import Config, key, part
+from pe_jax.values import FLAG, SEED, integer, number, one_of, text
+
+
+@dataclasses.dataclass(frozen=True)
+class StageConfig(Config):
+    """A stage of pretraining: inputs of one length."""
+
+    length: int = key(512, integer(8, 10**6))  # Room for two sentences.
+    batch_size: int = key(64, ROWS)
+    max_predictions: int = key(77, integer(1, 10**6))
+    steps: int = key(0, COUNT_OR_ZERO)
+    epochs: float = key(0.0, EPOCHS, "Instead of steps.")
+    accumulation: int = key(1, ROWS, ACCUMULATION)
+
+    def faults(self) -> Iterator[str]:
+        if self.steps and self.epochs:
+            yield (
+                f"steps={self.steps} and epochs={self.epochs}: a stage takes steps or epochs, not "
+                "both; set one of them to 0."
+            )
+        if self.max_predictions > self.length:
+            yield (
+                f"max_predictions={self.max_predictions} is more than the length of the inputs, "
+                f"{self.length}: lower it."
+            )
+        if self.batch_size % self.accumulation:
+            yield (
+                f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}: "
+                "change one of them."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingDataConfig(Config):
+    """The text of pretraining, and how examples are made of it."""
+
+    source: str = key(
+        "pydoc",
+        text("Give files, pydoc, tfds:NAME:SPLIT or shards:FOLDER."),
+        "Or a path or glob of .txt / .jsonl (.gz, .xz); tfds:NAME:SPLIT; shards:FOLDER, tokenized "
+        "text.",
+    )
+    validation: str = key("", text(), "Another source; empty holds out documents of `source`.")
+    held_out: float = key(0.05, HELD_OUT, "The fraction held out, where `validation` is empty.")
+    feature: str = key(
+        "text",
+        text("Give the key of the text in each record."),
+        "The key of the text in JSON lines and tfds examples.",
+    )
+    data_dir: str = key("", text(), "Folder of tfds datasets; empty means tfds's default.")
+    vocab: str = key("", text(), "vocab.txt or tokenizer.json; empty: init's, or one is trained.")
+    vocab_size: int = key(  # Five special tokens, and one.
+        30_522, integer(6, 10**7), "The size of a vocabulary that is trained."
+    )
+    mask_rate: float = key(0.15, number(0, 1, "(]"), "The fraction of tokens to predict.")
+    short_probability: float = key(
+        0.1, number(0, 1), "How often an example is truncated to a random length."
+    )
+    workers: int = key(0, integer(0, 128), "Processes that make batches; 0 makes them in a thread.")
+    cache_dir: str = key("", text(), "Tokenized text; empty means ~/.cache/pe_jax.")
+
+    def faults(self) -> Iterator[str]:
+        if not self.held_out and not self.validation:
+            yield (
+                f"held_out={self.held_out} must be above 0 if config.data.validation is empty: "
+                "give one of them."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingConfig(Config):
+    """Pretraining: masked language model and next sentence.
+
+    Two stages, as in BERT, or three: short sequences, then longer ones, with one optimizer state
+    and one learning rate schedule. A stage without steps and epochs is left out.
+    """
+
+    TASKS: ClassVar[tuple[str, ...]] = ("pretraining",)
+
+    task: str = key("pretraining", one_of(TASKS))
+    seed: int = key(0, SEED, "Initial parameters, dropout and data order.")
+    init: str = key(
+        "", text(), "A run to start from, its workdir, or a published BERT: docs/checkpoints.md."
+    )
+    keep_position: bool = key(
+        True, FLAG, "With init: its positions as well, where they fit; or new ones."
+    )
+    parallel: str = key(
+        "jit",
+        one_of("pe_jax.training.sharding:PARALLEL"),
+        'Or "fsdp", the state sharded; "pmap", mapped per device; "pmap_bfloat16", which exchanges '
+        "gradients in that dtype.",
+    )
+    model: ModelConfig = part(ModelConfig)
+    data: PretrainingDataConfig = part(PretrainingDataConfig)
+    stage1: StageConfig = part(StageConfig, length=128, max_predictions=20)
+    stage2: StageConfig = part(StageConfig)
+    stage3: StageConfig = part(StageConfig)
+    optimizer: OptimizerConfig = part(OptimizerConfig)
+    log_every: int = key(
+        100, COUNT_OR_ZERO, "Steps, as the next ones; 0 at the end of a stage only."
+    )
+    eval_every: int = key(1_000, COUNT_OR_ZERO, "On held-out text.")
+    eval_examples: int = key(1_024, COUNT, "Held-out examples.")
+    checkpoint_every: int = key(1_000, COUNT_OR_ZERO)
+    keep_checkpoints: int = key(3, integer(1, 10**6), "The newest.")
+
+    @property
+    def stages(self) -> dict[str, StageConfig]:
+        """The stages that have steps or epochs, by key."""
+        stages = {name: getattr(self, name) for name in ("stage1", "stage2", "stage3")}
+        return {name: stage for name, stage in stages.items() if stage.steps or stage.epochs}
