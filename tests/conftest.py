@@ -4,6 +4,7 @@ import importlib.util
 import mmap
 import os
 import platform
+import tempfile
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -38,6 +39,11 @@ os.environ["XLA_FLAGS"] = " ".join(
         *(f"--{flag}={value}" for flag, value in QUICK.items() if known(flag)),
         os.environ.get("XLA_FLAGS", ""),
     ]
+)
+
+# By default Hypothesis writes to the working directory.
+os.environ.setdefault(
+    "HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir(), "pe_jax_hypothesis"))
 )
 
 # Nothing is cached on disk: within a process the library traces and compiles equal programs once.
