@@ -1,5 +1,5 @@
 """Attention against helpers/paper_attention.py, query by query: outputs and gradients where
-lengths, clips and masks are special; the suite (test_suite.py) has all encodings at one length."""
+lengths, clips and masks are special. test_conformance_suite.py has all encodings at one length."""
 
 import subprocess
 import sys
