@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -61,16 +62,23 @@ class Examples(NamedTuple):
     Attributes:
       texts: `[N]` strings for each text feature of the task.
       labels: `[N]` int32 classes, or float32 values of a regression.
-      empty: `[N]` bool, whether one of its texts is empty or only white space.
     """
 
     texts: tuple[list[str], ...]
     labels: np.ndarray
-    empty: np.ndarray
+
+    def empty(self) -> np.ndarray:
+        """Return `[N]` bool: True where one of the texts is empty or only white space."""
+        return np.array([not all(map(str.strip, texts)) for texts in zip(*self.texts)], bool)
+
+    def select(self, chosen: np.ndarray) -> Examples:
+        """Return the examples where `chosen`, `[N]` bool, is True."""
+        texts = tuple(list(itertools.compress(column, chosen)) for column in self.texts)
+        return Examples(texts, self.labels[chosen])
 
 
 def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
-    """Examples of the prepared tfds dataset `glue/NAME`, read without TensorFlow.
+    """Load examples of the prepared tfds dataset `glue/NAME`, read without TensorFlow.
 
     Args:
       name: a key of `GLUE`.
@@ -92,9 +100,7 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
         for column, name in zip(texts, task.texts):
             column.append(_text(example, name, where))
         labels.append(_label(example.get("label"), task, where))
-    kind = np.int32 if task.labels else np.float32
-    empty = [any(not text.strip() for text in one) for one in zip(*texts)]
-    return Examples(texts, np.array(labels, kind), np.array(empty, bool))
+    return Examples(texts, np.array(labels, np.int32 if task.labels else np.float32))
 
 
 def _text(example: Mapping[str, _Feature], name: str, where: str) -> str:
@@ -110,17 +116,6 @@ def _label(value: float | None, task: GlueTask, where: str) -> float:
         return float(value)
     known = f"0 to {len(task.labels) - 1} ({', '.join(task.labels)})" if task.labels else "0 to 5"
     raise ValueError(f"{where} has the label {value!r}; known are {known}. Is it a test split?")
-
-
-def without_empty(examples: Examples) -> Examples:
-    """The examples none of whose texts is empty."""
-    return only(examples, ~examples.empty)
-
-
-def only(examples: Examples, keep: np.ndarray) -> Examples:
-    """The examples where `keep`, `[N]` bool, is True."""
-    texts = tuple([text for text, kept in zip(one, keep) if kept] for one in examples.texts)
-    return Examples(texts, examples.labels[keep], examples.empty[keep])
 
 
 def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Rows:
@@ -142,10 +137,10 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
         raise ValueError(f"Inputs of {length} tokens have no room for {len(columns)} text(s).")
     rows, second = [], []
     for parts in zip(*columns):
-        kept = _truncated_sizes([len(part) for part in parts], room)
+        sizes = _truncated_sizes([len(part) for part in parts], room)
         row = [special.cls]
         starts = []
-        for part, size in zip(parts, kept):
+        for part, size in zip(parts, sizes):
             starts.append(len(row))
             row += [*part[:size], special.sep]
         second.append(starts[1] if len(starts) > 1 else len(row))

@@ -10,7 +10,7 @@ import pytest
 
 from pe_jax import data
 from pe_jax.data import glue
-from pe_jax.data.glue import GLUE, Examples, encode_examples, load_glue, without_empty
+from pe_jax.data.glue import GLUE, Examples, encode_examples, load_glue
 from pe_jax.models import BertConfig, BertForClassification
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tasks.finetuning.glue_scores import glue_score
@@ -41,8 +41,8 @@ def test_reading(prepared):
     found = load_glue("mrpc", "train")
     assert found.texts == (["Café one", "three"], ["two", " \t"])
     assert found.labels.tolist() == [1, 0] and found.labels.dtype == np.int32
-    assert found.empty.tolist() == [False, True]
-    assert without_empty(found).texts == (["Café one"], ["two"])
+    assert found.empty().tolist() == [False, True]
+    assert found.select(~found.empty()).texts == (["Café one"], ["two"])
 
 
 def test_a_regression_has_values(prepared):
@@ -93,7 +93,7 @@ def tokenizer(tmp_path):
 
 def encoded(tokenizer, length, *texts):
     rows = encode_examples(
-        Examples(tuple([t] for t in texts), np.zeros(1, np.int32), np.zeros(1, bool)),
+        Examples(tuple([t] for t in texts), np.zeros(1, np.int32)),
         tokenizer,
         length,
     )

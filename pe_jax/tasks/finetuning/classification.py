@@ -16,8 +16,6 @@ from pe_jax.data.glue import (
     GlueTask,
     encode_examples,
     load_glue,
-    only,
-    without_empty,
 )
 from pe_jax.models import BertConfig, BertForClassification
 from pe_jax.tasks.finetuning.glue_scores import glue_score
@@ -70,11 +68,12 @@ def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokeniz
     """
     glue, name = GLUE[config.task], f"glue/{config.task}"
     read = lambda split: load_glue(config.task, split, config.data.data_dir)
-    train = without_empty(whole := read("train"))
+    whole = read("train")
+    train = whole.select(~whole.empty())
     held_out = {_name(suffix): read(split) for suffix, split in glue.validation}
     if config.data.held_out:
         kept = split_off(len(train.labels), config.data.held_out)
-        train, held_out[HELD_OUT] = only(train, ~kept), only(train, kept)
+        train, held_out[HELD_OUT] = train.select(~kept), train.select(kept)
     classes = max(1, len(glue.labels))
     bert = BertForClassification(model, classes)
 
@@ -125,10 +124,10 @@ def _scores(
 
 def _notes(whole: Examples, train: Examples, held_out: dict[str, Examples]) -> list[str]:
     notes = [f"{len(train.labels):,} training examples"]
-    if whole.empty.any():
-        notes[0] += f"; {whole.empty.sum():,} with an empty text were left out"
+    if count := whole.empty().sum():
+        notes[0] += f"; {count:,} with an empty text were left out"
     for name, examples in held_out.items():
         notes.append(f"{len(examples.labels):,} examples in {_CALLED.get(name, name)}")
-        if examples.empty.any():
-            notes[-1] += f", {examples.empty.sum():,} of them with an empty text"
+        if count := examples.empty().sum():
+            notes[-1] += f", {count:,} of them with an empty text"
     return notes
