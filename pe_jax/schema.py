@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from pe_jax.values import Kind, one_of, shown
+from pe_jax.values import Kind, one_of, optional, shown
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
@@ -114,12 +114,8 @@ def opened(config: type[C], names: Sequence[str]) -> type[C]:
     """
     fields = []
     for field in dataclasses.fields(config):
-        kind = field.metadata["kind"]
-        open_kind = kind._replace(
-            describe=lambda kind=kind: f"{kind.describe()}, or None",
-            accepts=lambda value, kind=kind: value is None or kind.accepts(value),
-        )
-        metadata = {**field.metadata, "kind": open_kind, "internal": field.name not in names}
+        kind, internal = optional(field.metadata["kind"]), field.name not in names
+        metadata = {**field.metadata, "kind": kind, "internal": internal}
         fields.append((field.name, Any, dataclasses.field(default=None, metadata=metadata)))
     name = f"Open{config.__name__}"
     return dataclasses.make_dataclass(name, fields, bases=(config,), frozen=True)

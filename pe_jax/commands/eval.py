@@ -12,6 +12,7 @@ eval.py --config=configs/export.py --workdir=RUN --out=FOLDER      for PyTorch
 
 from __future__ import annotations
 
+import functools
 import glob
 from pathlib import Path
 
@@ -42,13 +43,11 @@ with extra("train", SystemExit):
 
 _FLAGS = flags.FlagValues()
 _CONFIG = define_config(_FLAGS, "What to measure, by name or as a file; default the scores.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.", flag_values=_FLAGS)
-_RUNS = flags.DEFINE_string("runs", None, "Glob of the folders of runs.", flag_values=_FLAGS)
-_ENCODINGS = flags.DEFINE_string(
-    "encodings",
-    "",
-    "Encodings to measure untrained, or to train; 'all', or 'paper' for its 13.",
-    flag_values=_FLAGS,
+_string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
+_WORKDIR = _string("workdir", None, "Folder of a run.")
+_RUNS = _string("runs", None, "Glob of the folders of runs.")
+_ENCODINGS = _string(
+    "encodings", "", "Encodings to measure untrained, or to train; 'all', or 'paper' for its 13."
 )
 _CHECKPOINTS = flags.DEFINE_list(
     "checkpoints",
@@ -56,9 +55,7 @@ _CHECKPOINTS = flags.DEFINE_list(
     "Published models: folders or .safetensors files, each PATH or NAME=PATH.",
     flag_values=_FLAGS,
 )
-_OUT = flags.DEFINE_string(
-    "out", None, "Where the results go; default a folder in the run's.", flag_values=_FLAGS
-)
+_OUT = _string("out", None, "Where the results go; default a folder in the run's.")
 
 
 def _out(default: str) -> Path:

@@ -9,6 +9,7 @@ train.py --config=... --workdir=gs://... --coordinator=auto       (on each host 
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from pe_jax.errors import extra
@@ -27,46 +28,25 @@ with extra("train", SystemExit):
 
 _FLAGS = flags.FlagValues()
 _CONFIG = define_config(_FLAGS, "The experiment, by name or as a file.")
-_WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder of the run; one that exists is resumed.", flag_values=_FLAGS
+_string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
+_bool = functools.partial(flags.DEFINE_bool, flag_values=_FLAGS)
+_integer = functools.partial(flags.DEFINE_integer, flag_values=_FLAGS)
+_WORKDIR = _string("workdir", None, "Folder of the run; one that exists is resumed.")
+_COMPILE_FOR = _string(
+    "compile_for", None, "Only compile, for TPUs that need not be attached, such as v5e:4x4."
 )
-_COMPILE_FOR = flags.DEFINE_string(
-    "compile_for",
-    None,
-    "Only compile, for TPUs that need not be attached, such as v5e:4x4.",
-    flag_values=_FLAGS,
+_LARGEST_BATCH = _bool(
+    "largest_batch", False, "With --compile_for: find the largest batch; compiles several times."
 )
-_LARGEST_BATCH = flags.DEFINE_bool(
-    "largest_batch",
-    False,
-    "With --compile_for: find the largest batch; compiles several times.",
-    flag_values=_FLAGS,
+_DRY_RUN = _bool("dry_run", False, "Of a study: only say what it makes, and how long that takes.")
+_OUT = _string("out", None, "With --compile_for: a JSON file for the numbers.")
+_COORDINATOR = _string(
+    "coordinator", None, "On several hosts: HOST:PORT of the first, or 'auto' on pods and Slurm."
 )
-_DRY_RUN = flags.DEFINE_bool(
-    "dry_run",
-    False,
-    "Of a study: only say what it makes, and how long that takes.",
-    flag_values=_FLAGS,
-)
-_OUT = flags.DEFINE_string(
-    "out", None, "With --compile_for: a JSON file for the numbers.", flag_values=_FLAGS
-)
-_COORDINATOR = flags.DEFINE_string(
-    "coordinator",
-    None,
-    "On several hosts: HOST:PORT of the first, or 'auto' on pods and Slurm.",
-    flag_values=_FLAGS,
-)
-_HOSTS = flags.DEFINE_integer(
-    "hosts", None, "Number of hosts, with --coordinator=HOST:PORT.", flag_values=_FLAGS
-)
-_HOST = flags.DEFINE_integer("host", None, "Index of this host, from 0.", flag_values=_FLAGS)
-_LOST_AFTER = flags.DEFINE_integer(
-    "lost_after",
-    100,
-    "Seconds until a silent host counts as lost.",
-    lower_bound=1,
-    flag_values=_FLAGS,
+_HOSTS = _integer("hosts", None, "Number of hosts, with --coordinator=HOST:PORT.")
+_HOST = _integer("host", None, "Index of this host, from 0.")
+_LOST_AFTER = _integer(
+    "lost_after", 100, "Seconds until a silent host counts as lost.", lower_bound=1
 )
 
 
