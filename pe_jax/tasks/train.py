@@ -31,7 +31,7 @@ from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest
 from pe_jax.training.hosts import agree, stop_requests
-from pe_jax.training.loop import Cadence, Stage, fit
+from pe_jax.training.loop import Cadence, Loop, Stage
 from pe_jax.training.pytrees import Batch, Params, PyTree
 from pe_jax.training.step import Task, TrainState, init_seeds, init_state, make_train_step
 from pe_jax.training.workdir import MetricsWriter
@@ -240,11 +240,8 @@ def train(
             contextlib.closing(MetricsWriter(folder, restored.step if restored else 0))
         )
         progress = Progress(sum(stage.steps for stage in stages), int(state.step))
-        return fit(
-            state,
-            stages,
+        loop = Loop(
             cadence,
-            restored.place if restored else None,
             batch_sharding=program.batch_sharding,
             schedule=program.schedule,
             checkpoints=checkpoints,
@@ -253,3 +250,4 @@ def train(
             stop_requested=stack.enter_context(stop_requests()),
             check_folder=check_folder,
         )
+        return loop.fit(state, stages, restored.place if restored else None)

@@ -65,102 +65,134 @@ class Reporter(Protocol):
     def report(self, step: int, what: str, scalars: Scalars) -> None: ...
 
 
-def fit(
-    state: TrainState,
-    stages: Sequence[Stage],
-    cadence: Cadence,
-    place: Json | None = None,
-    *,
-    batch_sharding: NamedSharding,
-    schedule: optax.Schedule,
-    checkpoints: Checkpoints,
-    writer: MetricsWriter,
-    reporter: Reporter,
-    stop_requested: Callable[[int], int],
-    check_folder: Callable[[], None],
-) -> TrainState:
-    """Trains from `state.step` to the end of the last stage; resumes inside any of them.
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """The loop over the steps of a run in its folder.
 
-    Args:
-      place: where a stage that resumes was: the state of the iterator over its batches, and the
-        metrics since the last line of the log, so that the next line covers the same steps.
+    Attributes:
+      batch_sharding: of global batches.
       schedule: learning rate of a step.
       stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop after
         `step`; see `hosts.stop_requests`.
       check_folder: called before anything is written; raises if the folder is not this run's any
         more.
-
-    Raises:
-      FloatingPointError: if a loss or gradient is not finite; the batch is written to the run's
-        folder.
-      OSError: if something cannot be written, or the folder was removed.
-      Interrupted: if the run was asked to stop, once it has saved.
     """
-    begin, end = 0, 0
-    for stage in stages:
-        begin, end = end, end + stage.steps
-        steps = range(max(begin, int(state.step)) + 1, end + 1)
-        if not steps:
-            continue
+
+    cadence: Cadence
+    batch_sharding: NamedSharding
+    schedule: optax.Schedule
+    checkpoints: Checkpoints
+    writer: MetricsWriter
+    reporter: Reporter
+    stop_requested: Callable[[int], int]
+    check_folder: Callable[[], None]
+
+    def fit(
+        self, state: TrainState, stages: Sequence[Stage], place: Json | None = None
+    ) -> TrainState:
+        """Trains from `state.step` to the end of the last stage; resumes inside any of them.
+
+        Args:
+          place: where a stage that resumes was: the state of the iterator over its batches, and the
+            metrics since the last line of the log, so that the next line covers the same steps.
+
+        Raises:
+          FloatingPointError: if a loss or gradient is not finite; the batch is written to the run's
+            folder.
+          OSError: if something cannot be written, or the folder was removed.
+          Interrupted: if the run was asked to stop, once it has saved.
+        """
+        begin, end = 0, 0
+        for stage in stages:
+            begin, end = end, end + stage.steps
+            steps = range(max(begin, int(state.step)) + 1, end + 1)
+            if steps:
+                resumed = place if steps[0] > begin + 1 else None
+                state = self._fit_stage(state, stage, steps, resumed)
+        return state
+
+    def _fit_stage(
+        self, state: TrainState, stage: Stage, steps: range, place: Json | None
+    ) -> TrainState:
         iterator, meter = iter(stage.batches), _Meter(stage.flops)
-        if steps[0] > begin + 1:
-            assert place is not None
+        if place is not None:
             iterator.set_state(place["data"])
             meter = _Meter(stage.flops, place["totals"])
         # On a CPU minutes may pass between this line and the first of the log.
-        reporter.say(f"{stage.name}: compiling, then steps {steps[0]:,} to {end:,}")
+        self.reporter.say(f"{stage.name}: compiling, then steps {steps[0]:,} to {steps[-1]:,}")
         unread: tuple[int, Metrics, HostBatch] | None = None
         for step in steps:
             # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
             #    unless the pipeline is the slower of the two.
             with meter.waiting():
                 rows = next(iterator)
-                batch = sharding.to_global(rows, batch_sharding)
+                batch = sharding.to_global(rows, self.batch_sharding)
             meter.count(batch)
             # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
             dispatched = time.perf_counter()
             state, metrics = stage.train_step(state, batch)
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
                 seconds = time.perf_counter() - dispatched
-                reporter.say(f"{stage.name}: compiled in {seconds:.0f} s")
+                self.reporter.say(f"{stage.name}: compiled in {seconds:.0f} s")
             if unread is not None:
-                _read(*unread, meter, writer)
+                self._read(*unread, meter)
             unread = step, metrics, rows
-            reporter.advance()
-            stop = stop_requested(step)
+            self.reporter.advance()
+            stop = self.stop_requested(step)
             log, evaluate, save = (
-                step == end or (every > 0 and step % every == 0) for every in cadence
+                step == steps[-1] or (every > 0 and step % every == 0) for every in self.cadence
             )
             save = save or bool(stop)
             if log or evaluate or save:
-                check_folder()
+                self.check_folder()
             # 3. Log. What is not finite is never saved.
             if log or save:
-                _read(*unread, meter, writer)
+                self._read(*unread, meter)
                 unread = None
             if log:
-                scalars = meter.scalars(float(schedule(step - 1)), _peak(batch_sharding))
-                writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
-                shown = {k: v for k, v in scalars.items() if k.endswith(_ON_THE_TERMINAL)}
-                reporter.report(step, "training", shown)
+                self._log(step, meter)
                 meter = _Meter(stage.flops)
             # 4. Evaluate.
             if evaluate:
-                scalars = stage.evaluate(step, state.params)
-                writer.write(step, {f"held_out/{name}": value for name, value in scalars.items()})
-                shown = {name: value for name, value in scalars.items() if "/" not in name}
-                reporter.report(step, "held out", shown)
-                _check_held_out(step, scalars)
+                self._evaluate(step, stage, state.params)
                 meter.skip()
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
             if save:
-                check_folder()  # The evaluation may have taken minutes.
-                checkpoints.save(state, {"data": iterator.get_state(), "totals": meter.totals()})
+                self.check_folder()  # The evaluation may have taken minutes.
+                totals = meter.totals()
+                self.checkpoints.save(state, {"data": iterator.get_state(), "totals": totals})
             if stop:
                 raise Interrupted(
                     f"Stopped and saved at step {step:,}. The same command resumes it.", stop
                 )
-    return state
+        return state
+
+    def _read(self, step: int, metrics: Metrics, rows: HostBatch, meter: _Meter) -> None:
+        """Adds the metrics of a step to `meter`; waits for the devices.
+
+        Raises:
+          FloatingPointError: if they are not finite.
+        """
+        if wrong := meter.add(metrics):
+            path = self.writer.keep_batch(step, rows)
+            raise FloatingPointError(
+                f"Step {step:,} gave {', '.join(wrong)}. Its batch was written to {path}, and the "
+                "checkpoints are of steps before it. A lower learning rate, a longer warmup or "
+                "config.optimizer.clip_norm may help, in another --workdir."
+            )
+
+    def _log(self, step: int, meter: _Meter) -> None:
+        scalars = meter.scalars(float(self.schedule(step - 1)), _peak(self.batch_sharding))
+        self.writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
+        shown = {name: x for name, x in scalars.items() if name.endswith(_ON_THE_TERMINAL)}
+        self.reporter.report(step, "training", shown)
+
+    def _evaluate(self, step: int, stage: Stage, params: Params) -> None:
+        scalars = stage.evaluate(step, params)
+        self.writer.write(step, {f"held_out/{name}": value for name, value in scalars.items()})
+        shown = {name: value for name, value in scalars.items() if "/" not in name}
+        self.reporter.report(step, "held out", shown)
+        _check_held_out(step, scalars)
 
 
 def evaluate(
@@ -242,23 +274,6 @@ class _Meter:
             "data_wait": self._waited / seconds,
         }
         return scalars | ({"mfu": self._flops / seconds / peak} if peak else {})
-
-
-def _read(
-    step: int, metrics: Metrics, rows: HostBatch, meter: _Meter, writer: MetricsWriter
-) -> None:
-    """Adds the metrics of a step to `meter`; waits for the devices.
-
-    Raises:
-      FloatingPointError: if they are not finite.
-    """
-    if wrong := meter.add(metrics):
-        path = writer.keep_batch(step, rows)
-        raise FloatingPointError(
-            f"Step {step:,} gave {', '.join(wrong)}. Its batch was written to {path}, and the "
-            "checkpoints are of steps before it. A lower learning rate, a longer warmup or "
-            "config.optimizer.clip_norm may help, in another --workdir."
-        )
 
 
 def _check_held_out(step: int, scalars: Scalars) -> None:
