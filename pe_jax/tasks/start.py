@@ -83,8 +83,9 @@ def _is_run(path: Path) -> bool:
 
 def _as_config(model: BertConfig) -> ModelConfig:
     """A model in the keys of `config.model`: a named size, and the fields that replace its own."""
-    names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size"}
-    return ModelConfig(**{name: getattr(model, name) for name in names})
+    names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size", "position"}
+    fields = {name: getattr(model, name) for name in names}
+    return ModelConfig(position=model.encoding().name, **fields)
 
 
 def _published(path: Path, shardings_of: ShardingsOf) -> Params:

@@ -199,8 +199,10 @@ def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
 
 def write_run(folder, config, params, tokenizer, monkeypatch):
     """Writes the folder of a run, and patches the reading of its checkpoint."""
-    names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size"}
-    model = ModelConfig(**{name: getattr(MODEL, name) for name in names})
+    names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size", "position"}
+    model = ModelConfig(
+        position=MODEL.encoding().name, **{name: getattr(MODEL, name) for name in names}
+    )
     config = dataclasses.replace(config, model=model)
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(as_dict(config)))
@@ -216,7 +218,9 @@ def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
     assert text.startswith(f"BertForPreTraining of {tmp_path / 'run'}, step 5. In Python")
     start = open_start(str(tmp_path / "out"))
     jax.tree.map(np.testing.assert_array_equal, start.params(on_one_device), params)
-    assert from_config(start.model, vocab_size=MODEL.vocab_size) == MODEL
+    restored = from_config(start.model, vocab_size=MODEL.vocab_size)
+    assert restored.encoding().name == MODEL.encoding().name
+    assert dataclasses.replace(restored, position=None) == MODEL
     assert load_tokenizer(start.tokenizer()).get_vocab() == tokenizer.get_vocab()
     with pytest.raises(ValueError, match=r"a run of seed 0, got config.seed=3"):
         runs.export(tmp_path / "run", tmp_path / "seed", 3)
