@@ -21,18 +21,15 @@ from pe_jax.errors import extra
 with extra("train", SystemExit):
     from absl import flags
 
-    from pe_jax.configs.all_tasks import TRAINING
+    from pe_jax.configs.all_tasks import EVALUATIONS, TRAINING
+    from pe_jax.configs.export import ExportConfig
     from pe_jax.configs.finetuning import FinetuningConfig
-    from pe_jax.configs.reports import (
-        REPORTS,
-        ExportConfig,
-        LengthGeneralisationConfig,
-        LengthsConfig,
-        PropertiesConfig,
-        SweepConfig,
-        TablesConfig,
-    )
-    from pe_jax.configs.studies import StudyConfig
+    from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
+    from pe_jax.configs.lengths import LengthsConfig
+    from pe_jax.configs.properties import PropertiesConfig
+    from pe_jax.configs.study import StudyConfig
+    from pe_jax.configs.sweep import SweepConfig
+    from pe_jax.configs.tables import TablesConfig
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
@@ -169,8 +166,7 @@ def evaluate() -> None:
     if values is None:
         text, out = _report_scores()
     else:
-        classes: list[type[Config]] = [*REPORTS, StudyConfig]
-        config = from_values(values, classes, " For the scores of a run give no --config.")
+        config = from_values(values, EVALUATIONS, " For the scores of a run give no --config.")
         out = _out("page" if isinstance(config, StudyConfig) else values.task)
         text = _evaluate(config, out)
     print(for_terminal(text))

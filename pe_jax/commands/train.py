@@ -59,7 +59,7 @@ def _read_config() -> Config:
     known: tuple[type[Config], ...] = (PretrainingConfig,)
     if not hasattr(values, "get") or values.get("task") != "pretraining":
         from pe_jax.configs.all_tasks import TRAINING
-        from pe_jax.configs.studies import StudyConfig
+        from pe_jax.configs.study import StudyConfig
 
         known = (*TRAINING, StudyConfig)
     return from_values(values, known, " Configs of reports are for eval.py.")
@@ -75,7 +75,7 @@ def _execute(config: Config, folder: Path) -> tuple[str, Path]:
         from pe_jax.reports.pretraining_report import report_pretraining
 
         return report_pretraining(folder, folder / "report", experiment).text, folder / "report"
-    from pe_jax.configs.studies import StudyConfig
+    from pe_jax.configs.study import StudyConfig
 
     if isinstance(config, StudyConfig):
         from pe_jax import study

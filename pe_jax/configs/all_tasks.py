@@ -2,12 +2,26 @@
 
 from typing import TypeAlias
 
+from pe_jax.configs.export import ExportConfig
 from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
+from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
+from pe_jax.configs.lengths import LengthsConfig
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.reports import REPORTS
-from pe_jax.configs.studies import StudyConfig
+from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.configs.study import StudyConfig
+from pe_jax.configs.sweep import SweepConfig
+from pe_jax.configs.tables import TablesConfig
 from pe_jax.schema import Config
 
 Training: TypeAlias = PretrainingConfig | FinetuningConfig
 TRAINING: tuple[type[Training], ...] = (PretrainingConfig, FinetuningConfig, SquadConfig)
-CONFIGS: tuple[type[Config], ...] = (*TRAINING, *REPORTS, StudyConfig)
+EVALUATIONS: tuple[type[Config], ...] = (
+    ExportConfig,
+    LengthGeneralisationConfig,
+    LengthsConfig,
+    PropertiesConfig,
+    StudyConfig,
+    SweepConfig,
+    TablesConfig,
+)
+CONFIGS: tuple[type[Config], ...] = (*TRAINING, *EVALUATIONS)

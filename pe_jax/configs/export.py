@@ -9,8 +9,21 @@ Hardware: one CPU.
 Time:     seconds.
 """
 
-from pe_jax.configs.reports import ExportConfig
-from pe_jax.schema import config_dict
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from pe_jax.schema import Config, config_dict, key
+from pe_jax.values import SEED, one_of, optional
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportConfig(Config):
+    TASKS: ClassVar[tuple[str, ...]] = ("export",)
+
+    task: str = key("export", one_of(TASKS))
+    seed: int | None = key(None, optional(SEED), "Which seed of a run that has several.")
 
 
 def get_config():

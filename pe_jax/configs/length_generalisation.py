@@ -7,8 +7,72 @@ Time:     about a minute for each encoding and task, three seeds at once. A stop
           what is done is in R/cells.
 """
 
-from pe_jax.configs.reports import LengthGeneralisationConfig
-from pe_jax.schema import config_dict
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pe_jax.configs.model import HEADS, INTERMEDIATE, LAYERS, WIDTH
+from pe_jax.configs.training import COUNT, FORMATS, ROWS, VECTOR
+from pe_jax.schema import Config, config_dict, key, part
+from pe_jax.values import SEED, integer, number, one_of, several, some_of
+
+
+@dataclasses.dataclass(frozen=True)
+class SizesConfig(Config):
+    """The sizes of a BERT."""
+
+    num_layers: int = key(2, LAYERS)
+    hidden_size: int = key(64, WIDTH)
+    num_heads: int = key(4, HEADS)
+    intermediate_size: int = key(256, INTERMEDIATE)
+
+    def faults(self) -> Iterator[str]:
+        if self.hidden_size % self.num_heads:
+            yield (
+                f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}: "
+                "change one of them."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthGeneralisationConfig(Config):
+    TASKS: ClassVar[tuple[str, ...]] = ("length_generalisation",)
+
+    task: str = key("length_generalisation", one_of(TASKS))
+    tasks: str = key(
+        "",
+        some_of("pe_jax.length_generalisation:TASKS"),
+        "Separated by commas; empty means all 19.",
+    )
+    seeds: tuple[int, ...] = key(
+        (0, 1, 2), several(SEED, least=1), "Of parameters and data; one program."
+    )
+    length: int = key(20, integer(1, 10**4), "Symbols of the longest training inputs.")
+    test_lengths: tuple[int, ...] = key(
+        (10, 20, 30, 40, 80, 160), several(integer(1, 10**5), least=1)
+    )
+    test_examples: int = key(256, COUNT, "Of each length.")
+    test_batch_size: int = key(32, ROWS)
+    model: SizesConfig = part(SizesConfig)
+    steps: int = key(1_000, COUNT)
+    batch_size: int = key(32, ROWS, "Of each seed.")
+    learning_rate: float = key(3e-3, number(0, 1e3, "(]"))
+    weight_decay: float = key(0.01, number(0, 1e3))
+    vector: str = key("", VECTOR, FORMATS)
+
+    def faults(self) -> Iterator[str]:
+        if self.test_examples % self.test_batch_size:
+            yield (
+                f"test_examples={self.test_examples} must be a multiple of config.test_batch_size="
+                f"{self.test_batch_size}: change one of them."
+            )
+        if not min(self.test_lengths) <= self.length < max(self.test_lengths):
+            yield (
+                f"test_lengths={self.test_lengths} must have lengths up to config.length="
+                f"{self.length} and longer ones."
+            )
 
 
 def get_config():

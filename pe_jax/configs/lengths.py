@@ -6,8 +6,25 @@ resized by the method `config.resize`; without it longer inputs are an error.
 Command:  python eval.py --config=configs/lengths.py --workdir=RUN --config.lengths='(128,256,512)'
 """
 
-from pe_jax.configs.reports import LengthsConfig
-from pe_jax.schema import config_dict
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from pe_jax.configs.training import LENGTH, RESIZE
+from pe_jax.schema import Config, config_dict, key
+from pe_jax.values import one_of, several
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthsConfig(Config):
+    TASKS: ClassVar[tuple[str, ...]] = ("lengths",)
+
+    task: str = key("lengths", one_of(TASKS))
+    lengths: tuple[int, ...] = key(
+        (128, 256, 384, 512), several(LENGTH), "Lengths of inputs, in tokens."
+    )
+    resize: str = key("", RESIZE, '"interpolate" or "repeat".')
 
 
 def get_config():

@@ -8,8 +8,95 @@ Hardware: one CPU.
 Time:     a minute or two for a run of a small BERT.
 """
 
-from pe_jax.configs.reports import PropertiesConfig
-from pe_jax.schema import config_dict
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from pe_jax.configs.model import PRESETS
+from pe_jax.configs.training import COUNT, FORMATS, VECTOR
+from pe_jax.schema import Config, config_dict, key
+from pe_jax.values import SEED, integer, number, one_of, several, some_of
+from pe_jax.values import text as any_text
+
+_WINDOW = integer(2, 10**6)  # A pair of offsets is the least to compare.
+_POSITIONS = integer(3, 10**6)  # Translation invariance compares offsets of three.
+
+
+def _ridge() -> tuple[float, ...]:
+    from pe_jax.properties.position_regression import RIDGE
+
+    return RIDGE
+
+
+@dataclasses.dataclass(frozen=True)
+class PropertiesConfig(Config):
+    TASKS: ClassVar[tuple[str, ...]] = ("properties",)
+
+    task: str = key("properties", one_of(TASKS))
+    parts: str = key(
+        "",
+        some_of("pe_jax.reports.property_report.report:PARTS"),
+        "Separated by commas; empty means all that apply. See the README.",
+    )
+    length: int = key(128, _POSITIONS, "Positions to measure, or all of a shorter encoding.")
+    windows: tuple[int, ...] = key(
+        (5, 10, 20, 50), several(_WINDOW), "Offsets of local monotonicity."
+    )
+    seed: int = key(0, SEED, "Draws the random words.")
+    attention: str = key(
+        "logits",
+        one_of("pe_jax.reports.property_report.words:QUANTITIES"),
+        'Of identical words, before scaling; or softmaxed "weights".',
+    )
+    heads: str = key(
+        "average",
+        one_of("pe_jax.reports.property_report.words:HEADS"),
+        'Figures of it, or of "each" head.',
+    )
+    layer: int = key(0, integer(0, 10**4 - 1), "Whose attention.")
+    words: int = key(300, COUNT, "Random ones, each repeated for an input.")
+    kernel: str = key(
+        "words",
+        one_of("pe_jax.reports.property_report.offset_kernels:INPUTS"),
+        'Offset kernel, in the same number of inputs: "words", copies of one word whose queries '
+        'meet the keys of copies of another, or "texts" of random words as the model itself '
+        "attends to them.",
+    )
+    texts: int = key(
+        64,
+        integer(2, 10**6),
+        "Trained models are measured on as many: of a run, its held-out ones.",
+    )
+    text: str = key(
+        "", any_text(), "Of others: a source as config.data.source of training; empty: pydoc."
+    )
+    size: str = key(
+        "base", one_of(PRESETS), "Untrained encodings (and table 1): the BERT around them."
+    )
+    seeds: int = key(3, integer(1, 10**4), "Random models that table 1 averages over.")
+    table_window: int = key(10, _WINDOW, "Offsets of its local monotonicity.")
+    bands: int = key(
+        4, integer(1, 10**4), "Of the frequencies of a rotary encoding, equally large."
+    )
+    massive: float = key(
+        5.0,
+        number(1, 1e6),
+        "Massive values of queries and keys: as many times their head's mean.",
+    )
+    ridge: tuple[float, ...] = key(
+        _ridge, several(number(0, 1e9), least=1), "Penalties of the regression probe."
+    )
+    family: str = key(
+        "",
+        one_of("pe_jax.interop.position_tables:MODEL_TYPES", ""),
+        "For tables whose file does not tell: bert, roberta or gpt2.",
+    )
+    score_examples: int = key(256, COUNT, "Held-out examples that each checkpoint is scored on.")
+    scores: str = key(
+        "", any_text(), "CSV of scores to correlate with; empty uses the runs' held-out scores."
+    )
+    vector: str = key("", VECTOR, FORMATS)
 
 
 def get_config():

@@ -7,8 +7,70 @@ Expected: up to 43 for base 10,000 at BERT's D = 768 (the paper's "about 50"), 6
           already at 768 for any base between 400 and 6,000.
 """
 
-from pe_jax.configs.reports import SweepConfig
-from pe_jax.schema import config_dict
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from pe_jax.configs.training import FORMATS, VECTOR
+from pe_jax.schema import Config, config_dict, key
+from pe_jax.values import integer, number, one_of, pair
+
+_WINDOW = integer(2, 10**6)  # A pair of offsets is the least to compare.
+_GRID = integer(2, 10**5)
+
+
+def _memory() -> int:
+    from pe_jax.properties.sweeps import MEMORY
+
+    return MEMORY
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepConfig(Config):
+    TASKS: ClassVar[tuple[str, ...]] = ("sweep",)
+
+    task: str = key("sweep", one_of(TASKS))
+    measure: str = key(
+        "turning_point",
+        one_of("pe_jax.reports.sinusoid_sweep:MEASURES"),
+        "Or monotonicity, monotonicity_weighted (violations).",
+    )
+    window: int = key(50, _WINDOW, "Offsets of monotonicity.")
+    bases: tuple[float, float] = key(
+        (10.0, 1e6),
+        pair(number(1, 1e9, "(]")),
+        "From, to; spaced evenly on a logarithmic scale.",
+    )
+    base_count: int = key(60, _GRID)
+    dims: tuple[float, float] = key(
+        (16.0, 1024.0), pair(number(2, 10**6)), "From, to; even numbers."
+    )
+    dim_count: int = key(60, _GRID)
+    length: int = key(512, integer(2, 10**6), "Offsets 0 .. length - 1.")
+    memory: int = key(_memory, integer(1, 2**50), "Bytes per device.")
+    vector: str = key("", VECTOR, FORMATS)
+
+    @property
+    def even_dims(self) -> np.ndarray:
+        """At most `dim_count` even numbers in geometric progression, ascending."""
+        ends = np.geomspace(*self.dims, self.dim_count)
+        return np.unique(2 * np.round(ends / 2).astype(int))
+
+    def faults(self) -> Iterator[str]:
+        # A turning point has no window.
+        if self.measure != "turning_point" and self.window >= self.length:
+            yield f"window={self.window} must be less than config.length={self.length}."
+        if self.bases[0] == self.bases[1]:
+            yield f"bases={self.bases} must be two different numbers."
+        if len(self.even_dims) < 2:
+            yield (
+                f"dims={self.dims} with config.dim_count={self.dim_count} must span two even "
+                "numbers or more."
+            )
 
 
 def get_config():

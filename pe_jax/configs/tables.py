@@ -6,8 +6,30 @@ Time:     seconds; nothing is trained or scored again.
 Writes:   tables.json, tables.md, and for each table that has a run its .md, .csv and .tex.
 """
 
-from pe_jax.configs.reports import TablesConfig
-from pe_jax.schema import config_dict
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from pe_jax.schema import Config, config_dict, key
+from pe_jax.values import FLAG, number, one_of
+from pe_jax.values import text as any_text
+
+
+@dataclasses.dataclass(frozen=True)
+class TablesConfig(Config):
+    TASKS: ClassVar[tuple[str, ...]] = ("tables",)
+
+    task: str = key("tables", one_of(TASKS))
+    baseline: str = key(
+        "learned_absolute",
+        any_text("Give the name of an encoding."),
+        "The encoding that the others are tested against.",
+    )
+    p_value: float = key(
+        0.05, number(0, 1, "()"), "Welch's two-sided t-test marks differences below it."
+    )
+    all_rows: bool = key(False, FLAG, "Also rows of the paper's 13 encodings that have no run.")
 
 
 def get_config():

@@ -16,7 +16,7 @@ import grain
 import jax
 import numpy as np
 
-from pe_jax.configs.reports import LengthGeneralisationConfig
+from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.length_generalisation.model import answers, symbols_task
 from pe_jax.length_generalisation.rows import Rows, row_length, rows

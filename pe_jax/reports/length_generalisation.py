@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from pe_jax import figures
-from pe_jax.configs.reports import LengthGeneralisationConfig
+from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import file_name, read_json, write_text

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pe_jax import encodings
-from pe_jax.configs.reports import TablesConfig
+from pe_jax.configs.tables import TablesConfig
 from pe_jax.console import markdown
 from pe_jax.errors import did_you_mean
 from pe_jax.files import Json, write_text

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.reports.property_report.render import Settings, make_section

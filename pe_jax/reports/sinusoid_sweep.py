@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax import figures, properties
-from pe_jax.configs.reports import SweepConfig
+from pe_jax.configs.sweep import SweepConfig
 from pe_jax.console.terminal import Progress
 from pe_jax.files import write_text
 from pe_jax.properties import Toeplitz

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import Json

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pe_jax import properties
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, file_name

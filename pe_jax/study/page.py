@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pe_jax.configs.reports import TablesConfig
+from pe_jax.configs.tables import TablesConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import counted
 from pe_jax.files import Json

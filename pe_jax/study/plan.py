@@ -18,8 +18,8 @@ from typing import NamedTuple
 from pe_jax import encodings
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.reports import PropertiesConfig
-from pe_jax.configs.studies import StudyConfig
+from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.configs.study import StudyConfig
 from pe_jax.encodings import split_names, without_options
 from pe_jax.schema import changed
 from pe_jax.training import workdir

@@ -12,7 +12,7 @@ from pe_jax import cpu
 from pe_jax.configs.all_tasks import TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.files import Json, read_json, write_text
 from pe_jax.schema import as_dict, from_values
 from pe_jax.study.plan import MEASURES, PRETRAINING, Run

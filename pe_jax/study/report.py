@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pe_jax.configs.studies import StudyConfig
+from pe_jax.configs.study import StudyConfig
 from pe_jax.encodings import split_names
 from pe_jax.files import write_text
 from pe_jax.reports.property_report.render import Settings, make_section

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from pe_jax.configs import study as shipped
-from pe_jax.configs.studies import StudyConfig
+from pe_jax.configs.study import StudyConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json, read_json, write_text
 from pe_jax.schema import as_dict, from_values, values_of

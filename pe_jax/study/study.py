@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pe_jax.configs.studies import StudyConfig
+from pe_jax.configs.study import StudyConfig
 from pe_jax.console import stopping
 from pe_jax.console.terminal import say, tell
 from pe_jax.files import Json, write_text

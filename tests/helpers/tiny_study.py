@@ -3,7 +3,7 @@
 from helpers import tiny_run
 from helpers.finetuning_data import questions
 from pe_jax.configs import study as study_config
-from pe_jax.configs.studies import StudyConfig
+from pe_jax.configs.study import StudyConfig
 from pe_jax.schema import from_values
 
 

@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 
 from pe_jax import encodings, properties
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.reports import PropertiesConfig, SweepConfig
+from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.configs.sweep import SweepConfig
 from pe_jax.figures import style
 from pe_jax.reports.property_report import scores as scores_part
 from pe_jax.reports.property_report import vectors as vectors_part

@@ -12,7 +12,7 @@ from helpers.commands import run
 from scipy import special, stats
 
 from pe_jax import encodings
-from pe_jax.configs.reports import TablesConfig
+from pe_jax.configs.tables import TablesConfig
 from pe_jax.console.markdown import for_terminal
 from pe_jax.reports.paper_tables import (
     GLUE,

@@ -15,7 +15,7 @@ from helpers.commands import call
 from helpers.finetuning_data import examples
 
 from pe_jax.configs import study as study_config
-from pe_jax.configs.studies import StudyConfig
+from pe_jax.configs.study import StudyConfig
 from pe_jax.data import glue
 from pe_jax.files import write_text
 from pe_jax.schema import changed, from_values

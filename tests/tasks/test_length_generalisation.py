@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.commands import call
 
-from pe_jax.configs.reports import LengthGeneralisationConfig
+from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
 from pe_jax.length_generalisation import (
     TASKS,
     row_length,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax import figures, properties
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.files import Json
 from pe_jax.models import attended, kernel_map
 from pe_jax.properties import Estimate

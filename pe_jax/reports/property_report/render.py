@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.violations import headings

@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import write_text
 from pe_jax.reports.property_report import position_losses, scores, states, vectors, words

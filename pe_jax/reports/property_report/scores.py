@@ -12,7 +12,7 @@ import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, to_path, write_text
 from pe_jax.reports.property_report import render

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from pe_jax import figures, properties
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.files import Json
 from pe_jax.properties import Probe, Tokens
 from pe_jax.reports.property_report import render

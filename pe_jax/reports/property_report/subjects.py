@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import PUBLISHED, BoundPart, PositionEncoding, learned_absolute
 from pe_jax.models import Bert, BertConfig, preset, with_position

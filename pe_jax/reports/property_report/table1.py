@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pe_jax import properties
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.encodings import Card, PositionEncoding, parameter_count
 from pe_jax.files import Json
 from pe_jax.models import preset

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from pe_jax import data, properties
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder

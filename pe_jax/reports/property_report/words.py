@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from pe_jax import properties
-from pe_jax.configs.reports import PropertiesConfig
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import attention_map, projections, query_key_matrices
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.matrices import logit_panel, logit_panels, matrix_figure
