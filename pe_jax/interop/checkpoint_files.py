@@ -17,8 +17,7 @@ import ml_dtypes  # Also registers bfloat16 with NumPy, which safetensors needs 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from pe_jax.interop.google import find_google, open_google
-from pe_jax.interop.tensors import Header, Tensors
+from pe_jax.interop.google import Header, find_google, open_google
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -40,7 +39,7 @@ class Checkpoint:
       folder: the folder of its files.
       config: the content of config.json or bert_config.json, {} if there is none.
       headers: the header of every tensor, by name.
-      values: reads a tensor, see `Tensors`.
+      values: reads a tensor in its dtype in the file; raises ValueError for a damaged file.
     """
 
     path: Path
@@ -127,8 +126,8 @@ def _tensor_files(folder: Path) -> list[Path]:
     )
 
 
-def _open_files(files: list[Path]) -> Tensors:
-    """The tensors of several safetensors files as one collection."""
+def _open_files(files: list[Path]) -> tuple[dict[str, Header], Callable[[str], np.ndarray]]:
+    """Return headers and reader of the tensors of several safetensors files, as `open_google`."""
     headers, where = {}, {}
     for file in files:
         with _opened(file) as tensors:
@@ -143,7 +142,7 @@ def _open_files(files: list[Path]) -> Tensors:
         with _opened(where[name]) as tensors:
             return tensors.get_tensor(name)
 
-    return Tensors(headers, read)
+    return headers, read
 
 
 def _shards(index: Path) -> list[Path]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
-
-from pe_jax.interop.tensors import Header, Tensors
 
 # Replacements that turn a TensorFlow name into Hugging Face's, applied in order.
 _RENAMES = (
@@ -27,6 +27,13 @@ _RENAMES = (
 )
 _OPTIMIZER_SLOT = re.compile(r"(^|/)(global_step|(adam|lamb)_[mv])$")
 _DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+class Header(NamedTuple):
+    """Shape and dtype of a tensor that is not read yet; dtype by its safetensors name, "BF16"."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 def find_google(path: Path) -> str:
@@ -46,8 +53,10 @@ def find_google(path: Path) -> str:
     return "".join(found)
 
 
-def open_google(prefix: str) -> Tensors:
-    """The tensors of a checkpoint, kernels transposed to [out, in]; without the optimizer's.
+def open_google(prefix: str) -> tuple[dict[str, Header], Callable[[str], np.ndarray]]:
+    """Return the headers of all tensors by name, and a function that reads one in its dtype.
+
+    Kernels are transposed to [out, in]; tensors of the optimizer are left out.
 
     Raises:
       ValueError: if TensorFlow is not installed, or cannot read the files.
@@ -74,7 +83,7 @@ def open_google(prefix: str) -> Tensors:
         shape, dtype = tuple(shapes[name]), dtypes[name].name
         return Header(shape[::-1] if _is_kernel(name) else shape, _DTYPES.get(dtype, dtype))
 
-    return Tensors({ours: header(name) for ours, name in theirs.items()}, read)
+    return {ours: header(name) for ours, name in theirs.items()}, read
 
 
 def _is_kernel(name: str) -> bool:

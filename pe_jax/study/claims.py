@@ -8,7 +8,7 @@ nothing of other pretrained models where the seeds are those of fine-tuning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,12 +59,6 @@ class Samples(NamedTuple):
     limit: float = np.inf
     between: tuple[float, float] | None = None
     influence: Influence | None = None
-
-
-class Effect(Protocol):
-    def samples(self, values: Values, arm: str) -> Samples: ...
-
-    def __str__(self) -> str: ...
 
 
 class Difference(NamedTuple):
@@ -126,7 +120,7 @@ class Ranks(NamedTuple):
         )
         if of_mean.spearman is None:
             return Samples([])
-        effects = [one.spearman for one in by_seed if one.spearman is not None]
+        effects = [row.spearman for row in by_seed if row.spearman is not None]
         influence = _influence(models, violations, [*columns.values()])
         return Samples(effects, of_mean.spearman_p, limit=1, influence=influence)
 
@@ -154,112 +148,52 @@ class Claim(NamedTuple):
 
     says: str
     place: str
-    effect: Effect
+    effect: Difference | Ranks
     sign: int
 
 
 _ARTICLE = "article on the accepted paper, heat map"
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "Without positions, span prediction collapses",
-        "section 4.1, table 3",
-        Difference(SQUAD_F1, ("none",), SINGLES),
-        -1,
-    ),
-    Claim(
-        "Relative encodings are better than the learned absolute table on spans",
-        "section 4.1, table 3",
-        Difference(SQUAD_F1, RELATIVE, (LEARNED,)),
-        +1,
-    ),
-    Claim(
-        "The learned absolute table leads classification",
-        "section 4.1, table 2",
-        Difference(GLUE_MEAN, (LEARNED,), OTHERS),
-        +1,
-    ),
-    Claim(
-        "Learnable frequencies beat fixed ones on spans",
-        "section 4.1",
-        Difference(SQUAD_F1, LEARNABLE, FIXED),
-        +1,
-    ),
-    Claim(
-        "Learnable frequencies beat fixed ones on classification",
-        "section 4.1",
-        Difference(GLUE_MEAN, LEARNABLE, FIXED),
-        +1,
-    ),
-    Claim(
-        "Learnable frequencies beat fixed ones in pretraining (ours, after the two above)",
-        "section 4.1",
-        Difference(LOSS, LEARNABLE, FIXED),
-        -1,
-    ),
-    Claim(
-        "Sinusoidal and relative encodings carry over to inputs longer than any seen in "
-        "pretraining, the learned absolute table does not",
-        "section 4.2, figure 1",
-        Difference(LOSS_UNSEEN, OTHERS, (LEARNED,)),
-        -1,
-    ),
-    Claim(
-        "The same after fine-tuning on shorter inputs",
-        "section 4.2",
-        Difference(CHANGE.format(512), OTHERS, (LEARNED,)),
-        +1,
-    ),
-    Claim(
-        "Training makes a learned absolute table more local (the paper's becomes local)",
-        "sections 5.2 and A.4, figure 5",
-        Difference(
-            "vectors trained, local monotonicity",
-            (LEARNED,),
-            other_measure="vectors at the start, local monotonicity",
-        ),
-        -1,
-    ),
-    Claim(
-        "and more nearly translation invariant (the paper's becomes nearly so)",
-        "sections 5.2 and A.4, figure 5",
-        Difference(
-            "vectors trained, translation invariance",
-            (LEARNED,),
-            other_measure="vectors at the start, translation invariance",
-        ),
-        -1,
-    ),
-    Claim(
-        "The learned relative table tells forward from backward, absolute encodings nearly do not",
-        "sections 5.1 and 5.3, figures 2 and 3",
-        Difference("words, symmetry", ("learned_relative",), ABSOLUTE),
-        +1,
-    ),
-    Claim(
-        "It tells near offsets apart and merges far ones",
-        "section 5.1, figure 2; article",
-        Difference(
-            "vectors trained, likeness of far offsets",
-            ("learned_relative",),
-            other_measure="vectors trained, likeness of near offsets",
-        ),
-        +1,
-    ),
-    *(
-        Claim(
-            f"{what} goes with {how} span scores",
-            _ARTICLE,
-            Ranks(f"{probe}, {name}", SQUAD_F1),
-            sign,
-        )
-        for probe in ("words", "kernel")
-        for what, how, name, sign in (
-            ("Violated translation invariance", "lower", "translation invariance", -1),
-            ("Violated local monotonicity", "lower", "local monotonicity", -1),
-            ("Asymmetry", "higher", "symmetry", +1),
-        )
-    ),
-)
+    Claim("Without positions, span prediction collapses",
+          "section 4.1, table 3", Difference(SQUAD_F1, ("none",), SINGLES), -1),
+    Claim("Relative encodings are better than the learned absolute table on spans",
+          "section 4.1, table 3", Difference(SQUAD_F1, RELATIVE, (LEARNED,)), +1),
+    Claim("The learned absolute table leads classification",
+          "section 4.1, table 2", Difference(GLUE_MEAN, (LEARNED,), OTHERS), +1),
+    Claim("Learnable frequencies beat fixed ones on spans",
+          "section 4.1", Difference(SQUAD_F1, LEARNABLE, FIXED), +1),
+    Claim("Learnable frequencies beat fixed ones on classification",
+          "section 4.1", Difference(GLUE_MEAN, LEARNABLE, FIXED), +1),
+    Claim("Learnable frequencies beat fixed ones in pretraining (ours, after the two above)",
+          "section 4.1", Difference(LOSS, LEARNABLE, FIXED), -1),
+    Claim("Sinusoidal and relative encodings carry over to inputs longer than any seen in "
+          "pretraining, the learned absolute table does not",
+          "section 4.2, figure 1", Difference(LOSS_UNSEEN, OTHERS, (LEARNED,)), -1),
+    Claim("The same after fine-tuning on shorter inputs",
+          "section 4.2", Difference(CHANGE.format(512), OTHERS, (LEARNED,)), +1),
+    Claim("Training makes a learned absolute table more local (the paper's becomes local)",
+          "sections 5.2 and A.4, figure 5",
+          Difference("vectors trained, local monotonicity", (LEARNED,),
+                     other_measure="vectors at the start, local monotonicity"), -1),
+    Claim("and more nearly translation invariant (the paper's becomes nearly so)",
+          "sections 5.2 and A.4, figure 5",
+          Difference("vectors trained, translation invariance", (LEARNED,),
+                     other_measure="vectors at the start, translation invariance"), -1),
+    Claim("The learned relative table tells forward from backward, absolute encodings nearly "
+          "do not", "sections 5.1 and 5.3, figures 2 and 3",
+          Difference("words, symmetry", ("learned_relative",), ABSOLUTE), +1),
+    Claim("It tells near offsets apart and merges far ones", "section 5.1, figure 2; article",
+          Difference("vectors trained, likeness of far offsets", ("learned_relative",),
+                     other_measure="vectors trained, likeness of near offsets"), +1),
+    *(Claim(f"{property} goes with {scores} span scores",
+            _ARTICLE, Ranks(f"{probe}, {name}", SQUAD_F1), sign)
+      for probe in ("words", "kernel")
+      for property, scores, name, sign in (
+          ("Violated translation invariance", "lower", "translation invariance", -1),
+          ("Violated local monotonicity", "lower", "local monotonicity", -1),
+          ("Asymmetry", "higher", "symmetry", +1),
+      )),
+)  # fmt: skip
 
 
 class Verdict(NamedTuple):

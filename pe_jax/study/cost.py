@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -18,7 +17,6 @@ from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.models.flops import forward_flops
-from pe_jax.schema import changed
 from pe_jax.study.plan import Run
 from pe_jax.study.state import to_execute
 from pe_jax.tasks import pretraining
@@ -73,55 +71,39 @@ class Costs(NamedTuple):
 
 
 def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
-    """Return the costs of a plan, after timing a training step of its first model."""
-    models = _models(runs)
-    pretrained = {
-        run.folder: run.config for run in runs if isinstance(run.config, PretrainingConfig)
+    """Return the costs of a plan, after timing a training step of its first model.
+
+    FLOPs are roughly those of the first encoding of an arm.
+    """
+    first = {
+        run.arm: run.config for run in reversed(runs) if isinstance(run.config, PretrainingConfig)
     }
-    flops = {}
-    for run in runs:
-        start = run.needs or run.folder
-        flops[run.name] = _flops(run, pretrained[start], models[start])
-    folder, first = next(iter(pretrained.items()))
-    return Costs(runs, done, flops, _rate(first, models[folder]), jobs)
+    configs = {arm: pretraining.resolve(config) for arm, config in first.items()}
+    models = {
+        arm: from_config(config.model, vocab_size=_vocab_size(config))
+        for arm, config in configs.items()
+    }
+    flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
+    return Costs(runs, done, flops, _rate(configs[runs[0].arm], models[runs[0].arm]), jobs)
 
 
 def _flops(run: Run, pretrained: PretrainingConfig, model: BertConfig) -> float:
-    """Return the model FLOPs of a run, roughly; the forward passes of its scores count too.
-
-    Args:
-      pretrained: the config of the pretraining of `model`, which is the run or its start.
-    """
-    stages = list(pretrained.stages.values())
-    if isinstance(run.config, PropertiesConfig):
-        last, steps = stages[-1], sum(stage.steps for stage in stages)
-        scored = run.config.score_examples * steps // pretrained.checkpoint_every
-        return forward_flops(model, scored, last.length, last.max_predictions)
-    if isinstance(run.config, PretrainingConfig):
+    """Return the model FLOPs of a run; the forward passes of its scores count too."""
+    config, stages = run.config, list(pretrained.stages.values())
+    if isinstance(config, PretrainingConfig):
         return sum(
             stage.steps * train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
             for stage in stages
         )
-    config, (rows, tokens) = run.config, _ROWS[run.kind]
+    if isinstance(config, PropertiesConfig):
+        steps = sum(stage.steps for stage in stages)
+        scored = config.score_examples * steps // pretrained.checkpoint_every
+        return forward_flops(model, scored, stages[-1].length, stages[-1].max_predictions)
+    rows, tokens = _ROWS[run.kind]
     times = 1 if not config.eval_every else -(-config.steps // config.eval_every)
-    seeds = len(config.seeds)
-    step = train_flops(model, seeds * config.data.batch_size, tokens, 0)
-    scored = seeds * rows * (times + len(run.lengths))
+    step = train_flops(model, len(config.seeds) * config.data.batch_size, tokens, 0)
+    scored = len(config.seeds) * rows * (times + len(run.lengths))
     return config.steps * step + forward_flops(model, scored, tokens, 0)
-
-
-def _models(runs: Iterable[Run]) -> dict[Path, BertConfig]:
-    """Return the models of a plan, by the folders of their pretraining. Those of an arm differ in
-    their encodings alone, so a published model is read once."""
-    arms: dict[str, PretrainingConfig] = {}
-    models = {}
-    for run in runs:
-        if isinstance(run.config, PretrainingConfig):
-            if run.arm not in arms:
-                arms[run.arm] = pretraining.resolve(run.config)
-            config = changed(arms[run.arm], {"model.position": run.position})
-            models[run.folder] = from_config(config.model, vocab_size=_vocab_size(config))
-    return models
 
 
 def _vocab_size(config: PretrainingConfig) -> int:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report import scores
@@ -24,39 +22,25 @@ from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.schema import changed
 from pe_jax.study.plan import KEPT, Run
-from pe_jax.study.results import (
-    GLUE,
-    GLUE_MEAN,
-    PROPERTIES,
-    SQUAD_F1,
-    Values,
-    finished,
-)
+from pe_jax.study.results import GLUE, GLUE_MEAN, PROPERTIES, SQUAD_F1, Values, finished
 
 FOLDER = "figures"
 _PARTS = "vectors,words,frequencies,evolution,heads"
 
 
-class _Figure(NamedTuple):
-    """A figure: how its files begin, its title, and how many at most are side by side."""
-
-    file: str
-    title: str
-    columns: int
-
-
-_OF_THE_ARM = (
-    _Figure("correlation", "Heat map: violations against scores", 2),
-    _Figure(scores.FIGURE, "Figure 1: scores at full length", 1),
-)
-_OF_A_MODEL = (
-    _Figure("figure2_vectors", "Figure 2: dot products of position vectors, P·Pᵀ", 3),
-    _Figure("figure3_words", "Figure 3: attention logits among identical words", 3),
-    _Figure("figure4_waves", "Figure 4: cosines of frequencies, and their sum", 2),
-    _Figure("figure5_evolution", "Figure 5: P·Pᵀ while training", 1),
-    _Figure("figure6_psi", "Figure 6: ψ of the frequencies", 3),
-    _Figure("figure7_heads", "Figure 7: positions through W_Q and W_K, by head", 1),
-)
+# How the files of a figure begin: its title.
+_OF_THE_ARM = {
+    "correlation": "Heat map: violations against scores",
+    "figure1_scores": "Figure 1: scores at full length",
+}
+_OF_A_MODEL = {
+    "figure2_vectors": "Figure 2: dot products of position vectors, P·Pᵀ",
+    "figure3_words": "Figure 3: attention logits among identical words",
+    "figure4_waves": "Figure 4: cosines of frequencies, and their sum",
+    "figure5_evolution": "Figure 5: P·Pᵀ while training",
+    "figure6_psi": "Figure 6: ψ of the frequencies",
+    "figure7_heads": "Figure 7: positions through W_Q and W_K, by head",
+}
 
 
 def model_folder(out: Path, arm: str, model: str) -> Path:
@@ -128,18 +112,12 @@ def gallery(out: Path, arm: str) -> Iterator[str]:
     """Yield the lines of a page in `out` that show the figures of an arm and of its models."""
     folder = out / FOLDER / arm
     models = sorted(path for path in folder.glob("*") if path.is_dir())
-    for figures, folders in ((_OF_THE_ARM, [folder]), (_OF_A_MODEL, models)):
-        for figure in figures:
+    for titles, folders in ((_OF_THE_ARM, [folder]), (_OF_A_MODEL, models)):
+        for file, title in titles.items():
             links = [
-                f"![{figure.title}, {model.name}]({path.relative_to(out)})"
+                f"![{title}, {model.name}]({path.relative_to(out)})"
                 for model in folders
-                for path in sorted(model.glob(f"{figure.file}*.png"))
+                for path in sorted(model.glob(f"{file}*.png"))
             ]
             if links:
-                yield from [f"### {figure.title}", "", *_in_rows(links, figure.columns), ""]
-
-
-def _in_rows(links: Sequence[str], most: int) -> list[str]:
-    columns = min(most, len(links))
-    padded = [*links, *[""] * (-len(links) % columns)]
-    return table([""] * columns, [padded[n : n + columns] for n in range(0, len(padded), columns)])
+                yield from [f"### {title}", "", *links, ""]

@@ -152,9 +152,9 @@ def _scores(arm: str, every: Values, trivial: dict[str, float]) -> str:
     measures = [LOSS, "masked-LM accuracy", LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT]
     measures += _length_changes(arm, every)
     measures += [*GLUE, GLUE_MEAN]
-    shown = [name for name in measures if any(every.by_seed(arm, one, name) for one in models)]
-    rows = [[one, *(_score(every.by_seed(arm, one, name), name) for name in shown)]
-            for one in models]  # fmt: skip
+    shown = [name for name in measures if any(every.by_seed(arm, model, name) for model in models)]
+    rows = [[model, *(_score(every.by_seed(arm, model, name), name) for name in shown)]
+            for model in models]  # fmt: skip
     if trivial:
         rows.append([_TRIVIAL, *(f"{trivial[name]:.1f}" if name in trivial else "–"
                                  for name in shown)])  # fmt: skip
@@ -253,9 +253,9 @@ def _selection_bias(arms: Sequence[str], every: Values) -> str:
 
 def _origin(results: Json) -> str:
     entries = [entry for _, entry in finished(results)]
-    hours = sum(entry["seconds"] for entry in entries) / 3600
-    machines = Counter(f"{counted(one['cores'], 'core')} of {one['device']}" for one in entries)
-    code = Counter(entry["code"] for entry in entries)
+    hours = sum(run["seconds"] for run in entries) / 3600
+    machines = Counter(f"{counted(run['cores'], 'core')} of {run['device']}" for run in entries)
+    code = Counter(run["code"] for run in entries)
     options = map(shlex.quote, results["options"])
     return "\n".join(
         [

@@ -142,7 +142,7 @@ def _measure(config: PropertiesConfig, folder: Path, model: Path, seed: int) -> 
 def _loss_at_unseen_length(scores: Json, model: Path) -> float:
     """Return the loss that the last stage's length adds before any training at that length."""
     *_, short, long = scores["stages"]
-    unseen = [one for one in scores["checkpoints"] if one["stage_length"] == short["length"]][-1]
+    unseen = [row for row in scores["checkpoints"] if row["stage_length"] == short["length"]][-1]
     lines = [line for line in read_metrics(model) if "held_out/masked_lm_loss" in line]
     at_the_switch = next(line for line in lines if line["step"] == long["step"])
     return float(unseen["masked_lm_loss"] - at_the_switch["held_out/masked_lm_loss"])

@@ -11,7 +11,7 @@ from pe_jax.configs.study import StudyConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json, read_json, write_text
 from pe_jax.schema import as_dict, from_values, values_of
-from pe_jax.study.plan import Run
+from pe_jax.study.plan import Run, plan
 from pe_jax.study.process import RESULT
 from pe_jax.study.results import FILE
 
@@ -57,10 +57,19 @@ def finished_entries(runs: Sequence[Run], folder: Path) -> dict[str, Json]:
     """Return the entries of the runs that are done, by name.
 
     A run is done if its folder says so, or the results file, which is enough to continue a study
-    elsewhere.
+    elsewhere. Runs in that file have the settings of its config, by the keys that there are today.
     """
-    saved = load(folder)["runs"] if (folder / FILE).is_file() else {}
-    entries = {run.name: finished_entry(run) or saved.get(run.name) for run in runs}
+    saved: dict[str, Json] = {}
+    if (folder / FILE).is_file():
+        results = load(folder)
+        config = from_values(results["config"], [StudyConfig])
+        settings = {run.name: run.settings for run in plan(config, folder)}
+        saved = {
+            name: entry | {"settings": settings[name]}
+            for name, entry in results["runs"].items()
+            if entry
+        }
+    entries = {run.name: saved.get(run.name) or finished_entry(run) for run in runs}
     return {name: entry for name, entry in entries.items() if entry}
 
 

@@ -46,12 +46,12 @@ def make_slice(name: str) -> Slice:
     Raises:
       ValueError: if there is no such slice, or the TPU compiler is not installed.
     """
-    found = re.fullmatch(r"(\w+):(\d+(?:x\d+){1,2})", name)
-    if not found or found[1] not in TPUS:
+    match = re.fullmatch(r"(\w+):(\d+(?:x\d+){1,2})", name)
+    if not match or match[1] not in TPUS:
         raise ValueError(
             f"No TPU slice {name!r}: give a chip ({', '.join(TPUS)}) and a grid, as in {EXAMPLES}."
         )
-    tpu, shape = TPUS[found[1]], tuple(map(int, found[2].split("x")))
+    tpu, shape = TPUS[match[1]], tuple(map(int, match[2].split("x")))
     _stay_off_the_machine()
     host = (*(min(n, 2) for n in shape[:2]), 1)  # Chips of a host.
     try:
@@ -60,7 +60,7 @@ def make_slice(name: str) -> Slice:
         ).devices
     except jax.errors.JaxRuntimeError:
         raise ValueError(
-            f"No TPU slice {name!r}: {found[1]} has none of {found[2]} chips. There is, for "
+            f"No TPU slice {name!r}: {match[1]} has none of {match[2]} chips. There is, for "
             f"example, {EXAMPLES}."
         ) from None
     except RuntimeError as error:  # JAX raises this if libtpu is missing.

@@ -2,9 +2,14 @@
 
 import json
 import re
+import shutil
 
+import pytest
 from helpers import tiny_run
 
+from pe_jax.configs.study import StudyConfig
+from pe_jax.schema import changed, from_values
+from pe_jax.study import plan, state
 from pe_jax.study.page import page
 from pe_jax.study.results import trivial_scores
 
@@ -21,6 +26,22 @@ def test_the_page_shows_every_figure_beside_it():
     links = re.findall(r"!\[.*?\]\((.*?)\)", (STUDY / "README.md").read_text(encoding="utf-8"))
     files = [str(path.relative_to(STUDY)) for path in STUDY.rglob("*.png")]
     assert sorted(links) == sorted(files) and len(files) <= FIGURES
+
+
+def test_the_study_in_docs_can_be_continued(tmp_path):
+    """A copy of the results file is enough, with the same settings."""
+    shutil.copy(STUDY / "results.json", tmp_path)
+    results = state.load(STUDY)
+    config = from_values(results["config"], [StudyConfig])
+    runs = plan(config, tmp_path)
+    assert [run.name for run in runs] == list(results["runs"])
+    done = state.finished_entries(runs, tmp_path)
+    state.check(runs, done)
+    left = [run for run in runs if run.name not in done]
+    assert {run.needs for run in left} <= {run.folder for run in state.to_execute(runs, done)}
+    other = plan(changed(config, {"glue.optimizer.learning_rate": 0.25}), tmp_path)
+    with pytest.raises(ValueError, match=r"and \d+ more: made with other settings"):
+        state.check(other, done)
 
 
 def test_trivial_scores():
