@@ -1,4 +1,4 @@
-"""Are violations of the properties associated with worse scores? Correlations over runs."""
+"""Correlations of violations of the properties with scores, over runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What finished runs are worth: scores, comparisons, tables, properties, and exports."""
+"""Reports on finished runs: scores, comparisons, tables, properties, and exports."""

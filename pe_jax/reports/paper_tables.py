@@ -430,27 +430,22 @@ def build(name: str, runs: Sequence[Results], config: TablesConfig) -> Table:
             grid.append(
                 [mean_over_tasks([by_task.get(t, {}).get(p) for t in tasks]) for p in positions]
             )
-    if config.baseline in positions:
-        base = positions.index(config.baseline)
-        grid = [_compared(cells, cells[base]) for cells in grid]
+    for cells in grid if config.baseline in positions else []:
+        base = cells[positions.index(config.baseline)]
+        for i, cell in enumerate(cells):
+            if cell and base and cell is not base:
+                cells[i] = cell._replace(test=welch(cell.scores, base.scores))
     rows = dict(zip(positions, map(list, zip(*grid))))
     # The number of seeds that most cells have; of equally frequent ones the larger.
     counts = Counter(cell.n for cells in rows.values() for cell in cells if cell)
     usual = max(counts, key=lambda n: (counts[n], n))
     table = Table(name, keys, labels, rows, usual, [])
-    notes = [_spread_note(table, runs), _test_note(table, config)]
-    if name == "glue":
-        notes.insert(
-            1,
-            "mcc is Matthews' correlation and spear. Spearman's, times 100; MNLI-mm is the "
-            "mismatched set. Means over tasks exclude WNLI; their ± is over seeds, of each "
-            "seed's mean, and they are missing where a task is, or has other seeds.",
-        )
-    notes += [
+    origins = [
         f"{mark.strip()} Trained on {origin}: not comparable with published results."
         for origin, mark in marks.items()
     ]
-    return table._replace(notes=[*notes, *_warnings(runs, columns)])
+    notes = [*_notes(table, runs, config), *origins, *_warnings(runs, columns)]
+    return table._replace(notes=notes)
 
 
 def _in_order(positions: set[str], all_rows: bool) -> list[str]:
@@ -475,17 +470,8 @@ def _means(by_task: dict[str, dict[str, Cell]], positions: set[str]) -> dict[str
     return means
 
 
-def _compared(column: list[Cell | None], base: Cell | None) -> list[Cell | None]:
-    """Return the cells of a column, tested against the baseline's."""
-    if base is None:
-        return column
-    return [
-        cell and cell._replace(test=None if cell is base else welch(cell.scores, base.scores))
-        for cell in column
-    ]
-
-
-def _spread_note(table: Table, runs: Sequence[Results]) -> str:
+def _notes(table: Table, runs: Sequence[Results], config: TablesConfig) -> list[str]:
+    """Return sentences on the numbers, on the tasks, and on the tests of a table."""
     selected = {run.settings["select"] for run in runs}
     which = _SELECTED.get(selected.pop(), "") if len(selected) == 1 else ""
     cells = [cell for row in table.rows.values() for cell in row if cell]
@@ -494,20 +480,25 @@ def _spread_note(table: Table, runs: Sequence[Results]) -> str:
     shown = f"mean ± sample standard deviation over {count}"
     if all(cell.n == 1 for cell in cells):
         shown = "one seed each"
-    return f"Scores{which} in points: {shown}. Bold: the best mean of a column. –: no score."
-
-
-def _test_note(table: Table, config: TablesConfig) -> str:
+    notes = [f"Scores{which} in points: {shown}. Bold: the best mean of a column. –: no score."]
+    if table.name == "glue":
+        notes.append(
+            "mcc is Matthews' correlation and spear. Spearman's, times 100; MNLI-mm is the "
+            "mismatched set. Means over tasks exclude WNLI; their ± is over seeds, of each "
+            "seed's mean, and they are missing where a task is, or has other seeds."
+        )
+    tested = sum(cell.p is not None for cell in cells)
     if not any(table.rows.get(config.baseline, [])):
-        return f"Nothing is tested: there is no run of {config.baseline} to compare with."
-    tested = sum(cell.p is not None for row in table.rows.values() for cell in row if cell)
-    if not tested:
-        return "Nothing is tested: a test needs two seeds or more on both sides, and a spread."
-    return (
-        f"† significantly better than {config.baseline}, ‡ significantly worse: Welch's two-sided "
-        f"t-test, p < {config.p_value:g}, where both have two seeds or more; not corrected for the "
-        f"number of comparisons ({tested})."
-    )
+        test = f"Nothing is tested: there is no run of {config.baseline} to compare with."
+    elif not tested:
+        test = "Nothing is tested: a test needs two seeds or more on both sides, and a spread."
+    else:
+        test = (
+            f"† significantly better than {config.baseline}, ‡ significantly worse: Welch's "
+            f"two-sided t-test, p < {config.p_value:g}, where both have two seeds or more; not "
+            f"corrected for the number of comparisons ({tested})."
+        )
+    return [*notes, test]
 
 
 def _warnings(runs: Sequence[Results], columns: Sequence[Column]) -> list[str]:
@@ -588,23 +579,14 @@ def _latex_table(table: Table, p_value: float) -> str:
     caption = escape(" ".join([f"{TITLES[table.name]}.", *table.notes]))
     rows = [header, *_printed(table, p_value, r"\textbf{{{}}}", escape)]
     first, *body = [" & ".join(cells) + r" \\" for cells in rows]
-    lines = [
-        "% Needs \\usepackage{booktabs}.",
-        r"\begin{table}",
-        r"\centering",
-        f"\\caption{{{caption}}}",
-        rf"\label{{tab:{table.name}}}",
-        rf"\begin{{tabular}}{{l{'c' * len(table.labels)}}}",
-        r"\toprule",
-        first,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-        "",
-    ]
-    return "\n".join(lines)
+    start = rf"""% Needs \usepackage{{booktabs}}.
+\begin{{table}}
+\centering
+\caption{{{caption}}}
+\label{{tab:{table.name}}}
+\begin{{tabular}}{{l{"c" * len(table.labels)}}}"""
+    end = [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join([start, r"\toprule", first, r"\midrule", *body, *end])
 
 
 def _csv(table: Table) -> str:

@@ -1,4 +1,4 @@
-"""Where attention goes on texts: sinks, reach and rollout, by layer and head."""
+"""Part on attention weights on texts: sinks, reach and rollout, by layer and head."""
 
 from __future__ import annotations
 

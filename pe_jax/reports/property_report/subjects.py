@@ -1,4 +1,4 @@
-"""What is measured: a run, an untrained encoding, a published BERT, or only its position table."""
+"""Subjects of a report: a run, an untrained encoding, a published BERT, or a position table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Violations of one matrix or several by name, their columns in tables, and scales for figures."""
+"""Violations of one matrix or several by name, and their columns in tables."""
 
 from __future__ import annotations
 
