@@ -102,7 +102,7 @@ def _report_scores() -> tuple[str, Path]:
         return compare(folders, out), out
     if isinstance(load_config(folders[0], *TRAINING), FinetuningConfig):
         return rescore(folders[0], out), out
-    return report_pretraining(folders[0], out).text, out
+    return report_pretraining(folders[0], out), out
 
 
 def _measure_properties(config: PropertiesConfig, out: Path) -> str:

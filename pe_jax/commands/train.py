@@ -74,7 +74,7 @@ def _execute(config: Config, folder: Path) -> tuple[str, Path]:
         say("Measuring what the run has learned")
         from pe_jax.reports.pretraining_report import report_pretraining
 
-        return report_pretraining(folder, folder / "report", experiment).text, folder / "report"
+        return report_pretraining(folder, folder / "report", experiment), folder / "report"
     from pe_jax.configs.study import StudyConfig
 
     if isinstance(config, StudyConfig):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,17 +21,11 @@ from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params, Scalars
 
 
-class Report(NamedTuple):
-    """The contents of `report.json` and of `report.md`."""
-
-    numbers: Json
-    text: str
-
-
 def report_pretraining(
     folder: Path, out: Path, experiment: PretrainingExperiment | None = None
-) -> Report:
-    """Measure the newest checkpoint in `folder`; write report.json, .md and figures to `out`.
+) -> str:
+    """Measure the newest checkpoint in `folder`; write report.json, .md and figures to `out`;
+    return the page.
 
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
@@ -57,7 +50,7 @@ def report_pretraining(
         numbers["properties"] = section.numbers
         figure = f"![dot products of the position vectors]({section.figures[0].name})"
         text += "\n".join(["", *section.lines, "", figure, ""])
-    return Report(numbers, write_report(out, "report", numbers, text))
+    return write_report(out, "report", numbers, text)
 
 
 def _scores(experiment: PretrainingExperiment, step: int, params: Params) -> Scalars:

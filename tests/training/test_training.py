@@ -472,6 +472,7 @@ def test_the_report_and_its_repetition(straight, tmp_path):
     again = report_pretraining(folder, tmp_path / "b")
     assert first == again
     numbers = json.loads((tmp_path / "b" / "report.json").read_text())
+    assert numbers == json.loads((tmp_path / "a" / "report.json").read_text())
     assert numbers["step"] == 20
     assert set(numbers["properties"]) == {"learned_absolute", "learnable_sinusoidal_relative"}
     relative = numbers["properties"]["learnable_sinusoidal_relative"]["trained"]
@@ -521,7 +522,8 @@ def test_a_run_goes_on_in_another_layout(split, tmp_path):
 
 def test_reports_and_scores_of_split_parameters(split, tmp_path):
     folder = split[1]
-    numbers = report_pretraining(folder, tmp_path).numbers
+    report_pretraining(folder, tmp_path)
+    numbers = json.loads((tmp_path / "report.json").read_text())
     assert set(numbers["properties"]) == {"learned_absolute"}
     assert score(folder).mean("masked_lm_loss") == pytest.approx(
         numbers["held_out"]["masked_lm_loss"], rel=1e-4

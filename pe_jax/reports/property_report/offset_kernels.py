@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,29 +25,15 @@ from pe_jax.reports.property_report.violations import (
 )
 from pe_jax.reports.tables import Row
 
-
-class _Inputs(NamedTuple):
-    """Random inputs of the kernel.
-
-    Attributes:
-      draw: of `count` inputs, each of so many `texts`.
-      about: a description for the report.
-    """
-
-    draw: Callable[..., jax.Array]
-    texts: int
-    about: str
-
-
-# By `config.kernel`.
-INPUTS = {
-    "words": _Inputs(
+# Random inputs by `config.kernel`: a function that draws them, texts in each, and a description.
+INPUTS: dict[str, tuple[Callable[..., jax.Array], int, str]] = {
+    "words": (
         properties.random_words, 2, "pairs of random words: every query is one, every key the other"
     ),
-    "texts": _Inputs(
+    "texts": (
         properties.random_texts, 1, "texts of random words, as the model attends within them"
     ),
-}
+}  # fmt: skip
 
 
 @render.once
@@ -60,31 +45,31 @@ def kernel(subject: Subject, settings: Settings) -> Estimate:
       ValueError: if there are too few words.
     """
     config, model = settings.config, subject.bert
-    inputs = INPUTS[config.kernel]
+    draw, texts, _ = INPUTS[config.kernel]
     assert subject.words is not None
     length = min(config.length, subject.length)
     if len(subject.words) < 2:
         raise ValueError(f"{subject.name} has no two whole words in its vocabulary to pair.")
-    tokens = inputs.draw(
+    tokens = draw(
         jax.random.key(config.seed),
         jnp.asarray(subject.words, jnp.int32),
         count=_sample_count(config),
         length=length,
     )
     # Bounds the memory of a batch's logits, and of the [L, L, d] that some encodings make.
-    size = length**2 * model.num_heads * model.num_layers * inputs.texts
+    size = length**2 * model.num_heads * model.num_layers * texts
     return properties.offset_kernel(
         kernel_map(model),
         subject.params,
         tokens,
         where=_entries(subject, length)[:, None],
-        batch=max(1, min(16 // inputs.texts, 2**25 // size)),
+        batch=max(1, min(16 // texts, 2**25 // size)),
     )
 
 
 def _sample_count(config: PropertiesConfig) -> int:
     """Return the number of samples whose texts together are `config.words`."""
-    return max(1, config.words // INPUTS[config.kernel].texts)
+    return max(1, config.words // INPUTS[config.kernel][1])
 
 
 def _entries(subject: Subject, length: int) -> np.ndarray:
@@ -110,7 +95,7 @@ def _about(findings: Findings, config: PropertiesConfig) -> str:
     del findings
     return (
         f"Mean logits (times √d, before softmax) over {_sample_count(config)} "
-        f"{INPUTS[config.kernel].about}. Violations of Φ[i, j] off the diagonal and within reach, "
+        f"{INPUTS[config.kernel][2]}. Violations of Φ[i, j] off the diagonal and within reach, "
         "the mean over the heads; error: the standard error of Φ, its level left out, over Φ's "
         "standard deviation. By head, and as functions of the offset: offset_kernel.json."
     )
