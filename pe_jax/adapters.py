@@ -199,9 +199,9 @@ def process_heads(
         _check_positions(encoding, context, *lengths)
         here = completed(context, encoding, *lengths)
         heads = query[None], key[None], value[None]
-        for part, own in encoding.split(params):
+        for part, part_params in encoding.split(params):
             if part.heads:
-                heads = part.heads(own, *heads, moved(part, here, 1))
+                heads = part.heads(part_params, *heads, moved(part, here, 1))
         q, k, v = (x[0] for x in heads)
         if [q.shape, k.shape, v.shape] != shapes:
             raise ValueError(f"{encoding.name} changes the size of heads. {_OURS}")

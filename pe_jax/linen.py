@@ -5,6 +5,7 @@ Shapes: B batch, Lq and Lk lengths, D hidden size, H heads, d head size.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -101,7 +102,8 @@ class MultiHeadAttention(nn.Module):
         size = layer.head_size(features, self.num_heads)
         encoding = none() if self.encoding is None else self.encoding
         acting = layer.in_attention(encoding)
-        make_cache = lambda: init_cache(
+        make_cache = functools.partial(
+            init_cache,
             encoding,
             *inputs_q.shape[:2],
             num_heads=self.num_heads,

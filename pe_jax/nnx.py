@@ -253,15 +253,20 @@ class AttentionFn(nnx.Module):
         differ. With Flax's cache, set those of the new token and of all keys before each step,
         `set_positions(index[None], range(length))`; in cross-attention, once.
         """
-        hold = lambda p: None if p is None else nnx.Cache(jnp.asarray(as_array(p)))
-        self.positions_q: nnx.Cache[jax.Array] | None = nnx.data(hold(positions_q))
-        self.positions_k: nnx.Cache[jax.Array] | None = nnx.data(hold(positions_k))
+
+        def cache(positions: Positions | None) -> nnx.Cache[jax.Array] | None:
+            return None if positions is None else nnx.Cache(jnp.asarray(as_array(positions)))
+
+        self.positions_q: nnx.Cache[jax.Array] | None = nnx.data(cache(positions_q))
+        self.positions_k: nnx.Cache[jax.Array] | None = nnx.data(cache(positions_k))
 
     def __call__(self, query: Array, key: Array, value: Array, **arguments: Any) -> jax.Array:
         """Attention, with the arguments of `flax.nnx.dot_product_attention`, and `input_positions`,
         positions of the queries."""
-        read = lambda held: None if held is None else held[...]
-        context = Context(read(self.positions_q), read(self.positions_k))
+        context = Context(
+            None if self.positions_q is None else self.positions_q[...],
+            None if self.positions_k is None else self.positions_k[...],
+        )
         attend = attention_fn(self.encoding, _values(self.position), context, form=self.form)
         return attend(query, key, value, **arguments)
 
@@ -273,5 +278,6 @@ def _made(encoding: PositionEncoding, rngs: nnx.Rngs) -> Params:
 
 def _values(position: Params) -> Params:
     """The arrays of what `_made` made."""
-    is_variable = lambda leaf: isinstance(leaf, nnx.Variable)
-    return jax.tree.map(lambda leaf: leaf[...], position, is_leaf=is_variable)
+    return jax.tree.map(
+        lambda leaf: leaf[...], position, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+    )

@@ -19,7 +19,7 @@ from pe_jax.attention.attention import attention
 from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import both, check_mask
 from pe_jax.encodings.base import Context, Params, PositionEncoding
-from pe_jax.encodings.positions import Positions, as_array, checked
+from pe_jax.encodings.positions import Positions, as_array, checked_positions
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -160,7 +160,7 @@ def _positions(
     if given is None and encoding.axes == 1:
         found = index
     else:
-        found = as_array(checked(given, len(index), encoding.axes, "q"))
+        found = as_array(checked_positions(given, len(index), encoding.axes, "q"))
     if not jnp.issubdtype(found.dtype, jnp.integer):
         raise ValueError(f"A cache has integer positions, got {found.dtype}.")
     own = found.shape[found.ndim - (1 if encoding.axes == 1 else 2) :]

@@ -7,6 +7,8 @@
 32
 """
 
+import types
+
 # isort: off
 from pe_jax.encodings.base import (
     BoundPart as BoundPart,
@@ -133,3 +135,9 @@ from pe_jax.encodings.sinusoid import (
 )
 from pe_jax.encodings.tables import look_up as look_up
 from pe_jax.encodings.tables import resize_table as resize_table
+
+__all__ = sorted(
+    name
+    for name, value in list(globals().items())
+    if name[0] != "_" and not isinstance(value, types.ModuleType)
+)

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.typing import ArrayLike
 
-from pe_jax.encodings.positions import Positions, Reach, as_array, checked
+from pe_jax.encodings.positions import Positions, Reach, as_array, checked_positions
 from pe_jax.shapes import Array, Real
 
 Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
@@ -554,7 +554,7 @@ def embed(
     """
     if not any(part.embed for part in checked_encoding(encoding).parts):
         return x
-    positions = checked(positions, x.shape[1], encoding.axes, "x")
+    positions = checked_positions(positions, x.shape[1], encoding.axes, "x")
     context = Context(positions, positions, tokens=tokens, rng=rng)
     for part, part_params in encoding.split(params):
         if part.embed:

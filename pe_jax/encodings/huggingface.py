@@ -259,41 +259,43 @@ def _settings(config: Config, layer_type: str) -> Config | None:
     old, new = config.get("rope_scaling") or {}, config.get("rope_parameters") or {}
     if old and new and old != new:
         raise ValueError("The config has rope_scaling and rope_parameters, which differ: keep one.")
-    found = new or old
-    if not any(name in _BASES or isinstance(value, Mapping) for name, value in found.items()):
+    settings = new or old
+    if not any(name in _BASES or isinstance(value, Mapping) for name, value in settings.items()):
         # Gemma 3 in version 4: rope_scaling is of the layers with full attention alone.
         local = layer_type == SLIDING and "rope_local_base_freq" in config
-        return {} if local else found
-    for name in found:
+        return {} if local else settings
+    for name in settings:
         _known_layer(name)
-    if layer_type not in found:
+    if layer_type not in settings:
         raise ValueError(
-            f"The rope settings have {', '.join(found)}, but not {layer_type!r}. Add it, with None "
-            "for layers without RoPE."
+            f"The rope settings have {', '.join(settings)}, but not {layer_type!r}. Add it, with "
+            "None for layers without RoPE."
         )
-    return found[layer_type]
+    return settings[layer_type]
 
 
-def _rotation(config: Config, own: Config, layer_type: str, layout: Layout) -> PositionEncoding:
+def _rotation(
+    config: Config, settings: Config, layer_type: str, layout: Layout
+) -> PositionEncoding:
     """The encoding that rope settings describe, with what the config itself adds to them."""
-    name, kind = _type_of(own)
-    given = {
+    name, kind = _type_of(settings)
+    values = {
         "rope_theta": _first(config, _BASES[layer_type]),
         "partial_rotary_factor": _first(config, _FRACTIONS),
-        **_present(own),
+        **_present(settings),
     }
     # Phi-3 has it next to its rope settings, where it wins.
-    given |= _present({_ORIGINAL: config.get(_ORIGINAL)})
+    values |= _present({_ORIGINAL: config.get(_ORIGINAL)})
     options = {
-        option: _value(key, given[key], whole=key == _ORIGINAL)
+        option: _value(key, values[key], whole=key == _ORIGINAL)
         for key, option in kind.options.items()
-        if given.get(key) is not None
+        if values.get(key) is not None
     }
     options = {**_present(kind.defaults(config, options)), **options}
-    needed = [one for one, default in options_of(kind.make).items() if default is REQUIRED]
+    required = [name for name, default in options_of(kind.make).items() if default is REQUIRED]
     keys = {"original_length": "max_position_embeddings"}
     keys |= {option: key for key, option in kind.options.items()}
-    if missing := [keys[one] for one in (*needed, "base") if one not in options]:
+    if missing := [keys[option] for option in (*required, "base") if option not in options]:
         raise ValueError(
             f"The rope type {name!r} needs {' and '.join(missing)}, which the config lacks."
         )
@@ -303,16 +305,16 @@ def _rotation(config: Config, own: Config, layer_type: str, layout: Layout) -> P
     return kind.make(head_size=head_size, **options, layout=layout)
 
 
-def _type_of(own: Config) -> tuple[str, _Type]:
+def _type_of(settings: Config) -> tuple[str, _Type]:
     """The type of rope settings, by name, all of whose keys are known."""
-    name = own.get("rope_type") or own.get("type") or "default"
+    name = settings.get("rope_type") or settings.get("type") or "default"
     if name not in _TYPES:
         raise ValueError(
             f"The rope type {name!r} is not known.{did_you_mean(name, _TYPES)} Known: "
             f"{', '.join(_TYPES)}."
         )
     known = _TYPES[name].options
-    for key in own:
+    for key in settings:
         if key not in known and key not in ("rope_type", "type"):
             raise ValueError(
                 f"The rope type {name!r} has no setting {key!r}.{did_you_mean(key, known)} It has: "
@@ -326,7 +328,7 @@ def _value(key: str, value: Any, whole: bool) -> Any:
     if isinstance(value, bool):
         return value
     numbers = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(one, int | float) for one in numbers):
+    if not all(isinstance(number, int | float) for number in numbers):
         raise ValueError(f"The rope setting {key!r} is a number or a list of them, got {value!r}.")
     if numbers is value:
         return tuple(map(float, value))

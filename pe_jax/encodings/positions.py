@@ -16,8 +16,8 @@ from pe_jax.shapes import Array, Bool, Real
 Positions = range | Array
 
 
-def checked(positions: Positions | None, size: int, axes: int, of: str) -> Positions:
-    """Positions of `size` tokens, by default from 0.
+def checked_positions(positions: Positions | None, size: int, axes: int, name: str) -> Positions:
+    """`positions` of `size` tokens, by default from 0.
 
     Raises:
       ValueError: for another number of positions, or one that is not of `axes` axes.
@@ -34,13 +34,13 @@ def checked(positions: Positions | None, size: int, axes: int, of: str) -> Posit
             )
     else:
         positions = positions if isinstance(positions, jax.Array) else np.asarray(positions)
-        shape, own = np.shape(positions), 1 if axes == 1 else 2
-        if not own <= len(shape) <= own + 1 or (axes > 1 and shape[-1] != axes):
+        shape, rank = np.shape(positions), 1 if axes == 1 else 2
+        if not rank <= len(shape) <= rank + 1 or (axes > 1 and shape[-1] != axes):
             last = "" if axes == 1 else f", {axes}"
             raise ValueError(f"Positions are [L{last}] or [B, L{last}], got {list(shape)}.")
     if length(positions, axes) != size:
         raise ValueError(
-            f"There are {length(positions, axes)} positions for {size} tokens of {of}: one each."
+            f"There are {length(positions, axes)} positions for {size} tokens of {name}: one each."
         )
     return positions
 
@@ -90,8 +90,8 @@ class Reach(NamedTuple):
         """What both allow."""
         if other is None:
             return self
-        nearer = lambda a, b: a if b is None else b if a is None else min(a, b)
-        return Reach(nearer(self.left, other.left), nearer(self.right, other.right))
+        sides = zip(self, other)
+        return Reach(*(a if b is None else b if a is None else min(a, b) for a, b in sides))
 
     def allows(self, offset: Real[Array, "*B"]) -> Bool[Array, "*B"]:
         """True where offsets are within."""

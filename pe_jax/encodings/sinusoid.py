@@ -66,10 +66,10 @@ def angles(x: Real[Array, "*B"], frequencies: Float[Array, "*F"]) -> Float[Array
     """
     x = jnp.asarray(x, jnp.float32) if isinstance(x, jax.core.Tracer) else np.asarray(x, np.float32)
     w = jnp.asarray(frequencies, jnp.float32)
-    spread = lambda at: at.reshape(*at.shape, *[1] * w.ndim)
+    ones = [1] * w.ndim
     if isinstance(x, np.ndarray) and (not x.size or np.abs(x).max() <= _PRECISE):
-        return jnp.asarray(spread(x)) * w
+        return jnp.asarray(x.reshape(*x.shape, *ones)) * w
     steps = jnp.trunc(x / _PRECISE)
     turns = w * np.float32(_PRECISE / (2 * np.pi))
-    turns = spread(steps) * (turns - jax.lax.stop_gradient(jnp.round(turns)))
-    return spread(x - steps * _PRECISE) * w + turns * np.float32(2 * np.pi)
+    turns = steps.reshape(*x.shape, *ones) * (turns - jax.lax.stop_gradient(jnp.round(turns)))
+    return (x - steps * _PRECISE).reshape(*x.shape, *ones) * w + turns * np.float32(2 * np.pi)

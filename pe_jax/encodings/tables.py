@@ -69,9 +69,9 @@ def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[
     if method == "repeat":
         return table[np.arange(length) % rows]
     if method == "interpolate":
-        at = np.linspace(0, rows - 1, length)
-        low = np.floor(at).astype(int)
+        places = np.linspace(0, rows - 1, length)
+        low = np.floor(places).astype(int)
         high = np.minimum(low + 1, rows - 1)
-        part = jnp.asarray(at - low, table.dtype)[:, None]
+        part = jnp.asarray(places - low, table.dtype)[:, None]
         return table[low] * (1 - part) + table[high] * part
     raise ValueError(f"Unknown resize method {method!r}: use one of {', '.join(RESIZE_METHODS)}.")

@@ -57,9 +57,9 @@ def check(
     excused = excused or {}
     if unknown := [name for name in excused if name not in CHECKS]:
         raise ValueError(f"There are no checks {unknown} to excuse from: {', '.join(CHECKS)}.")
-    told, wrong = _results(Subject(encoding, reference, sizes), excused)
+    results, wrong = _results(Subject(encoding, reference, sizes), excused)
     assert not wrong, "\n".join(wrong.values())
-    return told
+    return results
 
 
 def table(
@@ -79,9 +79,9 @@ def table(
     for encoding in encodings:
         reasons = (excused or {}).get(encoding.name, {})
         subject = Subject(encoding, (references or {}).get(encoding.name), sizes)
-        told, wrong = _results(subject, reasons)
+        results, wrong = _results(subject, reasons)
         words = {"ok": "ok", **dict.fromkeys(reasons.values(), "no")}
-        cells = ["WRONG" if c in wrong else words.get(told[c].strip(), "–") for c in CHECKS]
+        cells = ["WRONG" if c in wrong else words.get(results[c].strip(), "–") for c in CHECKS]
         rows.append([f"`{encoding.name}`", *cells])
         notes += [f"`{encoding.name}`, {name}: {reason}." for name, reason in reasons.items()]
         notes += wrong.values()
@@ -90,10 +90,10 @@ def table(
 
 def _results(subject: Subject, excused: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """What each check says, and what is wrong by check."""
-    told, wrong = {}, {}
-    for name, one in CHECKS.items():
+    results, wrong = {}, {}
+    for name, check in CHECKS.items():
         try:
-            told[name] = one.run(subject, excused.get(name, ""))
+            results[name] = check.run(subject, excused.get(name, ""))
         except AssertionError as error:
             wrong[name] = str(error)
-    return told, wrong
+    return results, wrong

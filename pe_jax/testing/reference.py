@@ -99,15 +99,17 @@ def joined(references: Mapping[str, Reference]) -> Reference:
     def score(params: Params, p: Pair) -> jax.Array:
         plain = content({}, p)
         return plain + sum(
-            one.score(params.get(key, {}), p) - plain for key, one in references.items()
+            part.score(params.get(key, {}), p) - plain for key, part in references.items()
         )
 
     def of_value(params: Params, p: Pair) -> jax.Array:
-        return p.v + sum(one.value(params.get(key, {}), p) - p.v for key, one in references.items())
+        return p.v + sum(
+            part.value(params.get(key, {}), p) - p.v for key, part in references.items()
+        )
 
     def embed(params: Params, x: jax.Array, position: jax.Array, token: jax.Array) -> jax.Array:
-        for key, one in references.items():
-            x = one.embed(params.get(key, {}), x, position, token)
+        for key, part in references.items():
+            x = part.embed(params.get(key, {}), x, position, token)
         return x
 
     return Reference(score, of_value, embed)
@@ -138,18 +140,18 @@ def attend(
     mask: Bool[Array, "B 1 L L"],
 ) -> Float[Array, "B L H d"]:
     """The layer's output, pair by pair."""
-    each = jax.vmap(lambda *row: _row(reference, layer, *row))
-    return each(layer.x, layer.q, layer.k, layer.v, tokens, positions, mask[:, 0])
+    rows = jax.vmap(lambda *row: _row(reference, layer, *row))
+    return rows(layer.x, layer.q, layer.k, layer.v, tokens, positions, mask[:, 0])
 
 
 def _row(reference, layer, x, q, k, v, tokens, positions, mask):
     """One row of tokens: x [L, D]; q, k, v [L, H, d]."""
     params, positions = layer.params, reference.positions(positions)
     length, heads, _ = q.shape
-    x = jax.vmap(lambda *one: reference.embed(params, *one))(x, positions, tokens)
+    x = jax.vmap(lambda *token: reference.embed(params, *token))(x, positions, tokens)
     q, k, v = (
-        own + jnp.einsum("lD,Dhd->lhd", x, w)
-        for own, w in ((q, layer.w_q), (k, layer.w_k), (v, layer.w_v))
+        offset + jnp.einsum("lD,Dhd->lhd", x, w)
+        for offset, w in ((q, layer.w_q), (k, layer.w_k), (v, layer.w_v))
     )
 
     def pair(head, i, j):

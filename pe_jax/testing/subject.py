@@ -72,7 +72,10 @@ class Subject:
         """Arrays of a layer; `q`, `k` and `v` are large enough for weights that differ."""
         width, size, heads = self.width, self.head_size, self.heads
         rng = np.random.default_rng(seed)
-        normal = lambda scale, *shape: (scale * rng.normal(size=shape)).astype(np.float32)
+
+        def normal(scale: float, *shape: int) -> Array:
+            return (scale * rng.normal(size=shape)).astype(np.float32)
+
         q, k, v = (normal(0.7, ROWS, LENGTH, heads, size) for _ in range(3))
         w_q, w_k, w_v = (normal(width**-0.5, width, heads, size) for _ in range(3))
 
@@ -144,10 +147,10 @@ class Subject:
         """`naive` by the reference, in float64."""
         assert self.reference is not None
         reference, parts = self.reference, self.encoding.parts
-        own = (lambda p: p.get(parts[0].key, {})) if len(parts) == 1 else (lambda p: p)
 
         def loss(layer, tokens, positions, mask, to):
-            layer = layer._replace(params=own(layer.params))
+            params = layer.params.get(parts[0].key, {}) if len(parts) == 1 else layer.params
+            layer = layer._replace(params=params)
             out = attend(reference, layer, tokens, positions, mask)
             return (out * to).sum(), out
 
@@ -216,7 +219,7 @@ def hidden(
 def projected(layer: Layer, x: Float[Array, "B L D"]) -> tuple[Array, Array, Array]:
     """Queries, keys and values."""
     maps = zip((layer.w_q, layer.w_k, layer.w_v), (layer.q, layer.k, layer.v))
-    q, k, v = (project(w)(x) + own for w, own in maps)
+    q, k, v = (project(w)(x) + offset for w, offset in maps)
     return q, k, v
 
 

@@ -155,8 +155,8 @@ def rotate_heads(
     """
     if frequencies.ndim == 3:
         rows = jnp.broadcast_to(jnp.asarray(positions), x.shape[:2])
-        each = jnp.broadcast_to(frequencies, (len(x), *frequencies.shape[1:]))
-        angle = jax.vmap(angles)(rows, each)
+        w = jnp.broadcast_to(frequencies, (len(x), *frequencies.shape[1:]))
+        angle = jax.vmap(angles)(rows, w)
     else:
         angle = angles(positions, frequencies)  # [#B, L, #H, F]
     return rotate_by(x, angle, layout, scale)

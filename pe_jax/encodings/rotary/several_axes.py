@@ -148,8 +148,8 @@ def mrope(
     """
     w = default_frequencies(head_size, base)
     if sections is None:
-        each = round(w.size * (5 / 16 if interleaved else 3 / 8))
-        sections = w.size - 2 * each, each, each
+        share = round(w.size * (5 / 16 if interleaved else 3 / 8))
+        sections = w.size - 2 * share, share, share
     if sum(sections) != w.size or min(sections) < 0:
         raise ValueError(
             f"Sections share the {w.size} pairs of a head of {head_size}, got {sections}: "

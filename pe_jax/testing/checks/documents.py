@@ -43,10 +43,11 @@ def packing(s: Subject) -> Problems:
     out = s.run(s.at(restarted(DOCUMENTS)), packed(DOCUMENTS))
     for row, segments in enumerate(DOCUMENTS):
         for document in range(1, segments.max() + 1):
-            at = segments == document
-            if at.sum() == ALONE:
-                apart = alone(s, int(np.argmax(at)))[row]
-                yield from differences(f"row {row}, document {document}", out[row, at], apart, 1e-4)
+            inside = segments == document
+            if inside.sum() == ALONE:
+                expected = alone(s, int(np.argmax(inside)))[row]
+                name = f"row {row}, document {document}"
+                yield from differences(name, out[row, inside], expected, 1e-4)
     nowhere = np.abs(out[DOCUMENTS == 0]).max()
     if nowhere != 0:
         yield f"padding, which attends to nothing, has outputs up to {nowhere:.2g} instead of 0"
@@ -60,9 +61,9 @@ def padding(s: Subject) -> Problems:
         positions = s.at(np.tile(np.where(valid, index, 0), (ROWS, 1)))
         mask = np.broadcast_to(valid, s.everything.shape)
         to = s.to * valid[:, None, None]
-        found = s.naive(s.layer, s.tokens, positions, mask, to)
-        yield from differences(f"{side} padding", found.out[:, valid], alone(s, first), 1e-4)
-        stray = np.abs(found.grads.x[:, ~valid]).max()
+        result = s.naive(s.layer, s.tokens, positions, mask, to)
+        yield from differences(f"{side} padding", result.out[:, valid], alone(s, first), 1e-4)
+        stray = np.abs(result.grads.x[:, ~valid]).max()
         if not stray < 1e-4:
             yield f"{side} padding: a gradient of {stray:.2g} flows to padding"
 

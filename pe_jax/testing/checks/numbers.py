@@ -28,10 +28,10 @@ def formula(s: Subject) -> Problems:
     if s.reference is None:
         raise NotApplicable("no reference was given")
     for name, (positions, mask) in two_layouts(s).items():
-        given = s.layer, s.tokens, positions, mask, s.to
-        found, expected = s.naive(*given), s.formula(*given)
-        yield from differences(f"{name}: out", found.out, expected.out, 2e-5)
-        yield from differences(f"{name}: gradient of ", found.grads, expected.grads, 2e-4)
+        arguments = s.layer, s.tokens, positions, mask, s.to
+        values, expected = s.naive(*arguments), s.formula(*arguments)
+        yield from differences(f"{name}: out", values.out, expected.out, 2e-5)
+        yield from differences(f"{name}: gradient of ", values.grads, expected.grads, 2e-4)
 
 
 @check("every form of attention has the outputs and gradients of the naive")
@@ -47,12 +47,12 @@ def forms(s: Subject) -> Problems:
     if any(part.offsets and part.offsets.frequencies for part in s.encoding.parts):
         tried["rotation"] = "rotation"
     for name, form in tried.items():
-        found = s.compiled(form, consecutive)(s.layer, s.tokens, mask, s.to)
-        yield from differences(f"{name}: ", found._asdict(), expected._asdict(), 1e-4)
+        values = s.compiled(form, consecutive)(s.layer, s.tokens, mask, s.to)
+        yield from differences(f"{name}: ", values._asdict(), expected._asdict(), 1e-4)
     if terms:
         clipped = any(part.offsets and part.offsets.clip for part in s.encoding.parts)
         form = "pairs" if clipped else BLOCKS
-        given = s.layer, s.tokens, positions, mask, s.to
-        found = jax.jit(functools.partial(result, s.encoding, form=form))(*given)
-        expected = s.naive(*given)
-        yield from differences("any positions: ", found._asdict(), expected._asdict(), 1e-4)
+        arguments = s.layer, s.tokens, positions, mask, s.to
+        values = jax.jit(functools.partial(result, s.encoding, form=form))(*arguments)
+        expected = s.naive(*arguments)
+        yield from differences("any positions: ", values._asdict(), expected._asdict(), 1e-4)

@@ -7,8 +7,9 @@ import functools
 import jax
 import numpy as np
 
+from pe_jax.shapes import Array
 from pe_jax.testing.checks.check import NotApplicable, Problems, check, differences
-from pe_jax.testing.subject import LENGTH, Subject, apply, half
+from pe_jax.testing.subject import LENGTH, Layer, Subject, apply, half
 
 
 @check("a shift of all positions moves outputs exactly if its card says so")
@@ -35,8 +36,8 @@ def shift(s: Subject) -> Problems:
     yield from differences(f"bfloat16, shifted by {by}", there, here, 0.03)
     if s.encoding.axes == 1:
         far = range(by, by + LENGTH)
-        found = jax.jit(lambda layer: apply(s.encoding, layer, s.tokens, far))(s.layer)
-        yield from differences(f"range from {by}", found, s.run(), 1e-3)
+        values = jax.jit(lambda layer: apply(s.encoding, layer, s.tokens, far))(s.layer)
+        yield from differences(f"range from {by}", values, s.run(), 1e-3)
 
 
 @check("the order of tokens in memory does not matter")
@@ -44,9 +45,12 @@ def permutation(s: Subject) -> Problems:
     order = np.random.default_rng(1).permutation(LENGTH)
     moved, tokens = s.taken(lambda x: x[:, order]), s.tokens[:, order]
     expected = s.run()[:, order]
-    run = lambda positions: s.naive(moved, tokens, positions, s.everything, s.to).out
-    found = run(s.positions[:, order])
-    yield from differences("tokens permuted with their positions", found, expected, 1e-4)
+
+    def run(positions: Array) -> Array:
+        return s.naive(moved, tokens, positions, s.everything, s.to).out
+
+    values = run(s.positions[:, order])
+    yield from differences("tokens permuted with their positions", values, expected, 1e-4)
     if not s.encoding.parts:
         yield from differences("tokens permuted", run(s.positions), expected, 1e-4)
 
@@ -59,7 +63,10 @@ def limit(s: Subject) -> Problems:
         if not np.isfinite(out).all():
             yield "there is no limit (longest is None), but position 2^20 gives NaN"
         return
-    run = lambda layer, positions: apply(s.encoding, layer, s.tokens, positions, form="naive")
+
+    def run(layer: Layer, positions: Array) -> Array:
+        return apply(s.encoding, layer, s.tokens, positions, form="naive")
+
     for first in (longest - LENGTH + 1, -1):
         past = s.positions + first
         try:

@@ -20,11 +20,11 @@ def precision(s: Subject) -> Problems:
     expected = s.run(positions)
     low = s.memo("bfloat16", functools.partial(apply, s.encoding))
     for dtype, tolerance in ((jnp.float16, 0.01), (jnp.bfloat16, 0.05)):
-        found = low(half(s.layer, dtype), s.tokens, positions)
+        values = low(half(s.layer, dtype), s.tokens, positions)
         name = jnp.dtype(dtype).name
-        if found.dtype != dtype:
-            yield f"{name} in, {found.dtype} out"
-        yield from differences(name, found, expected, tolerance)
+        if values.dtype != dtype:
+            yield f"{name} in, {values.dtype} out"
+        yield from differences(name, values, expected, tolerance)
 
 
 @check("the same without jit")
@@ -38,12 +38,12 @@ def jit(s: Subject) -> Problems:
 def vmap(s: Subject) -> Problems:
     layers = [s.layer, s.draw(1)]
     stacked = jax.tree.map(lambda *x: np.stack(x), *layers)
-    one = functools.partial(result, s.encoding, form="auto")
-    run = jax.jit(jax.vmap(one, (0, None, None, None, None)))
-    found = run(stacked, s.tokens, s.positions, s.everything, s.to)
+    model = functools.partial(result, s.encoding, form="auto")
+    run = jax.jit(jax.vmap(model, (0, None, None, None, None)))
+    values = run(stacked, s.tokens, s.positions, s.everything, s.to)
     for i, layer in enumerate(layers):
         expected = s.naive(layer, s.tokens, s.positions, s.everything, s.to)
-        pick = jax.tree.map(lambda x: x[i], found)  # noqa: B023
+        pick = jax.tree.map(lambda x: x[i], values)  # noqa: B023
         yield from differences(f"model {i}: ", pick._asdict(), expected._asdict(), 1e-4)
 
 
@@ -70,8 +70,8 @@ def scan(s: Subject) -> Problems:
     first = naive(layers[0], np.asarray(second.grads.x).reshape(s.to.shape))
     yield from differences("out", out, second.out.reshape(flat), 1e-4)
     for i, expected in enumerate((first.grads, second.grads)):
-        own = jax.tree.map(lambda x: x[i], grads)._replace(x=expected.x)  # noqa: B023
-        yield from differences(f"layer {i}: gradient of ", own, expected, 2e-4)
+        layer_grads = jax.tree.map(lambda x: x[i], grads)._replace(x=expected.x)  # noqa: B023
+        yield from differences(f"layer {i}: gradient of ", layer_grads, expected, 2e-4)
 
 
 @check("forward mode equals reverse mode, the Hessian is symmetric")
@@ -90,30 +90,36 @@ def derivatives(s: Subject) -> Problems:
         push = lambda function: jax.jvp(function, (s.layer,), (along,))[1]
         return push(loss), push(jax.grad(loss))
 
-    dot = lambda a, b: float(sum(map(np.vdot, jax.tree.leaves(a), jax.tree.leaves(b))))
-    size = lambda a: np.sqrt(dot(a, a))
+    def dot(a: Layer, b: Layer) -> float:
+        return float(sum(map(np.vdot, jax.tree.leaves(a), jax.tree.leaves(b))))
+
+    def size(a: Layer) -> float:
+        return np.sqrt(dot(a, a))
+
     u, w = tangent(1), tangent(2)
     (slope, of_u), (_, of_w) = run(u), run(w)
     grads = s.naive(s.layer, s.tokens, s.positions, s.everything, s.to).grads
     along = dot(grads, u)
     if not abs(slope - along) <= 1e-4 * size(grads) * size(u):
         yield f"forward mode: a slope of {slope:.6g}, reverse mode: {along:.6g}"
-    one, other = dot(w, of_u), dot(u, of_w)
-    if not abs(one - other) <= 1e-4 * size(w) * size(of_u):
-        yield f"the Hessian is not symmetric: {one:.6g} and {other:.6g}"
+    of_w_u, of_u_w = dot(w, of_u), dot(u, of_w)
+    if not abs(of_w_u - of_u_w) <= 1e-4 * size(w) * size(of_u):
+        yield f"the Hessian is not symmetric: {of_w_u:.6g} and {of_u_w:.6g}"
 
 
-@check("what is drawn while training depends on the key alone")
+@check("what is drawn while training depends on the rng alone")
 def draws(s: Subject) -> Problems:
-    run = lambda key: apply(s.encoding, s.layer, s.tokens, s.positions, rng=key)
+    def run(rng: jax.Array) -> Array:
+        return apply(s.encoding, s.layer, s.tokens, s.positions, rng=rng)
+
     traced = jax.make_jaxpr(run)(jax.random.key(0)).jaxpr
     if not any(used is traced.invars[0] for eqn in traced.eqns for used in eqn.invars):
         raise NotApplicable("nothing is drawn while training")
     compiled = jax.jit(run)
-    one, again, other = (np.asarray(compiled(jax.random.key(n))) for n in (0, 0, 1))
-    if not np.isfinite(one).all():
+    first, again, other = (np.asarray(compiled(jax.random.key(n))) for n in (0, 0, 1))
+    if not np.isfinite(first).all():
         yield "outputs are not finite"
-    if not np.array_equal(one, again):
-        yield "one key gives two outputs"
-    if np.array_equal(one, other):
-        yield "two keys give one output"
+    if not np.array_equal(first, again):
+        yield "one rng gives two outputs"
+    if np.array_equal(first, other):
+        yield "two rngs give one output"
