@@ -73,8 +73,8 @@ class Config:
             raise ValueError(fault)
 
     def faults(self) -> Iterator[str]:
-        """Yields what is wrong with values that are right by themselves: a line that begins with
-        the name of a key."""
+        """Yield the faults of values that are right by themselves: each a line that begins with the
+        name of a key."""
         return iter(())
 
 
@@ -82,7 +82,7 @@ C = TypeVar("C", bound=Config)
 
 
 def kinds(config: type[Config]) -> dict[str, Kind]:
-    """The kind of value of each key, parts left out."""
+    """Return the kind of value of each key, without those of parts."""
     fields = dataclasses.fields(config)
     return {field.name: field.metadata["kind"] for field in fields if "kind" in field.metadata}
 
@@ -90,7 +90,7 @@ def kinds(config: type[Config]) -> dict[str, Kind]:
 def fields_of(
     config: type[Config], prefix: str = ""
 ) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Each key of a config and of its parts, dotted, with its field."""
+    """Yield each key of a config and of its parts, dotted, with its field."""
     for field in dataclasses.fields(config):
         yield f"{prefix}{field.name}", field
         if "part" in field.metadata:
@@ -98,7 +98,7 @@ def fields_of(
 
 
 def keys(config: type[Config], *, internal: bool = False) -> list[str]:
-    """The dotted names of what a config file sets; with `internal`, of what runs fill in too."""
+    """Return the dotted names of the keys of a config file; with `internal`, of all keys."""
     return [
         name
         for name, field in fields_of(config)
@@ -107,7 +107,7 @@ def keys(config: type[Config], *, internal: bool = False) -> list[str]:
 
 
 def opened(config: type[C], names: Sequence[str]) -> type[C]:
-    """A variant of a class whose keys are all None by default, which leaves them open.
+    """Return a variant of a class whose keys are all None by default, which leaves them open.
 
     Args:
       names: the keys that config files have; the others are internal.
@@ -122,7 +122,7 @@ def opened(config: type[C], names: Sequence[str]) -> type[C]:
 
 
 def changed(config: C, values: Mapping[str, Any]) -> C:
-    """A copy with other values of some keys, dotted: `changed(config, {"data.length": 64})`.
+    """Return a copy with other values of some keys, dotted: `changed(config, {"data.length": 64})`.
 
     Raises:
       ValueError: for values that are not right.
@@ -141,7 +141,7 @@ def changed(config: C, values: Mapping[str, Any]) -> C:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one, keys joined by dots."""
+    """Return nested dicts as one, keys joined by dots."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
@@ -150,7 +150,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def as_dict(config: Config) -> dict[str, Any]:
-    """Nested dicts of the values of a config, as config.json has them; `from_values` reads them."""
+    """Return nested dicts of the values, as config.json has them; `from_values` reads them."""
     values = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -162,12 +162,12 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 
 def values_of(config: Config) -> dict[str, Any]:
-    """The values of a config by dotted key."""
+    """Return the values of a config by dotted key."""
     return flatten(as_dict(config))
 
 
 def config_dict(config: type[Config], **defaults: Any) -> ConfigDict:
-    """The keys of a class as config files and flags change them; nothing is checked yet.
+    """Return the keys of a class as config files and flags change them; nothing is checked yet.
 
     Args:
       defaults: of keys that have other ones here.
@@ -189,7 +189,7 @@ def config_dict(config: type[Config], **defaults: Any) -> ConfigDict:
 
 
 def class_for(task: object, classes: Iterable[type[C]], way_out: str = "") -> type[C]:
-    """The class of configs whose `config.task` is `task`.
+    """Return the class of configs whose `config.task` is `task`.
 
     Raises:
       ValueError: if there is none; the message lists the known tasks, then `way_out`.
@@ -202,7 +202,7 @@ def class_for(task: object, classes: Iterable[type[C]], way_out: str = "") -> ty
 
 
 def from_values(values: Any, classes: Iterable[type[C]], way_out: str = "") -> C:
-    """The typed config of a ConfigDict, or of the dict that a config.json holds.
+    """Return the typed config of a ConfigDict, or of the dict that a config.json holds.
 
     Args:
       classes: the classes it may be of; `config.task` tells which.

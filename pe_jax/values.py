@@ -38,8 +38,7 @@ class Kind(NamedTuple):
     hint: Callable[[object], str] = _no_hint
 
     def fault(self, value: object) -> str:
-        """What is wrong with a value, in one line that follows the value's name; empty if nothing
-        is."""
+        """Return the fault of a value, in one line that follows its name; empty if it is right."""
         if self.accepts(value):
             return ""
         return f"is {self.describe()}, got {shown(value)}.{self.hint(value)}"

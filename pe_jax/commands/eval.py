@@ -79,13 +79,13 @@ def _run_folders() -> list[Path]:
 
 
 def _names() -> list[str]:
-    """Those of --encodings, each once."""
+    """Return the names in --encodings, each once."""
     from pe_jax import encodings
     from pe_jax.encodings.names import for_text
 
-    wanted = {"all": for_text(), "paper": list(encodings.PAPER)}
-    each = [wanted.get(one, [one]) for one in encodings.split_names(_ENCODINGS.value)]
-    return list(dict.fromkeys(name for some in each for name in some))
+    groups = {"all": for_text(), "paper": list(encodings.PAPER)}
+    names = encodings.split_names(_ENCODINGS.value)
+    return list(dict.fromkeys(member for name in names for member in groups.get(name, [name])))
 
 
 def _report_scores() -> tuple[str, Path]:

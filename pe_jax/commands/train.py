@@ -1,4 +1,4 @@
-"""Trains what a config describes, or estimates what it would take on TPUs.
+"""Train the model of a config, or estimate its training step on TPUs.
 
 train.py --config=configs/quickstart.py --workdir=W
 train.py --config=configs/glue.py --config.task=cola --config.init=RUN --workdir=W
@@ -56,13 +56,13 @@ def _read_config() -> Config:
         raise ValueError("--config is required; --help lists the available configs.")
     if _COMPILE_FOR.value:
         return from_values(values, [PretrainingConfig], " --compile_for is for pretraining.")
-    known: tuple[type[Config], ...] = (PretrainingConfig,)
+    classes: tuple[type[Config], ...] = (PretrainingConfig,)
     if not hasattr(values, "get") or values.get("task") != "pretraining":
         from pe_jax.configs.all_tasks import TRAINING
         from pe_jax.configs.study import StudyConfig
 
-        known = (*TRAINING, StudyConfig)
-    return from_values(values, known, " Configs of reports are for eval.py.")
+        classes = (*TRAINING, StudyConfig)
+    return from_values(values, classes, " Configs of reports are for eval.py.")
 
 
 def _execute(config: Config, folder: Path) -> tuple[str, Path]:
@@ -96,7 +96,7 @@ _OF_EACH_HOST = ("data.cache_dir", "data.workers")
 
 
 def _facts(config: Config, workdir: str) -> dict[str, str]:
-    """Return what all hosts of a run must have in common."""
+    """Return the settings and versions that all hosts of a run must share."""
     import flax
     import jax
     import optax

@@ -1,1 +1,1 @@
-"""The command line: how a command starts and fails, what it prints, compiled programs it reuses."""
+"""The command line: parsing and errors, help, terminal output, signals, the compilation cache."""

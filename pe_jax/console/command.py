@@ -1,4 +1,4 @@
-"""How commands start and fail: for a user's mistake they print a message, not a traceback."""
+"""Entry point of the commands: flags, errors in one line, exit statuses."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from pe_jax.errors import Interrupted, extra
 from pe_jax.schema import flatten, unknown_key
 
 
-def main(command: Callable[[], None], own: flags.FlagValues, usage: str, script: str) -> None:
-    """Parses the flags and runs `command`; `--verbosity=1` adds the traceback of an error.
+def main(
+    command: Callable[[], None], command_flags: flags.FlagValues, usage: str, script: str
+) -> None:
+    """Parse the flags and run `command`; `--verbosity=1` adds the traceback of an error.
 
     What takes long to import, JAX included, is imported by the command: `--help` and a mistake in a
     flag need none of it.
 
     Args:
-      own: the flags of the command.
+      command_flags: the flags of the command.
       usage, script: for `help_text`.
     """
 
     def parse(args: list[str]) -> list[str]:
         if HELP & set(args):
             _print_help(args)
-        own.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
+        command_flags.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
         try:
-            rest = own(args)
+            rest = command_flags(args)
         except flags.Error as error:  # Of absl: they name the flag, its value, and similar flags.
             message = str(error)
         except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
@@ -48,23 +50,22 @@ def main(command: Callable[[], None], own: flags.FlagValues, usage: str, script:
 
     def _print_help(args: list[str]) -> None:
         try:
-            print(help_text(usage, own, script, _config_in(args)))
+            print(help_text(usage, command_flags, script, _config_in(args)))
         except ValueError as error:
             raise SystemExit(f"error: in the flags: {error}") from None
         raise SystemExit(0)
 
     def _unknown_key(args: list[str]) -> str:
-        """The message for the first `--config.KEY` that the file of `--config` has not; empty if it
-        has all."""
+        """Return the message for the first `--config.KEY` that the config file lacks, if any."""
         path = _config_in(args)
-        config = own["config"].parser.parse(path) if path else None
+        config = command_flags["config"].parser.parse(path) if path else None
         if not isinstance(config, ConfigDict):
             return ""
-        known = flatten(config.to_dict())
+        keys = flatten(config.to_dict())
         for arg in args:
-            found = re.match(r"--?(?:no)?config\.([^=]+)", arg)
-            if found and not any(f"{key}.".startswith(f"{found[1]}.") for key in known):
-                return unknown_key(found[1], known, path)
+            match = re.match(r"--?(?:no)?config\.([^=]+)", arg)
+            if match and not any(f"{key}.".startswith(f"{match[1]}.") for key in keys):
+                return unknown_key(match[1], keys, path)
         return ""
 
     def run(args: list[str]) -> None:
@@ -99,16 +100,16 @@ def main(command: Callable[[], None], own: flags.FlagValues, usage: str, script:
 
 
 def _config_in(args: list[str]) -> str:
-    """The value of `--config`, empty if it is not given."""
+    """Return the value of `--config`, empty if it is not given."""
     for arg, following in zip(args, [*args[1:], ""]):
-        if found := re.fullmatch("--?config(=(.*))?", arg):
-            return found[2] or following
+        if match := re.fullmatch("--?config(=(.*))?", arg):
+            return match[2] or following
     return ""
 
 
 def _leave(status: int) -> None:
-    """Ends this process if it is one of several hosts. It does not wait for the others, which would
-    wait for it in the middle of a step: they are notified that it is lost."""
+    """End this process if it is one of several hosts, without waiting for the others: they would
+    wait for it in the middle of a step, and are notified that it is lost."""
     jax = sys.modules.get("jax")
     if jax and jax.distributed.is_initialized():
         sys.stdout.flush()

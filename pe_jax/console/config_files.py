@@ -1,4 +1,4 @@
-"""Where `--config` finds its file, and what the file says of its keys."""
+"""The flag `--config`: search for the file, and descriptions of the keys for `--help`."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ SHIPPED = Path(__file__).resolve().parent.parent / "configs"
 
 
 def shipped() -> dict[str, Path]:
-    """The package's own configs, by name."""
+    """Return the files of the shipped configs by name."""
     files = (path for path in sorted(SHIPPED.glob("*.py")) if "def get_config" in path.read_text())
     return {path.stem: path for path in files}
 
 
 def find_config(given: str) -> str:
-    """The file that `--config=given` means: the one that is there, else the package's own, whose
-    name may be given alone: `configs/glue.py` and `glue` mean the same from any folder.
+    """Return the file that `--config=given` means: an existing file, else a shipped config.
+
+    The name of a shipped config is enough: `configs/glue.py` and `glue` mean the same anywhere.
 
     Raises:
       ValueError: if there is neither.
     """
     if Path(given).is_file():
         return given
-    own, path = shipped(), Path(given)
-    if path.stem in own and path in (Path(path.stem), Path(f"configs/{path.stem}.py")):
-        return str(own[path.stem])
-    hint = did_you_mean(path.stem, own) or f" Ours are {', '.join(own)}."
+    configs, path = shipped(), Path(given)
+    if path.stem in configs and path in (Path(path.stem), Path(f"configs/{path.stem}.py")):
+        return str(configs[path.stem])
+    hint = did_you_mean(path.stem, configs) or f" Shipped: {', '.join(configs)}."
     raise ValueError(f"there is no file {given}.{hint}")
 
 
@@ -60,24 +61,26 @@ def define_config(flag_values: flags.FlagValues, what: str) -> flags.FlagHolder:
 
 
 def described_keys(given: str) -> Iterator[tuple[str, object, str]]:
-    """Key, value and description of everything in a config: a comment of its file, or else what
-    the class of the config says."""
+    """Yield key, value and description of everything in a config.
+
+    A comment of the file takes precedence over the description in the class of the config.
+    """
     from pe_jax.configs.all_tasks import CONFIGS
 
     get_config = runpy.run_path(find_config(given))["get_config"]
     values = get_config()
     task = values.get("task")
-    known = {}
+    fields = {}
     if task in {name for config in CONFIGS for name in config.TASKS}:
-        known = dict(fields_of(class_for(task, CONFIGS)))
+        fields = dict(fields_of(class_for(task, CONFIGS)))
     comments = _comments(get_config)
     for key, value in flatten(values.to_dict()).items():
-        described = known[key].metadata["description"] if key in known else ""
+        described = fields[key].metadata["description"] if key in fields else ""
         yield key, value, comments.get(key, described)
 
 
 def _comments(function: Callable[[], ConfigDict]) -> dict[str, str]:
-    """The comments on lines `config.KEY = ...` of a function, by dotted key."""
+    """Return the comments on lines `config.KEY = ...` of a function, by dotted key."""
     comments: dict[str, str] = {}
     above = ""
     for line in inspect.getsource(function).splitlines():

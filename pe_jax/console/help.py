@@ -1,4 +1,4 @@
-"""What `--help` prints: how a command is used, its flags, its configs, and a config's keys."""
+"""Text of `--help`: usage, flags, shipped configs, and the keys of a config."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ HELP = {"--help", "-help", "-h", "--helpshort"}  # What asks for it.
 _COLUMN = 32  # Where descriptions begin.
 
 
-def help_text(usage: str, own: flags.FlagValues, script: str = "", config: str = "") -> str:
-    """The help of a command.
+def help_text(
+    usage: str, command_flags: flags.FlagValues, script: str = "", config: str = ""
+) -> str:
+    """Return the help of a command.
 
     Args:
       usage: how it is used, in its own words.
-      own: its flags.
+      command_flags: its flags.
       script: its name in the docstrings of configs, such as `train.py`; empty if it takes none.
       config: the value of `--config`, whose keys are listed; empty lists the configs instead.
 
@@ -29,10 +31,10 @@ def help_text(usage: str, own: flags.FlagValues, script: str = "", config: str =
       ValueError: if there is no such config.
     """
     lines = [usage.strip(), "", "Flags:"]
-    for name in own:
-        default = own[name].default
+    for name in command_flags:
+        default = command_flags[name].default
         ends = f" Default {default}." if default not in (None, "", [], False) else ""
-        lines += _entry(f"--{name}", f"{own[name].help}{ends}")
+        lines += _entry(f"--{name}", f"{command_flags[name].help}{ends}")
     if config:
         lines += ["", f"Keys of {config}, each set with --config.KEY=VALUE:"]
         for key, value, comment in described_keys(config):
@@ -45,7 +47,7 @@ def help_text(usage: str, own: flags.FlagValues, script: str = "", config: str =
 
 
 def _entry(name: str, description: str) -> list[str]:
-    """A name and, from a column on, what it is; a name that is too long has a line to itself."""
+    """Return the lines of a name and its description; a long name has a line to itself."""
     margin = " " * _COLUMN
     wrapped = textwrap.wrap(description, WIDTH - _COLUMN) or [""]
     if len(name) + 4 > _COLUMN:
@@ -55,7 +57,7 @@ def _entry(name: str, description: str) -> list[str]:
 
 
 def _purposes(script: str) -> Iterator[tuple[str, str]]:
-    """Names of the shipped configs for a script, with the first line of each."""
+    """Yield the names of the shipped configs for a script, with the first line of each."""
     for name, path in shipped().items():
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         if script in text:

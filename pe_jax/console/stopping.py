@@ -70,7 +70,7 @@ _SIGNALS = _Signals()
 
 
 def catch() -> None:
-    """From now on SIGTERM and Ctrl-C end the process, see above; the first line of a command."""
+    """Let SIGTERM and Ctrl-C end the process from now on; the first line of a command."""
     _SIGNALS.catch()
 
 

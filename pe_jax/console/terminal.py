@@ -21,7 +21,7 @@ _SHORT = {
 
 
 def be_quiet() -> None:
-    """From now on this process prints only errors: the first of several hosts prints for all."""
+    """Print only errors from now on: the first of several hosts prints for all."""
     global _quiet
     _quiet = True
 
@@ -36,7 +36,7 @@ def say(line: str) -> None:
 
 
 def tell(name: str, what: str) -> None:
-    """`say`, for the lines with which a job introduces itself: a name, then what it is."""
+    """Print a line of the introduction of a job: a name, then its value."""
     say(f"{name:10}{what}")
 
 

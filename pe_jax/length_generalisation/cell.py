@@ -43,7 +43,7 @@ class CellConfig(LengthGeneralisationConfig):
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """What the seeds reach on inputs of one length.
+    """Scores of the seeds on inputs of one length.
 
     Attributes:
       accuracy: the share of symbols asked for that are right, `[S]`.
@@ -149,7 +149,7 @@ def _training_batches(
 
     def make(step: int) -> dict[str, np.ndarray]:
         drawn = [draw(seed, step) for seed in config.seeds]
-        return {name: np.stack([getattr(one, name) for one in drawn]) for name in Rows._fields}
+        return {name: np.stack([getattr(row, name) for row in drawn]) for name in Rows._fields}
 
     batches = grain.MapDataset.range(config.steps).map(make)
     return batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
@@ -165,12 +165,15 @@ def _score(
 ) -> dict[str, list[float]]:
     """Return the scores of each seed on inputs of one length."""
     rng = np.random.default_rng((_TEST, length))
-    found, asked = [], 0
+    batches, symbols = [], 0
     for _ in range(config.test_examples // config.test_batch_size):
         lengths = np.full(config.test_batch_size, length)
         batch = rows(task, rng, lengths, row_length(task, length))
-        asked += batch.asked.sum()
-        placed = sharding.split_rows(batch._asdict(), program.mesh)
-        found.append(jax.device_get(outputs(params, placed)))
-    right, exact = (sum(one[name].sum(1) for one in found) for name in ("right", "exact"))
-    return {"accuracy": (right / asked).tolist(), "exact": (exact / config.test_examples).tolist()}
+        symbols += batch.asked.sum()
+        rows_of_devices = sharding.split_rows(batch._asdict(), program.mesh)
+        batches.append(jax.device_get(outputs(params, rows_of_devices)))
+    right, exact = (sum(batch[name].sum(1) for batch in batches) for name in ("right", "exact"))
+    return {
+        "accuracy": (right / symbols).tolist(),
+        "exact": (exact / config.test_examples).tolist(),
+    }

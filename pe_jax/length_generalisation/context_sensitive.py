@@ -46,7 +46,7 @@ def _bucket_sort(rng: np.random.Generator, count: int, length: int) -> Strings:
 
 
 def _number(bits: np.ndarray) -> int:
-    """Of its binary digits, the least significant first; any number of them."""
+    """Return the number of these binary digits, the least significant first."""
     return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 
 

@@ -35,13 +35,13 @@ class Rows(NamedTuple):
 
 
 def row_length(task: AlgorithmicTask, length: int) -> int:
-    """Of the row that inputs of up to this length need: a multiple of the length, and one more.
+    """Return the length of a row for inputs of up to this length: a multiple of it, and one more.
     Tasks whose rows are equally long run in the same compiled program."""
     return length * -(-(task.answer_length(length) - 1) // length) + length + 1
 
 
 def vocabulary_size(tasks: dict[str, AlgorithmicTask]) -> int:
-    """Of a model for any of these tasks: programs do not depend on the task."""
+    """Return the vocabulary size of a model for any of these tasks, which share its programs."""
     return FIRST + max(task.symbols for task in tasks.values())
 
 

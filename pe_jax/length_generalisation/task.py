@@ -1,4 +1,4 @@
-"""What a task of the suite is: strings that are generated, and what is to be answered to them."""
+"""Definition of a task of the suite: generated strings, and the answers to them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AlgorithmicTask(NamedTuple):
 
     @property
     def causal(self) -> bool:
-        """Whether a decoder writes the answer token by token; else an encoder answers at once."""
+        """True if a decoder writes the answer token by token; else an encoder answers at once."""
         return self.level == "generation"
 
 

@@ -1,1 +1,1 @@
-"""What to train: pretraining and fine-tuning, from a config to a trained run."""
+"""Training tasks: pretraining and fine-tuning, from a config to a trained run."""

@@ -74,7 +74,7 @@ def open_start(init: str) -> Start:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether the folder has a config of this project; Hugging Face's has no task."""
+    """Return whether the folder has a config of this project; Hugging Face's has no task."""
     try:
         return "task" in json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

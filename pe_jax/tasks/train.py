@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What the devices run: the state, the steps and their shardings, but no data.
+    """Programs of the devices for a run: the state, the steps and their shardings, but no data.
 
     Attributes:
       config: of the run, which resumes only if it is the same.

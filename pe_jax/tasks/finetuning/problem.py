@@ -1,4 +1,4 @@
-"""What fine-tuning needs of a dataset."""
+"""The interface between fine-tuning and a dataset."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Problem(NamedTuple):
 
 
 def split_off(count: int, fraction: float) -> np.ndarray:
-    """Which of `count` examples, or groups of them, to keep from training: `[count]` bool.
+    """Choose examples, or groups of them, to keep from training: `[count]` bool.
 
     The same for all seeds and models; at least one is kept, and one left to train on.
     """

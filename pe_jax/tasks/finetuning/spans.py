@@ -106,7 +106,7 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
 
 
 def _split(questions: list[Question], fraction: float) -> tuple[list[Question], list[Question]]:
-    """Those to train on, and those to select by: other contexts, so that none is in both."""
+    """Return questions to train on, and questions to select by; no context is in both."""
     if not fraction:
         return questions, []
     contexts = list(dict.fromkeys(one.context for one in questions))
