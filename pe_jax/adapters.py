@@ -100,7 +100,7 @@ def attention_fn(
             None if mask is None else jnp.asarray(mask) != 0,  # Flax has masks of 0 and 1.
             form,
             dropout_rate=dropout_rate if drops else 0.0,
-            dropout_key=dropout_rng if drops else None,
+            dropout_rng=dropout_rng if drops else None,
         )
 
     return attend

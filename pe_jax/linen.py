@@ -13,7 +13,15 @@ import jax.numpy as jnp
 
 from pe_jax.attention import Cache, init_cache, layer
 from pe_jax.attention.forms import Form
-from pe_jax.encodings import Params, PositionEncoding, Positions, embed, none, parameter_count
+from pe_jax.encodings import (
+    Context,
+    Params,
+    PositionEncoding,
+    Positions,
+    embed,
+    none,
+    parameter_count,
+)
 from pe_jax.errors import extra
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -112,21 +120,21 @@ class MultiHeadAttention(nn.Module):
             dtype=self.dtype or inputs_q.dtype,
         )
         holder = self._cache(make_cache) if decode else None
-        key = None
+        dropout_rng = None
         if self.dropout_rate and not nn.merge_param(
             "deterministic", self.deterministic, deterministic
         ):
-            key = self.make_rng("dropout")
+            dropout_rng = self.make_rng("dropout")
         out, cache = layer.attend(
-            layer.Inputs(
-                inputs_q, inputs_k, inputs_v, positions_q, positions_k, mask, position_rng
-            ),
+            (inputs_q, inputs_k, inputs_v),
             tuple(self._dense((self.num_heads, size), name) for name in ("query", "key", "value")),
             acting,
             _position(self, acting) if position is None else position,
+            Context(positions_q, positions_k, rng=position_rng),
+            mask=mask,
             cache=None if holder is None else holder.value,
             dropout_rate=self.dropout_rate,
-            dropout_key=key,
+            dropout_rng=dropout_rng,
             form=self.form,
         )
         if holder is not None and cache is not None:

@@ -161,22 +161,22 @@ class MultiHeadAttention(nnx.Module):
         if decode and holder is None:
             raise ValueError("There is no cache to decode with: call init_cache(rows, length).")
         out, cache = layer.attend(
-            layer.Inputs(
-                inputs_q, inputs_k, inputs_v, positions_q, positions_k, mask, position_rng
-            ),
+            (inputs_q, inputs_k, inputs_v),
             (self.query, self.key, self.value),
             layer.in_attention(self.encoding),
             _values(self.position),
+            Context(positions_q, positions_k, rng=position_rng),
+            mask=mask,
             cache=None if holder is None else holder.get_value(),
             dropout_rate=self.dropout_rate,
-            dropout_key=self._dropout_key(deterministic, rngs),
+            dropout_rng=self._dropout_rng(deterministic, rngs),
             form=self.form,
         )
         if holder is not None and cache is not None:
             holder.set_value(cache)
         return self.out(out)
 
-    def _dropout_key(
+    def _dropout_rng(
         self, deterministic: bool | None, rngs: nnx.Rngs | nnx.RngStream | None
     ) -> jax.Array | None:
         if not self.dropout_rate or nnx.module.first_from(

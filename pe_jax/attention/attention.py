@@ -31,7 +31,7 @@ def attention(
     *,
     mask: Any = None,
     dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
+    dropout_rng: jax.Array | None = None,
     form: str | Form = "auto",
     platform: str | None = None,
 ) -> Float[Array, "B Lq H f"]:
@@ -47,7 +47,7 @@ def attention(
         positions are range(L).
       mask: bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key (see `masks`). A query
         that may attend to nothing gets zeros, in outputs and gradients.
-      dropout_rate, dropout_key: dropout of the weights; no key, no dropout. Every form drops the
+      dropout_rate, dropout_rng: dropout of the weights; no rng, no dropout. Every form drops the
         same weights.
       form: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula as it
         stands; `"pairs"`, `"buckets"` and `"rotation"` save all weights and differ in how they
@@ -77,7 +77,7 @@ def attention(
     context = completed(context, encoding, q.shape[1], k.shape[1])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = prepare(encoding, params, q, k, v, context, mask)
-    seed = None if dropout_key is None or dropout_rate == 0.0 else dropout.seed(dropout_key)
+    seed = None if dropout_rng is None or dropout_rate == 0.0 else dropout.seed(dropout_rng)
     chosen = forms.choose(form, k.shape[1], platform, x.reach)
     kernel = _kernel() if chosen.kernel else None
     if kernel and kernel.supports(x):
@@ -91,7 +91,7 @@ def attention(
     elif not chosen.plain and fast.fits(x):
         out = fast.attend(x, seed, dropout_rate, chosen)
     else:
-        drop = functools.partial(dropout.dropout, rate=dropout_rate, key=dropout_key)
+        drop = functools.partial(dropout.dropout, rate=dropout_rate, rng=dropout_rng)
         out = plain.attend(x, drop)
     return finish(x, out).astype(v.dtype)
 

@@ -25,24 +25,24 @@ _OTHER = np.uint32(0x85EBCA6B)  # Odd as well, so that a row's two keys walk apa
 _FIRST, _SECOND = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 
 
-def dropout(x: Float[Array, "*B"], rate: float, key: jax.Array | None) -> Float[Array, "*B"]:
-    """Sets each entry to 0 with probability `rate` and scales the rest to keep the mean.
+def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[Array, "*B"]:
+    """Set each entry to 0 with probability `rate` and scales the rest to keep the mean.
 
     Args:
       x: its last axis are the columns, all axes before it the rows that `keep` numbers.
-      key: None means no dropout.
+      rng: None means no dropout.
     """
-    if key is None or rate == 0.0:
+    if rng is None or rate == 0.0:
         return x
     shape = x.shape or (1,)
     rows = _iota(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
-    kept = keep(seed(key), rows, _iota(shape[-1]), rate).reshape(x.shape)
+    kept = keep(seed(rng), rows, _iota(shape[-1]), rate).reshape(x.shape)
     return jnp.where(kept, x * jnp.asarray(scale(rate), x.dtype), jnp.zeros((), x.dtype))
 
 
-def seed(key: jax.Array) -> jax.Array:
+def seed(rng: jax.Array) -> jax.Array:
     """The 64 bits that `keep` takes, uint32 [2], from a JAX key of any kind."""
-    return jax.random.bits(key, (2,), jnp.uint32)
+    return jax.random.bits(rng, (2,), jnp.uint32)
 
 
 def keep(seed: Any, rows: Array, columns: Array, rate: float) -> jax.Array:

@@ -35,7 +35,7 @@ from pe_jax.attention.offset_terms import (
     table_logits,
     table_values,
 )
-from pe_jax.attention.operands import BoundPart, Operands, tables
+from pe_jax.attention.operands import LayerPart, Operands, tables
 from pe_jax.attention.plain import bias
 from pe_jax.attention.product import product
 from pe_jax.encodings.base import Offsets
@@ -174,7 +174,7 @@ def fits(x: Operands) -> bool:
     )
 
 
-def rotates(term: BoundPart, x: Operands, form: Form = FORMS["buckets"]) -> bool:
+def rotates(term: LayerPart, x: Operands, form: Form = FORMS["buckets"]) -> bool:
     """Whether a term is computed by rotation: sinusoids whose tables would have all offsets, whose
     positions are no ranges, or of which `form` wants it."""
     terms = term.offsets
@@ -183,14 +183,14 @@ def rotates(term: BoundPart, x: Operands, form: Form = FORMS["buckets"]) -> bool
     return terms.clip is None or term.shift is None or form.rotation
 
 
-def in_tables(term: BoundPart, x: Operands) -> bool:
+def in_tables(term: LayerPart, x: Operands) -> bool:
     """Whether the offsets of a term are the integers of a range, or clipped to one."""
     if (term.offsets.queries and jnp.ndim(x.scale)) or not _at_integers_of(term, x):
         return False
     return term.shift is not None or term.offsets.clip is not None
 
 
-def _at_integers_of(term: BoundPart, x: Operands) -> bool:
+def _at_integers_of(term: LayerPart, x: Operands) -> bool:
     """Whether the positions of a term are those of the call, and integers."""
     positions = x.context.positions_q, x.context.positions_k
     return term.context is x.context and all(
@@ -247,7 +247,7 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
     return _attend(arrays, fixed)
 
 
-def _rotation(term: BoundPart) -> tuple[dict[str, Array], int | None]:
+def _rotation(term: LayerPart) -> tuple[dict[str, Array], int | None]:
     """A sinusoidal term as arrays, and its clip unless no key is beyond it."""
     terms, params = term.offsets, term.params
     assert terms.frequencies and terms.value_frequencies and terms.keys and terms.values

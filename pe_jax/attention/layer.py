@@ -6,7 +6,6 @@ Shapes: B batch, Lq and Lk lengths, H heads, d head size, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 
@@ -20,83 +19,60 @@ from pe_jax.encodings.base import (
     Projections,
     checked_encoding,
 )
-from pe_jax.encodings.positions import Positions
 from pe_jax.shapes import Array, Bool, Float
 
 Map = Callable[[Array], jax.Array]  # [..., D] -> [..., H, d]
 
 
-class Inputs(NamedTuple):
-    """What a layer of attention is called with.
-
-    Attributes:
-      q, k, v: hidden states `[B, L, D]`; keys default to queries, values to keys.
-      positions_q, positions_k: as `encodings.Context` takes them.
-      mask: as `attention` takes it; with a cache over all of the cache.
-      position_rng: for encodings that draw while training.
-    """
-
-    q: Float[Array, "B Lq D"]
-    k: Float[Array, "B Lk E"] | None = None
-    v: Float[Array, "B Lk G"] | None = None
-    positions_q: Positions | None = None
-    positions_k: Positions | None = None
-    mask: Bool[Array, "#B #H #Lq Lk"] | None = None
-    position_rng: jax.Array | None = None
-
-
 def attend(
-    inputs: Inputs,
+    inputs: tuple[Array, Array | None, Array | None],
     maps: tuple[Map, Map, Map],
     encoding: PositionEncoding,
     params: Params,
+    context: Context,
     *,
+    mask: Bool[Array, "#B #H #Lq Lk"] | None = None,
     cache: Cache | None = None,
     dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
+    dropout_rng: jax.Array | None = None,
     form: str | Form = "auto",
 ) -> tuple[Float[Array, "B Lq H d"], Cache | None]:
     """Outputs of all heads, and the cache with the new tokens in it where there is one.
 
     Args:
+      inputs: hidden states `[B, L, D]` of queries, keys and values; keys default to queries, values
+        to keys.
       maps: projections to queries, keys and values.
+      context: positions, and the rng of encodings that draw while training.
+      mask: as `attention` takes it; with a cache over all of the cache.
 
     Raises:
       ValueError: for values without keys, or a cache and keys of another sequence.
     """
-    if inputs.k is None and inputs.v is not None:
-        raise ValueError("There are inputs_v and no inputs_k: for both to be the same, inputs_k.")
-    if cache is not None and inputs.k is not None:
+    x_q, x_k, x_v = inputs
+    if x_k is None and x_v is not None:
+        raise ValueError("inputs_v was given without inputs_k; pass inputs_k to use it for both.")
+    if cache is not None and x_k is not None:
         raise ValueError(
             "A cache is for self-attention, whose keys are new tokens at each step; those of "
             "another sequence are all there: give inputs_k without decode."
         )
-    x_k = inputs.q if inputs.k is None else inputs.k
-    x_v = x_k if inputs.v is None else inputs.v
-    query, key, value = maps
-    q, k, v = query(inputs.q), key(x_k), value(x_v)
-    context = Context(
-        inputs.positions_q,
-        inputs.positions_k,
-        x_q=inputs.q,
-        x_k=x_k if cache is None else None,
-        projections=Projections(query, key),
-        rng=inputs.position_rng,
-    )
+    x_k = x_q if x_k is None else x_k
+    to_queries, to_keys, to_values = maps
+    q, k, v = to_queries(x_q), to_keys(x_k), to_values(x_k if x_v is None else x_v)
+    context = context._replace(x_q=x_q, projections=Projections(to_queries, to_keys))
     if cache is not None:
-        return cached_attention(
-            q, k, v, cache, encoding, params, context, mask=inputs.mask, form=form
-        )
+        return cached_attention(q, k, v, cache, encoding, params, context, mask=mask, form=form)
     out = attention(
         q,
         k,
         v,
         encoding,
         params,
-        context,
-        mask=inputs.mask,
+        context._replace(x_k=x_k),
+        mask=mask,
         dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
+        dropout_rng=dropout_rng,
         form=form,
     )
     return out, None

@@ -23,8 +23,8 @@ from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.shapes import Array, Bool, Float
 
 
-class BoundPart(NamedTuple):
-    """A part of an encoding, its parameters, and what it sees of the layer."""
+class LayerPart(NamedTuple):
+    """A part of an encoding in a layer: its parameters, and what it sees."""
 
     part: Part
     params: Params
@@ -72,14 +72,14 @@ class Operands(NamedTuple):
     content_k: Float[Array, "B Lk H d"]
     unscaled_q: Float[Array, "B Lq H e"]
     scale: Array | float
-    parts: tuple[BoundPart, ...]
+    parts: tuple[LayerPart, ...]
     added: Float[Array, "#B #H Lq Lk"] | None
     mask: Bool[Array, "#B #H #Lq Lk"] | None
     reach: Reach | None
     context: Context
 
     @property
-    def terms(self) -> list[BoundPart]:
+    def terms(self) -> list[LayerPart]:
         """The parts that add terms of the offset."""
         return [part for part in self.parts if part.offsets.has_terms]
 
@@ -108,7 +108,7 @@ def prepare(
 ) -> Operands:
     """Apply the maps of an encoding, scale the queries, and collect its terms and masks."""
     parts = tuple(
-        BoundPart(part, part_params, moved(part, context, len(q)))
+        LayerPart(part, part_params, moved(part, context, len(q)))
         for part, part_params in encoding.split(params)
     )
     content_k, scale = k, q.shape[-1] ** -0.5
@@ -161,7 +161,7 @@ def finish(x: Operands, out: Float[Array, "B Lq H f"]) -> Float[Array, "B Lq H f
     return out
 
 
-def tables(terms: Sequence[BoundPart], scale: ArrayLike) -> tuple[int, dict[str, Array]]:
+def tables(terms: Sequence[LayerPart], scale: ArrayLike) -> tuple[int, dict[str, Array]]:
     """Evaluate terms of the offset at the offsets -clip .. clip, added up over the parts.
 
     Offsets that cannot occur have no row.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from pe_jax.attention.masks import masked_softmax
-from pe_jax.attention.operands import BoundPart, Operands
+from pe_jax.attention.operands import LayerPart, Operands
 from pe_jax.encodings.base import OffsetVectors
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
@@ -49,7 +49,7 @@ def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
     return total if x.added is None else total + x.added
 
 
-def bias(term: BoundPart) -> Float[Array, "#B #H Lq Lk"]:
+def bias(term: LayerPart) -> Float[Array, "#B #H Lq Lk"]:
     """The bias of every pair of query and key."""
     assert term.offsets.bias is not None
     offset = offsets(term.context.positions_q, term.context.positions_k)
@@ -59,7 +59,7 @@ def bias(term: BoundPart) -> Float[Array, "#B #H Lq Lk"]:
     return jnp.moveaxis(by_row, -1, 1)
 
 
-def _vectors(term: BoundPart, vectors: OffsetVectors) -> tuple[Array, str]:
+def _vectors(term: LayerPart, vectors: OffsetVectors) -> tuple[Array, str]:
     """Vectors of every pair of query and key, and the names of their axes but the last."""
     offset = offsets(term.context.positions_q, term.context.positions_k)
     pairs = vectors(term.params, offset, term.context)

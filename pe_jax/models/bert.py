@@ -5,8 +5,6 @@ Shapes: B batch, L length, D hidden size, H heads, d head size.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -28,20 +26,6 @@ from pe_jax.shapes import Array, Bool, Float, Int
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
 
 
-class Surroundings(NamedTuple):
-    """What all layers share beside their input.
-
-    Attributes:
-      positions: of the tokens.
-      mask: `[B, 1, 1 or L, L]` or None.
-      position_rng: for encodings that draw while training, else None.
-    """
-
-    positions: Positions
-    mask: Array | None
-    position_rng: jax.Array | None
-
-
 class SelfAttention(BertModule):
     """Multi-head self-attention."""
 
@@ -52,31 +36,25 @@ class SelfAttention(BertModule):
         self,
         x: Float[Array, "B L D"],
         position_params: Params,
-        around: Surroundings,
-        key: jax.Array | None,
+        context: Context,
+        mask: Bool[Array, "B 1 #L L"] | None,
+        rng: jax.Array | None,
     ) -> Float[Array, "B L D"]:
         c = self.config
-        dense = self.dense((3, c.num_heads, c.head_size), "qkv", kind=DenseParts)
-        q, k, v = dense(x)  # [B, L, H, d] each
+        qkv = self.dense((3, c.num_heads, c.head_size), "qkv", kind=DenseParts)
+        q, k, v = qkv(x)  # [B, L, H, d] each
         self.sow("intermediates", "compared", (x, q, k, v))  # For inspection; costs nothing else.
-        context = Context(
-            around.positions,
-            around.positions,
-            x_q=x,
-            x_k=x,
-            projections=Projections(*(projection(dense.variables["params"], i) for i in (0, 1))),
-            rng=around.position_rng,
-        )
+        to_queries, to_keys = (projection(qkv.variables["params"], i) for i in (0, 1))
         out = attention(
             q,
             k,
             v,
             self.encoding,
             position_params,
-            context,
-            mask=around.mask,
+            context._replace(x_q=x, x_k=x, projections=Projections(to_queries, to_keys)),
+            mask=mask,
             dropout_rate=c.attention_dropout_rate,
-            dropout_key=key,
+            dropout_rng=rng,
             form=c.attention,
             platform=c.platform or None,
         )
@@ -87,8 +65,8 @@ class Block(BertModule):
     """One Transformer block: each sublayer is added to its input, then normalised.
 
     Attributes:
-      encoding: what attention takes.
-      at_input: what is embedded at the input of this block, see `PositionEncoding.layers`.
+      encoding: acts in attention.
+      at_input: acts at the input of this block, see `PositionEncoding.at_layer`.
     """
 
     encoding: PositionEncoding
@@ -99,26 +77,30 @@ class Block(BertModule):
         self,
         x: Float[Array, "B L D"],
         position_params: Params,
-        around: Surroundings,
-        key: jax.Array | None,
+        context: Context,
+        mask: Bool[Array, "B 1 #L L"] | None,
+        rng: jax.Array | None,
     ) -> Float[Array, "B L D"]:
+        """The hidden states after this block.
+
+        Args:
+          context: the positions, and the rng of encodings that draw while training.
+          rng: of dropout; None is no dropout.
+        """
         c = self.config
-        keys = _split(key, 3)
-        x = embed(
-            self.at_input, position_params, x, around.positions, rng=around.position_rng
-        ).astype(x.dtype)
-        y = SelfAttention(c, self.encoding, name="attention")(x, position_params, around, keys[0])
-        x = self.layer_norm("attention_norm")(x + dropout(y, c.dropout_rate, keys[1]))
+        attention_rng, first_rng, second_rng = _split(rng, 3)
+        attend = SelfAttention(c, self.encoding, name="attention")
+        y = embed(self.at_input, position_params, x, context.positions_q, rng=context.rng)
+        x = y.astype(x.dtype)
+        y = attend(x, position_params, context, mask, attention_rng)
+        x = self.layer_norm("attention_norm")(x + dropout(y, c.dropout_rate, first_rng))
         y = self.dense(c.hidden_size, "down")(gelu(self.dense(c.intermediate_size, "up")(x)))
-        return self.layer_norm("mlp_norm")(x + dropout(y, c.dropout_rate, keys[2]))
+        return self.layer_norm("mlp_norm")(x + dropout(y, c.dropout_rate, second_rng))
 
 
-Keys = jax.Array | list[None]
-
-
-def _split(key: jax.Array | None, count: int) -> Keys:
-    """Dropout keys, an axis of `count`; without a key as many times None."""
-    return [None] * count if key is None else jax.random.split(key, count)
+def _split(rng: jax.Array | None, count: int) -> jax.Array | list[None]:
+    """`jax.random.split`; without an rng as many times None."""
+    return [None] * count if rng is None else jax.random.split(rng, count)
 
 
 class Bert(BertModule):
@@ -141,6 +123,9 @@ class Bert(BertModule):
     ) -> Float[Array, "B L D"]:
         """Hidden states of the last layer.
 
+        All derivatives exist with `attention="naive"`: `jax.jvp`, `jax.hessian`, products with the
+        Hessian. In other forms attention has a backward pass of its own, and no forward mode.
+
         Args:
           tokens: vocabulary ids.
           segments: token types, 0 or 1; default all 0.
@@ -151,69 +136,55 @@ class Bert(BertModule):
         """
         c = self.config
         encoding = c.encoding()
-        key = None if deterministic else self.make_rng("dropout")
-        keys = _split(key, c.num_layers + 1)
+        rng = None if deterministic else self.make_rng("dropout")
+        *layer_rngs, embedding_rng = _split(rng, c.num_layers + 1)
         if mask is not None and mask.ndim == 2:
             mask = padding_mask(mask)
         if positions is None and encoding.axes == 1:
             positions = range(tokens.shape[1])
-        position_rng = None if key is None else jax.random.fold_in(key, c.num_layers)
-        around = Surroundings(positions, mask, position_rng)
-
+        position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
+        context = Context(positions, positions, rng=position_rng)
         position_params = {}
         if parameter_count(encoding, c.num_layers):
             position_params = self.param("position", encoding.init, c.num_layers)
+
         x = self.embedding(c.vocab_size, "token")(tokens)
         segments = jnp.zeros_like(tokens) if segments is None else segments
         x = x + self.embedding(c.num_segments, "segment")(segments)
         x = embed(encoding, position_params, x, positions, tokens=tokens, rng=position_rng)
         x = self.layer_norm("embedding_norm")(x)
-        x = dropout(x, c.dropout_rate, keys[-1])
+        x = dropout(x, c.dropout_rate, embedding_rng)
+        of_layers = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
             for i in range(c.num_layers):
-                layer = Block(c, encoding.layer(i), encoding.at_layer(i), name=f"layer_{i}")
-                x = layer(x, encoding.layer_params(position_params, i), around, keys[i])
+                block = Block(c, encoding.layer(i), encoding.at_layer(i), name=f"layer_{i}")
+                x = block(x, of_layers[i], context, mask, layer_rngs[i])
             return x
-        layers = [self.variables["params"][f"layer_{i}"] for i in range(c.num_layers)]
-        return _run_layers(c, encoding, layers, x, position_params, around, keys[:-1])
 
+        # The blocks as a pure function, as many at a time as differ in their encoding.
+        turn = max(1, len(encoding.layers))
 
-def _run_layers(
-    c: BertConfig,
-    encoding: PositionEncoding,
-    layers: list[Params],
-    x: Float[Array, "B L D"],
-    position_params: Params,
-    around: Surroundings,
-    keys: Keys,
-) -> Float[Array, "B L D"]:
-    """The blocks as a pure function of their parameters, for jax.checkpoint and jax.lax.scan.
+        def run(x: Array, group: list) -> tuple[Array, None]:
+            for i, (params, layer_params, layer_rng) in enumerate(group):
+                block = Block(c, encoding.layer(i), encoding.at_layer(i), parent=None)
+                # What layers share is no input of the loop: its gradient is summed over them.
+                layer_params = layer_params if encoding.per_layer else of_layers[i]
+                x = block.apply({"params": params}, x, layer_params, context, mask, layer_rng)
+            return x, None
 
-    A loop runs as many blocks at a time as differ in their encoding.
-    """
-    turn = max(1, len(encoding.layers))
-    of_layers = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
-
-    def run(x: Array, group: list) -> tuple[Array, None]:
-        for i, (params, key, own) in enumerate(group):
-            block = Block(c, encoding.layer(i), encoding.at_layer(i), parent=None)
-            own = of_layers[i] if own is None else own
-            x = block.apply({"params": params}, x, own, around, key)
-        return x, None
-
-    if c.remat != "none":
-        # In a loop nothing could be merged with the forward pass: no need to prevent it.
-        run = jax.checkpoint(run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers)
-    each = [
-        (params, key, own if encoding.per_layer else None)
-        for params, key, own in zip(layers, keys, of_layers)
-    ]
-    groups = [each[i : i + turn] for i in range(0, c.num_layers, turn)]
-    if not c.scan_layers:
+        if c.remat != "none":
+            # In a loop nothing could be merged with the forward pass: no need to prevent it.
+            run = jax.checkpoint(run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers)
+        layers = [
+            (self.variables["params"][f"layer_{i}"], of_layers[i] if encoding.per_layer else {}, r)
+            for i, r in enumerate(layer_rngs)
+        ]
+        groups = [layers[i : i + turn] for i in range(0, c.num_layers, turn)]
+        if c.scan_layers:
+            return jax.lax.scan(run, x, jax.tree.map(lambda *x: jnp.stack(x), *groups))[0]
         for group in groups:
             x, _ = run(x, group)
         return x
-    return jax.lax.scan(run, x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *groups))[0]
 
 
 def frequencies(config: BertConfig, params: Params) -> Params:

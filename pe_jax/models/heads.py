@@ -99,8 +99,8 @@ class BertForClassification(BertModule):
             tokens, segments, mask, positions, deterministic=deterministic
         )
         pooled = Pooler(self.config, name="pooler")(hidden)
-        key = None if deterministic else self.make_rng("dropout")
-        pooled = dropout(pooled, self.config.dropout_rate, key)
+        rng = None if deterministic else self.make_rng("dropout")
+        pooled = dropout(pooled, self.config.dropout_rate, rng)
         return self.dense(self.outputs, "classifier")(pooled).astype(jnp.float32)
 
 

@@ -52,7 +52,7 @@ def test_every_form_drops_the_same_weights():
 
     def run(form):
         call = lambda *args: attention(
-            *args, dropout_rate=0.4, dropout_key=jax.random.key(5), form=form
+            *args, dropout_rate=0.4, dropout_rng=jax.random.key(5), form=form
         )
         loss = lambda q, k, v, params: (call(q, k, v, encoding, params) ** 2).sum()
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(q, k, v, params)
@@ -100,7 +100,7 @@ def test_dropped_weights_are_those_of_dropout():
     q, k = jnp.zeros((2, 4, H, 4)), jnp.zeros((2, 4, H, 4))
     v = jnp.broadcast_to(jnp.eye(4)[None, :, None], (2, 4, H, 4))
     key = jax.random.key(0)
-    out = attention(q, k, v, dropout_rate=0.5, dropout_key=key)  # [B, Lq, H, Lk]
+    out = attention(q, k, v, dropout_rate=0.5, dropout_rng=key)  # [B, Lq, H, Lk]
     expected = dropout(jnp.full((2, H, 4, 4), 0.25), 0.5, key)
     np.testing.assert_allclose(out, expected.swapaxes(1, 2), atol=1e-7)
     assert 0 < (expected == 0).mean() < 1
@@ -111,7 +111,7 @@ def test_gradient_through_dropout_is_the_derivative():
     ((name, own),) = params.items()
     q, k, v = (jnp.asarray(x, jnp.float32) for x in draw(1, 6, 6))
     loss = lambda params: (
-        attention(q, k, v, encoding, params, dropout_rate=0.3, dropout_key=jax.random.key(1)) ** 2
+        attention(q, k, v, encoding, params, dropout_rate=0.3, dropout_rng=jax.random.key(1)) ** 2
     ).sum()
     loss = jax.jit(loss)
     slope = jax.jit(jax.grad(loss))(params)[name]["frequencies"][1]
@@ -145,7 +145,7 @@ def test_fused_memory_is_linear_in_the_length(name):
         shape = jax.ShapeDtypeStruct((1, length, H, d), jnp.float32)
         params = jax.eval_shape(encoding.init, jax.random.key(0))
         loss = lambda q, k, v, p: attention(
-            q, k, v, encoding, p, dropout_rate=0.1, dropout_key=jax.random.key(0), form="fused"
+            q, k, v, encoding, p, dropout_rate=0.1, dropout_rng=jax.random.key(0), form="fused"
         ).sum()
         step = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(shape, shape, shape, params)
         return step.compile().memory_analysis().temp_size_in_bytes

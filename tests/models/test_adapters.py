@@ -111,7 +111,7 @@ def test_flax_linen_hands_over_no_hidden_states():
 def test_flax_linen_dropout_and_what_it_refuses():
     run, key = attention_fn(NONE), jax.random.key(0)
     drop = functools.partial(run, Q, K, V, dropout_rate=0.5)
-    expected = attention(Q, K, V, dropout_rate=0.5, dropout_key=key)
+    expected = attention(Q, K, V, dropout_rate=0.5, dropout_rng=key)
     np.testing.assert_array_equal(drop(dropout_rng=key), expected)
     np.testing.assert_array_equal(drop(dropout_rng=key, deterministic=True), run(Q, K, V))
     assert run(Q, K, V, dtype=jnp.bfloat16).dtype == jnp.bfloat16

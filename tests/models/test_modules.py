@@ -229,7 +229,7 @@ def test_cross_attention():
     np.testing.assert_allclose(found, expected, atol=1e-5)
     other = pe_jax.nnx.MultiHeadAttention(H, D, named("rope"), in_kv_features=6, rngs=nnx.Rngs(0))
     assert nnx.eval_shape(lambda: other(X, x_k, **at)).shape == (B, L, D)
-    with pytest.raises(ValueError, match="inputs_v and no inputs_k"):
+    with pytest.raises(ValueError, match="inputs_v was given without inputs_k"):
         layer.apply(variables, X, inputs_v=x_k)
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention.operands import BoundPart, Operands, tables
+from pe_jax.attention.operands import LayerPart, Operands, tables
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
@@ -97,13 +97,13 @@ def _scale(x: Operands) -> float:
     return x.scale if one else 1.0
 
 
-def _rotates(term: BoundPart) -> bool:
+def _rotates(term: LayerPart) -> bool:
     """Whether a term goes in by rotation: the alternative is a table of all offsets."""
     terms = term.offsets
     return terms.frequencies is not None and terms.clip is None and not terms.bias
 
 
-def _beside(term: BoundPart, x: Operands) -> tuple[Array, Array, Array]:
+def _beside(term: LayerPart, x: Operands) -> tuple[Array, Array, Array]:
     """What is next to queries, keys and values for unclipped sinusoids."""
     assert term.offsets.frequencies and term.offsets.value_frequencies
     of_q, of_k = (
