@@ -170,8 +170,8 @@ def test_table_1(config, tmp_path):
     """The paper's ticks and crosses: exact zeros for sinusoids, parameters from `init`."""
     config = replace(config, length=40, parts="table1")
     config = replace(config, words=3, seeds=1)
-    both = "learned_absolute+sinusoidal_relative"
-    subjects = [from_name(name, config, 0) for name in (*encodings.PAPER[:7], both)]
+    both, layered = "learned_absolute+sinusoidal_relative", "cycle(rope, none)"
+    subjects = [from_name(name, config, 0) for name in (*encodings.PAPER[:7], both, layered)]
     measure_properties(subjects, config, tmp_path)
     found = numbers(tmp_path, "table1")
     assert {name: row["parameters"] for name, row in found.items()} == {
@@ -183,7 +183,9 @@ def test_table_1(config, tmp_path):
         "sinusoidal_relative": 0,
         "learnable_sinusoidal_relative": 32,
         both: 40 * 128,
+        layered: 0,
     }
+    assert found.pop(layered)["formula"].startswith("q_i → R(ω i) q_i")
     assert found.pop(both)["formula"] == "P_x free + S(ω, m), ω_i = 10000^(−2i/d)"
     for name, row in found.items():
         if "sinusoidal" in name:

@@ -90,7 +90,8 @@ def table1(subjects: Sequence[Subject], settings: Settings) -> Findings:
 
 def _card(encoding: PositionEncoding) -> Card:
     """Return the card of one encoding, or of several added up."""
-    cards = [part.card or Card(part.name, parameters="") for part in encoding.parts]
+    parts = [*encoding.parts, *(part for layer in encoding.layers for part in layer.parts)]
+    cards = [part.card or Card(part.name, parameters="") for part in parts]
     if len(cards) == 1:
         return cards[0]
     formula = " + ".join(card.formula for card in cards) or "–"
