@@ -1,5 +1,6 @@
 """An untrained BERT that reads random tokens and has a masked-LM head, as reports measure it."""
 
+import dataclasses
 import functools
 
 import jax
@@ -15,11 +16,14 @@ VOCABULARY, LENGTH, TEXTS = 30, 10, 6
 
 
 def config(position):
+    """The model of an encoding, or of its name."""
     model = BertConfig(
         vocab_size=VOCABULARY, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=16,
         max_length=LENGTH, initializer_stddev=0.5,
     )  # fmt: skip
-    return with_position(model, position)
+    if isinstance(position, str):
+        return with_position(model, position)
+    return dataclasses.replace(model, position=position)
 
 
 @functools.cache
