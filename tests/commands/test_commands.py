@@ -216,7 +216,7 @@ def test_measuring_properties(trained, tmp_path):
         (["eval.py"], "there is no WORKDIR/config.json"),
         (
             ["eval.py", "--config=configs/quickstart.py"],
-            "sweep, tables, study, got 'pretr",
+            "study, sweep, tables, got 'pretr",
         ),
         (["eval.py", "--runs=WORKDIR/*"], "Give --workdir=RUN to report on it, or --runs"),
         (["eval.py", *MEASURE, "--runs=WORKDIR/*"], "No runs at WORKDIR/*"),
