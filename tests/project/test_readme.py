@@ -58,6 +58,15 @@ def test_the_code_of_pages(page, tmp_path, monkeypatch, capsys):
         assert len(printed) == 3 and all(line in text for line in printed)
 
 
+def test_a_config_in_python_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "cache"))
+    (block,) = blocks("docs/pretraining.md")
+    assert "steps=100" in block
+    exec(block.replace("steps=100", "steps=2"), {})
+    assert (tmp_path / "runs/rope/config.json").is_file()
+
+
 @pytest.mark.skipif(
     "PE_JAX_MINILM" not in os.environ,
     reason="PE_JAX_MINILM does not name the folder of a real BERT",
