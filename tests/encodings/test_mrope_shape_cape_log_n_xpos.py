@@ -222,7 +222,7 @@ def test_interpolation_of_rope_is_linear_scaling():
 def test_wrappers_refuse_what_they_cannot_do():
     for name, way_out in {
         "interpolated(learned_absolute, factor=2)": "encoding.resize",
-        "cape(learned_absolute)": "take shape",
+        "cape(learned_absolute)": "take shifted",
     }.items():
         with pytest.raises(ValueError, match=f"12 rows for integers: .*{way_out}"):
             build(name)

@@ -228,7 +228,7 @@ def test_configs(fuzz):
 
 REACHED = "what it does was reached"
 WORK = [
-    "pe_jax.study.run",
+    "pe_jax.study.execute",
     "pe_jax.study.dry_run",
     "pe_jax.tasks.finetuning.run",
     "pe_jax.tpu.compile_report.compile_for",
@@ -427,7 +427,7 @@ def test_files_of_a_run(fuzz, done, tmp_path, monkeypatch):
     """It resumes from a checkpoint as it was saved."""
     original, states, training = done
     resumed = []
-    monkeypatch.setattr(runs, "fit", lambda state, *rest: resumed.append(state))
+    monkeypatch.setattr(runs.Loop, "fit", lambda self, state, *rest: resumed.append(state))
     kept = [path.relative_to(original) for path in files(original)]
     kept = [path for path in kept if path.parts[0] not in ("lock", "tensorboard", "report")]
     lines = (original / "metrics.jsonl").read_text()

@@ -90,7 +90,8 @@ def test_dependencies_are_those_above():
 @pytest.mark.parametrize("script", ["train.py", "eval.py"])
 def test_a_command_without_its_extra_names_it(script, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_collections", None)
-    monkeypatch.delitem(sys.modules, f"pe_jax.commands.{Path(script).stem}", raising=False)
+    for module in (f"commands.{Path(script).stem}", "console.command", "console.config_files"):
+        monkeypatch.delitem(sys.modules, f"pe_jax.{module}", raising=False)
     with pytest.raises(
         SystemExit, match=r"ml_collections is part .* pip install 'pe_jax\[train\]'"
     ):

@@ -267,7 +267,7 @@ def test_table(capsys, monkeypatch):
 
 def test_sizes_that_do_not_fit():
     with pytest.raises(ValueError, match=r"hidden_size = num_heads \* head_size .* got"):
-        Subject(build("none"), sizes=SIZES._replace(hidden_size=10))
+        Subject(build("none"), sizes={**SIZES, "hidden_size": 10})
 
 
 def test_joined_references():
@@ -309,7 +309,7 @@ def page():
 
 
 def test_the_page_writes_an_encoding(page):
-    assert page["distance_decay"](4, start=1.0).name == "distance_decay(start=1)"
+    assert page["distance_decay"](num_heads=4, start=1.0).name == "distance_decay(start=1)"
     body = blocks()["Write it"].partition("@named")[2].partition("\n\n\n")[0]
     assert len([line for line in body.splitlines() if line.strip()]) <= 10
 
@@ -332,7 +332,7 @@ def test_the_page_measures_it(page):
 
 def test_the_pages_encoding_is_learned(page):
     """By attention alone: gradient descent finds the rates that made the outputs."""
-    encoding = page["distance_decay"](2)
+    encoding = page["distance_decay"](num_heads=2)
     true = {"distance_decay": {"rate": jnp.array([[0.2, 1.5], [1.0, 0.3]])}}
     q, k, v = jax.random.normal(jax.random.key(0), (3, 4, 9, 2, 4))
     wanted = attention(q, k, v, encoding, true)
