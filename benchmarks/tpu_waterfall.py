@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks import hlo, tpu_costs
 from pe_jax.configs.pretraining import PretrainingConfig
@@ -29,8 +29,10 @@ from pe_jax.tpu.estimate import Estimate, estimate_stage
 from pe_jax.tpu.topology import Slice, make_slice
 from pe_jax.training.chips import GIB
 
-_CONFIG = define_config(flags.FLAGS, "A config of pretraining, by name or as a file.")
-_TOPOLOGY = flags.DEFINE_string("topology", "v5e:4x4", "A TPU slice.")
+# Flags of their own: the tests import this module beside train.py, which has a --config too.
+_FLAGS = flags.FlagValues()
+_CONFIG = define_config(_FLAGS, "A config of pretraining, by name or as a file.")
+_TOPOLOGY = flags.DEFINE_string("topology", "v5e:4x4", "A TPU slice.", flag_values=_FLAGS)
 
 _SOURCES = {
     "estimated": "compiler's estimate",
@@ -119,7 +121,7 @@ def report(estimate: Estimate, chips: Slice) -> str:
     return "\n".join([*lines, "", *table(["moved in a step", "count", "MB"], moved), ""])
 
 
-def main(_) -> None:
+def main() -> None:
     config = resolve(from_values(_CONFIG.value, [PretrainingConfig]))
     chips = make_slice(_TOPOLOGY.value)
     for stage in config.stages.values():
@@ -128,4 +130,5 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    _FLAGS(sys.argv)
+    main()
