@@ -262,17 +262,19 @@ def _silence_orbax() -> None:
 
     Its threads log each exception with its traceback before they raise it in the caller's thread.
     When one of many reads fails, those that finish later find their event loop closed, and those
-    that never finish fail once more when they are collected.
+    that never finish fail once more when they are collected. If another one fails as well, asyncio
+    logs it when its task is collected.
     """
-    logger, report = logging.getLogger("absl"), sys.unraisablehook
-    if logger.isEnabledFor(logging.DEBUG):
+    report = sys.unraisablehook
+    if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
         return
 
     def is_of_orbax(file: str) -> bool:
         return Path(orbax.checkpoint.__file__).parent in Path(file).parents
 
     def is_news(record: logging.LogRecord) -> bool:
-        return record.exc_info is None or not is_of_orbax(record.pathname)
+        traceback = record.exc_info and record.exc_info[2]
+        return not (traceback and is_of_orbax(traceback.tb_frame.f_code.co_filename))
 
     def report_news(failed: UnraisableHookArgs) -> None:
         late = str(failed.exc_value) == "Event loop is closed"
@@ -281,7 +283,8 @@ def _silence_orbax() -> None:
         if not late:
             report(failed)
 
-    logger.addFilter(is_news)
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(is_news)
     sys.unraisablehook = report_news
 
 
