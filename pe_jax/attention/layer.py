@@ -16,7 +16,6 @@ from pe_jax.encodings.base import (
     Context,
     Params,
     PositionEncoding,
-    Projections,
     checked_encoding,
 )
 from pe_jax.shapes import Array, Bool, Float
@@ -60,7 +59,7 @@ def attend(
     x_k = x_q if x_k is None else x_k
     to_queries, to_keys, to_values = maps
     q, k, v = to_queries(x_q), to_keys(x_k), to_values(x_k if x_v is None else x_v)
-    context = context._replace(x_q=x_q, projections=Projections(to_queries, to_keys))
+    context = context._replace(x_q=x_q, projections=(to_queries, to_keys))
     if cache is not None:
         return cached_attention(q, k, v, cache, encoding, params, context, mask=mask, form=form)
     out = attention(

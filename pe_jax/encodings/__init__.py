@@ -11,14 +11,12 @@ import types
 
 # isort: off
 from pe_jax.encodings.base import (
-    BoundPart as BoundPart,
     Card as Card,
     Context as Context,
     Offsets as Offsets,
     Params as Params,
     Part as Part,
     PositionEncoding as PositionEncoding,
-    Projections as Projections,
     Traits as Traits,
     cycle as cycle,
     embed as embed,

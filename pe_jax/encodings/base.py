@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import jax
 from jax.typing import ArrayLike
@@ -34,11 +34,7 @@ from pe_jax.shapes import Array, Real
 Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
 
 
-class Projections(NamedTuple):
-    """A layer's own maps `[..., D] -> [..., H, d]`, for encodings that send positions through."""
-
-    query: Callable[[Array], jax.Array]
-    key: Callable[[Array], jax.Array]
+Projection = Callable[[Array], jax.Array]
 
 
 class Context(NamedTuple):
@@ -50,7 +46,8 @@ class Context(NamedTuple):
         both are the positions of the tokens.
       x_q, x_k: hidden states `[B, L, D]` that queries and keys were projected from, if the caller
         passes them.
-      projections: of this layer, if the caller passes them.
+      projections: of this layer to queries and to keys, `[..., D] -> [..., H, d]`, if the caller
+        passes them.
       rng: for encodings that draw while training, the same in every layer; None draws nothing.
       tokens: ids `[B, L]`, at the input of a model only, if the caller passes them.
       batch_size: B; filled in for the hook `positions`.
@@ -62,7 +59,7 @@ class Context(NamedTuple):
     positions_k: Positions | None = None
     x_q: Array | None = None
     x_k: Array | None = None
-    projections: Projections | None = None
+    projections: tuple[Projection, Projection] | None = None
     rng: jax.Array | None = None
     tokens: Array | None = None
     batch_size: int = 1
@@ -174,9 +171,13 @@ def no_parameters(rng: jax.Array) -> Params:
 Heads = tuple[Array, Array, Array]  # Queries, keys and values, each `[B, L, H, d]`.
 
 
-class Part(NamedTuple):
-    """One encoding by itself, as pure functions of its own parameters. A hook that is None is
-    absent and costs nothing.
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Part:
+    """A single encoding, as pure functions of its own parameters. A hook that is None is absent and
+    costs nothing.
+
+    Parts that the same function made from equal options are equal, and can be pickled. Any other
+    part is equal to one with the same fields.
 
     Attributes:
       name: as a config writes it, options included: `"rope(base=500)"`.
@@ -194,6 +195,8 @@ class Part(NamedTuple):
       traits: what callers must respect.
       card: documentation and measurement only.
       family: the key of its parameters; default the name without options.
+      recipe: the function that makes an encoding of this part alone, with its arguments; see
+        `naming`.
     """
 
     name: str = ""
@@ -205,9 +208,35 @@ class Part(NamedTuple):
     offsets: Offsets | None = None
     logits: Callable[[Params, Array, Array, Context], jax.Array] | None = None
     factor: Callable[[Params, Context], ArrayLike] | None = None
-    traits: Traits = Traits()
+    traits: Traits = Traits()  # noqa: RUF009, a tuple.
     card: Card | None = None
     family: str = ""
+    recipe: functools.partial[PositionEncoding] | None = None
+
+    def _replace(self, **changes: Any) -> Part:
+        """A part with other fields, which its recipe does not make."""
+        return dataclasses.replace(self, **{"recipe": None, **changes})
+
+    @property
+    def _identity(self) -> tuple:
+        if self.recipe:
+            return self.recipe.func, self.recipe.args, frozenset(self.recipe.keywords.items())
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Part) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple:
+        return (_part_of, (self.recipe,)) if self.recipe else super().__reduce_ex__(protocol)
+
+    def __repr__(self) -> str:
+        if self.recipe is None:
+            return f"Part({self.name!r})"
+        options = [f"{name}={value!r}" for name, value in self.recipe.keywords.items()]
+        return f"{self.recipe.func.__name__}({', '.join([*map(repr, self.recipe.args), *options])})"
 
     @property
     def key(self) -> str:
@@ -230,13 +259,17 @@ class Part(NamedTuple):
         return tuple(effect for effect, hook in effects.items() if hook)
 
 
-@dataclasses.dataclass(frozen=True)
+def _part_of(recipe: functools.partial[PositionEncoding]) -> Part:
+    return recipe().parts[0]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class PositionEncoding:
     """A position encoding of a model: one part or several that act together, the same in all layers
     or, by `cycle` and `own`, others in each layer. No part at all is `none`.
 
     Embeddings and maps follow one another, terms add up, factors multiply, every reach holds. Join
-    encodings with `+`.
+    encodings with `+`. Two builds of one encoding are equal.
 
     Attributes:
       parts: they embed the input once and act in every layer, their parameters shared by all.
@@ -272,11 +305,16 @@ class PositionEncoding:
     @property
     def name(self) -> str:
         """As a config writes it; parses back to the same encoding."""
-        names = [part.name for part in self.parts]
-        if self.layers:
-            layers = ", ".join(layer.name for layer in self.layers)
-            names.append(f"{'own' if self.per_layer else 'cycle'}({layers})")
-        return "+".join(names) or "none"
+        return "+".join(self._describe(lambda part: part.name, lambda layer: layer.name)) or "none"
+
+    def __repr__(self) -> str:
+        return " + ".join(self._describe(repr, repr)) or "none()"
+
+    def _describe(
+        self, of_part: Callable[[Part], str], of_layer: Callable[[PositionEncoding], str]
+    ) -> list[str]:
+        layers = f"{'own' if self.per_layer else 'cycle'}({', '.join(map(of_layer, self.layers))})"
+        return [*map(of_part, self.parts), *([layers] if self.layers else [])]
 
     def __add__(self, other: PositionEncoding) -> PositionEncoding:
         if not isinstance(other, PositionEncoding):
@@ -353,15 +391,16 @@ class PositionEncoding:
             )
         return split
 
-    def bind(self, params: Params) -> list[BoundPart]:
-        """All parts with their parameters; those that layers share occur once."""
-        bound = [BoundPart(part.key, part, values) for part, values in self.split(params)]
+    def bind(self, params: Params) -> dict[str, tuple[Part, Params]]:
+        """All parts with their parameters, by the names of their places: `rope`, or `cycle_1/rope`
+        in some layers. Those that layers share occur once."""
+        bound = {part.key: (part, values) for part, values in self.split(params)}
         entries = self._entries(params) if self.per_layer else {}
         for i, layer in enumerate(() if entries else self.layers):
             entries.setdefault(self._entry(i), layer)
         for name, layer in entries.items():
             for part, values in layer.split(params.get(name, {})):
-                bound.append(BoundPart(f"{name}/{part.key}", part, values))
+                bound[f"{name}/{part.key}"] = part, values
         return bound
 
     def resize(self, params: Params, length: int, method: str) -> Params:
@@ -382,9 +421,12 @@ class PositionEncoding:
         return self._map_params(mask, params)
 
     def _map_params(self, function: Callable[[Part, Params], Params], params: Params) -> Params:
-        mapped = {part.key: function(part, values) for part, values in self.split(params) if values}
-        for name, layer in self._entries(params).items():
-            mapped[name] = layer._map_params(function, params[name])
+        mapped: Params = {}
+        for place, (part, values) in self.bind(params).items():
+            entry, _, key = place.rpartition("/")
+            if values:
+                inside = mapped.setdefault(entry, {}) if entry else mapped
+                inside[key] = function(part, values)
         return mapped
 
     def _entry(self, index: int) -> str:
@@ -459,20 +501,6 @@ class PositionEncoding:
                     f"{part.name} is for causal attention: {part.traits.causal_only}. Join it with "
                     f"causal: {self.name + '+causal'!r}."
                 )
-
-
-class BoundPart(NamedTuple):
-    """A part with its parameters, by the name of its place: `rope`, or `cycle_1/rope` in some
-    layers."""
-
-    name: str
-    part: Part
-    params: Params
-
-    @property
-    def card(self) -> Card:
-        """How it is measured; an empty card if the part has none."""
-        return self.part.card or Card()
 
 
 @functools.lru_cache(maxsize=512)

@@ -8,13 +8,12 @@ gives every layer parameters of its own. It is parsed, never evaluated.
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pe_jax.encodings.base import PositionEncoding, cycle, own
 from pe_jax.encodings.naming import ENCODINGS, REQUIRED, SIZES, WRAPPERS, options_of
@@ -38,13 +37,10 @@ _LAYERED = {"cycle": cycle, "own": own}
 _FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."
 
 
-@functools.lru_cache(maxsize=512)
 def from_name(
     name: str, *, hidden_size: int, head_size: int, num_heads: int, max_length: int
 ) -> PositionEncoding:
     """Build the encoding that `name` stands for, such as `"learned_absolute+rope(base=500)"`.
-
-    Equal arguments give the same object, so that programs compiled for it are found again.
 
     Args:
       hidden_size: D, the dimension of absolute position vectors.
@@ -65,7 +61,12 @@ def from_name(
       ('learned_absolute+rope', 131072)
     """
     sizes = dict(zip(SIZES, (hidden_size, head_size, num_heads, max_length)))
-    return _Reader(name, sizes).read(_parsed(name))
+    try:
+        return _read(_parsed(name), sizes)
+    except _Unreadable as problem:
+        raise ValueError(
+            f"Unknown position encoding: {problem} (in {name!r}). {_FORM.capitalize()}"
+        ) from None
 
 
 def for_text() -> list[str]:
@@ -116,105 +117,101 @@ def _parsed(name: str) -> ast.expr:
         raise ValueError(f"Cannot read the position encoding {name!r}: {_FORM}") from None
 
 
-class _Reader(NamedTuple):
-    """Reads one name for a model of some sizes."""
+class _Unreadable(Exception):
+    """The fault of a name."""
 
-    text: str
-    sizes: dict[str, int]
 
-    def read(self, node: ast.expr) -> PositionEncoding:
-        match node:
-            case ast.BinOp(left, ast.Add(), right):
-                both = self.read(left), self.read(right)
-                if all(encoding.layers for encoding in both):
-                    raise self._error("it has more than one 'cycle' or 'own'")
-                return both[0] + both[1]
-            case ast.Name(name):
-                return self._call(name, [], [])
-            case ast.Call(ast.Name(name), arguments, keywords):
-                return self._call(name, arguments, keywords)
-        raise self._error(f"{ast.unparse(node)!r} is no encoding")
+def _read(node: ast.expr, sizes: dict[str, int]) -> PositionEncoding:
+    match node:
+        case ast.BinOp(left, ast.Add(), right):
+            both = _read(left, sizes), _read(right, sizes)
+            if all(encoding.layers for encoding in both):
+                raise _Unreadable("it has more than one 'cycle' or 'own'")
+            return both[0] + both[1]
+        case ast.Name(name):
+            return _call(name, [], [], sizes)
+        case ast.Call(ast.Name(name), arguments, keywords):
+            return _call(name, arguments, keywords, sizes)
+    raise _Unreadable(f"{ast.unparse(node)!r} is no encoding")
 
-    def _call(
-        self, name: str, arguments: list[ast.expr], keywords: list[ast.keyword]
-    ) -> PositionEncoding:
-        if name in _LAYERED:
-            if keywords or not arguments:
-                raise self._error(f"{name!r} takes encodings, at least one, and no options")
-            return _LAYERED[name](*map(self._read_inside, arguments))
-        if name in WRAPPERS:
-            if len(arguments) != 1:
-                raise self._error(f"{name!r} takes one encoding, as in '{name}(rope)'")
-            make = WRAPPERS[name]
-            options = self._options(name, make, keywords)
-            return make(self._read_inside(arguments[0]), **options)
-        if name not in ENCODINGS:
-            known = [*ENCODINGS, *WRAPPERS, *_LAYERED]
-            raise self._error(
-                f"{name!r} is not known.{did_you_mean(name, known)} Known: {', '.join(known)}"
-            )
-        if arguments:
-            raise self._error(f"the options of {name!r} need their names")
-        make = ENCODINGS[name]
-        used = inspect.signature(make).parameters
-        sizes = {size: value for size, value in self.sizes.items() if size in used}
-        return make(**sizes, **self._options(name, make, keywords))
 
-    def _read_inside(self, node: ast.expr) -> PositionEncoding:
-        encoding = self.read(node)
-        if encoding.layers:
-            raise self._error("'cycle' and 'own' cannot be inside another encoding")
-        return encoding
-
-    def _options(
-        self, name: str, make: Callable[..., PositionEncoding], keywords: list[ast.keyword]
-    ) -> dict[str, Any]:
-        option_types = typing.get_type_hints(make)
-        defaults = options_of(make)
-        options: dict[str, Any] = {}
-        for keyword in keywords:
-            option = str(keyword.arg)
-            if option not in defaults:
-                raise self._error(
-                    f"{name!r} has no option {option!r}.{did_you_mean(option, defaults)} "
-                    f"It has: {', '.join(defaults) or 'none'}"
-                )
-            if option in options:
-                raise self._error(f"the option {option!r} is given twice")
-            try:
-                value = ast.literal_eval(keyword.value)
-            except ValueError:
-                raise self._error(f"the value of {option!r} is no number, word or tuple") from None
-            options[option] = self._convert(option, value, option_types[option])
-        required = [option for option, default in defaults.items() if default is REQUIRED]
-        if missing := [option for option in required if option not in options]:
-            raise self._error(f"{name!r} needs the option {' and '.join(map(repr, missing))}")
-        return options
-
-    def _convert(self, option: str, value: Any, kind: Any) -> Any:
-        for choice in typing.get_args(kind) if isinstance(kind, types.UnionType) else [kind]:
-            if (converted := _convert(value, choice)) is not _UNFIT:
-                return converted
-        kind_name = getattr(kind, "__name__", str(kind).replace("typing.", ""))
-        raise self._error(f"the option {option!r} takes {kind_name}, got {value!r}")
-
-    def _error(self, problem: str) -> ValueError:
-        return ValueError(
-            f"Unknown position encoding: {problem} (in {self.text!r}). {_FORM.capitalize()}"
+def _call(
+    name: str, arguments: list[ast.expr], keywords: list[ast.keyword], sizes: dict[str, int]
+) -> PositionEncoding:
+    known = [*ENCODINGS, *WRAPPERS, *_LAYERED]
+    if name not in known:
+        raise _Unreadable(
+            f"{name!r} is not known.{did_you_mean(name, known)} Known: {', '.join(known)}"
         )
+    if name in ENCODINGS and arguments:
+        raise _Unreadable(f"the options of {name!r} need their names")
+    inside = [_read(argument, sizes) for argument in arguments]
+    if any(encoding.layers for encoding in inside):
+        raise _Unreadable("'cycle' and 'own' cannot be inside another encoding")
+    if name in _LAYERED:
+        if keywords or not inside:
+            raise _Unreadable(f"{name!r} takes encodings, at least one, and no options")
+        return _LAYERED[name](*inside)
+    if name in WRAPPERS:
+        if len(inside) != 1:
+            raise _Unreadable(f"{name!r} takes one encoding, as in '{name}(rope)'")
+        return WRAPPERS[name](*inside, **_options(name, WRAPPERS[name], keywords))
+    make = ENCODINGS[name]
+    options = _options(name, make, keywords)
+    # A size that may be left out is for parameters of each head.
+    used = {
+        size: sizes[size]
+        for size, parameter in inspect.signature(make).parameters.items()
+        if size in sizes and (parameter.default is REQUIRED or options.get("per_head"))
+    }
+    return make(**used, **options)
+
+
+def _options(
+    name: str, make: Callable[..., PositionEncoding], keywords: list[ast.keyword]
+) -> dict[str, Any]:
+    option_types = typing.get_type_hints(make)
+    defaults = options_of(make)
+    options: dict[str, Any] = {}
+    for keyword in keywords:
+        option = str(keyword.arg)
+        if option not in defaults:
+            raise _Unreadable(
+                f"{name!r} has no option {option!r}.{did_you_mean(option, defaults)} "
+                f"It has: {', '.join(defaults) or 'none'}"
+            )
+        if option in options:
+            raise _Unreadable(f"the option {option!r} is given twice")
+        try:
+            value = ast.literal_eval(keyword.value)
+        except ValueError:
+            raise _Unreadable(f"the value of {option!r} is no number, word or tuple") from None
+        options[option] = _convert(option, value, option_types[option])
+    required = [option for option, default in defaults.items() if default is REQUIRED]
+    if missing := [option for option in required if option not in options]:
+        raise _Unreadable(f"{name!r} needs the option {' and '.join(map(repr, missing))}")
+    return options
+
+
+def _convert(option: str, value: Any, kind: Any) -> Any:
+    for choice in typing.get_args(kind) if isinstance(kind, types.UnionType) else [kind]:
+        if (converted := _as_kind(value, choice)) is not _UNFIT:
+            return converted
+    kind_name = getattr(kind, "__name__", str(kind).replace("typing.", ""))
+    raise _Unreadable(f"the option {option!r} takes {kind_name}, got {value!r}")
 
 
 _UNFIT = object()
 
 
-def _convert(value: Any, kind: Any) -> Any:
+def _as_kind(value: Any, kind: Any) -> Any:
     """`value` as a type or Literal, or `_UNFIT`. A whole number is a float as well; a truth value
     is no number, and 1e999 is no float."""
     if typing.get_origin(kind) is Literal:
         return value if value in typing.get_args(kind) else _UNFIT
     if typing.get_origin(kind) is tuple:
         items = value if isinstance(value, tuple) else (_UNFIT,)
-        converted = tuple(_convert(item, typing.get_args(kind)[0]) for item in items)
+        converted = tuple(_as_kind(item, typing.get_args(kind)[0]) for item in items)
         return _UNFIT if any(item is _UNFIT for item in converted) else converted
     if kind is float and type(value) in (int, float):
         return float(value) if abs(value) <= sys.float_info.max else _UNFIT

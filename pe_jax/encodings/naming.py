@@ -25,25 +25,42 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
 
     All arguments are keyword-only: the sizes in `SIZES` that it uses, then options. The name is
     what a config writes: the function's own, with the options that differ from their defaults.
-    Equal arguments give the same object, so that programs compiled for it are found again.
     """
     defaults = options_of(make)
 
+    @functools.wraps(make)
     def build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
         part = make(*args, **arguments)
         name = call_text(make.__name__, changed(arguments, defaults))
-        return PositionEncoding((part._replace(name=name, family=part.family or make.__name__),))
+        return _encoding(part, name, part.family or make.__name__, build, arguments)
 
-    cached: Callable[_P, PositionEncoding] = functools.lru_cache(maxsize=512, typed=True)(build)  # type: ignore[assignment]
+    signature = inspect.signature(make)
+    build.__signature__ = signature.replace(return_annotation=PositionEncoding)  # type: ignore[attr-defined]
+    return build
 
-    @functools.wraps(make)
-    def find_or_build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
-        try:
-            return cached(*args, **arguments)
-        except TypeError:  # An argument without a hash, such as a list.
-            return build(*args, **arguments)
 
-    return find_or_build
+def _encoding(
+    part: Part,
+    name: str,
+    family: str,
+    build: Callable[..., PositionEncoding],
+    arguments: Mapping[str, Any],
+    *inside: PositionEncoding,
+) -> PositionEncoding:
+    """The encoding of one part, which `build(*inside, **arguments)` makes again."""
+    signature = inspect.signature(build).parameters
+    used = {
+        key: arguments[key]
+        for key, parameter in signature.items()
+        if key in arguments and arguments[key] != parameter.default
+    }
+    try:
+        hash(tuple(used.values()))
+    except TypeError:  # Such as a list: neither equal to another build nor pickled.
+        recipe = None
+    else:
+        recipe = functools.partial(build, *inside, **used)
+    return PositionEncoding((part._replace(name=name, family=family, recipe=recipe),))
 
 
 def registered(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
@@ -64,9 +81,9 @@ def wrapper(
         text = call_text("", changed(options, defaults))[1:-1]
 
         def wrap(part: Part) -> Part:
-            inside = ", ".join(filter(None, (part.name, text)))
-            changed_part = make(part, *args, **options)
-            return changed_part._replace(name=f"{make.__name__}({inside})", family=part.key)
+            name = f"{make.__name__}({', '.join(filter(None, (part.name, text)))})"
+            changed_part, alone = make(part, *args, **options), PositionEncoding((part,))
+            return _encoding(changed_part, name, part.key, build, options, alone).parts[0]
 
         return encoding.map_parts(wrap)
 

@@ -15,7 +15,6 @@ from pe_jax.encodings import (
     Params,
     PositionEncoding,
     Positions,
-    Projections,
     embed,
     parameter_count,
 )
@@ -51,7 +50,7 @@ class SelfAttention(BertModule):
             v,
             self.encoding,
             position_params,
-            context._replace(x_q=x, x_k=x, projections=Projections(to_queries, to_keys)),
+            context._replace(x_q=x, x_k=x, projections=(to_queries, to_keys)),
             mask=mask,
             dropout_rate=c.attention_dropout_rate,
             dropout_rng=rng,

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention.operands import prepare
-from pe_jax.encodings import Context, Params, PositionEncoding, Projections
+from pe_jax.encodings import Context, Params, PositionEncoding
 from pe_jax.models.config import BertConfig
 
 
@@ -65,7 +65,7 @@ def _operands(
         return jnp.zeros((*x.shape[:-1], *qkv.shape[2:]))
 
     positions = range(1) if encoding.axes == 1 else jnp.zeros((1, encoding.axes))
-    context = Context(positions, positions, x, x, Projections(project, project))
+    context = Context(positions, positions, x, x, (project, project))
     operands = prepare(encoding, params, qkv, qkv, qkv, context, None)
     return operands.q, operands.v
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import attention_logits, attention_weights
-from pe_jax.encodings import Context, Params, Positions, Projections
+from pe_jax.encodings import Context, Params, Positions
 from pe_jax.encodings.positions import offsets
 from pe_jax.models.bert import Bert, Mask
 from pe_jax.models.config import BertConfig
@@ -162,7 +162,7 @@ def _attention(
     encoding = config.encoding()
     position_params = encoding.layer_params(params.get("position", {}), layer)
     dense = params[f"layer_{layer}"]["attention"]["qkv"]
-    maps = Projections(projection(dense, 0), projection(dense, 1))
+    maps = (projection(dense, 0), projection(dense, 1))
     context = Context(x_q=x, x_k=x, projections=maps)
     if what == "weights":
         return attention_weights(q, k, encoding.layer(layer), position_params, context)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import attention, forms
-from pe_jax.encodings import Context, Params, PositionEncoding, Positions, Projections, embed
+from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.testing.reference import Layer, Reference, attend
 
@@ -235,7 +235,7 @@ def described(
     positions_k: Positions,
 ) -> Context:
     """All that an encoding may ask for."""
-    maps = Projections(project(layer.w_q), project(layer.w_k))
+    maps = (project(layer.w_q), project(layer.w_k))
     return Context(positions_q, positions_k, x_q, x_k, maps)
 
 

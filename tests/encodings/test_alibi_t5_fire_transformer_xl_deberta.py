@@ -11,7 +11,7 @@ import pytest
 from helpers.compiled import attention, attention_logits
 
 from pe_jax import encodings
-from pe_jax.encodings import Context, Projections
+from pe_jax.encodings import Context
 from pe_jax.encodings.bias.alibi import slopes
 
 SIZES = dict(hidden_size=8, head_size=4, num_heads=2, max_length=64)
@@ -194,7 +194,7 @@ def test_deberta_rows_by_hand():
 def test_deberta_divides_all_three_terms_by_sqrt_3d():
     encoding = encodings.deberta(hidden_size=2, buckets=None, max_relative_positions=1)
     table = {"deberta": {"table": jnp.array([[1.0, 0.0], [0.0, 1.0]])}}  # To the right; the rest.
-    double = Projections(*(lambda x, by=by: by * x[..., None, :1] for by in (10.0, 100.0)))
+    double = tuple(lambda x, by=by: by * x[..., None, :1] for by in (10.0, 100.0))
     q, k = jnp.full((1, 2, 1, 1), 2.0), jnp.full((1, 2, 1, 1), 3.0)
     found = attention_logits(q, k, encoding, table, Context(None, projections=double))[0, 0]
     right = 2 * 3 + 2 * 100 + 10 * 3
@@ -204,7 +204,7 @@ def test_deberta_divides_all_three_terms_by_sqrt_3d():
 def test_deberta_says_how_to_pass_projections():
     encoding = encodings.deberta(hidden_size=8)
     q = jnp.zeros((1, 3, 2, 4))
-    with pytest.raises(ValueError, match=r"context=Context\(projections=Projections\(query, key\)"):
+    with pytest.raises(ValueError, match=r"context=Context\(projections=\(to_queries, to_keys\)"):
         attention(q, q, q, encoding, encoding.init(jax.random.key(0)))
 
 
@@ -241,9 +241,7 @@ def test_halves_of_an_odd_number_of_heads():
 def test_real_positions_are_an_error_where_buckets_are_of_integers(name):
     encoding = encodings.from_name(name, **SIZES)
     q = jnp.zeros((1, 2, 2, 4))
-    context = Context(
-        np.array([0.0, 0.5]), projections=Projections(*[lambda x: x.reshape(-1, 2, 4)] * 2)
-    )
+    context = Context(np.array([0.0, 0.5]), projections=(lambda x: x.reshape(-1, 2, 4),) * 2)
     with pytest.raises(ValueError, match="rows for integers"):
         attention(q, q, q, encoding, encoding.init(jax.random.key(0)), context)
 
@@ -267,8 +265,8 @@ def test_long_rows_in_every_layout(name):
     rng = np.random.default_rng(0)
     half = 100
     q, k, v = (jnp.asarray(rng.normal(size=(1, half, 2, 4)), jnp.float32) for _ in range(3))
-    maps = Projections(*(jnp.asarray(rng.normal(size=(8, 2, 4)), jnp.float32) for _ in range(2)))
-    through = Projections(*(lambda x, w=w: jnp.einsum("...D,Dhd->...hd", x, w) for w in maps))
+    maps = [jnp.asarray(rng.normal(size=(8, 2, 4)), jnp.float32) for _ in range(2)]
+    through = tuple(lambda x, w=w: jnp.einsum("...D,Dhd->...hd", x, w) for w in maps)
 
     def run(qkv, positions, mask=None, form="auto"):
         call = lambda *qkv: attention(

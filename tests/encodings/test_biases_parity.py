@@ -11,7 +11,7 @@ from helpers.torch_modules import array, draw, loud
 
 from pe_jax import encodings
 from pe_jax.attention import attention_logits
-from pe_jax.encodings import Context, Projections
+from pe_jax.encodings import Context
 from pe_jax.encodings.bias.alibi import slopes
 
 pytestmark = [
@@ -182,11 +182,11 @@ def test_deberta_weights_are_those_of_v2(torch, buckets):
         w, b = array(linear.weight), array(linear.bias)
         return lambda x: (x @ w.T + b).reshape(*x.shape[:-1], heads, size)
 
-    maps = Projections(through(layer.query_proj), through(layer.key_proj))
+    maps = (through(layer.query_proj), through(layer.key_proj))
     encoding = encodings.deberta(
         hidden_size=width, buckets=buckets, max_relative_positions=farthest
     )
     params = {"deberta": {"table": jnp.asarray(table)}}
     context = Context(None, projections=maps)
-    ours = attention_logits(maps.query(x), maps.key(x), encoding, params, context)
+    ours = attention_logits(maps[0](x), maps[1](x), encoding, params, context)
     np.testing.assert_allclose(jax.nn.softmax(ours), weights.detach().numpy(), **CLOSE)

@@ -103,7 +103,7 @@ def test_converted_weights_give_the_same_logits(fraction):
     def logits(layout, kernels):
         q, k = (jnp.einsum("blD,Dhd->blhd", x, kernel) for kernel in kernels)
         return attention_logits(
-            q, k, encodings.rope(head_size=8, num_heads=2, layout=layout, fraction=fraction), {}
+            q, k, encodings.rope(head_size=8, layout=layout, fraction=fraction), {}
         )
 
     there = [encodings.convert_layout(one, "interleaved", fraction=fraction) for one in kernels]

@@ -13,7 +13,7 @@ import numpy as np
 
 from catalogue.entries import SIZES, Entry, Sizes, on_all_axes
 from pe_jax.attention import attention
-from pe_jax.encodings import Context, Positions, Projections, embed, none
+from pe_jax.encodings import Context, Positions, embed, none
 
 ROWS = 1
 
@@ -83,7 +83,7 @@ def _runner(row: Entry, sizes: Sizes) -> Callable[[], None]:
         added = embedded.reshape(given["qkv"][0].shape)
         q, k, v = (one + added for one in given["qkv"])
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, given["w"])
-        context = Context(at, at, embedded, embedded, Projections(project, project))
+        context = Context(at, at, embedded, embedded, (project, project))
         return (attention(q, k, v, encoding, given["params"], context) ** 2).sum()
 
     params = jax.jit(encoding.init)(jax.random.key(0))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax.attention import fast, operands
-from pe_jax.encodings import Card, Context, Positions, Projections
+from pe_jax.encodings import Card, Context, Positions
 
 _ACTS = {
     "maps queries, keys or values": "q, k, v",
@@ -100,7 +100,7 @@ def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) ->
     def term_forms(params: Any, x: Any, q: Any, w: Any, packed_positions: Any) -> TermForms:
         here: Positions = positions if isinstance(positions, range) else packed_positions
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
-        context = Context(here, here, x, x, Projections(project, project))
+        context = Context(here, here, x, x, (project, project))
         made = operands.prepare(encoding, params, q, q, q, context, None)
         tests = {"rotation": fast.rotates, "tables": fast.in_tables}
         computed = [

@@ -13,7 +13,7 @@ import numpy as np
 from catalogue.entries import SIZES, Entry, Sizes, on_all_axes
 from pe_jax import properties
 from pe_jax.attention import attention_logits
-from pe_jax.encodings import Context, Params, PositionEncoding, Projections, embed
+from pe_jax.encodings import Context, Params, PositionEncoding, embed
 from pe_jax.shapes import Array, Float, Int
 
 LENGTH = 128  # Of the proximity matrices that properties are measured on.
@@ -140,9 +140,9 @@ def _logits(
     tokens = jnp.broadcast_to(jnp.arange(words)[:, None], (words, length))
     x = embed(encoding, params, x, positions, tokens=tokens)
     project = lambda w: lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
-    maps = Projections(project(layer.w_q), project(layer.w_k))
+    maps = (project(layer.w_q), project(layer.w_k))
     context = Context(positions, positions, x, x, maps)
-    out = attention_logits(maps.query(x), maps.key(x), encoding, params, context)
+    out = attention_logits(maps[0](x), maps[1](x), encoding, params, context)
     return out.reshape(-1, length, length)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, Projections
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, Projection
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
@@ -59,10 +59,12 @@ def deberta(
         return look_up(table[rows], x.clip(-clip, clip) + clip)
 
     def keys(params: Params, x: Real[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
-        return of_offsets(_projections(context).key(params["table"]), x)
+        _, to_keys = _projections(context)
+        return of_offsets(to_keys(params["table"]), x)
 
     def queries(params: Params, x: Real[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
-        return of_offsets(_projections(context).query(params["table"]), x)
+        to_queries, _ = _projections(context)
+        return of_offsets(to_queries(params["table"]), x)
 
     return Part(
         init=init,
@@ -79,11 +81,11 @@ def deberta(
     )
 
 
-def _projections(context: Context) -> Projections:
+def _projections(context: Context) -> tuple[Projection, Projection]:
     if context.projections is None:
         raise ValueError(
             "DeBERTa sends its table through the projections of the layer and was given none: "
-            "attention(..., context=Context(projections=Projections(query, key))), with functions "
+            "attention(..., context=Context(projections=(to_queries, to_keys))), functions "
             "[N, D] -> [N, H, d]."
         )
     return context.projections

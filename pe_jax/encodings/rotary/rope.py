@@ -56,8 +56,11 @@ def rope(
         raise ValueError(
             "per_head=True needs learnable=True: fixed frequencies are the same in all heads."
         )
-    if per_head and num_heads is None:
-        raise ValueError("per_head=True needs num_heads: rope(head_size=..., num_heads=...).")
+    if per_head != (num_heads is not None):
+        raise ValueError(
+            f"num_heads is for per_head=True, which needs it; got num_heads={num_heads}, "
+            f"per_head={per_head}."
+        )
     card = Card(
         "q_i → R(ω i) q_i, k_j → R(ω j) k_j, "
         + ("ω free" if learnable else f"ω_m = {base:g}^(−2m/r)"),
@@ -67,7 +70,7 @@ def rope(
     )
     if not learnable:
         return rotary(lambda params, context: jnp.array(w), w.size, layout, card)
-    start = np.tile(w, (num_heads, 1)) if per_head and num_heads else w
+    start = np.tile(w, (num_heads, 1)) if num_heads else w
     part = rotary(lambda params, context: params["frequencies"], w.size, layout, card)
     return part._replace(
         init=lambda rng: {"frequencies": jnp.array(start)},

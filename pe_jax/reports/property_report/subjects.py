@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
-from pe_jax.encodings import PUBLISHED, BoundPart, PositionEncoding, learned_absolute
+from pe_jax.encodings import PUBLISHED, Card, Part, PositionEncoding, learned_absolute
 from pe_jax.models import Bert, BertConfig, preset, with_position
 from pe_jax.models.config import from_config
 from pe_jax.tasks.pretraining import initial_positions
@@ -69,12 +69,15 @@ class Subject:
 
     def components(self) -> list[Component]:
         """Return the single encodings that have position vectors or frequencies."""
-        described = [
-            part
-            for part in self.encoding.bind(self.position)
-            if part.card.vectors or part.card.frequencies
+        described = {
+            place: (part, params)
+            for place, (part, params) in self.encoding.bind(self.position).items()
+            if part.card and (part.card.vectors or part.card.frequencies)
+        }
+        return [
+            Component(self, place, *bound, len(described) == 1)
+            for place, bound in described.items()
         ]
-        return [Component(self, part, len(described) == 1) for part in described]
 
     def with_vectors(self) -> list[Component]:
         """Return the single encodings that have position vectors."""
@@ -86,29 +89,37 @@ class Component(NamedTuple):
 
     Attributes:
       subject: whose encoding, possibly together with others, it is.
-      bound: the encoding, its place in the subject's, and its parameters.
+      place: the name of its place in the subject's encoding.
+      part, params: the encoding and its parameters.
       is_alone: True if it is the subject's only one.
     """
 
     subject: Subject
-    bound: BoundPart
+    place: str
+    part: Part
+    params: Params
     is_alone: bool
+
+    @property
+    def card(self) -> Card:
+        assert self.part.card
+        return self.part.card
 
     @property
     def label(self) -> str:
         """The subject's name, with the encoding's if there are several."""
         if not self.subject.name:
-            return self.bound.name
-        return self.subject.name if self.is_alone else f"{self.subject.name}: {self.bound.name}"
+            return self.place
+        return self.subject.name if self.is_alone else f"{self.subject.name}: {self.place}"
 
     @property
     def kind(self) -> Literal["absolute", "relative"]:
         """The index of its vectors: absolute positions or relative offsets."""
-        return self.bound.card.kind
+        return self.card.kind
 
     @property
     def has_vectors(self) -> bool:
-        return self.bound.card.vectors is not None
+        return self.card.vectors is not None
 
     @property
     def axis(self) -> str:
@@ -117,14 +128,14 @@ class Component(NamedTuple):
 
     @property
     def is_learned(self) -> bool:
-        return bool(self.bound.params)
+        return bool(self.params)
 
     def positions(self, length: int) -> np.ndarray:
         """Return the positions 0 .. length - 1 of an absolute encoding, or the offsets that a
         relative one distinguishes, at most ±(length - 1)."""
         if self.kind == "absolute":
             return np.arange(min(length, self.subject.length))
-        offsets = self.bound.part.offsets
+        offsets = self.part.offsets
         reach = length - 1 if offsets is None or offsets.clip is None else offsets.clip
         return np.arange(-reach, reach + 1)
 
@@ -134,18 +145,17 @@ class Component(NamedTuple):
         Args:
           position: parameters of the subject's whole encoding at some step; default the subject's.
         """
-        card, params = self.bound.card, self.bound.params
+        card, params = self.card, self.params
         assert card.vectors
         if position is not None:
-            parts = self.subject.encoding.bind(position)
-            params = next(part.params for part in parts if part.name == self.bound.name)
+            _, params = self.subject.encoding.bind(position)[self.place]
         return card.vectors(params, x)
 
     @property
     def frequencies(self) -> jax.Array | None:
         """ω `[F]` of a sinusoidal or rotary encoding, in radians per position."""
-        function = self.bound.card.frequencies
-        return None if function is None else function(self.bound.params).ravel()
+        function = self.card.frequencies
+        return None if function is None else function(self.params).ravel()
 
 
 def from_run(folder: Path) -> Subject:

@@ -1,0 +1,74 @@
+"""Two builds of an encoding are equal, hash alike, can be pickled, and have a short repr."""
+
+import copy
+import inspect
+import pickle
+
+import jax.numpy as jnp
+import pytest
+
+from pe_jax import encodings
+from pe_jax.encodings.names import for_text
+
+SIZES = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
+NAMES = (
+    *for_text(),
+    "interpolated(rope,factor=2)+alibi",
+    "own(rope(base=500))",
+    "cycle(rope,alibi+window(reach=3))+learned_absolute",
+    "rope(learnable=True,per_head=True)",
+    "shifted(randomised(rope))",
+)
+
+
+def build(name):
+    return encodings.from_name(name, **SIZES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_builds(name):
+    first = build(name)
+    for other in (build(first.name), pickle.loads(pickle.dumps(first)), copy.deepcopy(first)):
+        assert other == first and hash(other) == hash(first)
+    assert repr(build(first.name)) == repr(first)
+    assert "\n" not in repr(first) and len(repr(first)) < 120
+
+
+def test_a_name_and_a_call():
+    assert (
+        build("rope") == encodings.rope(head_size=4) == encodings.rope(base=10_000.0, head_size=4)
+    )
+    assert build("rope") != encodings.rope(head_size=8)
+    assert build("rope(base=500)") != build("rope")
+    with pytest.raises(ValueError, match="num_heads is for per_head=True"):
+        encodings.rope(head_size=4, num_heads=2)
+
+
+def test_a_changed_part_is_another():
+    rope = encodings.rope(head_size=4)
+    assert encodings.with_factors(rope, jnp.zeros_like) != rope
+    (part,) = rope.parts
+    assert part._replace(heads=None) != part
+    assert part._replace(heads=None) == part._replace(heads=None)
+
+
+def test_an_argument_without_a_hash():
+    @encodings.named
+    def steps(*, sizes: list[int]) -> encodings.Part:
+        return encodings.Part(factor=lambda params, context: float(sum(sizes)))
+
+    assert steps(sizes=[1, 2]).name == "steps(sizes=[1, 2])"
+
+
+def test_repr():
+    encoding = encodings.rope(head_size=64) + encodings.causal()
+    assert repr(encoding) == "rope(head_size=64) + causal()"
+    assert repr(encodings.none()) == "none()"
+    wrapped = encodings.interpolated(encodings.rope(head_size=64), factor=4.0)
+    assert repr(encodings.own(wrapped)) == "own(interpolated(rope(head_size=64), factor=4.0))"
+    assert repr(encodings.Part("mine")) == "Part('mine')"
+
+
+def test_help_shows_what_a_call_returns():
+    returned = inspect.signature(encodings.rope).return_annotation
+    assert returned is encodings.PositionEncoding
