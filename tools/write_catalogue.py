@@ -51,7 +51,7 @@ def checked(name: str) -> tuple[dict[str, str], dict[str, str]]:
     subject = testing.Subject(encoding, REFERENCES.get(name))
     told = {}
     for check in catalogue.CHECKS:
-        found = testing.CHECKS[check].run(subject, reasons.get(check, ""))
+        found = testing.CHECKS[check](subject, reasons.get(check, ""))
         told[check] = "no" if check in reasons else "ok" if found == "ok" else "–"
     return told, reasons
 

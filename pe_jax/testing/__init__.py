@@ -2,7 +2,7 @@
 
 >>> from pe_jax import encodings, testing
 >>> encoding = encodings.learned_relative(head_size=4, clip=3)
->>> testing.CHECKS["packing"].run(testing.Subject(encoding))  # All of them: testing.check(encoding)
+>>> testing.CHECKS["packing"](testing.Subject(encoding))  # All of them: testing.check(encoding)
 'ok'
 
 `python -m pe_jax.testing rope "alibi+learned_absolute"` prints what holds of encodings by name.
@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 
 from pe_jax.console.markdown import table as markdown
 from pe_jax.encodings import PositionEncoding
-from pe_jax.testing.checks import CHECKS, Check, NotApplicable
+from pe_jax.testing.checks import CHECKS, NotApplicable
 from pe_jax.testing.reference import Pair, Reference, joined
 from pe_jax.testing.subject import SIZES, Sizes, Subject
 
 __all__ = [
     "CHECKS",
     "SIZES",
-    "Check",
     "NotApplicable",
     "Pair",
     "Reference",
@@ -93,7 +92,7 @@ def _results(subject: Subject, excused: Mapping[str, str]) -> tuple[dict[str, st
     results, wrong = {}, {}
     for name, check in CHECKS.items():
         try:
-            results[name] = check.run(subject, excused.get(name, ""))
+            results[name] = check(subject, excused.get(name, ""))
         except AssertionError as error:
             wrong[name] = str(error)
     return results, wrong

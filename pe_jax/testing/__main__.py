@@ -13,4 +13,4 @@ from pe_jax.testing import CHECKS, SIZES, table
 if __name__ == "__main__":
     names = sys.argv[1:] or for_text()
     print(for_terminal(table([from_name(name, **SIZES) for name in names])))
-    print(for_terminal("\n".join(f"- {name}: {check.about}." for name, check in CHECKS.items())))
+    print(for_terminal("\n".join(f"- {name}: {check.__doc__}" for name, check in CHECKS.items())))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +29,7 @@ BLOCKS = forms.FORMS["fused"]._replace(block=3)
 Mask = Bool[Array, "B 1 L L"]
 
 
-class Result(NamedTuple):
-    """What a layer gives: `out` [B, L, H, d], and the gradients of <out, to>."""
-
-    out: Array
-    grads: Layer
+Result = tuple[Array, Layer]  # A layer's output `[B, L, H, d]`, and the gradients of <out, to>.
 
 
 class Subject:
@@ -45,6 +41,8 @@ class Subject:
       layer: random float32 arrays; parameters are `init`'s, moved away from where they start.
       tokens: ids `[B, L]`.
       to: `[B, L, H, d]`, the cotangent of the output.
+      positions: `[B, L]` or `[B, L, A]`, of each row from 0.
+      everything: the mask that allows every key.
 
     Raises:
       ValueError: for sizes where hidden_size is not num_heads · head_size, or max_length < 8.
@@ -60,13 +58,14 @@ class Subject:
                 f"got {sizes}."
             )
         self.encoding, self.reference, self.sizes = encoding, reference, sizes
+        self.name = encoding.name
         self._programs: dict[str, Callable[..., Any]] = {}
         self.layer = self.draw(0)
-        generator = np.random.default_rng(9)
-        self.tokens = generator.integers(0, 8, (ROWS, LENGTH))
-        self.to = generator.normal(size=(ROWS, LENGTH, self.heads, self.head_size)).astype(
-            np.float32
-        )
+        rng = np.random.default_rng(9)
+        self.tokens = rng.integers(0, 8, (ROWS, LENGTH))
+        self.to = rng.normal(size=(ROWS, LENGTH, self.heads, self.head_size)).astype(np.float32)
+        self.positions = self.at(np.tile(np.arange(LENGTH), (ROWS, 1)))
+        self.everything: Mask = np.ones((ROWS, 1, LENGTH, LENGTH), bool)
 
     def draw(self, seed: int) -> Layer:
         """Arrays of a layer; `q`, `k` and `v` are large enough for weights that differ."""
@@ -90,30 +89,15 @@ class Subject:
         return Layer(normal(1.0, ROWS, LENGTH, width), q, k, v, w_q, w_k, w_v, params)
 
     def init(self, seed: int) -> Params:
-        """What the encoding's `init` makes."""
+        """The parameters that the encoding's `init` draws."""
         return self.memo("init", self.encoding.init)(jax.random.key(seed))
-
-    @property
-    def name(self) -> str:
-        return self.encoding.name
 
     def at(self, index: Int[Array, "*B"]) -> Int[Array, "..."]:
         """Positions of tokens at these indices of a sequence; a grid for more axes than one."""
-        axes = self.encoding.axes
+        axes, side = self.encoding.axes, 3
         if axes == 1:
             return np.asarray(index)
-        side = 3
         return np.stack([index // side**axis % side for axis in range(axes)], axis=-1)
-
-    @functools.cached_property
-    def positions(self) -> Int[Array, "B L *A"]:
-        """Of each row from 0."""
-        return self.at(np.tile(np.arange(LENGTH), (ROWS, 1)))
-
-    @functools.cached_property
-    def everything(self) -> Mask:
-        """The mask that allows every key."""
-        return np.ones((ROWS, 1, LENGTH, LENGTH), bool)
 
     @functools.cached_property
     def naive(self) -> Callable[..., Result]:
@@ -124,23 +108,16 @@ class Subject:
         """Outputs of the naive form."""
         positions = self.positions if positions is None else positions
         mask = self.everything if mask is None else mask
-        return self.naive(self.layer, self.tokens, positions, mask, self.to).out
+        return self.naive(self.layer, self.tokens, positions, mask, self.to)[0]
 
     def taken(self, some: Callable[[Array], Array]) -> Layer:
         """The layer with some of its tokens."""
-        x, q, k, v = map(some, (self.layer.x, self.layer.q, self.layer.k, self.layer.v))
-        return self.layer._replace(x=x, q=q, k=k, v=v)
+        arrays = {name: some(getattr(self.layer, name)) for name in ("x", "q", "k", "v")}
+        return self.layer._replace(**arrays)
 
     def memo(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` compiled, once for all checks that share it by this name."""
         return self._programs.setdefault(name, jax.jit(function))
-
-    def compiled(self, form: str | forms.Form, positions: Positions) -> Callable[..., Result]:
-        """`(layer, tokens, mask, to) -> Result` in a form, at positions known while compiling."""
-        call = lambda layer, tokens, mask, to: result(
-            self.encoding, layer, tokens, positions, mask, to, form=form
-        )
-        return jax.jit(call)
 
     @functools.cached_property
     def formula(self) -> Callable[..., Result]:
@@ -162,7 +139,7 @@ class Subject:
                     lambda x: jnp.asarray(np.asarray(x), jnp.float64), (layer, positions, to)
                 )
                 grads, out = run(layer, tokens, positions, mask, to)
-                return Result(*jax.tree.map(np.asarray, (out, grads)))
+                return jax.tree.map(np.asarray, (out, grads))
 
         return precise
 
@@ -184,7 +161,7 @@ def result(
         return (out.astype(jnp.float32) * to).sum(), out
 
     grads, out = jax.grad(loss, has_aux=True)(layer)
-    return Result(out, grads)
+    return out, grads
 
 
 def apply(
@@ -198,45 +175,29 @@ def apply(
     rng: jax.Array | None = None,
 ) -> Float[Array, "B L H d"]:
     """A layer of attention from embeddings on, with an encoding in both."""
-    x = hidden(encoding, layer, tokens, positions, rng)
-    q, k, v = projected(layer, x)
-    context = described(layer, x, x, positions, positions)._replace(rng=rng)
+    x, (q, k, v), context = projected(encoding, layer, tokens, positions, rng)
+    context = context._replace(positions_k=positions, x_k=x)
     return attention(q, k, v, encoding, layer.params, context, mask=mask, form=form)
 
 
-def hidden(
+def projected(
     encoding: PositionEncoding,
     layer: Layer,
     tokens: Int[Array, "B L"],
     positions: Positions,
     rng: jax.Array | None = None,
-) -> Float[Array, "B L D"]:
-    """What enters the projections."""
+) -> tuple[Array, tuple[Array, ...], Context]:
+    """The input of the projections; queries, keys and values; all that an encoding may ask for."""
     x = embed(encoding, layer.params, layer.x, positions, tokens=jnp.asarray(tokens), rng=rng)
-    return x.astype(layer.x.dtype)  # As a model does.
+    x = x.astype(layer.x.dtype)  # As a model does.
+    maps = [functools.partial(_project, w) for w in (layer.w_q, layer.w_k, layer.w_v)]
+    offsets = layer.q, layer.k, layer.v
+    heads = tuple(project(x) + offset for project, offset in zip(maps, offsets))
+    return x, heads, Context(positions, x_q=x, projections=(maps[0], maps[1]), rng=rng)
 
 
-def projected(layer: Layer, x: Float[Array, "B L D"]) -> tuple[Array, Array, Array]:
-    """Queries, keys and values."""
-    maps = zip((layer.w_q, layer.w_k, layer.w_v), (layer.q, layer.k, layer.v))
-    q, k, v = (project(w)(x) + offset for w, offset in maps)
-    return q, k, v
-
-
-def project(w: Float[Array, "D H d"]) -> Callable[[Array], jax.Array]:
-    return lambda x: jnp.einsum("...D,Dhd->...hd", x.astype(w.dtype), w)
-
-
-def described(
-    layer: Layer,
-    x_q: Float[Array, "B Lq D"],
-    x_k: Float[Array, "B Lk D"],
-    positions_q: Positions,
-    positions_k: Positions,
-) -> Context:
-    """All that an encoding may ask for."""
-    maps = (project(layer.w_q), project(layer.w_k))
-    return Context(positions_q, positions_k, x_q, x_k, maps)
+def _project(w: Float[Array, "D H d"], x: Float[Array, "*B D"]) -> Float[Array, "*B H d"]:
+    return jnp.einsum("...D,Dhd->...hd", x.astype(w.dtype), w)
 
 
 def half(layer: Layer, dtype: Any = jnp.bfloat16) -> Layer:

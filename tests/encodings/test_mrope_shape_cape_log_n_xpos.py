@@ -188,7 +188,7 @@ def test_cape_centres_what_is_not_padding():
     np.testing.assert_array_equal(q, k[:, :1])
     both = seen("cape(rope_axial, centred=True)", at[0, :, None] * [[1, 2]], np.eye(2))
     np.testing.assert_array_equal(both[0][3], [2.5, 5.5])
-    CHECKS["shift"].run(
+    CHECKS["shift"](
         Subject(encodings.cape(encodings.sinusoidal_absolute(hidden_size=8), centred=True))
     )
 
@@ -196,7 +196,7 @@ def test_cape_centres_what_is_not_padding():
 @pytest.mark.parametrize("name", ["shifted(sinusoidal_absolute)", "cape(rope)"])
 def test_what_is_drawn_depends_on_the_key_alone(name):
     sizes = dict(hidden_size=8, head_size=4, num_heads=2, max_length=16)
-    assert CHECKS["draws"].run(Subject(encodings.from_name(name, **sizes))) == "ok"
+    assert CHECKS["draws"](Subject(encodings.from_name(name, **sizes))) == "ok"
 
 
 def test_interpolation_of_rope_is_linear_scaling():

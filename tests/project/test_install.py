@@ -69,7 +69,7 @@ phi = jnp.eye(5)
 assert properties.symmetry(phi) == properties.sweep(properties.symmetry, phi[None])[0] == 0
 columns = {"a": [1.0, 2.0, 3.0, 5.0]}
 assert properties.correlate(columns, columns)[0].pearson == 1
-assert testing.CHECKS["name"].run(testing.Subject(encoding)) == "ok"
+assert testing.CHECKS["name"](testing.Subject(encoding)) == "ok"
 """
 
 

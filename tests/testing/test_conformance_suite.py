@@ -51,7 +51,7 @@ CASES = [(name, check) for name in REFERENCES for check in checks(name)]
 
 @pytest.mark.parametrize(("name", "check"), CASES)
 def test_every_encoding(name, check):
-    told = CHECKS[check].run(subject(name), EXCUSED.get(name, {}).get(check, ""))
+    told = CHECKS[check](subject(name), EXCUSED.get(name, {}).get(check, ""))
     assert told
 
 
@@ -197,8 +197,8 @@ def broken(name):
 
 @pytest.mark.parametrize(("name", "check"), CAUGHT)
 def test_a_mistake_is_found(name, check):
-    with pytest.raises(AssertionError, match=re.escape(CHECKS[check].about)):
-        CHECKS[check].run(broken(name))
+    with pytest.raises(AssertionError, match=re.escape(CHECKS[check].__doc__)):
+        CHECKS[check](broken(name))
 
 
 def test_every_check_that_compares_finds_some_mistake():
@@ -222,7 +222,7 @@ def test_drawn_positions():
 
     part = build("sinusoidal_absolute").parts[0]
     drawing = Subject(PositionEncoding((part._replace(positions=positions),)))
-    assert CHECKS["draws"].run(drawing) == "ok"
+    assert CHECKS["draws"](drawing) == "ok"
 
 
 # --- the page of results --------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_table(capsys, monkeypatch):
     runpy.run_module("pe_jax.testing", run_name="__main__")
     out = capsys.readouterr().out
     assert "| `learned_relative(clip=3)` | ok         | ok   |" in out
-    assert "- name: the name parses back" in out
+    assert "- name: The name parses back" in out
 
 
 def test_sizes_that_do_not_fit():

@@ -1,0 +1,472 @@
+"""What must hold of every encoding, check by check, in the order of the table."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.attention import Cache, cached_attention, init_cache, segment_mask
+from pe_jax.attention.forms import Form
+from pe_jax.encodings import ENCODINGS, WRAPPERS, from_name, parameter_count
+from pe_jax.shapes import Array, Float, Int
+from pe_jax.testing.subject import (
+    BLOCKS,
+    LENGTH,
+    ROWS,
+    Layer,
+    Mask,
+    Result,
+    Subject,
+    apply,
+    half,
+    projected,
+    result,
+)
+
+Problems = Iterator[str]
+
+
+class NotApplicable(Exception):
+    """An encoding that a check does not apply to; the message is the reason."""
+
+
+# By name, functions `(subject, excuse="")` whose docstring is the claim. They return `"ok"`, or why
+# the check does not apply. An excuse is the reason why the claim does not hold here. An
+# AssertionError has everything that is wrong, or tells that an excuse is not needed.
+CHECKS: dict[str, Callable[..., str]] = {}
+
+
+def check(problems: Callable[[Subject], Problems]) -> Callable[..., str]:
+    """Turn a function that yields the problems of an encoding into a check of that name."""
+    claim = " ".join(str(problems.__doc__).split())
+
+    @functools.wraps(problems)
+    def run(subject: Subject, excuse: str = "") -> str:
+        cause = None
+        try:
+            lines = list(problems(subject))
+        except NotApplicable as reason:
+            return str(reason)
+        except Exception as error:  # An encoding that fails is reported like any other mistake.
+            lines, cause = [f"{type(error).__name__}: {error}"], error
+        if excuse:
+            assert lines, f"{subject.name} is excused from {claim!r} ({excuse}), but has it."
+            return excuse
+        if lines:
+            raise AssertionError("\n  ".join([f"{subject.name}: {claim} But:", *lines])) from cause
+        return "ok"
+
+    run.__doc__ = claim
+    CHECKS[problems.__name__] = run
+    return run
+
+
+def differences(name: str, values: Any, expected: Any, tolerance: float) -> Problems:
+    """Yield the leaves of `values` that are not as expected.
+
+    Args:
+      tolerance: a share of the largest value that is expected.
+    """
+
+    def difference(path: tuple, a: Array, b: Array) -> str:
+        a, b = (np.asarray(x, np.float64) for x in (a, b))
+        leaf = name + jax.tree_util.keystr(path)
+        if a.shape != b.shape:
+            return f"{leaf}: shape {a.shape}, expected {b.shape}"
+        apart, allowed = np.abs(a - b), tolerance * np.abs(b).max(initial=0.0) + 1e-5
+        if (apart <= allowed).all():
+            return ""
+        index = np.unravel_index(np.argmax(np.nan_to_num(apart, nan=np.inf)), a.shape)
+        place = ", ".join(map(str, index))
+        return f"{leaf}[{place}]: {a[index]:.6g}, expected {b[index]:.6g} within {allowed:.2g}"
+
+    found = jax.tree_util.tree_map_with_path(difference, values, expected)
+    yield from filter(None, jax.tree.leaves(found))
+
+
+def result_differences(
+    name: str, values: Result, expected: Result, tolerance: float, of_grads: float | None = None
+) -> Problems:
+    """Yield what differs between two results of a layer."""
+    yield from differences(f"{name}: out", values[0], expected[0], tolerance)
+    yield from differences(f"{name}: gradient of ", values[1], expected[1], of_grads or tolerance)
+
+
+# --- numbers ---
+
+
+def two_layouts(s: Subject) -> dict[str, tuple[Array, Mask]]:
+    """Positions and masks: consecutive positions, and any at all, of each row its own; keys masked
+    at random, a query that attends to nothing."""
+    rng = np.random.default_rng(3)
+    index = np.stack([rng.permutation(s.sizes["max_length"])[:LENGTH] for _ in range(ROWS)])
+    mask = rng.random(s.everything.shape) < 0.7
+    mask[0, :, 2] = False
+    return {"consecutive positions": (s.positions, mask), "any positions": (s.at(index), mask)}
+
+
+@check
+def formula(s: Subject) -> Problems:
+    """Outputs and gradients equal the float64 formula, pair by pair."""
+    if s.reference is None:
+        raise NotApplicable("no reference was given")
+    for name, (positions, mask) in two_layouts(s).items():
+        arguments = s.layer, s.tokens, positions, mask, s.to
+        values, expected = s.naive(*arguments), s.formula(*arguments)
+        yield from result_differences(name, values, expected, 2e-5, 2e-4)
+
+
+@check
+def forms(s: Subject) -> Problems:
+    """Every form of attention has the outputs and gradients of the naive."""
+    terms = any(part.offsets and part.offsets.has_terms for part in s.encoding.parts)
+    layouts = two_layouts(s)
+    positions, mask = layouts["any positions"]
+    consecutive = range(LENGTH) if s.encoding.axes == 1 else s.positions[0]
+    expected = s.naive(s.layer, s.tokens, s.positions, mask, s.to)
+    tried: dict[str, str | Form] = {"fused": BLOCKS}
+    if terms:
+        tried["buckets"] = "buckets"
+    if any(part.offsets and part.offsets.frequencies for part in s.encoding.parts):
+        tried["rotation"] = "rotation"
+    for name, form in tried.items():
+        run = jax.jit(functools.partial(result, s.encoding, positions=consecutive, form=form))
+        values = run(s.layer, s.tokens, mask=mask, to=s.to)
+        yield from result_differences(name, values, expected, 1e-4)
+    if terms:
+        clipped = any(part.offsets and part.offsets.clip for part in s.encoding.parts)
+        form = "pairs" if clipped else BLOCKS
+        arguments = s.layer, s.tokens, positions, mask, s.to
+        values = jax.jit(functools.partial(result, s.encoding, form=form))(*arguments)
+        expected = s.naive(*arguments)
+        yield from result_differences("any positions", values, expected, 1e-4)
+
+
+# --- documents in rows, padding, tokens that come one at a time ---
+
+# Documents of each row, counted from 1; 0 is padding.
+DOCUMENTS = np.array([[1, 1, 1, 2, 2, 2, 0, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
+
+
+def restarted(segments: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """Index of each token in its own document."""
+    first = segments[:, :, None] == segments[:, None, :]
+    return np.arange(LENGTH) - np.argmax(first, axis=-1)
+
+
+def packed(segments: Int[Array, "B L"]) -> Mask:
+    return np.asarray(segment_mask(jnp.asarray(segments), jnp.asarray(segments)))
+
+
+ALONE = 3  # Tokens of the documents that are compared with the same ones by themselves.
+
+
+def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
+    """Outputs of `ALONE` tokens of the subject from `first` on, with nothing around them."""
+    part = slice(first, first + ALONE)
+    layer = s.taken(lambda x: x[:, part])
+    run = functools.partial(apply, s.encoding, form="naive")
+    return s.memo("alone", run)(layer, s.tokens[:, part], s.positions[:, :ALONE])
+
+
+@check
+def packing(s: Subject) -> Problems:
+    """Documents in a row, positions reset, give what each gives alone."""
+    out = s.run(s.at(restarted(DOCUMENTS)), packed(DOCUMENTS))
+    for row, segments in enumerate(DOCUMENTS):
+        for document in range(1, segments.max() + 1):
+            inside = segments == document
+            if inside.sum() == ALONE:
+                expected = alone(s, int(np.argmax(inside)))[row]
+                name = f"row {row}, document {document}"
+                yield from differences(name, out[row, inside], expected, 1e-4)
+    nowhere = np.abs(out[DOCUMENTS == 0]).max()
+    if nowhere != 0:
+        yield f"padding, which attends to nothing, has outputs up to {nowhere:.2g} instead of 0"
+
+
+@check
+def padding(s: Subject) -> Problems:
+    """Padding on either side changes nothing."""
+    for side, first in (("right", 0), ("left", LENGTH - ALONE)):
+        index = np.arange(LENGTH) - first
+        valid = (index >= 0) & (index < ALONE)
+        positions = s.at(np.tile(np.where(valid, index, 0), (ROWS, 1)))
+        mask = np.broadcast_to(valid, s.everything.shape)
+        to = s.to * valid[:, None, None]
+        out, grads = s.naive(s.layer, s.tokens, positions, mask, to)
+        yield from differences(f"{side} padding", out[:, valid], alone(s, first), 1e-4)
+        stray = np.abs(grads.x[:, ~valid]).max()
+        if not stray < 1e-4:
+            yield f"{side} padding: a gradient of {stray:.2g} flows to padding"
+
+
+@check
+def decoding(s: Subject) -> Problems:
+    """Token by token with a cache gives what a causal mask gives."""
+    if not all(part.traits.cacheable for part in s.encoding.parts):
+        raise NotApplicable("keys do not stay right when the sequence grows (Traits.cacheable)")
+    empty = init_cache(
+        s.encoding, ROWS, LENGTH, num_heads=s.heads, head_size=s.head_size, hidden_size=s.width
+    )
+
+    @jax.jit
+    def step(cache: Cache, t: Array) -> tuple[Array, Cache]:
+        """The token at index t."""
+
+        def slice_of(x: Array, axis: int = 1) -> Array:
+            return jax.lax.dynamic_slice_in_dim(x, t, 1, axis)
+
+        layer = s.taken(slice_of)
+        position = slice_of(jnp.asarray(s.positions[0]), axis=0)
+        _, (q, k, v), context = projected(s.encoding, layer, slice_of(s.tokens), position)
+        return cached_attention(q, k, v, cache, s.encoding, layer.params, context)
+
+    cache, outputs = empty, []
+    for t in range(LENGTH):
+        out, cache = step(cache, jnp.asarray(t))
+        outputs.append(out)
+    causal = np.tril(np.ones((LENGTH, LENGTH), bool))
+    expected = s.run(mask=np.broadcast_to(causal, s.everything.shape))
+    yield from differences("token by token", np.concatenate(outputs, axis=1), expected, 1e-4)
+
+
+# --- positions ---
+
+
+@check
+def shift(s: Subject) -> Problems:
+    """A shift of all positions moves outputs exactly if its card says so."""
+    if any(part.card is None for part in s.encoding.parts):
+        raise NotApplicable("the encoding has no card")
+    by = 2**17 - LENGTH // 2  # Both sides of a multiple of 4,096, where sums of angles could break.
+    if s.encoding.longest is not None:
+        by = min(by, s.encoding.longest - LENGTH)
+    if by < 1:
+        raise NotApplicable(f"there are {s.encoding.longest} positions only")
+    claimed = all(part.card.invariant for part in s.encoding.parts if part.card)
+    here, there = s.run(), s.run(s.positions + by)
+    if not claimed:
+        apart = np.abs(here - there).max()
+        if not apart > 1e-3:
+            yield f"Card.invariant is False, but a shift by {by} moves outputs by {apart:.2g} only"
+        return
+    yield from differences(f"shifted by {by}", there, here, 1e-3)
+    low = s.memo("bfloat16", functools.partial(apply, s.encoding))
+    here, there = (low(half(s.layer), s.tokens, p) for p in (s.positions, s.positions + by))
+    yield from differences(f"bfloat16, shifted by {by}", there, here, 0.03)
+    if s.encoding.axes == 1:
+        far = range(by, by + LENGTH)
+        values = jax.jit(lambda layer: apply(s.encoding, layer, s.tokens, far))(s.layer)
+        yield from differences(f"range from {by}", values, s.run(), 1e-3)
+
+
+@check
+def permutation(s: Subject) -> Problems:
+    """The order of tokens in memory does not matter."""
+    order = np.random.default_rng(1).permutation(LENGTH)
+    moved, tokens = s.taken(lambda x: x[:, order]), s.tokens[:, order]
+    expected = s.run()[:, order]
+
+    for name, positions in (
+        ("tokens permuted with their positions", s.positions[:, order]),
+        *(() if s.encoding.parts else (("tokens permuted", s.positions),)),
+    ):
+        out, _ = s.naive(moved, tokens, positions, s.everything, s.to)
+        yield from differences(name, out, expected, 1e-4)
+
+
+@check
+def limit(s: Subject) -> Problems:
+    """A position past a limit is an error, and NaN where traced."""
+    longest = s.encoding.longest
+    if longest is None:
+        out = s.run(s.positions + 2**20)
+        if not np.isfinite(out).all():
+            yield "there is no limit (longest is None), but position 2^20 gives NaN"
+        return
+
+    def run(layer: Layer, positions: Array) -> Array:
+        return apply(s.encoding, layer, s.tokens, positions, form="naive")
+
+    for first in (longest - LENGTH + 1, -1):
+        past = s.positions + first
+        try:
+            jax.eval_shape(lambda layer: run(layer, past), s.layer)  # noqa: B023
+            yield f"positions from {first} of {longest} are no error"
+        except ValueError as error:
+            if not any(str(n) in str(error) for n in (longest, longest - 1)):
+                yield f"the error of positions past {longest} does not name the limit: {error}"
+        if np.isfinite(s.run(past)).all():
+            yield f"traced positions from {first} of {longest} give finite outputs instead of NaN"
+    if any(part.traits.resize for part in s.encoding.parts):
+        params = s.encoding.resize(s.layer.params, longest + LENGTH, "interpolate")
+        out = run(s.layer._replace(params=params), s.positions + longest)
+        if not np.isfinite(out).all():
+            yield f"position {longest} is NaN after a resize to {longest + LENGTH}"
+
+
+# --- low precision, and the transformations of JAX ---
+
+
+@check
+def precision(s: Subject) -> Problems:
+    """Float16 and bfloat16 keep their dtype and stay near float32."""
+    longest = s.encoding.longest
+    positions = s.positions + (1000 if longest is None else longest - LENGTH)
+    expected = s.run(positions)
+    low = s.memo("bfloat16", functools.partial(apply, s.encoding))
+    for dtype, tolerance in ((jnp.float16, 0.01), (jnp.bfloat16, 0.05)):
+        values = low(half(s.layer, dtype), s.tokens, positions)
+        name = jnp.dtype(dtype).name
+        if values.dtype != dtype:
+            yield f"{name} in, {values.dtype} out"
+        yield from differences(name, values, expected, tolerance)
+
+
+@check
+def jit(s: Subject) -> Problems:
+    """The same without jit."""
+    positions = range(LENGTH) if s.encoding.axes == 1 else s.positions[0]
+    out = apply(s.encoding, s.layer, jnp.asarray(s.tokens), positions)
+    yield from differences("without jit", out, s.run(), 1e-4)
+
+
+@check
+def vmap(s: Subject) -> Problems:
+    """The same under vmap over everything that is learned."""
+    layers = [s.layer, s.draw(1)]
+    stacked = jax.tree.map(lambda *x: np.stack(x), *layers)
+    model = functools.partial(result, s.encoding, form="auto")
+    run = jax.jit(jax.vmap(model, (0, None, None, None, None)))
+    values = run(stacked, s.tokens, s.positions, s.everything, s.to)
+    for i, layer in enumerate(layers):
+        expected = s.naive(layer, s.tokens, s.positions, s.everything, s.to)
+        pick = jax.tree.map(lambda x: x[i], values)  # noqa: B023
+        yield from result_differences(f"model {i}", pick, expected, 1e-4)
+
+
+@check
+def scan(s: Subject) -> Problems:
+    """The same under scan over layers with jax.checkpoint."""
+    layers = [s.layer, s.draw(1)]
+    stacked = jax.tree.map(lambda *x: np.stack(x), *layers)
+    flat = s.layer.x.shape
+
+    @jax.checkpoint
+    def body(x: Array, layer: Layer) -> tuple[Array, None]:
+        out = apply(s.encoding, layer._replace(x=x), s.tokens, s.positions, s.everything)
+        return out.reshape(flat), None
+
+    def loss(layers: Layer) -> tuple[Array, Array]:
+        x, _ = jax.lax.scan(body, s.layer.x, layers)
+        return (x * s.to.reshape(flat)).sum(), x
+
+    grads, out = jax.jit(jax.grad(loss, has_aux=True))(stacked)
+    # The same, layer after layer and back by the program of a single one.
+    arguments = s.tokens, s.positions, s.everything
+    between, _ = s.naive(layers[0], *arguments, s.to)
+    last, of_second = s.naive(
+        layers[1]._replace(x=np.asarray(between).reshape(flat)), *arguments, s.to
+    )
+    _, of_first = s.naive(layers[0], *arguments, np.asarray(of_second.x).reshape(s.to.shape))
+    yield from differences("out", out, last.reshape(flat), 1e-4)
+    for i, expected in enumerate((of_first, of_second)):
+        layer_grads = jax.tree.map(lambda x: x[i], grads)._replace(x=expected.x)  # noqa: B023
+        yield from differences(f"layer {i}: gradient of ", layer_grads, expected, 2e-4)
+
+
+@check
+def derivatives(s: Subject) -> Problems:
+    """Forward mode equals reverse mode, the Hessian is symmetric."""
+
+    def loss(layer: Layer) -> Array:
+        out = apply(s.encoding, layer, s.tokens, s.positions, s.everything, form="naive")
+        return (out * s.to).sum()
+
+    def tangent(seed: int) -> Layer:
+        rng = np.random.default_rng(seed)
+        return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), s.layer)
+
+    @jax.jit
+    def run(along: Layer) -> tuple[Array, Layer]:
+        """The slope along a tangent by forward mode alone, and the Hessian times it."""
+        push = lambda function: jax.jvp(function, (s.layer,), (along,))[1]
+        return push(loss), push(jax.grad(loss))
+
+    def dot(a: Layer, b: Layer) -> float:
+        return float(sum(map(np.vdot, jax.tree.leaves(a), jax.tree.leaves(b))))
+
+    def size(a: Layer) -> float:
+        return np.sqrt(dot(a, a))
+
+    u, w = tangent(1), tangent(2)
+    (slope, of_u), (_, of_w) = run(u), run(w)
+    _, grads = s.naive(s.layer, s.tokens, s.positions, s.everything, s.to)
+    along = dot(grads, u)
+    if not abs(slope - along) <= 1e-4 * size(grads) * size(u):
+        yield f"forward mode: a slope of {slope:.6g}, reverse mode: {along:.6g}"
+    of_w_u, of_u_w = dot(w, of_u), dot(u, of_w)
+    if not abs(of_w_u - of_u_w) <= 1e-4 * size(w) * size(of_u):
+        yield f"the Hessian is not symmetric: {of_w_u:.6g} and {of_u_w:.6g}"
+
+
+@check
+def draws(s: Subject) -> Problems:
+    """What is drawn while training depends on the rng alone."""
+
+    def run(rng: jax.Array) -> Array:
+        return apply(s.encoding, s.layer, s.tokens, s.positions, rng=rng)
+
+    traced = jax.make_jaxpr(run)(jax.random.key(0)).jaxpr
+    if not any(used is traced.invars[0] for eqn in traced.eqns for used in eqn.invars):
+        raise NotApplicable("nothing is drawn while training")
+    compiled = jax.jit(run)
+    first, again, other = (np.asarray(compiled(jax.random.key(n))) for n in (0, 0, 1))
+    if not np.isfinite(first).all():
+        yield "outputs are not finite"
+    if not np.array_equal(first, again):
+        yield "one rng gives two outputs"
+    if np.array_equal(first, other):
+        yield "two rngs give one output"
+
+
+# --- description ---
+
+
+@check
+def parameters(s: Subject) -> Problems:
+    """Parameters are nested by name, float32, and as many as `parameter_count` says."""
+    params = s.init(0)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    if count != parameter_count(s.encoding):
+        yield f"init made {count} parameters, its shapes say {parameter_count(s.encoding)}"
+    parts = {part.key: part for part in s.encoding.parts}
+    if strange := [k for k, values in params.items() if k not in parts or type(values) is not dict]:
+        yield f"parameters are nested by name, {sorted(parts)}; {strange} are not"
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if leaf.dtype != jnp.float32:
+            yield f"{jax.tree_util.keystr(path)} is {leaf.dtype}, not float32"
+    for key, part in parts.items():
+        leaves = {path[-1].key for path, _ in jax.tree_util.tree_leaves_with_path(params.get(key))}
+        if strange := sorted(set(part.traits.frequency_params) - leaves):
+            yield f"frequency_params has {strange}; the parameters are {sorted(leaves)}"
+
+
+@check
+def name(s: Subject) -> Problems:
+    """The name parses back to the encoding."""
+    known = {*ENCODINGS, *WRAPPERS}
+    if not all(part.name.partition("(")[0] in known for part in s.encoding.parts):
+        raise NotApplicable("not registered with pe_jax.encodings.registered")
+    again = from_name(s.name, **s.sizes)
+    if again.name != s.name:
+        yield f"the name parses to {again.name!r}"
+    shapes, expected = (jax.eval_shape(e.init, jax.random.key(0)) for e in (again, s.encoding))
+    if shapes != expected:
+        yield f"what the name parses to has parameters {shapes}, not {expected}"
