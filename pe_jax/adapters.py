@@ -166,9 +166,7 @@ def dot_product_attention(
 
 
 def process_heads(
-    encoding: PositionEncoding,
-    params: Params | None = None,
-    context: Context | None = None,
+    encoding: PositionEncoding, params: Params | None = None, context: Context | None = None
 ) -> ProcessHeads:
     """A `process_heads` for `equinox.nn.MultiheadAttention`, a map of heads `[L, H, d]`.
 

@@ -201,11 +201,7 @@ class PositionEmbedding(nnx.Module):
     """
 
     def __init__(
-        self,
-        encoding: PositionEncoding,
-        *,
-        position: Params | None = None,
-        rngs: nnx.Rngs,
+        self, encoding: PositionEncoding, *, position: Params | None = None, rngs: nnx.Rngs
     ):
         self.encoding = layer.at_input(encoding)
         self.position = nnx.data(_made(self.encoding, rngs) if position is None else position)

@@ -10,16 +10,11 @@ import math
 import pkgutil
 import reprlib
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from pe_jax.errors import did_you_mean
-
-
-def _no_hint(value: object) -> str:
-    del value
-    return ""
 
 
 class Kind(NamedTuple):
@@ -35,7 +30,7 @@ class Kind(NamedTuple):
     type: type
     describe: Callable[[], str]
     accepts: Callable[[object], bool]
-    hint: Callable[[object], str] = _no_hint
+    hint: Callable[[object], str] = lambda value: ""
 
     def fault(self, value: object) -> str:
         """Return the fault of a value, in one line that follows its name; empty if it is right."""
@@ -53,35 +48,27 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return _is_integer(value) or isinstance(value, float | np.floating)
-
-
 def _without_quotes(value: object) -> str:
     """The way out for the text of a number."""
-    if not isinstance(value, str):
-        return ""
     try:
-        float(value)
+        float(value) if isinstance(value, str) else float("")
     except ValueError:
         return ""
-    return f" Give the number, {reprlib.repr(value.strip())[1:-1]}, without quotes."
+    return f" Give the number, {reprlib.repr(str(value).strip())[1:-1]}, without quotes."
 
 
 def integer(least: int, most: int) -> Kind:
     """Integers from `least` to `most`, both included; no floats, even whole ones, and no bools."""
 
+    def accepts(value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            return False
+        return bool(least <= value <= most)
+
     def hint(value: object) -> str:
         if isinstance(value, float) and math.isfinite(value) and accepts(round(value)):
             return f" The nearest is {round(value)}."
         return _without_quotes(value)
-
-    def accepts(value: object) -> bool:
-        return _is_integer(value) and least <= value <= most
 
     return Kind(int, lambda: f"an integer from {least:,} to {most:,}", accepts, hint)
 
@@ -94,14 +81,17 @@ def number(least: float, most: float, ends: str = "[]") -> Kind:
     """
 
     def accepts(value: object) -> bool:
-        if not _is_number(value) or not least <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             return False
-        return (ends[0] == "[" or value > least) and (ends[1] == "]" or value < most)
+        above = value >= least if ends[0] == "[" else value > least
+        return bool(above and (value <= most if ends[1] == "]" else value < most))
 
-    def describe() -> str:
-        return f"a number in {ends[0]}{least:g}, {most:.9g}{ends[1]}"
-
-    return Kind(float, describe, accepts, _without_quotes)
+    return Kind(
+        float,
+        lambda: f"a number in {ends[0]}{least:g}, {most:.9g}{ends[1]}",
+        accepts,
+        _without_quotes,
+    )
 
 
 # Names, or where a module defines them, such as "pe_jax.attention.forms:FORMS". That module is
@@ -115,15 +105,13 @@ def _resolve(names: Names) -> tuple[str, ...]:
 
 def one_of(names: Names, *others: str) -> Kind:
     """One of several names; an error lists close matches."""
-
-    def known() -> tuple[str, ...]:
-        return (*others, *_resolve(names))
-
     return Kind(
         str,
-        lambda: f"one of {', '.join(name or repr(name) for name in known())}",
+        lambda: f"one of {', '.join(name or repr(name) for name in (*others, *_resolve(names)))}",
         lambda value: isinstance(value, str) and (value in others or value in _resolve(names)),
-        lambda value: did_you_mean(value, known()) if isinstance(value, str) else "",
+        lambda value: (
+            did_you_mean(value, (*others, *_resolve(names))) if isinstance(value, str) else ""
+        ),
     )
 
 
@@ -181,10 +169,8 @@ def several(kind: Kind, least: int = 0, most: int = 1_000) -> Kind:
             return False
         return all(map(kind.accepts, value)) and len(set(value)) == len(value)
 
-    def describe() -> str:
-        return f"a tuple of {least:,} to {most:,} different values, each {kind.describe()}"
-
-    return Kind(tuple, describe, accepts)
+    different = f"a tuple of {least:,} to {most:,} different values, each "
+    return Kind(tuple, lambda: different + kind.describe(), accepts)
 
 
 def pair(kind: Kind) -> Kind:

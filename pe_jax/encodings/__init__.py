@@ -76,6 +76,7 @@ from pe_jax.encodings.rotary.rope import (
     convert_layout as convert_layout,
     rope as rope,
     rotate_heads as rotate_heads,
+    with_factors as with_factors,
 )
 from pe_jax.encodings.rotary.rope_scaling import (
     rope_linear as rope_linear,
@@ -104,35 +105,19 @@ from pe_jax.encodings.modifiers.moved_positions import (
     shifted as shifted,
 )
 
-# isort: on
 from pe_jax.encodings.huggingface import from_hf as from_hf
-from pe_jax.encodings.names import (
-    PAPER as PAPER,
-)
-from pe_jax.encodings.names import (
-    from_name as from_name,
-)
-from pe_jax.encodings.names import (
-    split_names as split_names,
-)
-from pe_jax.encodings.names import (
-    without_options as without_options,
-)
-from pe_jax.encodings.rotary.switches import with_factors as with_factors
-from pe_jax.encodings.sinusoid import (
-    angles as angles,
-)
-from pe_jax.encodings.sinusoid import (
-    default_frequencies as default_frequencies,
-)
-from pe_jax.encodings.sinusoid import (
-    rotate_pairs as rotate_pairs,
-)
-from pe_jax.encodings.sinusoid import (
-    sinusoid as sinusoid,
-)
+from pe_jax.encodings.names import PAPER as PAPER
+from pe_jax.encodings.names import from_name as from_name
+from pe_jax.encodings.names import split_names as split_names
+from pe_jax.encodings.names import without_options as without_options
+from pe_jax.encodings.sinusoid import angles as angles
+from pe_jax.encodings.sinusoid import default_frequencies as default_frequencies
+from pe_jax.encodings.sinusoid import rotate_pairs as rotate_pairs
+from pe_jax.encodings.sinusoid import sinusoid as sinusoid
 from pe_jax.encodings.tables import look_up as look_up
 from pe_jax.encodings.tables import resize_table as resize_table
+
+# isort: on
 
 __all__ = sorted(
     name

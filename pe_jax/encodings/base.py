@@ -38,7 +38,7 @@ Projection = Callable[[Array], jax.Array]
 
 
 class Context(NamedTuple):
-    """What a hook may read besides the arrays that it changes; unread fields cost nothing.
+    """Input of a hook besides the arrays that it changes; unread fields cost nothing.
 
     Attributes:
       positions_q, positions_k: of queries and keys. `positions_k` defaults to `positions_q` if
@@ -305,16 +305,16 @@ class PositionEncoding:
     @property
     def name(self) -> str:
         """As a config writes it; parses back to the same encoding."""
-        return "+".join(self._describe(lambda part: part.name, lambda layer: layer.name)) or "none"
+        layers = ", ".join(layer.name for layer in self.layers)
+        return self._joined("+", [part.name for part in self.parts], layers) or "none"
 
     def __repr__(self) -> str:
-        return " + ".join(self._describe(repr, repr)) or "none()"
+        layers = ", ".join(map(repr, self.layers))
+        return self._joined(" + ", [repr(part) for part in self.parts], layers) or "none()"
 
-    def _describe(
-        self, of_part: Callable[[Part], str], of_layer: Callable[[PositionEncoding], str]
-    ) -> list[str]:
-        layers = f"{'own' if self.per_layer else 'cycle'}({', '.join(map(of_layer, self.layers))})"
-        return [*map(of_part, self.parts), *([layers] if self.layers else [])]
+    def _joined(self, sign: str, parts: list[str], layers: str) -> str:
+        by_layer = [f"{'own' if self.per_layer else 'cycle'}({layers})"] if layers else []
+        return sign.join(parts + by_layer)
 
     def __add__(self, other: PositionEncoding) -> PositionEncoding:
         if not isinstance(other, PositionEncoding):
@@ -325,7 +325,7 @@ class PositionEncoding:
         return PositionEncoding(self.parts + other.parts, layered.layers, layered.per_layer)
 
     def map_parts(self, function: Callable[[Part], Part]) -> PositionEncoding:
-        """The encoding with another part in the place of each."""
+        """The encoding with `function(part)` in the place of each part."""
         layers = tuple(layer.map_parts(function) for layer in self.layers)
         return PositionEncoding(tuple(map(function, self.parts)), layers, self.per_layer)
 
@@ -348,15 +348,15 @@ class PositionEncoding:
           ValueError: if layers differ and `num_layers` is missing.
         """
         if not self.layers:
-            rngs = jax.random.split(rng, len(self.parts)) if len(self.parts) > 1 else [rng]
-            params = {part.key: part.init(rng) for part, rng in zip(self.parts, rngs)}
+            inits = {part.key: part.init for part in self.parts}
+            rngs = jax.random.split(rng, len(inits)) if len(inits) > 1 else [rng]
         elif num_layers is None:
             raise ValueError(f"Layers of {self.name} differ: give init(rng, num_layers).")
         else:
-            layers = {self._entry(i): self.at_layer(i) for i in range(num_layers)}
-            for_parts, *rngs = jax.random.split(rng, 1 + len(layers))
-            params = PositionEncoding(self.parts).init(for_parts)
-            params |= {name: layers[name].init(rng) for name, rng in zip(layers, rngs)}
+            inits = {self._entry(i): self.at_layer(i).init for i in range(num_layers)}
+            rng, *rngs = jax.random.split(rng, 1 + len(inits))
+        params = PositionEncoding(self.parts).init(rng) if self.layers else {}
+        params |= {name: inits[name](rng) for name, rng in zip(inits, rngs)}
         return {name: value for name, value in params.items() if value}
 
     def layer_params(self, params: Params, index: int) -> Params:
@@ -395,9 +395,13 @@ class PositionEncoding:
         """All parts with their parameters, by the names of their places: `rope`, or `cycle_1/rope`
         in some layers. Those that layers share occur once."""
         bound = {part.key: (part, values) for part, values in self.split(params)}
-        entries = self._entries(params) if self.per_layer else {}
-        for i, layer in enumerate(() if entries else self.layers):
-            entries.setdefault(self._entry(i), layer)
+        names = params.keys() - bound.keys() if self.per_layer else ()
+        numbers = sorted(int(name.removeprefix("layer_")) for name in names)
+        entries = {self._entry(number): self.at_layer(number) for number in numbers} or {
+            self._entry(i): layer
+            for i, layer in enumerate(self.layers)
+            if self._entry(i) in params or not parameter_count(layer)
+        }
         for name, layer in entries.items():
             for part, values in layer.split(params.get(name, {})):
                 bound[f"{name}/{part.key}"] = part, values
@@ -405,20 +409,22 @@ class PositionEncoding:
 
     def resize(self, params: Params, length: int, method: str) -> Params:
         """Parameters for another number of positions, see `resize_table`."""
-
-        def resized(part: Part, params: Params) -> Params:
-            return part.traits.resize(params, length, method) if part.traits.resize else params
-
-        return self._map_params(resized, params)
+        return self._map_params(
+            lambda part, params: (
+                part.traits.resize(params, length, method) if part.traits.resize else params
+            ),
+            params,
+        )
 
     def frequency_mask(self, params: Params) -> Params:
         """A tree like `params`: True for parameters that are frequencies."""
 
-        def mask(part: Part, params: Params) -> Params:
-            names = part.traits.frequency_params
-            return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in names, params)
-
-        return self._map_params(mask, params)
+        return self._map_params(
+            lambda part, params: jax.tree_util.tree_map_with_path(
+                lambda path, _: path[-1].key in part.traits.frequency_params, params
+            ),
+            params,
+        )
 
     def _map_params(self, function: Callable[[Part, Params], Params], params: Params) -> Params:
         mapped: Params = {}
@@ -433,14 +439,7 @@ class PositionEncoding:
         """The key of a layer's parameters; equal encodings share an entry."""
         if self.per_layer:
             return f"layer_{index}"
-        names = [layer.name for layer in self.layers]
-        return f"cycle_{names.index(self.at_layer(index).name)}"
-
-    def _entries(self, params: Params) -> dict[str, PositionEncoding]:
-        """The entries of layers in `params`, in order, each with the encoding that reads it."""
-        names = params.keys() - {part.key for part in self.parts}
-        numbers = sorted((int(name.rpartition("_")[2]), name) for name in names)
-        return {name: self.at_layer(number) for number, name in numbers}
+        return f"cycle_{self.layers.index(self.at_layer(index))}"
 
     # --- traits ---
 

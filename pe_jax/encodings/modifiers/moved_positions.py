@@ -129,17 +129,14 @@ def interpolated(part: Part, *, factor: float) -> Part:
         f'{factor:g} * {part.traits.longest}, "interpolate")',
     )
     wrapped = at_positions(part, lambda x, _: as_array(x) / factor, "Chen et al. 2023")
-    return wrapped._replace(card=wrapped.card and _stretched(wrapped.card, factor))
-
-
-def _stretched(card: Card, factor: float) -> Card:
-    """The card of an encoding at positions / factor."""
+    card = wrapped.card or Card()
     vectors, frequencies = card.vectors, card.frequencies
-    return card._replace(
+    stretched = card._replace(
         formula=f"{card.formula}, x → x/{factor:g}",
         vectors=vectors and (lambda params, x: vectors(params, x / factor)),
         frequencies=frequencies and (lambda params: frequencies(params) / factor),
     )
+    return wrapped._replace(card=wrapped.card and stretched)
 
 
 def _refuse_table(part: Part, name: str, solution: str) -> None:

@@ -49,15 +49,14 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
     def init(rng: jax.Array) -> Params:
         return {"table": stddev * jax.random.normal(rng, (2 * clip + 1, head_size))}
 
-    def vectors(params: Params, x: Int[Array, "*B"]) -> Float[Array, "*B d"]:
+    def vectors(
+        params: Params, x: Int[Array, "*B"], _: Context | None = None
+    ) -> Float[Array, "*B d"]:
         return look_up(params["table"], clip - x.clip(-clip, clip))
-
-    def of_offsets(params: Params, x: Int[Array, "*B"], _: Context) -> Float[Array, "*B d"]:
-        return vectors(params, x)
 
     return Part(
         init=init,
-        offsets=Offsets(keys=of_offsets, queries=of_offsets if at_queries else None, clip=clip),
+        offsets=Offsets(keys=vectors, queries=vectors if at_queries else None, clip=clip),
         card=Card(
             "q·P_m + P_m·k, P free" if at_queries else "q·P_m, P free",
             "Huang et al. 2020" if at_queries else "Shaw et al. 2018; transformers 4",

@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float, Real
@@ -45,9 +45,7 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
         shape = num_heads, head_size
         return {"u": draw(for_u, shape, jnp.float32), "v": draw(for_v, shape, jnp.float32)}
 
-    def heads(
-        params: Params, q: Array, k: Array, v: Array, context: Context
-    ) -> tuple[Float[Array, "B Lq H e"], Float[Array, "B Lk H e"], Float[Array, "B Lk H f"]]:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         i, j = context.arrays()
         content, position = (q + params[name].astype(q.dtype) for name in ("u", "v"))
         rotated = rotate_pairs(position, -i[..., None], jnp.asarray(frequencies))

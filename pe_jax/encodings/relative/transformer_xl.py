@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.base import Card, Context, Heads, Offsets, Params, Part
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.relative.offset_vectors import check_clip
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
@@ -67,9 +67,7 @@ def transformer_xl(
         x = x if clip is None else x.clip(-clip, clip)
         return sinusoid(-x, jnp.asarray(frequencies))
 
-    def heads(
-        params: Params, q: Array, k: Array, v: Array, _: Context
-    ) -> tuple[Float[Array, "B Lq H d"], Float[Array, "B Lk H d"], Float[Array, "B Lk H f"]]:
+    def heads(params: Params, q: Array, k: Array, v: Array, _: Context) -> Heads:
         return q + params["u"].astype(q.dtype), k, v
 
     def keys(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H d"]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Params, Part
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float
@@ -40,9 +40,7 @@ def pope(
             return {"phase": jax.random.uniform(rng, shape, minval=-2 * np.pi, maxval=0.0)}
         return {"phase": jnp.zeros(shape)}
 
-    def heads(
-        params: Params, q: Array, k: Array, v: Array, context: Context
-    ) -> tuple[Array, Array, Array]:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         phase_q, phase_k = (angles(x, frequencies)[..., None, :] for x in context.arrays())
         return _polar(q, phase_q), _polar(k, phase_k + params["phase"]), v
 

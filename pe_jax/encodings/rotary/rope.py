@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, PositionEncoding, Traits
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
@@ -181,3 +181,29 @@ def convert_layout(
     unfolded = {"interleaved": (2, dims // 2), "half": (dims // 2, 2)}[to]
     order = np.arange(dims).reshape(unfolded).T.reshape(-1)
     return kernel[..., np.append(order, np.arange(dims, kernel.shape[-1]))]
+
+
+def with_factors(
+    encoding: PositionEncoding, factors: Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]
+) -> PositionEncoding:
+    """`encoding` with every frequency ω of its rotations (`Card.pairs`) multiplied by a factor.
+
+    Its parameters are those of `encoding`, and so are their names. A factor of 0 takes the position
+    from a pair of dimensions and leaves its content. Factors may be traced: all changes of one
+    model compile to one program. What has been changed is not there to be measured: it has no card.
+
+    Args:
+      factors: `ω -> factors`, both `[#H, F]`.
+    """
+
+    def change(part: Part) -> Part:
+        hook = part.heads
+        if hook is None or part.card is None or not part.card.pairs:
+            return part
+
+        def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+            return hook(params, q, k, v, context._replace(frequency_factors=factors))
+
+        return part._replace(heads=heads, card=None)
+
+    return encoding.map_parts(change)

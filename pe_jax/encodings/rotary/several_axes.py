@@ -12,7 +12,7 @@ from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs
-from pe_jax.shapes import Array
+from pe_jax.shapes import Array, Float
 
 
 @registered
@@ -32,28 +32,20 @@ def rope_axial(
         image of so many columns, row by row: x stands for (x // width, x % width). Heo et al. have
         the column first; for their weights give positions `[..., 2]` in that order.
     """
-    if axes < 1 or head_size % (2 * axes):
-        raise ValueError(
-            f"Pairs of {axes} axes need a head size that is a multiple of {2 * axes}, got "
-            f"{head_size}."
-        )
+    frequencies = _by_share(head_size, axes, base)
     if width is not None and (axes != 2 or width < 1):
         raise ValueError(
             f"An image has 2 axes and a width of at least 1, got axes={axes}, width={width}; "
             "without a width, positions of any number of axes are given as arrays."
         )
-    frequencies = default_frequencies(head_size // axes, base)
-
-    def of_axes(x: Array) -> Array:
-        if width is None:
-            return x
-        stack = np.stack if isinstance(x, np.ndarray) else jnp.stack
-        return stack([x // width, x % width], axis=-1)
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
+        if width is not None:
+            stack = np.stack if isinstance(positions, np.ndarray) else jnp.stack
+            positions = stack([positions // width, positions % width], axis=-1)
         shares = x.reshape(*x.shape[:-1], axes, head_size // axes)
         # The pairs of `rotate_pairs` are (sine, cosine): RoPE rotates (x, y) the other way round.
-        rotated = rotate_pairs(shares, -of_axes(positions)[..., None, :], frequencies)
+        rotated = rotate_pairs(shares, -positions[..., None, :], frequencies)
         return rotated.reshape(x.shape).astype(x.dtype)
 
     return Part(
@@ -88,12 +80,7 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
       base: 10 in the authors' code.
       axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real.
     """
-    if axes < 1 or head_size % (2 * axes):
-        raise ValueError(
-            f"Pairs in {axes} directions need a head size that is a multiple of {2 * axes}, got "
-            f"{head_size}."
-        )
-    lengths = default_frequencies(head_size // axes, base)
+    lengths = _by_share(head_size, axes, base)
 
     def init(rng: jax.Array) -> Params:
         directions = jax.random.orthogonal(rng, axes, (num_heads,))  # [H, A, groups]
@@ -182,6 +169,16 @@ def mrope(
             frequencies=lambda _: jnp.array(w),
         ),
     )
+
+
+def _by_share(head_size: int, axes: int, base: float) -> Float[np.ndarray, " F"]:
+    """The frequencies of each of `axes` equal shares of a head."""
+    if axes < 1 or head_size % (2 * axes):
+        raise ValueError(
+            f"Pairs of {axes} axes need a head size that is a multiple of {2 * axes}, got "
+            f"{head_size}."
+        )
+    return np.asarray(default_frequencies(head_size // axes, base))
 
 
 def _both(
