@@ -9,7 +9,6 @@ What each rounds away by itself stands beside: its difference from PyTorch in fl
 """
 
 import json
-import pydoc_data.topics
 from pathlib import Path
 
 import jax
@@ -19,6 +18,7 @@ import torch
 import transformers
 from absl import app, flags
 
+from pe_jax.data import open_corpus
 from pe_jax.interop import load_bert
 from pe_jax.models import BertForPretraining, hidden_states
 
@@ -37,7 +37,7 @@ def inputs(folder, config):
     if _TOKENS.value == "text":
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_truncation()
-        ids = tokenizer.encode("\n".join(pydoc_data.topics.topics.values())).ids
+        ids = tokenizer.encode("\n".join(open_corpus("pydoc").documents())).ids
         tokens = np.resize(ids, shape)
     lengths = np.linspace(length, _SHORTEST.value, rows).round().astype(int)[:, None]
     place = np.arange(length)

@@ -1,29 +1,30 @@
 """A causal decoder in Flax NNX: RoPE with learned frequencies, and generation with a cache.
 
-It learns the text of Python's own help topics. The frequencies of RoPE are parameters with a
-learning rate of their own. Then it continues a prompt: the prompt enters the caches at once, each
-new token by itself, in a step that is compiled once.
+It learns the text of Python's language reference, which pe_jax ships. The frequencies of RoPE are
+parameters with a learning rate of their own. Then it continues a prompt: the prompt enters the
+caches at once, each new token by itself, in a step that is compiled once.
 
     python examples/nnx_decoder.py --prompt="The statement"
 
 prints (times are those of two CPU cores)
 
-    step 100: 4.48 nats per token, of 6.93
-    step 200: 3.57 nats per token, of 6.93
-    step 300: 3.57 nats per token, of 6.93
-    step 400: 3.19 nats per token, of 6.93
-    Frequencies of the first layer have moved by 0.051 radians per position.
-    2.9 ms per token with the cache:
+    step 100: 4.63 nats per token, of 6.93
+    step 200: 3.53 nats per token, of 6.93
+    step 300: 3.33 nats per token, of 6.93
+    step 400: 3.15 nats per token, of 6.93
+    Frequencies of the first layer have moved by 0.037 radians per position.
+    2.0 ms per token with the cache:
 
-    The statement
-    contained to behaviors the exception is not a squited
-    inally refler not information is the resulting "asalimport" module to the
-    bound statement is used in the same type and a new method of
+    The statement, and "x" statement in the "try" statement.
+
+
+    Ande a "str" statement instead of the "return" clause must be present, itself with the same
+    object.
+    A class method object, the attribute raises the attribute is called
 """
 
 import argparse
 import functools
-import pydoc_data.topics
 import time
 
 import jax
@@ -34,6 +35,7 @@ from flax import nnx
 from tokenizers import ByteLevelBPETokenizer
 
 from pe_jax import encodings
+from pe_jax.data import open_corpus
 from pe_jax.nnx import MultiHeadAttention
 
 
@@ -131,7 +133,7 @@ def main(arguments=None):
     parser.add_argument("--count", type=int, default=60)
     flags = parser.parse_args(arguments)
 
-    text = "\n\n".join(pydoc_data.topics.topics.values())
+    text = "\n\n".join(open_corpus("pydoc").documents())
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator([text], flags.vocabulary, show_progress=False)
     ids = np.array(tokenizer.encode(text).ids)
