@@ -1,7 +1,8 @@
-"""A run of a study in its own process: python -m pe_jax.study FOLDER
+"""A run of a study in its own process: python -m pe_jax.study FOLDER NAME [CORE...]
 
-`FOLDER/run.json` describes it. Signals stop it as they stop `train.py`, and so does the end of its
-standard input: the study holds that open, and is gone then, however it ended.
+`FOLDER` is that of the study. Without cores the run may use all of them. Signals stop it as they
+stop `train.py`, and so does the end of its standard input: the study holds that open, and is gone
+then, however it ended.
 """
 
 from __future__ import annotations
@@ -31,5 +32,8 @@ def _stop_with_the_study() -> None:
 
 if __name__ == "__main__":
     _stop_with_the_study()
-    execute_run(Path(sys.argv[1]))
+    folder, name, *cores = sys.argv[1:]
+    if cores:
+        os.sched_setaffinity(0, map(int, cores))  # Before JAX counts them.
+    execute_run(Path(folder), name)
     stopping.done()

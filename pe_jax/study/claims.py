@@ -35,32 +35,6 @@ _GROUPS = {
 _LEVEL = 0.05
 
 
-class Influence(NamedTuple):
-    """Number of models in a correlation, the model whose removal changes it most, and the
-    correlation without that model."""
-
-    models: int
-    model: str
-    without: float
-
-
-class Samples(NamedTuple):
-    """Samples of an effect.
-
-    Attributes:
-      effects: one for each seed.
-      p: the p-value, if it is not that of a t-test over seeds.
-      limit: the greatest size that the effect can have.
-      between: the two means that a difference is taken of; influence: of a correlation.
-    """
-
-    effects: list[float]
-    p: float | None = None
-    limit: float = np.inf
-    between: tuple[float, float] | None = None
-    influence: Influence | None = None
-
-
 class Difference(NamedTuple):
     """Difference between the means of two groups of models, or of two measures of one group.
 
@@ -73,16 +47,16 @@ class Difference(NamedTuple):
     other_models: tuple[str, ...] = ()
     other_measure: str = ""
 
-    def samples(self, values: Values, arm: str) -> Samples:
+    def verdict(self, claim: Claim, arm: str, values: Values) -> Verdict:
         minuend = values.mean(arm, self.models, self.measure)
         subtrahend = values.mean(
             arm, self.other_models or self.models, self.other_measure or self.measure
         )
-        seeds = sorted(minuend.keys() & subtrahend.keys())
-        if not seeds:
-            return Samples([])
+        if not (seeds := sorted(minuend.keys() & subtrahend.keys())):
+            return Verdict(claim, arm, 0)
         a, b = (np.array([column[seed] for seed in seeds]) for column in (minuend, subtrahend))
-        return Samples((a - b).tolist(), between=(float(a.mean()), float(b.mean())))
+        verdict = _of_samples(claim, arm, (a - b).tolist())
+        return verdict._replace(between=(float(a.mean()), float(b.mean())))
 
     def __str__(self) -> str:
         models, others = (
@@ -100,7 +74,7 @@ class Ranks(NamedTuple):
     violation: str
     score: str
 
-    def samples(self, values: Values, arm: str) -> Samples:
+    def verdict(self, claim: Claim, arm: str, values: Values) -> Verdict:
         models = [
             model
             for model in values.models(arm)
@@ -109,7 +83,7 @@ class Ranks(NamedTuple):
             and values.by_seed(arm, model, self.score)
         ]
         if len(models) < properties.MINIMUM_RUNS:
-            return Samples([])
+            return Verdict(claim, arm, 0)
         violations = [values.by_seed(arm, model, self.violation)[0] for model in models]
         scores = [values.by_seed(arm, model, self.score) for model in models]
         seeds = sorted(set.intersection(*map(set, scores)))
@@ -119,10 +93,10 @@ class Ranks(NamedTuple):
             {self.violation: violations}, {**columns, "mean": mean}
         )
         if of_mean.spearman is None:
-            return Samples([])
+            return Verdict(claim, arm, 0)
         effects = [row.spearman for row in by_seed if row.spearman is not None]
-        influence = _influence(models, violations, [*columns.values()])
-        return Samples(effects, of_mean.spearman_p, limit=1, influence=influence)
+        verdict = _of_samples(claim, arm, effects, of_mean.spearman_p, limit=1)
+        return verdict._replace(influence=_influence(models, violations, [*columns.values()]))
 
     def __str__(self) -> str:
         return f"rank correlation of violations ({self.violation}) with {self.score}"
@@ -130,8 +104,9 @@ class Ranks(NamedTuple):
 
 def _influence(
     models: Sequence[str], violations: Sequence[float], scores: Sequence[Sequence[float]]
-) -> Influence:
-    """Return the model that decides a correlation; `scores` has a column for each seed."""
+) -> tuple[int, str, float]:
+    """Return the number of models in a correlation, the one whose removal changes it most, and the
+    correlation without it; `scores` has a column for each seed."""
     from scipy import stats
 
     def correlation(without: Sequence[int]) -> float:
@@ -140,7 +115,7 @@ def _influence(
         return float(np.nanmean(each))
 
     most = max(range(len(models)), key=lambda n: abs(correlation([n]) - correlation([])))
-    return Influence(len(models), models[most], correlation([most]))
+    return len(models), models[most], correlation([most])
 
 
 class Claim(NamedTuple):
@@ -203,7 +178,8 @@ class Verdict(NamedTuple):
       n: seeds; 0 where runs are missing.
       effect: its mean; low, high: the 95 % interval, None with one seed.
       p: two-sided; q: of all claims together, by Benjamini and Hochberg.
-      between, influence: as in `Samples`.
+      between: the two means that a difference is taken of.
+      influence: see `_influence`, of a correlation.
     """
 
     claim: Claim
@@ -215,7 +191,7 @@ class Verdict(NamedTuple):
     p: float | None = None
     q: float | None = None
     between: tuple[float, float] | None = None
-    influence: Influence | None = None
+    influence: tuple[int, str, float] | None = None
 
     @property
     def says(self) -> str:
@@ -240,7 +216,7 @@ def judge(values: Values, arms: Sequence[str]) -> list[Verdict]:
     """Judge every claim in every arm; false discoveries are controlled over all of them."""
     from scipy import stats  # Long to import.
 
-    verdicts = [_verdict(claim, arm, values) for claim in CLAIMS for arm in arms]
+    verdicts = [claim.effect.verdict(claim, arm, values) for claim in CLAIMS for arm in arms]
     tested = [verdict.p for verdict in verdicts if verdict.p is not None]
     corrected = iter(stats.false_discovery_control(tested)) if tested else iter(())
     return [
@@ -249,14 +225,19 @@ def judge(values: Values, arms: Sequence[str]) -> list[Verdict]:
     ]
 
 
-def _verdict(claim: Claim, arm: str, values: Values) -> Verdict:
+def _of_samples(
+    claim: Claim, arm: str, effects: list[float], p: float | None = None, limit: float = np.inf
+) -> Verdict:
+    """Return the verdict on an effect of at least one seed.
+
+    Args:
+      p: the p-value, if it is not that of a t-test over seeds.
+      limit: the greatest size that the effect can have.
+    """
     from scipy import stats
 
-    effects, p, limit, between, influence = claim.effect.samples(values, arm)
-    if not effects:
-        return Verdict(claim, arm, 0)
     mean = float(np.mean(effects))
-    verdict = Verdict(claim, arm, len(effects), mean, p=p, between=between, influence=influence)
+    verdict = Verdict(claim, arm, len(effects), mean, p=p)
     if len(effects) < 2:
         return verdict
     if _all_equal(effects):

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
-from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
@@ -20,7 +19,6 @@ from pe_jax.models.flops import forward_flops
 from pe_jax.study.plan import Run
 from pe_jax.study.state import to_execute
 from pe_jax.tasks import pretraining
-from pe_jax.tasks.start import open_start
 from pe_jax.training import sharding
 
 # Rows to score, those held out of training included, and mean tokens of a row in its bucket: with
@@ -80,7 +78,7 @@ def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
     }
     configs = {arm: pretraining.resolve(config) for arm, config in first.items()}
     models = {
-        arm: from_config(config.model, vocab_size=_vocab_size(config))
+        arm: from_config(config.model, vocab_size=pretraining.expected_vocab_size(config))
         for arm, config in configs.items()
     }
     flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
@@ -104,12 +102,6 @@ def _flops(run: Run, pretrained: PretrainingConfig, model: BertConfig) -> float:
     step = train_flops(model, len(config.seeds) * config.data.batch_size, tokens, 0)
     scored = len(config.seeds) * rows * (times + len(run.lengths))
     return config.steps * step + forward_flops(model, scored, tokens, 0)
-
-
-def _vocab_size(config: PretrainingConfig) -> int:
-    if config.init:
-        return load_tokenizer(open_start(config.init).tokenizer()).get_vocab_size()
-    return config.data.vocab_size
 
 
 def _rate(config: PretrainingConfig, model: BertConfig) -> float:
@@ -143,6 +135,6 @@ def cost_table(costs: Costs) -> str:
         hours = f"{costs.hours(group_left):.2f}"
         counts = [f"{count:,}" for count in (len(group), done, len(group_left))]
         rows.append([arm.replace("_", " "), kind, *counts, tera, hours])
-    counts = [f"{len(some):,}" for some in (costs.runs, costs.done, left)]
-    rows.append(["all", "", *counts, "", f"{costs.hours(left):.2f}"])
+    totals = [f"{len(some):,}" for some in (costs.runs, costs.done, left)]
+    rows.append(["all", "", *totals, "", f"{costs.hours(left):.2f}"])
     return "\n".join(table(["arm", "", "runs", "done", "left", "TFLOPs", "hours to go"], rows))

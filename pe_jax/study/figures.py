@@ -52,9 +52,9 @@ def draw_arm(arm: str, results: Json, every: Values, folder: Path) -> None:
     """Draw the heat maps of an arm and figure 1 over all its models, in `folder`."""
     draw_heat_maps(arm, every, folder)
     curves = {
-        name.model: entry["scores"]
-        for name, entry in finished(results)
-        if name.arm == arm and "scores" in entry and not entry["seed"]
+        model: entry["scores"]
+        for other, _, model, entry in finished(results)
+        if other == arm and "scores" in entry and not entry["seed"]
     }
     if curves:
         scores.score_figure(curves).save(folder / f"{scores.FIGURE}.png")

@@ -31,7 +31,6 @@ from pe_jax.study.results import (
     SQUAD_EXACT,
     SQUAD_F1,
     BySeed,
-    Name,
     Values,
     finished,
     trivial_scores,
@@ -166,7 +165,7 @@ def _scores(arm: str, every: Values, trivial: dict[str, float]) -> str:
 def _length_changes(arm: str, every: Values) -> list[str]:
     """Return the measures of scores at other lengths, the shortest length first."""
     pattern = re.compile(re.escape(CHANGE).replace(r"\{\}", r"(\d+)"))
-    matches = {pattern.fullmatch(key.measure) for key in every.by_key if key.arm == arm}
+    matches = {pattern.fullmatch(measure) for other, _, measure in every.by_key if other == arm}
     lengths = {int(match[1]) for match in matches if match}
     return [CHANGE.format(length) for length in sorted(lengths)]
 
@@ -203,9 +202,9 @@ def _table_1(results: Json) -> str:
 def _paper_tables(arm: str, results: Json) -> str:
     """Tables 2 and 3, without the model that kept its positions: its encoding is there as well."""
     runs = [
-        _task_results(name, entry)
-        for name, entry in finished(results)
-        if name.arm == arm and name.kind in TASKS and KEPT not in name.model
+        _task_results(arm, kind, model, entry)
+        for other, kind, model, entry in finished(results)
+        if other == arm and kind in TASKS and KEPT not in model
     ]
     if not runs:
         return ""
@@ -213,17 +212,17 @@ def _paper_tables(arm: str, results: Json) -> str:
     return f"## {_TITLES[arm]}: the paper's tables\n\n{re.sub('^#', '###', text, flags=re.M)}"
 
 
-def _task_results(name: Name, entry: Json) -> TaskResults:
+def _task_results(arm: str, kind: str, model: str, entry: Json) -> TaskResults:
     squad = {"f1": SQUAD_F1, "exact": SQUAD_EXACT}
-    measures = squad if name.kind == "squad" else {entry["metric"]: name.kind}
+    measures = squad if kind == "squad" else {entry["metric"]: kind}
     columns = {metric: entry["values"][measure] for metric, measure in measures.items()}
     seeds = sorted(columns[entry["metric"]], key=int)
     return TaskResults(
-        folder=Path(*name),
+        folder=Path(arm, kind, model),
         dataset=entry["dataset"],
         trained_on=entry["trained_on"],
         position=entry["position"].replace(" ", ""),
-        init=name.model,
+        init=model,
         seeds=tuple(map(int, seeds)),
         scores={metric: tuple(map(column.get, seeds)) for metric, column in columns.items()},
         settings={"select": entry["select"]},
@@ -252,7 +251,7 @@ def _selection_bias(arms: Sequence[str], every: Values) -> str:
 
 
 def _origin(results: Json) -> str:
-    entries = [entry for _, entry in finished(results)]
+    entries = [entry for *_, entry in finished(results)]
     hours = sum(run["seconds"] for run in entries) / 3600
     machines = Counter(f"{counted(run['cores'], 'core')} of {run['device']}" for run in entries)
     code = Counter(run["code"] for run in entries)

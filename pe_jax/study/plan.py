@@ -27,6 +27,7 @@ from pe_jax.training import workdir
 ARMS = ("from_scratch", "replaced")
 TASKS = ("squad", "cola", "rte", "mrpc", "sst2")
 PRETRAINING, MEASURES = "pretraining", "measures"
+RESULT = "result.json"  # Written last.
 KEPT = ", kept"  # After the name of an encoding: with the published model's parameters.
 
 

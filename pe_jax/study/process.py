@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from pathlib import Path
 
 from pe_jax import cpu
-from pe_jax.configs.all_tasks import TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.configs.study import StudyConfig
 from pe_jax.files import Json, read_json, write_text
-from pe_jax.schema import as_dict, from_values
-from pe_jax.study.plan import MEASURES, PRETRAINING, Run
+from pe_jax.schema import from_values
+from pe_jax.study import state
+from pe_jax.study.plan import MEASURES, PRETRAINING, RESULT, Run, plan
 from pe_jax.study.results import (
     BEST,
     CHANGE,
@@ -28,8 +28,6 @@ from pe_jax.study.results import (
 )
 from pe_jax.training.workdir import read_metrics
 
-RESULT = "result.json"  # Written last: a run that has it is complete.
-_DESCRIPTION = "run.json"
 _FIX = "Remove the folder, and start the study again."
 _LIKENESS = {"likeness of near offsets": "likeness_near", "likeness of far offsets": "likeness_far"}
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -39,50 +37,32 @@ _CODE = (
 )  # fmt: skip
 
 
-def describe(run: Run, cores: tuple[int, ...]) -> None:
-    """Write what the process of the run reads."""
-    description = {
-        "kind": run.kind,
-        "seed": run.seed,
-        "config": as_dict(run.config),
-        "needs": str(run.needs or ""),
-        "lengths": run.lengths,
-        "settings": run.settings,
-        "cores": cores,
-    }
-    write_text(run.folder / _DESCRIPTION, json.dumps(description, indent=2) + "\n")
-
-
-def execute_run(folder: Path) -> None:
-    """Execute or resume the run that is described in `folder`."""
-    run = read_json(folder / _DESCRIPTION, "The study's command writes it again.")
-    if run["cores"] and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, run["cores"])  # Before JAX counts them.
-
+def execute_run(folder: Path, name: str) -> None:
+    """Execute or resume the run `name` of the study in `folder`, planned from its results file."""
     from pe_jax.console.compile_cache import cache_compiled_programs
 
     cache_compiled_programs()
-    config = from_values(run["config"], [*TRAINING, PropertiesConfig])
-    if isinstance(config, PretrainingConfig):
-        result = _pretrain(config, folder, run["seed"])
-    elif isinstance(config, PropertiesConfig):
-        result = _measure(config, folder, Path(run["needs"]), run["seed"])
+    config = from_values(state.load(folder)["config"], [StudyConfig])
+    run = next(run for run in plan(config, folder) if run.name == name)
+    if isinstance(run.config, PretrainingConfig):
+        result = _pretrain(run.config, run.folder, run.seed)
+    elif isinstance(run.config, PropertiesConfig):
+        result = _measure(run.config, run)
     else:
-        assert isinstance(config, FinetuningConfig)
-        result = _finetune(config, folder, run["kind"], tuple(run["lengths"]))
+        result = _finetune(run.config, run)
 
     import jax
 
     origin = {
-        "settings": run["settings"],
+        "settings": run.settings,
         "code": code_digest(),
         "jax": jax.__version__,
         "device": _device(),
         "cores": cpu.cores(),
     }
-    write_text(folder / RESULT, json.dumps(origin | result, indent=1) + "\n")
-    if run["kind"] not in (PRETRAINING, MEASURES):  # Gigabytes in all, and nothing reads them.
-        shutil.rmtree(folder / "checkpoints")
+    write_text(run.folder / RESULT, json.dumps(origin | result, indent=1) + "\n")
+    if run.kind not in (PRETRAINING, MEASURES):  # Gigabytes in all, and nothing reads them.
+        shutil.rmtree(run.folder / "checkpoints")
 
 
 def code_digest() -> str:
@@ -110,11 +90,13 @@ def _pretrain(config: PretrainingConfig, folder: Path, seed: int) -> Json:
     return {"values": {name: {seed: last[f"held_out/{key}"]} for key, name in names.items()}}
 
 
-def _measure(config: PropertiesConfig, folder: Path, model: Path, seed: int) -> Json:
-    """Measure the pretrained model in the folder `model`."""
+def _measure(config: PropertiesConfig, run: Run) -> Json:
+    """Measure the pretrained model that the run needs."""
     from pe_jax.reports.property_report.report import measure_properties
     from pe_jax.reports.property_report.subjects import from_run
 
+    folder, model = run.folder, run.needs
+    assert model is not None
     measure_properties([from_run(model)], config, folder, where_possible=True)
 
     def section(part: str) -> Json:
@@ -136,7 +118,8 @@ def _measure(config: PropertiesConfig, folder: Path, model: Path, seed: int) -> 
             if key in violations
         }
     values[LOSS_UNSEEN] = _loss_at_unseen_length(scores, model)
-    return {"values": {name: {seed: value} for name, value in values.items()}, "scores": scores}
+    by_seed = {name: {run.seed: value} for name, value in values.items()}
+    return {"values": by_seed, "scores": scores}
 
 
 def _loss_at_unseen_length(scores: Json, model: Path) -> float:
@@ -148,11 +131,12 @@ def _loss_at_unseen_length(scores: Json, model: Path) -> float:
     return float(unseen["masked_lm_loss"] - at_the_switch["held_out/masked_lm_loss"])
 
 
-def _finetune(config: FinetuningConfig, folder: Path, task: str, lengths: tuple[int, ...]) -> Json:
+def _finetune(config: FinetuningConfig, run: Run) -> Json:
     from pe_jax.reports.finetuning_report import report_finetuning
     from pe_jax.reports.rescoring import rescore
     from pe_jax.tasks import finetuning
 
+    folder, task = run.folder, run.kind
     report_finetuning(finetuning.run(config, folder), folder)
     results = read_json(folder / "results.json", _FIX)
     seeds, metric = results["seeds"], results["metric"]
@@ -163,8 +147,8 @@ def _finetune(config: FinetuningConfig, folder: Path, task: str, lengths: tuple[
     scores = {name: by_seed(column) for name, column in results["scores"].items()}
     if task == "squad":
         values = {SQUAD_F1: scores["f1"], SQUAD_EXACT: scores["exact"]}
-        if lengths:
-            rescore(folder, folder / "lengths", lengths)
+        if run.lengths:
+            rescore(folder, folder / "lengths", run.lengths)
             for row in json.loads((folder / "lengths" / "rescored.json").read_text()):
                 longer = by_seed(row["scores"]["f1"])
                 change = {seed: longer[seed] - scores["f1"][seed] for seed in seeds}

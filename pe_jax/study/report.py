@@ -30,7 +30,7 @@ def report(folder: Path, out: Path) -> str:
         raise ValueError(f"No run of the study in {folder} is done yet: see {folder}/progress.md.")
     config = from_values(results["config"], [StudyConfig])
     positions = list(dict.fromkeys(
-        entry["position"] for name, entry in finished(results) if name.kind == PRETRAINING
+        entry["position"] for _, kind, _, entry in finished(results) if kind == PRETRAINING
     ))  # fmt: skip
     if (results["table_1"] or {}).get("positions") != positions:
         lines = _table_1(config, positions, out)

@@ -42,34 +42,20 @@ PROPERTIES = {
 BySeed = dict[int, float]
 
 
-class Name(NamedTuple):
-    """The parts of a run's name; `model` includes the seed of repeated pretraining."""
-
-    arm: str
-    kind: str
-    model: str
-
-
-class Key(NamedTuple):
-    arm: str
-    model: str
-    measure: str
-
-
 class Values(NamedTuple):
-    """Values by seed, for every arm, model and measure that has any."""
+    """Values by seed, for every (arm, model, measure) that has any."""
 
-    by_key: Mapping[Key, BySeed]
+    by_key: Mapping[tuple[str, str, str], BySeed]
 
     def by_seed(self, arm: str, model: str, measure: str) -> BySeed:
-        return self.by_key.get(Key(arm, model, measure), {})
+        return self.by_key.get((arm, model, measure), {})
 
     def mean(self, arm: str, models: Iterable[str], measure: str) -> BySeed:
         """Return the mean over models for each seed that all of them have."""
         return _mean([self.by_seed(arm, model, measure) for model in models])
 
     def models(self, arm: str) -> list[str]:
-        return list(dict.fromkeys(key.model for key in self.by_key if key.arm == arm))
+        return list(dict.fromkeys(model for other, model, _ in self.by_key if other == arm))
 
 
 def _mean(columns: Sequence[BySeed]) -> BySeed:
@@ -77,24 +63,26 @@ def _mean(columns: Sequence[BySeed]) -> BySeed:
     return {seed: sum(column[seed] for column in columns) / len(columns) for seed in sorted(seeds)}
 
 
-def finished(results: Json) -> Iterator[tuple[Name, Json]]:
-    """Yield name and entry of each run that is done."""
+def finished(results: Json) -> Iterator[tuple[str, str, str, Json]]:
+    """Yield arm, kind, model (with the seed of repeated pretraining) and entry of each run that is
+    done."""
     for name, entry in results["runs"].items():
         if entry is not None:
-            yield Name(*name.split("/")), entry
+            arm, kind, model = name.split("/")
+            yield arm, kind, model, entry
 
 
 def values(results: Json) -> Values:
     """Return the values of all runs that are done, and each seed's mean over the GLUE tasks."""
-    by_key: dict[Key, BySeed] = {}
-    for name, entry in finished(results):
-        model = name.model.removesuffix(f", seed {entry['seed']}")
+    by_key: dict[tuple[str, str, str], BySeed] = {}
+    for arm, _, name, entry in finished(results):
+        model = name.removesuffix(f", seed {entry['seed']}")
         for measure, by_seed in entry["values"].items():
-            column = by_key.setdefault(Key(name.arm, model, measure), {})
+            column = by_key.setdefault((arm, model, measure), {})
             column.update({int(seed): value for seed, value in by_seed.items()})
-    for arm, model in dict.fromkeys((key.arm, key.model) for key in by_key):
-        if mean := _mean([by_key.get(Key(arm, model, task), {}) for task in GLUE]):
-            by_key[Key(arm, model, GLUE_MEAN)] = mean
+    for arm, model in dict.fromkeys((arm, model) for arm, model, _ in by_key):
+        if mean := _mean([by_key.get((arm, model, task), {}) for task in GLUE]):
+            by_key[arm, model, GLUE_MEAN] = mean
     return Values(by_key)
 
 
@@ -104,15 +92,15 @@ def trivial_scores(results: Json, arm: str) -> dict[str, float]:
     On questions it is the first sentence of the context, else the better of two constant labels.
     """
     scores: dict[str, float] = {}
-    for name, entry in finished(results):
-        if name.arm == arm and name.kind in TASKS:
+    for other, kind, _, entry in finished(results):
+        if other == arm and kind in TASKS:
             baseline, metric = entry["baseline"], entry["metric"]
-            if name.kind == "squad":
+            if kind == "squad":
                 scores |= {SQUAD_F1: baseline["f1"], SQUAD_EXACT: baseline["exact"]}
             else:  # The label that is most frequent in training may be the worse of the two.
                 score = baseline[metric]
                 better = max(score, 100 - score) if metric == "accuracy" else score
-                scores[name.kind] = better
+                scores[kind] = better
     if scores.keys() >= set(GLUE):
         scores[GLUE_MEAN] = sum(scores[task] for task in GLUE) / len(GLUE)
     return scores

@@ -11,8 +11,7 @@ from pe_jax.configs.study import StudyConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json, read_json, write_text
 from pe_jax.schema import as_dict, from_values, values_of
-from pe_jax.study.plan import Run, plan
-from pe_jax.study.process import RESULT
+from pe_jax.study.plan import RESULT, Run, plan
 from pe_jax.study.results import FILE
 
 _TIMES = "times.jsonl"

@@ -16,8 +16,7 @@ from pe_jax.console.terminal import say, tell
 from pe_jax.files import Json, write_text
 from pe_jax.study import state
 from pe_jax.study.cost import Costs, cost_table, costs
-from pe_jax.study.plan import Run, plan
-from pe_jax.study.process import RESULT, describe
+from pe_jax.study.plan import RESULT, Run, plan
 from pe_jax.training import workdir
 
 LOG = "log.txt"
@@ -52,7 +51,7 @@ def execute(config: StudyConfig, folder: Path) -> str:
             names = ([run.name for run in some] for some in (running, failed))
             write_text(folder / "progress.md", state.progress_table(runs, done, *names) + "\n")
 
-        failed = _execute(costs(runs, done, config.jobs), stop_requests, save)
+        failed = _execute(folder, costs(runs, done, config.jobs), stop_requests, save)
     if failed:
         logs = "\n".join(f"  {run.name}: {run.folder / LOG}" for run in failed)
         raise OSError(f"{len(failed)} runs failed; the same command tries them again:\n{logs}")
@@ -66,6 +65,7 @@ class _Process(NamedTuple):
 
 
 def _execute(
+    folder: Path,
     costs: Costs,
     stop_requests: Callable[[], int],
     save: Callable[[Sequence[Run], Sequence[Run]], None],
@@ -73,6 +73,7 @@ def _execute(
     """Execute what is left, `costs.jobs` runs at a time, until all is done or a signal arrives.
 
     Args:
+      folder: of the study.
       costs: of the plan; entries of runs that end are added to its `done`.
       save: is called with the runs that are running and those that failed whenever these change.
 
@@ -97,7 +98,7 @@ def _execute(
             if share not in processes and ready and not stop_requests():
                 waiting.remove(ready)
                 save([*running(), ready], failed)
-                processes[share] = _start(ready, _cores(share, costs.jobs))
+                processes[share] = _start(folder, ready, _cores(share, costs.jobs))
         time.sleep(_POLL)
         for share, (run, process, since) in list(processes.items()):
             if stop_requests() and share not in terminated:  # A second signal ends it at once.
@@ -115,10 +116,10 @@ def _execute(
     return failed
 
 
-def _start(run: Run, cores: tuple[int, ...]) -> _Process:
-    describe(run, cores)
+def _start(folder: Path, run: Run, cores: Sequence[int]) -> _Process:
+    run.folder.mkdir(parents=True, exist_ok=True)
     with open(run.folder / LOG, "ab") as log:
-        command = [sys.executable, "-m", "pe_jax.study", str(run.folder)]
+        command = [sys.executable, "-m", "pe_jax.study", str(folder), run.name, *map(str, cores)]
         # In a session of its own: Ctrl-C reaches it through the study alone.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
@@ -126,12 +127,12 @@ def _start(run: Run, cores: tuple[int, ...]) -> _Process:
     return _Process(run, process, time.monotonic())
 
 
-def _cores(share: int, jobs: int) -> tuple[int, ...]:
+def _cores(share: int, jobs: int) -> list[int]:
     """Return the cores of one of `jobs` processes; none if it may use all, or cannot choose."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
-        return ()
+        return []
     cores = sorted(os.sched_getaffinity(0))
-    return tuple(cores[share::jobs]) or (cores[share % len(cores)],)
+    return cores[share::jobs] or [cores[share % len(cores)]]
 
 
 def _report_end(run: Run, entry: Json | None, costs: Costs, left: Sequence[Run]) -> None:

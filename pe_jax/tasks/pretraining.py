@@ -313,6 +313,12 @@ def tokenizer_file(config: PretrainingConfig) -> str:
     return str(started)
 
 
+def expected_vocab_size(config: PretrainingConfig) -> int:
+    """Return the size of the run's vocabulary; the largest one where the run trains its own."""
+    file = tokenizer_file(config)
+    return data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
+
+
 def _examples(
     config: PretrainingConfig, stage: StageConfig, text: TextSplit, *, held_out: bool = False
 ) -> data.PretrainingExamples:

@@ -17,12 +17,11 @@ import jax
 from pe_jax.attention.forms import PLATFORMS
 from pe_jax.configs.pretraining import PretrainingConfig, StageConfig
 from pe_jax.console.terminal import say
-from pe_jax.data import load_tokenizer
 from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
-from pe_jax.tasks.pretraining import abstract_arguments, make_program, tokenizer_file
+from pe_jax.tasks.pretraining import abstract_arguments, expected_vocab_size, make_program
 from pe_jax.tpu.topology import Slice
 from pe_jax.training.chips import GIB
 from pe_jax.training.pytrees import PyTree
@@ -83,7 +82,7 @@ def estimate_stage(config: PretrainingConfig, stage: StageConfig, chips: Slice) 
 
     The batch must divide among the chips, see `sharding.check_rows`.
     """
-    model = _for_tpu(from_config(config.model, vocab_size=_vocab_size(config)), chips)
+    model = _for_tpu(from_config(config.model, vocab_size=expected_vocab_size(config)), chips)
     program = make_program(config, chips.mesh, model, steps=1)
     state, batch = abstract_arguments(program, stage)
     flops = train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
@@ -161,12 +160,6 @@ def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
     """Return the model with the kernels of these chips, whatever machine compiles it."""
     kind = chips.mesh.devices.flat[0].device_kind.lower()
     return dataclasses.replace(model, platform=kind if kind in PLATFORMS else "tpu")
-
-
-def _vocab_size(config: PretrainingConfig) -> int:
-    """Return the size of the run's vocabulary, or of the one that it would train."""
-    file = tokenizer_file(config)
-    return load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
 
 
 def largest_batch(

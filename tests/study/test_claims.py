@@ -7,12 +7,12 @@ from scipy import stats
 from pe_jax.study import claims
 from pe_jax.study.claims import Claim, Difference, Ranks, judge, models_above
 from pe_jax.study.figures import draw_heat_maps
-from pe_jax.study.results import PROPERTIES, Key, Values
+from pe_jax.study.results import PROPERTIES, Values
 
 
 def arm_values(measure="score", **models):
     """Values of one arm and measure, by model: a list with a value for each seed."""
-    return Values({Key("arm", m, measure): dict(enumerate(v)) for m, v in models.items()})
+    return Values({("arm", m, measure): dict(enumerate(v)) for m, v in models.items()})
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def test_differences_are_judged_by_a_t_test_over_seeds(verdict):
 
 
 def test_differences_between_two_measures(verdict):
-    values = Values({Key("arm", "a", "after"): {0: 3.0, 1: 4.0, 2: 5.0},
-                     Key("arm", "a", "before"): {0: 1.0, 1: 1.5}})  # fmt: skip
+    values = Values({("arm", "a", "after"): {0: 3.0, 1: 4.0, 2: 5.0},
+                     ("arm", "a", "before"): {0: 1.0, 1: 1.5}})  # fmt: skip
     effect = Difference("after", ("a",), other_measure="before")
     result = verdict(values, effect)
     assert (result.n, result.effect, result.between) == (2, 2.25, (3.5, 1.25))
@@ -74,11 +74,11 @@ def test_rank_correlations_over_models(verdict):
     """A model that is there twice counts once."""
     by_key = {}
     for number, model in enumerate([*"abcdefg", "g, kept"]):
-        by_key[Key("arm", model, "violation")] = {0: float(number)}
-        by_key[Key("arm", model, "score")] = {s: -number + 0.1 * s for s in range(3)}
+        by_key["arm", model, "violation"] = {0: float(number)}
+        by_key["arm", model, "score"] = {s: -number + 0.1 * s for s in range(3)}
     result = verdict(Values(by_key), Ranks("violation", "score"), -1)
     assert result.effect == pytest.approx(-1) and result.says == "reproduced" and result.n == 3
-    assert result.between is None and result.influence.models == 7
+    assert result.between is None and result.influence[0] == 7
     assert result.low >= -1
     assert result.p == pytest.approx(2 / 5040, rel=0.01)  # All orders of seven.
 
@@ -86,8 +86,8 @@ def test_rank_correlations_over_models(verdict):
 def test_the_model_that_decides_a_correlation(verdict):
     by_key = {}
     for number, model in enumerate("abcdef"):
-        by_key[Key("arm", model, "violation")] = {0: float(number)}
-        by_key[Key("arm", model, "score")] = {0: 100.0 if model == "e" else -float(number)}
+        by_key["arm", model, "violation"] = {0: float(number)}
+        by_key["arm", model, "score"] = {0: 100.0 if model == "e" else -float(number)}
     result = verdict(Values(by_key), Ranks("violation", "score"), -1)
     assert result.influence == (6, "e", pytest.approx(-1)) and result.effect > -0.5
 
@@ -112,10 +112,10 @@ def test_heat_maps_need_enough_models_whose_scores_differ(tmp_path, models):
     rng = np.random.default_rng(0)
     names = [f"m{n}" for n in range(models)] + ["m0, kept"]
     probes = [f"{probe}, {name}" for probe in ("words", "kernel") for name in PROPERTIES]
-    values = {Key("arm", one, name): {0: rng.uniform()} for one in names for name in probes}
-    values |= {Key("arm", one, "squad f1"): {0: rng.uniform(), 1: rng.uniform()} for one in names}
-    values |= {Key("arm", one, "cola"): {0: rng.uniform()} for one in names[:3]}
+    values = {("arm", one, name): {0: rng.uniform()} for one in names for name in probes}
+    values |= {("arm", one, "squad f1"): {0: rng.uniform(), 1: rng.uniform()} for one in names}
+    values |= {("arm", one, "cola"): {0: rng.uniform()} for one in names[:3]}
     paths = draw_heat_maps("arm", Values(values), tmp_path / "out")
     assert len(paths) == (2 if models == 5 else 0) and all(path.is_file() for path in paths)
-    equal = {key: {0: 0.0} if key.measure == "squad f1" else one for key, one in values.items()}
+    equal = {key: {0: 0.0} if key[2] == "squad f1" else one for key, one in values.items()}
     assert not draw_heat_maps("arm", Values(equal), tmp_path / "none")

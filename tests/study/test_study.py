@@ -82,9 +82,8 @@ def done(tmp_path_factory):
     config = tiny_study.config(folder)
     sets = {"train": examples(44, 0), "validation": examples(21, 1)}
 
-    def start(run, cores):
-        process.describe(run, cores)
-        process.execute_run(run.folder)
+    def start(study_folder, run, cores):
+        process.execute_run(study_folder, run.name)
         return study._Process(run, types.SimpleNamespace(poll=lambda: 0), 0.0)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -260,8 +259,7 @@ def stop(*_):
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 time.sleep(float((folder.parents[2] / "seconds").read_text()))
-settings = json.loads((folder / "run.json").read_text())["settings"]
-(folder / "result.json").write_text(json.dumps({"settings": settings, "values": {}}))
+(folder / "result.json").write_text(json.dumps({"settings": sys.argv[2], "values": {}}))
 """
 
 
@@ -283,9 +281,10 @@ def test_what_fails_and_what_is_stopped(tmp_path):
         sys.path.insert(0, {str(tiny_run.ROOT / "tests")!r})
         from helpers import tiny_study
         from pe_jax.study import cost, study
-        def start(run, cores):
-            study.describe(run, cores)
-            command = [sys.executable, {str(tmp_path / "fake.py")!r}, str(run.folder)]
+        def start(study_folder, run, cores):
+            run.folder.mkdir(parents=True, exist_ok=True)
+            fake = {str(tmp_path / "fake.py")!r}
+            command = [sys.executable, fake, str(run.folder), run.settings]
             return study._Process(run, subprocess.Popen(command), time.monotonic())
         study._start = start
         cost._rate = lambda config, model: 1e9
@@ -325,27 +324,27 @@ def test_what_fails_and_what_is_stopped(tmp_path):
     assert "failed" in (folder / "progress.md").read_text()
 
 
-def test_a_run_that_fails(tmp_path):
-    """It ends as other commands do, while it still listens to its study."""
-    config = tiny_study.config(tmp_path, text=str(tmp_path / "nowhere.txt"))
-    first = plan(config, tmp_path / "S")[0]
-    process.describe(first, ())
-    command = [sys.executable, "-m", "pe_jax.study", str(first.folder)]
+def start_first_run(config, folder):
+    runs = plan(config, folder)
+    state.save(config, runs, {}, folder)
+    command = [sys.executable, "-m", "pe_jax.study", str(folder), runs[0].name]
     child = subprocess.Popen(
         command, cwd=tiny_run.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    return child, runs[0]
+
+
+def test_a_run_that_fails(tmp_path):
+    """It ends as other commands do, while it still listens to its study."""
+    config = tiny_study.config(tmp_path, text=str(tmp_path / "nowhere.txt"))
+    child, _ = start_first_run(config, tmp_path / "S")
     assert "nowhere.txt" in child.stderr.read() and child.wait(60) == 1
 
 
 def test_a_run_stops_with_its_study(tmp_path):
     """However that ended: here its end of the pipe is closed."""
     config = tiny_study.config(tmp_path, **{"from_scratch.pretraining.stage1.steps": 10_000})
-    first = plan(config, tmp_path / "S")[0]
-    process.describe(first, ())
-    command = [sys.executable, "-m", "pe_jax.study", str(first.folder)]
-    child = subprocess.Popen(
-        command, cwd=tiny_run.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    child, first = start_first_run(config, tmp_path / "S")
     for line in child.stderr:
         if line.startswith("step"):
             break
