@@ -3,14 +3,13 @@
 
 from pe_jax.data.corpora import Corpus, open_corpus
 from pe_jax.data.pretraining import PretrainingExamples, batches
-from pe_jax.data.sources import Source, open_source, prepare_tokenizer, tokenize
+from pe_jax.data.sources import open_source, prepare_tokenizer, tokenize
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.tokenizer import Vocabulary, load_tokenizer, train_tokenizer, vocabulary
 
 __all__ = [
     "Corpus",
     "PretrainingExamples",
-    "Source",
     "TokenizedCorpus",
     "Vocabulary",
     "batches",

@@ -99,15 +99,14 @@ class _WriteShard(beam.DoFn):
 
 
 def _write_index(written: list[shards.Shard], source: str, out: str) -> None:
-    """Write the files that cover all shards; `about.json` comes last."""
+    """Write the files that cover all shards."""
     written = sorted(written)  # By name, that is in the order of the source.
     paths = [FileSystems.join(out, shards.sizes_file(shard.name)) for shard in written]
     sizes = (shards.read_sizes(io.BytesIO(_read(path))) for path in paths)
-    about = shards.about(source, written, _read(FileSystems.join(out, "tokenizer.json")))
+    tokenizer = _read(FileSystems.join(out, "tokenizer.json"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        shards.write_index(written, sizes, folder)
-        (folder / "about.json").write_text(about, encoding="utf-8")
+        shards.write_index(source, written, sizes, tokenizer, folder)
         # Files that failed workers left behind.
         if left := _list(FileSystems.join(out, f"*{_UNFINISHED}*")):
             FileSystems.delete(left)

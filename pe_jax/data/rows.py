@@ -152,22 +152,14 @@ def training_batches(source: TrainingBatches) -> grain.IterDataset:
     return grain.MapDataset.source(source).to_iter_dataset(options)
 
 
-class EvaluationBatch(NamedTuple):
-    """A batch of rows, filled up by repeating the last one, and the indices of its rows.
-
-    Attributes:
-      batch: as from `pad_rows`; the same, whole batch on all hosts.
-      numbers: `[n]`, n <= B: the row indices, without the repeated ones.
-    """
-
-    batch: dict[str, np.ndarray]
-    numbers: np.ndarray
-
-
 def evaluation_batches(
     rows: Rows, lengths: Sequence[int], batch_size: int
-) -> list[EvaluationBatch]:
+) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
     """All rows once, ascending in size, each batch padded to the smallest length that fits.
+
+    Returns:
+      Batches as from `pad_rows`, the same on all hosts and the last one filled up by repeating its
+      last row; and the indices of each one's rows, `[n]`, n <= B, without the repeated ones.
 
     Raises:
       ValueError: for rows longer than the last length.
@@ -180,7 +172,7 @@ def evaluation_batches(
         numbers = order[begin : begin + batch_size]
         length = lengths[int(np.searchsorted(lengths, sizes[numbers[-1]]))]
         filled = np.pad(numbers, (0, batch_size - len(numbers)), mode="edge")
-        batches.append(EvaluationBatch(pad_rows(rows, filled, length), numbers))
+        batches.append((pad_rows(rows, filled, length), numbers))
     return batches
 
 

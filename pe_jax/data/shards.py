@@ -137,20 +137,37 @@ def read_sizes(file: Path | BinaryIO) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_index(
-    shards: list[Shard], sizes: Iterable[tuple[np.ndarray, np.ndarray]], folder: Path
+    source: str,
+    shards: list[Shard],
+    sizes: Iterable[tuple[np.ndarray, np.ndarray]],
+    tokenizer_json: bytes,
+    folder: Path,
 ) -> None:
-    """Write `sentences.npy` and `documents.npy` of all shards.
+    """Write the files that cover all shards, `about.json` last.
 
     Args:
-      sizes: those of each shard, in the same order; one at a time is in memory.
+      source: the whole source.
+      sizes: from `read_sizes` for each shard, in the same order; one at a time is in memory.
+      tokenizer_json: the content of `tokenizer.json`.
 
     Raises:
       ValueError: if no shard holds a sentence, or a shard's sizes contradict its other file.
     """
-    if not any(shard.tokens for shard in shards):
+    info = ShardsInfo(
+        format=FORMAT,
+        source=source,
+        tokens=sum(shard.tokens for shard in shards),
+        sentences=sum(shard.sentences for shard in shards),
+        documents=sum(shard.documents for shard in shards),
+        block=BLOCK,
+        dtype=token_dtype(Tokenizer.from_buffer(tokenizer_json)).name,
+        tokenizer=hashlib.sha256(tokenizer_json).hexdigest(),
+        shards=shards,
+    )
+    if not info.tokens:
         raise ValueError(f"The {len(shards)} part(s) of the source hold no text.")
-    sentences = _starts_file(folder / "sentences.npy", sum(s.sentences for s in shards))
-    documents = _starts_file(folder / "documents.npy", sum(s.documents for s in shards))
+    sentences = _starts_file(folder / "sentences.npy", info.sentences)
+    documents = _starts_file(folder / "documents.npy", info.documents)
     s = d = 0
     for shard, (in_tokens, in_sentences) in zip(shards, sizes, strict=True):
         counts = (int(in_tokens.sum(dtype=np.int64)), len(in_tokens), len(in_sentences))
@@ -165,29 +182,14 @@ def write_index(
         s, d = s + len(in_tokens), d + len(in_sentences)
     sentences.flush()
     documents.flush()
+    facts = info._asdict() | {"shards": [shard._asdict() for shard in shards]}
+    (folder / "about.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def _starts_file(path: Path, count: int) -> np.memmap:
     starts = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(count + 1,))
     starts[0] = 0
     return starts
-
-
-def about(source: str, shards: list[Shard], tokenizer_json: bytes) -> str:
-    """Return the text of `about.json`."""
-    info = ShardsInfo(
-        format=FORMAT,
-        source=source,
-        tokens=sum(shard.tokens for shard in shards),
-        sentences=sum(shard.sentences for shard in shards),
-        documents=sum(shard.documents for shard in shards),
-        block=BLOCK,
-        dtype=token_dtype(Tokenizer.from_buffer(tokenizer_json)).name,
-        tokenizer=hashlib.sha256(tokenizer_json).hexdigest(),
-        shards=shards,
-    )
-    listed = [shard._asdict() for shard in shards]
-    return json.dumps(info._asdict() | {"shards": listed}, indent=1) + "\n"
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -267,8 +269,12 @@ def open_shards(folder: Path, tokenizer: Tokenizer | None = None) -> ShardedCorp
         differs.
     """
     info = read_about(folder)
-    if tokenizer is not None:
-        _check_tokenizer(folder, tokenizer)
+    if tokenizer is not None and (saved := shards_tokenizer(folder)).to_str() != tokenizer.to_str():
+        raise ValueError(
+            f"The shards in {folder} were made with another tokenizer, of "
+            f"{saved.get_vocab_size():,} tokens; the run's has {tokenizer.get_vocab_size():,}. "
+            "Leave --config.data.vocab empty to use theirs, or prepare the corpus with the run's."
+        )
     expected = {tokens_file(shard.name): shard.bytes for shard in info.shards}
     sizes = {path.name: path.stat().st_size for path in folder.glob("*.array_record")}
     if sizes != expected:
@@ -312,16 +318,6 @@ def shards_tokenizer(folder: Path) -> Tokenizer:
             "Copy the folder again, or prepare the corpus again."
         )
     return tokenizer
-
-
-def _check_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    saved = shards_tokenizer(folder)
-    if saved.to_str() != tokenizer.to_str():
-        raise ValueError(
-            f"The shards in {folder} were made with another tokenizer, of "
-            f"{saved.get_vocab_size():,} tokens; the run's has {tokenizer.get_vocab_size():,}. "
-            "Leave --config.data.vocab empty to use theirs, or prepare the corpus with the run's."
-        )
 
 
 def read_about(folder: Path) -> ShardsInfo:

@@ -7,13 +7,11 @@ input files and the arrays, and a changed input never finds an old copy (see `ma
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -29,42 +27,38 @@ _FORMAT = 2  # Increment it when the arrays or the sentence rule change.
 _SHARDS = "shards:"
 
 
-class Source(NamedTuple):
-    """A source of token ids.
-
-    Attributes:
-      tokenizer: `tokenizer(vocab, vocab_size)` is the tokenizer at path `vocab`; if that is empty,
-        the source's own: trained on the text, or the one that the shards were made with.
-      tokenized: `tokenized(tokenizer)` is the corpus as token ids.
-    """
-
-    tokenizer: Callable[[str, int], Tokenizer]
-    tokenized: Callable[[Tokenizer], TokenizedCorpus]
-
-
-def open_source(source: str, *, feature: str, data_dir: str, cache_dir: Path) -> Source:
-    """Open `shards:FOLDER`, or any source of `open_corpus`.
+def open_source(
+    source: str,
+    *,
+    tokenizer: Tokenizer | None = None,
+    vocab: str = "",
+    vocab_size: int = 0,
+    feature: str = "text",
+    data_dir: str = "",
+    cache_dir: Path,
+) -> tuple[TokenizedCorpus, Tokenizer]:
+    """Return `shards:FOLDER`, or any source of `open_corpus`, as token ids; and the tokenizer.
 
     Args:
+      tokenizer: if there is none, that at path `vocab`; if this is empty, the source's: trained on
+        the text, `vocab_size` tokens at most, or the one that the shards were made with.
       feature, data_dir: as for `open_corpus`; shards ignore them.
       cache_dir: where tokenized text is cached.
 
     Raises:
-      ValueError: for a source that does not exist.
+      ValueError: for a source or tokenizer that does not exist, or that do not fit each other.
     """
     if source.startswith(_SHARDS):
         from pe_jax.data import shards  # Only here: a run on text does without array_record.
 
         folder = to_path(source.removeprefix(_SHARDS))
-        return Source(
-            lambda vocab, _: load_tokenizer(vocab) if vocab else shards.shards_tokenizer(folder),
-            lambda tokenizer: shards.open_shards(folder, tokenizer),
-        )
+        if tokenizer is None:
+            tokenizer = load_tokenizer(vocab) if vocab else shards.shards_tokenizer(folder)
+        return shards.open_shards(folder, tokenizer), tokenizer
     corpus = open_corpus(source, feature=feature, data_dir=data_dir)
-    return Source(
-        functools.partial(prepare_tokenizer, corpus, cache_dir=cache_dir),
-        functools.partial(tokenize, corpus, cache_dir=cache_dir),
-    )
+    if tokenizer is None:
+        tokenizer = prepare_tokenizer(corpus, vocab, vocab_size, cache_dir)
+    return tokenize(corpus, tokenizer, cache_dir), tokenizer
 
 
 def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Path) -> Tokenizer:

@@ -145,31 +145,6 @@ class Windows(NamedTuple):
         return Rows(self.tokens, self.bounds, self.context_start, self.pad, targets)
 
 
-class TrainingWindows(NamedTuple):
-    """Windows with their labels.
-
-    Attributes:
-      windows: those of all questions that can be trained on.
-      starts, ends: `[W]` int32, positions in the input of the answer's first and last token; 0,
-        that of [CLS], if there is no answer or it is not entirely inside the window.
-      skipped: number of skipped questions, by reason.
-    """
-
-    windows: Windows
-    starts: np.ndarray
-    ends: np.ndarray
-    skipped: dict[str, int]
-
-
-class _Encoded(NamedTuple):
-    """Token ids `[n]` of each question; token ids and offsets `[n, 2]` of each distinct context;
-    the index of each question's context."""
-
-    questions: list[np.ndarray]
-    contexts: list[tuple[np.ndarray, np.ndarray]]
-    context_of: list[int]
-
-
 def evaluation_windows(
     questions: Sequence[Question],
     tokenizer: Tokenizer,
@@ -192,7 +167,8 @@ def evaluation_windows(
     _check(length, max_query, stride)
     if not questions:
         raise ValueError("There are no questions to make windows of: check the split.")
-    return _windows(questions, _encode(questions, tokenizer), tokenizer, length, max_query, stride)
+    encoded = _encode(questions, tokenizer)
+    return _windows(questions, *encoded, tokenizer, length, max_query, stride)
 
 
 def training_windows(
@@ -202,43 +178,52 @@ def training_windows(
     *,
     max_query: int = 64,
     stride: int = 128,
-) -> TrainingWindows:
+) -> tuple[Windows, np.ndarray, np.ndarray, dict[str, int]]:
     """Return the windows of the questions that can be trained on, labelled by the first answer.
 
     The answer's tokens are those that share a character with it. Questions with an `empty
     question`, `empty context` or `empty answer` (all: without a token), or a `misplaced answer`
-    (the context has another text where the answer should begin) are skipped and counted.
+    (the context has another text where the answer should begin) are skipped.
 
     Args:
       length, max_query, stride: as for `evaluation_windows`.
+
+    Returns:
+      The windows; `[W]` int32 twice, positions in the input of the answer's first and last token,
+      or 0, that of [CLS], if there is no answer or it is not entirely inside the window; the number
+      of skipped questions, by reason.
 
     Raises:
       ValueError: as there, or if every question is skipped.
     """
     _check(length, max_query, stride)
-    encoded = _encode(questions, tokenizer)
-    kept, spans, skipped = [], [], Counter[str]()
-    for number, (question, ids) in enumerate(zip(questions, encoded.questions)):
-        offsets = encoded.contexts[encoded.context_of[number]][1]
-        span = _answer_span(question, offsets)
-        if fault := _fault(question, ids, offsets, span):
-            skipped[fault] += 1
+    queries, contexts, context_of = _encode(questions, tokenizer)
+    used, spans, skipped = [], [], Counter[str]()
+    for number, question in enumerate(questions):
+        span = _answer_span(question, queries[number], contexts[context_of[number]][1])
+        if isinstance(span, str):
+            skipped[span] += 1
         else:
-            kept.append(number)
-            spans.append(span or (-1, -1))
-    if not kept:
+            used.append(number)
+            spans.append(span)
+    if not used:
         raise ValueError(
             f"None of {len(questions)} questions can be trained on; skipped: {dict(skipped)}."
         )
-    encoded = encoded._replace(
-        questions=[encoded.questions[n] for n in kept],
-        context_of=[encoded.context_of[n] for n in kept],
+    windows = _windows(
+        [questions[number] for number in used],
+        [queries[number] for number in used],
+        contexts,
+        [context_of[number] for number in used],
+        tokenizer,
+        length,
+        max_query,
+        stride,
     )
-    windows = _windows([questions[n] for n in kept], encoded, tokenizer, length, max_query, stride)
     first, last = np.array(spans, np.int32)[windows.question].T - windows.first
     inside = (first >= 0) & (last < windows.context_sizes())
     starts, ends = (np.where(inside, n + windows.context_start, 0) for n in (first, last))
-    return TrainingWindows(windows, starts.astype(np.int32), ends.astype(np.int32), dict(skipped))
+    return windows, starts.astype(np.int32), ends.astype(np.int32), dict(skipped)
 
 
 def max_context(windows: Windows) -> np.ndarray:
@@ -274,15 +259,21 @@ def _check(length: int, max_query: int, stride: int) -> None:
         )
 
 
-def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> _Encoded:
+_Tokens = tuple[np.ndarray, np.ndarray]  # Token ids `[n]` and offsets `[n, 2]` of a text.
+
+
+def _encode(
+    questions: Sequence[Question], tokenizer: Tokenizer
+) -> tuple[list[np.ndarray], list[_Tokens], list[int]]:
+    """Return the token ids of each question, the tokens of each distinct context, and the index of
+    each question's context."""
     numbers: dict[str, int] = {}
     context_of = [numbers.setdefault(q.context, len(numbers)) for q in questions]
-    ids = [ids for ids, _ in _tokens([q.question for q in questions], tokenizer)]
-    return _Encoded(ids, _tokens(list(numbers), tokenizer), context_of)
+    queries = [ids for ids, _ in _tokens([q.question for q in questions], tokenizer)]
+    return queries, _tokens(list(numbers), tokenizer), context_of
 
 
-def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the token ids `[n]` and the offsets `[n, 2]` of each text."""
+def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[_Tokens]:
     return [
         (np.array(e.ids, np.int32), np.array(e.offsets, np.int32).reshape(-1, 2))
         for begin in range(0, len(texts), _BATCH)
@@ -290,34 +281,27 @@ def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np
     ]
 
 
-def _answer_span(question: Question, offsets: np.ndarray) -> tuple[int, int] | None:
-    """Return the first and last token of the first answer; None if there is none."""
-    if not question.answers:
-        return None
-    text, begin = question.answers[0]
-    touched = np.flatnonzero((offsets[:, 1] > begin) & (offsets[:, 0] < begin + len(text)))
-    return (int(touched[0]), int(touched[-1])) if len(touched) else None
-
-
-def _fault(
-    question: Question, ids: np.ndarray, offsets: np.ndarray, span: tuple[int, int] | None
-) -> str:
-    """Return why the question cannot be trained on; empty if it can."""
+def _answer_span(question: Question, ids: np.ndarray, offsets: np.ndarray) -> tuple[int, int] | str:
+    """Return the first and last token of the first answer, -1 if there is none; or why the question
+    cannot be trained on."""
     if not len(ids):
         return "empty question"
     if not len(offsets):
         return "empty context"
     if not question.answers:
-        return ""
-    text, start = question.answers[0]
-    if text and (start < 0 or question.context[start : start + len(text)] != text):
+        return -1, -1
+    text, begin = question.answers[0]
+    if text and (begin < 0 or question.context[begin : begin + len(text)] != text):
         return "misplaced answer"
-    return "" if text and span else "empty answer"
+    shared = np.flatnonzero((offsets[:, 1] > begin) & (offsets[:, 0] < begin + len(text)))
+    return (int(shared[0]), int(shared[-1])) if text and len(shared) else "empty answer"
 
 
 def _windows(
     questions: Sequence[Question],
-    encoded: _Encoded,
+    queries: Sequence[np.ndarray],
+    contexts: Sequence[_Tokens],
+    context_of: Sequence[int],
     tokenizer: Tokenizer,
     length: int,
     max_query: int,
@@ -326,18 +310,16 @@ def _windows(
     special = vocabulary(tokenizer)
     sep = np.array([special.sep], np.int32)
     tokens, rows = [], []
-    for number, context in enumerate(encoded.context_of):
-        ids, _ = encoded.contexts[context]
-        query = encoded.questions[number][:max_query]
-        before = np.concatenate([[special.cls], query, sep]).astype(np.int32)
+    for number, context in enumerate(context_of):
+        ids, _ = contexts[context]
+        before = np.concatenate([[special.cls], queries[number][:max_query], sep]).astype(np.int32)
         room = length - len(before) - 1
         for first in range(0, max(1, len(ids) - room + min(stride, room)), min(stride, room)):
             tokens += [before, ids[first : first + room], sep]
             size = len(before) + min(room, len(ids) - first) + 1
             rows.append((number, len(before), first, size))
     question, context_start, first, sizes = np.array(rows).T
-    ends = np.cumsum([len(ids) for ids, _ in encoded.contexts])
-    contexts = np.stack([np.append(0, ends[:-1]), ends], axis=-1)
+    ends = np.cumsum([len(ids) for ids, _ in contexts])
     return Windows(
         questions=questions,
         length=length,
@@ -347,6 +329,6 @@ def _windows(
         question=question.astype(np.int32),
         context_start=context_start.astype(np.int32),
         first=first.astype(np.int32),
-        contexts=contexts[encoded.context_of],
-        offsets=np.concatenate([offsets for _, offsets in encoded.contexts]),
+        contexts=np.stack([np.append(0, ends[:-1]), ends], axis=-1)[list(context_of)],
+        offsets=np.concatenate([offsets for _, offsets in contexts]),
     )

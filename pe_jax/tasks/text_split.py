@@ -45,11 +45,9 @@ def load_text(config: PretrainingDataConfig, vocab: str) -> TextSplit:
     open_source = functools.partial(
         data.open_source, feature=config.feature, data_dir=config.data_dir, cache_dir=cache
     )
-    source = open_source(config.source)
-    tokenizer = source.tokenizer(vocab, config.vocab_size)
-    train = source.tokenized(tokenizer)
+    train, tokenizer = open_source(config.source, vocab=vocab, vocab_size=config.vocab_size)
     if not config.validation:
         train_documents, held_out_documents = train.split(config.held_out)
         return TextSplit(tokenizer, train, train_documents, train, held_out_documents)
-    held_out = open_source(config.validation).tokenized(tokenizer)
+    held_out, _ = open_source(config.validation, tokenizer=tokenizer)
     return TextSplit(tokenizer, train, train.all_documents(), held_out, held_out.all_documents())

@@ -113,13 +113,12 @@ def test_a_stream_resumes_from_its_state():
 def test_evaluation_has_all_rows_once():
     rows = random_rows()
     batches = evaluation_batches(rows, LENGTHS, 8)
-    assert sorted(np.concatenate([one.numbers for one in batches])) == list(range(53))
-    for one in batches:
-        assert one.batch["tokens"].shape[0] == 8
-        used = one.batch["label"][: len(one.numbers)]
-        np.testing.assert_array_equal(used, one.numbers + 1)
-        longest = rows.sizes()[one.numbers].max()
-        assert one.batch["tokens"].shape[1] == min(n for n in LENGTHS if n >= longest)
+    assert sorted(np.concatenate([numbers for _, numbers in batches])) == list(range(53))
+    for batch, numbers in batches:
+        assert batch["tokens"].shape[0] == 8
+        np.testing.assert_array_equal(batch["label"][: len(numbers)], numbers + 1)
+        longest = rows.sizes()[numbers].max()
+        assert batch["tokens"].shape[1] == min(n for n in LENGTHS if n >= longest)
 
 
 def test_rows_that_cannot_be_batched_are_refused():

@@ -44,10 +44,9 @@ def write_shards(source, tokenizer, folder):
         for n, part in enumerate(parts)
     ]
     sizes = (shards.read_sizes(folder / shards.sizes_file(shard.name)) for shard in written)
-    shards.write_index(written, sizes, folder)
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
-    about = shards.about(source, written, (folder / "tokenizer.json").read_bytes())
-    (folder / "about.json").write_text(about)
+    tokenizer_json = tokenizer.to_str(pretty=True).encode()
+    (folder / "tokenizer.json").write_bytes(tokenizer_json)
+    shards.write_index(source, written, sizes, tokenizer_json, folder)
 
 
 @pytest.fixture(scope="module")
@@ -267,10 +266,11 @@ def test_an_index_of_other_sizes(prepared, tmp_path):
     listed = json.loads((folder / "about.json").read_text())["shards"]
     written = [shards.Shard(**shard) for shard in listed]
     sizes = [shards.read_sizes(folder / shards.sizes_file(s.name)) for s in written]
+    tokenizer = (folder / "tokenizer.json").read_bytes()
     with pytest.raises(ValueError, match=r"sizes-00001-of-00005.npz counts .*its shard"):
-        shards.write_index(written, sizes[::-1], tmp_path)
+        shards.write_index("", written, sizes[::-1], tokenizer, tmp_path)
     with pytest.raises(ValueError, match=r"1 part\(s\) of the source hold no text"):
-        shards.write_index(written[1:2], sizes[1:2], tmp_path)
+        shards.write_index("", written[1:2], sizes[1:2], tokenizer, tmp_path)
 
 
 # --- Apache Beam ----------------------------------------------------------------------------------

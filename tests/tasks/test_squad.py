@@ -240,19 +240,21 @@ def test_contexts_are_kept_once(tokenizer):
 def test_labels_by_hand(tokenizer):
     """Tokens 5 and 6, f g: whole in windows 1 and 2, over the border of 3 (and of 0: neither)."""
     questions = [ask(LETTERS, "f g"), ask(LETTERS, id="2"), ask(LETTERS, "d e f g h i", id="3")]
-    training = squad.training_windows(questions, tokenizer, 10, max_query=4, stride=2)
-    assert training.starts.tolist() == [0, 7, 5, 0] + [0] * 8  # Six tokens fit into no window.
-    assert training.ends.tolist() == [0, 8, 6, 0] + [0] * 8
-    assert training.starts.dtype == training.ends.dtype == np.int32
-    assert training.skipped == {}
+    _windows, starts, ends, skipped = squad.training_windows(
+        questions, tokenizer, 10, max_query=4, stride=2
+    )
+    assert starts.tolist() == [0, 7, 5, 0] + [0] * 8  # Six tokens fit into no window.
+    assert ends.tolist() == [0, 8, 6, 0] + [0] * 8
+    assert starts.dtype == ends.dtype == np.int32
+    assert skipped == {}
 
 
 def test_an_answer_is_the_tokens_it_touches(tokenizer):
     """`b c` of `ab cd` touches tokens 1 and 2; with the space before it, `cd` is tokens 2 and 3."""
     questions = [ask("ab cd", "b c"), ask("ab cd", " cd"), ask("ab cd", "cd", "ab")]
-    training = squad.training_windows(questions, tokenizer, 20, max_query=4)
-    assert (training.starts - 4).tolist() == [1, 2, 2]  # The first answer of the third.
-    assert (training.ends - 4).tolist() == [2, 3, 3]
+    _, starts, ends, _ = squad.training_windows(questions, tokenizer, 20, max_query=4)
+    assert (starts - 4).tolist() == [1, 2, 2]  # The first answer of the third.
+    assert (ends - 4).tolist() == [2, 3, 3]
 
 
 def test_questions_left_out_are_counted(tokenizer):
@@ -269,15 +271,15 @@ def test_questions_left_out_are_counted(tokenizer):
         ask("ab cd", id="unanswerable too"),
         ask("ab cd", ("dc", 0), "cd", id="the first answer counts"),
     ]
-    training = squad.training_windows(questions, tokenizer, 20, max_query=4)
-    assert training.skipped == {
+    windows, starts, _, skipped = squad.training_windows(questions, tokenizer, 20, max_query=4)
+    assert skipped == {
         "misplaced answer": 4,
         "empty answer": 2,
         "empty question": 1,
         "empty context": 2,
     }
-    assert training.windows.questions == [questions[0], questions[9]]
-    assert training.starts.tolist() == [6, 0]
+    assert windows.questions == [questions[0], questions[9]]
+    assert starts.tolist() == [6, 0]
     with pytest.raises(ValueError, match=r"None of 1 questions .*\{'misplaced answer': 1\}"):
         squad.training_windows(questions[1:2], tokenizer, 20, max_query=4)
 
@@ -309,12 +311,12 @@ def test_settings_of_windows_that_cannot_be(tokenizer):
 # --- answers --------------------------------------------------------------------------------------
 
 
-def one_hot(training):
+def one_hot(windows, starts, ends):
     """Logits that encode the labels, and nothing in windows without the answer."""
-    logits = np.zeros((2, len(training.starts), training.windows.length), np.float32)
-    rows = np.flatnonzero(training.starts)
-    logits[0, rows, training.starts[rows]] = 10
-    logits[1, rows, training.ends[rows]] = 10
+    logits = np.zeros((2, len(starts), windows.length), np.float32)
+    rows = np.flatnonzero(starts)
+    logits[0, rows, starts[rows]] = 10
+    logits[1, rows, ends[rows]] = 10
     return logits
 
 
@@ -343,11 +345,13 @@ def test_labels_lead_back_to_the_answer(tmp_path, context, answer, known):
     tokenizer = make_tokenizer(tmp_path, characters if known else string.ascii_lowercase)
     before = "w o r d s " * 15
     questions = [ask(context, answer), ask(before + context, answer, id="2")]
-    training = squad.training_windows(questions, tokenizer, 64, max_query=4, stride=16)
-    assert training.skipped == {}
-    predictions = best_answers(training.windows, *one_hot(training), max_answer_tokens=60)
+    windows, starts, ends, skipped = squad.training_windows(
+        questions, tokenizer, 64, max_query=4, stride=16
+    )
+    assert skipped == {}
+    predictions = best_answers(windows, *one_hot(windows, starts, ends), max_answer_tokens=60)
     assert [p.text for p in predictions] == [answer, answer]
-    assert training.starts[training.windows.question == 1][0] == 0
+    assert starts[windows.question == 1][0] == 0
 
 
 def spans_one_by_one(windows, number, starts, ends, n_best, max_tokens):

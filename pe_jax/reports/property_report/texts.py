@@ -98,8 +98,7 @@ def _corpus(
         split = load_text(config.data, str(saved_tokenizer(subject.folder)))
         return split.held_out, split.held_out_documents, "held-out text"
     source = source or "pydoc"
-    opened = data.open_source(source, feature="text", data_dir="", cache_dir=cache_folder())
-    corpus = opened.tokenized(tokenizer)
+    corpus, _ = data.open_source(source, tokenizer=tokenizer, cache_dir=cache_folder())
     return corpus, corpus.all_documents(), source
 
 

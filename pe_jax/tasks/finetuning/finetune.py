@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.configs.model import ModelConfig
 from pe_jax.console.terminal import Progress, say, tell
-from pe_jax.data.rows import EvaluationBatch, TrainingBatches, evaluation_batches, training_batches
+from pe_jax.data.rows import TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
 from pe_jax.models import train_flops
@@ -59,7 +59,7 @@ class FinetuningExperiment:
     problem: Problem
     batches: TrainingBatches
     outputs: Callable[[Params, Batch], PyTree]
-    held_out: dict[str, list[EvaluationBatch]]
+    held_out: dict[str, list[tuple[dict[str, np.ndarray], np.ndarray]]]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -109,18 +109,21 @@ class FinetuningExperiment:
         return outputs
 
     def _collect(
-        self, params: Params, progress: Progress, batches: list[EvaluationBatch]
+        self,
+        params: Params,
+        progress: Progress,
+        batches: list[tuple[dict[str, np.ndarray], np.ndarray]],
     ) -> PyTree:
-        rows = sum(len(one.numbers) for one in batches)
+        rows = sum(len(numbers) for _, numbers in batches)
         whole: PyTree = None
-        for one in batches:
-            found = self.outputs(params, sharding.split_rows(one.batch, self.program.mesh))
+        for batch, numbers in batches:
+            found = self.outputs(params, sharding.split_rows(batch, self.program.mesh))
             found = jax.tree.map(self._padded, jax.device_get(found))
             if whole is None:
                 shape = lambda x: np.empty((x.shape[0], rows, x.shape[2]), x.dtype)
                 whole = jax.tree.map(shape, found)
             for into, some in zip(jax.tree.leaves(whole), jax.tree.leaves(found)):
-                into[:, one.numbers] = some[:, : len(one.numbers)]
+                into[:, numbers] = some[:, : len(numbers)]
             progress.advance()
         return whole
 
