@@ -53,7 +53,8 @@ def attention(
         stands; `"pairs"`, `"buckets"` and `"rotation"` save all weights and differ in how they
         compute terms of the offset (see `offset_terms`); `"fused"` has memory linear in the
         length, and so has `"kernel"`, which is written for TPUs and slow elsewhere. Same numbers
-        and gradients. What the others cannot compute runs as `"naive"`. Or a `forms.Form`.
+        and gradients. What the others cannot compute runs as `"naive"` by `"auto"`, and in a
+        `forms.Form`.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"` or `"tpu"`; default: where this runs.
 
     Returns:
@@ -62,7 +63,7 @@ def attention(
     Raises:
       ValueError: for positions or hidden states that do not fit q and k, a mask that is not bool,
         missing parameters, an encoding for causal attention that is not joined with `causal`, or a
-        form that is unknown, or `"kernel"` for an encoding that it does not support.
+        form that is unknown or, given by name, cannot compute the encoding.
 
     Example:
       >>> import jax
@@ -80,19 +81,25 @@ def attention(
     seed = None if dropout_rng is None or dropout_rate == 0.0 else dropout.seed(dropout_rng)
     chosen = forms.choose(form, k.shape[1], platform, x.reach)
     kernel = _kernel() if chosen.kernel else None
-    if kernel and kernel.supports(x):
-        here = (platform or jax.default_backend()) == "tpu"
-        out = kernel.attend(x, dropout_rate, seed, interpret=not here)
-    elif kernel and form == "kernel":
+    in_kernel = kernel is not None and kernel.supports(x)
+    obstacle = ""
+    if kernel and form == "kernel":
+        obstacle = "" if in_kernel else kernel.NEEDS
+    elif not chosen.plain and not in_kernel:
+        obstacle = fast.obstacle(x, form)
+    if obstacle and form in forms.FORMS:
         raise ValueError(
-            f"Attention in the form 'kernel' needs {kernel.NEEDS}, which {encoding.name!r} has not "
-            "here. Use 'auto', or 'naive' or 'fused', which support all."
+            f"Attention in the form {form!r} needs {obstacle}, which {encoding.name!r} has not "
+            "here. Use 'auto', or 'naive', which supports all."
         )
-    elif not chosen.plain and fast.fits(x):
-        out = fast.attend(x, seed, dropout_rate, chosen)
-    else:
+    if kernel and in_kernel:
+        on_tpu = (platform or jax.default_backend()) == "tpu"
+        out = kernel.attend(x, dropout_rate, seed, interpret=not on_tpu)
+    elif chosen.plain or obstacle:
         drop = functools.partial(dropout.dropout, rate=dropout_rate, rng=dropout_rng)
         out = plain.attend(x, drop)
+    else:
+        out = fast.attend(x, seed, dropout_rate, chosen)
     return finish(x, out).astype(v.dtype)
 
 

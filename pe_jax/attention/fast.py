@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,10 +34,9 @@ from pe_jax.attention.offset_terms import (
     table_logits,
     table_values,
 )
-from pe_jax.attention.operands import LayerPart, Operands, tables
+from pe_jax.attention.operands import Operands, Term, farthest, tables
 from pe_jax.attention.plain import bias
 from pe_jax.attention.product import product
-from pe_jax.encodings.base import Offsets
 from pe_jax.encodings.positions import Reach, as_array, offsets
 from pe_jax.shapes import Array, Float
 
@@ -68,24 +66,14 @@ class Arrays(NamedTuple):
 _QUERIES = {"q": 1, "content_q": 1, "added": 2}
 _KEYS = {"k": 1, "v": 1, "content_k": 1, "added": 3}
 
-
 # An array, or what JAX puts in its place while it builds a tree.
 Leaf = Any
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["positions_q", "positions_k", "mask", "seed", "first"],
-    meta_fields=[
-        "clip",
-        "rotation_clips",
-        "pairs",
-        "rate",
-        "reach",
-        "ranges",
-        "block",
-        "num_queries",
-    ],
+    data_fields="positions_q positions_k mask seed first".split(),
+    meta_fields="clip rotation_clips pairs rate reach ranges block num_queries".split(),
 )
 @dataclasses.dataclass(frozen=True)
 class Fixed:
@@ -131,13 +119,9 @@ class Fixed:
         """Of queries and keys."""
         if self.ranges is None:
             return self.positions_q, self.positions_k
-        lengths = x.q.shape[1], x.k.shape[1]
-        starts = [
-            positions.start + first
-            for positions, first in zip(self.ranges, self.first or (0, 0), strict=True)
-        ]
-        q, k = (start + np.arange(length) for start, length in zip(starts, lengths, strict=True))
-        return q, k
+        (of_q, of_k), (query, key) = self.ranges, self.first or (0, 0)
+        q = of_q.start + query + np.arange(x.q.shape[1])
+        return q, of_k.start + key + np.arange(x.k.shape[1])
 
     def offset(self, x: Arrays) -> ArrayLike:
         """As `offset_terms` takes it."""
@@ -163,73 +147,75 @@ class Fixed:
         return jnp.where(kept, x * dropouts.scale(self.rate), 0.0)
 
 
-def fits(x: Operands) -> bool:
-    """Whether the terms of `x` can be computed from arrays.
+def computation(
+    term: Term, x: Operands, form: Form = FORMS["buckets"]
+) -> Literal["rotation", "tables", "added", "none"]:
+    """How terms of the offset are computed.
 
-    Not so are vectors of offsets without a clip at positions that are no range, at real positions
-    or at positions of a part's own, and a temperature of each query where vectors join the queries.
+    - `"rotation"`: sinusoids whose tables would have all offsets, whose positions are no ranges, or
+      that `form` wants rotated.
+    - `"tables"`: terms of the integers of a range, or clipped to one.
+    - `"added"`: biases at any other positions, an array of all pairs.
+    - `"none"`: other vectors, for which attention runs as the plain formula. These are vectors
+      without a clip at positions that are no range, vectors at real positions or at positions of a
+      part's own, and vectors that join the queries under a temperature of each query.
     """
-    return all(
-        rotates(term, x) or in_tables(term, x) or not _has_vectors(term.offsets) for term in x.terms
-    )
-
-
-def rotates(term: LayerPart, x: Operands, form: Form = FORMS["buckets"]) -> bool:
-    """Whether a term is computed by rotation: sinusoids whose tables would have all offsets, whose
-    positions are no ranges, or of which `form` wants it."""
-    terms = term.offsets
-    if not terms.frequencies or terms.queries or terms.bias or not _at_integers_of(term, x):
-        return False
-    return terms.clip is None or term.shift is None or form.rotation
-
-
-def in_tables(term: LayerPart, x: Operands) -> bool:
-    """Whether the offsets of a term are the integers of a range, or clipped to one."""
-    if (term.offsets.queries and jnp.ndim(x.scale)) or not _at_integers_of(term, x):
-        return False
-    return term.shift is not None or term.offsets.clip is not None
-
-
-def _at_integers_of(term: LayerPart, x: Operands) -> bool:
-    """Whether the positions of a term are those of the call, and integers."""
-    positions = x.context.positions_q, x.context.positions_k
-    return term.context is x.context and all(
+    terms, _, context = term
+    consecutive = context.shift is not None
+    positions = context.positions_q, context.positions_k
+    if context is x.context and all(
         isinstance(p, range) or np.issubdtype(jnp.result_type(p), np.integer) for p in positions
-    )
+    ):
+        sinusoids = terms.frequencies and not terms.queries and not terms.bias
+        if sinusoids and (terms.clip is None or not consecutive or form.rotation):
+            return "rotation"
+        scaled_by_query = terms.queries and jnp.ndim(x.scale)
+        if (consecutive or terms.clip is not None) and not scaled_by_query:
+            return "tables"
+    return "none" if any((terms.keys, terms.queries, terms.values)) else "added"
 
 
-def _has_vectors(terms: Offsets) -> bool:
-    return any((terms.keys, terms.queries, terms.values))
+def obstacle(x: Operands, form: str | Form = "auto") -> str:
+    """Return what `x` lacks to be computed here; empty if it can be."""
+    named = FORMS["rotation" if form == "rotation" else "buckets"]
+    ways = {computation(term, x, named) for term in x.terms}
+    if form == "rotation" and ways - {"rotation"}:
+        return "terms that are sinusoids of the offset, at integer positions"
+    if "none" in ways:
+        return (
+            "vectors at integer positions that are ranges or are clipped, and no temperature of "
+            "each query where they join the queries"
+        )
+    return ""
 
 
 def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Array, "B Lq H f"]:
-    """Attention of operands that fit, see `fits`.
+    """Attention of operands without an `obstacle`.
 
     Args:
       seed, rate: of dropout; no seed, no dropout.
     """
     queries = x.q.shape[1]
-    rotated = [term for term in x.terms if rotates(term, x, form)]
-    others = [term for term in x.terms if not rotates(term, x, form)]
-    tabulated = [term for term in others if in_tables(term, x)]
-    added = [bias(term) for term in others if not in_tables(term, x)]
-    added += [] if x.added is None else [x.added]
-    clip, rows = tables(tabulated, x.scale)
-    rotations = [_rotation(term) for term in rotated]
+    ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": []}
+    for term in x.terms:
+        ways[computation(term, x, form)].append(term)
+    added = [bias(term) for term in ways["added"]] + ([] if x.added is None else [x.added])
+    clip, rows = tables(ways["tables"], x.scale)
+    rotations = [_rotation(term) for term in ways["rotation"]]
     mapped = x.q is not x.content_q
     arrays = Arrays(
         x.q,
         x.k,
         x.v,
-        x.content_q if mapped and (tabulated or rotated) else None,
-        x.content_k if mapped and tabulated else None,
+        x.content_q if mapped and (rows or rotations) else None,
+        x.content_k if mapped and rows else None,
         rows,
         tuple(rotation for rotation, _ in rotations),
         functools.reduce(jnp.add, added).astype(jnp.float32) if added else None,
     )
     q, k = x.context.positions_q, x.context.positions_k
     ranges = (q, k) if isinstance(q, range) and isinstance(k, range) else None
-    needed = ranges is None and (tabulated or rotated)
+    needed = ranges is None and (rows or rotations)
     fixed = Fixed(
         clip=clip,
         rotation_clips=tuple(clip for _, clip in rotations),
@@ -247,20 +233,20 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
     return _attend(arrays, fixed)
 
 
-def _rotation(term: LayerPart) -> tuple[dict[str, Array], int | None]:
+def _rotation(term: Term) -> tuple[dict[str, Array], int | None]:
     """A sinusoidal term as arrays, and its clip unless no key is beyond it."""
-    terms, params = term.offsets, term.params
+    terms, params, context = term
     assert terms.frequencies and terms.value_frequencies and terms.keys and terms.values
     rotation = {
         "frequencies": terms.frequencies(params),
         "value_frequencies": terms.value_frequencies(params),
     }
-    clip, farthest = terms.clip, term.farthest
-    if clip is None or (farthest is not None and farthest <= clip):
+    clip, most = terms.clip, farthest(context)
+    if clip is None or (most is not None and most <= clip):
         return rotation, None
     ends = np.array([clip, -clip])
-    rotation["ends"] = terms.keys(params, ends, term.context)
-    rotation["value_ends"] = terms.values(params, ends, term.context)
+    rotation["ends"] = terms.keys(params, ends, context)
+    rotation["value_ends"] = terms.values(params, ends, context)
     return rotation, clip
 
 
@@ -294,8 +280,7 @@ def _logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
 
 
 def _adds_logits(x: Arrays) -> bool:
-    tables = {} if x.tables is None else x.tables
-    return bool(tables.keys() - {"values"} or x.rotations) or x.added is not None
+    return bool((x.tables or {}).keys() - {"values"} or x.rotations) or x.added is not None
 
 
 def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
@@ -314,7 +299,7 @@ def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
 
 
 def _adds_values(x: Arrays) -> bool:
-    return bool(x.rotations) or (x.tables is not None and "values" in x.tables)
+    return bool(x.rotations) or "values" in (x.tables or {})
 
 
 def _term_values(
@@ -395,19 +380,26 @@ def _in_blocks_backward(
     def differentiate(sums: Arrays, block: tuple) -> tuple[Arrays, dict[str, Array]]:
         cut, out, g, log_total = block
         x, here = _block(arrays, fixed, *cut)
-        weights = jnp.exp(_logits(x, here) - log_total)
-        weights = masked_weights(weights, here.whole_mask(x))
-        more = _backward(x, here, weights, out, g)
-        assert here.first is not None
+        weights = masked_weights(jnp.exp(_logits(x, here) - log_total), here.whole_mask(x))
+        grads = _backward(x, here, weights, out, g)
         _, key = here.first
-        rows = {name: getattr(more, name) for name in by_query}
+        rows = {name: getattr(grads, name) for name in by_query}
         if "added" in rows:
-            rows["added"] = _put(jnp.zeros_like(by_query["added"][0]), more.added, key, 3)
-        return _summed(sums, _without(more, by_query), key), rows
+            rows["added"] = _put(jnp.zeros_like(by_query["added"][0]), rows["added"], key, 3)
+        grads = _with(grads, absent)
+        by_key = {
+            name: _put(x, getattr(grads, name), key, axis)
+            for name, axis in _KEYS.items()
+            if (x := getattr(sums, name)) is not None
+        }
+        rest = dict.fromkeys(by_key)
+        others = jax.tree.map(jnp.add, _with(sums, rest), _with(grads, rest))
+        return _with(others, by_key), rows
 
     cuts = _by_block(arrays, fixed)
     _, by_query, _ = cuts
-    shared = _without(arrays, by_query)
+    absent = dict.fromkeys(by_query)
+    shared = _with(arrays, absent)
     # Sums over many blocks, so in float32 whatever the dtype of the parts.
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shared)
     blocks = cuts, _blocks(out, fixed.block, 1), _blocks(g, fixed.block, 1), log_total
@@ -418,12 +410,8 @@ def _in_blocks_backward(
     )
 
 
-def _with(x: Arrays, changes: Mapping[str, Array | None]) -> Arrays:
+def _with(x: Arrays, changes: dict[str, Any]) -> Arrays:
     return Arrays(**{**x._asdict(), **changes})
-
-
-def _without(x: Arrays, names: Iterable[str]) -> Arrays:
-    return _with(x, dict.fromkeys(names))
 
 
 def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Array], dict[str, Array]]:
@@ -436,7 +424,7 @@ def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Array], di
     of_fixed = {}
     if fixed.positions_q is not None:
         axis = fixed.positions_q.ndim - 1
-        of_fixed["positions_q"] = _blocks(fixed.positions_q, fixed.block, axis, "edge")
+        of_fixed["positions_q"] = _blocks(fixed.positions_q, fixed.block, axis)
     if fixed.mask is not None and fixed.mask.shape[2] > 1:
         of_fixed["mask"] = _blocks(fixed.mask, fixed.block, 2)
     return jnp.arange(len(by_query["q"]), dtype=jnp.int32), by_query, of_fixed
@@ -461,24 +449,14 @@ def _block(
         first = query + fixed.ranges[0].start - fixed.ranges[1].start - left
         key = jnp.clip(first, 0, keys - width)
         near = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=key, slice_size=width)
-        by_key = {name: (getattr(arrays, name), axis) for name, axis in _KEYS.items()}
-        arrays = _with(
-            arrays,
-            {name: near(x, axis=axis) for name, (x, axis) in by_key.items() if x is not None},
-        )
+        by_key = {
+            name: near(x, axis=axis)
+            for name, axis in _KEYS.items()
+            if (x := getattr(arrays, name)) is not None
+        }
+        arrays = _with(arrays, by_key)
         mask = None if mask is None else near(mask, axis=3)
     return arrays, dataclasses.replace(fixed, mask=mask, first=(query, key))
-
-
-def _summed(sums: Arrays, more: Arrays, key: ArrayLike) -> Arrays:
-    """Add the gradients of a block, whose keys begin at `key`."""
-    by_key = {
-        name: _put(x, getattr(more, name), key, axis)
-        for name, axis in _KEYS.items()
-        if (x := getattr(sums, name)) is not None
-    }
-    rest = jax.tree.map(jnp.add, _without(sums, by_key), _without(more, by_key))
-    return _with(rest, by_key)
 
 
 def _put(total: Array, x: Array, key: ArrayLike, axis: int) -> Array:
@@ -489,14 +467,13 @@ def _put(total: Array, x: Array, key: ArrayLike, axis: int) -> Array:
     return jax.lax.dynamic_update_slice_in_dim(total, here + x, key, axis)
 
 
-def _blocks(x: Array, block: int | None, axis: int, mode: str = "constant") -> jax.Array:
+def _blocks(x: Array, block: int | None, axis: int) -> jax.Array:
     """Blocks of an axis in front: `[B, L, ...] -> [N, B, block, ...]`, the last one padded."""
     assert block is not None
     count = -(-x.shape[axis] // block)
     pad = [(0, 0)] * x.ndim
     pad[axis] = (0, count * block - x.shape[axis])
-    x = jnp.pad(x, pad, mode=mode)
-    parts = x.reshape(*x.shape[:axis], count, block, *x.shape[axis + 1 :])
+    parts = jnp.pad(x, pad).reshape(*x.shape[:axis], count, block, *x.shape[axis + 1 :])
     return jnp.moveaxis(parts, axis, 0)
 
 

@@ -11,43 +11,11 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import both, reach_mask
-from pe_jax.encodings.base import (
-    Context,
-    Offsets,
-    Params,
-    Part,
-    PositionEncoding,
-    moved,
-)
+from pe_jax.encodings.base import Context, Offsets, Params, Part, PositionEncoding, moved
 from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.shapes import Array, Bool, Float
 
-
-class LayerPart(NamedTuple):
-    """A part of an encoding in a layer: its parameters, and what it sees."""
-
-    part: Part
-    params: Params
-    context: Context
-
-    @property
-    def offsets(self) -> Offsets:
-        """The terms of the offset that it adds."""
-        return self.part.offsets or Offsets()
-
-    @property
-    def shift(self) -> int | None:
-        """Position of the first key minus that of the first query, where both are ranges."""
-        return shift(self.context)
-
-    @property
-    def farthest(self) -> int | None:
-        """The largest |offset| between positions that are known while compiling, else None."""
-        q, k = self.context.positions_q, self.context.positions_k
-        if not all(isinstance(p, range | np.ndarray) and len(p) for p in (q, k)):
-            return None
-        q, k = np.asarray(q), np.asarray(k)
-        return int(np.ceil(max(k.max() - q.min(), q.max() - k.min(), 0)))
+Term = tuple[Offsets, Params, Context]  # What a part adds, its parameters, and what it sees.
 
 
 class Operands(NamedTuple):
@@ -56,9 +24,8 @@ class Operands(NamedTuple):
     Attributes:
       q, k, v: after the encoding's maps; q is scaled.
       content_q, content_k: before the maps, what vectors of offsets meet; content_q is scaled.
-      unscaled_q: q before it is scaled, for what scales logits at no cost.
       scale: s, a number or `[#B, #Lq, #H, 1]`.
-      parts: of the encoding.
+      parts: of the encoding, each with its parameters and what it sees.
       added: what the hooks `logits` add, `[#B, #H, Lq, Lk]`, or None.
       mask: True where a query may attend to a key, but for the reach.
       reach: what all reaches over positions that are ranges allow; None where there are none.
@@ -70,31 +37,29 @@ class Operands(NamedTuple):
     v: Float[Array, "B Lk H f"]
     content_q: Float[Array, "B Lq H d"]
     content_k: Float[Array, "B Lk H d"]
-    unscaled_q: Float[Array, "B Lq H e"]
     scale: Array | float
-    parts: tuple[LayerPart, ...]
+    parts: tuple[tuple[Part, Params, Context], ...]
     added: Float[Array, "#B #H Lq Lk"] | None
     mask: Bool[Array, "#B #H #Lq Lk"] | None
     reach: Reach | None
     context: Context
 
     @property
-    def terms(self) -> list[LayerPart]:
-        """The parts that add terms of the offset."""
-        return [part for part in self.parts if part.offsets.has_terms]
-
-    @property
-    def shift(self) -> int | None:
-        """Position of the first key minus that of the first query, where both are ranges."""
-        return shift(self.context)
+    def terms(self) -> list[Term]:
+        """The terms of the offset."""
+        return [
+            (part.offsets, params, context)
+            for part, params, context in self.parts
+            if part.offsets and part.offsets.has_terms
+        ]
 
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
         """The mask with the reach in it."""
-        if self.reach is None:
+        shift = self.context.shift
+        if self.reach is None or shift is None:
             return self.mask
-        assert self.shift is not None
-        return both(self.mask, reach_mask(self.reach, self.q.shape[1], self.k.shape[1], self.shift))
+        return both(self.mask, reach_mask(self.reach, self.q.shape[1], self.k.shape[1], shift))
 
 
 def prepare(
@@ -108,10 +73,10 @@ def prepare(
 ) -> Operands:
     """Apply the maps of an encoding, scale the queries, and collect its terms and masks."""
     parts = tuple(
-        LayerPart(part, part_params, moved(part, context, len(q)))
+        (part, part_params, moved(part, context, len(q)))
         for part, part_params in encoding.split(params)
     )
-    content_k, scale = k, q.shape[-1] ** -0.5
+    scale = q.shape[-1] ** -0.5
     for part, part_params, seen in parts:
         if part.factor:
             scale = scale * part.factor(part_params, seen)
@@ -120,30 +85,28 @@ def prepare(
         # Before the products, which are Lk/d times as many; exact where d is a power of 4.
         return (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
 
-    content_q = scaled(q)
-    for part, part_params, seen in parts:
-        if part.heads:
-            q, k, v = part.heads(part_params, q, k, v, seen)
+    content_q, content_k = scaled(q), k
     added: list[Array] = []
     reach: Reach | None = None
     for part, part_params, seen in parts:
+        if part.heads:
+            q, k, v = part.heads(part_params, q, k, v, seen)
         if part.logits:
             logits = part.logits(part_params, content_q, content_k, seen)
             # A hook may leave out leading axes: all forms count on four.
             added.append(logits.reshape((1,) * (4 - logits.ndim) + logits.shape))
         limit = part.offsets.reach if part.offsets else None
-        if limit is not None and shift(seen) is None:
+        if limit is not None and seen.shift is None:
             mask = both(mask, _allowed(limit, seen))
         elif limit is not None:
             reach = limit.within(reach)
-    mapped = any(part.part.heads for part in parts)
+    mapped = any(part.heads for part, _, _ in parts)
     return Operands(
         q=scaled(q) if mapped else content_q,
         k=k,
         v=v,
         content_q=content_q,
         content_k=content_k,
-        unscaled_q=q,
         scale=scale,
         parts=parts,
         added=functools.reduce(jnp.add, added) if added else None,
@@ -161,7 +124,7 @@ def finish(x: Operands, out: Float[Array, "B Lq H f"]) -> Float[Array, "B Lq H f
     return out
 
 
-def tables(terms: Sequence[LayerPart], scale: ArrayLike) -> tuple[int, dict[str, Array]]:
+def tables(terms: Sequence[Term], scale: ArrayLike) -> tuple[int, dict[str, Array]]:
     """Evaluate terms of the offset at the offsets -clip .. clip, added up over the parts.
 
     Offsets that cannot occur have no row.
@@ -173,26 +136,29 @@ def tables(terms: Sequence[LayerPart], scale: ArrayLike) -> tuple[int, dict[str,
       clip, and the tables by the names of `Offsets`: of vectors `[M, d]`, or `[M, H, d]` with one
       for each head, of biases `[M]` or `[M, H]`; M = 2·clip + 1.
     """
-    bounds = [(term.offsets.clip, term.farthest) for term in terms]
-    clip = max(1, *(min(b for b in pair if b is not None) for pair in bounds)) if bounds else 1
+    limits = [(term.clip, farthest(context)) for term, _, context in terms]
+    clip = max([1, *(min(n for n in pair if n is not None) for pair in limits)])
     x = np.arange(-clip, clip + 1)
-    found: dict[str, Array] = {}
+    summed: dict[str, Array] = {}
     for name, axes in (("keys", 2), ("queries", 2), ("values", 2), ("bias", 1)):
-        hooks = [(getattr(term.offsets, name), term) for term in terms]
-        rows = [hook(term.params, x, term.context) for hook, term in hooks if hook]
+        hooks = [(getattr(term, name), params, context) for term, params, context in terms]
+        rows = [hook(params, x, context) for hook, params, context in hooks if hook]
         per_head = any(row.ndim > axes for row in rows)
         rows = [row if row.ndim > axes or not per_head else row[:, None] for row in rows]
         if rows:
-            found[name] = functools.reduce(jnp.add, rows)
-    if "queries" in found:
-        found["queries"] = found["queries"] * scale
-    return clip, found
+            summed[name] = functools.reduce(jnp.add, rows)
+    if "queries" in summed:
+        summed["queries"] = summed["queries"] * scale
+    return clip, summed
 
 
-def shift(context: Context) -> int | None:
-    """Position of the first key minus that of the first query, where both are ranges."""
+def farthest(context: Context) -> int | None:
+    """The largest |offset| between positions that are known while compiling, else None."""
     q, k = context.positions_q, context.positions_k
-    return k.start - q.start if isinstance(q, range) and isinstance(k, range) else None
+    if not all(isinstance(p, range | np.ndarray) and len(p) for p in (q, k)):
+        return None
+    q, k = np.asarray(q), np.asarray(k)
+    return int(np.ceil(max(k.max() - q.min(), q.max() - k.min(), 0)))
 
 
 def _allowed(reach: Reach, context: Context) -> Bool[Array, "#B 1 Lq Lk"]:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from pe_jax.attention.masks import masked_softmax
-from pe_jax.attention.operands import LayerPart, Operands
-from pe_jax.encodings.base import OffsetVectors
+from pe_jax.attention.operands import Operands, Term
+from pe_jax.encodings.base import Context, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 
@@ -26,9 +26,9 @@ def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H 
     """
     weights = drop(masked_softmax(logits(x), x.whole_mask))
     out = _products("bhqk,bkhf->bqhf", weights, x.v)
-    for term in x.terms:
-        if term.offsets.values:
-            vectors, axes = _vectors(term, term.offsets.values)
+    for term, params, context in x.terms:
+        if term.values:
+            vectors, axes = _vectors(term.values, params, context)
             out += _products(f"bhqk,{axes}f->bqhf", weights, vectors)
     return out
 
@@ -36,33 +36,34 @@ def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H 
 def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
     """What enters the softmax, before the mask; float32."""
     total = _products("bqhe,bkhe->bhqk", x.q, x.k)
-    for term in x.terms:
-        if term.offsets.keys:
-            vectors, axes = _vectors(term, term.offsets.keys)
+    for term, params, context in x.terms:
+        if term.keys:
+            vectors, axes = _vectors(term.keys, params, context)
             total += _products(f"bqhd,{axes}d->bhqk", x.content_q, vectors)
-        if term.offsets.queries:
-            vectors, axes = _vectors(term, term.offsets.queries)
+        if term.queries:
+            vectors, axes = _vectors(term.queries, params, context)
             scale = jnp.swapaxes(x.scale, 1, 2) if jnp.ndim(x.scale) else x.scale
             total += scale * _products(f"bkhd,{axes}d->bhqk", x.content_k, vectors)
-        if term.offsets.bias:
-            total += bias(term)
+        if term.bias:
+            total += bias((term, params, context))
     return total if x.added is None else total + x.added
 
 
-def bias(term: LayerPart) -> Float[Array, "#B #H Lq Lk"]:
+def bias(term: Term) -> Float[Array, "#B #H Lq Lk"]:
     """The bias of every pair of query and key."""
-    assert term.offsets.bias is not None
-    offset = offsets(term.context.positions_q, term.context.positions_k)
-    biases = term.offsets.bias(term.params, offset, term.context)
+    terms, params, context = term
+    assert terms.bias is not None
+    offset = offsets(context.positions_q, context.positions_k)
+    biases = terms.bias(params, offset, context)
     per_head = biases if biases.ndim > offset.ndim else biases[..., None]
     by_row = per_head if offset.ndim == 3 else per_head[None]  # [#B, Lq, Lk, #H]
     return jnp.moveaxis(by_row, -1, 1)
 
 
-def _vectors(term: LayerPart, vectors: OffsetVectors) -> tuple[Array, str]:
+def _vectors(vectors: OffsetVectors, params: Params, context: Context) -> tuple[Array, str]:
     """Vectors of every pair of query and key, and the names of their axes but the last."""
-    offset = offsets(term.context.positions_q, term.context.positions_k)
-    pairs = vectors(term.params, offset, term.context)
+    offset = offsets(context.positions_q, context.positions_k)
+    pairs = vectors(params, offset, context)
     return pairs, "b" * (offset.ndim - 2) + "qk" + "h" * (pairs.ndim - offset.ndim - 1)
 
 

@@ -69,6 +69,12 @@ class Context(NamedTuple):
         """Positions of queries and of keys as arrays, see `as_array`."""
         return as_array(self.positions_q), as_array(self.positions_k)
 
+    @property
+    def shift(self) -> int | None:
+        """Position of the first key minus that of the first query; None unless both are ranges."""
+        q, k = self.positions_q, self.positions_k
+        return k.start - q.start if isinstance(q, range) and isinstance(k, range) else None
+
 
 # `(params, offsets [...], context) -> [..., d]`, or `[..., H, d]` with vectors for each head.
 OffsetVectors = Callable[[Params, Array, Context], jax.Array]

@@ -204,9 +204,25 @@ def test_forms_that_cannot():
     q, k, v = draw(1, 6, 6)
     with pytest.raises(ValueError, match=r"auto, naive, pairs, buckets.*got 'flash'"):
         attention(q, k, v, encoding, params, form="flash")
-    apart = np.array([0, 2, 4, 6, 8, 10])
+    with pytest.raises(ValueError, match="'rotation' needs terms that are .*learned_relative"):
+        attention(q, k, v, encoding, params, form="rotation")
+    apart = encodings.Context(np.array([0, 2, 4, 6, 8, 10]))
     with pytest.raises(ValueError, match=r"'kernel' needs .*ranges.*learned_relative"):
-        attention(q, k, v, encoding, params, encodings.Context(apart), form="kernel")
+        attention(q, k, v, encoding, params, apart, form="kernel")
+    unclipped = encodings.sinusoidal_relative(head_size=d, clip=None)
+    real = encodings.Context(np.arange(6) / 2)
+    for form in ("pairs", "buckets", "fused"):
+        with pytest.raises(ValueError, match=f"{form!r} needs vectors at integer.*sinusoidal_rel"):
+            attention(q, k, v, unclipped, None, real, form=form)
+    with pytest.raises(ValueError, match=r"'rotation' needs terms that are .*integer positions"):
+        attention(q, k, v, unclipped, None, real, form="rotation")
+    # Not chosen by name: the plain formula.
+    plain, *others = (
+        attention(q, k, v, unclipped, None, real, form=form)
+        for form in ("naive", "auto", forms.FORMS["fused"])
+    )
+    for out in others:
+        np.testing.assert_array_equal(out, plain)
 
 
 def test_blocks_are_cut_and_joined():

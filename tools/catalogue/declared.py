@@ -102,14 +102,11 @@ def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) ->
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
         context = Context(here, here, x, x, (project, project))
         made = operands.prepare(encoding, params, q, q, q, context, None)
-        tests = {"rotation": fast.rotates, "tables": fast.in_tables}
-        computed = [
-            next((name for name, test in tests.items() if test(term, made)), "")
-            for term in made.terms
-        ]
-        computes = tuple(filter(None, dict.fromkeys(computed))) if fast.fits(made) else ()
+        computed = [fast.computation(term, made) for term in made.terms]
+        fits = not fast.obstacle(made)
+        computes = tuple(dict.fromkeys(way for way in computed if way != "added")) if fits else ()
         by_query = [x for x in (made.added, made.mask) if x is not None and x.shape[2] > 1]
-        linear = fast.fits(made) and not by_query and all(computed)
+        linear = fits and not by_query and "added" not in computed
         any_terms = bool(made.terms)
         return TermForms(computes if any_terms else None, adapter.supports(made), linear)
 

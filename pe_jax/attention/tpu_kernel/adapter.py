@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention.operands import LayerPart, Operands, tables
+from pe_jax.attention.operands import Operands, Term, tables
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
+from pe_jax.encodings.base import Offsets
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float
@@ -24,15 +25,18 @@ NEEDS = (
 
 
 def supports(x: Operands) -> bool:
-    """Whether `attend` can compute this attention."""
-    of_keys = x.mask is None or (x.mask.shape[1] == x.mask.shape[2] == 1)
-    vectors = any(term.offsets.keys for term in x.terms if not _rotates(term))
-    mapped = x.q is not x.content_q
-    known = all(term.shift == x.shift and not term.offsets.queries for term in x.terms)
-    if x.shift is None or not of_keys or x.added is not None or not known or (mapped and vectors):
+    """Return whether `attend` can compute this attention."""
+    shift, mapped = x.context.shift, x.q is not x.content_q
+    if shift is None or x.added is not None:
         return False
+    if x.mask is not None and (x.mask.shape[1] > 1 or x.mask.shape[2] > 1):
+        return False
+    for term, _, context in x.terms:
+        vectors = mapped and term.keys and not _rotates(term)
+        if context.shift != shift or term.queries or vectors:
+            return False
     (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
-    return fits(q, k, **terms, reach=x.reach, offset=x.shift)
+    return fits(q, k, **terms, reach=x.reach, offset=shift)
 
 
 def attend(
@@ -44,25 +48,25 @@ def attend(
       rate, seed: of dropout.
       interpret: run as ordinary operations, on any device.
     """
-    assert x.shift is not None
+    assert x.context.shift is not None
     qkv, terms = _laid_out(x)
     out = flash_attention(
         *qkv,
         **terms,
         reach=x.reach,
-        offset=x.shift,
+        offset=x.context.shift,
         valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
-        scale=_scale(x),
+        scale=1.0,
         dropout_rate=rate,
         seed=seed,
         interpret=interpret,
     )
     total, end = out[..., : x.v.shape[-1]], x.q.shape[-1]
-    for term in filter(_rotates, x.terms):
-        assert term.offsets.value_frequencies
-        w = term.offsets.value_frequencies(term.params)
+    for term, params, context in _rotated(x):
+        assert term.value_frequencies
+        w = term.value_frequencies(params)
         start, end = end, end + 2 * len(w)
-        positions = -np.asarray(as_array(term.context.positions_q))[:, None]
+        positions = -np.asarray(as_array(context.positions_q))[:, None]
         total += rotate_pairs(out[..., start:end], positions, w).astype(total.dtype)
     return total
 
@@ -70,46 +74,39 @@ def attend(
 def _laid_out(x: Operands) -> tuple[tuple[Array, Array, Array], dict[str, Array]]:
     """Queries, keys and values, and the tables of `flash_attention` by name: everything that is
     next to one another is in them."""
-    rotated = [term for term in x.terms if _rotates(term)]
-    _, rows = tables([term for term in x.terms if not _rotates(term)], x.scale)
-    beside = [_beside(term, x) for term in rotated]
+    _, rows = tables([term for term in x.terms if not _rotates(term[0])], x.scale)
+    beside = [_beside(term, x) for term in _rotated(x)]
     wide = x.q.shape[-1] + sum(q.shape[-1] for q, _, _ in beside)
 
     def pad(table: Array) -> Array:
         """With zeros where other terms are."""
         return jnp.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, wide - table.shape[-1])])
 
-    q = x.q if _scale(x) == 1.0 else x.unscaled_q
     # Keys may be wider than values.
     v = jnp.pad(x.v, [(0, 0)] * 3 + [(0, x.q.shape[-1] - x.v.shape[-1])])
     q, k, v = (
-        jnp.concatenate(arrays, axis=-1) for arrays in zip((q, x.k, v), *beside, strict=True)
+        jnp.concatenate(arrays, axis=-1) for arrays in zip((x.q, x.k, v), *beside, strict=True)
     )
     named = {"keys": "key_table", "values": "value_table"}
     vectors = {named[name]: pad(rows[name]) for name in named if name in rows}
     return (q, k, v), vectors | ({"bias": rows["bias"]} if "bias" in rows else {})
 
 
-def _scale(x: Operands) -> float:
-    """What the kernel multiplies products of queries and keys by, where that is one number for all
-    of them: it costs nothing there. Else 1.0, and queries come scaled."""
-    one = isinstance(x.scale, float) and not any(map(_rotates, x.terms))
-    return x.scale if one else 1.0
+def _rotated(x: Operands) -> list[Term]:
+    return [term for term in x.terms if _rotates(term[0])]
 
 
-def _rotates(term: LayerPart) -> bool:
-    """Whether a term goes in by rotation: the alternative is a table of all offsets."""
-    terms = term.offsets
+def _rotates(terms: Offsets) -> bool:
+    """True if terms go in by rotation: the alternative is a table of all offsets."""
     return terms.frequencies is not None and terms.clip is None and not terms.bias
 
 
-def _beside(term: LayerPart, x: Operands) -> tuple[Array, Array, Array]:
+def _beside(term: Term, x: Operands) -> tuple[Array, Array, Array]:
     """What is next to queries, keys and values for unclipped sinusoids."""
-    assert term.offsets.frequencies and term.offsets.value_frequencies
-    of_q, of_k = (
-        np.asarray(as_array(p)) for p in (term.context.positions_q, term.context.positions_k)
-    )
-    w = term.offsets.frequencies(term.params)
+    terms, params, context = term
+    assert terms.frequencies and terms.value_frequencies
+    of_q, of_k = (np.asarray(positions) for positions in context.arrays())
+    w = terms.frequencies(params)
     rotated = rotate_pairs(x.content_q, of_q[:, None], w).astype(x.q.dtype)
 
     def wide(frequencies: Array) -> Array:
@@ -117,4 +114,4 @@ def _beside(term: LayerPart, x: Operands) -> tuple[Array, Array, Array]:
         shape = (*x.k.shape[:3], p.shape[-1])
         return jnp.broadcast_to(p[None, :, None], shape)
 
-    return rotated, wide(w), wide(term.offsets.value_frequencies(term.params))
+    return rotated, wide(w), wide(terms.value_frequencies(params))

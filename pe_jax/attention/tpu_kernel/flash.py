@@ -7,41 +7,8 @@ m = j − i is the offset of a key from a query; P and R are tables of 2·clip +
 2018), of all heads or one per head, and so is the bias. Logits, weights and dropout bits exist only
 as tiles on the chip (see `tiles`). For TPU v5 and later, whose registers rotate by rows. What
 limits the length are gradients of keys and values, 128 lanes of which stay on the chip: 2 KiB a key
-in bfloat16. What limits the clip are terms per query and offset, see `fits`.
-
-What that saves, by hand, for one layer of BERT-base: 8 rows of 512, 12 heads of 64, bfloat16,
-clip 64, tables shared by the heads. The kernels read and write arrays [8, 512, 768] of 6.3 MB:
-
-                                          forward      backward
-    arrays: q, k, v, out; backward also
-      their gradients                     4: 25 MB     8: 51 MB
-    q·k, weights·v and their gradients    6.4 GFLOP    16.1 GFLOP
-    relative terms                        4.8 GFLOP    10.5 GFLOP
-
-The terms' FLOPs grow with L, not with L²: two thirds of the forward ones, half of the backward
-ones, are the rotation in `tiles.unskew`. The form `fused` has memory linear in the length as well,
-in blocks of 128 queries and ordinary XLA operations. Its unit is T, [8, 12, 128, 512] in float32:
-25.2 MB. XLA fuses neither across a matmul or a gather nor across a row's reduction, so a block
-reads and writes, with `spread` and `collect` of `relative` (numbers per offset are T / 4):
-
-    forward                                 T    backward                                   T
-    q·k                           write     1    q·k, spread                     as left    2.5
-    q·P, spread    .25 + .25 + 1          1.5    weights, dropped   read 2, write .5        2.5
-    max, sum of exponentials  read 2 + 2    4    their product with grad          read       .5
-    weights, dropped  read 2, write .5    2.5    grad·v; grad·R, spread   1 + .25 + .25 + 1 2.5
-    their product with v          read     .5    collect the weights              as left  3.25
-    collect: to float32  .5 + 1, gather          gradients of logits
-      .25 + .25, sums    1 + .25         3.25      read 2 + 2, write 1 + .5                 5.5
-                                                 dq, dk                      read .5 + .5     1
-                                                 collect them: gather, sums               1.75
-    sum                                 12.75    sum                                       19.5
-
-Four blocks of these are 1.3 GB forward and 2.0 GB backward, 43 times the 76 MB above: 4.0 ms of a
-v5e's 819 GB/s, where the kernels' bytes take 0.1 ms and their FLOPs at least 0.2 ms at 197 TFLOP/s.
-Dropout bits are in memory in neither. As XLA compiles `fused` for a v5e (libtpu 0.0.42), most of
-these 1.3 and 2.0 GB stay in the 128 MiB on the chip, yet it expects 4.3 million cycles forward and
-13.9 million with gradients, 2.8 and 9.3 ms, without the gathers, for which it has no estimate; 63 %
-and 57 % of them transpose what the gathers return. Nothing here was timed on a TPU.
+in bfloat16. What limits the clip are terms per query and offset, see `fits`. docs/tpu-estimates.md
+has the work that this saves, and the longest inputs.
 """
 
 from __future__ import annotations
@@ -72,8 +39,8 @@ ON_CHIP = 60 * 2**20
 
 def flash_attention(
     q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk H d"],
-    v: Float[Array, "B Lk H d"],
+    k: Float[Array, "B Lk G d"],
+    v: Float[Array, "B Lk G d"],
     key_table: Float[Array, "Mk *Hk d"] | None = None,
     value_table: Float[Array, "Mv *Hv d"] | None = None,
     *,
@@ -94,9 +61,10 @@ def flash_attention(
     by the compiler, so each device runs it on its rows of the batch.
 
     Args:
+      q, k, v: each of the G heads of keys and values serves H / G consecutive heads of queries.
       key_table, value_table: `[M, d]`, shared by the heads, or `[M, H, d]`, M = 2·clip + 1: row
         `clip + m` is the vector of offset m = key's position minus query's; offsets beyond ±clip
-        have that of ±clip. None: no such term.
+        have that of ±clip. None: no such term. A value table per head needs G = H.
       bias: `[M]`, shared by the heads, or `[M, H]`, the same way; added to the logits as it is.
         `scale` does not multiply it. Inside, that of clip is subtracted from all others, in
         float32: finite numbers, no masks of -1e9.
@@ -120,8 +88,9 @@ def flash_attention(
 
     Raises:
       ValueError: for tables or a bias of an even number of rows, of fewer than 3, of unlike
-        numbers, or of a number of heads that is not that of q; for q, k, v of unlike dtypes; for a
-        negative reach; for a block that does not fit.
+        numbers, or of a number of heads that is not that of q; for heads of k that do not divide
+        those of q; for q, k, v of unlike dtypes; for a negative reach; for a block that does not
+        fit.
     """
     terms = Shared(None, key_table, bias, value_table)
     config = _configure(q, k, terms, reach, offset, on_chip, block)._replace(
@@ -148,21 +117,12 @@ def fits(
     offset: int = 0,
     on_chip: int = ON_CHIP,
 ) -> bool:
-    """Whether `flash_attention` of arrays of these shapes fits the chip, gradients included.
+    """Return whether `flash_attention` of these shapes fits the chip, gradients included.
 
     Terms take memory on the chip in proportion to the offsets that occur, at most M and Lq + Lk − 1
     and those within reach: 4 bytes for each such offset (in steps of 128), query of a tile (128 at
     least), head of a program and direction (2 for logits, 2 for values). Gradients of keys and
     values take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
-    The longest self-attention in 60 MiB, bfloat16:
-
-                                               12 heads of 64   16 of 128   12 of 32   8 of 80
-        tables, clip 64                            23,168        23,424      22,400     3,968
-        a bias for all 2·L − 1 offsets              4,608         5,760       3,200     1,408
-        both tables for all offsets                 2,304         2,944       1,664       768
-        both and a bias, per head                   1,792         2,944         896       384
-        a bias for all offsets of a window,
-          8,192 keys: the largest reach             3,712         4,992       2,432      none
 
     Args:
       on_chip: see `flash_attention`.
@@ -188,25 +148,30 @@ def _configure(
     block: tuple[int, int] | None = None,
 ) -> KernelConfig:
     """The sizes, by the shapes of the arguments."""
-    (_, length, heads, size), keys = q.shape, k.shape[1]
+    (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
+    if heads % kv_heads:
+        raise ValueError(f"k has {kv_heads} heads, which do not divide the {heads} heads of q.")
     reach = reach or Reach()
     if any(side is not None and side < 0 for side in reach):
         raise ValueError(f"A reach is 0 or more on each side, or None for no limit, got {reach}.")
     # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
-    to_left, to_right = length - 1 - offset, keys - 1 + offset
-    limit = lambda side, most: None if side is None or side >= most else side
-    reach = Reach(limit(reach.left, to_left), limit(reach.right, to_right))
-    longest = max(
-        most if side is None else side
-        for side, most in ((reach.left, to_left), (reach.right, to_right))
-    )
+    most = length - 1 - offset, keys - 1 + offset
+    reach = Reach(*(None if side is None or side >= n else side for side, n in zip(reach, most)))
+    longest = max(n if side is None else side for side, n in zip(reach, most))
     clip = max(1, min(_clip(terms), longest))
+    value_tables = _tables(terms.value_table, heads, 2)
+    if value_tables > 1 and kv_heads < heads:
+        raise ValueError(
+            f"value_table has a table for each of {heads} heads, which share {kv_heads} heads of "
+            "values: give one table [M, d], or as many heads of values."
+        )
 
     def with_tiles(of_queries: int, of_keys: int) -> KernelConfig:
         return KernelConfig(
             heads=heads,
+            kv_heads=kv_heads,
             size=size,
-            group=_group(heads, size),
+            group=_group(kv_heads, size) * heads // kv_heads,
             length=length,
             queries=of_queries,
             keys=of_keys,
@@ -217,12 +182,12 @@ def _configure(
             clip=clip,
             width=_ceil(2 * clip, LANES),
             key_tables=_tables(terms.key_table, heads, 2),
-            value_tables=_tables(terms.value_table, heads, 2),
+            value_tables=value_tables,
             bias=bool(_tables(terms.bias, heads, 1)),
         )
 
     if block is None:
-        choices = [with_tiles(n, _tile(keys, reach)) for n in _tiles(length, reach)]
+        choices = [with_tiles(n, _tiles(keys, reach)[0]) for n in _tiles(length, reach)]
         fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= on_chip)
         return next(fitting, choices[-1])
     if min(block) < 1 or any(n % LANES for n in block):
@@ -263,10 +228,6 @@ def _tiles(length: int, reach: Reach) -> list[int]:
     padded = _ceil(length, LANES)
     most = 512 if reach.span is None else _ceil(max(2, reach.span), 2 * LANES) // 2
     return [n for n in (512, 384, 256, LANES) if padded % n == 0 and n <= most]
-
-
-def _tile(length: int, reach: Reach) -> int:
-    return _tiles(length, reach)[0]
 
 
 def _ceil(x: int, to: int) -> int:
@@ -334,7 +295,7 @@ def _lay_out_rows(
     )
 
 
-def _plus_row(v: Float[Array, "B Lk H d"], row: Float[Array, "#H d"]) -> jax.Array:
+def _plus_row(v: Float[Array, "B Lk G d"], row: Float[Array, "#G d"]) -> jax.Array:
     """`v + row`, by rows, as the projection gives them: there XLA adds it on its way out."""
     heads = jnp.broadcast_to(row, v.shape[2:]).reshape(-1).astype(jnp.float32)
     wide = add_row(v.reshape(-1, len(heads)).astype(jnp.float32), heads, v.dtype)

@@ -47,7 +47,8 @@ class Batched(NamedTuple):
     Attributes:
       numbers: of the rows, uint32 [B], by which they drop weights.
       mask: added to the logits of a key, float32 [B, 1, Lk].
-      q, k, v: [B, L, H · d].
+      q: [B, Lq, H · d].
+      k, v: [B, Lk, G · d], G heads of keys and values.
       out: the output, for the backward kernel, as are the following.
       log_sum: base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
       grad: of the output.
@@ -65,70 +66,73 @@ class Batched(NamedTuple):
     grad: Leaf = None
 
 
-class ForwardState(NamedTuple):
-    """What the forward kernel carries for a block of queries from tile to tile, per head."""
+def forward_kernel(config, shared, rows, out, log_sum, top, total, sums, terms, bands):
+    """Write the output, and `log_sum` of `Batched`.
 
-    top: Leaf  # The largest logit so far, and relative to it the sums
-    total: Leaf  # of the weights,
-    out: Leaf  # of the weighted values,
-    bands: Leaf  # of the weights per offset.
-    terms: Leaf  # q·P and the bias per offset.
-
-
-class BackwardState(NamedTuple):
-    """What the backward kernel carries for a block of queries, per head, and for all keys."""
-
-    dq: Leaf
-    dk: Leaf
-    dv: Leaf
-    log_sum: Leaf
-    mean: Leaf  # The weights' gradients, averaged by the weights.
-    logit_terms: Leaf  # q·P and the bias per offset, and grad·R.
-    value_terms: Leaf
-    logit_bands: Leaf  # Gradients of the logits, and weights, summed per offset.
-    value_bands: Leaf
-
-
-def forward_kernel(config, shared, rows, out, log_sum, state):
+    Scratch for a block of queries, per head, from tile to tile: the largest logit so far, and
+    relative to it the total of the weights, the sums of weighted values and, in `bands`, the
+    weights summed per offset; `terms` are q·P and the bias per offset.
+    """
     tile = Tile(config)
 
     @pl.when(pl.program_id(3) == 0)
     def begin():
-        state.top[...] = jnp.full_like(state.top, UNSEEN)
-        clear(state.total, state.out, state.bands)
-        _lay_out_logit_terms(config, shared, rows, state.terms)
+        top[...] = jnp.full_like(top, UNSEEN)
+        clear(total, sums, bands)
+        _lay_out_logit_terms(config, shared, rows, terms)
 
     @tile.each
     def attend(uniform):
-        for h, lanes in enumerate(config.lanes):
-            logits = _logits(tile, rows, state.terms, h, uniform)
-            top = jnp.maximum(state.top[h], jnp.max(logits, axis=1, keepdims=True))
-            weights = jnp.exp2(logits - wide(top, config.keys))
-            decay = jnp.exp2(state.top[h] - top)
-            state.top[h] = top
-            state.total[h] = decay * state.total[h] + sum(parts(weights))
+        for h, kv_lanes in enumerate(config.kv_lanes):
+            logits = _logits(tile, rows, terms, h, uniform)
+            greatest = jnp.maximum(top[h], jnp.max(logits, axis=1, keepdims=True))
+            weights = jnp.exp2(logits - wide(greatest, config.keys))
+            decay = jnp.exp2(top[h] - greatest)
+            top[h] = greatest
+            total[h] = decay * total[h] + sum(parts(weights))
             (weights,) = tile.drop(shared.seed, rows.numbers, h, weights)
-            product = dot(weights.astype(rows.v.dtype), rows.v[0, :, lanes], 1, 0)
-            state.out[h] = wide(decay, config.size) * state.out[h] + product
+            product = dot(weights.astype(rows.v.dtype), rows.v[0, :, kv_lanes], 1, 0)
+            sums[h] = wide(decay, config.size) * sums[h] + product
             if config.value_terms:
-                state.bands[h] *= wide(decay, state.bands.shape[-1])
-                tile.collect(state.bands, h, weights, uniform)
+                bands[h] *= wide(decay, bands.shape[-1])
+                tile.collect(bands, h, weights, uniform)
 
     @pl.when(pl.program_id(3) == pl.num_programs(3) - 1)
     def finish():
         for h, lanes in enumerate(config.lanes):
-            result = state.out[h]
+            result = sums[h]
             if config.value_terms:
-                bands = unskew(state.bands[h], config, rows.v.dtype)
-                result += dot(bands, _table(shared.value_table, h), 1, 0)
-            total = jnp.sum(state.total[h], axis=1, keepdims=True)
-            total = jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
-            out[0, :, lanes] = (result * (config.dropout_scale / total)).astype(out.dtype)
+                by_offset = unskew(bands[h], config, rows.v.dtype)
+                result += dot(by_offset, _table(shared.value_table, h), 1, 0)
+            whole = jnp.sum(total[h], axis=1, keepdims=True)
+            whole = jnp.maximum(whole, jnp.finfo(jnp.float32).tiny)
+            out[0, :, lanes] = (result * (config.dropout_scale / whole)).astype(out.dtype)
             # Queries go from sublanes to lanes, where they take no more than their bytes.
-            log_sum[0, 0, h : h + 1] = jnp.transpose(state.top[h] + jnp.log2(total))[:1]
+            log_sum[0, 0, h : h + 1] = jnp.transpose(top[h] + jnp.log2(whole))[:1]
 
 
-def backward_kernel(config, shared, rows, dshared, drows, state):
+def backward_kernel(
+    config,
+    shared,
+    rows,
+    dshared,
+    drows,
+    dq,
+    dk,
+    dv,
+    log_sum,
+    mean,
+    logit_terms,
+    value_terms,
+    logit_bands,
+    value_bands,
+):
+    """Write the gradients.
+
+    Scratch for a block of queries, per head, but for `dk` and `dv` of all keys. `mean`: the
+    weights' gradients, averaged by the weights. Terms: q·P and the bias per offset, and grad·R.
+    Bands: gradients of the logits, and weights, summed per offset.
+    """
     tile = Tile(config)
     first_query = pl.program_id(2) == 0
     last_query = pl.program_id(2) == pl.num_programs(2) - 1
@@ -137,7 +141,7 @@ def backward_kernel(config, shared, rows, dshared, drows, state):
 
     @pl.when(first_key & first_query)
     def begin_group():
-        clear(state.dk, state.dv, dshared.bias)
+        clear(dk, dv, dshared.bias)
 
     # To the gradient of a shared table, all groups of heads add.
     for tables, gradient in (
@@ -149,38 +153,39 @@ def backward_kernel(config, shared, rows, dshared, drows, state):
 
     @pl.when(first_key)
     def begin():
-        clear(state.dq, state.logit_bands, state.value_bands)
-        _lay_out_logit_terms(config, shared, rows, state.logit_terms)
+        clear(dq, logit_bands, value_bands)
+        _lay_out_logit_terms(config, shared, rows, logit_terms)
         for h, lanes in enumerate(config.lanes):
             row = jnp.broadcast_to(rows.log_sum[0, 0, h : h + 1], (LANES, config.queries))
-            state.log_sum[h] = jnp.transpose(row)
+            log_sum[h] = jnp.transpose(row)
             grad = rows.grad[0, :, lanes]
             product = grad.astype(jnp.float32) * rows.out[0, :, lanes].astype(jnp.float32)
-            mean = jnp.sum(product, axis=1, keepdims=True) / config.dropout_scale
-            state.mean[h] = jnp.broadcast_to(mean, (config.queries, LANES))
+            average = jnp.sum(product, axis=1, keepdims=True) / config.dropout_scale
+            mean[h] = jnp.broadcast_to(average, (config.queries, LANES))
             if config.value_terms:
                 terms = dot(grad, _table(shared.value_table, h), 1, 1)
-                state.value_terms[h] = skew(terms, config)
+                value_terms[h] = skew(terms, config)
 
     @tile.each
     def differentiate(uniform):
-        here = pl.ds(pl.multiple_of(tile.key, LANES), config.keys)
-        for h, lanes in enumerate(config.lanes):
-            q, k, v, grad = (x[0, :, lanes] for x in (rows.q, rows.k, rows.v, rows.grad))
-            logits = _logits(tile, rows, state.logit_terms, h, uniform)
-            weights = jnp.exp2(logits - wide(state.log_sum[h], config.keys))
+        keys = pl.ds(pl.multiple_of(tile.key, LANES), config.keys)
+        for h, (lanes, kv_lanes) in enumerate(zip(config.lanes, config.kv_lanes, strict=True)):
+            q, grad = rows.q[0, :, lanes], rows.grad[0, :, lanes]
+            k, v = rows.k[0, :, kv_lanes], rows.v[0, :, kv_lanes]
+            logits = _logits(tile, rows, logit_terms, h, uniform)
+            weights = jnp.exp2(logits - wide(log_sum[h], config.keys))
             dweights = dot(grad, v, 1, 1)
             if config.value_terms:
-                dweights += tile.spread(state.value_terms, h, uniform)
+                dweights += tile.spread(value_terms, h, uniform)
             dropped, dweights = tile.drop(shared.seed, rows.numbers, h, weights, dweights)
-            dlogits = weights * (dweights - wide(state.mean[h], config.keys))
-            state.dv[here, lanes] += dot(dropped.astype(v.dtype), grad, 0, 0)
-            state.dk[here, lanes] += dot(dlogits.astype(q.dtype), q, 0, 0)
-            state.dq[h] += dot(dlogits.astype(k.dtype), k, 1, 0)
+            dlogits = weights * (dweights - wide(mean[h], config.keys))
+            dv[keys, kv_lanes] += dot(dropped.astype(v.dtype), grad, 0, 0)
+            dk[keys, kv_lanes] += dot(dlogits.astype(q.dtype), q, 0, 0)
+            dq[h] += dot(dlogits.astype(k.dtype), k, 1, 0)
             if config.logit_terms:
-                tile.collect(state.logit_bands, h, dlogits, uniform)
+                tile.collect(logit_bands, h, dlogits, uniform)
             if config.value_terms:
-                tile.collect(state.value_bands, h, dropped, uniform)
+                tile.collect(value_bands, h, dropped, uniform)
 
     # What all logit gradients and weights have in common multiplies the sums.
     weight_scale = config.dropout_scale
@@ -189,9 +194,9 @@ def backward_kernel(config, shared, rows, dshared, drows, state):
     @pl.when(last_key)
     def finish():
         for h, lanes in enumerate(config.lanes):
-            q, grad, result = rows.q[0, :, lanes], rows.grad[0, :, lanes], state.dq[h]
+            q, grad, result = rows.q[0, :, lanes], rows.grad[0, :, lanes], dq[h]
             if config.logit_terms:
-                bands = unskew(state.logit_bands[h], config, q.dtype)
+                bands = unskew(logit_bands[h], config, q.dtype)
             if config.key_tables:
                 result += dot(bands, _table(shared.key_table, h), 1, 0)
                 _add_to_table(dshared.key_table, h, dot(bands, q, 0, 0) * logit_scale)
@@ -199,14 +204,14 @@ def backward_kernel(config, shared, rows, dshared, drows, state):
                 total = jnp.sum(bands.astype(jnp.float32), axis=0, keepdims=True)
                 dshared.bias[0, 0, h : h + 1] += total * weight_scale
             if config.value_terms:
-                bands = unskew(state.value_bands[h], config, grad.dtype)
+                bands = unskew(value_bands[h], config, grad.dtype)
                 _add_to_table(dshared.value_table, h, dot(bands, grad, 0, 0) * weight_scale)
             drows.q[0, :, lanes] = (result * logit_scale).astype(drows.q.dtype)
 
     @pl.when(last_key & last_query)
     def finish_group():
-        drows.k[0] = (state.dk[...] * logit_scale).astype(drows.k.dtype)
-        drows.v[0] = (state.dv[...] * weight_scale).astype(drows.v.dtype)
+        drows.k[0] = (dk[...] * logit_scale).astype(drows.k.dtype)
+        drows.v[0] = (dv[...] * weight_scale).astype(drows.v.dtype)
 
 
 def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf) -> None:
@@ -225,8 +230,9 @@ def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, te
 
 def _logits(tile: Tile, rows: Batched, terms: Leaf, h: int, uniform: bool) -> jax.Array:
     """Base-2 logits of a head on a tile."""
-    config, lanes = tile.config, tile.config.lanes[h]
-    logits = dot(rows.q[0, :, lanes], rows.k[0, :, lanes], 1, 1) * (config.scale * LOG2_E)
+    config = tile.config
+    q, k = rows.q[0, :, config.lanes[h]], rows.k[0, :, config.kv_lanes[h]]
+    logits = dot(q, k, 1, 1) * (config.scale * LOG2_E)
     if config.logit_terms:
         logits += tile.spread(terms, h, uniform)
     logits += rows.mask[0]

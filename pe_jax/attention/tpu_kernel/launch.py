@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from pe_jax.attention.tpu_kernel import kernels
-from pe_jax.attention.tpu_kernel.kernels import (
-    BackwardState,
-    Batched,
-    ForwardState,
-    Shared,
-)
+from pe_jax.attention.tpu_kernel.kernels import Batched, Shared, backward_kernel, forward_kernel
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
 
 _TEMPORARIES = 12 * 2**20  # Bytes on the chip for intermediate results of a tile of 512 × 512.
@@ -27,38 +20,14 @@ _TEMPORARIES = 12 * 2**20  # Bytes on the chip for intermediate results of a til
 _ANY, _IN_TURN = pltpu.GridDimensionSemantics.PARALLEL, pltpu.GridDimensionSemantics.ARBITRARY
 
 Shape = jax.ShapeDtypeStruct
-
-
-class KernelProgram(NamedTuple):
-    """A kernel and all that its call needs besides the inputs.
-
-    Attributes:
-      body: takes the config, inputs, outputs and state.
-      inputs, outputs: block specs in the structure of the arrays.
-      shapes: of the outputs.
-      state: scratch memory.
-      parallel: how many of the grid's axes may run in any order, from the first.
-      products: of queries and keys that attend, for the cost, as are the following.
-      key_products, value_products: of queries and a table.
-      logit_unskews, value_unskews: how many times bands are unskewed.
-    """
-
-    body: Callable
-    inputs: tuple
-    outputs: tuple
-    shapes: tuple
-    state: ForwardState | BackwardState
-    parallel: int
-    products: int
-    key_products: int
-    value_products: int
-    logit_unskews: int
-    value_unskews: int
+# Of a kernel: block specs of the inputs and of the outputs in the structure of the arrays, shapes
+# of the outputs, scratch memory.
+Layout = tuple[Any, Any, Any, tuple[pl.MemoryRef | None, ...]]
 
 
 def forward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[jax.Array, jax.Array]:
     """The output [B, Lq, H · d], and `log_sum` of `Batched`."""
-    return _run(_forward_program(config, rows), config, shared, rows)
+    return _run(config, shared, rows, backward=False)
 
 
 def backward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[Shared, Batched]:
@@ -66,143 +35,103 @@ def backward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[Share
 
     Those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, width].
     """
-    return _run(_backward_program(config, rows), config, shared, rows)
+    return _run(config, shared, rows, backward=True)
 
 
 def on_chip_bytes(config: KernelConfig, dtype: DTypeLike) -> int:
     """Memory on the chip that the backward kernel needs, the larger of the two."""
-    shared, rows = _abstract_inputs(config, jnp.dtype(dtype))
-    return _memory(_backward_program(config, rows), config, (shared, rows))
+    inputs = _abstract_inputs(config, jnp.dtype(dtype))
+    return _memory(config, inputs, _layout(config, inputs[1], backward=True))
 
 
-def _forward_program(config: KernelConfig, rows: Batched) -> KernelProgram:
-    specs, per_head = _Specs(config), functools.partial(_scratch, config.group, config.queries)
-    return KernelProgram(
-        body=kernels.forward_kernel,
-        inputs=(specs.shared, specs.rows._replace(out=None, log_sum=None, grad=None)),
-        outputs=(specs.queries, specs.log_sum),
-        shapes=(Shape(rows.q.shape, rows.v.dtype), _log_sum(config, len(rows.q))),
-        state=ForwardState(
-            top=per_head(LANES),
-            total=per_head(LANES),
-            out=per_head(config.size),
-            terms=per_head(config.width + LANES) if config.logit_terms else None,
-            bands=per_head(config.width + LANES) if config.value_terms else None,
-        ),
-        parallel=3,
-        products=2,
-        key_products=1,
-        value_products=1,
-        logit_unskews=0,
-        value_unskews=1,
-    )
-
-
-def _backward_program(config: KernelConfig, rows: Batched) -> KernelProgram:
-    specs, per_head = _Specs(config), functools.partial(_scratch, config.group, config.queries)
-    logit_terms = per_head(config.width + LANES) if config.logit_terms else None
-    value_terms = per_head(config.width + LANES) if config.value_terms else None
-    all_keys = _scratch(config.key_tiles * config.keys, config.group * config.size)
-    shared, _ = _abstract_inputs(config, rows.q.dtype)
-
-    def by_row(x: Shape) -> Shape:
-        """A gradient for each row of the batch: the kernel runs on some rows, others elsewhere."""
-        return Shape((len(rows.q), *x.shape), jnp.float32)
-
-    dshared = jax.tree.map(by_row, shared._replace(seed=None))
-    q, k, v = (Shape(x.shape, x.dtype) for x in (rows.q, rows.k, rows.v))
-    return KernelProgram(
-        body=kernels.backward_kernel,
-        inputs=(specs.shared, specs.rows),
-        outputs=(specs.dshared, specs.drows),
-        shapes=(dshared, Batched(None, None, q, k, v)),
-        state=BackwardState(
-            dq=per_head(config.size),
-            dk=all_keys,
-            dv=all_keys,
-            log_sum=per_head(LANES),
-            mean=per_head(LANES),
-            logit_terms=logit_terms,
-            value_terms=value_terms,
-            logit_bands=logit_terms,
-            value_bands=value_terms,
-        ),
-        parallel=1,
-        products=5,
-        key_products=3,
-        value_products=2,
-        logit_unskews=1,
-        value_unskews=1,
-    )
-
-
-def _run(program: KernelProgram, config: KernelConfig, shared: Shared, rows: Batched) -> tuple:
-    """Runs a kernel for each (row of the batch, group of heads, tile of queries, of keys)."""
-    grid = len(rows.q), config.heads // config.group, config.query_tiles, config.key_steps
-    order = [_ANY if axis < program.parallel else _IN_TURN for axis in range(len(grid))]
+def _run(config: KernelConfig, shared: Shared, rows: Batched, *, backward: bool) -> tuple:
+    """Run a kernel for each (row of the batch, group of heads, tile of queries, of keys)."""
+    layout = _layout(config, rows, backward)
+    inputs, outputs, shapes, scratch = layout
+    order = (_ANY, *[_IN_TURN if backward else _ANY] * 2, _IN_TURN)
     return pl.pallas_call(
-        functools.partial(program.body, config),
-        grid=grid,
-        in_specs=program.inputs,
-        out_specs=program.outputs,
-        out_shape=program.shapes,
-        scratch_shapes=[program.state],
+        functools.partial(backward_kernel if backward else forward_kernel, config),
+        grid=(len(rows.q), config.heads // config.group, config.query_tiles, config.key_steps),
+        in_specs=inputs,
+        out_specs=outputs,
+        out_shape=shapes,
+        scratch_shapes=scratch,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=order,
-            vmem_limit_bytes=_memory(program, config, (shared, rows)),
+            vmem_limit_bytes=_memory(config, (shared, rows), layout),
         ),
-        cost_estimate=_cost(program, config, shared, rows),
+        cost_estimate=_cost(config, shared, rows, shapes, backward),
         interpret=config.interpret,
     )(shared, rows)
 
 
-class _Specs:
-    """Which block of each array a program gets."""
+def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
+    lanes, kv_lanes = config.group * config.size, config.kv_group * config.size
+    all_keys = config.key_tiles * config.keys
 
-    def __init__(self, config: KernelConfig):
-        lanes, all_keys = config.group * config.size, config.key_tiles * config.keys
-        scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+    def key_tile(i, j):
+        """Past the last tile of the window it stays, and so is not loaded again."""
+        first, end = config.window(i)
+        return jnp.clip(jnp.minimum(first + j, end - 1), 0, config.key_tiles - 1)
 
-        def key_tile(i, j):
-            """Past the last tile of the window it stays, and so is not loaded again."""
-            first, end = config.window(i)
-            return jnp.clip(jnp.minimum(first + j, end - 1), 0, config.key_tiles - 1)
-
-        def table(count: int) -> tuple[pl.BlockSpec | None, pl.BlockSpec | None]:
-            """Of a table, and of its gradient."""
-            if not count:
-                return None, None
-            block = min(count, config.group), config.width, config.size
-            at = lambda h: (h if count > 1 else 0, 0, 0)
-            return (
-                pl.BlockSpec(block, lambda b, h, i, j: at(h)),
-                pl.BlockSpec((1, *block), lambda b, h, i, j: (b, *at(h))),
-            )
-
-        bias = dbias = None
-        if config.bias:
-            block = 1, config.group, config.width
-            bias = pl.BlockSpec(block, lambda b, h, i, j: (h, 0, 0))
-            dbias = pl.BlockSpec((1, *block), lambda b, h, i, j: (b, h, 0, 0))
-        key_table, dkey_table = table(config.key_tables)
-        value_table, dvalue_table = table(config.value_tables)
-        self.queries = pl.BlockSpec((1, config.queries, lanes), lambda b, h, i, j: (b, i, h))
-        self.log_sum = pl.BlockSpec(
-            (1, 1, config.group, config.queries), lambda b, h, i, j: (b, h, 0, i)
+    def table(count: int) -> tuple[pl.BlockSpec | None, pl.BlockSpec | None]:
+        """Of a table, and of its gradient."""
+        if not count:
+            return None, None
+        block = min(count, config.group), config.width, config.size
+        return (
+            pl.BlockSpec(block, lambda b, h, i, j: (h if count > 1 else 0, 0, 0)),
+            pl.BlockSpec((1, *block), lambda b, h, i, j: (b, h if count > 1 else 0, 0, 0)),
         )
-        keys = pl.BlockSpec((1, config.keys, lanes), lambda b, h, i, j: (b, key_tile(i, j), h))
-        mask = pl.BlockSpec((1, 1, config.keys), lambda b, h, i, j: (b, 0, key_tile(i, j)))
-        whole = pl.BlockSpec((1, all_keys, lanes), lambda b, h, i, j: (b, 0, h))
-        self.shared = Shared(scalars, key_table, bias, value_table)
-        self.rows = Batched(
-            scalars, mask, self.queries, keys, keys, self.queries, self.log_sum, self.queries
+
+    bias = dbias = None
+    if config.bias:
+        block = 1, config.group, config.width
+        bias = pl.BlockSpec(block, lambda b, h, i, j: (h, 0, 0))
+        dbias = pl.BlockSpec((1, *block), lambda b, h, i, j: (b, h, 0, 0))
+    key_table, dkey_table = table(config.key_tables)
+    value_table, dvalue_table = table(config.value_tables)
+    scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+    queries = pl.BlockSpec((1, config.queries, lanes), lambda b, h, i, j: (b, i, h))
+    keys = pl.BlockSpec((1, config.keys, kv_lanes), lambda b, h, i, j: (b, key_tile(i, j), h))
+    whole = pl.BlockSpec((1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h))
+    mask = pl.BlockSpec((1, 1, config.keys), lambda b, h, i, j: (b, 0, key_tile(i, j)))
+    sums = pl.BlockSpec((1, 1, config.group, config.queries), lambda b, h, i, j: (b, h, 0, i))
+
+    def scratch(*shape: int) -> pl.MemoryRef:
+        return pltpu.VMEM(shape, jnp.float32)
+
+    per_head = functools.partial(scratch, config.group, config.queries)
+    logit_terms = per_head(config.width + LANES) if config.logit_terms else None
+    value_terms = per_head(config.width + LANES) if config.value_terms else None
+    of_shared = Shared(scalars, key_table, bias, value_table)
+    if not backward:
+        return (
+            (of_shared, Batched(scalars, mask, queries, keys, keys)),
+            (queries, sums),
+            (Shape(rows.q.shape, rows.v.dtype), _log_sum(config, len(rows.q))),
+            (per_head(LANES), per_head(LANES), per_head(config.size), logit_terms, value_terms),
         )
-        self.dshared = Shared(None, dkey_table, dbias, dvalue_table)
-        self.drows = Batched(None, None, self.queries, whole, whole)
-
-
-def _scratch(*shape: int) -> pl.MemoryRef:
-    return pltpu.VMEM(shape, jnp.float32)
+    shared, _ = _abstract_inputs(config, rows.q.dtype)
+    # A gradient for each row of the batch: the kernel runs on some rows, others elsewhere.
+    dshared = jax.tree.map(
+        lambda x: Shape((len(rows.q), *x.shape), jnp.float32), shared._replace(seed=None)
+    )
+    q, k, v = (Shape(x.shape, x.dtype) for x in (rows.q, rows.k, rows.v))
+    all_kv = scratch(all_keys, kv_lanes)
+    return (
+        (of_shared, Batched(scalars, mask, queries, keys, keys, queries, sums, queries)),
+        (Shared(None, dkey_table, dbias, dvalue_table), Batched(None, None, queries, whole, whole)),
+        (dshared, Batched(None, None, q, k, v)),
+        (
+            per_head(config.size),
+            all_kv,
+            all_kv,
+            per_head(LANES),
+            per_head(LANES),
+            *(logit_terms, value_terms) * 2,
+        ),
+    )
 
 
 def _log_sum(config: KernelConfig, rows: int) -> Shape:
@@ -210,17 +139,15 @@ def _log_sum(config: KernelConfig, rows: int) -> Shape:
     return Shape((rows, groups, config.group, config.query_tiles * config.queries), jnp.float32)
 
 
-def _abstract_inputs(
-    config: KernelConfig, dtype: DTypeLike, rows: int = 1
-) -> tuple[Shared, Batched]:
-    """The inputs' shapes."""
+def _abstract_inputs(config: KernelConfig, dtype: DTypeLike) -> tuple[Shared, Batched]:
+    """The inputs' shapes, of one row."""
 
     def table(count: int) -> Shape | None:
         return Shape((count, config.width, config.size), dtype) if count else None
 
-    of_keys = config.key_tiles * config.keys
-    q = Shape((rows, config.query_tiles * config.queries, config.heads * config.size), dtype)
-    k = Shape((rows, of_keys, config.heads * config.size), dtype)
+    all_keys = config.key_tiles * config.keys
+    q = Shape((1, config.query_tiles * config.queries, config.heads * config.size), dtype)
+    k = Shape((1, all_keys, config.kv_heads * config.size), dtype)
     bias = Shape((config.heads // config.group, config.group, config.width), jnp.float32)
     shared = Shared(
         Shape((2,), jnp.uint32),
@@ -228,21 +155,20 @@ def _abstract_inputs(
         bias if config.bias else None,
         table(config.value_tables),
     )
-    mask = Shape((rows, 1, of_keys), jnp.float32)
-    return shared, Batched(Shape((rows,), jnp.uint32), mask, q, k, k, q, _log_sum(config, rows), q)
+    mask = Shape((1, 1, all_keys), jnp.float32)
+    return shared, Batched(Shape((1,), jnp.uint32), mask, q, k, k, q, _log_sum(config, 1), q)
 
 
-def _memory(program: KernelProgram, config: KernelConfig, inputs: tuple) -> int:
+def _memory(config: KernelConfig, inputs: tuple[Shared, Batched], layout: Layout) -> int:
     """Bytes on the chip: scratch, two buffers for each block that comes or goes, temporaries."""
-    blocks = zip(
-        jax.tree.leaves((program.inputs, program.outputs)),
-        jax.tree.leaves((inputs, program.shapes)),
-        strict=True,
-    )
+    specs, out_specs, shapes, scratch = layout
+    blocks, arrays = jax.tree.leaves((specs, out_specs)), jax.tree.leaves((inputs, shapes))
     moving = sum(
-        2 * _tiled_bytes(spec.block_shape, x.dtype) for spec, x in blocks if spec.block_shape
+        2 * _tiled_bytes(spec.block_shape, x.dtype)
+        for spec, x in zip(blocks, arrays, strict=True)
+        if spec.block_shape
     )
-    kept = sum(_tiled_bytes(x.shape, x.dtype) for x in jax.tree.leaves(program.state))
+    kept = sum(_tiled_bytes(x.shape, x.dtype) for x in scratch if x is not None)
     has_terms = config.logit_terms or config.value_terms
     wide = 4 * config.queries * 4 * config.width * has_terms  # `skew`, `unskew` and their matmuls.
     return _TEMPORARIES + wide + kept + moving
@@ -256,24 +182,27 @@ def _tiled_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
 
 
 def _cost(
-    program: KernelProgram, config: KernelConfig, shared: Shared, rows: Batched
+    config: KernelConfig, shared: Shared, rows: Batched, shapes: Any, backward: bool
 ) -> pl.CostEstimate:
-    """What XLA's scheduler is told of a kernel."""
+    """The cost that is reported to XLA's scheduler."""
     tiles = config.attended_tiles
     heads = len(rows.q) * config.heads
     pairs = heads * sum(tiles) * config.queries * config.keys
-    per_query = config.value_terms * program.value_unskews * 2 * LANES
-    per_query += config.logit_terms * program.logit_unskews * 2 * LANES
-    per_query += bool(config.key_tables) * program.key_products * config.size
-    per_query += config.value_terms * program.value_products * config.size
-    flops = program.products * pairs * config.size
+    # Of products of queries and a table, and of bands that are unskewed.
+    per_query = bool(config.key_tables) * (3 if backward else 1) * config.size
+    per_query += config.logit_terms * (1 if backward else 0) * 2 * LANES
+    per_query += config.value_terms * ((2 if backward else 1) * config.size + 2 * LANES)
+    flops = (5 if backward else 2) * pairs * config.size
     flops += heads * config.query_tiles * config.queries * config.width * per_query
     # Tiles of keys are loaded for each tile of queries, but for one that is all there is.
     loaded = sum(tiles) / config.key_tiles if config.key_tiles > 1 else 1
-    arrays = jax.tree.leaves((shared, rows._replace(k=None, v=None), program.shapes))
-    size = lambda x: x.size * x.dtype.itemsize
+
+    def size(*arrays: Any) -> int:
+        return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
+
     return pl.CostEstimate(
         flops=2 * flops,
-        bytes_accessed=sum(map(size, arrays)) + int(loaded * (size(rows.k) + size(rows.v))),
+        bytes_accessed=size(shared, rows._replace(k=None, v=None), shapes)
+        + int(loaded * size(rows.k, rows.v)),
         transcendentals=pairs,
     )

@@ -19,8 +19,9 @@ class KernelConfig(NamedTuple):
     """Sizes and constants of a call.
 
     Attributes:
-      heads, size: number of heads, and the size of one.
-      group: heads of one program, side by side in the lanes.
+      heads, kv_heads: of queries, and of keys and values; each of these serves as many queries'.
+      size: of a head.
+      group: heads of queries of one program, side by side in the lanes.
       length: queries before padding, by which dropout numbers its rows.
       queries, keys: of a tile.
       query_tiles, key_tiles: how many tiles the padded queries and keys make.
@@ -36,6 +37,7 @@ class KernelConfig(NamedTuple):
     """
 
     heads: int
+    kv_heads: int
     size: int
     group: int
     length: int
@@ -56,8 +58,18 @@ class KernelConfig(NamedTuple):
 
     @property
     def lanes(self) -> list[slice]:
-        """Where each head of a program is."""
+        """The lanes of each head of a program."""
         return [slice(h * self.size, (h + 1) * self.size) for h in range(self.group)]
+
+    @property
+    def kv_group(self) -> int:
+        """Heads of keys and values of one program."""
+        return self.group * self.kv_heads // self.heads
+
+    @property
+    def kv_lanes(self) -> list[slice]:
+        """The lanes of the keys and values that each head of a program attends to."""
+        return [self.lanes[h * self.kv_heads // self.heads] for h in range(self.group)]
 
     @property
     def dropout_scale(self) -> float:
