@@ -56,7 +56,7 @@ class Side:
         config.data.update(data_dir=_DATA_DIR.value, length=_LENGTH.value, buckets=buckets)
         config.model.dtype, config.resize = _DTYPE.value, "interpolate"
         config.steps = 10**6
-        with mock.patch.object(sharding, "in_turn", return_value=in_turn):
+        with mock.patch("pe_jax.tasks.seeds.in_turn", return_value=in_turn):
             self._experiment = experiments.build(
                 experiments.resolve(from_values(config, [FinetuningConfig])), Path("unused")
             )

@@ -60,9 +60,10 @@ def main(_) -> None:
             # starts, and none is made behind the step's back.
             iterator = iter(stage.batches)
             next(iterator)
-            feed.append(per_second(stage.rows, lambda: next(iterator)))  # noqa: B023
+            rows = batch["tokens"].shape[0]
+            feed.append(per_second(rows, lambda: next(iterator)))  # noqa: B023
             del iterator
-            train.append(per_second(stage.rows, step))
+            train.append(per_second(rows, step))
         results.append(
             {
                 "stage": stage.name,

@@ -9,7 +9,7 @@ on from there (--nocompile prints what is done). A table for each slice, by leng
 milliseconds of a step (by the method of tpu_waterfall.py, see docs/tpu.md), the share
 of them that comes from bounds instead of the compiler's estimate, the ratio to learned_absolute,
 MFU, and the GiB of a chip, "no" where a step does not fit. bfloat16, AdamW, dropout as in
-configs/defaults.py, --rows a chip.
+configs/pretraining.py, --rows a chip.
 """
 
 import json
@@ -27,9 +27,9 @@ from pe_jax.configs.model import ModelConfig
 from pe_jax.configs.pretraining import PretrainingConfig, StageConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import Progress, say
+from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.tpu.topology import make_slice
-from pe_jax.training.chips import GIB
 
 _ENCODINGS = flags.DEFINE_list("encodings", list(encodings.PAPER), "Position encodings.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")

@@ -30,7 +30,7 @@ from pe_jax.console.markdown import table
 
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "At most 512.")
 _ROWS = flags.DEFINE_list("rows", ["64", "16"], "For each length.")
-_CHIP = flags.DEFINE_string("chip", "v5e", "See `pe_jax.training.chips`.")
+_CHIP = flags.DEFINE_string("chip", "v5e", "See `pe_jax.tpu.chips`.")
 _ONE = flags.DEFINE_string("one", None, "Internal: NAME,LENGTH,ROWS, compiled in this process.")
 
 HEADS, SIZE = 12, 64
@@ -142,7 +142,7 @@ def bundles(folder: Path) -> int:
 
 
 def row(name: str, length: int, rows: int) -> list[str]:
-    from pe_jax.training.chips import TPUS
+    from pe_jax.tpu.chips import TPUS
 
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(

@@ -25,9 +25,9 @@ from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.schema import from_values
 from pe_jax.tasks.pretraining import resolve
+from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.estimate import Estimate, estimate_stage
 from pe_jax.tpu.topology import Slice, make_slice
-from pe_jax.training.chips import GIB
 
 # Flags of their own: the tests import this module beside train.py, which has a --config too.
 _FLAGS = flags.FlagValues()

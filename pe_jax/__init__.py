@@ -1,12 +1,11 @@
 """Position encodings for JAX and Flax, after "On Position Embeddings in BERT" (ICLR 2021).
 
 `import pe_jax` alone gives `pe_jax.encodings` and the other modules of `MODULES`, each imported
-when it is first used.
+when it is first used; `__init__.pyi` has their types.
 """
 
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -21,17 +20,6 @@ MODULES = (
     "properties",
     "testing",
 )
-
-if TYPE_CHECKING:
-    from pe_jax import adapters as adapters
-    from pe_jax import attention as attention
-    from pe_jax import encodings as encodings
-    from pe_jax import interop as interop
-    from pe_jax import linen as linen
-    from pe_jax import models as models
-    from pe_jax import nnx as nnx
-    from pe_jax import properties as properties
-    from pe_jax import testing as testing
 
 
 def __getattr__(name: str) -> ModuleType:

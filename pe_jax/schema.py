@@ -16,7 +16,7 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,12 @@ def key(default: Any, kind: Kind, description: str = "", *, internal: bool = Fal
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def task_key(*tasks: str) -> Any:
+    """The field `task` of a `Config` for these tasks, the first of them by default."""
+    metadata = {"kind": one_of(tasks), "description": "", "internal": False, "tasks": tasks}
+    return dataclasses.field(default=tasks[0], metadata=metadata)
+
+
 def part(config: type[Config], **defaults: Any) -> Any:
     """A field of a `Config` that is a `Config` itself.
 
@@ -58,8 +64,6 @@ class Config:
     Raises:
       ValueError: in one line that begins with the name of a key.
     """
-
-    TASKS: ClassVar[tuple[str, ...]] = ()  # The values of `config.task` that this class is for.
 
     def __post_init__(self) -> None:
         for name, kind in kinds(type(self)).items():
@@ -188,13 +192,18 @@ def config_dict(config: type[Config], **defaults: Any) -> ConfigDict:
     return values
 
 
+def tasks_of(config: type[Config]) -> tuple[str, ...]:
+    """Return the values of `config.task` that a class is for."""
+    return config.__dataclass_fields__["task"].metadata["tasks"]
+
+
 def class_for(task: object, classes: Iterable[type[C]], way_out: str = "") -> type[C]:
     """Return the class of configs whose `config.task` is `task`.
 
     Raises:
       ValueError: if there is none; the message lists the known tasks, then `way_out`.
     """
-    by_task = {name: each for each in classes for name in each.TASKS}
+    by_task = {name: each for each in classes for name in tasks_of(each)}
     if fault := one_of(by_task).fault(task):
         raise ValueError(f"config.task {fault}{way_out}")
     assert isinstance(task, str)

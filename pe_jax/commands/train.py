@@ -21,8 +21,8 @@ with extra("train", SystemExit):
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
-    from pe_jax.console.terminal import be_quiet, say
-    from pe_jax.schema import Config, from_values, values_of
+    from pe_jax.console.terminal import be_quiet, is_quiet, say
+    from pe_jax.schema import Config, from_values
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -91,49 +91,25 @@ def _execute(config: Config, folder: Path) -> tuple[str, Path]:
     return report_finetuning(finetuned, folder), folder
 
 
-# Where a host keeps its copy of the text, and how many processes read it, changes no result.
-_OF_EACH_HOST = ("data.cache_dir", "data.workers")
-
-
-def _facts(config: Config, workdir: str) -> dict[str, str]:
-    """Return the settings and versions that all hosts of a run must share."""
-    import flax
+def _connect(config: Config) -> None:
+    """Join the other hosts of the run; only the first one prints."""
     import jax
-    import optax
 
-    import pe_jax
+    from pe_jax.training import hosts
 
-    versions = {module.__name__: module.__version__ for module in (pe_jax, jax, flax, optax)}
-    settings = {
-        f"config.{key}": repr(value)
-        for key, value in values_of(config).items()
-        if key not in _OF_EACH_HOST
-    }
-    return {"--workdir": workdir, **versions, **settings}
+    hosts.connect(_COORDINATOR.value, _HOSTS.value, _HOST.value, _LOST_AFTER.value)
+    if jax.process_index() > 0:
+        be_quiet()
+    hosts.agree({"--workdir": _WORKDIR.value, **hosts.settings(config)})
 
 
-def _train(config: Config, workdir: str) -> None:
-    from pe_jax.files import reachable_path
-    from pe_jax.training import hosts, sharding
-
-    if _COORDINATOR.value:
-        hosts.connect(_COORDINATOR.value, _HOSTS.value, _HOST.value, _LOST_AFTER.value)
-        if sharding.host()[0] > 0:
-            be_quiet()
-        hosts.agree(_facts(config, workdir))
-    text, out = _execute(config, reachable_path(workdir))
-    if sharding.host()[0] == 0:
-        print("\n" + for_terminal(text))
-        if not _DRY_RUN.value:
-            print(f"Written to {out}")
-
-
-def _only_compile(config: PretrainingConfig, topology: str) -> None:
+def _compile_only(config: PretrainingConfig) -> None:
     from pe_jax.files import to_path
     from pe_jax.tpu.compile_report import compile_for
 
     out = to_path(_OUT.value) if _OUT.value else None
-    for section in compile_for(config, topology, find_largest=_LARGEST_BATCH.value, out=out):
+    sections = compile_for(config, _COMPILE_FOR.value, find_largest=_LARGEST_BATCH.value, out=out)
+    for section in sections:
         print(section, flush=True)
 
 
@@ -143,7 +119,7 @@ def train_or_compile() -> None:
         raise ValueError("--hosts and --host go with --coordinator=HOST:PORT, the same on each.")
     if _COMPILE_FOR.value:
         assert isinstance(config, PretrainingConfig)
-        _only_compile(config, _COMPILE_FOR.value)
+        _compile_only(config)
         return
     if _LARGEST_BATCH.value or _OUT.value:
         raise ValueError("--largest_batch and --out go with --compile_for=TOPOLOGY.")
@@ -154,7 +130,15 @@ def train_or_compile() -> None:
         raise ValueError("--dry_run is for a study: --config=configs/study.py.")
     if is_study and _COORDINATOR.value:
         raise ValueError("A study runs on one host: without --coordinator.")
-    _train(config, _WORKDIR.value)
+    from pe_jax.files import reachable_path
+
+    if _COORDINATOR.value:
+        _connect(config)
+    text, out = _execute(config, reachable_path(_WORKDIR.value))
+    if not is_quiet():
+        print("\n" + for_terminal(text))
+        if not _DRY_RUN.value:
+            print(f"Written to {out}")
 
 
 def main() -> None:

@@ -12,17 +12,14 @@ Time:     seconds.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
-from pe_jax.schema import Config, config_dict, key
-from pe_jax.values import SEED, one_of, optional
+from pe_jax.schema import Config, config_dict, key, task_key
+from pe_jax.values import SEED, optional
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportConfig(Config):
-    TASKS: ClassVar[tuple[str, ...]] = ("export",)
-
-    task: str = key("export", one_of(TASKS))
+    task: str = task_key("export")
     seed: int | None = key(None, optional(SEED), "Which seed of a run that has several.")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar
 
 from pe_jax.configs.model import ModelChanges, ModelConfig
 from pe_jax.configs.training import (
@@ -17,7 +16,7 @@ from pe_jax.configs.training import (
     ROWS,
     OptimizerConfig,
 )
-from pe_jax.schema import Config, key, part
+from pe_jax.schema import Config, key, part, task_key
 from pe_jax.values import SEED, integer, number, one_of, several, text
 
 
@@ -50,19 +49,7 @@ class FinetuningConfig(Config):
     `model` holds changes of the pretrained model until `finetuning.resolve` fills in the rest.
     """
 
-    TASKS: ClassVar[tuple[str, ...]] = (
-        "cola",
-        "sst2",
-        "mrpc",
-        "stsb",
-        "qqp",
-        "mnli",
-        "qnli",
-        "rte",
-        "wnli",
-    )
-
-    task: str = key("cola", one_of(TASKS))
+    task: str = task_key("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
     seeds: tuple[int, ...] = key(
         (0, 1, 2, 3, 4),
         several(SEED, least=1),
@@ -133,9 +120,7 @@ class SquadDataConfig(FinetuningDataConfig):
 class SquadConfig(FinetuningConfig):
     """Fine-tuning on SQuAD."""
 
-    TASKS: ClassVar[tuple[str, ...]] = ("squad",)
-
-    task: str = key("squad", one_of(TASKS))
+    task: str = task_key("squad")
     version: str = key(
         "v1.1",
         one_of(("v1.1", "v2.0")),

@@ -7,10 +7,11 @@ Command:  python train.py --config=configs/glue.py --config.task=cola --config.i
 Hardware: for BERT-base one GPU or TPU; for a mini BERT two CPU cores.
 """
 
-from pe_jax.configs import defaults
+from pe_jax.configs.finetuning import FinetuningConfig
+from pe_jax.schema import config_dict
 
 
 def get_config():
-    config = defaults.finetuning()
+    config = config_dict(FinetuningConfig)
     config.task = "cola"
     return config

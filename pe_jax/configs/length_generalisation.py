@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar
 
 from pe_jax.configs.model import HEADS, INTERMEDIATE, LAYERS, WIDTH
 from pe_jax.configs.training import COUNT, FORMATS, ROWS, VECTOR
-from pe_jax.schema import Config, config_dict, key, part
-from pe_jax.values import SEED, integer, number, one_of, several, some_of
+from pe_jax.schema import Config, config_dict, key, part, task_key
+from pe_jax.values import SEED, integer, number, several, some_of, text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +37,13 @@ class SizesConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class LengthGeneralisationConfig(Config):
-    TASKS: ClassVar[tuple[str, ...]] = ("length_generalisation",)
-
-    task: str = key("length_generalisation", one_of(TASKS))
+    task: str = task_key("length_generalisation")
     tasks: str = key(
         "",
         some_of("pe_jax.length_generalisation:TASKS"),
         "Separated by commas; empty means all 19.",
     )
+    position: str = key("", text(), "The encoding of one run of the suite.", internal=True)
     seeds: tuple[int, ...] = key(
         (0, 1, 2), several(SEED, least=1), "Of parameters and data; one program."
     )

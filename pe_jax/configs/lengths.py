@@ -9,18 +9,15 @@ Command:  python eval.py --config=configs/lengths.py --workdir=RUN --config.leng
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from pe_jax.configs.training import LENGTH, RESIZE
-from pe_jax.schema import Config, config_dict, key
-from pe_jax.values import one_of, several
+from pe_jax.schema import Config, config_dict, key, task_key
+from pe_jax.values import several
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthsConfig(Config):
-    TASKS: ClassVar[tuple[str, ...]] = ("lengths",)
-
-    task: str = key("lengths", one_of(TASKS))
+    task: str = task_key("lengths")
     lengths: tuple[int, ...] = key(
         (128, 256, 384, 512), several(LENGTH), "Lengths of inputs, in tokens."
     )

@@ -14,11 +14,12 @@ Time:     not measured: no such machine was available.
 Expected: the paper's tables 2 and 3 after fine-tuning; no figure of ours yet.
 """
 
-from pe_jax.configs import defaults
+from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.schema import config_dict
 
 
 def get_config():
-    config = defaults.pretraining()
+    config = config_dict(PretrainingConfig)
     config.model.size = "base"
     config.model.max_length = 512
     config.model.dtype = "bfloat16"

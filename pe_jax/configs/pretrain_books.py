@@ -14,11 +14,12 @@ Absolute sinusoids want the size of fresh word embeddings, not of trained ones:
 Expected: held-out masked-LM loss of 4.4 to 5.0 with positions, 5.5 without; docs/study-books.md.
 """
 
-from pe_jax.configs import defaults
+from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.schema import config_dict
 
 
 def get_config():
-    config = defaults.pretraining()
+    config = config_dict(PretrainingConfig)
     config.model.size = "mini"
     config.model.max_length = 64
     config.model.dropout_rate = 0.0  # Far less than one epoch: nothing to overfit.

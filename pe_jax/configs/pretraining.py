@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar
 
 from pe_jax.configs.model import ModelConfig
 from pe_jax.configs.training import (
@@ -16,7 +15,7 @@ from pe_jax.configs.training import (
     ROWS,
     OptimizerConfig,
 )
-from pe_jax.schema import Config, key, part
+from pe_jax.schema import Config, key, part, task_key
 from pe_jax.values import FLAG, SEED, integer, number, one_of, text
 
 
@@ -94,9 +93,7 @@ class PretrainingConfig(Config):
     and one learning rate schedule. A stage without steps and epochs is left out.
     """
 
-    TASKS: ClassVar[tuple[str, ...]] = ("pretraining",)
-
-    task: str = key("pretraining", one_of(TASKS))
+    task: str = task_key("pretraining")
     seed: int = key(0, SEED, "Initial parameters, dropout and data order.")
     init: str = key(
         "", text(), "A run to start from, its workdir, or a published BERT: docs/checkpoints.md."

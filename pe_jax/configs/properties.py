@@ -11,11 +11,10 @@ Time:     a minute or two for a run of a small BERT.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from pe_jax.configs.model import PRESETS
 from pe_jax.configs.training import COUNT, FORMATS, VECTOR
-from pe_jax.schema import Config, config_dict, key
+from pe_jax.schema import Config, config_dict, key, task_key
 from pe_jax.values import SEED, integer, number, one_of, several, some_of
 from pe_jax.values import text as any_text
 
@@ -31,9 +30,7 @@ def _ridge() -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class PropertiesConfig(Config):
-    TASKS: ClassVar[tuple[str, ...]] = ("properties",)
-
-    task: str = key("properties", one_of(TASKS))
+    task: str = task_key("properties")
     parts: str = key(
         "",
         some_of("pe_jax.reports.property_report.report:PARTS"),

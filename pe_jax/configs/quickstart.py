@@ -7,11 +7,12 @@ Expected: masked-LM accuracy 24 % on held-out text, against 7.5 % for the most f
           next-sentence accuracy still at chance.
 """
 
-from pe_jax.configs import defaults
+from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.schema import config_dict
 
 
 def get_config():
-    config = defaults.pretraining()
+    config = config_dict(PretrainingConfig)
     config.model.size = "tiny"
     config.model.position = "learned_absolute+learnable_sinusoidal_relative"
     config.model.max_length = 128

@@ -9,11 +9,12 @@ Command:  python train.py --config=configs/squad.py --config.init=RUN --workdir=
 Hardware: for BERT-base one GPU or TPU; for a mini BERT two CPU cores.
 """
 
-from pe_jax.configs import defaults
+from pe_jax.configs.finetuning import SquadConfig
+from pe_jax.schema import config_dict
 
 
 def get_config():
-    config = defaults.squad()
+    config = config_dict(SquadConfig)
     config.data.length = 384
     config.data.buckets = (128, 192, 256)
     config.optimizer.learning_rate = 3e-5

@@ -14,14 +14,13 @@ its positions kept or replaced, all pretrained further alike. `from_scratch` is 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.configs.training import COUNT, LENGTH
-from pe_jax.schema import Config, config_dict, key, part
-from pe_jax.values import SEED, integer, one_of, several, some_of
+from pe_jax.schema import Config, config_dict, key, part, task_key
+from pe_jax.values import SEED, integer, several, some_of
 from pe_jax.values import text as any_text
 
 _RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
@@ -65,9 +64,7 @@ class ArmConfig(Config):
 class StudyConfig(Config):
     """The paper's comparison: encodings pretrained, fine-tuned and measured."""
 
-    TASKS: ClassVar[tuple[str, ...]] = ("study",)
-
-    task: str = key("study", one_of(TASKS))
+    task: str = task_key("study")
     published: str = key(
         "", any_text(), "The folder of a published BERT; empty leaves the arm `replaced` out."
     )

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 
 from pe_jax.configs.training import FORMATS, VECTOR
-from pe_jax.schema import Config, config_dict, key
+from pe_jax.schema import Config, config_dict, key, task_key
 from pe_jax.values import integer, number, one_of, pair
 
 _WINDOW = integer(2, 10**6)  # A pair of offsets is the least to compare.
@@ -31,9 +30,7 @@ def _memory() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig(Config):
-    TASKS: ClassVar[tuple[str, ...]] = ("sweep",)
-
-    task: str = key("sweep", one_of(TASKS))
+    task: str = task_key("sweep")
     measure: str = key(
         "turning_point",
         one_of("pe_jax.reports.sinusoid_sweep:MEASURES"),

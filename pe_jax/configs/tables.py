@@ -9,18 +9,15 @@ Writes:   tables.json, tables.md, and for each table that has a run its .md, .cs
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
-from pe_jax.schema import Config, config_dict, key
-from pe_jax.values import FLAG, number, one_of
+from pe_jax.schema import Config, config_dict, key, task_key
+from pe_jax.values import FLAG, number
 from pe_jax.values import text as any_text
 
 
 @dataclasses.dataclass(frozen=True)
 class TablesConfig(Config):
-    TASKS: ClassVar[tuple[str, ...]] = ("tables",)
-
-    task: str = key("tables", one_of(TASKS))
+    task: str = task_key("tables")
     baseline: str = key(
         "learned_absolute",
         any_text("Give the name of an encoding."),

@@ -12,7 +12,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from pe_jax.errors import did_you_mean
-from pe_jax.schema import class_for, fields_of, flatten
+from pe_jax.schema import class_for, fields_of, flatten, tasks_of
 
 SHIPPED = Path(__file__).resolve().parent.parent / "configs"
 
@@ -71,7 +71,7 @@ def described_keys(given: str) -> Iterator[tuple[str, object, str]]:
     values = get_config()
     task = values.get("task")
     fields = {}
-    if task in {name for config in CONFIGS for name in config.TASKS}:
+    if task in {name for config in CONFIGS for name in tasks_of(config)}:
         fields = dict(fields_of(class_for(task, CONFIGS)))
     comments = _comments(get_config)
     for key, value in flatten(values.to_dict()).items():

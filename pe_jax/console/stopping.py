@@ -27,6 +27,67 @@ EXIT_STATUS = {signal.SIGTERM: 75, signal.SIGINT: 130}
 
 _MESSAGE = "Stopped. The same command starts again from what is saved."
 
+_handlers_before: dict[signal.Signals, Callable | int | None] = {}  # Empty unless ours are there.
+_received = 0  # The exit status that the first signal asks for.
+_deferring = 0  # Within how many contexts of `deferred` the process is.
+
+
+def catch() -> None:
+    """Let SIGTERM and Ctrl-C end the process from now on; the first line of a command."""
+    global _received
+    if _handlers_before or threading.current_thread() is not threading.main_thread():
+        return  # Python allows it in the main thread only.
+    _received = 0
+    for number in EXIT_STATUS:
+        _handlers_before[number] = signal.signal(number, _note)
+
+
+def end() -> None:
+    """Signals have the effect that they had before `catch`."""
+    global _received
+    _received = 0
+    _restore_handlers()
+
+
+def done() -> None:
+    """The last line of a command: nothing is left to stop but the interpreter, so both signals are
+    ignored."""
+    for number in _handlers_before:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def requested(step: int = 0) -> int:
+    """The exit status that a signal asks for, 0 if none came; the same after every step."""
+    del step
+    return _received
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[Callable[..., int]]:
+    """Signals wait for the end of the context, whether the command catches them elsewhere or not.
+
+    Yields:
+      `requested`.
+
+    Raises:
+      Interrupted: at the end, if a signal came and nothing else is raised.
+    """
+    global _deferring
+    earlier = _received
+    as_library = not (_handlers_before or _received)  # The caller's handlers return afterwards.
+    if as_library:
+        catch()
+    _deferring += 1
+    try:
+        yield requested
+    finally:
+        _deferring -= 1
+        status = _received
+        if as_library:
+            end()
+    if status and not earlier and not _deferring:
+        raise Interrupted(_MESSAGE, status)
+
 
 def leave(status: int) -> None:
     """Ends the process where it is."""
@@ -34,80 +95,15 @@ def leave(status: int) -> None:
     os._exit(status)
 
 
-class _Signals:
-    """The handlers of this process, and what came.
-
-    Attributes:
-      before: the handlers that ours have replaced; empty while they are not installed.
-      received: the exit status that the first signal asks for; 0 before there was one.
-      waiting: within how many contexts of `deferred` the process is.
-    """
-
-    def __init__(self) -> None:
-        self.before: dict[signal.Signals, Callable | int | None] = {}
-        self.received = 0
-        self.waiting = 0
-
-    def catch(self) -> None:
-        if self.before or threading.current_thread() is not threading.main_thread():
-            return  # Python allows it in the main thread only.
-        self.received = 0
-        self.before = {number: signal.signal(number, self._note) for number in EXIT_STATUS}
-
-    def release(self) -> None:
-        while self.before:
-            number, handler = self.before.popitem()
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = EXIT_STATUS[signal.Signals(number)]
-        self.release()
-        if not self.waiting:
-            leave(self.received)
+def _note(number: int, frame: FrameType | None) -> None:
+    global _received
+    _received = EXIT_STATUS[signal.Signals(number)]
+    _restore_handlers()
+    if not _deferring:
+        leave(_received)
 
 
-_SIGNALS = _Signals()
-
-
-def catch() -> None:
-    """Let SIGTERM and Ctrl-C end the process from now on; the first line of a command."""
-    _SIGNALS.catch()
-
-
-def done() -> None:
-    """The last line of a command: nothing is left to stop but the interpreter, so both signals are
-    ignored."""
-    for number in _SIGNALS.before:
-        signal.signal(number, signal.SIG_IGN)
-
-
-def end() -> None:
-    """Signals have the effect that they had before `catch`."""
-    _SIGNALS.received = 0
-    _SIGNALS.release()
-
-
-@contextlib.contextmanager
-def deferred() -> Iterator[Callable[[], int]]:
-    """Signals wait for the end of the context, whether the command catches them elsewhere or not.
-
-    Yields:
-      `asked()`: the exit status that a signal asks for, 0 if none came.
-
-    Raises:
-      Interrupted: at the end, if a signal came and nothing else is raised.
-    """
-    came, commands = _SIGNALS.received, bool(_SIGNALS.before) or bool(_SIGNALS.received)
-    if not commands:  # As a library: the caller's handlers are back behind the context.
-        _SIGNALS.catch()
-    _SIGNALS.waiting += 1
-    try:
-        yield lambda: _SIGNALS.received
-    finally:
-        _SIGNALS.waiting -= 1
-        received = _SIGNALS.received
-        if not commands:
-            _SIGNALS.release()
-            _SIGNALS.received = 0
-    if received and not came and not _SIGNALS.waiting:
-        raise Interrupted(_MESSAGE, received)
+def _restore_handlers() -> None:
+    while _handlers_before:
+        number, handler = _handlers_before.popitem()
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -26,6 +26,10 @@ def be_quiet() -> None:
     _quiet = True
 
 
+def is_quiet() -> bool:
+    return _quiet
+
+
 def say(line: str) -> None:
     """Prints a line to standard error, above the progress bar if there is one.
 
@@ -83,9 +87,6 @@ class Progress:
         if now - self._last >= self._lines:
             self._printed, self._last = tenth, now
             say(f"{self._done:,} of {self._total:,} {self._unit}, {now - self._start:.1f} s")
-
-    def say(self, line: str) -> None:
-        say(line)
 
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
         """Prints scalars in one line; the rest, should they not fit, in lines below."""

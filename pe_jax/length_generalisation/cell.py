@@ -14,59 +14,98 @@ from pathlib import Path
 
 import grain
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
 from pe_jax.configs.training import OptimizerConfig
-from pe_jax.length_generalisation.model import answers, symbols_task
-from pe_jax.length_generalisation.rows import Rows, row_length, rows
-from pe_jax.length_generalisation.task import AlgorithmicTask
-from pe_jax.models import BertConfig, train_flops
-from pe_jax.schema import key
-from pe_jax.tasks.train import SeedsProgram, make_optimizer, train
-from pe_jax.training import sharding
-from pe_jax.training.loop import Cadence, Stage
-from pe_jax.training.pytrees import Batch, Metrics, Params, PyTree, Scalars
-from pe_jax.training.step import TrainState
+from pe_jax.length_generalisation.rows import row_length, rows
+from pe_jax.length_generalisation.tasks import AlgorithmicTask
+from pe_jax.models import Bert, BertConfig, train_flops
+from pe_jax.models.layers import BertModule
+from pe_jax.schema import changed
+from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
+from pe_jax.tasks.train import train
+from pe_jax.training.loop import Stage
+from pe_jax.training.optimizer import make_optimizer
+from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, PyTree, Scalars, Sums
+from pe_jax.training.step import Task, TrainState, make_task, reused
 from pe_jax.training.workdir import read_metrics
-from pe_jax.values import text
 
 _TEST = 20_230_526  # Test examples are the same for every encoding and seed.
 
 
 @dataclasses.dataclass(frozen=True)
-class CellConfig(LengthGeneralisationConfig):
-    """The config of a cell's run: the suite's with one task, and the encoding."""
-
-    position: str = key("", text())
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """Scores of the seeds on inputs of one length.
-
-    Attributes:
-      accuracy: the share of symbols asked for that are right, `[S]`.
-      exact: the share of examples whose whole answer is right, `[S]`.
-    """
-
-    accuracy: list[float]
-    exact: list[float]
-
-
-@dataclasses.dataclass(frozen=True)
 class Cell:
-    """An encoding on a task.
+    """Scores of the seeds of an encoding on a task.
 
     Attributes:
       losses: training loss in the last tenth of the steps, nats a symbol, `[S]`.
-      scores: by length of the inputs.
+      accuracy: by length of the inputs, the share of symbols asked for that are right, `[S]`.
+      exact: by length, the share of examples whose whole answer is right, `[S]`.
       seconds: training and evaluation took, compilation included.
     """
 
     losses: list[float]
-    scores: dict[int, Score]
+    accuracy: dict[int, list[float]]
+    exact: dict[int, list[float]]
     seconds: float
+
+
+class BertForSymbols(BertModule):
+    """A symbol of the vocabulary for every token."""
+
+    def setup(self):
+        self.bert = Bert(self.config)
+        self.symbols = self.dense(self.config.vocab_size, "symbols")
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B L"],
+        valid: Bool[Array, "B L"],
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "B L V"]:
+        hidden = self.bert(tokens, None, valid, deterministic=deterministic)
+        return self.symbols(hidden).astype(jnp.float32)
+
+
+@reused
+def symbols_task(config: BertConfig) -> Task:
+    """Training on the mean loss of all symbols asked for."""
+
+    def counts(batch: Batch) -> Sums:
+        asked = batch["asked"].sum().astype(jnp.float32)
+        return {"loss": asked, "accuracy": asked}
+
+    def sums(logits: jax.Array, batch: Batch) -> Sums:
+        loss, right = cross_entropy(logits, batch["targets"])
+        asked = batch["asked"]
+        return {
+            "loss": jnp.where(asked, loss, 0).sum(),
+            "accuracy": jnp.where(asked, right, 0).sum(),
+        }
+
+    return make_task(BertForSymbols(config), ("tokens", "valid"), counts, sums)
+
+
+@reused
+def _make_answers(config: BertConfig) -> Callable[[Params, Batch], Sums]:
+    """Return `(params, batch) -> {name: [B]}` of each example: how many symbols are right, and
+    `exact`, 1 if all that are asked for are."""
+    task = symbols_task(config)
+
+    def answers(params: Params, batch: Batch) -> Sums:
+        _, right = cross_entropy(task.outputs(params, batch), batch["targets"])
+        asked = batch["asked"]
+        return {
+            "right": jnp.where(asked, right, 0).sum(-1),
+            "exact": jnp.where(asked, right, 1).min(-1),
+        }
+
+    return answers
 
 
 def run(
@@ -87,15 +126,15 @@ def run(
     )
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
     program = SeedsProgram(
-        CellConfig(**{**vars(config), "vector": "", "position": position}),
+        changed(config, {"vector": "", "position": position}),
         model,
         symbols_task(model),
         optimizer,
         schedule,
-        sharding.seed_mesh(len(config.seeds)),
+        seed_mesh(len(config.seeds)),
         config.seeds,
     )
-    step, outputs = program.train_step(), program.outputs(answers(model))
+    step, answers = program.train_step(), program.outputs(_make_answers(model))
     losses: deque[jax.Array] = deque(maxlen=max(1, steps // 10))
 
     def recorded_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -105,12 +144,15 @@ def run(
         return state, metrics
 
     def evaluate(step: int, params: Params) -> Scalars:
-        scalars: Scalars = {}
+        del step
+        by_seed = {"last_loss": np.mean(jax.device_get([*losses]), axis=0)}
         for length in config.test_lengths:
-            for name, by_seed in _score(outputs, program, params, task, length, config).items():
-                scalars |= {f"{name}/{length}/{i}": value for i, value in enumerate(by_seed)}
-        means = np.mean(jax.device_get([*losses]), axis=0)
-        return scalars | {f"last_loss/{i}": value for i, value in enumerate(means.tolist())}
+            by_seed |= _score(functools.partial(answers, params), task, length, config)
+        return {
+            f"{name}/{i}": value
+            for name, values in by_seed.items()
+            for i, value in enumerate(values.tolist())
+        }
 
     stage = Stage(
         name=f"{position} on {config.tasks}",
@@ -120,18 +162,17 @@ def run(
         evaluate=evaluate,
         flops=functools.partial(train_flops, model, predictions=0),
     )
-    train(program, [stage], folder, cadence=Cadence(0, 0, 0))
+    train(program, [stage], folder)
     scalars = read_metrics(folder)[-1]
 
     def by_seed(name: str) -> list[float]:
         return [scalars[f"held_out/{name}/{i}"] for i in range(len(config.seeds))]
 
+    lengths = sorted(config.test_lengths)
     return Cell(
         losses=by_seed("last_loss"),
-        scores={
-            length: Score(by_seed(f"accuracy/{length}"), by_seed(f"exact/{length}"))
-            for length in sorted(config.test_lengths)
-        },
+        accuracy={length: by_seed(f"accuracy/{length}") for length in lengths},
+        exact={length: by_seed(f"exact/{length}") for length in lengths},
         seconds=time.perf_counter() - begin,
     )
 
@@ -142,38 +183,32 @@ def _training_batches(
     """Batches `[S, B, T]`; the nth of a seed depends on these two alone."""
     size = row_length(task, config.length)
 
-    def draw(seed: int, step: int) -> Rows:
+    def draw(seed: int, step: int) -> HostBatch:
         rng = np.random.default_rng((seed, step))
         lengths = rng.integers(1, config.length + 1, config.batch_size)
         return rows(task, rng, lengths, size)
 
-    def make(step: int) -> dict[str, np.ndarray]:
-        drawn = [draw(seed, step) for seed in config.seeds]
-        return {name: np.stack([getattr(row, name) for row in drawn]) for name in Rows._fields}
+    def make_batch(step: int) -> HostBatch:
+        by_seed = [draw(seed, step) for seed in config.seeds]
+        return jax.tree.map(lambda *arrays: np.stack(arrays), *by_seed)
 
-    batches = grain.MapDataset.range(config.steps).map(make)
+    batches = grain.MapDataset.range(config.steps).map(make_batch)
     return batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
 
 
 def _score(
-    outputs: Callable[[Params, Batch], PyTree],
-    program: SeedsProgram,
-    params: Params,
+    answers: Callable[[HostBatch], PyTree],
     task: AlgorithmicTask,
     length: int,
     config: LengthGeneralisationConfig,
-) -> dict[str, list[float]]:
+) -> dict[str, np.ndarray]:
     """Return the scores of each seed on inputs of one length."""
     rng = np.random.default_rng((_TEST, length))
-    batches, symbols = [], 0
+    lengths, size = np.full(config.test_batch_size, length), row_length(task, length)
+    right, exact, symbols = np.zeros(len(config.seeds)), np.zeros(len(config.seeds)), 0
     for _ in range(config.test_examples // config.test_batch_size):
-        lengths = np.full(config.test_batch_size, length)
-        batch = rows(task, rng, lengths, row_length(task, length))
-        symbols += batch.asked.sum()
-        rows_of_devices = sharding.split_rows(batch._asdict(), program.mesh)
-        batches.append(jax.device_get(outputs(params, rows_of_devices)))
-    right, exact = (sum(batch[name].sum(1) for batch in batches) for name in ("right", "exact"))
-    return {
-        "accuracy": (right / symbols).tolist(),
-        "exact": (exact / config.test_examples).tolist(),
-    }
+        batch = rows(task, rng, lengths, size)
+        symbols += batch["asked"].sum()
+        scored = jax.device_get(answers(batch))
+        right, exact = right + scored["right"].sum(1), exact + scored["exact"].sum(1)
+    return {f"accuracy/{length}": right / symbols, f"exact/{length}": exact / config.test_examples}

@@ -8,30 +8,13 @@ also writes it by itself, choosing the most likely token each time.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from pe_jax.length_generalisation.task import AlgorithmicTask
-from pe_jax.shapes import Bool, Int
+from pe_jax.length_generalisation.tasks import AlgorithmicTask
+from pe_jax.shapes import Int
+from pe_jax.training.pytrees import HostBatch
 
 PAD, BLANK, FIRST = 0, 1, 2  # The separator is a blank; symbols are numbered from FIRST.
-
-
-class Rows(NamedTuple):
-    """Examples `[N, T]`.
-
-    Attributes:
-      tokens: what is read.
-      targets: the answer to each token, where there is one.
-      asked: True where there is one.
-      valid: False at padding.
-    """
-
-    tokens: Int[np.ndarray, "N T"]
-    targets: Int[np.ndarray, "N T"]
-    asked: Bool[np.ndarray, "N T"]
-    valid: Bool[np.ndarray, "N T"]
 
 
 def row_length(task: AlgorithmicTask, length: int) -> int:
@@ -47,21 +30,26 @@ def vocabulary_size(tasks: dict[str, AlgorithmicTask]) -> int:
 
 def rows(
     task: AlgorithmicTask, rng: np.random.Generator, lengths: Int[np.ndarray, " N"], size: int
-) -> Rows:
-    """A row of `size` tokens for an input of each of these lengths."""
+) -> HostBatch:
+    """A row of `size` tokens for an input of each of these lengths.
+
+    Returns:
+      `tokens` that are read, `targets` where there is an answer to a token, `asked` True there, and
+      `valid` False at padding: `[N, T]` each.
+    """
     shape = (len(lengths), size)
     tokens, targets = np.full(shape, PAD, np.int32), np.zeros(shape, np.int32)
     asked, valid = np.zeros(shape, bool), np.zeros(shape, bool)
     for length in np.unique(lengths):
-        at = np.flatnonzero(lengths == length)
-        strings = task.sample(rng, len(at), int(length))
+        these = np.flatnonzero(lengths == length)
+        strings = task.sample(rng, len(these), int(length))
         begin, width = strings.inputs.shape[1], strings.answers.shape[1]
         end = begin + width
-        tokens[at, :begin] = strings.inputs + FIRST
-        tokens[at, begin:end] = BLANK
+        tokens[these, :begin] = strings.inputs + FIRST
+        tokens[these, begin:end] = BLANK
         if task.causal:
-            tokens[at, begin + 1 : end] = strings.answers[:, :-1] + FIRST
-        targets[at, begin:end] = strings.answers + FIRST
-        asked[at, begin:end] = True if strings.asked is None else strings.asked
-        valid[at, :end] = True
-    return Rows(tokens, targets, asked, valid)
+            tokens[these, begin + 1 : end] = strings.answers[:, :-1] + FIRST
+        targets[these, begin:end] = strings.answers + FIRST
+        asked[these, begin:end] = True if strings.asked is None else strings.asked
+        valid[these, :end] = True
+    return {"tokens": tokens, "targets": targets, "asked": asked, "valid": valid}

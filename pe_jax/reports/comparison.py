@@ -92,10 +92,9 @@ def score(folder: Path) -> Scores:
     experiment = build(config, saved_tokenizer(folder))
     program = experiment.program
     step, params = newest_params(folder, program.shardings_of)
-    stage = experiment.stages[-1]
     shardings = program.shardings.params
     each = parallelize_eval(_each_example(program.task), program.mesh, shardings)
-    scored = [jax.device_get(each(params, batch)) for batch in stage.held_out]
+    scored = [jax.device_get(each(params, batch)) for batch in experiment.held_out[-1]]
     examples = {
         name: (_joined(s[name][0] for s in scored), _joined(s[name][1] for s in scored))
         for name in scored[0]
@@ -109,7 +108,7 @@ def score(folder: Path) -> Scores:
             "source": config.data.source,
             "validation": config.data.validation,
             "vocabulary": experiment.text.vocabulary.size,
-            "length": stage.length,
+            "length": [*config.stages.values()][-1].length,
             "examples": len(examples[_LOSS][0]),
             "masked_tokens": int(examples[_LOSS][1].sum()),
         },

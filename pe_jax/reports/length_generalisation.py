@@ -23,7 +23,6 @@ from pe_jax.length_generalisation import (
     TASKS,
     AlgorithmicTask,
     Cell,
-    Score,
     row_length,
     run,
     vocabulary_size,
@@ -160,18 +159,19 @@ def _read(path: Path) -> Cell:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        scores = {int(length): Score(**score) for length, score in values.pop("scores").items()}
-        return Cell(scores=scores, **values)
+        for name in ("accuracy", "exact"):
+            values[name] = {int(length): scores for length, scores in values[name].items()}
+        return Cell(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): delete it, and it is trained once more."
         ) from error
 
 
-def _scores(cell: Cell, task: AlgorithmicTask) -> dict[int, Sequence[float]]:
+def _scores(cell: Cell, task: AlgorithmicTask) -> dict[int, list[float]]:
     """Return the scores of each seed by length, as the papers report them: of symbols, or of whole
     answers where they are written token by token."""
-    return {n: score.exact if task.causal else score.accuracy for n, score in cell.scores.items()}
+    return cell.exact if task.causal else cell.accuracy
 
 
 def _split_scores(cell: Cell, task: AlgorithmicTask, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -188,8 +188,8 @@ def _csv(cells: Cells, seeds: Sequence[int]) -> str:
     writer.writerow(["encoding", "task", "length", "seed", "accuracy", "exact"])
     for name, by_task in cells.items():
         for task, cell in by_task.items():
-            for length, score in cell.scores.items():
-                for seed, *pair in zip(seeds, score.accuracy, score.exact, strict=True):
+            for length, accuracy in cell.accuracy.items():
+                for seed, *pair in zip(seeds, accuracy, cell.exact[length], strict=True):
                     writer.writerow([name, task, length, seed, *(f"{x:.4f}" for x in pair)])
     return text.getvalue()
 

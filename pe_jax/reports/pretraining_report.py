@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from pe_jax.configs.pretraining import PretrainingConfig
@@ -42,7 +43,7 @@ def report_pretraining(
     config, tokenizer = experiment.config, experiment.text.tokenizer
     position = sharding.to_numpy(params["bert"].get("position", {}))
     section = None
-    if sharding.host()[0] == 0:  # One host suffices for the rest, and only one writes.
+    if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
         run = trained("", folder, config, tokenizer, step, params)
         section = make_section(position_vectors, [run], Settings(PropertiesConfig(), out))
@@ -55,19 +56,19 @@ def report_pretraining(
 
 def _scores(experiment: PretrainingExperiment, step: int, params: Params) -> Scalars:
     """Return the model's means on held-out text, and those of two baselines on the same tokens."""
-    stage = experiment.stages[-1]
+    batches = experiment.held_out[-1]
 
     def values(name: str) -> np.ndarray:
-        return np.concatenate([sharding.to_numpy(batch[name]).ravel() for batch in stage.held_out])
+        return np.concatenate([sharding.to_numpy(batch[name]).ravel() for batch in batches])
 
     labels = values("masked_tokens")[values("masked_weights") > 0]
     next_sentence = values("next_sentence")
     log_p = _unigram(experiment)
     return {
-        **stage.evaluate(step, params),
+        **experiment.stages[-1].evaluate(step, params),
         "masked_tokens": len(labels),
         "pairs": len(next_sentence),
-        "length": stage.length,
+        "length": batches[0]["tokens"].shape[1],
         "unigram_loss": float(-log_p[labels].mean()),
         "unigram_accuracy": float((labels == log_p.argmax()).mean()),
         "next_sentence_majority": float(max(next_sentence.mean(), 1 - next_sentence.mean())),

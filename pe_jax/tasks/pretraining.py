@@ -20,39 +20,57 @@ from pe_jax.configs.pretraining import PretrainingConfig, PretrainingDataConfig,
 from pe_jax.console.terminal import say, tell
 from pe_jax.models import BertConfig, BertForPretraining, train_flops
 from pe_jax.models.config import from_config
+from pe_jax.models.heads import PretrainingLogits
 from pe_jax.schema import changed
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.start import open_start
+from pe_jax.tasks.start import Start
 from pe_jax.tasks.text_split import TextSplit, load_text
-from pe_jax.tasks.train import (
-    Program,
-    introduce,
-    make_optimizer,
-    reused,
-    saved_tokenizer,
-    state_shapes,
-    train,
-)
-from pe_jax.training import sharding, workdir
-from pe_jax.training.loop import Cadence, Stage, evaluate
+from pe_jax.tasks.train import Program, introduce, train
+from pe_jax.training import sharding
+from pe_jax.training.loop import Stage, evaluate
+from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
-from pe_jax.training.step import Task, TrainState, init_state, make_eval_step
+from pe_jax.training.step import (
+    Task,
+    TrainState,
+    init_state,
+    make_eval_step,
+    make_task,
+    reused,
+    state_shapes,
+)
 from pe_jax.training.transplant import Changes, transplant
 
 _HELD_OUT_SEED = 20_210_503  # Held-out pairs and masks are the same for every run and seed.
 
 
+@dataclasses.dataclass(frozen=True)
+class PretrainingExperiment:
+    """A program and its data: everything that a config stands for, ready to run.
+
+    Attributes:
+      held_out: global batches of held-out text for each stage.
+      epochs: how many each stage takes.
+    """
+
+    config: PretrainingConfig
+    program: Program
+    text: TextSplit
+    stages: list[Stage]
+    held_out: list[list[Batch]]
+    epochs: list[float]
+
+
 def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
     """Train what `config` describes, or resume the run in `folder`; return the experiment."""
     config = resolve(config)
-    workdir.check(folder, config)
-    introduce(folder, config.init)
+    tokenizer = introduce(folder, config, config.init)
     _introduce_text(config.data)
-    saved = saved_tokenizer(folder)
-    experiment = build(config, saved if saved.exists() else None)
-    for stage in experiment.stages:
-        size = f"{stage.name}, {stage.rows:,} rows"
-        epochs = stage.steps * stage.rows / stage.examples
+    experiment = build(config, tokenizer)
+    for stage, keys, epochs in zip(
+        experiment.stages, config.stages.values(), experiment.epochs, strict=True
+    ):
+        size = f"{stage.name}, {keys.batch_size:,} rows"
         tell("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
 
     def start(fresh: TrainState) -> TrainState:
@@ -66,7 +84,7 @@ def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
         experiment.program,
         experiment.stages,
         folder,
-        cadence=Cadence(config.log_every, config.eval_every, config.checkpoint_every),
+        every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         start=start,
         tokenizer=experiment.text.tokenizer,
@@ -77,11 +95,6 @@ def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
 @reused
 def pretraining_task(config: BertConfig) -> Task:
     """Return the two losses of BERT, and the accuracy of each."""
-    model = BertForPretraining(config)
-
-    def init(rng: jax.Array) -> Params:
-        tokens = jnp.zeros((1, 8), jnp.int32)
-        return model.init(rng, tokens, tokens[:, :1])["params"]
 
     def counts(batch: Batch) -> Sums:
         masked, pairs = batch["masked_weights"].sum(), jnp.float32(len(batch["next_sentence"]))
@@ -92,19 +105,10 @@ def pretraining_task(config: BertConfig) -> Task:
             "next_sentence_accuracy": pairs,
         }
 
-    def sums(params: Params, batch: Batch, rng: jax.Array | None) -> Sums:
-        logits = model.apply(
-            {"params": params},
-            batch["tokens"],
-            batch["masked_positions"],
-            batch["segments"],
-            batch["valid"],
-            deterministic=rng is None,
-            rngs=None if rng is None else {"dropout": rng},
-        )
+    def sums(logits: PretrainingLogits, batch: Batch) -> Sums:
         weights = batch["masked_weights"]
-        mlm_loss, mlm_right = cross_entropy(logits.masked_lm, batch["masked_tokens"])  # type: ignore[union-attr]
-        nsp_loss, nsp_right = cross_entropy(logits.next_sentence, batch["next_sentence"])  # type: ignore[union-attr]
+        mlm_loss, mlm_right = cross_entropy(logits.masked_lm, batch["masked_tokens"])
+        nsp_loss, nsp_right = cross_entropy(logits.next_sentence, batch["next_sentence"])
         return {
             "masked_lm_loss": (weights * mlm_loss).sum(),
             "masked_lm_accuracy": (weights * mlm_right).sum(),
@@ -112,7 +116,9 @@ def pretraining_task(config: BertConfig) -> Task:
             "next_sentence_accuracy": nsp_right.sum(),
         }
 
-    return Task(init, counts, sums, losses=("masked_lm_loss", "next_sentence_loss"))
+    inputs = ("tokens", "masked_positions", "segments", "valid")
+    losses = ("masked_lm_loss", "next_sentence_loss")
+    return make_task(BertForPretraining(config), inputs, counts, sums, losses)
 
 
 # --- from a config to a program -------------------------------------------------------------------
@@ -130,33 +136,32 @@ def resolve(config: PretrainingConfig) -> PretrainingConfig:
     """
     if not config.stages:
         raise ValueError("Nothing to train: give config.stage1, 2 or 3 steps or epochs.")
-    own = from_config(config.model)
+    model = from_config(config.model)
+    longest = max(stage.length for stage in config.stages.values())
     if config.init:
-        start = from_config(open_start(config.init).model)
+        start = from_config(Start(config.init).model)
         names = [name for name in SIZES if getattr(config.model, name) is None]
         names += ["num_segments", "layer_norm_epsilon"]
-        longest = max(stage.length for stage in config.stages.values())
-        tables = [model.encoding().longest is not None for model in (start, own)]
-        if all(tables) and longest <= start.max_length:
+        if start.encoding().longest and model.encoding().longest and longest <= start.max_length:
             names.append("max_length")
         taken = {
             name: getattr(start, name)
             for name in names
-            if getattr(start, name) != getattr(own, name)
+            if getattr(start, name) != getattr(model, name)
         }
         if taken:
             values = ", ".join(f"{name} {value}" for name, value in taken.items())
             say(f"From the model at {config.init}: {values}")
         config = changed(config, {f"model.{name}": value for name, value in taken.items()})
-        own = from_config(config.model)
-    rows = own.encoding().longest
-    for name, stage in config.stages.items():
-        if rows is not None and stage.length > rows:
-            raise ValueError(
-                f"config.{name}.length={stage.length} does not fit the {rows} positions of "
-                f"{config.model.position!r}: raise config.model.max_length, or take a sinusoidal "
-                "or relative encoding, which have no maximum length."
-            )
+        model = from_config(config.model)
+    rows = model.encoding().longest
+    if rows is not None and longest > rows:
+        name = next(name for name, stage in config.stages.items() if stage.length > rows)
+        raise ValueError(
+            f"config.{name}.length={config.stages[name].length} does not fit the {rows} positions "
+            f"of {config.model.position!r}: raise config.model.max_length, or take a sinusoidal or "
+            "relative encoding, which have no maximum length."
+        )
     return config
 
 
@@ -195,13 +200,9 @@ def abstract_arguments(
 
 def initial_positions(config: PretrainingConfig, model: BertConfig) -> Params:
     """Return the position parameters that a run of `config` draws before its first step."""
-    task = pretraining_task(model)
-
-    @jax.jit
-    def draw(rng: jax.Array) -> Params:
-        return init_state(task, optax.identity(), rng).params["bert"].get("position", {})
-
-    return draw(jax.random.key(config.seed))
+    init = jax.jit(init_state, static_argnums=(0, 1))
+    state = init(pretraining_task(model), optax.identity(), jax.random.key(config.seed))
+    return state.params["bert"].get("position", {})
 
 
 def transplant_start(experiment: PretrainingExperiment, params: Params) -> tuple[Params, Changes]:
@@ -210,37 +211,11 @@ def transplant_start(experiment: PretrainingExperiment, params: Params) -> tuple
     Raises:
       ValueError: if it has no parameters yet, or a part other than the positions does not fit.
     """
-    old = open_start(experiment.config.init).params(experiment.program.shardings_of)
+    old = Start(experiment.config.init).params(experiment.program.shardings_of)
     return transplant(params, old, position=experiment.config.keep_position)
 
 
 # --- data -----------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainingStage(Stage):
-    """A stage with its held-out data.
-
-    Attributes:
-      held_out: global batches of held-out text.
-      rows, length: of the global batch.
-      examples: how many make an epoch.
-    """
-
-    held_out: list[Batch]
-    rows: int
-    length: int
-    examples: int
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainingExperiment:
-    """A program and its data: everything that a config stands for, ready to run."""
-
-    config: PretrainingConfig
-    program: Program
-    text: TextSplit
-    stages: list[PretrainingStage]
 
 
 def build(config: PretrainingConfig, tokenizer: Path | None = None) -> PretrainingExperiment:
@@ -267,32 +242,33 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Pretraini
         make_eval_step(program.task), mesh, program.shardings.params
     )
 
-    def evaluation(batches: list[Batch], step: int, params: Params) -> Scalars:
-        del step
-        return evaluate(eval_step, params, batches)
+    def make_stage(number: int, held_out: list[Batch]) -> Stage:
+        stage = stages[number]
 
-    def flops(predictions: int, rows: int, length: int) -> float:
-        return train_flops(model, rows, length, predictions)
+        def evaluate_stage(step: int, params: Params) -> Scalars:
+            del step
+            return evaluate(eval_step, params, held_out)
 
-    built = []
-    for number, (stage, some) in enumerate(zip(stages, examples)):
-        held_out = _held_out_batches(config, program, stage, text)
-        built.append(
-            PretrainingStage(
-                name=f"length {stage.length}",
-                steps=steps[number],
-                # Each stage has an order of its own.
-                batches=_batches(some, stage, config.seed + number, config.data.workers),
-                train_step=program.train_step(stage.accumulation),
-                evaluate=functools.partial(evaluation, held_out),
-                held_out=held_out,
-                rows=stage.batch_size,
-                length=stage.length,
-                examples=len(some),
-                flops=functools.partial(flops, stage.max_predictions),
-            )
+        # Each stage has an order of its own.
+        batches = _batches(examples[number], stage, config.seed + number, config.data.workers)
+        return Stage(
+            name=f"length {stage.length}",
+            steps=steps[number],
+            batches=batches,
+            train_step=program.train_step(stage.accumulation),
+            evaluate=evaluate_stage,
+            flops=functools.partial(train_flops, model, predictions=stage.max_predictions),
         )
-    return PretrainingExperiment(config, program, text, built)
+
+    held_out = [_held_out_batches(config, program, stage, text) for stage in stages]
+    return PretrainingExperiment(
+        config,
+        program,
+        text,
+        stages=[make_stage(number, batches) for number, batches in enumerate(held_out)],
+        held_out=held_out,
+        epochs=[n * s.batch_size / len(some) for n, s, some in zip(steps, stages, examples)],
+    )
 
 
 def tokenizer_file(config: PretrainingConfig) -> str:
@@ -304,7 +280,7 @@ def tokenizer_file(config: PretrainingConfig) -> str:
     vocab = config.data.vocab
     if not config.init:
         return vocab
-    started = open_start(config.init).tokenizer()
+    started = Start(config.init).tokenizer()
     if vocab and data.load_tokenizer(vocab).get_vocab() != data.load_tokenizer(started).get_vocab():
         raise ValueError(
             f"The tokens of config.data.vocab={vocab} are not those of {started}, which the model "
@@ -337,9 +313,13 @@ def _batches(
     examples: data.PretrainingExamples, stage: StageConfig, seed: int, workers: int = 0
 ) -> grain.IterDataset:
     """Return this host's batches of a stage."""
-    host, hosts = sharding.host()
     return data.batches(
-        examples, batch_size=stage.batch_size, seed=seed, host=host, hosts=hosts, workers=workers
+        examples,
+        batch_size=stage.batch_size,
+        seed=seed,
+        host=jax.process_index(),
+        hosts=jax.process_count(),
+        workers=workers,
     )
 
 
@@ -361,7 +341,7 @@ def _introduce_text(config: PretrainingDataConfig) -> None:
         tell("Text", config.source)
         return
     tell("Text", f"{config.source}; tokenized now, unless it is in the cache")
-    if sharding.host()[1] > 1 and config.source != "pydoc":
+    if jax.process_count() > 1 and config.source != "pydoc":
         tell("Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with")
         source, vocab = shlex.quote(config.source), config.vocab or "tokenizer.json"
         tell("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")

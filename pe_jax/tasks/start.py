@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -15,62 +14,77 @@ from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
 from pe_jax.files import reachable_path
-from pe_jax.models import BertConfig
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params, ShardingsOf
 
 
-@dataclasses.dataclass(frozen=True)
 class Start:
-    """A trained model to start from.
-
-    Attributes:
-      model: the keys of a run's config that describe it.
-      params: `params(shardings_of)` reads the encoder, under "bert", and the pretraining heads that
-        exist.
-      tokenizer: `tokenizer()` is the file of its tokenizer.
-    """
-
-    model: ModelConfig
-    params: Callable[[ShardingsOf], Params]
-    tokenizer: Callable[[], Path]
-
-
-def open_start(init: str) -> Start:
-    """The model at `init`; its parameters are not read yet.
+    """A trained model to start from; its parameters are not read yet.
 
     Args:
       init: the workdir of a pretraining run, or a published BERT, see `interop.open_checkpoint`.
 
+    Attributes:
+      model: the keys of a run's config that describe it.
+
     Raises:
       ValueError: if there is neither.
     """
-    if not init:
-        raise ValueError(
-            "config.init is a text that is not empty, got ''. Fine-tuning starts from a pretrained "
-            "run: give its workdir, --config.init=RUN, or the folder of a published BERT."
-        )
-    path = reachable_path(init)
-    if _is_run(path):
-        return Start(
-            model=workdir.load_config(path, PretrainingConfig).model,
-            params=lambda shardings_of: newest_params(path, shardings_of)[1],
-            tokenizer=lambda: saved_tokenizer(path),
-        )
-    from pe_jax.interop import read_config  # Only needed here.
 
-    try:
-        model = read_config(path)
-    except ValueError as error:
-        what = f"config.init={init!r} is neither a run nor a published BERT."
-        raise ValueError(f"{what} {error}") from error
-    return Start(
-        model=_as_config(model),
-        params=lambda shardings_of: _published(path, shardings_of),
-        tokenizer=lambda: _checked_tokenizer(path, model.vocab_size),
-    )
+    def __init__(self, init: str):
+        if not init:
+            raise ValueError(
+                "config.init is a text that is not empty, got ''. Fine-tuning starts from a "
+                "pretrained run: give its workdir, --config.init=RUN, or the folder of a published "
+                "BERT."
+            )
+        self._path = reachable_path(init)
+        self._is_run = _is_run(self._path)
+        if self._is_run:
+            self.model = workdir.load_config(self._path, PretrainingConfig).model
+            return
+        from pe_jax.interop import read_config
+
+        try:
+            bert = read_config(self._path)
+        except ValueError as error:
+            what = f"config.init={init!r} is neither a run nor a published BERT."
+            raise ValueError(f"{what} {error}") from error
+        self._rows = bert.vocab_size
+        names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size", "position"}
+        fields = {name: getattr(bert, name) for name in names}
+        self.model = ModelConfig(position=bert.encoding().name, **fields)
+
+    def params(self, shardings_of: ShardingsOf) -> Params:
+        """Read the encoder, under "bert", and the pretraining heads that exist."""
+        if self._is_run:
+            return newest_params(self._path, shardings_of)[1]
+        from pe_jax.interop import PRETRAINING, load_bert
+
+        bert = load_bert(self._path, heads=PRETRAINING)
+        if bert.unread:
+            say(f"Not read from {self._path}: {', '.join(bert.unread)}")
+        params = jax.device_get(bert.params)
+        return jax.device_put(params, shardings_of(params))
+
+    def tokenizer(self) -> Path:
+        """Return the file of its tokenizer.
+
+        Raises:
+          ValueError: if there is none, or it is that of another model.
+        """
+        if self._is_run:
+            return saved_tokenizer(self._path)
+        file = published_tokenizer(self._path)
+        tokens = load_tokenizer(file).get_vocab_size()
+        if tokens != self._rows:
+            raise ValueError(
+                f"{file} has {tokens:,} tokens, the model next to it {self._rows:,} rows of "
+                "embeddings: they do not belong to the same model, or the rows were padded."
+            )
+        return file
 
 
 def _is_run(path: Path) -> bool:
@@ -79,23 +93,6 @@ def _is_run(path: Path) -> bool:
         return "task" in json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-
-
-def _as_config(model: BertConfig) -> ModelConfig:
-    """A model in the keys of `config.model`: a named size, and the fields that replace its own."""
-    names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size", "position"}
-    fields = {name: getattr(model, name) for name in names}
-    return ModelConfig(position=model.encoding().name, **fields)
-
-
-def _published(path: Path, shardings_of: ShardingsOf) -> Params:
-    from pe_jax.interop import PRETRAINING, load_bert
-
-    bert = load_bert(path, heads=PRETRAINING)
-    if bert.unread:
-        say(f"Not read from {path}: {', '.join(bert.unread)}")
-    params = jax.device_get(bert.params)
-    return jax.device_put(params, shardings_of(params))
 
 
 def published_tokenizer(path: Path) -> Path:
@@ -121,14 +118,3 @@ def published_tokenizer(path: Path) -> Path:
             f"T('{vocab}', lowercase=False).save('{folder / 'tokenizer.json'}')\""
         )
     return vocab
-
-
-def _checked_tokenizer(path: Path, vocab_size: int) -> Path:
-    file = published_tokenizer(path)
-    tokens = load_tokenizer(file).get_vocab_size()
-    if tokens != vocab_size:
-        raise ValueError(
-            f"{file} has {tokens:,} tokens, the model next to it {vocab_size:,} rows of embeddings:"
-            " they do not belong to the same model, or the rows were padded."
-        )
-    return file

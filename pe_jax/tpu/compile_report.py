@@ -12,10 +12,10 @@ from pe_jax.console.terminal import say
 from pe_jax.models.config import from_config
 from pe_jax.tasks.pretraining import resolve
 from pe_jax.tasks.train import model_size
+from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.estimate import Estimate, estimate_stage, largest_batch
 from pe_jax.tpu.topology import Slice, make_slice
 from pe_jax.training import sharding
-from pe_jax.training.chips import GIB
 
 _BOUNDS = {
     "products": "the model's products, at the peak",

@@ -12,22 +12,24 @@ import functools
 import inspect
 import json
 import logging
+import math
 import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
-import orbax.checkpoint
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from pe_jax.console import stopping
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, is_remote
-from pe_jax.training.fingerprint import examine, fingerprint
 from pe_jax.training.pytrees import Params, PyTree, ShardingsOf
-from pe_jax.training.sharding import abstract, all_hosts, host, on_one_device
+from pe_jax.training.sharding import abstract
 from pe_jax.training.step import TrainState
 
 if TYPE_CHECKING:
@@ -35,13 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-
-class Restored(NamedTuple):
-    """A checkpoint: the state after `step`, and where the loop was, see `Checkpoints.save`."""
-
-    step: int
-    state: TrainState
-    place: Json
+_MODULUS = 2**32
 
 
 class Checkpoints:
@@ -125,10 +121,12 @@ def saved_steps(workdir: Path) -> list[int]:
     return sorted(checkpoint.step for checkpoint in checkpoints)
 
 
-def restore_newest(workdir: Path, like: TrainState, run: str = "") -> Restored | None:
-    """The newest checkpoint that can be restored; None if there is none at all.
+def restore_newest(
+    workdir: Path, like: TrainState, run: str = ""
+) -> tuple[TrainState, Json] | None:
+    """The newest state that can be restored, and the loop's place, see `Checkpoints.save`.
 
-    Damaged ones are moved to `workdir/damaged`.
+    None if there is no checkpoint at all. Damaged ones are moved to `workdir/damaged`.
 
     Args:
       like: a state with the structure, dtypes and shardings to restore to.
@@ -138,26 +136,33 @@ def restore_newest(workdir: Path, like: TrainState, run: str = "") -> Restored |
       ValueError: if there are checkpoints and none can be read.
     """
 
-    def read(step: int) -> Restored:
+    def read(step: int) -> tuple[TrainState, Json]:
         facts = _load(workdir, step, "facts")
         if facts["run"] != run:
             raise ValueError("it is of a run with another config or tokenizer")
         state = _load(workdir, step, "state", like)
         _compare("state", fingerprint(state), facts["state"])
         _compare("position in the data", _checksum(facts["place"]), facts["place_checksum"])
-        return Restored(step, state, facts["place"])
+        return state, facts["place"]
 
     restored, damaged = _newest(workdir, read)
-    for step in damaged:
-        _move_aside(workdir, step)
+    for step in damaged:  # Where they are, the run could not save those steps again.
+        if jax.process_index() == 0:
+            folder = workdir / "damaged"
+            folder.mkdir(parents=True, exist_ok=True)
+            target = folder / f"{step}-{1 + sum(1 for _ in folder.iterdir())}"
+            (workdir / "checkpoints" / str(step)).rename(target)
+            say(f"The damaged one was moved to {target}.")
+        _on_all_hosts(True)  # A barrier.
     return restored
 
 
-def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf = on_one_device) -> Params:
+def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf | None = None) -> Params:
     """Only the parameters at `step`, whatever their shardings were when they were saved.
 
     Args:
-      shardings_of: from the parameters' shapes to their shardings.
+      shardings_of: from the parameters' shapes to their shardings; default: all of each on this
+        host's first device.
 
     Raises:
       Exception: any, if they are damaged.
@@ -167,28 +172,25 @@ def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf = on_one_
     shapes = jax.tree.map(
         lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), metadata["state"]["params"]
     )
-    like = {"params": abstract(shapes, shardings_of(shapes))}
-    params = _load(workdir, step, "state", like)["params"]
+    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    like = abstract(shapes, shardings_of(shapes) if shardings_of else one_device)
+    params = _load(workdir, step, "state", {"params": like})["params"]
     _compare("parameters", fingerprint(params), _load(workdir, step, "facts")["params"])
     return params
 
 
 def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tuple[int, Params]]:
-    """Step and parameters of the checkpoints of a run, steps ascending, one at a time.
-
-    Args:
-      skip: steps not to read.
-    """
+    """Step and parameters of the checkpoints of a run, steps ascending, without those in `skip`."""
     for step in saved_steps(workdir):
         if step not in skip:
             yield step, restore_params(workdir, step)
 
 
-def newest_params(workdir: Path, shardings_of: ShardingsOf = on_one_device) -> tuple[int, Params]:
+def newest_params(workdir: Path, shardings_of: ShardingsOf | None = None) -> tuple[int, Params]:
     """Step and parameters of the newest checkpoint of a run that can be restored.
 
     Args:
-      shardings_of: from the parameters' shapes to their shardings.
+      shardings_of: see `restore_params`.
 
     Raises:
       ValueError: if the run has none yet, or none can be read.
@@ -197,6 +199,54 @@ def newest_params(workdir: Path, shardings_of: ShardingsOf = on_one_device) -> t
     if newest is None:
         raise ValueError(f"The run in {workdir} has no checkpoint yet.")
     return newest
+
+
+def fingerprint(tree: PyTree) -> int:
+    """A sum over every bit of the leaves, modulo 2³², whatever their shardings.
+
+    Each 32-bit word is weighted by an odd number that depends on its position: a word that changes
+    changes the sum, and words that are swapped almost surely do.
+
+    Args:
+      tree: arrays of 4-byte elements, and keys (`jax.random.key`).
+
+    Raises:
+      TypeError: for elements of another size.
+    """
+    return examine(tree)[0]
+
+
+def examine(tree: PyTree) -> tuple[int, list[str]]:
+    """The fingerprint of a tree, and the paths of leaves that are not finite in every element."""
+    # Leaf by leaf: one program for each shape compiles many times faster than one for all leaves.
+    # Sequentially: on a CPU, concurrent sums over several devices can deadlock.
+    total, not_finite = 0, []
+    for i, (path, leaf) in enumerate(jax.tree.leaves_with_path(tree)):
+        leaf_sum, finite = _examine_leaf(leaf)
+        total += (2 * i + 1) * int(leaf_sum)
+        if not finite:
+            not_finite.append(jax.tree_util.keystr(path, simple=True, separator="/"))
+    return total % _MODULUS, not_finite
+
+
+@jax.jit
+def _examine_leaf(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sum of a leaf, and whether it is finite."""
+    finite = jnp.asarray(True)
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):
+        finite = jnp.isfinite(leaf).all()
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    if leaf.dtype.itemsize != 4:
+        raise TypeError(f"A fingerprint is of elements of 4 bytes, got {leaf.dtype}.")
+    words = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+    position = jnp.zeros(words.shape, jnp.uint32)  # In the flattened leaf, which may be sharded.
+    for axis in range(words.ndim):
+        stride = jnp.uint32(math.prod(words.shape[axis + 1 :]) % _MODULUS)
+        position += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * stride
+    # Knuth's multiplier: neighbouring positions have very different weights.
+    weight = position * jnp.uint32(0x9E3779B1) | 1
+    return jnp.sum(words * weight, dtype=jnp.uint32), finite
 
 
 def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int]]:
@@ -210,7 +260,7 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
         # Damage shows in many ways: JSON, OCDBT, zstd, missing files and shapes.
         except Exception as caught:
             error = caught
-        if all_hosts(error is None):
+        if _on_all_hosts(error is None):
             for bad, why in damaged.items():
                 say(f"The checkpoint of step {bad:,} cannot be read ({_brief(why)}).")
             if damaged:
@@ -227,15 +277,11 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
     return None, []
 
 
-def _move_aside(workdir: Path, step: int) -> None:
-    """Moves a damaged checkpoint: where it is, the run could not save that step again."""
-    if host()[0] == 0:
-        folder = workdir / "damaged"
-        folder.mkdir(parents=True, exist_ok=True)
-        target = folder / f"{step}-{1 + sum(1 for _ in folder.iterdir())}"
-        (workdir / "checkpoints" / str(step)).rename(target)
-        say(f"The damaged one was moved to {target}.")
-    all_hosts(True)  # A barrier.
+def _on_all_hosts(fine: bool) -> bool:
+    """True if `fine` holds on every host; a barrier, which every host has to call."""
+    if jax.process_count() == 1:
+        return fine
+    return bool(multihost_utils.process_allgather(np.bool_(fine)).all())
 
 
 def _folder(workdir: Path) -> Path:
@@ -269,17 +315,14 @@ def _silence_orbax() -> None:
     if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
         return
 
-    def is_of_orbax(file: str) -> bool:
-        return Path(orbax.checkpoint.__file__).parent in Path(file).parents
-
     def is_news(record: logging.LogRecord) -> bool:
         traceback = record.exc_info and record.exc_info[2]
-        return not (traceback and is_of_orbax(traceback.tb_frame.f_code.co_filename))
+        return not traceback or "orbax" not in traceback.tb_frame.f_code.co_filename
 
     def report_news(failed: UnraisableHookArgs) -> None:
         late = str(failed.exc_value) == "Event loop is closed"
         if inspect.iscoroutine(failed.object):
-            late = is_of_orbax(failed.object.cr_code.co_filename)
+            late = "orbax" in failed.object.cr_code.co_filename
         if not late:
             report(failed)
 

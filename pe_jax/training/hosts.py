@@ -12,13 +12,17 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 
+import flax
 import jax
 import numpy as np
+import optax
 from jax.experimental import multihost_utils
 
+import pe_jax
 from pe_jax.console import stopping
+from pe_jax.schema import Config, values_of
 
 _WAIT = 300  # Seconds, for all hosts to start.
 _SECOND = 1.0
@@ -69,11 +73,25 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
         raise ValueError(f"The hosts did not find one another: {error}") from error
 
 
+# Where a host keeps its copy of the text, and how many processes read it, changes no result.
+_OF_EACH_HOST = ("data.cache_dir", "data.workers")
+
+
+def settings(config: Config) -> dict[str, str]:
+    """Return the versions and the keys of a config that all hosts of a run must share."""
+    versions = {module.__name__: module.__version__ for module in (pe_jax, jax, flax, optax)}
+    keys = {
+        f"config.{key}": repr(value)
+        for key, value in values_of(config).items()
+        if key not in _OF_EACH_HOST
+    }
+    return versions | keys
+
+
 def agree(facts: Mapping[str, str]) -> None:
     """Compares what every host knows of the run, before it trains; every host has to call it.
 
-    Hosts that differ would train together and each apply its own settings: the results would be
-    those of no config.
+    Hosts that differ would each apply its own settings: the results would be those of no config.
 
     Args:
       facts: by name; texts that are to be the same.
@@ -81,8 +99,6 @@ def agree(facts: Mapping[str, str]) -> None:
     Raises:
       ValueError: on every host, if one has another text or name; it says which differ.
     """
-    if jax.process_count() == 1:
-        return
     facts_by_host = _gather_facts(dict(facts))
     names = dict.fromkeys(name for facts in facts_by_host for name in facts)
     different = [
@@ -97,24 +113,14 @@ def agree(facts: Mapping[str, str]) -> None:
         )
 
 
-@contextlib.contextmanager
-def stop_requests() -> Iterator[Callable[[int], int]]:
-    """Lets SIGTERM and Ctrl-C wait for the end of a step within the context.
+def stop_requested(step: int) -> int:
+    """0, or the exit status if the run is to stop after `step`.
 
-    Yields:
-      `requested(step)`: 0, or the exit status if the run is to stop after `step`. On several hosts
-        all of them get the same answer, whichever got SIGTERM; all of them ask after every step.
-
-    Raises:
-      Interrupted: at the end, for a signal that came after the last step was begun.
+    All hosts get the same answer, whichever got SIGTERM, and all of them ask after every step: the
+    runtime has caught the signal, and agrees on a step for all to stop after.
     """
-    if jax.process_count() == 1:
-        with stopping.deferred() as requested:
-            yield lambda step: requested()
-        return
-    # The runtime has caught SIGTERM, and agrees on a step for all to stop after.
-    status = stopping.EXIT_STATUS[signal.SIGTERM]
-    yield lambda step: status if multihost_utils.reached_preemption_sync_point(step) else 0
+    stop = multihost_utils.reached_preemption_sync_point(step)
+    return stopping.EXIT_STATUS[signal.SIGTERM] if stop else 0
 
 
 def wait_for_hosts(address: str, hosts: int, host: int, seconds: float) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 import grain
 import jax
@@ -14,15 +12,32 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding
 
+from pe_jax.console.terminal import Progress, say
 from pe_jax.errors import Interrupted
 from pe_jax.files import Json
-from pe_jax.training import chips, sharding
+from pe_jax.training import sharding
 from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
 from pe_jax.training.workdir import MetricsWriter
 
 _ON_THE_TERMINAL = ("loss", "accuracy", "examples_per_second", "mfu")  # Ends of names.
+
+# Dense bfloat16 FLOP/s by JAX's `device_kind`, as the vendors publish them: Google's Cloud TPU
+# pages, NVIDIA's data sheets.
+PEAKS = {
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,43 +62,27 @@ class Stage:
     flops: Callable[[int, int], float]
 
 
-class Cadence(NamedTuple):
-    """Every how many steps to write metrics, to evaluate and to save; 0 means at the ends only."""
-
-    log: int
-    evaluate: int
-    checkpoint: int
-
-
-class Reporter(Protocol):
-    """Shows how far a run is, see `pe_jax.console.terminal.Progress`."""
-
-    def say(self, line: str) -> None: ...
-
-    def advance(self) -> None: ...
-
-    def report(self, step: int, what: str, scalars: Scalars) -> None: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Loop:
     """The loop over the steps of a run in its folder.
 
     Attributes:
+      every: after how many steps to write metrics, to evaluate and to save; 0 means at the end of
+        a stage only.
       batch_sharding: of global batches.
       schedule: learning rate of a step.
       stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop after
-        `step`; see `hosts.stop_requests`.
+        `step`.
       check_folder: called before anything is written; raises if the folder is not this run's any
         more.
     """
 
-    cadence: Cadence
+    every: tuple[int, int, int]
     batch_sharding: NamedSharding
     schedule: optax.Schedule
     checkpoints: Checkpoints
     writer: MetricsWriter
-    reporter: Reporter
+    progress: Progress
     stop_requested: Callable[[int], int]
     check_folder: Callable[[], None]
 
@@ -114,33 +113,32 @@ class Loop:
     def _fit_stage(
         self, state: TrainState, stage: Stage, steps: range, place: Json | None
     ) -> TrainState:
-        iterator, meter = iter(stage.batches), _Meter(stage.flops)
+        iterator, meter = iter(stage.batches), _Meter(place["totals"] if place else {})
         if place is not None:
             iterator.set_state(place["data"])
-            meter = _Meter(stage.flops, place["totals"])
         # On a CPU minutes may pass between this line and the first of the log.
-        self.reporter.say(f"{stage.name}: compiling, then steps {steps[0]:,} to {steps[-1]:,}")
+        say(f"{stage.name}: compiling, then steps {steps[0]:,} to {steps[-1]:,}")
         unread: tuple[int, Metrics, HostBatch] | None = None
         for step in steps:
             # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
             #    unless the pipeline is the slower of the two.
-            with meter.waiting():
-                rows = next(iterator)
-                batch = sharding.to_global(rows, self.batch_sharding)
-            meter.count(batch)
-            # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
+            begin = time.perf_counter()
+            rows = next(iterator)
+            batch = sharding.to_global(rows, self.batch_sharding)
             dispatched = time.perf_counter()
+            meter.count(batch, stage.flops, dispatched - begin)
+            # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
             state, metrics = stage.train_step(state, batch)
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
                 seconds = time.perf_counter() - dispatched
-                self.reporter.say(f"{stage.name}: compiled in {seconds:.0f} s")
+                say(f"{stage.name}: compiled in {seconds:.0f} s")
             if unread is not None:
                 self._read(*unread, meter)
             unread = step, metrics, rows
-            self.reporter.advance()
+            self.progress.advance()
             stop = self.stop_requested(step)
             log, evaluate, save = (
-                step == steps[-1] or (every > 0 and step % every == 0) for every in self.cadence
+                step == steps[-1] or (every > 0 and step % every == 0) for every in self.every
             )
             save = save or bool(stop)
             if log or evaluate or save:
@@ -151,15 +149,15 @@ class Loop:
                 unread = None
             if log:
                 self._log(step, meter)
-                meter = _Meter(stage.flops)
             # 4. Evaluate.
             if evaluate:
                 self._evaluate(step, stage, state.params)
-                meter.skip()
+            if log:
+                meter = _Meter({})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
             if save:
                 self.check_folder()  # The evaluation may have taken minutes.
-                totals = meter.totals()
+                totals = {name: pair.tolist() for name, pair in meter.totals.items()}
                 self.checkpoints.save(state, {"data": iterator.get_state(), "totals": totals})
             if stop:
                 raise Interrupted(
@@ -173,7 +171,7 @@ class Loop:
         Raises:
           FloatingPointError: if they are not finite.
         """
-        if wrong := meter.add(metrics):
+        if wrong := _add(meter.totals, metrics):
             path = self.writer.keep_batch(step, rows)
             raise FloatingPointError(
                 f"Step {step:,} gave {', '.join(wrong)}. Its batch was written to {path}, and the "
@@ -182,16 +180,18 @@ class Loop:
             )
 
     def _log(self, step: int, meter: _Meter) -> None:
-        scalars = meter.scalars(float(self.schedule(step - 1)), _peak(self.batch_sharding))
+        devices = self.batch_sharding.mesh.devices
+        peak = devices.size * PEAKS.get(devices.flat[0].device_kind, 0)
+        scalars = meter.scalars(float(self.schedule(step - 1)), peak)
         self.writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
         shown = {name: x for name, x in scalars.items() if name.endswith(_ON_THE_TERMINAL)}
-        self.reporter.report(step, "training", shown)
+        self.progress.report(step, "training", shown)
 
     def _evaluate(self, step: int, stage: Stage, params: Params) -> None:
         scalars = stage.evaluate(step, params)
         self.writer.write(step, {f"held_out/{name}": value for name, value in scalars.items()})
         shown = {name: value for name, value in scalars.items() if "/" not in name}
-        self.reporter.report(step, "held out", shown)
+        self.progress.report(step, "held out", shown)
         _check_held_out(step, scalars)
 
 
@@ -226,48 +226,32 @@ def _means(totals: _Totals) -> Scalars:
 
 
 class _Meter:
-    """The steps since the last line of the log: their metrics, their size, and their time."""
+    """The steps since the last line of the log: their metrics, their size, and their time.
 
-    def __init__(self, flops: Callable[[int, int], float], totals: Json | None = None):
-        self._totals = {name: np.array(pair) for name, pair in (totals or {}).items()}
-        self._flops_of = flops
-        self._steps = self._rows = self._tokens = 0
+    Args:
+      totals: of the metrics of steps before, as JSON has them.
+    """
+
+    def __init__(self, totals: Json):
+        self.totals: _Totals = {name: np.array(pair) for name, pair in totals.items()}
+        self._rows = self._tokens = 0
         self._flops = self._waited = 0.0
         self._start = time.perf_counter()
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Counts the time in the context as waiting for data."""
-        before = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - before
-
-    def count(self, batch: Batch) -> None:
-        """Counts a step on a global batch; tokens `[..., L]`, padding included."""
+    def count(self, batch: Batch, flops: Callable[[int, int], float], waited: float) -> None:
+        """Counts a step on a global batch, that took so many seconds to fetch; tokens `[..., L]`,
+        padding included."""
         size, length = batch["tokens"].size, batch["tokens"].shape[-1]
-        self._steps += 1
         self._rows += size // length
         self._tokens += size
-        self._flops += self._flops_of(size // length, length)
+        self._flops += flops(size // length, length)
+        self._waited += waited
 
-    def add(self, metrics: Metrics) -> list[str]:
-        """Adds the metrics of a step; returns what is not finite, in words."""
-        return _add(self._totals, metrics)
-
-    def skip(self) -> None:
-        """Leaves out the time up to now, if no step was counted."""
-        if not self._steps:
-            self._start = time.perf_counter()
-
-    def totals(self) -> Json:
-        """The metrics, to continue from."""
-        return {name: pair.tolist() for name, pair in self._totals.items()}
-
-    def scalars(self, learning_rate: float, peak: float | None) -> Scalars:
-        """Means of the metrics, and rates; `peak` FLOP/s of all devices, None where not known."""
+    def scalars(self, learning_rate: float, peak: float) -> Scalars:
+        """Means of the metrics, and rates; `peak` FLOP/s of all devices, 0 where not known."""
         seconds = time.perf_counter() - self._start
         scalars = {
-            **_means(self._totals),
+            **_means(self.totals),
             "learning_rate": learning_rate,
             "examples_per_second": self._rows / seconds,
             "tokens_per_second": self._tokens / seconds,
@@ -286,9 +270,3 @@ def _check_held_out(step: int, scalars: Scalars) -> None:
             f"After step {step:,} held-out data gives {', '.join(wrong)}: the checkpoints are of "
             "steps before. A lower learning rate or a longer warmup may help, in another --workdir."
         )
-
-
-def _peak(batch_sharding: NamedSharding) -> float | None:
-    """bfloat16 FLOP/s of all devices together; None if not known."""
-    peak = chips.peak_flops(batch_sharding.mesh.devices.flat[0].device_kind)
-    return peak and peak * batch_sharding.mesh.size

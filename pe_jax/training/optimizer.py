@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
 import optax
 
 from pe_jax.configs.training import OptimizerConfig
+from pe_jax.models import BertConfig
+from pe_jax.models import frequencies as model_frequencies
 from pe_jax.training.pytrees import Params, PyTree
+from pe_jax.training.step import reused
 
 # `mark(params)`: a tree like `params`, True for some of its leaves.
 Mark = Callable[[Params], PyTree]
@@ -19,7 +23,7 @@ _PLAIN = ("bias", "scale")
 
 
 def no_frequencies(params: Params) -> PyTree:
-    """The mark of a model that learns none."""
+    """Mark none."""
     return jax.tree.map(lambda _: False, params)
 
 
@@ -97,19 +101,16 @@ def lamb(
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"adamw": adamw, "lamb": lamb}
 
 
-def from_config(
-    config: OptimizerConfig, steps: int, frequencies: Mark = no_frequencies
+@reused
+def make_optimizer(
+    config: OptimizerConfig, steps: int, model: BertConfig
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
-    """Learning rate and optimizer of `config.optimizer` for a run of `steps` steps.
-
-    Args:
-      frequencies: which parameters are frequencies, see `models.frequencies`.
-    """
+    """Return the learning rate and the optimizer of a run of `steps` steps."""
     peak, for_frequencies = config.learning_rate, config.frequency_learning_rate
     schedule = linear_schedule(peak, round(config.warmup * steps), steps)
     return schedule, OPTIMIZERS[config.name](
         schedule,
-        frequencies,
+        functools.partial(model_frequencies, model),
         weight_decay=config.weight_decay,
         b1=config.b1,
         b2=config.b2,

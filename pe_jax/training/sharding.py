@@ -13,25 +13,22 @@ Three ways to parallelize the same step:
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Wrapped
 
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree
-from pe_jax.training.step import TrainState, TrainStep, each_seed, over_seeds
+from pe_jax.training.step import TrainStep, reused
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 AXIS = "data"
-SEEDS = "seeds"
 
 # Smaller leaves stay replicated under `fsdp`: two thirds of the leaves of BERT-base (biases,
 # LayerNorm), each of which would cost a gather and a scatter, and 0.14 % of its parameters.
@@ -44,18 +41,6 @@ def data_mesh(devices: list[jax.Device] | None = None) -> Mesh:
     return jax.make_mesh((len(devices),), (AXIS,), devices=devices, axis_types=(AxisType.Auto,))
 
 
-def seed_mesh(seeds: int, devices: list[jax.Device] | None = None) -> Mesh:
-    """All devices for a state of several seeds: those of a host are split by seeds as far as their
-    number allows, which takes no communication, and then by rows. Hosts are split by rows: each has
-    all seeds, and its own rows of their batches."""
-    devices = jax.devices() if devices is None else devices
-    devices = sorted(devices, key=lambda device: device.process_index)
-    hosts = len({device.process_index for device in devices})
-    split = math.gcd(seeds, len(devices) // hosts)
-    grid = np.array(devices).reshape(hosts, split, -1).swapaxes(0, 1).reshape(split, -1)
-    return Mesh(grid, (SEEDS, AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
-
-
 def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
@@ -64,38 +49,10 @@ def by_rows(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(AXIS))
 
 
-def by_seeds(mesh: Mesh) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(SEEDS))
-
-
-def seeds_state_shardings(mesh: Mesh) -> TrainState:
-    """The shardings of the state of all seeds."""
-    seeds = by_seeds(mesh)
-    return TrainState(replicated(mesh), seeds, seeds, seeds)  # type: ignore[arg-type]
-
-
-def by_seeds_and_rows(mesh: Mesh) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(SEEDS, AXIS))
-
-
-def on_one_device(tree: PyTree) -> PyTree:
-    """The sharding of each leaf that puts all of it on this host's first device."""
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return jax.tree.map(lambda _: device, tree)
-
-
 def to_global(batch: HostBatch, sharding: NamedSharding) -> Batch:
     """Global arrays of `sharding` from this host's rows of them."""
     make = functools.partial(jax.make_array_from_process_local_data, sharding)
     return jax.tree.map(make, batch)
-
-
-def split_rows(batch: HostBatch, mesh: Mesh) -> Batch:
-    """A batch that every host has all rows of, sharded by rows over the devices."""
-    sharding = by_rows(mesh)
-    return jax.tree.map(
-        lambda x: jax.make_array_from_callback(x.shape, sharding, x.__getitem__), batch
-    )
 
 
 def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
@@ -125,10 +82,6 @@ def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
         )
 
 
-# Decorated functions return one object for equal arguments, so that JAX traces and compiles it once
-# per process, however many runs use it.
-_once = functools.lru_cache(maxsize=16)
-
 # The names of `config.parallel`.
 PARALLEL = ("jit", "fsdp", "pmap", "pmap_bfloat16")
 
@@ -154,7 +107,7 @@ def state_shardings(mesh: Mesh, parallel: str, state: T) -> T:
     return jax.tree.map(place, state)
 
 
-@_once
+@reused
 def gather(
     function: Callable[Concatenate[Params, P], T], mesh: Mesh, parallel: str
 ) -> Callable[Concatenate[Params, P], T]:
@@ -192,12 +145,12 @@ def parallelize(step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree) -
     if parallel not in PARALLEL:
         raise ValueError(f"parallel must be one of {', '.join(PARALLEL)}, got {parallel!r}.")
     if parallel in ("jit", "fsdp"):
-        return _compile_step(step, mesh, shardings, by_rows(mesh))
+        return compiled_step(step, mesh, shardings, by_rows(mesh))
     dtype = jnp.dtype(jnp.bfloat16) if parallel == "pmap_bfloat16" else None
     return jax.jit(_by_device(step, mesh, dtype), donate_argnums=0)
 
 
-@_once
+@reused
 def _by_device(step: TrainStep, mesh: Mesh, exchanged: jnp.dtype | None) -> TrainStep:
     # check_vma=False: otherwise shard_map sums the gradients of replicated parameters itself, and
     # the step's own psum would count every device's gradient again.
@@ -214,52 +167,10 @@ def parallelize_eval(
     step: Callable[[Params, Batch], T], mesh: Mesh, shardings: PyTree
 ) -> Callable[[Params, Batch], T]:
     """`step(params, batch) -> metrics`, compiled for the mesh; `shardings` are the parameters'."""
-    return _compile(step, mesh, (shardings, by_rows(mesh)), replicated(mesh))
+    return compiled(step, mesh, (shardings, by_rows(mesh)), replicated(mesh))
 
 
-def parallelize_seeds(train_step: TrainStep, mesh: Mesh, shardings: TrainState) -> Wrapped:
-    """`step(state, batch) -> (state, metrics)` of several seeds (see `over_seeds`), compiled for a
-    `seed_mesh`; state is donated.
-
-    Args:
-      shardings: of the state, from `seeds_state_shardings`.
-    """
-    step = _step_by_seed(train_step, mesh, shardings, in_turn(mesh))
-    return _compile_step(step, mesh, shardings, by_seeds_and_rows(mesh))
-
-
-@_once
-def _step_by_seed(
-    train_step: TrainStep, mesh: Mesh, shardings: TrainState, in_turn: bool
-) -> TrainStep:
-    state = jax.tree.map(lambda sharding: sharding.spec, shardings)
-    specs = (state, PartitionSpec(SEEDS))
-    return _by_seed(over_seeds(train_step, in_turn=in_turn), mesh, specs, specs)
-
-
-def parallelize_outputs(
-    outputs: Callable[[Params, Batch], T], mesh: Mesh
-) -> Callable[[Params, Batch], T]:
-    """`outputs(params, batch)` of several seeds on one batch, compiled for a `seed_mesh`.
-
-    Returns:
-      A function of parameters `[S, ...]` and a global batch `[B, ...]`; its outputs `[S, B, ...]`
-      are replicated.
-    """
-    mapped = _outputs_by_seed(outputs, mesh, in_turn(mesh))
-    return _compile(mapped, mesh, (by_seeds(mesh), by_rows(mesh)), replicated(mesh))
-
-
-@_once
-def _outputs_by_seed(
-    outputs: Callable[[Params, Batch], T], mesh: Mesh, in_turn: bool
-) -> Callable[[Params, Batch], T]:
-    seeds = PartitionSpec(SEEDS)
-    seed_outputs = each_seed(outputs, (0, None), in_turn=in_turn)
-    return _by_seed(seed_outputs, mesh, (seeds, PartitionSpec()), seeds)
-
-
-def _compile(
+def compiled(
     function: Callable[P, T],
     mesh: Mesh,
     in_shardings: PyTree,
@@ -275,7 +186,7 @@ def _compile(
     )
 
 
-@_once
+@reused
 def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
     """`function` traced under the mesh: a kernel, which the compiler cannot partition, then runs on
     each device's own rows."""
@@ -288,43 +199,8 @@ def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
     return traced
 
 
-def _compile_step(step: TrainStep, mesh: Mesh, shardings: PyTree, batch: NamedSharding) -> Wrapped:
-    return _compile(step, mesh, (shardings, batch), (shardings, replicated(mesh)), donate=(0,))
-
-
-def _by_seed(
-    function: Callable[P, T], mesh: Mesh, in_specs: PyTree, out_specs: PyTree
-) -> Callable[P, T]:
-    """`function` on every device's own seeds; the compiler partitions the rows.
-
-    If it partitioned the seeds too, it would gather them where `vmap` is a loop over them.
-    """
-    return jax.shard_map(
-        function,
-        mesh=mesh,
-        in_specs=in_specs,
-        out_specs=out_specs,
-        axis_names={SEEDS},
-        check_vma=False,
-    )
-
-
-def in_turn(mesh: Mesh) -> bool:
-    """True if a device takes its seeds one after another: a CPU's caches hold what one of them
-    works on, but not all."""
-    return mesh.devices.flat[0].platform == "cpu"
-
-
-def host() -> tuple[int, int]:
-    """The index of this host, and the number of hosts."""
-    return jax.process_index(), jax.process_count()
-
-
-def all_hosts(fine: bool) -> bool:
-    """True if `fine` holds on every host; a barrier, which every host has to call."""
-    if jax.process_count() == 1:
-        return fine
-    return bool(multihost_utils.process_allgather(np.bool_(fine)).all())
+def compiled_step(step: TrainStep, mesh: Mesh, shardings: PyTree, batch: NamedSharding) -> Wrapped:
+    return compiled(step, mesh, (shardings, batch), (shardings, replicated(mesh)), donate=(0,))
 
 
 def to_numpy(tree: PyTree) -> PyTree:

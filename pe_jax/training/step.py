@@ -9,19 +9,37 @@ gradients of micro-batches and devices simply add up.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.custom_batching import sequential_vmap
-from jax.stages import Wrapped
 
-from pe_jax.training.pytrees import Batch, Metrics, Params, PyTree, Sums
+from pe_jax.training.pytrees import Batch, Metrics, Params, Sums
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def reused(build: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that builds programs: equal arguments return the same object.
+
+    JAX then traces and compiles it once per process, however many runs use it. Arguments that
+    cannot be hashed, such as an encoding that holds an array, are built again each time.
+    """
+    remembered = functools.lru_cache(maxsize=16)(build)
+
+    @functools.wraps(build)
+    def build_or_reuse(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            hash((args, tuple(kwargs.items())))
+        except TypeError:
+            return build(*args, **kwargs)
+        return remembered(*args, **kwargs)  # type: ignore[arg-type]
+
+    return build_or_reuse
 
 
 class Task(NamedTuple):
@@ -33,12 +51,14 @@ class Task(NamedTuple):
       sums: `sums(params, batch, rng) -> {name: sum}`, scalars under the same names; `rng` None
         means no dropout.
       losses: the names whose means add up to the objective.
+      outputs: `outputs(params, batch, rng=None)` of the model that `sums` is of.
     """
 
     init: Callable[[jax.Array], Params]
     counts: Callable[[Batch], Sums]
     sums: Callable[[Params, Batch, jax.Array | None], Sums]
     losses: tuple[str, ...]
+    outputs: Callable[..., Any]
 
 
 class TrainState(NamedTuple):
@@ -53,6 +73,39 @@ class TrainState(NamedTuple):
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
 
 
+def make_task(
+    model: nn.Module,
+    inputs: tuple[str, ...],
+    counts: Callable[[Batch], Sums],
+    sums: Callable[[Any, Batch], Sums],
+    losses: tuple[str, ...] = ("loss",),
+) -> Task:
+    """A task of a Flax model.
+
+    Args:
+      inputs: names of the arrays of a batch that the model takes, in order.
+      sums: `sums(outputs of the model, batch) -> {name: sum}`.
+    """
+
+    def init(rng: jax.Array) -> Params:
+        dtypes = {"valid": jnp.bool_}
+        example = [jnp.zeros((1, 8), dtypes.get(name, jnp.int32)) for name in inputs]
+        return model.init(rng, *example)["params"]
+
+    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> Any:
+        return model.apply(
+            {"params": params},
+            *(batch[name] for name in inputs),
+            deterministic=rng is None,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+
+    def sums_of_batch(params: Params, batch: Batch, rng: jax.Array | None) -> Sums:
+        return sums(outputs(params, batch, rng), batch)
+
+    return Task(init, counts, sums_of_batch, losses, outputs)
+
+
 def init_state(task: Task, optimizer: optax.GradientTransformation, rng: jax.Array) -> TrainState:
     """The state before the first step."""
     for_params, for_dropout = jax.random.split(rng)
@@ -60,7 +113,13 @@ def init_state(task: Task, optimizer: optax.GradientTransformation, rng: jax.Arr
     return TrainState(jnp.int32(0), params, optimizer.init(params), for_dropout)
 
 
-@functools.lru_cache(maxsize=16)  # The same step is traced and compiled once per process.
+@reused
+def state_shapes(task: Task, optimizer: optax.GradientTransformation) -> TrainState:
+    """Return the shapes and dtypes of the state of one seed."""
+    return jax.eval_shape(lambda: init_state(task, optimizer, jax.random.key(0)))
+
+
+@reused
 def make_train_step(
     task: Task, optimizer: optax.GradientTransformation, *, accumulation: int = 1
 ) -> TrainStep:
@@ -118,61 +177,7 @@ def make_train_step(
     return train_step
 
 
-# A state of several seeds has a leading axis of seeds everywhere but in the number of steps.
-_EACH: Any = 0
-SEED_AXES = TrainState(step=None, params=_EACH, opt_state=_EACH, rng=_EACH)  # type: ignore[arg-type]
-
-
-def each_seed(function: Callable[..., T], in_axes: Any, *, in_turn: bool) -> Callable[..., T]:
-    """`function` vmapped over seeds; `in_turn`, it runs for one after another, not for all at
-    once."""
-    return jax.vmap(sequential_vmap(function) if in_turn else function, in_axes=in_axes)
-
-
-def over_seeds(train_step: TrainStep, *, in_turn: bool) -> TrainStep:
-    """`train_step` for several runs that differ in their seed only, as one program.
-
-    Args:
-      in_turn: as of `each_seed`.
-
-    Returns:
-      `step(state, batch) -> (state, metrics)`: batch and metrics with a leading axis of seeds, the
-      state by `SEED_AXES`.
-    """
-
-    def seed_step(state: TrainState, batch: Batch) -> tuple[tuple[PyTree, ...], Metrics]:
-        new, metrics = train_step(state, batch)
-        return new[1:], metrics  # The number of steps has no axis of seeds.
-
-    step_of_seeds = each_seed(seed_step, (SEED_AXES, 0), in_turn=in_turn)
-
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        seed_states, metrics = step_of_seeds(state, batch)
-        return TrainState(state.step + 1, *seed_states), metrics
-
-    return step
-
-
-def init_seeds(
-    task: Task,
-    optimizer: optax.GradientTransformation,
-    seeds: Sequence[int],
-    shardings: TrainState,
-) -> TrainState:
-    """`init_state` of each seed, as `over_seeds` takes them."""
-    init = _make_seeds_init(task, optimizer, shardings)
-    return init(jax.vmap(jax.random.key)(np.array(seeds)))
-
-
-@functools.lru_cache(maxsize=16)
-def _make_seeds_init(
-    task: Task, optimizer: optax.GradientTransformation, shardings: TrainState
-) -> Wrapped:
-    init = functools.partial(init_state, task, optimizer)
-    return jax.jit(jax.vmap(init, out_axes=SEED_AXES), out_shardings=shardings)
-
-
-@functools.lru_cache(maxsize=16)
+@reused
 def make_eval_step(task: Task) -> Callable[[Params, Batch], Metrics]:
     """`eval_step(params, batch) -> {name: (sum, count)}`, without dropout."""
 

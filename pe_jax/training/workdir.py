@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from pe_jax.files import Json, is_remote, read_json, write_text
 from pe_jax.locks import leads_to, lock, process_name
-from pe_jax.schema import C, Config, as_dict, flatten, from_values, values_of
+from pe_jax.schema import C, Config, as_dict, flatten, from_values, tasks_of
 from pe_jax.training.pytrees import HostBatch, Scalars
-from pe_jax.training.sharding import host
 
 # What may differ when a run resumes: nothing that its numbers depend on.
 _MAY_CHANGE = (
@@ -41,13 +41,13 @@ def check(workdir: Path, config: Config) -> None:
     path = workdir / "config.json"
     if not path.exists():
         return
-    old = flatten(read_json(path, "Remove it: the command that started the run writes it again."))
-    new = _values(config)
-    old_numbers, new_numbers = _determining(old), _determining(new)
+    way_out = "Remove it: the command that started the run writes it again."
+    old, new = flatten(read_json(path, way_out)), flatten(_as_json(config))
+    determining = [_determining(values) for values in (old, new)]
     changed = [
         f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now"
-        for key in sorted(old_numbers.keys() | new_numbers.keys())
-        if old_numbers.get(key) != new_numbers.get(key)
+        for key in sorted(old.keys() | new.keys())
+        if determining[0].get(key) != determining[1].get(key)
     ]
     if changed:
         raise ValueError(
@@ -62,8 +62,12 @@ def identity(config: Config, tokenizer: str) -> str:
     Args:
       tokenizer: as JSON.
     """
-    values = [_determining(_values(config)), json.loads(tokenizer)]
+    values = [_determining(flatten(_as_json(config))), json.loads(tokenizer)]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _as_json(config: Config) -> Json:
+    return json.loads(json.dumps(as_dict(config)))
 
 
 def _determining(values: Json) -> Json:
@@ -89,7 +93,7 @@ def occupy(workdir: Path) -> Iterator[Callable[[], None]]:
     Raises:
       ValueError: if another process has the folder; the message says which.
     """
-    if host()[0] > 0 or is_remote(workdir):
+    if jax.process_index() > 0 or is_remote(workdir):
         yield lambda: None
         return
     workdir.mkdir(parents=True, exist_ok=True)
@@ -137,7 +141,7 @@ def load_config(workdir: Path, *classes: type[C]) -> C:
     """
     values = saved_values(workdir)
     task = values.get("task")
-    names = [name for each in classes for name in each.TASKS]
+    names = [name for each in classes for name in tasks_of(each)]
     if isinstance(task, str) and task not in names:
         raise ValueError(f"{workdir} holds a run of {task!r}; wanted {' or '.join(names)}.")
     try:
@@ -157,11 +161,6 @@ def saved_values(workdir: Path) -> Json:
         raise ValueError(f"{workdir} holds no run: there is no {path}. Give train.py's --workdir.")
     way_out = "Remove it, and start the run's training command, which writes it again."
     return read_json(path, way_out)
-
-
-def _values(config: Config) -> Json:
-    """The values of a config by dotted key, as JSON has them."""
-    return json.loads(json.dumps(values_of(config)))
 
 
 def read_metrics(workdir: Path) -> list[Json]:
@@ -196,10 +195,10 @@ class MetricsWriter:
     def __init__(self, workdir: Path, step: int):
         self._path = workdir / "metrics.jsonl"
         old = read_metrics(workdir) if self._path.exists() else []
-        self._lines = [json.dumps(line) for line in old if line["step"] <= step]
-        write_text(self._path, self._text())
+        self._text = "".join(f"{json.dumps(line)}\n" for line in old if line["step"] <= step)
+        write_text(self._path, self._text)
         self._events = None
-        if host()[0] == 0:
+        if jax.process_index() == 0:
             import tensorboardX  # Only here, so that what reads runs starts at once.
 
             folder = str(workdir / "tensorboard")
@@ -207,15 +206,15 @@ class MetricsWriter:
             self._events = tensorboardX.SummaryWriter(folder, purge_step=purge)
 
     def write(self, step: int, scalars: Scalars) -> None:
-        self._lines.append(json.dumps({"step": step, **scalars}))
-        write_text(self._path, self._text())
+        self._text += json.dumps({"step": step, **scalars}) + "\n"
+        write_text(self._path, self._text)
         if self._events is not None:
             for name, value in scalars.items():
                 self._events.add_scalar(name, value, step)
 
     def keep_batch(self, step: int, batch: HostBatch) -> Path:
         """Writes this host's rows of a step's batch; returns the path."""
-        path = self._path.with_name("failed") / f"step_{step}_host_{host()[0]}.npz"
+        path = self._path.with_name("failed") / f"step_{step}_host_{jax.process_index()}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             np.savez(file, **batch)  # type: ignore[arg-type]
@@ -224,6 +223,3 @@ class MetricsWriter:
     def close(self) -> None:
         if self._events is not None:
             self._events.close()
-
-    def _text(self) -> str:
-        return "".join(f"{line}\n" for line in self._lines)

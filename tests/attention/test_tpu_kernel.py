@@ -17,10 +17,11 @@ from pe_jax.attention.tpu_kernel import fits, flash, flash_attention
 from pe_jax.encodings import Reach
 from pe_jax.models import preset, with_position
 from pe_jax.tasks.finetuning.classification import classification_task
+from pe_jax.tasks.seeds import SEED_AXES, SeedsProgram, seed_mesh
 from pe_jax.tpu.topology import make_slice
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding
-from pe_jax.training.step import SEED_AXES, TrainState, init_state, make_train_step
+from pe_jax.training.step import init_state
 
 
 def draw(rows, lq, lk, heads, size, clip, terms="kv"):
@@ -326,11 +327,9 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
     slice_of_eight = make_slice("v5e:2x4")
     model = with_position(preset("mini", dtype="bfloat16", platform="tpu"), "learned_relative")
     task = classification_task(model, 2)
-    mesh = sharding.seed_mesh(4, list(slice_of_eight.mesh.devices.flat))
+    mesh = seed_mesh(4, list(slice_of_eight.mesh.devices.flat))
     optimizer = optimizers.adamw(optimizers.linear_schedule(1e-5, 1, 10))
-    each = sharding.by_seeds(mesh)
-    placed = TrainState(sharding.replicated(mesh), each, each, each)
-    step = sharding.parallelize_seeds(make_train_step(task, optimizer), mesh, placed)
+    program = SeedsProgram(None, model, task, optimizer, None, mesh, range(4))
     make = jax.vmap(functools.partial(init_state, task, optimizer), out_axes=SEED_AXES)
     state = jax.eval_shape(lambda: make(jax.random.split(jax.random.key(0), 4)))
     batch = {
@@ -343,9 +342,9 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
         )
     }
     args = (
-        sharding.abstract(state, placed),
-        sharding.abstract(batch, sharding.by_seeds_and_rows(mesh)),
+        sharding.abstract(state, program.shardings),
+        sharding.abstract(batch, program.batch_sharding),
     )
-    hlo = step.lower(*args).compile().as_text()
+    hlo = program.train_step().lower(*args).compile().as_text()
     assert len(re.findall(r'custom_call_target="tpu_custom_call"', hlo)) == 2 * model.num_layers
     assert not re.findall(r"= \S+\[4,\S+ all-gather", hlo)

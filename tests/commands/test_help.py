@@ -39,9 +39,10 @@ def test_help_lists_flags_and_configs(script):
 def test_help_has_each_key_with_its_comment(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from pe_jax.configs import defaults\n\n\n"
+        "from pe_jax.configs.pretraining import PretrainingConfig\n"
+        "from pe_jax.schema import config_dict\n\n\n"
         "def get_config():\n"
-        "    config = defaults.pretraining()\n"
+        "    config = config_dict(PretrainingConfig)\n"
         "    # Two lines\n    # above.\n"
         "    config.seed = 3\n"
         "    config.data.mask_rate = 0.5  # Mine.\n"

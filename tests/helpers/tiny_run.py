@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pe_jax.configs import defaults
+from pe_jax import schema
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.schema import from_values
 
@@ -39,7 +39,7 @@ def config(folder, **changes):
 
 def config_dict(folder, **changes):
     """The same as a config file has it."""
-    c = defaults.pretraining()
+    c = schema.config_dict(PretrainingConfig)
     c.model.update(
         size="tiny", num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, max_length=48
     )

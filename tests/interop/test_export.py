@@ -28,8 +28,7 @@ from pe_jax.models import (
 from pe_jax.models.config import from_config
 from pe_jax.reports import run_export as runs
 from pe_jax.schema import as_dict
-from pe_jax.tasks.start import open_start
-from pe_jax.training.sharding import on_one_device
+from pe_jax.tasks.start import Start
 
 MODEL = BertConfig(
     vocab_size=V, hidden_size=D, num_layers=2, num_heads=3, intermediate_size=20, max_length=N
@@ -216,8 +215,12 @@ def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
     write_run(tmp_path / "run", PretrainingConfig(), params, tokenizer, monkeypatch)
     text = runs.export(tmp_path / "run", tmp_path / "out")
     assert text.startswith(f"BertForPreTraining of {tmp_path / 'run'}, step 5. In Python")
-    start = open_start(str(tmp_path / "out"))
-    jax.tree.map(np.testing.assert_array_equal, start.params(on_one_device), params)
+    start = Start(str(tmp_path / "out"))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        start.params(lambda _: jax.sharding.SingleDeviceSharding(jax.devices()[0])),
+        params,
+    )
     restored = from_config(start.model, vocab_size=MODEL.vocab_size)
     assert restored.encoding().name == MODEL.encoding().name
     assert dataclasses.replace(restored, position=None) == MODEL

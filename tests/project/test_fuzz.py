@@ -33,7 +33,7 @@ from pe_jax.console import compile_cache
 from pe_jax.schema import class_for, flatten, keys
 from pe_jax.tasks import pretraining
 from pe_jax.tasks import train as runs
-from pe_jax.training.fingerprint import fingerprint
+from pe_jax.training.checkpointing import fingerprint
 from pe_jax.training.workdir import read_metrics
 
 SLOW = 30  # Seconds in which a case ends; most take milliseconds.

@@ -1,7 +1,9 @@
 """`import pe_jax` gives its modules, each when it is first used."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,11 @@ assert set(pe_jax.MODULES) <= set(vars(pe_jax))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 5  # Half a second on an idle machine.
+
+
+def test_the_stub_names_every_module():
+    stub = Path(pe_jax.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    assert re.findall(r"import (\w+) as \1", stub) == list(pe_jax.MODULES)
 
 
 def test_an_unknown_module():

@@ -7,9 +7,9 @@ from helpers import tiny_run
 from jax.sharding import PartitionSpec
 
 from benchmarks import hlo, tpu_costs, tpu_waterfall
-from pe_jax.tpu import topology
+from pe_jax.tpu import chips, topology
 from pe_jax.tpu.estimate import estimate_stage
-from pe_jax.training import chips, sharding
+from pe_jax.training import sharding
 
 
 def slice_of(name, *shape):

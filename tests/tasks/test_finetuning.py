@@ -22,6 +22,7 @@ from pe_jax.reports.rescoring import rescore
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining
 from pe_jax.tasks.finetuning import finetune as finetuning_module
+from pe_jax.tasks.seeds import seed_mesh
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import newest_params
 
@@ -111,7 +112,7 @@ def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
     Three seeds are all on each of four devices."""
     found = []
     for in_turn in (True, False):
-        monkeypatch.setattr(sharding, "in_turn", lambda mesh, in_turn=in_turn: in_turn)
+        monkeypatch.setattr("pe_jax.tasks.seeds.in_turn", lambda mesh, in_turn=in_turn: in_turn)
         one_length = {"data.buckets": ()}
         resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7), **one_length))
         experiment = finetuning.build(resolved, tmp_path)
@@ -392,5 +393,5 @@ def test_questions_without_answers(pretrained, tmp_path):
     ("seeds", "shape"), [(1, (1, 4)), (2, (2, 2)), (3, (1, 4)), (4, (4, 1)), (8, (4, 1))]
 )
 def test_devices_are_split_by_seeds_as_far_as_they_go(seeds, shape):
-    mesh = sharding.seed_mesh(seeds)
+    mesh = seed_mesh(seeds)
     assert (mesh.shape["seeds"], mesh.shape["data"]) == shape

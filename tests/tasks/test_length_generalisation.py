@@ -147,22 +147,22 @@ def test_rows(name):
     task, lengths = TASKS[name], np.array([3, 7, 1, 7])
     size = row_length(task, 7)
     made = rows(task, np.random.default_rng(0), lengths, size)
-    assert all(array.shape == (4, size) for array in made)
+    assert all(array.shape == (4, size) for array in made.values())
     for i, length in enumerate(lengths):
-        symbols = (made.tokens[i, :length] - FIRST).tolist()
+        symbols = (made["tokens"][i, :length] - FIRST).tolist()
         expected = ANSWERS[name](symbols)
-        assert (made.targets[i][made.asked[i]] - FIRST).tolist() == expected
-        assert np.flatnonzero(made.asked[i])[0] == length
-        assert made.tokens[i, length] == BLANK
+        assert (made["targets"][i][made["asked"][i]] - FIRST).tolist() == expected
+        assert np.flatnonzero(made["asked"][i])[0] == length
+        assert made["tokens"][i, length] == BLANK
         end = length + task.answer_length(length)
-        assert made.valid[i].tolist() == [place < end for place in range(size)]
-        assert (made.tokens[i, end:] == PAD).all()
-        after = made.tokens[i, length + 1 : length + len(expected)]
+        assert made["valid"][i].tolist() == [place < end for place in range(size)]
+        assert (made["tokens"][i, end:] == PAD).all()
+        after = made["tokens"][i, length + 1 : length + len(expected)]
         if task.causal:  # The answer so far is read, one token behind.
             assert (after - FIRST).tolist() == expected[:-1]
         else:
             assert (after == BLANK).all()
-    assert max(made.tokens.max(), made.targets.max()) < vocabulary_size(TASKS)
+    assert max(made["tokens"].max(), made["targets"].max()) < vocabulary_size(TASKS)
 
 
 def tiny(position, **sizes):
@@ -183,7 +183,7 @@ def test_a_cell_learns_and_seeds_are_their_own(tmp_path):
         test_batch_size=16,
     )  # fmt: skip
     cell = run(task, tiny("learned_absolute"), config, tmp_path / "together")
-    assert np.mean(cell.scores[3].accuracy) > 0.9
+    assert np.mean(cell.accuracy[3]) > 0.9
     assert max(cell.losses) < 0.4
     one_seed = changed(config, {"seeds": (2,)})
     alone = run(task, tiny("learned_absolute"), one_seed, tmp_path / "alone")
@@ -210,7 +210,7 @@ def test_the_command(suite):
     assert "## Regular tasks" in printed and "| rope " in printed
     assert re.search(r"\| \*guessing\* +\| 50 ", printed)
     cell = json.loads((out / "cells/copy/rope.json").read_text())
-    assert set(cell["scores"]) == {"2", "4"} and len(cell["losses"]) == 2
+    assert set(cell["accuracy"]) == set(cell["exact"]) == {"2", "4"} and len(cell["losses"]) == 2
     lines = (out / "scores.csv").read_text().splitlines()
     assert lines[0] == "encoding,task,length,seed,accuracy,exact" and len(lines) == 1 + 2 * 2 * 2
     assert {line.split(",")[3] for line in lines[1:]} == {"0", "5"}
@@ -274,7 +274,7 @@ def test_a_damaged_cell(suite):
 
 def test_causal_tasks_are_causal():
     """What a decoder answers does not depend on what comes later."""
-    from pe_jax.length_generalisation.model import BertForSymbols
+    from pe_jax.length_generalisation.cell import BertForSymbols
 
     model = BertForSymbols(tiny("rope+causal"))
     tokens = jax.random.randint(jax.random.key(0), (1, 8), 2, 20)

@@ -18,7 +18,7 @@ from pe_jax.models.config import from_config
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining
-from pe_jax.tasks.start import open_start, published_tokenizer
+from pe_jax.tasks.start import Start, published_tokenizer
 from pe_jax.training.transplant import transplant
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
@@ -138,28 +138,28 @@ def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):
     assert file == published / "vocab.txt"
     bare = write(tmp_path / "bare", random_tensors(encoder_shapes()), BERT)
     with pytest.raises(ValueError, match=r"no tokenizer.json or vocab.txt next to it"):
-        open_start(str(bare)).tokenizer()
+        Start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     with pytest.raises(ValueError, match=r"has 22 tokens, the model next to it 13 rows"):
-        open_start(str(bare)).tokenizer()
+        Start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join([*VOCAB[:12], "Whale"]) + "\n")
     with pytest.raises(ValueError, match=r"upper case.*\n.*lowercase=False") as caught:
-        open_start(str(bare)).tokenizer()
+        Start(str(bare)).tokenizer()
     code = str(caught.value).splitlines()[-1].partition('"')[2].removesuffix('"')
     exec(code, {})  # The command in the message makes the missing file.
-    cased = load_tokenizer(open_start(str(bare)).tokenizer())
+    cased = load_tokenizer(Start(str(bare)).tokenizer())
     assert cased.encode("Whale whale", add_special_tokens=False).ids == [12, 1]
 
 
 def test_nothing_to_start_from(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere.* nor a published BERT\. No check"):
-        open_start(str(tmp_path / "nowhere"))
+        Start(str(tmp_path / "nowhere"))
     (tmp_path / "config.json").write_text(json.dumps({**BERT, "model_type": "gpt2"}))
     write(tmp_path, {"wpe.weight": np.ones((2, 2))})
     with pytest.raises(
         ValueError, match=r"nor a published BERT\. .*model_type is 'gpt2', not 'bert'"
     ):
-        open_start(str(tmp_path))
+        Start(str(tmp_path))
 
 
 def test_fine_tuning(published, tmp_path, monkeypatch, capsys):

@@ -17,7 +17,8 @@ from helpers import tiny_run
 from pe_jax.disk_cache import make_once
 from pe_jax.locks import exclusive
 from pe_jax.tasks import pretraining
-from pe_jax.training import hosts, sharding
+from pe_jax.tasks.seeds import seed_mesh
+from pe_jax.training import hosts
 from pe_jax.training.checkpointing import newest_params
 
 CHANGES = {"stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10}
@@ -179,11 +180,11 @@ class Device:
 
 def test_each_host_has_all_seeds_and_its_own_rows():
     devices = [Device(i, i % 2) for i in range(8)]  # Two hosts of four, not in order.
-    mesh = sharding.seed_mesh(6, devices)
+    mesh = seed_mesh(6, devices)
     assert dict(mesh.shape) == {"seeds": 2, "data": 4}
     hosts = [[device.process_index for device in row] for row in mesh.devices]
     assert hosts == [[0, 0, 1, 1], [0, 0, 1, 1]]
-    assert dict(sharding.seed_mesh(5, devices).shape) == {"seeds": 1, "data": 8}
+    assert dict(seed_mesh(5, devices).shape) == {"seeds": 1, "data": 8}
 
 
 @pytest.mark.parametrize(

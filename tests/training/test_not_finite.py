@@ -8,10 +8,9 @@ from helpers import published_bert, tiny_run
 from pe_jax import interop
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.finetuning.glue_scores import glue_score
-from pe_jax.tasks.train import make_optimizer
 from pe_jax.training import loop, optimizer
-from pe_jax.training.checkpointing import saved_steps
-from pe_jax.training.fingerprint import examine
+from pe_jax.training.checkpointing import examine, saved_steps
+from pe_jax.training.optimizer import make_optimizer
 
 
 @pytest.mark.parametrize("rate", [np.nan, np.inf])

@@ -29,8 +29,7 @@ from pe_jax.files import to_path, write_text
 from pe_jax.schema import changed
 from pe_jax.tasks import pretraining, train
 from pe_jax.training import workdir
-from pe_jax.training.checkpointing import newest_params, restore_newest, saved_steps
-from pe_jax.training.fingerprint import fingerprint
+from pe_jax.training.checkpointing import fingerprint, newest_params, restore_newest, saved_steps
 from pe_jax.training.workdir import MetricsWriter, read_metrics
 
 # A test fails by what its threads and tasks raise where nobody catches it.
@@ -235,9 +234,9 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
     damage(folder / "checkpoints" / "12")
     before = {path.name: path.read_bytes() for path in files(folder / "checkpoints" / "12", "*")}
     run = workdir.identity(straight[0], (folder / "tokenizer.json").read_text())
-    restored = restore_newest(folder, fresh, run)
+    restored, _ = restore_newest(folder, fresh, run)
     assert saved_steps(folder) == [4, 8]
-    assert restored.step == restored.state.step == 8
+    assert restored.step == 8
     printed = capsys.readouterr().err
     assert "The checkpoint of step 12 cannot be read (" in printed
     assert "Using the one before, of step 8." in printed

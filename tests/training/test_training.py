@@ -24,7 +24,7 @@ from pe_jax.schema import changed
 from pe_jax.tasks import losses, pretraining
 from pe_jax.tasks import train as trainer
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.training import chips, sharding, workdir
+from pe_jax.training import loop, sharding, workdir
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
 from pe_jax.training.step import init_state, make_train_step
@@ -216,7 +216,7 @@ def test_a_checkpoint_fits_any_layout(tmp_path, saved, restored):
     state, like = Setup(*saved, WIDE).init(seed=0), Setup(*restored, WIDE).init(seed=1)
     with contextlib.closing(Checkpoints(tmp_path, keep=1)) as checkpoints:
         checkpoints.save(state, {"data": 8})
-    back, params = restore_newest(tmp_path, like).state, restore_params(tmp_path, 0)
+    back, params = restore_newest(tmp_path, like)[0], restore_params(tmp_path, 0)
     data = lambda state: jax.device_get(state._replace(rng=jax.random.key_data(state.rng)))
     assert_close(data(back), data(state), rtol=0, atol=0)
     lies = lambda x, where: x.sharding.is_equivalent_to(where, x.ndim)
@@ -399,7 +399,7 @@ def straight(tmp_path_factory):
     position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
     config = tiny_run.config(folder, **position)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(chips.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
+        patch.setitem(loop.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
         pretraining.run(config, folder / "run")
     return config, folder / "run"
 

@@ -128,12 +128,13 @@ def _scored(run: Subject, settings: Settings) -> Json:
 def _stages(experiment: PretrainingExperiment) -> list[Json]:
     """Return the beginning of each stage, in epochs and steps, and its length."""
     stages, begin, epoch = [], 0, 0.0
-    for stage in experiment.stages:
+    keys = experiment.config.stages.values()
+    for stage, key, epochs in zip(experiment.stages, keys, experiment.epochs, strict=True):
         stages.append(
-            {"epoch": epoch, "step": begin, "length": stage.length,
-             "epochs_a_step": stage.rows / stage.examples}
+            {"epoch": epoch, "step": begin, "length": key.length,
+             "epochs_a_step": epochs / stage.steps}
         )  # fmt: skip
-        begin, epoch = begin + stage.steps, epoch + stage.steps * stage.rows / stage.examples
+        begin, epoch = begin + stage.steps, epoch + epochs
     return stages
 
 

@@ -25,7 +25,6 @@ from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params
-from pe_jax.training.sharding import on_one_device
 
 _FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
 
@@ -185,7 +184,7 @@ def trained(
         name=name,
         encoding=model.encoding(),
         # Measured on one device, whatever the model's shardings.
-        position=jax.device_put(position, on_one_device(position)),
+        position=jax.device_put(position, jax.local_devices()[0]),
         length=max(stage.length for stage in config.stages.values()),
         model=model,
         params=params["bert"],

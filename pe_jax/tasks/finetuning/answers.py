@@ -13,28 +13,20 @@ import numpy as np
 from pe_jax.data.squad import Windows, max_context
 
 
-class Candidate(NamedTuple):
-    """A span: its text, start logit + end logit, and softmax of that over a question's list."""
-
-    text: str
-    score: float
-    probability: float
-
-
 class Prediction(NamedTuple):
     """The answer to a question.
 
     Attributes:
       id: of the question.
       text: the answer; empty for "unanswerable", or if there is no candidate.
-      candidates: the best spans, best first.
+      candidates: text, and start logit + end logit, of the best spans, best first.
       null_difference: the score of "unanswerable" minus that of the best span; infinite if there is
         no span.
     """
 
     id: str
     text: str
-    candidates: tuple[Candidate, ...]
+    candidates: list[tuple[str, float]]
     null_difference: float
 
 
@@ -81,11 +73,10 @@ def best_answers(
         begins, ends = offsets[first[best], 0].tolist(), offsets[last[best], 1].tolist()
         texts = [_text(asked.context, begin, end) for begin, end in zip(begins, ends)]
         scores = score[best].tolist()
-        candidates = tuple(map(Candidate, texts, scores, _softmax(score[best]).tolist()))
         difference = float(null[number]) - scores[0] if scores else np.inf
         is_null = null_threshold is not None and difference > null_threshold
         text = texts[0] if texts and not is_null else ""
-        predictions.append(Prediction(asked.id, text, candidates, difference))
+        predictions.append(Prediction(asked.id, text, [*zip(texts, scores)], difference))
     return predictions
 
 
@@ -144,8 +135,3 @@ def _text(context: str, begin: int, end: int) -> str:
     while end < len(context) and unicodedata.category(context[end]) == "Mn":
         end += 1
     return context[begin:end]
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    weights = np.exp(scores - scores.max(initial=-np.inf))
-    return weights / weights.sum()

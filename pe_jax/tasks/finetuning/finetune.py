@@ -8,6 +8,7 @@ Shapes: S seeds, N held-out rows, B rows of a batch, L length.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import json
@@ -29,13 +30,15 @@ from pe_jax.models import train_flops
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning.classification import glue_problem
-from pe_jax.tasks.finetuning.problem import Problem
+from pe_jax.tasks.finetuning.problem import Problem, score_name
 from pe_jax.tasks.finetuning.spans import squad_problem
-from pe_jax.tasks.start import open_start
-from pe_jax.tasks.train import SeedsProgram, introduce, make_optimizer, saved_tokenizer, train
-from pe_jax.training import sharding, workdir
-from pe_jax.training.loop import Cadence, Stage
-from pe_jax.training.pytrees import Batch, Params, PyTree, Scalars
+from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
+from pe_jax.tasks.start import Start
+from pe_jax.tasks.train import introduce, train
+from pe_jax.training import sharding
+from pe_jax.training.loop import Stage
+from pe_jax.training.optimizer import make_optimizer
+from pe_jax.training.pytrees import HostBatch, Params, PyTree, Scalars
 from pe_jax.training.step import TrainState
 from pe_jax.training.transplant import Changes, transplant
 
@@ -58,8 +61,8 @@ class FinetuningExperiment:
     tokenizer: Tokenizer
     problem: Problem
     batches: TrainingBatches
-    outputs: Callable[[Params, Batch], PyTree]
-    held_out: dict[str, list[tuple[dict[str, np.ndarray], np.ndarray]]]
+    outputs: Callable[[Params, HostBatch], PyTree]
+    held_out: dict[str, list[tuple[HostBatch, np.ndarray]]]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -84,18 +87,22 @@ class FinetuningExperiment:
           The mean of each score over the seeds by its name, and under `name/seed_0` and so on the
           score of each seed.
         """
-        scored = []
-        for seed, outputs in zip(self.seeds, _by_seed(self.held_out_outputs(params))):
-            one = self.problem.score(outputs)
-            scored.append(one.scores)
-            for name, kept in one.predictions.items():
-                path = self.folder / "predictions" / f"step_{step}" / f"seed_{seed}_{name}.json"
-                write_text(path, json.dumps(kept))
-        means = {name: float(np.mean([one[name] for one in scored])) for name in scored[0]}
+        by_seed: dict[str, list[float]] = collections.defaultdict(list)
+        folder = self.folder / "predictions" / f"step_{step}"
+        for held_out, outputs in self.held_out_outputs(params).items():
+            leaves, tree = jax.tree.flatten(outputs)
+            for seed, seed_leaves in zip(self.seeds, zip(*leaves)):
+                seed_outputs = jax.tree.unflatten(tree, seed_leaves)
+                scores, predictions = self.problem.score(held_out, seed_outputs)
+                for metric, value in scores.items():
+                    by_seed[score_name(metric, held_out)].append(value)
+                for name, values in predictions.items():
+                    write_text(folder / f"seed_{seed}_{name}.json", json.dumps(values))
+        means = {name: float(np.mean(values)) for name, values in by_seed.items()}
         details = {
             f"{name}/seed_{seed}": value
-            for seed, one in zip(self.seeds, scored)
-            for name, value in one.items()
+            for name, values in by_seed.items()
+            for seed, value in zip(self.seeds, values, strict=True)
         }
         return {**means, **details}
 
@@ -103,40 +110,26 @@ class FinetuningExperiment:
         """The head's outputs for every held-out row, by held-out set: leaves `[S, N, ...]`."""
         count = sum(map(len, self.held_out.values()))
         progress = Progress(count, unit="held-out batch", lines=_SECONDS_A_LINE)
-        collect = functools.partial(self._collect, params, progress)
+
+        def collect(batches: list[tuple[HostBatch, np.ndarray]]) -> PyTree:
+            parts = []
+            for batch, numbers in batches:
+                outputs = jax.device_get(self.outputs(params, batch))
+                cut = functools.partial(self._cut_and_pad, count=len(numbers))
+                parts.append(jax.tree.map(cut, outputs))
+                progress.advance()
+            order = np.argsort(np.concatenate([numbers for _, numbers in batches]))
+            return jax.tree.map(lambda *xs: np.concatenate(xs, axis=1)[:, order], *parts)
+
         outputs = {name: collect(batches) for name, batches in self.held_out.items()}
         progress.close()
         return outputs
 
-    def _collect(
-        self,
-        params: Params,
-        progress: Progress,
-        batches: list[tuple[dict[str, np.ndarray], np.ndarray]],
-    ) -> PyTree:
-        rows = sum(len(numbers) for _, numbers in batches)
-        whole: PyTree = None
-        for batch, numbers in batches:
-            found = self.outputs(params, sharding.split_rows(batch, self.program.mesh))
-            found = jax.tree.map(self._padded, jax.device_get(found))
-            if whole is None:
-                shape = lambda x: np.empty((x.shape[0], rows, x.shape[2]), x.dtype)
-                whole = jax.tree.map(shape, found)
-            for into, some in zip(jax.tree.leaves(whole), jax.tree.leaves(found)):
-                into[:, numbers] = some[:, : len(numbers)]
-            progress.advance()
-        return whole
-
-    def _padded(self, x: np.ndarray) -> np.ndarray:
-        """Outputs `[S, B, L]` of a short batch, padded to the length of the longest."""
+    def _cut_and_pad(self, x: np.ndarray, count: int) -> np.ndarray:
+        """Outputs `[S, count, L]` of a short batch `[S, B, ...]`, padded to the longest length."""
         more = self.config.data.length - x.shape[2] if self.problem.per_token else 0
-        return np.pad(x, [(0, 0), (0, 0), (0, more)], constant_values=np.finfo(x.dtype).min)
-
-
-def _by_seed(outputs: PyTree) -> list[PyTree]:
-    """A tree of `[S, N, ...]` as S trees of `[N, ...]`."""
-    leaves, tree = jax.tree.flatten(outputs)
-    return [jax.tree.unflatten(tree, each) for each in zip(*leaves)]
+        padding = [(0, 0), (0, 0), (0, more)]
+        return np.pad(x[:, :count], padding, constant_values=np.finfo(x.dtype).min)
 
 
 def resolve(config: FinetuningConfig) -> FinetuningConfig:
@@ -150,7 +143,7 @@ def resolve(config: FinetuningConfig) -> FinetuningConfig:
         too short.
     """
     changes = {name: value for name, value in vars(config.model).items() if value is not None}
-    start = open_start(config.init).model
+    start = Start(config.init).model
     model = ModelConfig(**{**vars(start), **changes})
     config = fit_length(dataclasses.replace(config, model=model))
     from_config(config.model)  # Changes that do not fit are an error before any data is read.
@@ -192,10 +185,10 @@ def build(
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
     data = config.data
-    mesh = sharding.seed_mesh(len(config.seeds))
+    mesh = seed_mesh(len(config.seeds))
     sharding.check_rows(data.batch_size, mesh, config.accumulation)
     sharding.check_rows(data.eval_batch_size, mesh)
-    words = load_tokenizer(tokenizer or open_start(config.init).tokenizer())
+    words = load_tokenizer(tokenizer or Start(config.init).tokenizer())
     model = from_config(config.model, vocab_size=words.get_vocab_size())
     if isinstance(config, SquadConfig):
         problem = squad_problem(config, model, words)
@@ -206,7 +199,7 @@ def build(
     lengths = (*(size for size in data.buckets if size < data.length), data.length)
     rows = data.batch_size
     steps = config.steps or max(1, round(config.epochs * (len(problem.train.sizes()) // rows)))
-    shard = ShardOptions(*sharding.host())
+    shard = ShardOptions(jax.process_index(), jax.process_count())
     schedule, optimizer = make_optimizer(config.optimizer, steps, model)
     program = SeedsProgram(config, model, problem.task, optimizer, schedule, mesh, config.seeds)
     return FinetuningExperiment(
@@ -216,7 +209,7 @@ def build(
         tokenizer=words,
         problem=problem,
         batches=TrainingBatches(problem.train, lengths, rows, config.seeds, steps, shard),
-        outputs=program.outputs(problem.outputs),
+        outputs=program.outputs(problem.task.outputs),
         held_out={
             name: evaluation_batches(rows, lengths, data.eval_batch_size)
             for name, rows in problem.held_out.items()
@@ -231,7 +224,7 @@ def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[Tra
       ValueError: if it has no parameters yet, or its encoder does not fit.
     """
     config, program = experiment.config, experiment.program
-    start = open_start(config.init)
+    start = Start(config.init)
     replicated = sharding.replicated(program.mesh)
     old = start.params(lambda tree: jax.tree.map(lambda _: replicated, tree))
     if config.resize and "position" in old["bert"]:
@@ -241,7 +234,7 @@ def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[Tra
     merge = functools.partial(transplant, heads=False)
     _, changes = merge(jax.eval_shape(program.task.init, jax.random.key(0)), old)
     each = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))
-    params = jax.jit(each, out_shardings=sharding.by_seeds(program.mesh))(fresh.params, old)
+    params = jax.jit(each, out_shardings=program.shardings.params)(fresh.params, old)
     return fresh._replace(params=params), changes
 
 
@@ -254,11 +247,9 @@ def run(config: FinetuningConfig, folder: Path) -> FinetuningExperiment:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config = resolve(config)
-    workdir.check(folder, config)
-    introduce(folder, config.init)
+    saved_tokenizer = introduce(folder, config, config.init)
     tell("Data", f"{config.task}; prepared once, then read from the cache")
-    saved = saved_tokenizer(folder)
-    experiment = build(config, folder, saved if saved.exists() else None)
+    experiment = build(config, folder, saved_tokenizer)
     rows, seeds, steps = config.data.batch_size, len(config.seeds), len(experiment.batches)
     tell("Batch", f"{rows:,} rows of each of {seeds} seeds; {steps:,} steps")
 
@@ -273,7 +264,7 @@ def run(config: FinetuningConfig, folder: Path) -> FinetuningExperiment:
         experiment.program,
         [experiment.stage],
         folder,
-        cadence=Cadence(config.log_every, config.eval_every, checkpoint_every),
+        every=(config.log_every, config.eval_every, checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         start=start,
         tokenizer=experiment.tokenizer,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
@@ -24,20 +22,16 @@ from pe_jax.tasks.finetuning import squad_scores
 from pe_jax.tasks.finetuning.answers import best_answers
 from pe_jax.tasks.finetuning.problem import (
     HELD_OUT,
+    INPUTS,
+    VALIDATION,
     Problem,
-    Scored,
-    apply,
-    draw,
-    make_outputs,
-    on_held_out,
+    score_name,
     split_off,
 )
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.train import reused
-from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
-from pe_jax.training.step import Task
+from pe_jax.training.pytrees import Batch, Scalars, Sums
+from pe_jax.training.step import Task, make_task, reused
 
-_VALIDATION = "validation"
 _LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -47,14 +41,12 @@ def span_task(model: BertConfig) -> Task:
 
     Batches: tokens, segments `[B, L]` int32, valid `[B, L]` bool, start, end `[B]` int32.
     """
-    bert = BertForSpans(model)
 
     def counts(batch: Batch) -> Sums:
         rows = jnp.float32(len(batch["start"]))
         return {"loss": rows, "accuracy": rows}
 
-    def sums(params: Params, batch: Batch, key: jax.Array | None) -> Sums:
-        logits = apply(bert, params, batch, key)
+    def sums(logits: SpanLogits, batch: Batch) -> Sums:
         start_loss, start_right = cross_entropy(logits.start, batch["start"])
         end_loss, end_right = cross_entropy(logits.end, batch["end"])
         return {
@@ -62,7 +54,7 @@ def span_task(model: BertConfig) -> Task:
             "accuracy": 100 * (start_right * end_right).sum(),
         }
 
-    return Task(functools.partial(draw, bert), counts, sums, losses=("loss",))
+    return make_task(BertForSpans(model), INPUTS, counts, sums)
 
 
 def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) -> Problem:
@@ -76,62 +68,53 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
     train, kept = _split(read_questions(data.train, data.data_dir), data.held_out)
     rows, starts, ends, skipped = training_windows(train, tokenizer, data.length, **sizes)
     questions = read_questions(data.validation, data.data_dir)
-    asked = {_VALIDATION: questions, **({HELD_OUT: kept} if kept else {})}
+    asked = {VALIDATION: questions, **({HELD_OUT: kept} if kept else {})}
     windows = {
         name: evaluation_windows(some, tokenizer, data.length, **sizes)
         for name, some in asked.items()
     }
-    bert = BertForSpans(model)
+
+    def score(name: str, logits: SpanLogits) -> tuple[Scalars, dict[str, Any]]:
+        scores, predictions = _score(config, windows[name], logits)
+        return scores, predictions if name == VALIDATION else {}
+
     notes = [f"{len(rows.questions):,} training questions in {len(starts):,} windows"]
     if skipped:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items())
         notes[0] += f"; left out: {reasons}"
     for name, some in asked.items():
-        why = " to select by" if name == HELD_OUT else " to answer"
-        notes.append(f"{len(some):,} questions in {len(windows[name].question):,} windows{why}")
+        purpose = "to select by" if name == HELD_OUT else "to answer"
+        count = len(windows[name].question)
+        notes.append(f"{len(some):,} questions in {count:,} windows {purpose}")
     return Problem(
-        dataset=_own_name(data.validation, "validation"),
-        trained_on=_own_name(data.train, "train"),
+        dataset=_short_name(data.validation, "validation"),
+        trained_on=_short_name(data.train, "train"),
         task=span_task(model),
-        outputs=make_outputs(bert),
         per_token=True,
         train=rows.rows(start=starts, end=ends),
         held_out={name: some.rows() for name, some in windows.items()},
-        score=lambda outputs: _scores(config, windows, outputs),
+        score=score,
         baseline=_baseline(questions, config.version),
         metric="f1",
-        held_out_metric=on_held_out("f1") if kept else "",
+        held_out_metric=score_name("f1", HELD_OUT) if kept else "",
         notes=notes,
     )
 
 
 def _split(questions: list[Question], fraction: float) -> tuple[list[Question], list[Question]]:
     """Return questions to train on, and questions to select by; no context is in both."""
-    if not fraction:
-        return questions, []
-    contexts = list(dict.fromkeys(one.context for one in questions))
-    apart = dict(zip(contexts, split_off(len(contexts), fraction), strict=True))
+    contexts = list(dict.fromkeys(question.context for question in questions))
+    is_kept = dict(zip(contexts, split_off(len(contexts), fraction), strict=True))
     return (
-        [one for one in questions if not apart[one.context]],
-        [one for one in questions if apart[one.context]],
+        [question for question in questions if not is_kept[question.context]],
+        [question for question in questions if is_kept[question.context]],
     )
 
 
-def _scores(
-    config: SquadConfig, windows: dict[str, Windows], outputs: dict[str, SpanLogits]
-) -> Scored:
-    """The scores of each set by one seed's logits; those of the training data are named so."""
-    scored = _score(config, windows[_VALIDATION], outputs[_VALIDATION])
-    if HELD_OUT not in windows:
-        return scored
-    kept = _score(config, windows[HELD_OUT], outputs[HELD_OUT])
-    return scored._replace(
-        scores=scored.scores | {on_held_out(name): x for name, x in kept.scores.items()}
-    )
-
-
-def _score(config: SquadConfig, windows: Windows, logits: SpanLogits) -> Scored:
-    """Answers from the logits `[W, L]` of one seed, and their scores."""
+def _score(
+    config: SquadConfig, windows: Windows, logits: SpanLogits
+) -> tuple[Scalars, dict[str, Any]]:
+    """Return the scores of the answers from the logits `[W, L]` of one seed, and the answers."""
     null_threshold = config.null_threshold if config.version == "v2.0" else None
     predictions = best_answers(
         windows,
@@ -141,18 +124,18 @@ def _score(config: SquadConfig, windows: Windows, logits: SpanLogits) -> Scored:
         max_answer_tokens=config.max_answer_tokens,
         null_threshold=null_threshold,
     )
-    texts = {one.id: one.text for one in predictions}
+    texts = {prediction.id: prediction.text for prediction in predictions}
     scores = squad_scores.score(windows.questions, texts, config.version)
-    kept: dict[str, Any] = {"answers": texts}
+    files: dict[str, Any] = {"answers": texts}
     if null_threshold is not None:
         # JSON has no infinity.
-        nulls = {one.id: min(one.null_difference, _LARGEST) for one in predictions}
-        kept["null_differences"] = nulls
+        nulls = {p.id: min(p.null_difference, _LARGEST) for p in predictions}
+        files["null_differences"] = nulls
         # The best threshold is searched among answers before any threshold.
-        spans = {one.id: one.candidates[0].text if one.candidates else "" for one in predictions}
+        spans = {p.id: p.candidates[0][0] if p.candidates else "" for p in predictions}
         best = squad_scores.score(windows.questions, spans, config.version, nulls)
         scores |= {name: value for name, value in best.items() if name.startswith("best_")}
-    return Scored({k: v for k, v in scores.items() if k not in ("total", "missing")}, kept)
+    return {k: v for k, v in scores.items() if k not in ("total", "missing")}, files
 
 
 def read_questions(source: str, data_dir: str) -> list[Question]:
@@ -172,14 +155,14 @@ def read_questions(source: str, data_dir: str) -> list[Question]:
     return [q for split in splits.split("+") for q in load_questions(name, split, data_dir)]
 
 
-def _own_name(source: str, split: str) -> str:
+def _short_name(source: str, split: str) -> str:
     """The dataset alone if the source is this split of SQuAD, as in tables; else the source."""
-    name, _, found = source.partition(":")
-    return name if found == split and name.startswith("squad/") else source
+    name, _, source_split = source.partition(":")
+    return name if source_split == split and name.startswith("squad/") else source
 
 
 def _baseline(questions: list[Question], version: str) -> Scalars:
     """Scores of answering with the first sentence of the context, or in v2.0 with no answer."""
-    answer = (lambda q: "") if version == "v2.0" else (lambda q: q.context.partition(". ")[0])
-    scores = squad_scores.score(questions, {q.id: answer(q) for q in questions}, version)
+    first = {q.id: "" if version == "v2.0" else q.context.partition(". ")[0] for q in questions}
+    scores = squad_scores.score(questions, first, version)
     return {name: scores[name] for name in ("f1", "exact")}

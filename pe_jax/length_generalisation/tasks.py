@@ -1,0 +1,385 @@
+"""The tasks of the suite: generated strings, and the answers to them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pe_jax.shapes import Bool, Int
+
+# By the automaton that solves the task, as Ruoss et al. order them; "generation" is token by token.
+Level = Literal["regular", "context-free", "context-sensitive", "generation"]
+
+
+class Strings(NamedTuple):
+    """N inputs of one length, and their answers; symbols are numbered from 0.
+
+    Attributes:
+      inputs: `[N, L]`.
+      answers: `[N, A]`.
+      asked: False for symbols behind the end of an answer; None if all answers have A symbols.
+    """
+
+    inputs: Int[np.ndarray, "N L"]
+    answers: Int[np.ndarray, "N A"]
+    asked: Bool[np.ndarray, "N A"] | None = None
+
+
+class AlgorithmicTask(NamedTuple):
+    """A task, generated: no downloads, and never the same string by intention.
+
+    Attributes:
+      level: how hard it is, formally.
+      sample: `(rng, count, length) -> Strings`, for any length from 1.
+      answer_length: of an input of some length, symbols behind the end included.
+      symbols: how many there are in inputs and answers.
+      answers: between how many symbols an answer chooses at each place: guessing is 1 / answers.
+      example: an input and its answer, as a reader writes them.
+    """
+
+    level: Level
+    sample: Callable[[np.random.Generator, int, int], Strings]
+    answer_length: Callable[[int], int]
+    symbols: int
+    answers: int
+    example: str
+
+    @property
+    def causal(self) -> bool:
+        """True if a decoder writes the answer token by token; else an encoder answers at once."""
+        return self.level == "generation"
+
+
+def _one(length: int) -> int:
+    """The length of an answer of one symbol."""
+    del length
+    return 1
+
+
+def _same(length: int) -> int:
+    """The length of an answer as long as its input."""
+    return length
+
+
+def _with_end(length: int) -> int:
+    """The length of an answer as long as its input, with an end."""
+    return length + 1
+
+
+def _ended(answers: list[list[int]], width: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Answers of different lengths, each with `end` behind it: `[N, width]`, and which symbols are
+    asked for."""
+    padded = np.zeros((len(answers), width), np.int32)
+    asked = np.zeros(padded.shape, bool)
+    for row, answer in enumerate(answers):
+        padded[row, : len(answer) + 1] = [*answer, end]
+        asked[row, : len(answer) + 1] = True
+    return padded, asked
+
+
+# --- solved by a finite automaton -----------------------------------------------------------------
+
+MODULUS = 5  # Of all arithmetic; its digits are the symbols 0 to 4.
+_ADD, _SUBTRACT, _MULTIPLY = MODULUS, MODULUS + 1, MODULUS + 2
+
+
+def _even_pairs(rng: np.random.Generator, count: int, length: int) -> Strings:
+    bits = rng.integers(0, 2, (count, length))
+    changes = (bits[:, 1:] != bits[:, :-1]).sum(1)
+    return Strings(bits, changes[:, None] % 2)
+
+
+def _parity_check(rng: np.random.Generator, count: int, length: int) -> Strings:
+    bits = rng.integers(0, 2, (count, length))
+    return Strings(bits, bits.sum(1, keepdims=True) % 2)
+
+
+def _cycle_navigation(rng: np.random.Generator, count: int, length: int) -> Strings:
+    moves = rng.integers(0, 3, (count, length))  # Back, stay, forward.
+    return Strings(moves, (moves - 1).sum(1, keepdims=True) % MODULUS)
+
+
+def _modular_arithmetic(rng: np.random.Generator, count: int, length: int) -> Strings:
+    size = length - (length + 1) % 2  # Digits and operators alternate: an odd number of symbols.
+    symbols = np.empty((count, size), np.int64)
+    symbols[:, ::2] = rng.integers(0, MODULUS, (count, size // 2 + 1))
+    symbols[:, 1::2] = rng.integers(_ADD, _MULTIPLY + 1, (count, size // 2))
+    total, product = np.zeros(count, np.int64), symbols[:, 0]  # Of finished terms; of the last one.
+    for at in range(1, size, 2):
+        operator, digit = symbols[:, at], symbols[:, at + 1]
+        times = operator == _MULTIPLY
+        total = np.where(times, total, total + product) % MODULUS
+        signed = np.where(operator == _SUBTRACT, -digit, digit)
+        product = np.where(times, product * digit, signed) % MODULUS
+    return Strings(symbols, (total + product)[:, None] % MODULUS)
+
+
+# --- solved with a stack --------------------------------------------------------------------------
+
+_CHARACTERS = {c: i for i, c in enumerate("01234+-*()x=")}
+_BRACKETS = 3  # The symbols around two operands: "(", the operator, ")".
+_POP, _PUSH = 2, 3
+_END = 2  # Behind an answer.
+
+
+def _stack_manipulation(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """A stack, bottom first, then actions; the answer is the stack that is left, top first."""
+    bits = rng.integers(0, 2, (count, length))
+    actions = rng.integers(_POP, _PUSH + 2, (count, length))
+    height = rng.integers(1, max(length, 2), (count, 1))
+    symbols = np.where(np.arange(length) < height, bits, actions)
+    stack, top, row = (
+        np.zeros((count, length + 1), np.int64),
+        np.zeros(count, int),
+        np.arange(count),
+    )
+    for symbol in symbols.T:  # A stack that is given is pushed bit by bit.
+        pushed = np.where(symbol >= _PUSH, symbol - _PUSH, symbol)
+        pops = symbol == _POP
+        stack[row, top] = np.where(pops, stack[row, top], pushed)
+        top = np.where(pops, np.maximum(top - 1, 0), top + 1)
+    place = np.arange(length + 1)
+    below = top[:, None] - 1 - place
+    answers = np.where(below >= 0, np.take_along_axis(stack, np.maximum(below, 0), 1), 0)
+    answers[row, top] = _END
+    return Strings(symbols, answers, place <= top[:, None])
+
+
+def _reverse_string(rng: np.random.Generator, count: int, length: int) -> Strings:
+    bits = rng.integers(0, 2, (count, length))
+    return Strings(bits, bits[:, ::-1])
+
+
+def _expression(rng: np.random.Generator, length: int, operators: str) -> tuple[str, int]:
+    """An expression of so many characters, its operands in brackets, and its value modulo 5."""
+    if length <= _BRACKETS + 1:
+        digit = int(rng.integers(MODULUS))
+        sign = "" if length % 2 else "-"
+        inside = f"{sign}{digit}"
+        return (f"({inside})" if length > 2 else inside), (-digit if sign else digit) % MODULUS
+    first = int(rng.integers(1, length - _BRACKETS))
+    left, a = _expression(rng, first, operators)
+    right, b = _expression(rng, length - _BRACKETS - first, operators)
+    operator = operators[rng.integers(len(operators))]
+    value = {"+": a + b, "-": a - b, "*": a * b}[operator]
+    return f"({left}{operator}{right})", value % MODULUS
+
+
+def _numbered(texts: list[str]) -> np.ndarray:
+    return np.array([[_CHARACTERS[c] for c in text] for text in texts])
+
+
+def _brackets(rng: np.random.Generator, count: int, length: int) -> Strings:
+    texts, values = zip(*(_expression(rng, length, "+-*") for _ in range(count)), strict=True)
+    return Strings(_numbered(list(texts)), np.array(values)[:, None])
+
+
+def _solve_equation(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """One digit of an expression is unknown; without products there is one solution. Too short for
+    an equation: zeros, to be answered by 0."""
+    if length < _BRACKETS:
+        return Strings(np.zeros((count, length), int), np.zeros((count, 1), int))
+    texts, answers = [], []
+    for _ in range(count):
+        text, value = _expression(rng, length - 2, "+-")
+        at = int(rng.choice([i for i, c in enumerate(text) if c.isdigit()]))
+        texts.append(f"{text[:at]}x{text[at + 1 :]}={value}")
+        answers.append([int(text[at])])
+    return Strings(_numbered(texts), np.array(answers))
+
+
+# --- more than a stack: copies, permutations, arithmetic of binary numbers ------------------------
+
+_MISSING, _FILLER = 2, 3  # Of missing_duplicate.
+_OPERATOR = 2  # Between two numbers; behind their sum or product is _END.
+_BUCKETS = 5
+
+
+def _duplicate_string(rng: np.random.Generator, count: int, length: int) -> Strings:
+    bits = rng.integers(0, 2, (count, length))
+    return Strings(bits, np.concatenate([bits, bits], axis=1))
+
+
+def _missing_duplicate(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """A string twice, one symbol missing, and a filler if the length is odd. A single symbol is 1,
+    to be answered by 1."""
+    if length == 1:
+        return Strings(np.ones((count, 1), int), np.ones((count, 1), int))
+    bits = rng.integers(0, 2, (count, length // 2))
+    symbols = np.concatenate([bits, bits, np.full((count, length % 2), _FILLER)], axis=1)
+    at = rng.integers(0, 2 * (length // 2), (count, 1))
+    answers = np.take_along_axis(symbols, at, 1)
+    np.put_along_axis(symbols, at, _MISSING, 1)
+    return Strings(symbols, answers)
+
+
+def _odds_first(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """Every second symbol, from the second on, then the others."""
+    bits = rng.integers(0, 2, (count, length))
+    return Strings(bits, np.concatenate([bits[:, 1::2], bits[:, ::2]], axis=1))
+
+
+def _bucket_sort(rng: np.random.Generator, count: int, length: int) -> Strings:
+    symbols = rng.integers(0, _BUCKETS, (count, length))
+    return Strings(symbols, np.sort(symbols, axis=1))
+
+
+def _number(bits: np.ndarray) -> int:
+    """Return the number of these binary digits, the least significant first."""
+    return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
+
+
+def _digits(number: int) -> list[int]:
+    """The least significant first, without zeros at the end."""
+    return [int(c) for c in reversed(f"{number:b}")]
+
+
+def _binary(
+    compute: Callable[[int, int], int], rng: np.random.Generator, count: int, length: int
+) -> Strings:
+    """Two binary numbers, an operator between them. Inputs too short for that are one number, to
+    be answered by itself."""
+    symbols = rng.integers(0, 2, (count, length))
+    at = rng.integers(1, length - 1, count) if length > 2 else np.full(count, length)
+    symbols[np.arange(count)[at < length], at[at < length]] = _OPERATOR
+    results = [
+        compute(_number(row[:i]), _number(row[i + 1 :])) if i < length else _number(row)
+        for row, i in zip(symbols, at, strict=True)
+    ]
+    return Strings(symbols, *_ended([_digits(n) for n in results], _with_end(length), _END))
+
+
+def _compute_sqrt(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """The integer part of the square root, both with the most significant digit first."""
+    symbols = rng.integers(0, 2, (count, length))
+    width = _half(length)
+    roots = [math.isqrt(_number(row[::-1])) for row in symbols]
+    return Strings(symbols, np.array([[int(c) for c in f"{root:0{width}b}"] for root in roots]))
+
+
+def _half(length: int) -> int:
+    return -(-length // 2)
+
+
+# --- answers that a decoder writes token by token, until it writes the end ------------------------
+
+_WORDS = 32  # The symbols of copy, reverse and sort.
+_DIGITS, _PLUS = 10, 10
+
+
+def _rearranged(
+    arrange: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator, count: int, length: int
+) -> Strings:
+    words = rng.integers(0, _WORDS, (count, length))
+    end = np.full((count, 1), _WORDS)
+    return Strings(words, np.concatenate([arrange(words), end], axis=1))
+
+
+def _addition(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """Two decimal numbers and their sum, the most significant digit first, as they are written.
+    Inputs too short for two are one number, to be answered by itself."""
+    symbols = rng.integers(0, _DIGITS, (count, length))
+    if length >= 3:
+        symbols[np.arange(count), rng.integers(1, length - 1, count)] = _PLUS
+    texts = ["".join("0123456789+"[s] for s in row) for row in symbols]
+    sums = [sum(int(number) for number in text.split("+")) for text in texts]
+    answers = [[int(c) for c in str(total)] for total in sums]
+    return Strings(symbols, *_ended(answers, length + 1, _DIGITS + 1))
+
+
+# Ruoss et al. 2023 (arXiv 2305.16843), appendix A; "generation": Kazemnejad et al. 2023 (arXiv
+# 2305.19466), table 1.
+TASKS: dict[str, AlgorithmicTask] = {
+    "even_pairs": AlgorithmicTask(
+        "regular", _even_pairs, _one, 2, 2, "001110 → 0: two changes, an even number"
+    ),
+    "modular_arithmetic": AlgorithmicTask(
+        "regular", _modular_arithmetic, _one, _MULTIPLY + 1, MODULUS, "1+2·3 → 2 (mod 5)"
+    ),
+    "parity_check": AlgorithmicTask(
+        "regular", _parity_check, _one, 2, 2, "1010100 → 1: three ones, an odd number"
+    ),
+    "cycle_navigation": AlgorithmicTask(
+        "regular", _cycle_navigation, _one, MODULUS, MODULUS, "← · → → → → 3rd of five places"
+    ),
+    "stack_manipulation": AlgorithmicTask(
+        "context-free",
+        _stack_manipulation,
+        _with_end,
+        _PUSH + 2,
+        3,
+        "0110 push 1, pop, pop → 110 end",
+    ),
+    "reverse_string": AlgorithmicTask(
+        "context-free", _reverse_string, _same, 2, 2, "01101 → 10110"
+    ),
+    "modular_arithmetic_brackets": AlgorithmicTask(
+        "context-free", _brackets, _one, _CHARACTERS["x"], MODULUS, "((-3)+(1*4)) → 1 (mod 5)"
+    ),
+    "solve_equation": AlgorithmicTask(
+        "context-free", _solve_equation, _one, len(_CHARACTERS), MODULUS, "(x+(3))=1 → 3 (mod 5)"
+    ),
+    "duplicate_string": AlgorithmicTask(
+        "context-sensitive", _duplicate_string, lambda n: 2 * n, 2, 2, "101 → 101101"
+    ),
+    "missing_duplicate": AlgorithmicTask(
+        "context-sensitive", _missing_duplicate, _one, 4, 2, "0110 0_10 → 1"
+    ),
+    "odds_first": AlgorithmicTask(
+        "context-sensitive", _odds_first, _same, 2, 2, "00110101 → 0111 0100"
+    ),
+    "binary_addition": AlgorithmicTask(
+        "context-sensitive",
+        partial(_binary, operator.add),
+        _with_end,
+        3,
+        3,
+        "1001+01 → 1101 end (9 + 2 = 11, least digit first)",
+    ),
+    "binary_multiplication": AlgorithmicTask(
+        "context-sensitive",
+        partial(_binary, operator.mul),
+        _with_end,
+        3,
+        3,
+        "1001·01 → 01001 end (9 · 2 = 18, least digit first)",
+    ),
+    "compute_sqrt": AlgorithmicTask(
+        "context-sensitive", _compute_sqrt, _half, 2, 2, "100101 → 110 (√37 = 6.08…)"
+    ),
+    "bucket_sort": AlgorithmicTask(
+        "context-sensitive", _bucket_sort, _same, _BUCKETS, _BUCKETS, "42100 → 00124"
+    ),
+    "copy": AlgorithmicTask(
+        "generation",
+        partial(_rearranged, lambda words: words),
+        _with_end,
+        _WORDS + 1,
+        _WORDS + 1,
+        "c a b → c a b end",
+    ),
+    "reverse": AlgorithmicTask(
+        "generation",
+        partial(_rearranged, lambda words: words[:, ::-1]),
+        _with_end,
+        _WORDS + 1,
+        _WORDS + 1,
+        "c a b → b a c end",
+    ),
+    "sort": AlgorithmicTask(
+        "generation",
+        partial(_rearranged, partial(np.sort, axis=1)),
+        _with_end,
+        _WORDS + 1,
+        _WORDS + 1,
+        "c a b → a b c end",
+    ),
+    "addition": AlgorithmicTask(
+        "generation", _addition, _with_end, _DIGITS + 2, _DIGITS + 2, "53+726 → 779 end"
+    ),
+}
