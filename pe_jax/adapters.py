@@ -1,10 +1,14 @@
 """Position encodings inside other libraries' attention: Flax's modules, `jax.nn`, Equinox.
 
-Each function here returns one that the other library calls. All of them compute with
+Each function here returns one that the other library calls. All compute with
 `pe_jax.attention.attention`, except `process_heads`, which leaves the attention to Equinox. Keys
-and values may have fewer heads than queries (grouped-query attention). What cannot be represented
-is a ValueError that says so. What an encoding does at the input of a model is left to
+and values may have fewer heads than queries (grouped-query attention). Anything that cannot be
+represented is a ValueError. Parts of an encoding that act at the input of a model are left to
 `encodings.embed`.
+
+The arguments `encoding`, `params` and `context` are those of `attention`. The other library passes
+queries, keys and values only, so `context` has whatever else an encoding needs: hidden states,
+projections, and positions where the numbers of queries and keys differ.
 
 Shapes: Lq and Lk lengths, H heads, d head size.
 """
@@ -20,7 +24,6 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.attention import attention, completed
 from pe_jax.attention.forms import Form
-from pe_jax.attention.layer import in_attention
 from pe_jax.attention.masks import both
 from pe_jax.encodings.base import Context, Offsets, Params, Part, PositionEncoding, Traits, moved
 from pe_jax.encodings.modifiers.window import causal
@@ -28,6 +31,7 @@ from pe_jax.encodings.positions import Positions, Reach
 from pe_jax.shapes import Array, Float
 
 AttentionFn = Callable[..., jax.Array]
+_ABSENT = "absent"  # The default of a mask, whose absence is a mistake.
 _PRODUCTS = "products are those of pe_jax.attention"
 _OURS = (
     "Equinox's attention has no place for that: project to heads and call "
@@ -51,13 +55,11 @@ def attention_fn(
     for every weight (Flax's default drops the same ones in all rows and heads); and a query that
     may attend to nothing gets zeros instead of a mean over all keys.
 
-    Args:
-      encoding, params: as `attention` takes them.
-      context: as `attention` takes it. Flax passes queries, keys and values only, so whatever else
-        an encoding needs goes in here: hidden states (`x_q`, `x_k`), and positions whenever the
-        numbers of queries and keys differ. Flax's cache (`decode=True`) has keys without positions:
-        give those of the new token and of all keys,
-        `Context(positions_q=jnp.array([index]), positions_k=range(length))`.
+    With Flax's cache (`decode=True`) pass the position of the new token, `Context(index[None])`;
+    keys are at their index in the cache.
+
+    Flax looks for the names of arguments and passes no other ones, not even its mask: a function
+    around this one has to have them (`functools.wraps`), and a call without `mask` is an error.
     """
 
     def attend(
@@ -65,7 +67,7 @@ def attention_fn(
         key: Array,
         value: Array,
         bias: Array | None = None,
-        mask: Array | None = None,
+        mask: Array | str | None = _ABSENT,
         broadcast_dropout: bool = True,
         dropout_rng: jax.Array | None = None,
         dropout_rate: float = 0.0,
@@ -81,6 +83,12 @@ def attention_fn(
         input_positions: Positions | None = None,
     ) -> jax.Array:
         del broadcast_dropout, force_fp32_for_softmax  # See the docstring above.
+        if isinstance(mask, str):
+            raise ValueError(
+                "attention_fn was called without mask: Flax passes its mask to functions that have "
+                "an argument of this name, so a function around this one needs functools.wraps. "
+                "Without Flax, pass mask=None for no mask."
+            )
         _refuse(
             precision=(precision, "take jax.default_matmul_precision"),
             module=(module, "for weights (sow_weights) call pe_jax.attention.attention_weights"),
@@ -90,7 +98,12 @@ def attention_fn(
         )
         wide = jnp.result_type(query, key, value) if dtype is None else dtype
         query, key, value = (jnp.asarray(x, wide) for x in (query, key, value))
-        here = _with_positions(context, input_positions)
+        here = Context() if context is None else context
+        if input_positions is not None:
+            here = here._replace(positions_q=input_positions)
+        keys = key.shape[-3]
+        if here.positions_q is not None and here.positions_k is None and query.shape[-3] != keys:
+            here = here._replace(positions_k=range(keys))
         drops = not deterministic and dropout_rate > 0
         return _attend(
             _joined(encoding, bias=_bias(bias, query), is_causal=is_causal),
@@ -118,9 +131,6 @@ def dot_product_attention(
     `is_causal` and `local_window_size` go by positions, which are those of JAX, the indices, unless
     `context` has others. Not supported: `return_residual`, and `implementation="cudnn"`. A query
     that may attend to nothing gets zeros.
-
-    Args:
-      context: as in `attention_fn`; needs positions when the numbers of queries and keys differ.
     """
 
     def attend(
@@ -171,11 +181,7 @@ def process_heads(
     """A `process_heads` for `equinox.nn.MultiheadAttention`, a map of heads `[L, H, d]`.
 
     Only for encodings that map queries, keys and values and do nothing else in attention, such as
-    rotary ones: Equinox's attention takes no terms of the logits.
-
-    Args:
-      context: as in `attention_fn`; needs positions, `[L]`, when the numbers of queries and keys
-        differ.
+    rotary ones: Equinox's attention takes no terms of the logits. Positions are `[L]`.
 
     Raises:
       ValueError: for any other encoding.
@@ -193,9 +199,7 @@ def process_heads(
 
     def process(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
         shapes = [x.shape for x in (query, key, value)]
-        lengths = query.shape[0], key.shape[0]
-        _check_positions(encoding, context, *lengths)
-        here = completed(context, encoding, *lengths)
+        here = completed(context, encoding, query.shape[0], key.shape[0])
         heads = query[None], key[None], value[None]
         for part, part_params in encoding.split(params):
             if part.heads:
@@ -211,9 +215,9 @@ def process_heads(
 # --- shared ---------------------------------------------------------------------------------------
 
 
-def _refuse(**given: tuple[Any, str]) -> None:
+def _refuse(**arguments: tuple[Any, str]) -> None:
     """Raises a ValueError for arguments that are set; each comes with the way out."""
-    for name, (value, instead) in given.items():
+    for name, (value, instead) in arguments.items():
         if value is not None and value is not False:
             raise ValueError(f"{name} is not supported with a position encoding: {instead}.")
 
@@ -233,45 +237,20 @@ def _joined(
       window: how far a query attends to the left and to the right.
       factor: of the logits' scale 1 / sqrt(d).
     """
-    axes, more = encoding.axes, []
+    parts, traits = [], Traits(axes=encoding.axes)
     if bias is not None:
 
         def logits(params: Params, q: Array, k: Array, context: Context) -> jax.Array:
             return jnp.broadcast_to(bias, (*bias.shape[:2], q.shape[1], k.shape[1]))
 
-        more.append(Part("given_bias", logits=logits, traits=Traits(axes=axes)))
+        parts.append(Part("argument_bias", logits=logits, traits=traits))
     if factor is not None:
-        more.append(
-            Part("given_scale", factor=lambda params, context: factor, traits=Traits(axes=axes))
-        )
+        parts.append(Part("argument_scale", factor=lambda *_: factor, traits=traits))
     if window is not None:
         reach = Reach(window, window) if isinstance(window, int) else Reach(*window)
-        more.append(Part("given_window", offsets=Offsets(reach=reach)))
-    joined = encoding + PositionEncoding(tuple(more))
+        parts.append(Part("argument_window", offsets=Offsets(reach=reach)))
+    joined = encoding + PositionEncoding(tuple(parts))
     return joined + causal() if is_causal and not joined.is_causal else joined
-
-
-def _with_positions(context: Context | None, positions: Positions | None) -> Context | None:
-    """`context` at the positions of a call."""
-    if positions is None:
-        return context
-    return (Context() if context is None else context)._replace(positions_q=positions)
-
-
-def _check_positions(
-    encoding: PositionEncoding, context: Context | None, queries: int, keys: int
-) -> None:
-    """Raises:
-    ValueError: where positions have no default that is right for self-attention.
-    """
-    here = Context() if context is None else context
-    given = here.positions_q is not None and here.positions_k is not None
-    if queries != keys and not given and in_attention(encoding).parts:
-        raise ValueError(
-            f"{encoding.name} needs the positions of {queries} queries and {keys} keys, which the "
-            "caller of this function does not pass (it has a cache, or this is cross-attention): "
-            "give them where it is made, (encoding, params, Context(positions_q, positions_k))."
-        )
 
 
 def _attend(
@@ -288,7 +267,6 @@ def _attend(
     batch, groups = q.shape[:-3], q.shape[-2] // k.shape[-2]
     if groups * k.shape[-2] != q.shape[-2]:
         raise ValueError(f"{k.shape[-2]} heads of keys do not divide {q.shape[-2]} of queries.")
-    _check_positions(encoding, context, q.shape[-3], k.shape[-3])
     if groups > 1:
         k, v = (jnp.repeat(x, groups, axis=-2) for x in (k, v))
     q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
@@ -300,7 +278,7 @@ def _attend(
     except ValueError as error:
         error.add_note(
             "An attention function gets queries, keys and values only. Hidden states, "
-            "projections and positions are given where it is made: attention_fn(encoding, params, "
+            "projections and positions go in where it is made: attention_fn(encoding, params, "
             "Context(positions_q, positions_k, x_q, x_k, projections))."
         )
         raise

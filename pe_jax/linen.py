@@ -98,7 +98,7 @@ class MultiHeadAttention(nn.Module):
         Args:
           mask: True where a query may attend to a key; while decoding, over the whole cache.
           positions_q, positions_k: see `encodings.Positions`; default ranges from 0, or while
-            decoding the index in the cache. Those of as many keys default to the queries'.
+            decoding the index in the cache. Different numbers of queries and keys have no default.
           position: parameters of the encoding, to share them between layers; default its own.
           position_rng: for encodings that draw while training, the same in every layer.
 
@@ -165,12 +165,9 @@ class MultiHeadAttention(nn.Module):
 
 
 class PositionEmbedding(nn.Module):
-    """What an encoding does at the input of a model, such as adding a position vector.
+    """The parts of an encoding that act at the input of a model, such as adding position vectors.
 
-    Its parameters, where it has any, are under `position`.
-
-    Attributes:
-      encoding: as in `MultiHeadAttention`; what acts in attention is left to that.
+    Parameters, where it has any, are under `position`.
     """
 
     encoding: PositionEncoding
@@ -184,12 +181,35 @@ class PositionEmbedding(nn.Module):
         tokens: Int[Array, "B L"] | None = None,
         position: Params | None = None,
         position_rng: jax.Array | None = None,
+        decode: bool = False,
     ) -> Float[Array, "B L D"]:
-        """`x` with what the encoding does to it, in the dtype of `x`; see `encodings.embed`."""
+        """Apply the encoding; arguments as in `encodings.embed` and `MultiHeadAttention`.
+
+        With `decode`, positions default to the number of tokens before, which is kept in the
+        collection "cache".
+
+        Raises:
+          ValueError: without positions and `decode`, while the collection "cache" can be changed.
+        """
         encoding = layer.at_input(self.encoding)
         params = _position(self, encoding) if position is None else position
-        out = embed(encoding, params, x, positions, tokens=tokens, rng=position_rng)
-        return out.astype(x.dtype)
+        if encoding.parts and positions is None:
+            positions = self._positions(x.shape[1], decode)
+        return embed(encoding, params, x, positions, tokens=tokens, rng=position_rng)
+
+    def _positions(self, length: int, decode: bool) -> Positions | None:
+        if not decode and self.is_mutable_collection("cache") and not self.is_initializing():
+            raise ValueError(
+                "The collection 'cache' is mutable, so this is a step of decoding, in which "
+                "positions do not start from 0: pass positions or decode=True."
+            )
+        if not decode:
+            return None
+        index = self.variable("cache", "index", jnp.zeros, (), jnp.int32)
+        if self.is_initializing():
+            return None
+        index.value += length
+        return index.value - length + jnp.arange(length)
 
 
 def _position(module: nn.Module, encoding: PositionEncoding) -> Params:

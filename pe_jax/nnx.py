@@ -5,6 +5,8 @@ Shapes: B batch, Lq and Lk lengths, D hidden size, H heads, d head size.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -34,17 +36,9 @@ class MultiHeadAttention(nnx.Module):
     Args:
       num_heads: H.
       in_features: D.
-      encoding: a position encoding; None for no position information. A decoder's is joined with
-        `encodings.causal()`.
       in_kv_features: of the inputs of keys and values; default D.
-      qkv_features: H·d; default D.
-      out_features: default D.
       position: parameters of the encoding, `position` of another layer, to share them.
-      dropout_rate: of the attention weights.
-      deterministic: True switches dropout off; may be given in the call.
-      dtype: of the computation; default that of inputs and parameters. The softmax is float32.
-      param_dtype: of the projections.
-      form: as `pe_jax.attention.attention` takes it.
+      others: as in `pe_jax.linen.MultiHeadAttention`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -102,7 +96,7 @@ class MultiHeadAttention(nnx.Module):
         self.value = dense(in_kv_features or in_features, heads)
         self.out = dense(heads, out_features or in_features, axis=(-2, -1))
         acting = layer.in_attention(self.encoding)
-        self.position = nnx.data(_made(acting, rngs) if position is None else position)
+        self.position = nnx.data(_init(acting, rngs) if position is None else position)
         self.rngs: nnx.RngStream | None = rngs.dropout.fork() if dropout_rate else None
         self.cache: nnx.Cache[Cache] | None = nnx.data(None)
 
@@ -143,16 +137,11 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "B Lq O"]:
         """Self-attention, or attention to `inputs_k`; values default to what keys are made of.
 
-        With `decode`, keys and values of all calls are kept in the cache that `init_cache` made,
-        and each token attends to itself and to those before it. Any number of new tokens may come
-        at a time. See `pe_jax.attention.cached_attention`.
+        The cache of `decode` is the one that `init_cache` made.
 
         Args:
-          mask: True where a query may attend to a key; while decoding, over the whole cache.
-          positions_q, positions_k: see `encodings.Positions`; default ranges from 0, or while
-            decoding the index in the cache. Those of as many keys default to the queries'.
-          position_rng: for encodings that draw while training, the same in every layer.
           rngs: for dropout; default a fork of those that the module was made with.
+          others: as in `pe_jax.linen.MultiHeadAttention`.
 
         Raises:
           ValueError: see `attention` and `cached_attention`; for `decode` without a cache.
@@ -191,12 +180,11 @@ class MultiHeadAttention(nnx.Module):
 
 
 class PositionEmbedding(nnx.Module):
-    """What an encoding does at the input of a model, such as adding a position vector.
+    """The parts of an encoding that act at the input of a model, such as adding position vectors.
 
-    Its parameters are `position`, a dict of `nnx.Param`; empty where it has none.
+    Parameters are `position`, a dict of `nnx.Param`; empty where it has none.
 
     Args:
-      encoding: as in `MultiHeadAttention`; what acts in attention is left to that.
       position: parameters to share, as in `MultiHeadAttention`.
     """
 
@@ -204,7 +192,12 @@ class PositionEmbedding(nnx.Module):
         self, encoding: PositionEncoding, *, position: Params | None = None, rngs: nnx.Rngs
     ):
         self.encoding = layer.at_input(encoding)
-        self.position = nnx.data(_made(self.encoding, rngs) if position is None else position)
+        self.position = nnx.data(_init(self.encoding, rngs) if position is None else position)
+        self.index: nnx.Cache[jax.Array] | None = nnx.data(None)
+
+    def init_cache(self) -> None:
+        """Start counting tokens from 0."""
+        self.index = nnx.Cache(jnp.zeros((), jnp.int32))
 
     def __call__(
         self,
@@ -213,11 +206,22 @@ class PositionEmbedding(nnx.Module):
         *,
         tokens: Int[Array, "B L"] | None = None,
         position_rng: jax.Array | None = None,
+        decode: bool = False,
     ) -> Float[Array, "B L D"]:
-        """`x` with what the encoding does to it, in the dtype of `x`; see `encodings.embed`."""
+        """Apply the encoding; arguments as in `encodings.embed`.
+
+        With `decode`, positions default to the number of tokens since `init_cache`.
+
+        Raises:
+          ValueError: for `decode` without `init_cache` or positions.
+        """
+        if decode and positions is None and self.encoding.parts:
+            if self.index is None:
+                raise ValueError("Decoding counts tokens: call init_cache(), or pass positions.")
+            positions = self.index[...] + jnp.arange(x.shape[1])
+            self.index[...] += x.shape[1]
         params = _values(self.position)
-        out = embed(self.encoding, params, x, positions, tokens=tokens, rng=position_rng)
-        return out.astype(x.dtype)
+        return embed(self.encoding, params, x, positions, tokens=tokens, rng=position_rng)
 
 
 class AttentionFn(nnx.Module):
@@ -227,53 +231,53 @@ class AttentionFn(nnx.Module):
     be given to several layers, which then share them. See `pe_jax.adapters.attention_fn` for what
     differs from Flax's own attention, and what is refused. Encodings that read hidden states or
     projections need `pe_jax.nnx.MultiHeadAttention`.
-
-    Args:
-      encoding: a position encoding.
-      form: as `pe_jax.attention.attention` takes it.
     """
 
     def __init__(
         self, encoding: PositionEncoding, *, form: str | Form = "auto", rngs: nnx.Rngs
     ) -> None:
         self.encoding, self.form = layer.in_attention(encoding), form
-        self.position = nnx.data(_made(self.encoding, rngs))
-        self.set_positions()
+        self.position = nnx.data(_init(self.encoding, rngs))
+        self.positions: tuple[nnx.Cache[jax.Array] | None, ...] = nnx.data((None, None))
 
-    def set_positions(
-        self, positions_q: Positions | None = None, positions_k: Positions | None = None
-    ) -> None:
-        """Positions for the calls to come; None for their defaults.
+    @contextlib.contextmanager
+    def at_positions(
+        self, positions_q: Positions, positions_k: Positions | None = None
+    ) -> Iterator[None]:
+        """Set the positions of calls inside a `with` statement, which Flax does not pass.
 
-        Flax does not pass them, and they have to be known when the numbers of queries and keys
-        differ. With Flax's cache, set those of the new token and of all keys before each step,
-        `set_positions(index[None], range(length))`; in cross-attention, once.
+        They are needed when the numbers of queries and keys differ. With Flax's cache it is that of
+        the new token, `with fn.at_positions(layer.cache_index[None]):`. In cross-attention pass
+        both.
         """
-
-        def cache(positions: Positions | None) -> nnx.Cache[jax.Array] | None:
-            return None if positions is None else nnx.Cache(jnp.asarray(as_array(positions)))
-
-        self.positions_q: nnx.Cache[jax.Array] | None = nnx.data(cache(positions_q))
-        self.positions_k: nnx.Cache[jax.Array] | None = nnx.data(cache(positions_k))
+        before = self.positions
+        self.positions = nnx.data(
+            tuple(
+                None if positions is None else nnx.Cache(jnp.asarray(as_array(positions)))
+                for positions in (positions_q, positions_k)
+            )
+        )
+        try:
+            yield
+        finally:
+            self.positions = nnx.data(before)
 
     def __call__(self, query: Array, key: Array, value: Array, **arguments: Any) -> jax.Array:
         """Attention, with the arguments of `flax.nnx.dot_product_attention`, and `input_positions`,
         positions of the queries."""
-        context = Context(
-            None if self.positions_q is None else self.positions_q[...],
-            None if self.positions_k is None else self.positions_k[...],
-        )
+        positions_q, positions_k = (None if x is None else x[...] for x in self.positions)
+        context = Context(positions_q, positions_k)
         attend = attention_fn(self.encoding, _values(self.position), context, form=self.form)
         return attend(query, key, value, **arguments)
 
 
-def _made(encoding: PositionEncoding, rngs: nnx.Rngs) -> Params:
+def _init(encoding: PositionEncoding, rngs: nnx.Rngs) -> Params:
     """Parameters of an encoding, each an `nnx.Param`."""
     return jax.tree.map(nnx.Param, encoding.init(rngs.params()))
 
 
 def _values(position: Params) -> Params:
-    """The arrays of what `_made` made."""
+    """The arrays of the parameters of `_init`."""
     return jax.tree.map(
         lambda leaf: leaf[...], position, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
     )

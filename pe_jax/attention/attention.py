@@ -17,7 +17,7 @@ from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import check_mask, masked_softmax
 from pe_jax.attention.operands import finish, prepare
 from pe_jax.encodings.base import Context, Params, PositionEncoding, checked_encoding, none
-from pe_jax.encodings.positions import checked_positions
+from pe_jax.encodings.positions import paired_positions
 from pe_jax.shapes import Array, Float
 
 
@@ -161,14 +161,6 @@ def completed(
             raise ValueError(f"Context.{name} has {x.shape[1]} hidden states for {size} tokens.")
     if not encoding.parts:  # Positions of any kind are those of other layers.
         return context._replace(positions_q=range(queries), positions_k=range(keys))
-    axes = encoding.axes
-    of_q = checked_positions(context.positions_q, queries, axes, "q")
-    of_k = context.positions_k
-    if of_k is None and keys == queries:
-        of_k = of_q
-    if of_k is None and context.positions_q is not None:
-        raise ValueError(
-            f"There are positions of {queries} queries and none of {keys} keys: give "
-            "Context(positions_q, positions_k)."
-        )
-    return context._replace(positions_q=of_q, positions_k=checked_positions(of_k, keys, axes, "k"))
+    positions = context.positions_q, context.positions_k
+    of_q, of_k = paired_positions(*positions, queries, keys, encoding.axes)
+    return context._replace(positions_q=of_q, positions_k=of_k)

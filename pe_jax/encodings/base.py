@@ -566,13 +566,16 @@ def embed(
     tokens: Array | None = None,
     rng: jax.Array | None = None,
 ) -> Real[Array, "B L D"]:
-    """`x` with what `encoding` does to the input of a model; `x` itself where that is nothing.
+    """Apply what `encoding` does to the input of a model; sums are float32 and rounded once.
 
     Args:
       params: what `encoding.init` returned, possibly trained since.
       x: embeddings of the tokens.
       positions: see `Positions`; default range(L).
       tokens, rng: see `Context`.
+
+    Returns:
+      `[B, L, D]` in the dtype of `x`; `x` itself if the encoding does nothing to it.
 
     Raises:
       ValueError: for something else than an encoding, positions of another length than `x`, past
@@ -588,11 +591,11 @@ def embed(
     if not any(part.embed for part in checked_encoding(encoding).parts):
         return x
     positions = checked_positions(positions, x.shape[1], encoding.axes, "x")
-    context = Context(positions, positions, tokens=tokens, rng=rng)
+    context, out = Context(positions, positions, tokens=tokens, rng=rng), x
     for part, part_params in encoding.split(params):
         if part.embed:
-            x = part.embed(part_params, x, moved(part, context, len(x)))
-    return x
+            out = part.embed(part_params, out, moved(part, context, len(x)))
+    return out.astype(x.dtype)
 
 
 def moved(part: Part, context: Context, batch_size: int) -> Context:

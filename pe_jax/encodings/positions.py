@@ -45,6 +45,34 @@ def checked_positions(positions: Positions | None, size: int, axes: int, name: s
     return positions
 
 
+def paired_positions(
+    positions_q: Positions | None,
+    positions_k: Positions | None,
+    queries: int,
+    keys: int,
+    axes: int,
+) -> tuple[Positions, Positions]:
+    """Positions of so many queries and keys, checked.
+
+    Where there are as many of both, either default to the other's, both to a range from 0.
+
+    Raises:
+      ValueError: for missing positions of different numbers of queries and keys; and see
+        `checked_positions`.
+    """
+    if queries != keys and (positions_q is None or positions_k is None):
+        raise ValueError(
+            f"Attention of {queries} queries to {keys} keys needs the positions of both: pass "
+            "Context(positions_q, positions_k)."
+        )
+    if positions_k is None:
+        of_q = of_k = checked_positions(positions_q, queries, axes, "q")
+    else:
+        of_k = checked_positions(positions_k, keys, axes, "k")
+        of_q = of_k if positions_q is None else checked_positions(positions_q, queries, axes, "q")
+    return of_q, of_k
+
+
 def length(positions: Positions, axes: int = 1) -> int:
     """L of positions of so many axes."""
     if isinstance(positions, range):

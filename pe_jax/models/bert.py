@@ -89,8 +89,7 @@ class Block(BertModule):
         c = self.config
         attention_rng, first_rng, second_rng = _split(rng, 3)
         attend = SelfAttention(c, self.encoding, name="attention")
-        y = embed(self.at_input, position_params, x, context.positions_q, rng=context.rng)
-        x = y.astype(x.dtype)
+        x = embed(self.at_input, position_params, x, context.positions_q, rng=context.rng)
         y = attend(x, position_params, context, mask, attention_rng)
         x = self.layer_norm("attention_norm")(x + dropout(y, c.dropout_rate, first_rng))
         y = self.dense(c.hidden_size, "down")(gelu(self.dense(c.intermediate_size, "up")(x)))

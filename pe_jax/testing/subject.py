@@ -189,7 +189,6 @@ def projected(
 ) -> tuple[Array, tuple[Array, ...], Context]:
     """The input of the projections; queries, keys and values; all that an encoding may ask for."""
     x = embed(encoding, layer.params, layer.x, positions, tokens=jnp.asarray(tokens), rng=rng)
-    x = x.astype(layer.x.dtype)  # As a model does.
     maps = [functools.partial(_project, w) for w in (layer.w_q, layer.w_k, layer.w_v)]
     offsets = layer.q, layer.k, layer.v
     heads = tuple(project(x) + offset for project, offset in zip(maps, offsets))

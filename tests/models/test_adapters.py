@@ -82,7 +82,7 @@ def test_flax_linen_decodes_with_its_cache():
 
     @jax.jit
     def step(cache, x, index):
-        context = Context(index[None], range(L))
+        context = Context(index[None])  # Keys are at their index in the cache.
         variables = {"params": params, "cache": cache}
         out, changed = layer.apply(variables, x, context=context, decode=True, mutable=["cache"])
         return out, changed["cache"]
@@ -93,7 +93,7 @@ def test_flax_linen_decodes_with_its_cache():
         found.append(out)
     full = jax.jit(lambda: layer.apply({"params": params}, X, CAUSAL))()
     np.testing.assert_allclose(np.concatenate(found, axis=1), full, atol=1e-5)
-    with pytest.raises(ValueError, match="needs the positions of 1 queries and 6 keys"):
+    with pytest.raises(ValueError, match="1 queries to 6 keys needs the positions of both"):
         layer.apply({"params": params, "cache": cache}, X[:, :1], decode=True, mutable=["cache"])
 
 
@@ -110,18 +110,20 @@ def test_flax_linen_hands_over_no_hidden_states():
 
 def test_flax_linen_dropout_and_what_it_refuses():
     run, key = attention_fn(NONE), jax.random.key(0)
-    drop = functools.partial(run, Q, K, V, dropout_rate=0.5)
+    drop = functools.partial(run, Q, K, V, mask=None, dropout_rate=0.5)
     expected = attention(Q, K, V, dropout_rate=0.5, dropout_rng=key)
     np.testing.assert_array_equal(drop(dropout_rng=key), expected)
-    np.testing.assert_array_equal(drop(dropout_rng=key, deterministic=True), run(Q, K, V))
-    assert run(Q, K, V, dtype=jnp.bfloat16).dtype == jnp.bfloat16
+    np.testing.assert_array_equal(
+        drop(dropout_rng=key, deterministic=True), run(Q, K, V, mask=None)
+    )
+    assert run(Q, K, V, mask=None, dtype=jnp.bfloat16).dtype == jnp.bfloat16
     for refused in (
         {"precision": "highest"},
         {"module": nn.Module()},
         {"qk_attn_weights_einsum": jnp.einsum},
     ):
         with pytest.raises(ValueError, match=f"{next(iter(refused))} is not supported"):
-            run(Q, K, V, **refused)
+            run(Q, K, V, mask=None, **refused)
 
 
 def test_any_number_of_batch_axes():
@@ -171,17 +173,55 @@ def test_flax_nnx_decodes_with_its_cache(is_causal):
     @nnx.jit
     def step(layer, x):
         traced.append(x.shape)
-        layer.attention_fn.set_positions(layer.cache_index[None], range(L))
-        return layer(x, is_causal=is_causal, decode=True)
+        with layer.attention_fn.at_positions(layer.cache_index[None]):
+            return layer(x, is_causal=is_causal, decode=True)
 
-    with pytest.raises(ValueError, match="needs the positions of 1 queries"):
+    with pytest.raises(ValueError, match="1 queries to 6 keys needs the positions"):
         nnx.clone(layer)(X[:, :1], decode=True)
-    layer.attention_fn.set_positions(range(1), range(L))
     found = [step(layer, X[:, at : at + 1]) for at in range(L)]
     np.testing.assert_allclose(np.concatenate(found, axis=1), full, atol=1e-5)
     assert len(traced) == 1
-    layer.attention_fn.set_positions()
-    assert layer(X, is_causal=True).shape == X.shape
+    np.testing.assert_allclose(layer(X, is_causal=True), full, atol=1e-5)
+
+
+def test_positions_end_with_the_statement():
+    """Of one call, in `jit` as well: a later one has its own."""
+    fn = pe_jax.nnx.AttentionFn(named("t5"), rngs=nnx.Rngs(0))
+    expected, far = fn(Q, K, V, mask=None), range(100, 100 + L)
+    with fn.at_positions(range(L), far):
+        shifted = nnx.jit(lambda fn: fn(Q, K, V, mask=None))(fn)
+        other = fn(Q, K, V, mask=None)
+    np.testing.assert_allclose(other, shifted, atol=1e-6)
+    assert np.abs(shifted - expected).max() > 1e-3
+    np.testing.assert_array_equal(fn(Q, K, V, mask=None), expected)
+    with pytest.raises(ZeroDivisionError), fn.at_positions(far):
+        1 / 0  # noqa: B018
+    np.testing.assert_array_equal(fn(Q, K, V, mask=None), expected)
+
+
+def test_a_function_around_it_that_loses_the_mask():
+    """Flax passes the arguments that a function names, its causal mask among them."""
+    encoding = named("rope")
+    mask = nn.make_causal_mask(X[..., 0])
+
+    class Around(nn.Module):
+        wrap: object
+
+        @nn.compact
+        def __call__(self, x):
+            attend = self.wrap(attention_fn(encoding))
+            return nn.MultiHeadDotProductAttention(H, attention_fn=attend)(x, mask=mask)
+
+    def loses(attend):
+        return lambda *args, **arguments: attend(*args, **arguments)
+
+    def keeps(attend):
+        return functools.wraps(attend)(loses(attend))
+
+    with pytest.raises(ValueError, match="without mask: .* needs functools.wraps"):
+        Around(loses).init(jax.random.key(0), X)
+    out, variables = Around(keeps).init_with_output(jax.random.key(0), X)
+    np.testing.assert_array_equal(out, Around(lambda attend: attend).apply(variables, X))
 
 
 def test_flax_nnx_input_positions():
@@ -190,7 +230,7 @@ def test_flax_nnx_input_positions():
     fn = pe_jax.nnx.AttentionFn(named("rope"), rngs=nnx.Rngs(0))
     at = np.array([[0, 1, 2, 3, 4, 5], [3, 7, 8, 9, 20, 30]])
     expected = attention(Q, K, V, named("rope"), context=Context(at))
-    np.testing.assert_allclose(fn(Q, K, V, input_positions=at), expected, atol=1e-6)
+    np.testing.assert_allclose(fn(Q, K, V, mask=None, input_positions=at), expected, atol=1e-6)
 
 
 BIAS = np.random.default_rng(0).normal(size=(1, H, L, L)).astype(np.float32)
@@ -237,7 +277,7 @@ def test_jax_nn_with_an_encoding():
     axial = encodings.rope_axial(head_size=d)
     grid = Context(np.stack(np.divmod(np.arange(L), 3), axis=-1))
     assert dot_product_attention(axial, None, grid)(Q, K, V, BIAS, scale=1.0).shape == Q.shape
-    with pytest.raises(ValueError, match="needs the positions of 6 queries and 3 keys"):
+    with pytest.raises(ValueError, match="6 queries to 3 keys needs the positions of both"):
         dot_product_attention(encoding, params)(Q, K[:, :3], V[:, :3])
     for refused, match in (
         ({"implementation": "cudnn"}, "implementation is not supported"),
@@ -265,7 +305,7 @@ def test_heads_for_equinox():
             process_heads(named(name))
     with pytest.raises(ValueError, match="pope changes the size of heads"):
         process_heads(named("pope"), named("pope").init(jax.random.key(0)))(Q[0], K[0], V[0])
-    with pytest.raises(ValueError, match="positions of 6 queries and 5 keys"):
+    with pytest.raises(ValueError, match="6 queries to 5 keys needs the positions"):
         process_heads(encoding, params)(Q[0], K[0, :5], V[0, :5])
 
 

@@ -33,7 +33,8 @@ class Model(nn.Module):
 
     @nn.compact
     def __call__(self, x, positions=None, mask=None, decode=False):
-        x = pe_jax.linen.PositionEmbedding(self.encoding, name="embedding")(x, positions)
+        embedding = pe_jax.linen.PositionEmbedding(self.encoding, name="embedding")
+        x = embedding(x, positions, decode=decode)
         layer = pe_jax.linen.MultiHeadAttention(H, self.encoding, name="attention")
         return layer(x, positions_q=positions, mask=mask, decode=decode)
 
@@ -47,7 +48,7 @@ class NnxModel(nnx.Module):
         self.attention = pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=rngs)
 
     def __call__(self, x, positions=None, mask=None, decode=False):
-        x = self.embedding(x, positions)
+        x = self.embedding(x, positions, decode=decode)
         return self.attention(x, positions_q=positions, mask=mask, decode=decode)
 
 
@@ -152,6 +153,44 @@ def test_a_prompt_at_once_then_token_by_token():
         step(model, X)
 
 
+@pytest.mark.parametrize("framework", ["linen", "nnx"])
+def test_an_embedding_counts_while_decoding(framework):
+    """Without positions, each token is at its index in the sequence."""
+    name = "learned_absolute+causal"
+    params, cache = made(name)
+    full = Model(named(name)).apply({"params": params}, X)
+    if framework == "nnx":
+        model = in_nnx(name, params)
+        model.attention.init_cache(B, L)
+        with pytest.raises(ValueError, match=r"call init_cache\(\), or pass positions"):
+            model(X[:, :1], decode=True)
+        model.embedding.init_cache()
+        step = nnx.jit(lambda model, x: model(x, decode=True))
+        outputs = [step(model, x) for x in (X[:, :4], X[:, 4:5], X[:, 5:])]
+    else:
+        outputs = []
+        for x in (X[:, :4], X[:, 4:5], X[:, 5:]):
+            variables = {"params": params, "cache": cache}
+            out, changed = Model(named(name)).apply(variables, x, decode=True, mutable=["cache"])
+            cache = changed["cache"]
+            outputs.append(out)
+    np.testing.assert_allclose(np.concatenate(outputs, axis=1), full, atol=1e-5)
+
+
+def test_an_embedding_that_decodes_without_saying_so():
+    module = pe_jax.linen.PositionEmbedding(named("sinusoidal_absolute"))
+    with pytest.raises(ValueError, match="pass positions or decode=True"):
+        module.apply({"cache": {"other": 0}}, X[:, :1], mutable=["cache"])
+    module.apply({"cache": {"other": 0}}, X[:, :1], np.array([3]), mutable=["cache"])
+
+
+def test_different_lengths_need_positions():
+    layer = pe_jax.nnx.MultiHeadAttention(H, D, named("rope"), rngs=nnx.Rngs(0))
+    for positions in ({}, {"positions_q": range(2)}, {"positions_k": range(L)}):
+        with pytest.raises(ValueError, match="2 queries to 7 keys needs the positions of both"):
+            layer(X[:, :2], X, **positions)
+
+
 def test_a_cache_in_plain_jax():
     """Positions of two axes, and a cache in bfloat16."""
     encoding = encodings.rope_axial(head_size=4)
@@ -216,8 +255,8 @@ def test_cross_attention():
     """Keys of another length and width, at positions of their own."""
     x_k = np.asarray(jax.random.normal(jax.random.key(2), (B, 5, 6)))
     layer = pe_jax.linen.MultiHeadAttention(H, named("rope"))
-    variables = jax.jit(layer.init)(jax.random.key(0), X, x_k)
     at = dict(positions_q=np.arange(L) + 20, positions_k=np.arange(5) * 3)
+    variables = jax.jit(lambda: layer.init(jax.random.key(0), X, x_k, **at))()
     found = layer.apply(variables, X, x_k, **at)
     params = variables["params"]
     q, k, v = (
