@@ -165,14 +165,15 @@ def test_what_attention_refuses():
     q, k, v = draw(1, 3, 5)
     encoding = encodings.learned_relative(head_size=d, clip=3)
     params = encoding.init(jax.random.key(0))
-    at = encodings.Context
+    at, none = encodings.Context, encodings.none()
     for message, arguments, more in (
-        ("learned_relative are missing", (encoding,), {}),
+        ("learned_relative are missing", (encoding, None, at(range(3), range(5))), {}),
+        ("3 queries to 5 keys needs the positions of both", (encoding, params), {}),
         ("4 positions for 3 tokens of q", (encoding, params, at(range(4), range(5))), {}),
         ("4 positions for 5 tokens of k", (encoding, params, at(range(3), range(4))), {}),
-        ("none of 5 keys", (encoding, params, at(range(3))), {}),
-        ("A mask is a bool.*additive == 0", (encoding, params), {"mask": np.zeros((1, 1, 3, 5))}),
-        ("A mask is .*here", (encoding, params), {"mask": np.ones((3, 5), bool)}),
+        ("3 queries to 5 keys needs the positions", (encoding, params, at(range(3))), {}),
+        ("A mask is a bool.*additive == 0", (none,), {"mask": np.zeros((1, 1, 3, 5))}),
+        ("A mask is .*here", (none,), {"mask": np.ones((3, 5), bool)}),
     ):
         with pytest.raises(ValueError, match=message):
             attention(q, k, v, *arguments, **more)

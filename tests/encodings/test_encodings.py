@@ -381,7 +381,8 @@ def test_the_sign_of_offsets():
     table = jnp.arange(7.0)[:, None] * jnp.ones((1, 4))  # Row r holds r; offset m is row m + 3.
     params = {"learned_relative": {"table": table}}
     q, k = jnp.ones((1, 2, 1, 4)), jnp.zeros((1, 5, 1, 4))
-    got = attention_logits(q, k, encoding, params)[0, 0] * 4**0.5 / 4
+    context = encodings.Context(range(2), range(5))
+    got = attention_logits(q, k, encoding, params, context)[0, 0] * 4**0.5 / 4
     assert got.tolist() == [[3, 4, 5, 6, 6], [2, 3, 4, 5, 6]]  # Clipped at +3.
 
 
