@@ -4,7 +4,8 @@ Keys are cached as they were projected, before any encoding, and attention does 
 each step. So every encoding decodes in the same way, whatever it does to keys; rotating them again
 costs as much as reading them.
 
-Shapes: B batch, N room for so many tokens, T new tokens, H heads, d head size, D hidden size.
+Shapes: B batch, N room for so many tokens, T new tokens, H heads of queries, G of keys and values,
+d head size, D hidden size.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Cache(NamedTuple):
       hidden: hidden states that keys were projected from; None where the encoding reads none.
     """
 
-    keys: Float[Array, "B N H d"]
-    values: Float[Array, "B N H f"]
+    keys: Float[Array, "B N G d"]
+    values: Float[Array, "B N G f"]
     positions: Int[Array, "B N *A"]
     index: Int[Array, ""]
     hidden: Float[Array, "B N D"] | None = None
@@ -55,6 +56,7 @@ def init_cache(
     Args:
       rows: B.
       length: N, room for so many tokens.
+      num_heads: G, of keys and values.
       hidden_size: D; hidden states are kept where `encoding` reads those of keys.
       dtype: of keys, values and hidden states.
 
@@ -82,8 +84,8 @@ def init_cache(
 
 def cached_attention(
     q: Float[Array, "B T H d"],
-    k: Float[Array, "B T H d"],
-    v: Float[Array, "B T H f"],
+    k: Float[Array, "B T G d"],
+    v: Float[Array, "B T G f"],
     cache: Cache,
     encoding: PositionEncoding,
     params: Params | None = None,
@@ -112,9 +114,14 @@ def cached_attention(
         the index it is not: then these outputs, and all later ones, are NaN.
     """
     context = Context() if context is None else context
-    rows, new, _, _ = q.shape
+    rows, new, heads, _ = q.shape
     length = cache.keys.shape[1]
-    _check_room(cache.index, new, length)
+    known = 0 if isinstance(cache.index, jax.core.Tracer) else int(cache.index)
+    if known + new > length:
+        raise ValueError(
+            f"The cache has room for {length} tokens, {known} are written and {new} are to follow: "
+            "make one of a greater length."
+        )
     if context.positions_k is not None or context.x_k is not None:
         raise ValueError(
             "Positions and hidden states of keys are those of the cache: give those of the new "
@@ -125,64 +132,42 @@ def cached_attention(
             f"{encoding.name} reads hidden states of keys, which are cached: give those of the new "
             "tokens, Context(positions_q, x_q=x)."
         )
-    check_mask(mask, (rows, q.shape[2], new, length))
+    check_mask(mask, (rows, heads, new, length))
     index = cache.index + jnp.arange(new)
     positions = _positions(context.positions_q, index, encoding, rows)
-    cache = _appended(cache, k, v, positions, context.x_q)
+
+    def append(old: Array, tokens: Array) -> jax.Array:
+        # Past the end of the cache XLA writes over the last tokens.
+        tokens = tokens.astype(old.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(old, tokens, cache.index, 1)
+
+    hidden = None if cache.hidden is None else append(cache.hidden, context.x_q)
+    keys, values = append(cache.keys, k), append(cache.values, v)
+    longer = Cache(keys, values, append(cache.positions, positions), cache.index + new, hidden)
     written = (jnp.arange(length) <= index[:, None])[None, None]
     out = attention(
         q,
-        cache.keys.astype(k.dtype),
-        cache.values.astype(v.dtype),
+        keys.astype(k.dtype),
+        values.astype(v.dtype),
         encoding,
         params,
-        context._replace(positions_q=positions, positions_k=cache.positions, x_k=cache.hidden),
+        context._replace(positions_q=positions, positions_k=longer.positions, x_k=hidden),
         mask=both(mask, written),
         form=form,
         platform=platform,
     )
-    return jnp.where(cache.index <= length, out, jnp.nan), cache
-
-
-def _check_room(index: Array, new: int, length: int) -> None:
-    known = 0 if isinstance(index, jax.core.Tracer) else int(index)
-    if known + new > length:
-        raise ValueError(
-            f"The cache has room for {length} tokens, {known} are written and {new} are to follow: "
-            "make one of a greater length."
-        )
+    return jnp.where(longer.index <= length, out, jnp.nan), longer
 
 
 def _positions(
-    given: Positions | None, index: Array, encoding: PositionEncoding, rows: int
+    positions: Positions | None, index: Array, encoding: PositionEncoding, rows: int
 ) -> Int[Array, "B T *A"]:
     """Positions of the new tokens, in every row."""
-    if given is None and encoding.axes == 1:
-        found = index
+    if positions is None and encoding.axes == 1:
+        x = index
     else:
-        found = as_array(checked_positions(given, len(index), encoding.axes, "q"))
-    if not jnp.issubdtype(found.dtype, jnp.integer):
-        raise ValueError(f"A cache has integer positions, got {found.dtype}.")
-    own = found.shape[found.ndim - (1 if encoding.axes == 1 else 2) :]
-    return jnp.broadcast_to(jnp.asarray(found, jnp.int32), (rows, *own))
-
-
-def _appended(
-    cache: Cache,
-    k: Float[Array, "B T H d"],
-    v: Float[Array, "B T H f"],
-    positions: Int[Array, "B T *A"],
-    hidden: Float[Array, "B T D"] | None,
-) -> Cache:
-    """The cache with new tokens in it. Past its end XLA writes over the last ones."""
-
-    def put(old: Array, new: Array) -> jax.Array:
-        return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), cache.index, 1)
-
-    return Cache(
-        put(cache.keys, k),
-        put(cache.values, v),
-        put(cache.positions, positions),
-        cache.index + k.shape[1],
-        None if cache.hidden is None or hidden is None else put(cache.hidden, hidden),
-    )
+        x = as_array(checked_positions(positions, len(index), encoding.axes, "q"))
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise ValueError(f"A cache has integer positions, got {x.dtype}.")
+    last = x.shape[x.ndim - (1 if encoding.axes == 1 else 2) :]
+    return jnp.broadcast_to(jnp.asarray(x, jnp.int32), (rows, *last))

@@ -15,7 +15,6 @@ with extra("flax"):
         SpanLogits,
     )
     from pe_jax.models.inspection import (
-        LayerRotation,
         attended,
         attention_map,
         hidden_states,
@@ -36,7 +35,6 @@ __all__ = [
     "BertForClassification",
     "BertForPretraining",
     "BertForSpans",
-    "LayerRotation",
     "Pooler",
     "PretrainingLogits",
     "SpanLogits",

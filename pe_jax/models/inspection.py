@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +30,6 @@ def hidden_states(
     """What enters the first layer and what leaves each, N = `config.num_layers` + 1; pure.
 
     Args:
-      config: of the model.
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
       tokens, segments, mask, positions: see `Bert`.
     """
@@ -55,8 +54,7 @@ def queries_and_keys(
     """What attention of a layer compares, in a model without dropout; pure.
 
     Args:
-      config: of the model.
-      params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
+      params: of `Bert`.
       layer: 0 is the first; the layers above are not run.
 
     Raises:
@@ -69,12 +67,7 @@ def queries_and_keys(
 def queries_keys_values(
     config: BertConfig, params: Params, tokens: Int[Array, "B L"]
 ) -> Float[Array, "3 N B L H d"]:
-    """Queries, keys and values of all N layers, as they are before the encoding maps them; pure.
-
-    Args:
-      config: of the model.
-      params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
-    """
+    """Queries, keys and values of all N layers of `Bert`, before the encoding maps them; pure."""
     layers = _compared_below(config, params, tokens, config.num_layers)
     return jnp.stack([jnp.stack((q, k, v)) for _, q, k, v in layers], axis=1)
 
@@ -101,35 +94,22 @@ def with_constants(
     return changed
 
 
-class LayerRotation(NamedTuple):
-    """What the encoding of a layer rotates.
-
-    Attributes:
-      pairs: of dimensions.
-      frequencies: ω, radians per position, of all heads or of each.
-    """
-
-    pairs: Int[np.ndarray, "F 2"]
-    frequencies: Float[Array, "#H F"]
-
-
-def rotations(config: BertConfig, params: Params) -> list[LayerRotation | None]:
-    """What each layer rotates, the first part that rotates of several; None where none does.
-
-    Args:
-      params: of `Bert`.
-    """
-    found: list[LayerRotation | None] = []
+def rotations(
+    config: BertConfig, params: Params
+) -> list[tuple[Int[np.ndarray, "F 2"], Float[Array, "#H F"]] | None]:
+    """Pairs of dimensions that each layer of `Bert` rotates, and their frequencies in radians per
+    position, of all heads or of each; of the first part that rotates, None where none does."""
+    by_layer: list[tuple[np.ndarray, Array] | None] = []
     for layer in range(config.num_layers):
         encoding = config.encoding()
-        own = encoding.layer_params(params.get("position", {}), layer)
-        here = [
-            LayerRotation(np.array(part.card.pairs), part.card.frequencies(of))
-            for part, of in encoding.layer(layer).split(own)
+        values = encoding.layer_params(params.get("position", {}), layer)
+        rotated = (
+            (np.array(part.card.pairs), part.card.frequencies(part_params))
+            for part, part_params in encoding.layer(layer).split(values)
             if part.card and part.card.pairs and part.card.frequencies
-        ]
-        found.append(here[0] if here else None)
-    return found
+        )
+        by_layer.append(next(rotated, None))
+    return by_layer
 
 
 def _compared(config: BertConfig, params: Params, tokens: Array, layer: int) -> tuple[Array, ...]:
@@ -150,24 +130,21 @@ def _compared_below(
 
 
 def _attention(
+    measure: Callable[..., Float[Array, "B H L L"]],
     config: BertConfig,
     params: Params,
     layer: int,
-    what: Literal["logits", "weights"],
     x: Float[Array, "B L D"],
     q: Float[Array, "B L H d"],
     k: Float[Array, "B L H d"],
 ) -> Float[Array, "B H L L"]:
-    """Logits times sqrt(d), or weights, of a layer whose keys were projected from `x`."""
+    """`attention_logits` or `attention_weights` of a layer whose keys were projected from `x`."""
     encoding = config.encoding()
     position_params = encoding.layer_params(params.get("position", {}), layer)
     dense = params[f"layer_{layer}"]["attention"]["qkv"]
     maps = (projection(dense, 0), projection(dense, 1))
     context = Context(x_q=x, x_k=x, projections=maps)
-    if what == "weights":
-        return attention_weights(q, k, encoding.layer(layer), position_params, context)
-    logits = attention_logits(q, k, encoding.layer(layer), position_params, context)
-    return logits * q.shape[-1] ** 0.5
+    return measure(q, k, encoding.layer(layer), position_params, context)
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.
@@ -188,7 +165,9 @@ def attention_map(
 
     def attend(params, tokens):
         x, q, k, _ = _compared(config, params, tokens, layer)
-        return _attention(config, params, layer, what, x, q, k)
+        if what == "weights":
+            return _attention(attention_weights, config, params, layer, x, q, k)
+        return _attention(attention_logits, config, params, layer, x, q, k) * q.shape[-1] ** 0.5
 
     return attend
 
@@ -214,14 +193,15 @@ def kernel_map(
             by_text = x.reshape(count, texts, *x.shape[1:])
             return jnp.roll(by_text, -1, axis=1).reshape(x.shape)
 
-        logits = [
-            _attention(config, params, layer, "logits", next_text(x), q, next_text(k))
-            for layer, (x, q, k, _) in enumerate(
-                _compared_below(config, params, tokens, config.num_layers)
+        def mean_logits(layer, x, q, k):
+            logits = _attention(
+                attention_logits, config, params, layer, next_text(x), q, next_text(k)
             )
-        ]
-        by_text = [layer.reshape(count, texts, *layer.shape[1:]) for layer in logits]
-        return jnp.stack([layer.mean(1) for layer in by_text], axis=1)
+            by_text = logits * q.shape[-1] ** 0.5
+            return by_text.reshape(count, texts, *logits.shape[1:]).mean(1)
+
+        layers = _compared_below(config, params, tokens, config.num_layers)
+        return jnp.stack([mean_logits(i, x, q, k) for i, (x, q, k, _) in enumerate(layers)], axis=1)
 
     return attend
 
@@ -235,12 +215,9 @@ def weights_map(
     reach, no dropout."""
 
     def attend(params, tokens):
-        layers = _compared_below(config, params, tokens, config.num_layers)
-        weights = [
-            _attention(config, params, layer, "weights", x, q, k)
-            for layer, (x, q, k, _) in enumerate(layers)
-        ]
-        return jnp.stack(weights, axis=1)
+        layers = enumerate(_compared_below(config, params, tokens, config.num_layers))
+        weights = functools.partial(_attention, attention_weights, config, params)
+        return jnp.stack([weights(i, x, q, k) for i, (x, q, k, _) in layers], axis=1)
 
     return attend
 
@@ -248,10 +225,9 @@ def weights_map(
 def attended(config: BertConfig, length: int) -> Bool[Array, "N L L"]:
     """True where the layers' queries attend to the keys of other positions, by the reach of their
     encodings."""
-    encoding = config.encoding()
+    encoding, apart = config.encoding(), offsets(range(length), range(length))
     reaches = [encoding.layer(layer).reach for layer in range(config.num_layers)]
-    at = offsets(range(length), range(length))
-    return np.stack([np.asarray(reach.allows(at)) & (at != 0) for reach in reaches])
+    return np.stack([np.asarray(reach.allows(apart)) & (apart != 0) for reach in reaches])
 
 
 def projections(params: Params, layer: int) -> tuple[Float[Array, "D H d"], Float[Array, "D H d"]]:

@@ -1,13 +1,9 @@
-"""Cross-entropy with its backward pass written out."""
+"""Cross-entropy with its derivative written out."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import jax
 import jax.numpy as jnp
-
-_Saved: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]  # Logits, labels, log of the sum.
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -17,18 +13,35 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.
     return loss.reshape(labels.shape), right.reshape(labels.shape)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _of_rows(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _forward(logits, labels)[0]
+    log_total, of_label, largest = _sums(logits, labels)
+    # Not by argmax, a slow further pass over the logits; the two differ only where logits tie.
+    return log_total - of_label, (of_label == largest).astype(jnp.float32)
 
 
-def _forward(logits: jax.Array, labels: jax.Array) -> tuple[tuple[jax.Array, jax.Array], _Saved]:
+@_of_rows.defjvp
+def _of_rows_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, object]
+) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    logits, labels = primals
+    log_total, _, _ = _sums(logits, labels)
+    # Backward, one pass that writes softmax minus one-hot; the gradient of a gather would be a
+    # scatter.
+    slope = jnp.exp(logits - log_total[..., None]) - _one_hot(logits, labels)
+    loss, right = _of_rows(logits, labels)
+    return (loss, right), ((slope * tangents[0]).sum(-1), jnp.zeros_like(right))
+
+
+def _sums(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Logarithm of the softmax's denominator, logit of the label, largest logit."""
     largest = logits.max(-1)
     log_total = largest + jnp.log(jnp.exp(logits - largest[..., None]).sum(-1))
-    of_label = jax.lax.platform_dependent(logits, labels, cpu=_taken, default=_picked)
-    # Not by argmax, a slow further pass over the logits; the two differ only where logits tie.
-    right = (of_label == largest).astype(jnp.float32)
-    return (log_total - of_label, right), (logits, labels, log_total)
+    return (
+        log_total,
+        jax.lax.platform_dependent(logits, labels, cpu=_taken, default=_picked),
+        largest,
+    )
 
 
 def _taken(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -37,16 +50,9 @@ def _taken(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 def _picked(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The same within the pass that sums: a gather is slow on accelerators."""
+    return jnp.where(_one_hot(logits, labels), logits, 0.0).sum(-1)
+
+
+def _one_hot(logits: jax.Array, labels: jax.Array) -> jax.Array:
     classes = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    return jnp.where(classes == labels[..., None], logits, 0.0).sum(-1)
-
-
-def _backward(saved: _Saved, g: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-    # One pass that writes softmax minus one-hot; the gradient of a gather would be a scatter.
-    logits, labels, log_total = saved
-    classes = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    softmax = jnp.exp(logits - log_total[..., None])
-    return (softmax - (classes == labels[..., None])) * g[0][..., None], None
-
-
-_of_rows.defvjp(_forward, _backward)
+    return classes == labels[..., None]

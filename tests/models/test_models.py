@@ -16,6 +16,7 @@ from helpers.compiled import value_and_pullback
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset, with_position
 from pe_jax.models.layers import Dense, DenseParts, gelu, linear
+from pe_jax.tasks.losses import cross_entropy
 
 CONFIG = BertConfig(
     vocab_size=11,
@@ -353,10 +354,15 @@ def test_forward_mode_and_hessians_of_the_plain_form():
     config = dataclasses.replace(
         with_position(CONFIG, "learned_relative(clip=3)"), attention="naive"
     )
-    model = Bert(config)
-    inputs = tokens(length=4)
-    params = jax.jit(model.init)(jax.random.key(0), inputs)["params"]
-    loss = lambda params: (model.apply({"params": params}, inputs) ** 3).sum()
+    model, inputs = BertForPretraining(config), tokens(length=4)
+    labels, classes = inputs[:, :2], jnp.arange(len(inputs)) % 2
+    params = jax.jit(model.init)(jax.random.key(0), inputs, labels)["params"]
+
+    def loss(params):  # That of pretraining, times enough to see more than rounding.
+        logits = model.apply({"params": params}, inputs, jnp.zeros_like(labels))
+        words = cross_entropy(logits.masked_lm, labels)[0].sum()
+        return 100 * (words + cross_entropy(logits.next_sentence, classes)[0].sum())
+
     direction = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
     dot = lambda a, b: sum(map(jnp.vdot, jax.tree.leaves(a), jax.tree.leaves(b)))
 
@@ -371,10 +377,11 @@ def test_forward_mode_and_hessians_of_the_plain_form():
     np.testing.assert_allclose(bend, of_product, rtol=1e-4)
 
     def of_table(table):
-        return loss({**params, "position": {"learned_relative": {"table": table}}})
+        position = {"learned_relative": {"table": table}}
+        return loss({**params, "bert": {**params["bert"], "position": position}})
 
-    table = params["position"]["learned_relative"]["table"]
-    to = direction["position"]["learned_relative"]["table"]
+    table = params["bert"]["position"]["learned_relative"]["table"]
+    to = direction["bert"]["position"]["learned_relative"]["table"]
     hessian = jax.jit(jax.hessian(of_table))(table)
     product = jax.jit(lambda t: jax.jvp(jax.grad(of_table), (t,), (to,))[1])(table)
     np.testing.assert_allclose(jnp.tensordot(hessian, to), product, rtol=1e-3, atol=1e-3)

@@ -269,7 +269,7 @@ def test_the_report_without_a_head(config, tmp_path):
     text = measure_properties(subjects, config, tmp_path)
     assert "Without a masked-LM head: rope (untrained)." in text and "| all " not in text
     assert "rotary_frequencies_loss" not in text
-    (layer,) = rotations(subjects[0].model, subjects[0].params)
-    assert layer.frequencies.shape == (1, 32)
+    ((_, frequencies),) = rotations(subjects[0].model, subjects[0].params)
+    assert frequencies.shape == (1, 32)
     with pytest.raises(ValueError, match="rotary_frequencies needs a run"):
         measure_properties([from_name("alibi", config, 0)], config, tmp_path)

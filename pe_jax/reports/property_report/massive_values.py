@@ -129,8 +129,9 @@ def _count_by_band(
     for layer, rotation in enumerate(layers):
         if rotation is None:
             continue
-        in_pairs = massive[:2, layer][:, :, rotation.pairs].sum((0, -1))  # [H, F]
-        bands = np.asarray(properties.frequency_bands(rotation.frequencies, count=count))
+        pairs, frequencies = rotation
+        in_pairs = massive[:2, layer][:, :, pairs].sum((0, -1))  # [H, F]
+        bands = np.asarray(properties.frequency_bands(frequencies, count=count))
         np.add.at(number, np.broadcast_to(bands, in_pairs.shape), in_pairs)
     return number.tolist() if any(layers) else None
 

@@ -15,7 +15,6 @@ from pe_jax.encodings import with_factors
 from pe_jax.files import Json
 from pe_jax.models import (
     BertConfig,
-    LayerRotation,
     queries_keys_values,
     rotations,
     with_constants,
@@ -104,19 +103,19 @@ def _layers(subject: Subject, settings: Settings) -> dict[int, _Layer]:
     """
     every = enumerate(rotations(subject.bert, subject.params))
     by_number = {number: rotation for number, rotation in every if rotation}
-    least = min(len(rotation.pairs) for rotation in by_number.values())
+    least = min(len(pairs) for pairs, _ in by_number.values())
     if settings.config.bands > least:
         raise ValueError(
             f"{subject.name} has {least} frequencies: config.bands is at most that, got "
             f"{settings.config.bands}."
         )
-    pairs = [rotation.pairs for rotation in by_number.values()]
+    pairs = [pairs for pairs, _ in by_number.values()]
     tokens = texts(subject, settings).tokens
     norms = by_text(_norms(subject.bert, tuple(by_number)), tokens, subject.params, pairs)
     layers = {}
-    for (number, rotation), values in zip(by_number.items(), norms, strict=True):
+    for (number, (_, w)), values in zip(by_number.items(), norms, strict=True):
         queries, keys = np.asarray(values, np.float64).mean(0)
-        frequencies = np.broadcast_to(np.asarray(rotation.frequencies), queries.shape)
+        frequencies = np.broadcast_to(np.asarray(w), queries.shape)
         layers[number] = {"frequencies": frequencies, "queries": queries, "keys": keys}
     return layers
 
@@ -184,12 +183,13 @@ def _changed_loss(config: BertConfig, count: int) -> ChangedLoss:
         def factors(frequencies: jax.Array) -> jax.Array:
             return jnp.where(still[properties.frequency_bands(frequencies, count=count)], 0.0, 1.0)
 
-        def dropped_dimensions(layer: LayerRotation | None) -> jax.Array:
+        def dropped_dimensions(rotation: tuple[np.ndarray, Array] | None) -> jax.Array:
             none = jnp.zeros(shape, bool)
-            if layer is None:
+            if rotation is None:
                 return none
-            chosen = dropped[properties.frequency_bands(layer.frequencies, count=count)]
-            return none.at[:, layer.pairs].set(chosen[..., None])
+            pairs, frequencies = rotation
+            chosen = dropped[properties.frequency_bands(frequencies, count=count)]
+            return none.at[:, pairs].set(chosen[..., None])
 
         constant = jnp.stack(list(map(dropped_dimensions, rotations(config, params["bert"]))))
         both = jnp.stack([constant, constant])
