@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import flax.traverse_util
@@ -44,7 +44,7 @@ def save_bert(
     *,
     labels: Sequence[str] = (),
 ) -> str:
-    """Writes a folder that `from_pretrained` of transformers reads, weights and tokenizer.
+    """Write a folder that `from_pretrained` of transformers reads, weights and tokenizer.
 
     The position encoding becomes a table of `config.max_length` rows, see `position_table`. The
     folder appears whole or not at all.
@@ -78,13 +78,13 @@ def save_bert(
     if errors:
         raise ValueError("The parts do not make one BERT:\n  " + "\n  ".join(errors))
     if architecture != "BertModel":  # The other classes hold the encoder as a submodule.
-        tensors = {_within(name): tensor for name, tensor in tensors.items()}
-    theirs = {
-        "architectures": [architecture],
-        **_config(config, tokenizer),
-        **_classes(labels or [f"LABEL_{i}" for i in range(classes)], regression=classes == 1),
-    }
-    _write(folder, lambda to: _save(to, theirs, tensors, tokenizer))
+        encoder = ("embeddings.", "encoder.", "pooler.")
+        tensors = {
+            f"bert.{name}" if name.startswith(encoder) else name: tensor
+            for name, tensor in tensors.items()
+        }
+    labels = labels or [f"LABEL_{i}" for i in range(classes)]
+    _write(folder, _config(config, tokenizer, architecture, labels), tensors, tokenizer)
     return architecture
 
 
@@ -98,7 +98,7 @@ def _checked_folder(folder: str | Path) -> Path:
 
 
 def _checked_heads(params: Params) -> tuple[str, ...]:
-    """The heads in `params`, a key of `_ARCHITECTURES`."""
+    """Return the heads in `params`, a key of `_ARCHITECTURES`."""
     heads = tuple(head for head in layout.HEADS if head in params)
     unknown = sorted(params.keys() - {"bert", *heads})
     if heads not in _ARCHITECTURES or unknown:
@@ -110,7 +110,7 @@ def _checked_heads(params: Params) -> tuple[str, ...]:
 
 
 def position_table(config: BertConfig, position: Params) -> np.ndarray:
-    """The vectors that an encoding adds to the token embeddings at positions 0 .. max_length - 1.
+    """Return the vectors that an encoding adds to the token embeddings, at 0 .. max_length - 1.
 
     Args:
       position: the parameters of the encoding.
@@ -122,12 +122,12 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
       ValueError: for an encoding that does more than add vectors to the token embeddings.
     """
     encoding = config.encoding()
-    beyond = [f"{part.key} {what}" for part in encoding.parts for what in _beyond(part)]
-    if encoding.layers or beyond:
+    other_effects = [f"{part.key} {effect}" for part in encoding.parts for effect in _others(part)]
+    if encoding.layers or other_effects:
         raise ValueError(
             f"PyTorch's BERT has nothing but a table of absolute positions, which cannot represent "
-            f"{encoding.name!r}: {', '.join(beyond) or 'it differs from layer to layer'}. Export a "
-            "model with an absolute encoding or none, or use this one with pe_jax."
+            f"{encoding.name!r}: {', '.join(other_effects) or 'it differs from layer to layer'}. "
+            "Export a model with an absolute encoding or none, or use this one with pe_jax."
         )
     table = np.zeros((config.max_length, config.hidden_size), np.float32)
     for part, params in encoding.split(position):
@@ -136,17 +136,17 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     return table
 
 
-def _beyond(part: Part) -> list[str]:
-    """What a part does beyond adding vectors of positions to the input."""
-    vectors = part.card is not None and part.card.kind == "absolute" and part.card.vectors
-    own = [] if vectors or not part.embed else ["changes the input in a way of its own"]
-    return [*part.in_attention, *own]
+def _others(part: Part) -> list[str]:
+    """Return what a part does other than adding vectors of positions to the input."""
+    adds = part.card is not None and part.card.kind == "absolute" and part.card.vectors
+    of_its_own = [] if adds or not part.embed else ["changes the input in a way of its own"]
+    return [*part.in_attention, *of_its_own]
 
 
 def _tensors(
     config: BertConfig, params: Params, table: np.ndarray, heads: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The exported tensors by name, and one line per parameter that does not fit."""
+    """Return the exported tensors by name, and one line per parameter that does not fit."""
     ours = flax.traverse_util.flatten_dict(params, sep="/")
     ours = {path: x for path, x in ours.items() if not path.startswith("bert/position/")}
     ours[layout.POSITIONS.ours] = table
@@ -162,7 +162,7 @@ def _tensors(
         if leaf.ours not in ours:
             errors.append(f"{leaf.ours}: missing")
             continue
-        made = leaf.conversion.to_theirs(np.asarray(ours[leaf.ours], np.float32))
+        made = leaf.to_theirs(np.asarray(ours[leaf.ours], np.float32))
         shape = layout.tensor_shape(leaf, config, classes)
         if any(tensor.shape != shape for tensor in made):
             errors.append(f"{leaf.ours}: converts to {made[0].shape}, {shape} expected")
@@ -170,36 +170,35 @@ def _tensors(
     return tensors, errors
 
 
-def _within(name: str) -> str:
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-
-
-def _config(config: BertConfig, tokenizer: Tokenizer) -> dict[str, object]:
-    return {
+def _config(
+    config: BertConfig, tokenizer: Tokenizer, architecture: str, labels: Sequence[str]
+) -> dict[str, object]:
+    """Return the content of config.json; `labels` are empty without a classifier."""
+    values: dict[str, object] = {
+        "architectures": [architecture],
         **{key: only for key, (only, _) in layout.ONLY.items()},
-        **{key: getattr(config, ours) for ours, key in layout.SIZES.items()},
-        **{key: getattr(config, ours) for ours, key in layout.CONSTANTS.items()},
+        **{key: getattr(config, ours) for ours, key in (layout.SIZES | layout.CONSTANTS).items()},
         "pad_token_id": tokenizer.token_to_id(_SPECIAL["pad_token"]),
         "torch_dtype": "float32",
     }
+    if labels:
+        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        values["label2id"] = {label: i for i, label in enumerate(labels)}
+        values["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
+    return values
 
 
-def _classes(labels: Sequence[str], regression: bool) -> dict[str, object]:
-    if not labels:
-        return {}
-    return {
-        "id2label": {str(i): label for i, label in enumerate(labels)},
-        "label2id": {label: i for i, label in enumerate(labels)},
-        "problem_type": "regression" if regression else "single_label_classification",
-    }
-
-
-def _write(folder: Path, save: Callable[[Path], None]) -> None:
-    """Calls `save` with a temporary folder, which is then renamed to `folder`."""
+def _write(
+    folder: Path, config: dict[str, object], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
+) -> None:
+    """Write all files to a temporary folder, which is then renamed to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
     try:
-        save(temporary)
+        whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+        save_file(whole, temporary / "model.safetensors", metadata={"format": "pt"})
+        _save_json(temporary / "config.json", config)
+        _save_tokenizer(temporary, with_special_tokens(tokenizer), config)
         for file in temporary.iterdir():
             file.chmod(0o644)
         temporary.chmod(0o755)
@@ -209,13 +208,7 @@ def _write(folder: Path, save: Callable[[Path], None]) -> None:
         raise
 
 
-def _save(
-    folder: Path, config: dict[str, object], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
-) -> None:
-    whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
-    _save_json(folder / "config.json", config)
-    tokenizer = with_special_tokens(tokenizer)
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, object]) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
     _save_json(
@@ -235,7 +228,7 @@ def _save(
 
 
 def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that puts [CLS] first and [SEP] after each text, and neither truncates nor pads."""
+    """Return a copy that puts [CLS] first, [SEP] after each text, and does not truncate or pad."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()

@@ -112,7 +112,7 @@ def _read_params(
             for name, tensor in zip(leaf.tensors, tensors)
             if not np.isfinite(tensor).all()
         ]
-        flat[leaf.ours] = leaf.conversion.to_ours(tensors, config.num_heads)
+        flat[leaf.ours] = leaf.to_ours(tensors, config.num_heads)
     if broken:
         raise ValueError(
             f"{checkpoint.path} has tensors with NaN or infinite weights: {', '.join(broken[:5])}"

@@ -45,31 +45,23 @@ TIED = {
 }
 
 
-class LayoutConversion(NamedTuple):
-    """Converts between one parameter of pe_jax and the tensors that hold it in a checkpoint.
-
-    Attributes:
-      to_ours: `(tensors, number of heads) -> parameter`.
-      to_theirs: the inverse, `parameter -> tensors`.
-    """
-
-    to_ours: Callable[[list[np.ndarray], int], np.ndarray]
-    to_theirs: Callable[[np.ndarray], list[np.ndarray]]
-
-
+# `(tensors, number of heads) -> parameter`, and its inverse.
+_Conversion = tuple[
+    Callable[[list[np.ndarray], int], np.ndarray], Callable[[np.ndarray], list[np.ndarray]]
+]
 # A dense kernel is [out, in] in PyTorch and [in, out] in Flax; an axis of size D = H·d is split
 # heads first.
-_SAME = LayoutConversion(lambda tensors, heads: tensors[0], lambda x: [x])
-_TRANSPOSED = LayoutConversion(lambda tensors, heads: tensors[0].T, lambda x: [x.T])
-_OUT_KERNEL = LayoutConversion(
+_SAME: _Conversion = (lambda tensors, heads: tensors[0], lambda x: [x])
+_TRANSPOSED: _Conversion = (lambda tensors, heads: tensors[0].T, lambda x: [x.T])
+_OUT_KERNEL: _Conversion = (
     lambda tensors, heads: tensors[0].T.reshape(heads, -1, len(tensors[0])),
     lambda x: [x.reshape(-1, x.shape[-1]).T],
 )
-_QKV_KERNEL = LayoutConversion(
+_QKV_KERNEL: _Conversion = (
     lambda qkv, heads: np.stack([w.T.reshape(len(w), heads, -1) for w in qkv], axis=1),
     lambda x: [w.reshape(len(w), -1).T for w in np.moveaxis(x, 1, 0)],
 )
-_QKV_BIAS = LayoutConversion(
+_QKV_BIAS: _Conversion = (
     lambda qkv, heads: np.stack([b.reshape(heads, -1) for b in qkv]),
     lambda x: [b.reshape(-1) for b in x],
 )
@@ -82,16 +74,18 @@ class Leaf(NamedTuple):
       ours: path of the parameter, joined by `/`.
       theirs: name of the tensor; with a `*`, of three, for query, key and value.
       shape: that of each tensor, see `tensor_shape`.
+      to_ours: `(tensors, number of heads) -> parameter`; to_theirs: its inverse.
     """
 
     ours: str
     theirs: str
     shape: str
-    conversion: LayoutConversion
+    to_ours: Callable[[list[np.ndarray], int], np.ndarray]
+    to_theirs: Callable[[np.ndarray], list[np.ndarray]]
 
     @property
     def tensors(self) -> list[str]:
-        """The names of the tensors, in the order of `conversion`."""
+        """Names of the tensors, in the order of the conversions."""
         if "*" not in self.theirs:
             return [self.theirs]
         return [self.theirs.replace("*", which) for which in ("query", "key", "value")]
@@ -99,32 +93,32 @@ class Leaf(NamedTuple):
 
 def _dense(ours: str, theirs: str, shape: str) -> tuple[Leaf, Leaf]:
     return (
-        Leaf(f"{ours}/kernel", f"{theirs}.weight", shape, _TRANSPOSED),
-        Leaf(f"{ours}/bias", f"{theirs}.bias", shape.split()[0], _SAME),
+        Leaf(f"{ours}/kernel", f"{theirs}.weight", shape, *_TRANSPOSED),
+        Leaf(f"{ours}/bias", f"{theirs}.bias", shape.split()[0], *_SAME),
     )
 
 
 def _norm(ours: str, theirs: str) -> tuple[Leaf, Leaf]:
     return (
-        Leaf(f"{ours}/scale", f"{theirs}.LayerNorm.weight", "D", _SAME),
-        Leaf(f"{ours}/bias", f"{theirs}.LayerNorm.bias", "D", _SAME),
+        Leaf(f"{ours}/scale", f"{theirs}.LayerNorm.weight", "D", *_SAME),
+        Leaf(f"{ours}/bias", f"{theirs}.LayerNorm.bias", "D", *_SAME),
     )
 
 
 POSITIONS = Leaf(
-    "/".join(("bert/position", *PUBLISHED)), "embeddings.position_embeddings.weight", "N D", _SAME
+    "/".join(("bert/position", *PUBLISHED)), "embeddings.position_embeddings.weight", "N D", *_SAME
 )
 _EMBEDDINGS = (
-    Leaf("bert/token/embedding", "embeddings.word_embeddings.weight", "V D", _SAME),
+    Leaf("bert/token/embedding", "embeddings.word_embeddings.weight", "V D", *_SAME),
     POSITIONS,
-    Leaf("bert/segment/embedding", "embeddings.token_type_embeddings.weight", "S D", _SAME),
+    Leaf("bert/segment/embedding", "embeddings.token_type_embeddings.weight", "S D", *_SAME),
     *_norm("bert/embedding_norm", "embeddings"),
 )
 _LAYER = (
-    Leaf("attention/qkv/kernel", "attention.self.*.weight", "D D", _QKV_KERNEL),
-    Leaf("attention/qkv/bias", "attention.self.*.bias", "D", _QKV_BIAS),
-    Leaf("attention/out/kernel", "attention.output.dense.weight", "D D", _OUT_KERNEL),
-    Leaf("attention/out/bias", "attention.output.dense.bias", "D", _SAME),
+    Leaf("attention/qkv/kernel", "attention.self.*.weight", "D D", *_QKV_KERNEL),
+    Leaf("attention/qkv/bias", "attention.self.*.bias", "D", *_QKV_BIAS),
+    Leaf("attention/out/kernel", "attention.output.dense.weight", "D D", *_OUT_KERNEL),
+    Leaf("attention/out/bias", "attention.output.dense.bias", "D", *_SAME),
     *_norm("attention_norm", "attention.output"),
     *_dense("up", "intermediate.dense", "M D"),
     *_dense("down", "output.dense", "D M"),
@@ -136,7 +130,7 @@ HEADS: dict[str, tuple[Leaf, ...]] = {
     "masked_lm": (
         *_dense("masked_lm/dense", "cls.predictions.transform.dense", "D D"),
         *_norm("masked_lm/norm", "cls.predictions.transform"),
-        Leaf("masked_lm/bias", "cls.predictions.bias", "V", _SAME),
+        Leaf("masked_lm/bias", "cls.predictions.bias", "V", *_SAME),
     ),
     "next_sentence": _dense("next_sentence", "cls.seq_relationship", "2 D"),
     "classifier": _dense("classifier", "classifier", "C D"),
