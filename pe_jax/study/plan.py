@@ -117,14 +117,27 @@ def _with_dependents(
     """Yield each pretraining run, and the runs that measure or fine-tune its model."""
     for model in models:
         yield model
-        yield _measures(model, config)
+        runs = model.folder.parent.parent
+        yield model._replace(
+            kind=MEASURES,
+            folder=runs / MEASURES / model.folder.name,
+            needs=model.folder,
+            config=config.measures,
+        )
         for task in tasks:
-            yield _finetuning(model, task, config)
-
-
-def beside(model: Run, kind: str) -> Path:
-    """Return the folder of the run of another kind that starts from `model`."""
-    return model.folder.parent.parent / kind / model.folder.name
+            changes = {
+                "task": task,
+                "steps": getattr(config.steps, task),
+                "init": str(model.folder),
+                "data.data_dir": config.data_dir,
+            }
+            yield model._replace(
+                kind=task,
+                folder=runs / task / model.folder.name,
+                needs=model.folder,
+                config=changed(config.squad if task == "squad" else config.glue, changes),
+                lengths=config.lengths if task == "squad" else (),
+            )
 
 
 def positions(text: str) -> list[str]:
@@ -150,23 +163,3 @@ def _pretraining(
     model = without_options(position) + (KEPT if keep else "") + (f", seed {seed}" * bool(seed))
     path = folder / arm / PRETRAINING / model
     return Run(arm, PRETRAINING, model, position, seed, path, None, settings)
-
-
-def _measures(model: Run, config: StudyConfig) -> Run:
-    path = beside(model, MEASURES)
-    return model._replace(kind=MEASURES, folder=path, needs=model.folder, config=config.measures)
-
-
-def _finetuning(model: Run, task: str, config: StudyConfig) -> Run:
-    changes = {
-        "task": task,
-        "steps": getattr(config.steps, task),
-        "init": str(model.folder),
-        "data.data_dir": config.data_dir,
-    }
-    settings = changed(config.squad if task == "squad" else config.glue, changes)
-    path = beside(model, task)
-    lengths = config.lengths if task == "squad" else ()
-    return model._replace(
-        kind=task, folder=path, needs=model.folder, config=settings, lengths=lengths
-    )

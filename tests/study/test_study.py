@@ -163,6 +163,15 @@ def test_the_report_of_a_study(written):
     assert {path.name for path in written.iterdir()} == {"README.md", "results.json", "figures"}
 
 
+def test_tables_of_a_study(done, tmp_path):
+    """Its fine-tuning runs are those of any folder, though their checkpoints are gone."""
+    runs = f"--runs={done[1]}/from_scratch/*/*"
+    code, text, err = call("eval.py", "--config=configs/tables.py", runs, f"--out={tmp_path / 'R'}")
+    assert not code, err
+    assert len(re.findall(r"^\| learned_absolute +\| .*± \d", text, re.M)) == 3  # Matthews, F1, EM.
+    assert "GLUE" in text and "SQuAD" in text
+
+
 def test_a_report_is_written_again_from_its_results_alone(written, tmp_path):
     """Figures stay where the weights that they were drawn from are gone; those of all models are
     drawn from the results."""
