@@ -28,7 +28,7 @@ from pe_jax.figures import style
 from pe_jax.files import to_path, write_text
 from pe_jax.schema import changed
 from pe_jax.tasks import pretraining, train
-from pe_jax.training import workdir
+from pe_jax.training import checkpointing, sharding, workdir
 from pe_jax.training.checkpointing import fingerprint, newest_params, restore_newest, saved_steps
 from pe_jax.training.workdir import MetricsWriter, read_metrics
 
@@ -276,7 +276,9 @@ def test_no_checkpoint_can_be_read(straight, tmp_path):
         newest_params(folder)
 
 
-def test_fingerprints():
+@pytest.mark.parametrize("small", [0, 2**16])  # By a program, and without one.
+def test_fingerprints(small, monkeypatch):
+    monkeypatch.setattr(checkpointing, "_SMALL", small)
     rng = np.random.default_rng(0)
     tree = {"a": jnp.asarray(rng.normal(size=(3, 5)), jnp.float32), "b": jax.random.key(3)}
     first = fingerprint(tree)
@@ -290,6 +292,22 @@ def test_fingerprints():
     assert fingerprint(zeros) != fingerprint({"a": jnp.ones(3), "b": jnp.zeros(3)})
     with pytest.raises(TypeError, match="bfloat16"):
         fingerprint(jnp.zeros(3, jnp.bfloat16))
+
+
+def test_small_leaves_have_the_fingerprints_of_programs(monkeypatch):
+    """On any number of devices, floats and integers."""
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    x[2, 1] = np.inf
+    mesh = sharding.data_mesh()
+    tree = {
+        "a": jax.device_put(x, sharding.by_rows(mesh)),
+        "b": jax.device_put(x[:, 0], sharding.replicated(mesh)),
+        "c": jnp.arange(-3, 4),
+        "d": jnp.float32(2.5),
+    }
+    small = checkpointing.examine(tree)
+    monkeypatch.setattr(checkpointing, "_SMALL", 0)
+    assert small == checkpointing.examine(tree) and small[1] == ["a"]
 
 
 def nuls(path):
