@@ -43,19 +43,19 @@ class PropertiesConfig(Config):
     seed: int = key(0, SEED, "Draws the random words.")
     attention: str = key(
         "logits",
-        one_of("pe_jax.reports.property_report.words:QUANTITIES"),
+        one_of(("logits", "weights")),
         'Of identical words, before scaling; or softmaxed "weights".',
     )
     heads: str = key(
         "average",
-        one_of("pe_jax.reports.property_report.words:HEADS"),
+        one_of(("average", "each")),
         'Figures of it, or of "each" head.',
     )
     layer: int = key(0, integer(0, 10**4 - 1), "Whose attention.")
     words: int = key(300, COUNT, "Random ones, each repeated for an input.")
     kernel: str = key(
         "words",
-        one_of("pe_jax.reports.property_report.offset_kernels:INPUTS"),
+        one_of(("words", "texts")),
         'Offset kernel, in the same number of inputs: "words", copies of one word whose queries '
         'meet the keys of copies of another, or "texts" of random words as the model itself '
         "attends to them.",

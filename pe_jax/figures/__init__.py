@@ -1,14 +1,10 @@
-"""Figures of given matrices and tables (matplotlib) as PNG, on request also PDF or SVG.
+"""Figures of matrices and tables (matplotlib), and their files: PNG, on request also PDF or SVG.
 
-Every function draws one figure: `draw(panels, path, title=..., vector="")`, and returns `path`.
+Every function draws one figure, `save(matrix_grid(panels, title=...), path)` writes it.
 """
 
 from pe_jax.figures.curves import (
-    CurvePanel,
-    LengthPanel,
-    Line,
-    OffsetPanel,
-    PsiCurve,
+    Curve,
     cosine_curves,
     layer_shares,
     length_curves,
@@ -27,11 +23,10 @@ from pe_jax.figures.maps import (
     score_map,
     sweep_map,
 )
+from pe_jax.figures.style import save
 
 __all__ = [
-    "CurvePanel", "LengthPanel", "Line", "OffsetPanel",
-    "Panel", "PsiCurve", "correlation_map",
-    "cosine_curves", "head_maps", "head_profiles", "layer_shares", "length_curves", "matrix_grid",
-    "model_curves", "offset_curves", "prediction_plot", "psi_curves", "score_curves", "score_map",
-    "sweep_map",
+    "Curve", "Panel", "correlation_map", "cosine_curves", "head_maps", "head_profiles",
+    "layer_shares", "length_curves", "matrix_grid", "model_curves", "offset_curves",
+    "prediction_plot", "psi_curves", "save", "score_curves", "score_map", "sweep_map",
 ]  # fmt: skip

@@ -3,88 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
 from pe_jax.figures import style
 
 
-class PsiCurve(NamedTuple):
-    """ψ(m) / ψ(0) at m = 0, 1, ..., and the offset up to which it decreases."""
-
-    name: str
-    values: np.ndarray
-    turning_point: int
-
-
-class OffsetPanel(NamedTuple):
-    """Curves over the offsets from -(L - 1) to L - 1, NaN where there is none.
+class Curve(NamedTuple):
+    """A quantity of one model, in the panel of that quantity.
 
     Attributes:
-      title: of the panel.
-      mean: over the heads, `[M]`.
-      spread: of the positions at an offset, `[M]`.
-      heads: single heads, `[H, M]`.
-    """
-
-    title: str
-    mean: np.ndarray
-    spread: np.ndarray
-    heads: np.ndarray
-
-
-class Line(NamedTuple):
-    """Points of one model and their standard errors, all `[N]`."""
-
-    x: np.ndarray
-    y: np.ndarray
-    error: np.ndarray | None = None
-
-
-class CurvePanel(NamedTuple):
-    """A quantity of one model or several. Panels with one title are drawn as one.
-
-    Attributes:
-      title: of the panel, the quantity with its unit.
+      panel: its title, the quantity with its unit.
       label: of the x axis.
-      lines: by model; a model without the quantity has none.
+      model: in the legend.
+      x, y, error: points and their standard errors, all `[N]`.
       least: the least range of the y axis: rounding errors are not drawn as if they were a shape.
     """
 
-    title: str
+    panel: str
     label: str
-    lines: Mapping[str, Line]
+    model: str
+    x: np.ndarray
+    y: np.ndarray
+    error: np.ndarray | None = None
     least: float = 0.0
 
 
-class LengthPanel(NamedTuple):
-    """Scores on one task.
-
-    Attributes:
-      title: of the panel.
-      curves: line -> length -> scores of the seeds, 0 to 1.
-      chance: the score of a guess; None if it is 0.
-    """
-
-    title: str
-    curves: Mapping[str, Mapping[int, Sequence[float]]]
-    chance: float | None
+# ψ(m) / ψ(0) at m = 0, 1, ..., and the offset up to which it decreases.
+PsiCurve: TypeAlias = tuple[str, np.ndarray, int]
 
 
 @style.applied
 def score_curves(
     curves: Sequence[tuple[str, np.ndarray, np.ndarray]],
-    path: str | Path,
     *,
     score: str,
     switches: Mapping[float, str],
     title: str,
-    vector: str = "",
-) -> Path:
+) -> Figure:
     """Draw scores against the epoch, one line per run (paper, figure 1).
 
     Args:
@@ -108,24 +68,17 @@ def score_curves(
     axes.set_ylabel(score)
     axes.grid(alpha=0.3)
     style.legend_below(figure, lines)
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
 def cosine_curves(
-    cosines: Sequence[tuple[str, np.ndarray]],
-    path: str | Path,
-    *,
-    total: PsiCurve,
-    title: str,
-    vector: str = "",
-) -> Path:
-    """Draw (a) cosines of single frequencies and (b) their sum over all frequencies (paper,
-    figure 4).
+    cosines: Sequence[tuple[str, np.ndarray]], *, total: PsiCurve, title: str
+) -> Figure:
+    """Draw (a) cosines of single frequencies and (b) their mean over all (paper, figure 4).
 
     Args:
       cosines: label and cos(w m) at m = 0, 1, ...
-      total: the mean over all frequencies.
     """
     figure = style.new(9.2, 3.4, title)
     left, right = figure.subplots(1, 2)
@@ -134,58 +87,48 @@ def cosine_curves(
     left.set_title("(a) single frequencies")
     left.set_ylabel("cos(ω m)")
     left.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))  # Beside the curves.
-    right.plot(total.values, color=style.COLOURS[0])
+    _, values, turn = total
+    right.plot(values, color=style.COLOURS[0])
     right.set_title("(b) sum over all frequencies")
     right.set_ylabel("ψ(m) / ψ(0)")
-    _mark_turning_point(right, total, style.COLOURS[1])
+    right.plot([turn], [values[turn]], "o", ms=5, color=style.COLOURS[1])
     right.annotate(
-        f"decreases up to m = {total.turning_point}",
-        (total.turning_point, total.values[total.turning_point]),
-        xytext=(6, 12), textcoords="offset points", fontsize=8,
+        f"decreases up to m = {turn}", (turn, values[turn]), xytext=(6, 12),
+        textcoords="offset points", fontsize=8,
     )  # fmt: skip
     for axes in (left, right):
         axes.set_xlabel("offset m")
         axes.grid(alpha=0.3)
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
-def psi_curves(
-    curves: Sequence[PsiCurve], path: str | Path, *, title: str, vector: str = ""
-) -> Path:
+def psi_curves(curves: Sequence[PsiCurve], *, title: str) -> Figure:
     """Draw ψ(m) / ψ(0) of several sets of frequencies in one plot (figure 6); dots mark turning
     points."""
     figure = style.new(6.4, 4.0, title)
     axes = figure.subplots()
     lines = {}
-    for number, curve in enumerate(curves):
+    for number, (name, values, turn) in enumerate(curves):
         look = style.line_style(number)
-        name = f"{curve.name} (decreases up to {curve.turning_point})"
-        (lines[name],) = axes.plot(curve.values, **look)
-        _mark_turning_point(axes, curve, look["color"])
+        (lines[f"{name} (decreases up to {turn})"],) = axes.plot(values, **look)
+        axes.plot([turn], [values[turn]], "o", ms=5, color=look["color"])
     axes.set_xlabel("offset m, positions")
     axes.set_ylabel("ψ(m) / ψ(0)")
     axes.grid(alpha=0.3)
     style.legend_below(figure, lines)
-    return style.save(figure, path, vector)
-
-
-def _mark_turning_point(axes: Axes, curve: PsiCurve, colour: str) -> None:
-    turn = curve.turning_point
-    axes.plot([turn], [curve.values[turn]], "o", ms=5, color=colour)
+    return figure
 
 
 @style.applied
 def prediction_plot(
     panels: Sequence[tuple[str, np.ndarray]],
-    path: str | Path,
     *,
     positions: np.ndarray,
     train: np.ndarray,
     title: str,
     quantity: str = "position",
-    vector: str = "",
-) -> Path:
+) -> Figure:
     """Draw the position predicted from the position vector against the true one, a panel per fit.
 
     Args:
@@ -212,77 +155,71 @@ def prediction_plot(
         axes.set_ylabel(f"predicted {quantity}")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, markerscale=2)
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
 def offset_curves(
-    panels: Sequence[OffsetPanel], path: str | Path, *, title: str, label: str, vector: str = ""
-) -> Path:
+    panels: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray]], *, title: str, label: str
+) -> Figure:
     """Draw a quantity against the offset: thin lines are heads, the thick one their mean, shaded ±
     its spread over positions.
 
     Args:
+      panels: title, mean over the heads `[M]` at the offsets from -(L - 1) to L - 1, its spread
+        over the positions at an offset `[M]`, and single heads `[H, M]`; NaN where there is none.
       label: of the quantity, with its unit.
     """
     figure, grid = style.new_panels(len(panels), (2.7, 2.2), (0.6, 0.7), title)
-    for axes, panel in zip(grid, panels, strict=True):
-        offsets = np.arange(len(panel.mean)) - len(panel.mean) // 2
-        axes.plot(offsets, panel.heads.T, color="0.7", lw=0.6)
-        low, high = panel.mean - panel.spread, panel.mean + panel.spread
-        axes.fill_between(offsets, low, high, color=style.COLOURS[0], alpha=0.25, lw=0)
-        axes.plot(offsets, panel.mean, color=style.COLOURS[0], lw=1.4)
-        axes.set_title(style.wrapped(panel.title))
+    for axes, (name, mean, spread, heads) in zip(grid, panels, strict=True):
+        offsets = np.arange(len(mean)) - len(mean) // 2
+        axes.plot(offsets, heads.T, color="0.7", lw=0.6)
+        axes.fill_between(
+            offsets, mean - spread, mean + spread, color=style.COLOURS[0], alpha=0.25, lw=0
+        )
+        axes.plot(offsets, mean, color=style.COLOURS[0], lw=1.4)
+        axes.set_title(style.wrapped(name))
         axes.grid(alpha=0.3)
     figure.supxlabel("offset j − i of the key from the query", fontsize=9)
     figure.supylabel(label, fontsize=9)
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
-def model_curves(
-    panels: Sequence[CurvePanel],
-    path: str | Path,
-    *,
-    title: str,
-    powers: bool = False,
-    vector: str = "",
-) -> Path:
-    """Draw panels with a line for each model, shaded ± its standard error; a model has the same
-    look in all of them, and there is one legend.
+def model_curves(curves: Sequence[Curve], *, title: str, powers: bool = False) -> Figure:
+    """Draw a panel for each quantity, with a line for each model, shaded ± its standard error; a
+    model has the same look in all of them, and there is one legend.
 
     Args:
       powers: x are 0 and powers of two, on a scale of powers of two; else integers.
     """
-    by_title: dict[str, CurvePanel] = {}
-    for panel in panels:
-        known = by_title.setdefault(panel.title, panel)
-        by_title[panel.title] = known._replace(lines={**known.lines, **panel.lines})
-    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
-    looks = {name: style.line_style(number) for number, name in enumerate(names)}
-    single = len(by_title) == 1
-    figure, grid = style.new_panels(
-        len(by_title), (5.8, 3.6) if single else (3.0, 2.5), (0.6, 0.6), title
-    )
+    panels: dict[str, list[Curve]] = {}
+    for curve in curves:
+        panels.setdefault(curve.panel, []).append(curve)
+    models = dict.fromkeys(curve.model for curve in curves)
+    looks = {model: style.line_style(number) for number, model in enumerate(models)}
+    size = (5.8, 3.6) if len(panels) == 1 else (3.0, 2.5)
+    figure, grid = style.new_panels(len(panels), size, (0.6, 0.6), title)
     drawn = {}
-    for axes, panel in zip(grid, by_title.values(), strict=True):
-        for name, (x, y, error) in panel.lines.items():
-            look = looks[name]
-            (drawn[name],) = axes.plot(x, y, marker="o", ms=2.5, lw=1.2, **look)
+    for axes, (panel, lines) in zip(grid, panels.items(), strict=True):
+        for _, _, model, x, y, error, _ in lines:
+            look = looks[model]
+            (drawn[model],) = axes.plot(x, y, marker="o", ms=2.5, lw=1.2, **look)
             if error is not None:
                 axes.fill_between(x, y - error, y + error, color=look["color"], alpha=0.15, lw=0)
         low, high = axes.get_ylim()
-        if high - low < panel.least:
-            axes.set_ylim((low + high - panel.least) / 2, (low + high + panel.least) / 2)
-        axes.set_title(panel.title)
-        axes.set_xlabel(panel.label)
+        least = lines[0].least
+        if high - low < least:
+            axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
+        axes.set_title(panel)
+        axes.set_xlabel(lines[0].label)
         axes.grid(alpha=0.3)
         if powers:
-            _scale_by_powers(axes, max(line.x.max() for line in panel.lines.values()))
+            _scale_by_powers(axes, max(line.x.max() for line in lines))
         else:
             axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
-    style.legend_below(figure, {name: drawn[name] for name in names})
-    return style.save(figure, path, vector)
+    style.legend_below(figure, {model: drawn[model] for model in models})
+    return figure
 
 
 def _scale_by_powers(axes: Axes, last: float) -> None:
@@ -297,13 +234,8 @@ def _scale_by_powers(axes: Axes, last: float) -> None:
 
 @style.applied
 def layer_shares(
-    panels: Sequence[tuple[str, Mapping[str, np.ndarray]]],
-    path: str | Path,
-    *,
-    title: str,
-    label: str,
-    vector: str = "",
-) -> Path:
+    panels: Sequence[tuple[str, Mapping[str, np.ndarray]]], *, title: str, label: str
+) -> Figure:
     """Draw shares as bars on top of each other, a bar for each layer, a panel for each model.
 
     Args:
@@ -326,24 +258,29 @@ def layer_shares(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     figure.supylabel(label, fontsize=9)
     style.legend_below(figure, bars)
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
 def length_curves(
-    panels: Sequence[LengthPanel], path: str | Path, *, title: str, trained: int, vector: str = ""
-) -> Path:
+    panels: Sequence[tuple[str, Mapping[str, Mapping[int, Sequence[float]]], float | None]],
+    *,
+    title: str,
+    trained: int,
+) -> Figure:
     """Draw mean scores against the length of inputs, shaded from the least to the greatest seed.
 
     Args:
+      panels: title; line -> length -> scores of the seeds, 0 to 1; the score of a guess, None if
+        it is 0.
       trained: the longest inputs of training.
     """
     figure, grid = style.new_panels(
         len(panels), (2.7, 2.2), (0.6, 0.7), title, least_width=5.6, sharey=True
     )
     lines = {}
-    for axes, panel in zip(grid, panels, strict=True):
-        for number, (name, curve) in enumerate(panel.curves.items()):
+    for axes, (task, curves, chance) in zip(grid, panels, strict=True):
+        for number, (name, curve) in enumerate(curves.items()):
             lengths = np.array(sorted(curve))
             scores = np.array([curve[length] for length in lengths])  # [M, S]
             look = style.line_style(number)
@@ -355,12 +292,12 @@ def length_curves(
         axes.set_xticks(lengths, [str(length) for length in lengths], fontsize=7)
         axes.xaxis.set_minor_locator(NullLocator())
         axes.axvspan(lengths[0], trained, color="0.92", zorder=0)
-        if panel.chance is not None:
-            axes.axhline(panel.chance, color="0.5", lw=0.8, ls=(0, (1, 2)), zorder=0)
+        if chance is not None:
+            axes.axhline(chance, color="0.5", lw=0.8, ls=(0, (1, 2)), zorder=0)
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1))
-        axes.set_title(panel.title)
+        axes.set_title(task)
         axes.grid(alpha=0.3)
     figure.supxlabel("symbols of the input", fontsize=9)
     style.legend_below(figure, lines)
-    return style.save(figure, path, vector)
+    return figure

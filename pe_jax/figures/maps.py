@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from pe_jax.figures import style
@@ -31,20 +31,13 @@ class Panel(NamedTuple):
 
 @style.applied
 def matrix_grid(
-    panels: Sequence[Panel],
-    path: str | Path,
-    *,
-    title: str,
-    label: str,
-    limits: tuple[float, float],
-    vector: str = "",
-) -> Path:
+    panels: Sequence[Panel], *, title: str, label: str, limits: tuple[float, float]
+) -> Figure:
     """Draw matrices in a grid with one colour scale (paper, figures 2, 3, 5 and 7).
 
     Args:
       label: of the colour scale, with its unit.
       limits: ends of the scale; of a signed quantity symmetric about 0.
-      vector: "pdf" or "svg" writes that file as well.
     """
     figure, grid = style.new_panels(len(panels), (2.7, 2.75), (1.1, 0.7), title)
     for axes, panel in zip(grid, panels, strict=True):
@@ -63,19 +56,17 @@ def matrix_grid(
         image, ax=grid, label=label, extend=("neither", "min", "max", "both")[below + 2 * above],
         shrink=1.0 if len(panels) <= 4 else 0.6,
     )  # fmt: skip
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
 def head_maps(
     panels: Sequence[tuple[str, np.ndarray]],
-    path: str | Path,
     *,
     title: str,
     label: str,
     limits: tuple[float, float] = (0.0, 1.0),
-    vector: str = "",
-) -> Path:
+) -> Figure:
     """Draw a number of every head, a panel for each model: layers from top to bottom, heads from
     left to right.
 
@@ -97,20 +88,18 @@ def head_maps(
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     figure.colorbar(image, ax=grid, label=label, shrink=0.85 if len(panels) <= 4 else 0.6)
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
 def head_profiles(
     panels: Sequence[tuple[str, np.ndarray]],
-    path: str | Path,
     *,
     title: str,
     columns: str,
     label: str,
     limits: tuple[float, float],
-    vector: str = "",
-) -> Path:
+) -> Figure:
     """Draw M numbers of every head side by side with one colour scale: a row for each head, lines
     between layers.
 
@@ -143,17 +132,13 @@ def head_profiles(
     figure.colorbar(
         image, ax=list(grid), label=label, aspect=25, extend="max" if above else "neither"
     )
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
 def correlation_map(
-    cells: Sequence[tuple[str, str, float | None, float | None]],
-    path: str | Path,
-    *,
-    title: str,
-    vector: str = "",
-) -> Path:
+    cells: Sequence[tuple[str, str, float | None, float | None]], *, title: str
+) -> Figure:
     """Draw correlations as a table of coloured cells; a star if p < 0.05, a dash for None.
 
     Args:
@@ -176,19 +161,13 @@ def correlation_map(
     axes.set_xticks(range(len(columns)), [column.replace(" ", "\n") for column in columns])
     axes.set_yticks(range(len(rows)), rows)
     figure.colorbar(image, ax=axes, label="correlation; * p < 0.05")
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
 def score_map(
-    scores: np.ndarray,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    path: str | Path,
-    *,
-    title: str,
-    vector: str = "",
-) -> Path:
+    scores: np.ndarray, rows: Sequence[str], columns: Sequence[str], *, title: str
+) -> Figure:
     """Draw scores `[R, C]`, 0 to 1, as a map with their values in points."""
     figure = style.new(0.55 * len(columns) + 3.6, 0.28 * len(rows) + 2.4, title)
     axes = figure.subplots()
@@ -202,7 +181,7 @@ def score_map(
         )
     bar = figure.colorbar(image, ax=axes, fraction=0.04)
     bar.ax.yaxis.set_major_formatter(PercentFormatter(1))
-    return style.save(figure, path, vector)
+    return figure
 
 
 @style.applied
@@ -210,13 +189,11 @@ def sweep_map(
     values: np.ndarray,
     rows: tuple[str, np.ndarray],
     columns: tuple[str, np.ndarray],
-    path: str | Path,
     *,
     title: str,
     label: str,
     marked: tuple[float, float] | None = None,
-    vector: str = "",
-) -> Path:
+) -> Figure:
     """Draw the results of a sweep over two axes, both on a logarithmic scale.
 
     Args:
@@ -245,4 +222,4 @@ def sweep_map(
             xytext=(-8, 6), textcoords="offset points", ha="right", fontsize=8,
         )  # fmt: skip
     figure.colorbar(image, ax=plot, label=label)
-    return style.save(figure, path, vector)
+    return figure

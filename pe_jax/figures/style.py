@@ -1,4 +1,4 @@
-"""Shared by all figures: fonts, a palette for the colour-blind, writing files."""
+"""Fonts, a palette for the colour-blind, panels and legends of all figures, and their files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STYLE: dict[RcKeyType, float | str] = {
     "svg.fonttype": "none",
 }
 
-# Decorates every function that draws: the style is set during the call and restored afterwards.
+# Decorates every function that draws or saves: the style is restored after the call.
 applied = matplotlib.rc_context(STYLE)
 
 # Okabe and Ito's palette without its yellow, which is too pale for lines; dashes distinguish lines
@@ -120,8 +120,9 @@ def legend_below(figure: Figure, lines: Mapping[str, Artist]) -> None:
     )  # fmt: skip
 
 
+@applied
 def save(figure: Figure, path: str | Path, vector: str = "") -> Path:
-    """Writes the figure as PNG to `path`, and next to it as `vector` ("pdf" or "svg") if given.
+    """Write a figure as PNG to `path`, and beside it as `vector` ("pdf" or "svg") if given.
 
     The PNG has 256 colours, each within 6 of 255 of its own: a third of the bytes.
 

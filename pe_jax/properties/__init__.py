@@ -38,7 +38,7 @@ from pe_jax.properties.metrics import (
     symmetry,
     translation_invariance,
 )
-from pe_jax.properties.position_probe import Probe, Tokens, linear_probe, mlp_probe
+from pe_jax.properties.position_probe import Probe, linear_probe, mlp_probe
 from pe_jax.properties.position_regression import Fit, regress
 from pe_jax.properties.positional_basis import Basis, decompose, positional_basis
 from pe_jax.properties.probing import (
@@ -55,7 +55,7 @@ from pe_jax.properties.sweeps import compile_sweep, sweep
 from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point
 
 __all__ = [
-    "MINIMUM_RUNS", "Basis", "Correlation", "Estimate", "Fit", "Probe", "Toeplitz", "Tokens",
+    "MINIMUM_RUNS", "Basis", "Correlation", "Estimate", "Fit", "Probe", "Toeplitz",
     "attention_sinks", "bin_edges", "chen_locality", "chen_symmetry", "compile_sweep", "correlate",
     "cosines", "decompose", "distinctness", "effective_keys", "forward_share", "frequency_bands",
     "identical_words", "in_batches", "is_massive", "linear_probe", "losses_by_place",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,8 @@ _RATE = 3e-3
 _CHECKS = 20  # How often the network is compared on the tokens to choose by.
 
 
-class Tokens(NamedTuple):
-    """Hidden states in all layers, and the positions of their tokens."""
-
-    states: Float[Array, "N K D"]
-    positions: Real[Array, " K"]
+# Hidden states in all layers, and the positions of their tokens.
+Tokens: TypeAlias = tuple[Float[Array, "N _ D"], Real[Array, " _"]]
 
 
 class Probe(NamedTuple):
@@ -59,26 +56,19 @@ def linear_probe(
       train, choose, test: tokens of different texts: to fit, to choose the penalty by, to score.
       ridge: penalties to choose from.
     """
-    layers = zip(train.states, choose.states, test.states, strict=True)
-    fits = [_linear(train, choose, test, states, ridge) for states in layers]
-    return _scored(test, *map(np.stack, zip(*fits, strict=True)))
-
-
-def _linear(
-    train: Tokens,
-    choose: Tokens,
-    test: Tokens,
-    states: tuple[Array, Array, Array],
-    ridge: Sequence[float],
-) -> tuple[np.ndarray, float]:
-    """The predictions for the test tokens of one layer, and the penalty."""
-    x, x_choose, x_test = (np.asarray(layer, np.float64) for layer in states)
-    if not all(np.isfinite(layer).all() for layer in (x, x_choose, x_test)):
-        return np.full(len(x_test), np.nan), np.nan
-    maps = list(ridge_maps(x, train.positions, ridge))
-    errors = [((predict(x_choose) - choose.positions) ** 2).mean() for predict in maps]
-    best = int(np.argmin(errors))
-    return maps[best](x_test), float(ridge[best])
+    predicted, chosen = [], []
+    for states in zip(train[0], choose[0], test[0], strict=True):
+        x, x_choose, x_test = (np.asarray(layer, np.float64) for layer in states)
+        if not all(np.isfinite(layer).all() for layer in (x, x_choose, x_test)):
+            predicted.append(np.full(len(x_test), np.nan))
+            chosen.append(np.nan)
+            continue
+        maps = list(ridge_maps(x, train[1], ridge))
+        errors = [((predict(x_choose) - choose[1]) ** 2).mean() for predict in maps]
+        best = int(np.argmin(errors))
+        predicted.append(maps[best](x_test))
+        chosen.append(float(ridge[best]))
+    return _scored(test[1], np.stack(predicted), np.stack(chosen))
 
 
 def mlp_probe(
@@ -98,42 +88,32 @@ def mlp_probe(
       rng: draws the weights and the batches, the same for all layers.
       train, choose, test: tokens of different texts: to fit, to stop early by, to score.
       width: of the hidden layer.
-      steps, batch: of training, at most; the weights of the best of 20 moments are
-        kept, or those that predict the mean of `train` if nothing is better.
+      steps, batch: of training, at most; the weights of the best of 20 moments are kept, or those
+        that predict the mean of `train` if nothing is better.
     """
-    level, scale = np.mean(train.positions), np.std(train.positions) or 1.0
+    level, scale = np.mean(train[1]), np.std(train[1]) or 1.0
 
     def unit(tokens: Tokens) -> Tokens:
-        positions = (tokens.positions - level) / scale
-        return Tokens(tokens.states, jnp.asarray(positions, jnp.float32))
+        return tokens[0], jnp.asarray((tokens[1] - level) / scale, jnp.float32)
 
-    predicted, chosen = _networks(
-        rng,
-        unit(train),
-        unit(choose),
-        test.states,
-        width=width,
-        steps=steps,
-        batch=batch,
-    )
-    return _scored(test, np.asarray(predicted, np.float64) * scale + level, np.asarray(chosen))
+    tokens = unit(train), unit(choose), test[0]
+    predicted, chosen = _networks(rng, tokens, width, steps, batch)
+    return _scored(test[1], np.asarray(predicted, np.float64) * scale + level, np.asarray(chosen))
 
 
-@partial(jax.jit, static_argnames=("width", "steps", "batch"))
+@partial(jax.jit, static_argnums=(2, 3, 4))
 def _networks(
     rng: jax.Array,
-    train: Tokens,
-    choose: Tokens,
-    test: Float[Array, "N M D"],
-    *,
+    tokens: tuple[Tokens, Tokens, Float[Array, "N M D"]],
     width: int,
     steps: int,
     batch: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Predictions `[N, M]` of positions in units of their spread, and steps `[N]`."""
+    """Return predictions `[N, M]` of positions in units of their spread, and steps `[N]`."""
     with extra("train"):
         import optax
 
+    train, choose, test = tokens
     optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, steps))
     checks = min(_CHECKS, steps)
     draw, first = jax.random.split(rng)
@@ -158,25 +138,25 @@ def _networks(
         def step(carry, number):
             weights, state = carry
             rows = jax.random.randint(jax.random.fold_in(draw, number), (batch,), 0, len(x))
-            slope = jax.grad(error)(weights, x[rows], train.positions[rows])
+            slope = jax.grad(error)(weights, x[rows], train[1][rows])
             updates, state = optimizer.update(slope, state)
             return (optax.apply_updates(weights, updates), state), None
 
         def check(carry, numbers):
             trained, best = carry
             trained, _ = jax.lax.scan(step, trained, numbers)
-            now = (error(trained[0], x_choose, choose.positions), trained[0], numbers[-1] + 1.0)
+            now = (error(trained[0], x_choose, choose[1]), trained[0], numbers[-1] + 1.0)
             best = jax.tree.map(partial(jnp.where, now[0] < best[0]), now, best)
             return (trained, best), None
 
         start = (weights, optimizer.init(weights))
         # The least error so far on the tokens to choose by, with its weights and step.
-        best = (error(weights, x_choose, choose.positions), weights, jnp.zeros(()))
+        best = (error(weights, x_choose, choose[1]), weights, jnp.zeros(()))
         numbers = jnp.arange(steps - steps % checks).reshape(checks, -1)
         (_, (_, weights, chosen)), _ = jax.lax.scan(check, (start, best), numbers)
         return _predict(weights, scaled(x_test)), chosen
 
-    return jax.vmap(one_layer)(train.states, choose.states, test)
+    return jax.vmap(one_layer)(train[0], choose[0], test)
 
 
 def _predict(weights: dict[str, Array], x: Float[Array, "K D"]) -> jax.Array:
@@ -185,9 +165,6 @@ def _predict(weights: dict[str, Array], x: Float[Array, "K D"]) -> jax.Array:
     )
 
 
-def _scored(test: Tokens, predicted: np.ndarray, chosen: np.ndarray) -> Probe:
-    return Probe(
-        np.array([r_squared(test.positions, layer) for layer in predicted]),
-        np.abs(predicted - test.positions).mean(1),
-        chosen,
-    )
+def _scored(positions: Array, predicted: np.ndarray, chosen: np.ndarray) -> Probe:
+    errors = np.abs(predicted - positions).mean(1)
+    return Probe(np.array([r_squared(positions, layer) for layer in predicted]), errors, chosen)

@@ -233,37 +233,27 @@ def _chance(task: AlgorithmicTask) -> float | None:
 
 
 def _draw(cells: Cells, config: LengthGeneralisationConfig, out: Path) -> list[Path]:
-    chosen = {name: TASKS[name] for name in tasks(config)}
-    titles = [name.replace("_", " ") for name in chosen]
+    chosen = {name.replace("_", " "): (name, TASKS[name]) for name in tasks(config)}
     panels = [
-        figures.LengthPanel(
+        (
             title,
             {encoding: _scores(by_task[name], task) for encoding, by_task in cells.items()},
             _chance(task),
         )
-        for title, (name, task) in zip(titles, chosen.items(), strict=True)
+        for title, (name, task) in chosen.items()
     ]
     beyond = [
         [
             _split_scores(by_task[name], task, config.length)[1].mean()
-            for name, task in chosen.items()
+            for name, task in chosen.values()
         ]
         for by_task in cells.values()
     ]
+    title = "Scores by the length of inputs; shaded: lengths trained on"
+    curves = figures.length_curves(panels, title=title, trained=config.length)
+    title = f"Mean scores on inputs longer than trained on ({config.length} symbols)"
+    score_map = figures.score_map(np.array(beyond), list(cells), list(chosen), title=title)
     return [
-        figures.length_curves(
-            panels,
-            out / "curves.png",
-            title="Scores by the length of inputs; shaded: lengths trained on",
-            trained=config.length,
-            vector=config.vector,
-        ),
-        figures.score_map(
-            np.array(beyond),
-            list(cells),
-            titles,
-            out / "beyond.png",
-            title=f"Mean scores on inputs longer than trained on ({config.length} symbols)",
-            vector=config.vector,
-        ),
+        figures.save(curves, out / "curves.png", config.vector),
+        figures.save(score_map, out / "beyond.png", config.vector),
     ]

@@ -11,7 +11,7 @@ from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json
-from pe_jax.reports.property_report.render import Settings, make_section
+from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.reports.property_report.vectors import position_vectors
 from pe_jax.reports.tables import write_report
@@ -46,11 +46,11 @@ def report_pretraining(
     if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
         run = trained("", folder, config, tokenizer, step, params)
-        section = make_section(position_vectors, [run], Settings(PropertiesConfig(), out))
+        section = render(position_vectors, [run], PropertiesConfig(), out)
     if section:
-        numbers["properties"] = section.numbers
-        figure = f"![dot products of the position vectors]({section.figures[0].name})"
-        text += "\n".join(["", *section.lines, "", figure, ""])
+        numbers["properties"], lines, pictures = section
+        figure = f"![dot products of the position vectors]({pictures[0].name})"
+        text += "\n".join(["", *lines, "", figure, ""])
     return write_report(out, "report", numbers, text)
 
 

@@ -53,16 +53,15 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
     label = MEASURES[config.measure][0].format(config.window)
     values = _measured(bases, dims, config)
     swept = bases[0] <= _BERT[0] <= bases[-1] and dims[0] <= _BERT[1] <= dims[-1]
-    figures.sweep_map(
+    figure = figures.sweep_map(
         values,
         ("base", bases),
         ("dimension", dims),
-        out / "sweep.png",
         title=f"{values.size:,} fixed sinusoids, offsets up to {config.length - 1}",
         label=label,
         marked=_BERT if swept else None,
-        vector=config.vector,
     )
+    figures.save(figure, out / "sweep.png", config.vector)
     numbers = {"bases": bases.tolist(), "dims": dims.tolist(), config.measure: values.tolist()}
     write_text(out / "sweep.json", json.dumps(numbers) + "\n")
     least, greatest = (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from pe_jax.console import markdown
 from pe_jax.files import Json, write_text
@@ -39,6 +40,14 @@ def mean_and_spread(values: Sequence[float] | np.ndarray, digits: int = 2) -> st
     """Return the mean, and ± the sample standard deviation if there are several values."""
     spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{spread}"
+
+
+def for_json(values: ArrayLike) -> Any:
+    """Return a number or nested lists of numbers; None for NaN and infinity, which JSON lacks."""
+    values = np.asarray(values, np.float64)
+    if values.ndim:
+        return [for_json(value) for value in values]
+    return float(values) if np.isfinite(values) else None
 
 
 def write_report(out: Path, name: str, numbers: Json | list[Json], text: str) -> str:

@@ -57,7 +57,7 @@ def draw_arm(arm: str, results: Json, every: Values, folder: Path) -> None:
         if other == arm and "scores" in entry and not entry["seed"]
     }
     if curves:
-        scores.score_figure(curves).save(folder / f"{scores.FIGURE}.png")
+        scores.score_figure(curves).save(folder)
 
 
 def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
@@ -90,7 +90,7 @@ def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
     correlations = properties.correlate(violations, columns)
     title = f"Violations against scores, {arm.replace('_', ' ')}"
     maps = scores.heat_maps(correlations, title)
-    return [figure.save(folder / f"{figure.name}.png") for figure in maps]
+    return [figure.save(folder) for figure in maps]
 
 
 def draw_model(model: Run, measures: PropertiesConfig, folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pe_jax.configs.study import StudyConfig
 from pe_jax.encodings import split_names
 from pe_jax.files import write_text
-from pe_jax.reports.property_report.render import Settings, make_section
+from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.reports.property_report.table1 import table1
 from pe_jax.schema import changed, from_values
@@ -53,5 +53,5 @@ def _table_1(config: StudyConfig, positions: list[str], out: Path) -> list[str]:
     """Return the lines of table 1 for these encodings as they are before training."""
     measures = changed(config.measures, {"size": config.from_scratch.pretraining.model.size})
     untrained = [from_name(position, measures, seed=0) for position in positions]
-    section = make_section(table1, untrained, Settings(measures, out))
-    return section.lines if section else []
+    section = render(table1, untrained, measures, out)
+    return section[1] if section else []

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.models import BertConfig, BertForPretraining, with_position
-from pe_jax.reports.property_report.render import Settings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import Texts
 
@@ -50,15 +49,12 @@ def subject(position, name=""):
         position=params["bert"].get("position", {}),
         length=LENGTH,
         model=model,
-        params=params["bert"],
         heads=params,
         words=np.arange(VOCABULARY),
     )
 
 
-def settings(config, out, *subjects, read=None):
-    """Settings under which the subjects read `read`, default `texts()`."""
-    made = Settings(config, out)
+def give(config, *subjects, read=None):
+    """Let the subjects read `read` in reports of `config`, default `texts()`."""
     for each in subjects:
-        made.shared[each] = {("texts",): texts() if read is None else read}
-    return made
+        each.results["texts", config] = texts() if read is None else read

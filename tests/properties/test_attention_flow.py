@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from pe_jax import properties
-from pe_jax.configs import properties as configs
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.figures import style
 from pe_jax.models import Bert, BertConfig, weights_map, with_position
-from pe_jax.reports.property_report.render import Settings
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.reports.property_report.texts import texts
@@ -130,12 +129,11 @@ def test_batches_change_nothing():
 @pytest.mark.filterwarnings("error")
 def test_the_report(tmp_path):
     """Numbers of the file are means of what the functions give; one layer, random words."""
-    config = configs.get_config()
-    config.update(size="tiny", length=12, texts=5, parts="attention_flow")
+    config = PropertiesConfig(size="tiny", length=12, texts=5, parts="attention_flow")
     subject = from_name("rope+causal", config, 0)
     text = measure_properties([subject], config, tmp_path)
     found = json.loads((tmp_path / "attention_flow.json").read_text())[subject.name]
-    words = texts(subject, Settings(config, tmp_path)).tokens
+    words = texts(subject, config).tokens
     a = jax.jit(weights_map(subject.model))(subject.params, words)
     first = properties.attention_sinks(a)["first"]
     np.testing.assert_allclose(found["heads"]["first"], first.mean(0), rtol=1e-4)

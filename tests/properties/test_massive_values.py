@@ -10,10 +10,10 @@ import pytest
 from helpers import tiny_subject
 
 from pe_jax import properties
-from pe_jax.configs import properties as configs
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import queries_keys_values
-from pe_jax.reports.property_report.massive_values import massive_values
-from pe_jax.reports.property_report.render import make_section
+from pe_jax.reports.property_report.head_dimensions import massive_values
+from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.texts import token_scores
 
 
@@ -84,9 +84,8 @@ def test_random_others():
 
 @pytest.fixture
 def config():
-    config = configs.get_config()
-    config.update(length=tiny_subject.LENGTH, texts=tiny_subject.TEXTS, bands=2, massive=3.0)
-    return config
+    size = {"length": tiny_subject.LENGTH, "texts": tiny_subject.TEXTS}
+    return PropertiesConfig(**size, bands=2, massive=3.0)
 
 
 def amplified(position, *dimensions):
@@ -96,15 +95,15 @@ def amplified(position, *dimensions):
     for layer in ("layer_0", "layer_1"):
         qkv = params["bert"][layer]["attention"]["qkv"]
         qkv["kernel"][:, :2, :, dimensions] = 40 * qkv["kernel"][:, :2, :, :1]
-    return dataclasses.replace(subject, heads=params, params=params["bert"])
+    return dataclasses.replace(subject, heads=params)
 
 
 def test_the_report(config, tmp_path):
     """Massive values that were put in are found in queries and keys, in their bands of RoPE."""
     large, plain = amplified("rope", 1, 6), tiny_subject.subject("learned_absolute")
-    settings = tiny_subject.settings(config, tmp_path, large, plain)
-    section = make_section(massive_values, [large, plain], settings)
-    found = section.numbers["rope"]
+    tiny_subject.give(config, large, plain)
+    numbers, lines, pictures = render(massive_values, [large, plain], config, tmp_path)
+    found = numbers["rope"]
     for what in ("queries", "keys"):
         for layer in found[what]:
             assert layer["massive"] == [[1, 6], [1, 6]] and layer["overlap"] == 1
@@ -112,8 +111,8 @@ def test_the_report(config, tmp_path):
     for layer in found["values"]:
         assert layer["massive"] == [[], []] and layer["overlap"] is None
     assert found["bands"] == [8, 8]  # Pairs 1 and 2 of 4; in 2 layers, 2 heads, q and k.
-    assert "loss" not in section.numbers["learned_absolute"]
-    assert "bands" not in section.numbers["learned_absolute"]
+    assert "loss" not in numbers["learned_absolute"]
+    assert "bands" not in numbers["learned_absolute"]
 
     # The same by hand: the dimensions are their mean over all tokens of the unmasked texts.
     texts, model = tiny_subject.texts(), large.model
@@ -136,10 +135,10 @@ def test_the_report(config, tmp_path):
     assert (
         np.shape(found["others"]["change"]) == (4,) and np.isfinite(found["others"]["error"]).all()
     )
-    json.dumps(section.numbers)
-    assert len(section.figures) == 2 and all(path.exists() for path in section.figures)
-    assert "| rope | 16 " in " ".join(" ".join(section.lines).split())
-    assert make_section(massive_values, [], settings) is None
+    json.dumps(numbers)
+    assert len(pictures) == 2 and all(path.exists() for path in pictures)
+    assert "| rope | 16 " in " ".join(" ".join(lines).split())
+    assert render(massive_values, [], config, tmp_path) is None
 
 
 def test_gradients_and_dtypes():

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,9 @@ import pytest
 from helpers import tiny_run
 
 from pe_jax import data, properties
-from pe_jax.configs import properties as configs
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import BertConfig, BertForPretraining
 from pe_jax.reports.property_report.position_losses import disjoint_sets, shift_numbers
-from pe_jax.reports.property_report.render import Settings
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import Subject, from_name
 from pe_jax.reports.property_report.texts import texts
@@ -21,9 +21,7 @@ from pe_jax.reports.property_report.texts import texts
 
 @pytest.fixture
 def config():
-    config = configs.get_config()
-    config.update(size="tiny", length=24, texts=6)
-    return config
+    return PropertiesConfig(size="tiny", length=24, texts=6)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +51,7 @@ def subject(tmp_path_factory):
     heads = jax.tree.map(lambda x: np.asarray(x, np.float32), heads)
     return Subject(
         name="by position", encoding=model.encoding(), position=heads["bert"]["position"],
-        length=48, model=model, params=heads["bert"], heads=heads, tokenizer=tokenizer,
+        length=48, model=model, heads=heads, tokenizer=tokenizer,
         words=np.arange(5, 20), folder=None,
     ), str(books)  # fmt: skip
 
@@ -133,7 +131,7 @@ def test_every_place_is_masked_once():
 def test_who_changes_with_a_shift(position, exact, config):
     """Encodings of offsets do not, beyond rounding; a table is shifted up to its end."""
     subject = from_name(position, config, 0)
-    found = shift_numbers(subject, 12, Settings(config, None))
+    found = shift_numbers(subject, 12, config)
     assert found["states"][0] < 1e-6
     assert (max(found["states"]) < 1e-5) == exact
     assert found["shifts"] == (
@@ -144,7 +142,7 @@ def test_who_changes_with_a_shift(position, exact, config):
 
 
 def test_what_takes_no_shift_is_said(config, tmp_path):
-    config.parts = "shift"
+    config = replace(config, parts="shift")
     names = ["randomised(rope, longest=64)", "alibi"]
     text = measure_properties([from_name(one, config, 0) for one in names], config, tmp_path)
     assert "randomised(rope, longest=64) (untrained) is left out: randomised positions" in text
@@ -154,11 +152,11 @@ def test_what_takes_no_shift_is_said(config, tmp_path):
 
 
 def test_a_model_that_predicts_from_the_position_alone(subject, config, tmp_path):
-    subject, config.text = subject
-    config.parts = "shift,place"
+    subject, books = subject
+    config = replace(config, text=books, parts="shift,place")
     text = measure_properties([subject, from_name("alibi", config, 0)], config, tmp_path)
     log_p = log_probabilities(subject)
-    read = texts(subject, Settings(config, tmp_path))
+    read = texts(subject, config)
     found = json.loads((tmp_path / "shift.json").read_text())["by position"]
     assert found["length"] == 24 and found["shifts"] == [0, 1, 2, 4, 8, 16, 24]
     row, at = np.nonzero(read.where)

@@ -9,14 +9,12 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from pe_jax import properties
-from pe_jax.configs import properties as configs
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import hidden_states
-from pe_jax.properties import Tokens
-from pe_jax.reports.property_report.render import Settings
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.states import split
 from pe_jax.reports.property_report.subjects import from_name
-from pe_jax.reports.property_report.texts import HiddenStates, Texts, states_of_texts, texts
+from pe_jax.reports.property_report.texts import Texts, states_of_texts, texts
 
 LENGTH = 12
 KEY = jax.random.key(0)
@@ -31,7 +29,7 @@ def tokens(count, seed):
     noise = rng.normal(size=(count, 3))
     sign = rng.choice([-1, 1], count)
     signed = np.stack([sign, sign * positions, np.zeros(count)], axis=1)
-    return Tokens(np.stack([line, noise, signed]).astype(np.float32), positions)
+    return np.stack([line, noise, signed]).astype(np.float32), positions
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +42,14 @@ def test_the_linear_probe_equals_scikit_learn(three):
     penalties = (0.0, 1e-3, 1e-1)
     found = properties.linear_probe(*three, ridge=penalties)
     for layer in range(3):
-        x, x_choose, x_test = (one.states[layer].astype(np.float64) for one in three)
+        x, x_choose, x_test = (states[layer].astype(np.float64) for states, _ in three)
         largest = np.linalg.svd(x - x.mean(0), compute_uv=False)[0]
-        fits = [Ridge(p * largest**2, solver="svd").fit(x, train.positions) for p in penalties]
-        errors = [((fit.predict(x_choose) - choose.positions) ** 2).mean() for fit in fits]
+        fits = [Ridge(p * largest**2, solver="svd").fit(x, train[1]) for p in penalties]
+        errors = [((fit.predict(x_choose) - choose[1]) ** 2).mean() for fit in fits]
         best = int(np.argmin(errors))
         assert found.chosen[layer] == penalties[best]
-        assert found.r2[layer] == pytest.approx(fits[best].score(x_test, test.positions), abs=1e-6)
-        error = np.abs(fits[best].predict(x_test) - test.positions).mean()
+        assert found.r2[layer] == pytest.approx(fits[best].score(x_test, test[1]), abs=1e-6)
+        error = np.abs(fits[best].predict(x_test) - test[1]).mean()
         assert found.mean_absolute_error[layer] == pytest.approx(error, abs=1e-5)
     assert found.r2[0] > 0.98 and found.mean_absolute_error[0] < 0.4
     np.testing.assert_allclose(found.r2[1:], 0, atol=0.05)
@@ -69,7 +67,7 @@ def test_the_network_reads_what_no_line_does(three):
 def test_the_tokens_to_test_on_choose_nothing(three):
     """Other test tokens get other scores by the same choice."""
     train, choose, test = three
-    other = Tokens(test.states[:, ::-1], test.positions)
+    other = test[0][:, ::-1], test[1]
     for probe in (
         properties.linear_probe,
         lambda *args: properties.mlp_probe(KEY, *args, width=16, steps=600, batch=64),
@@ -80,17 +78,17 @@ def test_the_tokens_to_test_on_choose_nothing(three):
 
 
 def test_layers_that_are_not_finite(three):
-    broken = [
-        Tokens(np.where(np.arange(3) == 1, np.nan, one.states), one.positions) for one in three
-    ]
-    broken[0].states[0] = three[0].states[0]
-    broken[1].states[0], broken[2].states[0] = three[1].states[0], three[2].states[0]
+    broken = []
+    for states, positions in three:
+        partly = np.where(np.arange(3) == 1, np.nan, states)
+        partly[0] = states[0]
+        broken.append((partly, positions))
     for found in (
         properties.linear_probe(*broken),
         properties.mlp_probe(KEY, *broken, width=16, steps=600, batch=64),
     ):
         assert found.r2[0] > 0.9 and np.isnan(found.r2[1:]).all()
-    same = [Tokens(one.states, np.full_like(one.positions, 3)) for one in three]
+    same = [(states, np.full_like(positions, 3)) for states, positions in three]
     assert np.isnan(properties.linear_probe(*same).r2).all()
 
 
@@ -99,46 +97,45 @@ def test_a_split_by_texts():
     states = np.zeros((2, 9, LENGTH, 2), np.float32)
     states[..., 0] = np.arange(9)[:, None]
     states[..., 1] = 1 + np.arange(LENGTH)
-    parts = split(HiddenStates(states, 1 + np.arange(LENGTH), "numbers"), seed=0)
-    texts = [set(one.states[0, :, 0]) for one in parts]
+    parts = split(states, 1 + np.arange(LENGTH), seed=0)
+    texts = [set(states[0, :, 0]) for states, _ in parts]
     assert list(map(len, texts)) == [4, 2, 3] and len(set.union(*texts)) == 9
-    for one in parts:
-        np.testing.assert_array_equal(one.states[1, :, 1], one.positions)
-        assert len(one.positions) == LENGTH * len(set(one.states[0, :, 0]))
+    for part, positions in parts:
+        np.testing.assert_array_equal(part[1, :, 1], positions)
+        assert len(positions) == LENGTH * len(set(part[0, :, 0]))
     with pytest.raises(ValueError, match="needs 4 texts, got 3: raise config.texts"):
-        split(HiddenStates(states[:, :3], np.arange(LENGTH), ""), seed=0)
+        split(states[:, :3], np.arange(LENGTH), seed=0)
 
 
 def test_many_texts_give_some_tokens_each(monkeypatch):
     monkeypatch.setattr("pe_jax.reports.property_report.states._MAX_TOKENS", 40)
     states = np.tile(np.arange(LENGTH, dtype=np.float32)[:, None], (1, 10, 1, 1))
-    parts = split(HiddenStates(states, np.arange(LENGTH), ""), seed=0)
-    assert [len(one.positions) for one in parts] == [20, 8, 12]
-    assert len(set(parts[0].positions)) > 4  # Not the same ones of every text.
-    np.testing.assert_array_equal(parts[0].states[0, :, 0], parts[0].positions)
+    parts = split(states, np.arange(LENGTH), seed=0)
+    assert [len(positions) for _, positions in parts] == [20, 8, 12]
+    chosen, positions = parts[0]
+    assert len(set(positions)) > 4  # Not the same ones of every text.
+    np.testing.assert_array_equal(chosen[0, :, 0], positions)
 
 
 @pytest.fixture(scope="module")
 def config():
-    config = configs.get_config()
-    config.update(size="tiny", length=24, texts=40, parts="positional_basis,position_probe")
-    return config
+    parts = "positional_basis,position_probe"
+    return PropertiesConfig(size="tiny", length=24, texts=40, parts=parts)
 
 
-def test_hidden_states_of_the_texts(config, tmp_path):
+def test_hidden_states_of_the_texts(config):
     """In batches, of which the last is not full; real texts without their ends."""
     subject = from_name("learned_absolute", config, 0)
-    settings = Settings(config, tmp_path)
-    found = states_of_texts(subject, settings)
-    assert found is states_of_texts(subject, settings) and found.states.shape == (2, 40, 24, 128)
-    tokens = texts(subject, settings).tokens
+    states, _ = states_of_texts(subject, config)
+    assert states is states_of_texts(subject, config)[0] and states.shape == (2, 40, 24, 128)
+    tokens = texts(subject, config).tokens
     expected = jax.jit(lambda *args: hidden_states(subject.model, *args))(subject.params, tokens)
-    np.testing.assert_allclose(found.states, expected, atol=1e-5)
+    np.testing.assert_allclose(states, expected, atol=1e-5)
     reader = dataclasses.replace(subject, tokenizer="one")
-    settings.shared[reader] = {("texts",): Texts(tokens, None, None, "")}
-    inside = states_of_texts(reader, settings)
-    np.testing.assert_array_equal(inside.positions, np.arange(1, 23))
-    np.testing.assert_array_equal(inside.states, found.states[:, :, 1:-1])
+    reader.results["texts", config] = Texts(tokens, None, None, "")
+    inside, positions = states_of_texts(reader, config)
+    np.testing.assert_array_equal(positions, np.arange(1, 23))
+    np.testing.assert_array_equal(inside, states[:, :, 1:-1])
 
 
 def test_both_parts_of_the_report(config, tmp_path):

@@ -1,5 +1,6 @@
 """Use of rotary frequencies: norms by pair, bands, rotations switched off, and the report."""
 
+import dataclasses
 import functools
 import json
 
@@ -10,11 +11,11 @@ import pytest
 from helpers import tiny_subject
 
 from pe_jax import encodings, properties
-from pe_jax.configs import properties as configs
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.encodings import Context, with_factors
 from pe_jax.models import BertForPretraining, queries_keys_values, rotations, with_constants
-from pe_jax.reports.property_report import rotary_frequencies
-from pe_jax.reports.property_report.render import make_section
+from pe_jax.reports.property_report import head_dimensions
+from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.reports.property_report.texts import by_text, changed_losses, loss_changes
@@ -191,7 +192,7 @@ def reference_loss(position, params, texts):
 def test_losses_without_bands():
     """Slow bands that do not rotate are p-RoPE; dropped ones are zeros in W_Q and W_K."""
     params, texts = tiny_subject.parameters("rope"), tiny_subject.texts()
-    loss = rotary_frequencies._changed_loss(tiny_subject.config("rope"), 4)
+    loss = head_dimensions._loss_without_bands(tiny_subject.config("rope"), 4)
     still = np.array([[0, 0, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]], bool)
     dropped = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]], bool)
     found = changed_losses(loss, params, (still, dropped), texts)
@@ -215,29 +216,24 @@ def test_losses_without_bands():
 
 @pytest.fixture
 def config():
-    config = configs.get_config()
-    config.update(
+    return PropertiesConfig(
         parts="rotary_frequencies",
         length=tiny_subject.LENGTH,
         texts=tiny_subject.TEXTS,
         size="tiny",
     )
-    return config
 
 
 def test_the_report(config, tmp_path):
     names = ["rope", "cycle(rope(fraction=0.5), none)+learned_absolute"]
     subjects = [tiny_subject.subject(name) for name in names]
     subjects.append(tiny_subject.subject("alibi"))
-    settings, tokens = (
-        tiny_subject.settings(config, tmp_path, *subjects),
-        tiny_subject.texts().tokens,
-    )
-    config.bands = 2
-    part = rotary_frequencies.rotary_frequencies
-    section = make_section(part, subjects, settings)
-    assert set(section.numbers) == set(names)
-    one, other = (section.numbers[name] for name in names)
+    config, tokens = dataclasses.replace(config, bands=2), tiny_subject.texts().tokens
+    tiny_subject.give(config, *subjects)
+    part = head_dimensions.rotary_frequencies
+    numbers, lines, pictures = render(part, subjects, config, tmp_path)
+    assert set(numbers) == set(names)
+    one, other = (numbers[name] for name in names)
     run = jax.jit(lambda params: queries_keys_values(tiny_subject.config("rope"), params, tokens))
     inside = run(subjects[0].params)
     pair = np.asarray(inside, np.float64)[1, 1, :, :, 0][..., [2, 6]]
@@ -254,13 +250,13 @@ def test_the_report(config, tmp_path):
         len(one["still"]["change"]) == len(one["dropped"]["error"]) == 3
     )  # The last is of all bands.
     assert [layer["layer"] for layer in other["layers"]] == [0]
-    json.dumps(section.numbers)
-    assert all(path.exists() for path in section.figures) and len(section.figures) == 3
-    assert "| all " in "\n".join(section.lines)
-    assert make_section(part, subjects[2:], settings) is None
-    config.bands = 3
+    json.dumps(numbers)
+    assert all(path.exists() for path in pictures) and len(pictures) == 3
+    assert "| all " in "\n".join(lines)
+    assert render(part, subjects[2:], config, tmp_path) is None
+    config = dataclasses.replace(config, bands=3)
     with pytest.raises(ValueError, match="has 2 frequencies: config.bands is at most that, got 3"):
-        make_section(part, subjects[1:2], settings)
+        render(part, subjects[1:2], config, tmp_path)
 
 
 def test_the_report_without_a_head(config, tmp_path):

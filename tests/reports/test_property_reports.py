@@ -18,11 +18,10 @@ from pe_jax.configs.sweep import SweepConfig
 from pe_jax.figures import style
 from pe_jax.reports.property_report import scores as scores_part
 from pe_jax.reports.property_report import vectors as vectors_part
-from pe_jax.reports.property_report.render import Settings
+from pe_jax.reports.property_report.matrices import average
 from pe_jax.reports.property_report.report import PARTS, measure_properties
 from pe_jax.reports.property_report.subjects import from_checkpoint, from_name, from_run
 from pe_jax.reports.property_report.texts import texts
-from pe_jax.reports.property_report.violations import average
 from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
 from pe_jax.tasks import pretraining
 from pe_jax.training import workdir
@@ -74,13 +73,13 @@ def test_less_text_than_asked_for(runs, config, tmp_path, capsys):
     """All of it is read, and that is said; none at all is an error."""
     config = replace(config, texts=10_000)
     subject = from_run(runs[0])
-    found = texts(subject, Settings(config, tmp_path)).tokens
+    found = texts(subject, config).tokens
     assert 0 < len(found) < 10_000 and len(np.unique(found, axis=0)) == len(found)
     assert f"The text has {len(found):,} pieces of 22 tokens" in capsys.readouterr().err
     config = replace(config, text=str(tmp_path / "short.txt"))
     (tmp_path / "short.txt").write_text("The whale stood.\n\nThe ship looked.\n")
     with pytest.raises(ValueError, match="No document of the text has 22 tokens"):
-        texts(subject, Settings(config, tmp_path))
+        texts(subject, config)
 
 
 # Parts whose own tests make a report of them.

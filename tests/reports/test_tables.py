@@ -16,7 +16,7 @@ from pe_jax.configs.tables import TablesConfig
 from pe_jax.console.markdown import for_terminal
 from pe_jax.reports.paper_tables import (
     GLUE,
-    Cell,
+    cell,
     mean_over_tasks,
     pool,
     read,
@@ -83,11 +83,11 @@ def row_of(text, position):
 
 
 def test_mean_and_spread():
-    cell = Cell((0, 1, 2, 3), (1.0, 2.0, 3.0, 6.0))
-    assert cell.mean == 3.0
-    assert cell.std == pytest.approx(math.sqrt((4 + 1 + 0 + 9) / 3))
-    assert Cell((0,), (5.0,)).std is None
-    assert Cell((0, 1, 2), (56.3, 56.3, 56.3)).std == 0
+    found = cell((0, 1, 2, 3), (1.0, 2.0, 3.0, 6.0))
+    assert found["mean"] == 3.0
+    assert found["std"] == pytest.approx(math.sqrt((4 + 1 + 0 + 9) / 3))
+    assert cell((0,), (5.0,))["std"] is None
+    assert cell((0, 1, 2), (56.3, 56.3, 56.3))["std"] == 0
 
 
 def test_welch_by_hand():
@@ -95,34 +95,36 @@ def test_welch_by_hand():
     found = welch([7.0, 8.0, 9.0, 4.0, 12.0], [3.0, 4.0, 5.0])
     v, w = 34 / 4 / 5, 1 / 3
     df = (v + w) ** 2 / (v**2 / 4 + w**2 / 2)
-    assert found.difference == 4
-    assert found.t == pytest.approx(4 / math.sqrt(v + w))
-    assert found.df == pytest.approx(df)
+    assert found["difference"] == 4
+    assert found["t"] == pytest.approx(4 / math.sqrt(v + w))
+    assert found["df"] == pytest.approx(df)
     # Both tails of Student's t, as an incomplete beta function.
-    assert found.p == pytest.approx(special.betainc(df / 2, 0.5, df / (df + found.t**2)))
+    assert found["p"] == pytest.approx(special.betainc(df / 2, 0.5, df / (df + found["t"] ** 2)))
     peer = stats.ttest_ind([7, 8, 9, 4, 12], [3, 4, 5], equal_var=False)
-    assert (found.t, found.df, found.p) == pytest.approx((peer.statistic, peer.df, peer.pvalue))
+    assert (found["t"], found["df"], found["p"]) == pytest.approx(
+        (peer.statistic, peer.df, peer.pvalue)
+    )
     half = special.stdtrit(df, 0.975) * math.sqrt(v + w)
-    assert found.interval == pytest.approx((4 - half, 4 + half))
+    assert found["interval"] == pytest.approx((4 - half, 4 + half))
 
 
 @pytest.mark.parametrize("score", [56.3, 60.0])
 def test_welch_without_spread(score):
     """No number but the difference, whether the means differ or not."""
     found = welch([score] * 3, [56.3] * 3)
-    assert found.difference == pytest.approx(score - 56.3)
-    assert found[1:] == (None, None, None, None)
+    assert found["difference"] == pytest.approx(score - 56.3)
+    assert [*found.values()][1:] == [None] * 4
     assert welch([score], [56.3, 57.0]) is None
-    assert welch([score] * 2, [1.0, 2.0]).p < 0.05  # One side's is enough.
+    assert welch([score] * 2, [1.0, 2.0])["p"] < 0.05  # One side's is enough.
 
 
 def test_the_spread_of_a_mean_is_over_seeds():
-    tasks = [Cell((0, 1), (10.0, 20.0)), Cell((0, 1), (40.0, 34.0))]
+    tasks = [cell((0, 1), (10.0, 20.0)), cell((0, 1), (40.0, 34.0))]
     mean = mean_over_tasks(tasks)
-    assert mean.scores == (25.0, 27.0)
-    assert mean.std == pytest.approx(math.sqrt(2))
+    assert mean["scores"] == [25.0, 27.0]
+    assert mean["std"] == pytest.approx(math.sqrt(2))
     assert mean_over_tasks([*tasks, None]) is None
-    assert mean_over_tasks([*tasks, Cell((0, 2), (1.0, 2.0))]) is None
+    assert mean_over_tasks([*tasks, cell((0, 2), (1.0, 2.0))]) is None
 
 
 def test_table_2(tmp_path, config):
@@ -413,12 +415,12 @@ def test_the_papers_table_3(tmp_path, config):
     text = write_tables(sorted(runs.iterdir()), config, tmp_path / "out")
     other, best = set(), set()
     for position, line in zip(encodings.PAPER, lines):
-        for i, cell in enumerate(row_of(text, position)):
+        for i, printed in enumerate(row_of(text, position)):
             mean, std, marked = line[2 * i], line[2 * i + 1], line[8][i] == "x"
-            assert cell.replace("**", "").replace("†", "").replace("‡", "") == f"{mean} ± {std}"
-            if ("†" in cell) != marked:
+            assert printed.replace("**", "").replace("†", "").replace("‡", "") == f"{mean} ± {std}"
+            if ("†" in printed) != marked:
                 other.add((position, i))
-            if "**" in cell:
+            if "**" in printed:
                 best.add((position, i))
     learned = "learned_absolute+learned_relative"
     both = "learnable_sinusoidal_absolute+learned_relative"

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax import figures, properties
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import BertConfig, attended, weights_map
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
+from pe_jax.reports.property_report.render import Figure, Findings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import texts
 from pe_jax.reports.tables import Row
@@ -40,7 +41,7 @@ Statistics = dict[str, jax.Array]
 @render.part_of_each(
     "Attention flow",
     render.MODEL,
-    Table(
+    (
         "Attention weights on texts, means over queries, texts and the heads of a layer: the share "
         "that goes to the first token, to the last ([CLS] and [SEP], except in random words) and "
         "to the key that gets most in each text; exp of the entropy; the distance to the attended "
@@ -52,15 +53,19 @@ Statistics = dict[str, jax.Array]
          ("rollout: first", ".3f"), ("rollout: own", ".3f"), (f"rollout: ± {_WINDOW}", ".3f")],
     ),
 )  # fmt: skip
-def attention_flow(subject: Subject, settings: Settings) -> Findings:
+def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure statistics of the attention weights of all layers, means over texts."""
-    name, read = subject.name, texts(subject, settings)
-    by_head, rollout = _statistics_of_texts(subject.bert, subject.params, read.tokens)
-    even = _even_attention(subject.bert, read.tokens.shape[1])
+    name, model, read = subject.name, subject.bert, texts(subject, config)
+    length = read.tokens.shape[1]
+    # Bounds the memory of a batch's weights, and of the [L, L, d] that some encodings make.
+    batch = max(1, min(16, 2**25 // (length**2 * model.num_heads * model.num_layers)))
+    by_text = _statistics_by_text(model)(subject.params, jnp.asarray(read.tokens), batch)
+    by_head, rollout = map(_means, by_text)  # [N, H] by head, [N] of the rollout.
+    even = _even_attention(model, length)
     layers = {key: estimate.mean.mean(-1) for key, estimate in by_head.items()}
     numbers = {
         "texts": len(read.tokens),
-        "length": read.tokens.shape[1],
+        "length": length,
         "source": read.source,
         "heads": {key: estimate.mean.tolist() for key, estimate in by_head.items()},
         "layers": {key: values.tolist() for key, values in layers.items()},
@@ -79,7 +84,7 @@ def attention_flow(subject: Subject, settings: Settings) -> Findings:
         "attention_flow",
         figures.model_curves,
         [
-            figures.CurvePanel(title, "layer", {name: figures.Line(np.arange(count), values)})
+            figures.Curve(title, "layer", name, np.arange(count), values)
             for title, values in curves.items()
         ],
         title="Where attention goes, by layer: means over heads and texts",
@@ -94,24 +99,15 @@ def attention_flow(subject: Subject, settings: Settings) -> Findings:
     return Findings({name: numbers}, rows, [by_layer, sinks])
 
 
-def _statistics_of_texts(
-    model: BertConfig, params: object, tokens: np.ndarray
-) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
-    """Return means over texts, `[N, H]` by head and `[N]` of the rollout."""
-    size = tokens.shape[1] ** 2 * model.num_heads * model.num_layers
-    # Bounds the memory of a batch's weights, and of the [L, L, d] that some encodings make.
-    batch = max(1, min(16, 2**25 // size))
-    by_head, rollout = _by_text(model)(params, jnp.asarray(tokens), batch)
-    return _means(by_head), _means(rollout)
-
-
 def _means(statistics: Statistics) -> dict[str, Estimate]:
+    """Return means over texts."""
     means = {name: properties.mean_over_texts(values) for name, values in statistics.items()}
     return {name: Estimate(*map(np.asarray, mean)) for name, mean in means.items()}
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.
-def _by_text(config: BertConfig) -> Callable[..., tuple[Statistics, Statistics]]:
+def _statistics_by_text(config: BertConfig) -> Callable[..., tuple[Statistics, Statistics]]:
+    """Return `measure(params, tokens [N, L], batch)`: statistics of each head, and of rollouts."""
     attend = weights_map(config)
 
     @functools.partial(jax.jit, static_argnums=2)

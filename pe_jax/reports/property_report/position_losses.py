@@ -15,7 +15,7 @@ from pe_jax.models import Bert, BertConfig
 from pe_jax.properties import Estimate
 from pe_jax.properties.estimates import Score
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
+from pe_jax.reports.property_report.render import Figure, Findings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import (
     batch_size,
@@ -24,7 +24,7 @@ from pe_jax.reports.property_report.texts import (
     texts_of_length,
     token_scores,
 )
-from pe_jax.reports.tables import Row
+from pe_jax.reports.tables import Row, for_json
 from pe_jax.shapes import Bool, Float
 
 _FARTHEST = 16  # Shifts where nothing limits them, in lengths of the texts.
@@ -34,7 +34,7 @@ _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
 @render.part_of_each(
     "Shift of all positions",
     render.MODEL,
-    Table(
+    (
         "All positions of a text shifted by k: texts of half the longest input, so that a table "
         "has positions to shift to, up to its last; other encodings up to 16 times the text. Loss "
         "and accuracy of the masked tokens, and their change against k = 0, ± standard error over "
@@ -45,28 +45,28 @@ _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
          ("accuracy", ".1%"), ("change", ".1f"), ("states", ".2g")],
     ),
 )  # fmt: skip
-def shift(subject: Subject, settings: Settings) -> Findings:
+def shift(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure loss, accuracy and states of texts of half the longest input, at positions from 0,
     1, 2, 4 and so on."""
     name = subject.name
     # Half the longest input, at most `config.length`; real texts have three tokens.
-    length = max(3, min(settings.config.length, subject.length // 2))
+    length = max(3, min(config.length, subject.length // 2))
     reason = _refusal(subject, length)
     if reason:
         return Findings(notes={f"{name} is left out": [reason.removesuffix(".")]})
-    numbers = shift_numbers(subject, length, settings)
-    panels = []
-    for title, least, *keys in (
+    numbers = shift_numbers(subject, length, config)
+    curves, shifts = [], np.asarray(numbers["shifts"])
+    for panel, least, key, error in (
         ("change of the masked-LM loss, nats", 0.1, "loss_change", "loss_error"),
-        ("masked-LM accuracy", 0.05, "accuracy"),
-        ("change of the last hidden states", 0.1, "states"),
+        ("masked-LM accuracy", 0.05, "accuracy", ""),
+        ("change of the last hidden states", 0.1, "states", ""),
     ):
-        if keys[0] in numbers:
-            line = figures.Line(*(np.asarray(numbers[key]) for key in ("shifts", *keys)))
-            panel = figures.CurvePanel(title, "shift k of all positions", {name: line}, least)
-            panels.append(panel)
+        if key in numbers:
+            y, errors = np.asarray(numbers[key]), np.asarray(numbers[error]) if error else None
+            label = "shift k of all positions"
+            curves.append(figures.Curve(panel, label, name, shifts, y, errors, least))
     title = "All positions shifted by k"
-    figure = Figure("shift", figures.model_curves, panels, title=title, powers=True)
+    figure = Figure("shift", figures.model_curves, curves, title=title, powers=True)
     return Findings({name: numbers}, _shift_rows(name, numbers), [figure])
 
 
@@ -89,9 +89,9 @@ def _shifts(subject: Subject, length: int) -> np.ndarray:
     return np.unique([0, *powers, last])
 
 
-def shift_numbers(subject: Subject, length: int, settings: Settings) -> Json:
+def shift_numbers(subject: Subject, length: int, config: PropertiesConfig) -> Json:
     """Measure states and, where there is a masked-LM head, loss and accuracy by shift."""
-    read, shifts = texts_of_length(subject, settings.config, length), _shifts(subject, length)
+    read, shifts = texts_of_length(subject, config, length), _shifts(subject, length)
     batch = batch_size(subject.bert, length)
     states = properties.shift_curve(
         _state_change(subject.bert), subject.params, read.tokens, shifts,
@@ -164,7 +164,7 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
 @render.part_of_each(
     "Loss by place",
     "a model with a masked-LM head",
-    Table(
+    (
         "Every token between the ends masked once, a seventh of a text at a time. The first and "
         "last bin of places less the middle half, in nats, ± standard error over texts. By bin and "
         "by place: place.json.",
@@ -172,41 +172,41 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
          ("last − middle", ".3f")],
     ),
 )  # fmt: skip
-def place(subject: Subject, settings: Settings) -> Findings:
+def place(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure losses of all tokens between the ends, each of them masked once."""
     name = subject.name
     if masked_lm(subject) is None:
         return Findings(notes={"Without a masked-LM head": [name]})
-    losses = _losses_by_place(subject, settings)
+    losses = _losses_by_place(subject, config)
     places = properties.losses_by_place(losses)
     edges = properties.bin_edges(losses.shape[1], len(places["bins"].mean)) + 1
     numbers = {
         "texts": len(losses),
-        "source": texts(subject, settings).source,
+        "source": texts(subject, config).source,
         "loss": float(losses.mean()),
         "edges": edges.tolist(),
     }
     estimates = {**places, "places": properties.mean_over_texts(losses)}
     for key, estimate in estimates.items():
         numbers[key] = {
-            "mean": render.for_json(estimate.mean),
-            "error": render.for_json(estimate.error),
+            "mean": for_json(estimate.mean),
+            "error": for_json(estimate.error),
         }
     first_bin = f"1–{edges[1] - 1}"
     row = [name, losses.shape[1] + 2, losses.mean(), first_bin, places["first"], places["last"]]
     middle = (edges[:-1] + edges[1:] - 1) / 2
-    line = figures.Line(middle, *map(np.asarray, places["bins"]))
-    panel = figures.CurvePanel("masked-LM loss, nats", "place of the masked token", {name: line})
+    label, values = "place of the masked token", map(np.asarray, places["bins"])
+    curve = figures.Curve("masked-LM loss, nats", label, name, middle, *values)
     title = "Loss by the place of the token, shaded ± its standard error over texts"
-    figure = Figure("place", figures.model_curves, [panel], title=title)
+    figure = Figure("place", figures.model_curves, [curve], title=title)
     return Findings({name: numbers}, [row], [figure])
 
 
-def _losses_by_place(subject: Subject, settings: Settings) -> Float[np.ndarray, "N P"]:
+def _losses_by_place(subject: Subject, config: PropertiesConfig) -> Float[np.ndarray, "N P"]:
     """Return the loss of each token between the ends of each text, when it is masked."""
     model, params = subject.bert, masked_lm(subject)
     assert params and subject.tokenizer
-    tokens = jnp.asarray(texts(subject, settings).tokens)
+    tokens = jnp.asarray(texts(subject, config).tokens)
     mask = data.vocabulary(subject.tokenizer).mask
     count, length = tokens.shape
 
@@ -221,7 +221,7 @@ def _losses_by_place(subject: Subject, settings: Settings) -> Float[np.ndarray, 
         return properties.in_batches(score, (tokens, where), batch_size(model, length))
 
     total = np.zeros((count, length), np.float64)
-    for where in disjoint_sets(count, length, settings.config.seed):
+    for where in disjoint_sets(count, length, config.seed):
         total += np.asarray(losses_of_set(params, tokens, where))
     return total[:, 1:-1].astype(np.float32)
 

@@ -1,48 +1,47 @@
 """Renderer of property reports: what the parts measure becomes Markdown, figures and JSON.
 
-A part measures subjects and returns `Findings`: numbers, rows of its table and panels of figures.
-It writes no file. `make_section` renders the findings of any part.
+A part measures subjects and returns `Findings`; it draws nothing and knows no Markdown.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import textwrap
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
-from jax.typing import ArrayLike
+import matplotlib.figure
 
+from pe_jax import figures
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.files import Json, file_name
+from pe_jax.reports.property_report.matrices import headings
 from pe_jax.reports.property_report.subjects import Subject
-from pe_jax.reports.property_report.violations import headings
 from pe_jax.reports.tables import Column, Row, number_table
 
 MODEL = "a run, an untrained encoding or an imported BERT"  # The subjects that have a model.
-VIOLATIONS = "violations"  # Stands for the columns of `violations.headings`.
+VIOLATIONS = "violations"  # Stands for the columns of `matrices.headings`.
 _WIDTH = 100  # Characters in a line of text.
-
-P = ParamSpec("P")
-Result = TypeVar("Result")
 
 
 class Figure:
-    """A figure to draw: `draw(panels, path, vector=..., **options)`, a function of
-    `pe_jax.figures`. Figures with one name, of several subjects, become one with all panels."""
+    """A figure to draw: `draw(panels, **options)`, a function of `pe_jax.figures`. Figures with one
+    name, of several subjects, become one with all panels."""
 
     def __init__(
-        self, name: str, draw: Callable[..., Path], panels: Sequence[object], **options: object
+        self,
+        name: str,
+        draw: Callable[..., matplotlib.figure.Figure],
+        panels: Sequence[object],
+        **options: object,
     ):
         self.name, self.draw, self.panels, self.options = name, draw, list(panels), options
 
-    def save(self, path: Path, vector: str = "") -> Path:
-        """Draw the figure to `path`."""
-        return self.draw(self.panels, path, vector=vector, **self.options)
+    def save(self, folder: Path, vector: str = "") -> Path:
+        """Draw the figure to a file in `folder`."""
+        path = folder / f"{file_name(self.name.replace(': ', '_'))}.png"
+        return figures.save(self.draw(self.panels, **self.options), path, vector)
 
 
 @dataclasses.dataclass
@@ -75,62 +74,11 @@ class Findings:
             self.notes.setdefault(note, []).extend(names)
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Config and output folder of a report, with the quantities that several parts share.
-
-    Attributes:
-      config: of `configs/properties.py`.
-      out: the folder for figures.
-      shared: results of functions decorated with `once`, dropped with their subject.
-    """
-
-    config: PropertiesConfig
-    out: Path
-    shared: WeakKeyDictionary[Subject, dict[Hashable, Any]] = dataclasses.field(
-        default_factory=WeakKeyDictionary
-    )
-
-    @property
-    def windows(self) -> tuple[int, ...]:
-        return self.config.windows
-
-    def figure(self, name: str) -> Path:
-        """Return the path of the figure of this name."""
-        return self.out / f"{file_name(name.replace(': ', '_'))}.png"
-
-
-def once(
-    function: Callable[Concatenate[Subject, Settings, P], Result],
-) -> Callable[Concatenate[Subject, Settings, P], Result]:
-    """Decorate `function(subject, settings, *args)`: it is called once for each subject."""
-
-    @functools.wraps(function)
-    def shared(subject: Subject, settings: Settings, *args: P.args, **kwargs: P.kwargs) -> Result:
-        results = settings.shared.setdefault(subject, {})
-        key = (function.__name__, *args)
-        if key not in results:
-            results[key] = function(subject, settings, *args, **kwargs)
-        return results[key]
-
-    return shared
-
-
-class Table(NamedTuple):
-    """Text above a table, and its columns.
-
-    Attributes:
-      about: the text, or a function of the findings and the config that returns it. `{config.KEY}`
-        is replaced in a text, and in headings.
-      columns: headings of text, heading and format of numbers, or `VIOLATIONS`.
-    """
-
-    about: str | Callable[[Findings, PropertiesConfig], str]
-    columns: Sequence[Column]
-
-
-MeasureOne: TypeAlias = Callable[[Subject, Settings], Findings | None]
-MeasureAll: TypeAlias = Callable[[Sequence[Subject], Settings], Findings]
+# Text above a table, or a function of the findings that returns it; then headings of text, heading
+# and format of numbers, or `VIOLATIONS`. `{config.KEY}` is replaced in texts and headings.
+Table: TypeAlias = tuple[str | Callable[[Findings, PropertiesConfig], str], Sequence[Column]]
+MeasureOne: TypeAlias = Callable[[Subject, PropertiesConfig], Findings | None]
+MeasureAll: TypeAlias = Callable[[Sequence[Subject], PropertiesConfig, Path], Findings]
 
 
 class Part(NamedTuple):
@@ -140,7 +88,8 @@ class Part(NamedTuple):
       title: of its section.
       needs: the subjects that it can measure, for an error message.
       tables: one or two.
-      measure: returns its findings, without numbers if it can measure none of the subjects.
+      measure: `measure(subjects, config, out)` returns its findings, without numbers if it can
+        measure none of the subjects. `out` is the folder of the report.
     """
 
     title: str
@@ -153,12 +102,14 @@ def part_of_each(title: str, needs: str, *tables: Table) -> Callable[[MeasureOne
     """Decorate a function that measures one subject, or returns None for one that it cannot."""
 
     def decorate(measure: MeasureOne) -> Part:
-        def measure_all(subjects: Sequence[Subject], settings: Settings) -> Findings:
+        def measure_all(
+            subjects: Sequence[Subject], config: PropertiesConfig, out: Path
+        ) -> Findings:
+            del out
             findings = Findings()
             for subject in subjects:
-                if needs == MODEL and subject.model is None:
-                    continue
-                findings.add(measure(subject, settings) or Findings())
+                if needs != MODEL or subject.model is not None:
+                    findings.add(measure(subject, config) or Findings())
             return findings
 
         return Part(title, needs, tables, measure_all)
@@ -171,67 +122,63 @@ def part_of_all(title: str, needs: str, *tables: Table) -> Callable[[MeasureAll]
     return lambda measure: Part(title, needs, tables, measure)
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
-    """Numbers for the JSON file, lines of Markdown, and the files of the figures."""
+def render(
+    part: Part, subjects: Sequence[Subject], config: PropertiesConfig, out: Path
+) -> tuple[Json, list[str], list[Path]] | None:
+    """Measure a part and draw its figures to `out`.
 
-    title: str
-    numbers: Json
-    lines: list[str]
-    figures: list[Path]
-
-
-def make_section(part: Part, subjects: Sequence[Subject], settings: Settings) -> Section | None:
-    """Measure a part and draw its figures; None if it can measure none of the subjects."""
-    findings = part.measure(subjects, settings)
+    Returns:
+      numbers for the JSON file, lines of Markdown, and the files of the figures; None if the part
+      can measure none of the subjects.
+    """
+    findings = part.measure(subjects, config, out)
     if not findings.numbers:
         return None
     lines: list[str] = []
-    rows = (findings.rows, findings.more_rows)
-    for table, table_rows in zip(part.tables, rows, strict=False):
-        if not table_rows:
-            continue
-        about = table.about
-        if isinstance(about, str):
-            text = about.format(config=settings.config)
-        else:
-            text = about(findings, settings.config)
-        lines += [""] * bool(lines) + textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
-        if table_rows is findings.rows:
-            lines += [f"{note}: {', '.join(names)}." for note, names in findings.notes.items()]
-        lines += ["", *number_table(_columns(table.columns, settings.config), table_rows)]
-    return Section(part.title, findings.numbers, lines, _draw(findings.figures, settings))
+    notes = [f"{note}: {', '.join(names)}." for note, names in findings.notes.items()]
+    for (about, columns), rows in zip(part.tables, (findings.rows, findings.more_rows)):
+        if rows:
+            text = about if isinstance(about, str) else about(findings, config)
+            text = text.format(config=config)
+            lines += [""] * bool(lines) + textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
+            lines += [*(notes if rows is findings.rows else []), ""]
+            lines += number_table(_expanded(columns, config), rows)
+    return findings.numbers, lines, _draw(findings.figures, config, out)
 
 
-def _columns(columns: Sequence[Column], config: PropertiesConfig) -> list[Column]:
+def _expanded(columns: Sequence[Column], config: PropertiesConfig) -> list[Column]:
     """Return the columns with `VIOLATIONS` expanded and keys of the config replaced."""
     expanded: list[Column] = []
     for column in columns:
         if column == VIOLATIONS:
             expanded += [(heading, ".3f") for heading in headings(config.windows).values()]
-        elif isinstance(column, str):
-            expanded.append(column.format(config=config))
         else:
-            expanded.append((column[0].format(config=config), column[1]))
+            heading, form = (column, "") if isinstance(column, str) else column
+            expanded.append((heading.format(config=config), form))
     return expanded
 
 
-def _draw(figures: Sequence[Figure], settings: Settings) -> list[Path]:
+def _draw(drawings: Sequence[Figure], config: PropertiesConfig, out: Path) -> list[Path]:
     """Draw each figure once: first those that several subjects share, then those of one."""
     by_name: dict[str, list[Figure]] = {}
-    for figure in figures:
+    for figure in drawings:
         by_name.setdefault(figure.name, []).append(figure)
     paths = []
     for name, same in sorted(by_name.items(), key=lambda item: len(item[1]) == 1):
         panels = [panel for figure in same for panel in figure.panels]
-        whole = Figure(name, same[0].draw, panels, **same[0].options)
-        paths.append(whole.save(settings.figure(name), settings.config.vector))
+        paths.append(Figure(name, same[0].draw, panels, **same[0].options).save(out, config.vector))
     return paths
 
 
-def for_json(values: ArrayLike) -> Any:
-    """Return a number or nested lists of numbers; None for NaN and infinity, which JSON lacks."""
-    values = np.asarray(values, np.float64)
-    if values.ndim:
-        return [for_json(value) for value in values]
-    return float(values) if np.isfinite(values) else None
+def product_figure(name: str, panels: Sequence[figures.Panel], title: str) -> Figure:
+    """Return a figure of `matrices.product_panel`s."""
+    label = "dot product / mean self-product"
+    return Figure(name, figures.matrix_grid, panels, title=title, label=label, limits=(-1.0, 1.0))
+
+
+def logit_figure(
+    name: str, panels: Sequence[figures.Panel], title: str, quantity: str = "logit"
+) -> Figure:
+    """Return a figure of `matrices.logit_panel`s."""
+    label = f"{quantity} − mean, in standard deviations σ"
+    return Figure(name, figures.matrix_grid, panels, title=title, label=label, limits=(-3.0, 3.0))

@@ -9,29 +9,34 @@ from pathlib import Path
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import write_text
-from pe_jax.reports.property_report import position_losses, scores, states, vectors, words
+from pe_jax.reports.property_report import (
+    head_dimensions,
+    logits,
+    position_losses,
+    scores,
+    states,
+    vectors,
+)
 from pe_jax.reports.property_report.attention_flow import attention_flow
-from pe_jax.reports.property_report.massive_values import massive_values
-from pe_jax.reports.property_report.offset_kernels import offset_kernel
-from pe_jax.reports.property_report.render import Part, Settings, make_section
-from pe_jax.reports.property_report.rotary_frequencies import rotary_frequencies
+from pe_jax.reports.property_report.render import Part, render
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.table1 import table1
+from pe_jax.values import split_names
 
 PARTS: dict[str, Part] = {
     "table1": table1,
     "vectors": vectors.position_vectors,
-    "words": words.identical_words,
-    "offset_kernel": offset_kernel,
+    "words": logits.identical_words,
+    "offset_kernel": logits.offset_kernel,
     "frequencies": vectors.frequencies,
     "evolution": vectors.evolution,
     "scores": scores.scores,
-    "heads": words.positions_by_head,
+    "heads": logits.positions_by_head,
     "positional_basis": states.positional_basis,
     "position_probe": states.position_probe,
     "regression": vectors.regression,
-    "rotary_frequencies": rotary_frequencies,
-    "massive_values": massive_values,
+    "rotary_frequencies": head_dimensions.rotary_frequencies,
+    "massive_values": head_dimensions.massive_values,
     "shift": position_losses.shift,
     "place": position_losses.place,
     "attention_flow": attention_flow,
@@ -45,8 +50,7 @@ def measure_properties(
     """Write `PART.json`, figures and `report.md` to `out`; return the latter's text.
 
     Args:
-      config: of `configs/properties.py`, checked (`reports.report_schemas`); `config.parts` chooses
-        parts, by default all that apply.
+      config: `config.parts` chooses parts, by default all that apply.
       where_possible: leave out chosen parts that do not apply.
 
     Raises:
@@ -56,22 +60,22 @@ def measure_properties(
         raise ValueError(
             "Nothing to measure: give --workdir, --runs, --encodings or --checkpoints."
         )
-    chosen = [name.strip() for name in config.parts.split(",") if name.strip()]
-    settings = Settings(config, out)
+    chosen = split_names(config.parts)
     names = ", ".join(s.name + (f" (step {s.step:,})" if s.step else "") for s in subjects)
     say(f"Measuring {names}")
     text = [f"# Properties of position encodings\n\nMeasured: {names}.\n"]
     for name in chosen or PARTS:
-        start = time.perf_counter()
-        section = make_section(PARTS[name], subjects, settings)
+        start, title = time.perf_counter(), PARTS[name].title
+        section = render(PARTS[name], subjects, config, out)
         if section is None:
             if chosen and not where_possible:
                 raise ValueError(f"The part {name} needs {PARTS[name].needs}; got {names}.")
             continue
         say(f"Measured {name} ({time.perf_counter() - start:.0f} s)")
-        write_text(out / f"{name}.json", json.dumps(section.numbers, indent=2) + "\n")
-        text.append("\n".join([f"## {section.title}", "", *section.lines, ""]))
-        text += [f"![{section.title}]({path.name})\n" for path in section.figures]
+        numbers, lines, pictures = section
+        write_text(out / f"{name}.json", json.dumps(numbers, indent=2) + "\n")
+        text.append("\n".join([f"## {title}", "", *lines, ""]))
+        text += [f"![{title}]({path.name})\n" for path in pictures]
     page = "\n".join(text)
     write_text(out / "report.md", page)
     return page

@@ -16,10 +16,10 @@ from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, to_path, write_text
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
+from pe_jax.reports.property_report.logits import attention_among_copies
+from pe_jax.reports.property_report.matrices import headings, violations
+from pe_jax.reports.property_report.render import Figure, Findings
 from pe_jax.reports.property_report.subjects import Subject
-from pe_jax.reports.property_report.violations import headings, violations
-from pe_jax.reports.property_report.words import attention_among_copies
 from pe_jax.schema import as_dict, changed
 from pe_jax.tasks.pretraining import PretrainingExperiment, build
 from pe_jax.tasks.train import saved_tokenizer
@@ -27,15 +27,13 @@ from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
 from pe_jax.training.workdir import read_metrics
 
-SCORED = "scores_cache"
-FIGURE = "figure1_scores"
 _SCORE = "masked_lm_accuracy"
 
 
 @render.part_of_all(
     "Scores across the switch of lengths",
     "a run with checkpoints of two steps or more",
-    Table(
+    (
         "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before "
         "the switch the models have only seen shorter inputs. An epoch is a pass over the "
         "examples of its stage.",
@@ -43,23 +41,23 @@ _SCORE = "masked_lm_accuracy"
          ("masked-LM loss at the end, nats", ".3f")],
     ),
 )  # fmt: skip
-def scores(subjects: Sequence[Subject], settings: Settings) -> Findings:
+def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
     """Score every checkpoint of each run on held-out text of the last stage's length.
 
     Scores are cached in `scores_cache/` of the output: a second call scores new checkpoints only.
     """
     findings = Findings()
     for run in subjects:
-        findings.add(_measure_run(run, settings) or Findings())
+        if run.folder is not None:
+            cache = out / "scores_cache" / f"{run.name}.json"
+            known = _cached_scores(run.folder, cache, config.score_examples)
+            findings.add(_measure_run(run.name, known))
     if findings.numbers:
         findings.figures = [score_figure(findings.numbers)]
     return findings
 
 
-def _measure_run(run: Subject, settings: Settings) -> Findings | None:
-    if run.folder is None:
-        return None
-    known = _scored(run, settings)
+def _measure_run(name: str, known: Json) -> Findings:
     stages, checkpoints = known["stages"], []
     for step in sorted(map(int, known["checkpoints"])):
         stage = next(stage for stage in reversed(stages) if step > stage["step"])
@@ -72,13 +70,13 @@ def _measure_run(run: Subject, settings: Settings) -> Findings | None:
             }
         )
     if len(checkpoints) < 2:
-        return None
+        return Findings()
     length = stages[-1]["length"]
     before = [c[_SCORE] for c in checkpoints if c["stage_length"] != length]
     last = checkpoints[-1]
     return Findings(
-        {run.name: {"length": length, "stages": stages, "checkpoints": checkpoints}},
-        [[run.name, length, before[-1] if before else None, last[_SCORE], last["masked_lm_loss"]]],
+        {name: {"length": length, "stages": stages, "checkpoints": checkpoints}},
+        [[name, length, before[-1] if before else None, last[_SCORE], last["masked_lm_loss"]]],
     )
 
 
@@ -95,7 +93,7 @@ def score_figure(numbers: Mapping[str, Json]) -> Figure:
     stages = [stage for scored in numbers.values() for stage in scored["stages"][1:]]
     length = max(scored["length"] for scored in numbers.values())
     return Figure(
-        FIGURE,
+        "figure1_scores",
         figures.score_curves,
         curves,
         score=f"masked-LM accuracy, held-out text of length {length}",
@@ -104,22 +102,19 @@ def score_figure(numbers: Mapping[str, Json]) -> Figure:
     )
 
 
-def _scored(run: Subject, settings: Settings) -> Json:
+def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:
     """Return the cache of a run's scores, after scoring the checkpoints that it lacks."""
-    assert run.folder is not None
-    cache = settings.out / SCORED / f"{run.name}.json"
-    config = workdir.load_config(run.folder, PretrainingConfig)
-    config = changed(config, {"eval_examples": settings.config.score_examples})
+    config = changed(workdir.load_config(folder, PretrainingConfig), {"eval_examples": examples})
     key = json.loads(json.dumps(as_dict(config)))
     known = json.loads(cache.read_text(encoding="utf-8")) if cache.exists() else {}
     if known.get("config") != key:
         known = {"config": key, "checkpoints": {}}
-    if {str(step) for step in saved_steps(run.folder)} - set(known["checkpoints"]):
-        say(f"Scoring the checkpoints of {run.folder}")
-        experiment = build(config, saved_tokenizer(run.folder))
+    if {str(step) for step in saved_steps(folder)} - set(known["checkpoints"]):
+        say(f"Scoring the checkpoints of {folder}")
+        experiment = build(config, saved_tokenizer(folder))
         known["stages"] = _stages(experiment)
         scored = [int(step) for step in known["checkpoints"]]
-        for step, params in params_by_step(run.folder, skip=scored):
+        for step, params in params_by_step(folder, skip=scored):
             known["checkpoints"][str(step)] = experiment.stages[-1].evaluate(step, params)
             write_text(cache, json.dumps(known) + "\n")
     return known
@@ -150,13 +145,13 @@ def _about_correlation(findings: Findings, config: PropertiesConfig) -> str:
 @render.part_of_all(
     "Properties against scores",
     "four runs or more that have scores",
-    Table(
+    (
         _about_correlation,
         ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
          ("Spearman", "+.2f"), ("p", ".3f")],
     ),
 )  # fmt: skip
-def correlation(subjects: Sequence[Subject], settings: Settings) -> Findings:
+def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
     """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman.
 
     Scores are the last held-out ones of each run, or those of the CSV file `config.scores`: a
@@ -165,21 +160,22 @@ def correlation(subjects: Sequence[Subject], settings: Settings) -> Findings:
     Raises:
       ValueError: for a CSV file that lacks runs, or has a cell that is not a number.
     """
+    del out
     runs = [subject for subject in subjects if subject.folder]
     if len(runs) < properties.MINIMUM_RUNS:
         return Findings()
     names = [run.name for run in runs]
-    if settings.config.scores:
-        by_score = _from_csv(to_path(settings.config.scores), names)
+    if config.scores:
+        by_score = _from_csv(to_path(config.scores), names)
     else:
         by_score = _from_metrics([run.folder for run in runs if run.folder])
     measured = [
-        violations(attention_among_copies(run, settings, "logits").mean(0), settings.windows)
+        violations(attention_among_copies(run, config, "logits").mean(0), config.windows)
         for run in runs
     ]
     by_heading = {
         heading: [numbers[name] for numbers in measured]
-        for name, heading in headings(settings.windows).items()
+        for name, heading in headings(config.windows).items()
         if all(name in numbers for numbers in measured)
     }
     correlations = properties.correlate(by_heading, by_score)
@@ -198,36 +194,31 @@ def correlation(subjects: Sequence[Subject], settings: Settings) -> Findings:
 
 def heat_maps(correlations: Sequence[properties.Correlation], title: str) -> list[Figure]:
     """Return maps of Pearson's and of Spearman's correlations, every violation by every score."""
-    by_kind = {
-        "pearson": [(*c[:2], c.pearson, c.pearson_p) for c in correlations],
-        "spearman": [(*c[:2], c.spearman, c.spearman_p) for c in correlations],
-    }
+    pearson = [(*c[:2], c.pearson, c.pearson_p) for c in correlations]
+    spearman = [(*c[:2], c.spearman, c.spearman_p) for c in correlations]
+    draw = figures.correlation_map
     return [
-        Figure(
-            f"correlation_{kind}",
-            figures.correlation_map,
-            cells,
-            title=f"{title} ({kind.capitalize()})",
-        )
-        for kind, cells in by_kind.items()
+        Figure("correlation_pearson", draw, pearson, title=f"{title} (Pearson)"),
+        Figure("correlation_spearman", draw, spearman, title=f"{title} (Spearman)"),
     ]
 
 
 def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
     """The last held-out scores of each run; a loss as its negative, so that more is better."""
-    rows = []
+    columns: dict[str, list[float]] = {
+        "masked-LM log-likelihood": [], "masked-LM accuracy": [], "next-sentence accuracy": []
+    }  # fmt: skip
     for folder in folders:
         last: dict[str, float] = {}
         for line in read_metrics(folder):
-            last |= {k: v for k, v in line.items() if k.startswith("held_out/")}
-        rows.append(
-            {
-                "masked-LM log-likelihood": -last.get("held_out/masked_lm_loss", np.nan),
-                "masked-LM accuracy": last.get("held_out/masked_lm_accuracy", np.nan),
-                "next-sentence accuracy": last.get("held_out/next_sentence_accuracy", np.nan),
-            }
+            last |= line
+        loss, *accuracies = (
+            last.get(f"held_out/{name}", np.nan)
+            for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy")
         )
-    return {name: [row[name] for row in rows] for name in rows[0]}
+        for column, value in zip(columns.values(), (-loss, *accuracies), strict=True):
+            column.append(value)
+    return columns
 
 
 def _from_csv(path: Path, runs: list[str]) -> dict[str, list[float]]:

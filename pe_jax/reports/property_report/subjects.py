@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,9 @@ from pe_jax.training.pytrees import Params
 
 _FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
@@ -37,13 +40,14 @@ class Subject:
       name: in tables and figures; empty if it is the only one.
       encoding, position: the encoding over all layers, and its parameters.
       length: the longest input it supports.
-      model, params: sizes and parameters of the `Bert`; None for a position table alone.
-      heads: parameters of the model with the heads that it has, `params` under "bert".
+      model, heads: sizes of the BERT, and its parameters with the heads that it has; None and empty
+        for a position table alone.
       tokenizer: its own.
       words: ids of whole words to probe with.
       folder, step: those of a run and its newest checkpoint.
       untrained: whether the parameters are random.
       start: the position parameters that the run drew before its first step; None if it drew none.
+      results: of functions decorated with `once`.
     """
 
     name: str
@@ -51,20 +55,25 @@ class Subject:
     position: Params
     length: int
     model: BertConfig | None = None
-    params: Params = dataclasses.field(default_factory=dict)
-    heads: Params | None = None
+    heads: Params = dataclasses.field(default_factory=dict)
     tokenizer: Tokenizer | None = None
     words: np.ndarray | None = None
     folder: Path | None = None
     step: int | None = None
     untrained: bool = False
     start: Params | None = None
+    results: dict[Hashable, Any] = dataclasses.field(default_factory=dict, init=False)
 
     @property
     def bert(self) -> BertConfig:
         """The model of a subject that has one."""
         assert self.model is not None
         return self.model
+
+    @property
+    def params(self) -> Params:
+        """The parameters of the BERT without its heads."""
+        return self.heads["bert"]
 
     def components(self) -> list[Component]:
         """Return the single encodings that have position vectors or frequencies."""
@@ -83,15 +92,25 @@ class Subject:
         return [component for component in self.components() if component.has_vectors]
 
 
-class Component(NamedTuple):
-    """A single encoding of a subject.
+def once(
+    function: Callable[Concatenate[Subject, PropertiesConfig, P], Result],
+) -> Callable[Concatenate[Subject, PropertiesConfig, P], Result]:
+    """Decorate `function(subject, config, *args)`: a subject keeps its results."""
 
-    Attributes:
-      subject: whose encoding, possibly together with others, it is.
-      place: the name of its place in the subject's encoding.
-      part, params: the encoding and its parameters.
-      is_alone: True if it is the subject's only one.
-    """
+    @functools.wraps(function)
+    def stored(
+        subject: Subject, config: PropertiesConfig, *args: P.args, **kwargs: P.kwargs
+    ) -> Result:
+        key = (function.__name__, config, *args)
+        if key not in subject.results:
+            subject.results[key] = function(subject, config, *args, **kwargs)
+        return subject.results[key]
+
+    return stored
+
+
+class Component(NamedTuple):
+    """A single encoding of a subject, with its parameters; `is_alone` if it is the only one."""
 
     subject: Subject
     place: str
@@ -124,10 +143,6 @@ class Component(NamedTuple):
     def axis(self) -> str:
         """Name of the index of its vectors."""
         return "offset" if self.kind == "relative" else "position"
-
-    @property
-    def is_learned(self) -> bool:
-        return bool(self.params)
 
     def positions(self, length: int) -> np.ndarray:
         """Return the positions 0 .. length - 1 of an absolute encoding, or the offsets that a
@@ -187,7 +202,6 @@ def trained(
         position=jax.device_put(position, jax.local_devices()[0]),
         length=max(stage.length for stage in config.stages.values()),
         model=model,
-        params=params["bert"],
         heads=params,
         tokenizer=tokenizer,
         words=whole_words(tokenizer),
@@ -212,27 +226,22 @@ def from_name(name: str, config: PropertiesConfig, seed: int) -> Subject:
         position=params.get("position", {}),
         length=config.length,
         model=model,
-        params=params,
+        heads={"bert": params},
         words=np.arange(_FRESH_WORDS),
         untrained=True,
     )
 
 
 def fresh_model(name: str, config: PropertiesConfig) -> BertConfig:
-    """The BERT of `from_name`, which is not made yet; raises as it does."""
-    model = preset(
-        config.size,
-        num_layers=1,
-        vocab_size=_FRESH_WORDS,
-        max_length=config.length,
-    )
-    return with_position(model, name)
+    """Return the BERT of `from_name`; raises as it does."""
+    sizes = {"num_layers": 1, "vocab_size": _FRESH_WORDS, "max_length": config.length}
+    return with_position(preset(config.size, **sizes), name)
 
 
 @functools.cache
 def _init(model: BertConfig) -> Callable[[jax.Array], Params]:
-    """`init(key)` of a BERT, compiled once for all seeds."""
-    return jax.jit(lambda key: Bert(model).init(key, jnp.zeros((1, 2), jnp.int32))["params"])
+    """Return `init(rng)` of a BERT, compiled once for all seeds."""
+    return jax.jit(lambda rng: Bert(model).init(rng, jnp.zeros((1, 2), jnp.int32))["params"])
 
 
 def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
@@ -257,24 +266,18 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
             position=params["bert"]["position"],
             length=model.max_length,
             model=model,
-            params=params["bert"],
             heads=params,
             tokenizer=tokenizer,
             words=whole_words(tokenizer),
         )
-    table = load_position_table(path, family)
+    vectors = load_position_table(path, family).vectors
+    length, hidden_size = vectors.shape
     return Subject(
         name=name,
-        encoding=_published(table.vectors),
-        position={PUBLISHED[0]: {PUBLISHED[1]: table.vectors}},
-        length=len(table.vectors),
+        encoding=learned_absolute(max_length=length, hidden_size=hidden_size),
+        position={PUBLISHED[0]: {PUBLISHED[1]: vectors}},
+        length=length,
     )
-
-
-def _published(table: np.ndarray) -> PositionEncoding:
-    """The encoding that holds a table `[N, D]` of a published model."""
-    rows, hidden_size = table.shape
-    return learned_absolute(max_length=rows, hidden_size=hidden_size)
 
 
 def whole_words(tokenizer: Tokenizer) -> np.ndarray:

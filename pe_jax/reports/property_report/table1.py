@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -12,11 +13,10 @@ from pe_jax.encodings import Card, PositionEncoding, parameter_count
 from pe_jax.files import Json
 from pe_jax.models import preset
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.offset_kernels import violations_by_layer
-from pe_jax.reports.property_report.render import Findings, Settings, Table
+from pe_jax.reports.property_report.logits import attention_among_copies, violations_by_layer
+from pe_jax.reports.property_report.matrices import Numbers, average, violations
+from pe_jax.reports.property_report.render import Findings
 from pe_jax.reports.property_report.subjects import Component, Subject, from_name
-from pe_jax.reports.property_report.violations import Numbers, average, violations
-from pe_jax.reports.property_report.words import attention_among_copies
 from pe_jax.reports.tables import Value
 
 _MATRICES = ("vectors", "words", "kernel")
@@ -45,7 +45,7 @@ _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
 @render.part_of_all(
     "Table 1, generated",
     "untrained encodings (--encodings)",
-    Table(
+    (
         _about_table,
         ["encoding", "position vectors", "parameters", ("number", ",d"),
          ("ψ decreases up to", "d"),
@@ -53,20 +53,17 @@ _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
          "paper: TI, mono., symm."],
     ),
 )  # fmt: skip
-def table1(subjects: Sequence[Subject], settings: Settings) -> Findings:
+def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
     """Measure the untrained encodings among the subjects, and below each the runs that trained it.
 
     Before training, the numbers are means over `config.seeds` random models.
     """
-    config = settings.config
+    del out
     findings = Findings()
     for encoding in [subject.encoding for subject in subjects if subject.untrained]:
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
-        card, before, turn = (
-            _card(encoding),
-            _violations(fresh, settings),
-            _turn(fresh[0], settings),
-        )
+        card, before = _card(encoding), _violations(fresh, config)
+        turn = _turn(fresh[0], config)
         trained: Json = {}
         findings.numbers[encoding.name] = {
             "formula": card.formula,
@@ -80,7 +77,7 @@ def table1(subjects: Sequence[Subject], settings: Settings) -> Findings:
         findings.rows.append([*text, _parameter_count(fresh[0]), turn, *cells, card.paper])
         for run in subjects:
             if run.step and run.encoding.name == encoding.name:
-                after, turn = _violations([run], settings), _turn(run, settings)
+                after, turn = _violations([run], config), _turn(run, config)
                 trained[run.name] = {"turning_point": turn, **after}
                 # The row of the encoding shows the rest.
                 text = [f"↳ {run.name}, step {run.step:,}", "", ""]
@@ -102,39 +99,39 @@ def _parameter_count(subject: Subject) -> int:
     return parameter_count(subject.encoding, subject.model.num_layers if subject.model else 1)
 
 
-def _turn(subject: Subject, settings: Settings) -> int | None:
+def _turn(subject: Subject, config: PropertiesConfig) -> int | None:
     """Return the turning point of ψ; None for an encoding without frequencies."""
     component = _single(subject)
     if component is None or component.frequencies is None:
         return None
-    psi = properties.psi(component.frequencies, np.arange(settings.config.length))
+    psi = properties.psi(component.frequencies, np.arange(config.length))
     return int(properties.turning_point(psi))
 
 
-def _violations(subjects: Sequence[Subject], settings: Settings) -> dict[str, Numbers]:
+def _violations(subjects: Sequence[Subject], config: PropertiesConfig) -> dict[str, Numbers]:
     """Return the violations by matrix, the mean over subjects of one encoding."""
-    by_subject = [_violations_of_subject(subject, settings) for subject in subjects]
+    by_subject = [_violations_of_subject(subject, config) for subject in subjects]
     return {
         matrix: average([numbers[matrix] for numbers in by_subject]) for matrix in by_subject[0]
     }
 
 
-def _violations_of_subject(subject: Subject, settings: Settings) -> dict[str, Numbers]:
+def _violations_of_subject(subject: Subject, config: PropertiesConfig) -> dict[str, Numbers]:
     """Return the violations by P·Pᵀ, if there are vectors, by identical words and by the offset
     kernel."""
-    window = settings.config.table_window
+    window = config.table_window
     component = _single(subject)
     by_matrix: dict[str, Numbers] = {}
     if component is not None and component.has_vectors:
-        x = component.positions(settings.config.length)
+        x = component.positions(config.length)
         if component.frequencies is None:
             phi = properties.proximity(component.vectors(x))
         else:  # Measured at consecutive positions.
             phi = properties.Toeplitz(properties.psi(component.frequencies, np.arange(len(x))))
         by_matrix["vectors"] = violations(phi, [window])
-    mean = attention_among_copies(subject, settings, "logits").mean(0)
+    mean = attention_among_copies(subject, config, "logits").mean(0)
     by_matrix["words"] = violations(mean, [window])
-    layers = violations_by_layer(subject, settings, [window])
+    layers = violations_by_layer(subject, config, [window])
     by_matrix["kernel"] = average([average(heads) for heads in layers])
     local = f"monotonicity_{window}"
     return {

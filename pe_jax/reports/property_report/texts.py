@@ -24,8 +24,7 @@ from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder
 from pe_jax.models import BertConfig, BertForPretraining, hidden_states
 from pe_jax.properties import Estimate
-from pe_jax.reports.property_report.render import Settings, once
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import Subject, once
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.text_split import load_text
@@ -59,14 +58,14 @@ class Texts(NamedTuple):
 
 
 @once
-def texts(subject: Subject, settings: Settings) -> Texts:
+def texts(subject: Subject, config: PropertiesConfig) -> Texts:
     """Return at most `config.texts` texts for a model: those that its run held out, else of
     `config.text`, and random words for a model without a tokenizer.
 
     Raises:
       ValueError: if no document is long enough, or the subject is a table of positions alone.
     """
-    return texts_of_length(subject, settings.config, min(settings.config.length, subject.length))
+    return texts_of_length(subject, config, min(config.length, subject.length))
 
 
 def texts_of_length(subject: Subject, config: PropertiesConfig, length: int) -> Texts:
@@ -81,10 +80,8 @@ def texts_of_length(subject: Subject, config: PropertiesConfig, length: int) -> 
     corpus, documents, source = _corpus(subject, subject.tokenizer, config.text)
     vocabulary = data.vocabulary(subject.tokenizer)
     inside = _pieces(corpus, documents, config.texts, length - 2)
-    ends = (((0, 0), (1, 0)), vocabulary.cls), (((0, 0), (0, 1)), vocabulary.sep)
-    tokens = inside
-    for width, token in ends:
-        tokens = np.pad(tokens, width, constant_values=token)
+    ends = [np.full((len(inside), 1), token) for token in (vocabulary.cls, vocabulary.sep)]
+    tokens = np.concatenate([ends[0], inside, ends[1]], axis=1, dtype=np.int32)
     where = _mask(inside.shape, config.seed)
     return Texts(tokens, np.where(where, vocabulary.mask, tokens), where, source)
 
@@ -134,10 +131,8 @@ def _mask(shape: tuple[int, int], seed: int) -> Bool[np.ndarray, "N L"]:
 
 
 def masked_lm(subject: Subject) -> Params | None:
-    """The parameters of a model with its masked-LM head; None for a model without the head."""
-    if subject.model is None or subject.heads is None or "masked_lm" not in subject.heads:
-        return None
-    return subject.heads
+    """Return the parameters of a model with its masked-LM head; None for one without it."""
+    return subject.heads if "masked_lm" in subject.heads else None
 
 
 def token_scores(
@@ -166,29 +161,18 @@ def batch_size(model: BertConfig, length: int) -> int:
     return max(1, min(64, 2**25 // size))
 
 
-class HiddenStates(NamedTuple):
-    """Input of the first layer and output of each, of N texts at T positions.
+@once
+def states_of_texts(
+    subject: Subject, config: PropertiesConfig
+) -> tuple[Float[np.ndarray, "M N T D"], Int[np.ndarray, " T"]]:
+    """Return the input of the first layer and the output of each, of `texts`, in an unnamed file
+    that ends with the array; and the positions of the T tokens.
 
     The ends of real texts are left out: [CLS] and [SEP] are at the same position in all texts, so
     the effect of the token and that of the position cannot be told apart.
-
-    Attributes:
-      states: by number of layers passed, in an unnamed file that ends with the array.
-      positions: of the T tokens.
-      source: of the texts, for the report.
     """
-
-    states: Float[np.ndarray, "M N T D"]
-    positions: Int[np.ndarray, " T"]
-    source: str
-
-
-@once
-def states_of_texts(subject: Subject, settings: Settings) -> HiddenStates:
-    """Return the hidden states of `texts(subject, settings)`."""
-    model, read = subject.model, texts(subject, settings)
-    assert model is not None
-    count, length = read.tokens.shape
+    model, tokens = subject.bert, texts(subject, config).tokens
+    count, length = tokens.shape
     ends = 0 if subject.tokenizer is None else 1
     positions = np.arange(ends, length - ends)
     shape = (model.num_layers + 1, count, len(positions), model.hidden_size)
@@ -197,9 +181,9 @@ def states_of_texts(subject: Subject, settings: Settings) -> HiddenStates:
     size = min(_BATCH, count)
     for first in range(0, count, size):
         rows = np.arange(first, first + size).clip(max=count - 1)  # One shape, one program.
-        batch = _hidden_states(model)(subject.params, read.tokens[rows])
+        batch = _hidden_states(model)(subject.params, tokens[rows])
         states[:, rows] = np.asarray(batch, np.float32)[:, :, positions]
-    return HiddenStates(states, positions, read.source)
+    return states, positions
 
 
 @functools.cache

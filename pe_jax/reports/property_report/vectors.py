@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from pe_jax import figures, properties
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.matrices import matrix_figure, product_panel
-from pe_jax.reports.property_report.render import Figure, Findings, Settings, Table
+from pe_jax.reports.property_report.matrices import Numbers, cells, product_panel, violations
+from pe_jax.reports.property_report.render import Figure, Findings, product_figure
 from pe_jax.reports.property_report.subjects import Subject
-from pe_jax.reports.property_report.violations import Numbers, cells, violations
 from pe_jax.training.checkpointing import params_by_step
 from pe_jax.training.workdir import read_metrics
 
@@ -25,14 +25,14 @@ _PANELS = 8  # Of the figure over training.
 @render.part_of_each(
     "Position vectors",
     "an encoding with position vectors",
-    Table(
+    (
         "Violations by P·Pᵀ, from 0 (the property holds exactly) to 1: translation invariance, of "
         "all positions and without the first; monotonicity within windows of offsets; symmetry, "
         "which every matrix of dot products has. Relative vectors are compared offset with offset.",
         ["position vectors", "when", "kind", render.VIOLATIONS],
     ),
 )
-def position_vectors(subject: Subject, settings: Settings) -> Findings:
+def position_vectors(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ of every component that has vectors and, for runs, before training."""
     findings = Findings()
     now = "trained" if subject.step else "untrained" if subject.untrained else "published"
@@ -40,19 +40,19 @@ def position_vectors(subject: Subject, settings: Settings) -> Findings:
     if subject.start:
         versions["at the start"] = subject.start
     for component in subject.with_vectors():
-        label, x = component.label, component.positions(settings.config.length)
+        label, x = component.label, component.positions(config.length)
         numbers = findings.numbers[label] = {}
         for time, position in versions.items():
             phi = np.asarray(properties.proximity(component.vectors(x, position)))
-            numbers[time] = violations(phi, settings.windows)
+            numbers[time] = violations(phi, config.windows)
             if component.kind == "relative":
                 numbers[time] |= likeness(phi, x)
-            row = [label, time, component.kind, *cells(numbers[time], settings.windows)]
+            row = [label, time, component.kind, *cells(numbers[time], config.windows)]
             findings.rows.append(row)
             if time == now:
                 panel = product_panel(label, phi, x, component.axis)
                 title = "Dot products of position vectors, P·Pᵀ"
-                findings.figures.append(_figure("figure2_vectors", [panel], title))
+                findings.figures.append(product_figure("figure2_vectors", [panel], title))
     return findings
 
 
@@ -78,19 +78,15 @@ def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
     return means
 
 
-def _figure(name: str, panels: list[figures.Panel], title: str) -> Figure:
-    return matrix_figure(name, panels, title, "dot product / mean self-product", limit=1.0)
-
-
 @render.part_of_each(
     "Position vectors while training",
     "a run of a learned encoding with checkpoints of two steps or more",
-    Table(
+    (
         "Violations by P·Pᵀ at the checkpoints; step 0 is before training.",
         ["position vectors", "step", render.VIOLATIONS],
     ),
 )
-def evolution(subject: Subject, settings: Settings) -> Findings | None:
+def evolution(subject: Subject, config: PropertiesConfig) -> Findings | None:
     """Measure P·Pᵀ at the start and at every checkpoint of a run that learns its vectors."""
     if subject.folder is None or not subject.position:
         return None
@@ -106,19 +102,19 @@ def evolution(subject: Subject, settings: Settings) -> Findings | None:
     even = np.linspace(0, len(moments) - 1, max(2, _PANELS - len(switches)))
     shown = np.union1d(even.round().astype(int), switches).astype(int)
     for component in subject.with_vectors():
-        if not component.is_learned:
-            continue
-        label, x = component.label, component.positions(settings.config.length)
+        if not component.params:
+            continue  # Nothing is learned.
+        label, x = component.label, component.positions(config.length)
         numbers = findings.numbers[label] = {}
         panels = []
         for step, position in moments:
             phi = np.asarray(properties.proximity(component.vectors(x, position)))
-            numbers[step] = violations(phi, settings.windows)
-            findings.rows.append([label, f"{step:,}", *cells(numbers[step], settings.windows)])
+            numbers[step] = violations(phi, config.windows)
+            findings.rows.append([label, f"{step:,}", *cells(numbers[step], config.windows)])
             end = f"\nthe last of length {last_steps[step]}" if step in last_steps else ""
             panels.append(product_panel(f"step {step:,}{end}", phi, x, component.axis))
         name, title = f"figure5_evolution_{label}", f"P·Pᵀ while training: {label}"
-        findings.figures.append(_figure(name, [panels[i] for i in shown], title))
+        findings.figures.append(product_figure(name, [panels[i] for i in shown], title))
     return findings
 
 
@@ -134,7 +130,7 @@ def _last_steps(folder: Path) -> dict[int, int]:
 @render.part_of_each(
     "Regression probe",
     "an encoding with position vectors",
-    Table(
+    (
         "A linear map from position vector to position, trained on the even positions. R² and the "
         "mean absolute error (in positions) on all positions, and on the odd ones, never seen: by "
         "least squares, and with the ridge penalty (a multiple of the largest squared singular "
@@ -143,14 +139,14 @@ def _last_steps(folder: Path) -> dict[int, int]:
          ("error, all", ".2f"), ("error, odd", ".2f")],
     ),
 )  # fmt: skip
-def regression(subject: Subject, settings: Settings) -> Findings:
+def regression(subject: Subject, config: PropertiesConfig) -> Findings:
     """Fit linear maps on even positions and test them on all that the vectors have."""
     findings = Findings()
     for component in subject.with_vectors():
         label, axis = component.label, component.axis
         x = component.positions(subject.length)
         vectors = np.asarray(component.vectors(x))
-        fits = properties.regress(vectors, x, ridge=settings.config.ridge)
+        fits = properties.regress(vectors, x, ridge=config.ridge)
         findings.numbers[label] = [
             {"ridge": fit.ridge, "r2": fit.r2, "mean_absolute_error": fit.mean_absolute_error}
             for fit in fits
@@ -176,7 +172,7 @@ def regression(subject: Subject, settings: Settings) -> Findings:
 @render.part_of_each(
     "Frequencies",
     "a sinusoidal encoding",
-    Table(
+    (
         "Frequencies in radians per position. Cosines below π/{config.length} decrease over all "
         "{config.length} positions, those above π alternate from one position to the next. ψ(m) = "
         "Σ cos(ω_i m) decreases up to the turning point.",
@@ -184,9 +180,9 @@ def regression(subject: Subject, settings: Settings) -> Findings:
          ("below π/{config.length}", ".0%"), ("above π", ".0%"), ("turn", "d")],
     ),
 )  # fmt: skip
-def frequencies(subject: Subject, settings: Settings) -> Findings:
+def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure ψ(m), its turning point, and the range of frequencies of sinusoidal components."""
-    length = settings.config.length
+    length = config.length
     offsets = np.arange(length)
     findings = Findings()
     for component in subject.components():
@@ -207,13 +203,12 @@ def frequencies(subject: Subject, settings: Settings) -> Findings:
         chosen = np.sort(w)[np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))]
         cosines = np.asarray(properties.cosines(chosen, offsets))
         waves = [(f"ω = {x:.2g}", values) for x, values in zip(chosen, cosines, strict=True)]
-        total = figures.PsiCurve(label, psi, turn)
+        total = (label, psi, turn)
         title = f"Cosines of frequencies and their sum: {label}"
-        both = "ψ(m): dot product of two sinusoids m positions apart"
-        findings.figures += [
-            Figure(
-                f"figure4_waves_{label}", figures.cosine_curves, waves, title=title, total=total
-            ),
-            Figure("figure6_psi", figures.psi_curves, [total], title=both),
-        ]
+        options = {"title": title, "total": total}
+        findings.figures.append(
+            Figure(f"figure4_waves_{label}", figures.cosine_curves, waves, **options)
+        )
+        title = "ψ(m): dot product of two sinusoids m positions apart"
+        findings.figures.append(Figure("figure6_psi", figures.psi_curves, [total], title=title))
     return findings
