@@ -118,18 +118,14 @@ def _networks(
     checks = min(_CHECKS, steps)
     draw, first = jax.random.split(rng)
 
-    def one_layer(x: Array, x_choose: Array, x_test: Array) -> tuple[jax.Array, jax.Array]:
-        mean, spread = x.mean(0), x.std(0)
+    def error(weights: dict[str, Array], x: Array, y: Array) -> jax.Array:
+        return ((_predict(weights, x) - y) ** 2).mean()
 
-        def scaled(x: Array) -> jax.Array:
-            return ratio(x - mean, spread, 0.0)
-
-        def error(weights: dict[str, Array], x: Array, y: Array) -> jax.Array:
-            return ((_predict(weights, scaled(x)) - y) ** 2).mean()
-
-        size = x.shape[1]
+    def one_layer(*states: Array) -> tuple[jax.Array, jax.Array]:
+        mean, spread = states[0].mean(0), states[0].std(0)
+        x, x_choose, x_test = (ratio(each - mean, spread, 0.0) for each in states)
         weights = {
-            "in": jax.random.normal(first, (size, width)) * (2 / size) ** 0.5,
+            "in": jax.random.normal(first, (x.shape[1], width)) * (2 / x.shape[1]) ** 0.5,
             "in_bias": jnp.zeros(width),
             "out": jnp.zeros(width),  # It starts from a guess, the mean.
             "out_bias": jnp.zeros(()),
@@ -154,7 +150,7 @@ def _networks(
         best = (error(weights, x_choose, choose[1]), weights, jnp.zeros(()))
         numbers = jnp.arange(steps - steps % checks).reshape(checks, -1)
         (_, (_, weights, chosen)), _ = jax.lax.scan(check, (start, best), numbers)
-        return _predict(weights, scaled(x_test)), chosen
+        return _predict(weights, x_test), chosen
 
     return jax.vmap(one_layer)(train[0], choose[0], test)
 

@@ -84,27 +84,23 @@ def decompose(
 
 @partial(jax.jit, static_argnames="low")
 def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basis:
-    """The shares of positions and texts in hidden states, and the shape of pos.
+    """Return the shares of positions and texts in hidden states, and the shape of pos.
 
     Args:
-      hidden: of one layer, or of several.
-      low: how many frequencies count as low, the constant one not among them; the paper shows so
-        many. White noise has low / (T - 1) of its variance there.
+      low: how many frequencies count as low, without the constant one; the paper shows so many.
+        White noise has low / (T - 1) of its variance there.
 
     Raises:
       ValueError: for fewer than two texts or positions.
     """
-    *_, texts, length, _ = hidden.shape
+    texts, length, _ = hidden.shape[-3:]
     if min(texts, length) < 2:
         raise ValueError(f"Needs two texts and two positions, got {texts} and {length}.")
     mean, position, context, residual = decompose(hidden)
     product = partial(jnp.einsum, precision="highest")
 
-    def variance(x: Array) -> jax.Array:
-        return (x**2).sum(-1).mean(-1)
-
-    rest = variance(residual).mean(-1)
-    whole = variance(position) + variance(context) + rest
+    rest = _variance(residual).mean(-1)
+    whole = _variance(position) + _variance(context) + rest
     # What rounding leaves of hidden states that should all be the same.
     rounding = 8 * jnp.finfo(hidden.dtype).eps * jnp.abs(hidden).max((-3, -2, -1))
     whole = jnp.where(whole <= rounding**2 * hidden.shape[-1], 0.0, whole)
@@ -115,7 +111,7 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     trace = jnp.where(whole > 0, jnp.trace(gram, axis1=-2, axis2=-1), 0.0)
     trace = jnp.maximum(trace, 0.0)
     of_position = ratio(trace / length, whole, 0.0)
-    of_context = jnp.maximum(variance(context) - rest / (length - 1), 0.0)
+    of_context = jnp.maximum(_variance(context) - rest / (length - 1), 0.0)
     of_context = ratio(of_context, whole, 0.0)
 
     values = jnp.linalg.eigvalsh(gram)[..., ::-1]  # Squared singular values of pos.
@@ -141,6 +137,10 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
         coherence=cosines.mean((-2, -1)),
         largest_coherence=cosines.max((-2, -1)),
     )
+
+
+def _variance(x: Array) -> jax.Array:
+    return (x**2).sum(-1).mean(-1)
 
 
 def _scatter(x: Array) -> jax.Array:

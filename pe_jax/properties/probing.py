@@ -67,20 +67,11 @@ def offset_kernel(
     entries = jnp.maximum(here.sum((-2, -1), keepdims=True), 1)
 
     def add(carry, step):
-        seen, level, mean, squares = carry
         tokens, counts = step
         logits = jnp.where(here, attend(params, tokens).astype(jnp.float32), 0)
-        weights = counts.astype(jnp.float32).reshape(-1, *[1] * (logits.ndim - 1))
         levels = logits.sum((-2, -1), keepdims=True) / entries
-        centred = logits - levels
-        # Two sets of samples are merged by their means: a sum of squares would cancel in float32.
-        new = weights.sum()
-        batch_mean = (weights * centred).sum(0) / new
-        within = (weights * (centred - batch_mean) ** 2).sum(0)
-        share, apart = new / (seen + new), batch_mean - mean
-        squares += within + apart**2 * seen * share
-        level += ((weights * levels).sum(0) / new - level) * share
-        return (seen + new, level, mean + apart * share, squares), None
+        weights = counts.astype(jnp.float32).reshape(-1, *[1] * (logits.ndim - 1))
+        return _add_samples(carry, levels, logits - levels, weights), None
 
     zeros = jnp.zeros(result.shape[1:], jnp.float32)
     start = (jnp.float32(0), zeros[..., :1, :1], zeros, zeros)
@@ -89,6 +80,23 @@ def offset_kernel(
     variance = squares / (count - 1) if count > 1 else jnp.full_like(squares, jnp.nan)
     error = jnp.sqrt(variance / count)
     return Estimate(*(jnp.where(here, x, jnp.nan) for x in (level + mean, error)))
+
+
+def _add_samples(
+    carry: tuple[Array, ...], levels: Array, centred: Array, weights: Array
+) -> tuple[Array, ...]:
+    """Merge a batch of samples into (their number, mean level, mean, squared deviations).
+
+    Two sets of samples are merged by their means: a sum of squares would cancel in float32.
+    """
+    seen, level, mean, squares = carry
+    new = weights.sum()
+    batch_mean = (weights * centred).sum(0) / new
+    within = (weights * (centred - batch_mean) ** 2).sum(0)
+    share, apart = new / (seen + new), batch_mean - mean
+    squares += within + apart**2 * seen * share
+    level += ((weights * levels).sum(0) / new - level) * share
+    return seen + new, level, mean + apart * share, squares
 
 
 @jax.jit

@@ -30,6 +30,7 @@ from pe_jax.length_generalisation import (
 from pe_jax.models import BertConfig, with_position
 from pe_jax.reports.tables import mean_and_spread
 from pe_jax.schema import as_dict, changed
+from pe_jax.values import split_names
 
 _LEVELS = {
     "regular": "Regular tasks",
@@ -63,25 +64,21 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
     models = {name: {task: _model(name, TASKS[task], config) for task in chosen} for name in names}
     _check_settings(config, out)
     cells: Cells = {name: {} for name in names}
-    begin, left = (
-        time.monotonic(),
-        sum(not _path(out, name, task).exists() for name in names for task in chosen),
-    )
-    done = 0
+    missing = [
+        (name, task) for name in names for task in chosen if not _path(out, name, task).exists()
+    ]
+    begin, done = time.monotonic(), 0
     for name in names:
         for task in chosen:
             path = _path(out, name, task)
-            if not path.exists():
-                workdir = path.with_suffix("")
-                single = changed(config, {"tasks": task})
-                cell = run(TASKS[task], models[name][task], single, workdir)
-                write_text(path, json.dumps(dataclasses.asdict(cell), indent=2) + "\n")
-                shutil.rmtree(workdir)
+            if (name, task) in missing:
+                cell = _train(models[name][task], task, config, path)
                 done += 1
-                minutes = (time.monotonic() - begin) / done * (left - done) / 60
+                left = len(missing) - done
+                minutes = (time.monotonic() - begin) / done * left / 60
                 beyond = np.mean(_split_scores(cell, TASKS[task], config.length)[1])
                 say(
-                    f"{done} of {left}  {name} on {task}: {beyond:.0%} beyond length "
+                    f"{done} of {len(missing)}  {name} on {task}: {beyond:.0%} beyond length "
                     f"{config.length}, {cell.seconds:.0f} s; about {minutes:.0f} min left"
                 )
             cells[name][task] = _read(path)
@@ -93,9 +90,18 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
     return page
 
 
+def _train(model: BertConfig, task: str, config: LengthGeneralisationConfig, path: Path) -> Cell:
+    """Train and test one cell and write it to `path`."""
+    workdir = path.with_suffix("")
+    cell = run(TASKS[task], model, changed(config, {"tasks": task}), workdir)
+    write_text(path, json.dumps(dataclasses.asdict(cell), indent=2) + "\n")
+    shutil.rmtree(workdir)
+    return cell
+
+
 def tasks(config: LengthGeneralisationConfig) -> list[str]:
     """Return the tasks that `config` chooses, in the order of the suite."""
-    wanted = [name.strip() for name in config.tasks.split(",") if name.strip()]
+    wanted = split_names(config.tasks)
     return [name for name in TASKS if not wanted or name in wanted]
 
 
@@ -124,11 +130,8 @@ def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig)
 
 def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
     """Check that the cells of one folder have the same settings, except encodings and tasks."""
-    settings = {
-        key: value
-        for key, value in json.loads(json.dumps(as_dict(config))).items()
-        if key not in ("tasks", "vector")
-    }
+    settings = json.loads(json.dumps(as_dict(config)))
+    del settings["tasks"], settings["vector"]
     path = out / "settings.json"
     if not path.exists():
         write_text(path, json.dumps(settings, indent=2) + "\n")
@@ -147,7 +150,6 @@ def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
 
 
 def _path(out: Path, name: str, task: str) -> Path:
-    """Return the file of a cell."""
     return out / "cells" / task / f"{file_name(name)}.json"
 
 
@@ -215,16 +217,15 @@ def _page(cells: Cells, config: LengthGeneralisationConfig) -> list[str]:
         rows = [["encoding", *of_level]]
         for name, by_task in cells.items():
             both = [_split_scores(by_task[task], TASKS[task], config.length) for task in of_level]
-            texts = (f"{100 * within.mean():.0f} → {_points(beyond)}" for within, beyond in both)
+            texts = (
+                f"{100 * within.mean():.0f} → {mean_and_spread(100 * beyond, digits=0)}"
+                for within, beyond in both
+            )
             rows.append([name, *texts])
-        guesses = (100 * (_chance(TASKS[task]) or 0) for task in of_level)
-        rows.append(["*guessing*", *(f"{guess:.0f}" for guess in guesses)])
+        guesses = [f"{100 * (_chance(TASKS[task]) or 0):.0f}" for task in of_level]
+        rows.append(["*guessing*", *guesses])
         lines += [f"## {title}", "", *table(rows[0], rows[1:]), ""]
     return lines
-
-
-def _points(scores: np.ndarray) -> str:
-    return mean_and_spread(100 * scores, digits=0)
 
 
 def _chance(task: AlgorithmicTask) -> float | None:

@@ -50,14 +50,14 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
     """
     bases = np.geomspace(config.bases[0], config.bases[1], config.base_count)
     dims = config.even_dims
-    label = MEASURES[config.measure][0].format(config.window)
+    label, last = MEASURES[config.measure][0].format(config.window), config.length - 1
     values = _measured(bases, dims, config)
     swept = bases[0] <= _BERT[0] <= bases[-1] and dims[0] <= _BERT[1] <= dims[-1]
     figure = figures.sweep_map(
         values,
         ("base", bases),
         ("dimension", dims),
-        title=f"{values.size:,} fixed sinusoids, offsets up to {config.length - 1}",
+        title=f"{values.size:,} fixed sinusoids, offsets up to {last}",
         label=label,
         marked=_BERT if swept else None,
     )
@@ -68,17 +68,13 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
         f"{values[i, j]:.4g} (base {bases[i]:.4g}, D = {dims[j]})"
         for i, j in (divmod(index, len(dims)) for index in (values.argmin(), values.argmax()))
     )
-    lines = [
-        f"# {values.size:,} fixed sinusoids: {label}",
-        "",
-        f"Bases {bases[0]:g} to {bases[-1]:g}, dimensions {dims[0]} to {dims[-1]}, offsets up to "
-        f"{config.length - 1}.",
-        f"Least: {least}; greatest: {greatest}.",
-        "",
-        "![the sweep](sweep.png)",
-        "",
-    ]
-    text = "\n".join(lines)
+    text = f"""# {values.size:,} fixed sinusoids: {label}
+
+Bases {bases[0]:g} to {bases[-1]:g}, dimensions {dims[0]} to {dims[-1]}, offsets up to {last}.
+Least: {least}; greatest: {greatest}.
+
+![the sweep](sweep.png)
+"""
     write_text(out / "report.md", text)
     return text
 

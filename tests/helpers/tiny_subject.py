@@ -50,7 +50,6 @@ def subject(position, name=""):
         length=LENGTH,
         model=model,
         heads=params,
-        words=np.arange(VOCABULARY),
     )
 
 

@@ -52,7 +52,6 @@ def subject(tmp_path_factory):
     return Subject(
         name="by position", encoding=model.encoding(), position=heads["bert"]["position"],
         length=48, model=model, heads=heads, tokenizer=tokenizer,
-        words=np.arange(5, 20), folder=None,
     ), str(books)  # fmt: skip
 
 

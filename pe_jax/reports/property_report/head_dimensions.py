@@ -89,7 +89,8 @@ def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings |
             "band, fastest to slowest",
             name,
             np.arange(count),
-            *(np.array(effects[kind][key][:count]) for key in ("change", "error")),
+            np.array(effects[kind]["change"][:count]),
+            np.array(effects[kind]["error"][:count]),
         )
         for kind, text in _CHANGES.items()
     ]

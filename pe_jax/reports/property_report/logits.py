@@ -59,11 +59,10 @@ def attention_among_copies(
 ) -> jax.Array:
     """Return Ā `[H, L, L]` of one layer, the mean over random words: logits or weights."""
     model = subject.bert
-    assert subject.words is not None
     if not len(subject.words):
         raise ValueError(f"{subject.name} has no whole words in its vocabulary to probe with.")
     rng = np.random.default_rng(config.seed)
-    count = _word_count(subject, config)
+    count = min(config.words, len(subject.words))
     words = rng.choice(subject.words, count, replace=False).astype(np.int32)
     length = min(config.length, subject.length)
     attend = attention_map(model, layer=config.layer, what=quantity)
@@ -72,16 +71,10 @@ def attention_among_copies(
     return properties.identical_words(attend, subject.params, words, length=length, batch=batch)
 
 
-def _word_count(subject: Subject, config: PropertiesConfig) -> int:
-    """Return the number of words to draw: `config.words`, or all of a smaller vocabulary."""
-    return 0 if subject.words is None else min(config.words, len(subject.words))
-
-
 def _about_words(findings: Findings, config: PropertiesConfig) -> str:
-    del config
     count = min(numbers["words"] for numbers in findings.numbers.values())
     return (
-        "Copies of one word fill the input; attention {config.attention} of layer {config.layer}, "
+        f"Copies of one word fill the input; attention {config.attention} of layer {config.layer}, "
         f"averaged over {count} random words and the heads. The violations are of that matrix; "
         "forward share (-1 to 1), locality and symmetry (Chen et al. 2023, 1 = it holds) are of "
         "the softmaxed weights. By head: words.json."
@@ -109,7 +102,7 @@ def identical_words(subject: Subject, config: PropertiesConfig) -> Findings:
     mean = shown.mean(0)
     mean_metrics = metrics(mean, weights.mean(0))
     numbers = {
-        "words": _word_count(subject, config),
+        "words": min(config.words, len(subject.words)),
         "spread": float(mean.std()),
         "average": mean_metrics,
         "heads": [metrics(*pair) for pair in zip(shown, weights, strict=True)],
@@ -131,7 +124,6 @@ def kernel(subject: Subject, config: PropertiesConfig) -> Estimate:
       ValueError: if there are too few words.
     """
     model, (draw, texts, _) = subject.bert, _INPUTS[config.kernel]
-    assert subject.words is not None
     length = min(config.length, subject.length)
     if len(subject.words) < 2:
         raise ValueError(f"{subject.name} has no two whole words in its vocabulary to pair.")

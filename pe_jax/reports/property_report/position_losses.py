@@ -195,8 +195,9 @@ def place(subject: Subject, config: PropertiesConfig) -> Findings:
     first_bin = f"1–{edges[1] - 1}"
     row = [name, losses.shape[1] + 2, losses.mean(), first_bin, places["first"], places["last"]]
     middle = (edges[:-1] + edges[1:] - 1) / 2
-    label, values = "place of the masked token", map(np.asarray, places["bins"])
-    curve = figures.Curve("masked-LM loss, nats", label, name, middle, *values)
+    mean, error = map(np.asarray, places["bins"])
+    panel, label = "masked-LM loss, nats", "place of the masked token"
+    curve = figures.Curve(panel, label, name, middle, mean, error)
     title = "Loss by the place of the token, shaded ± its standard error over texts"
     figure = Figure("place", figures.model_curves, [curve], title=title)
     return Findings({name: numbers}, [row], [figure])

@@ -138,8 +138,10 @@ def render(
     notes = [f"{note}: {', '.join(names)}." for note, names in findings.notes.items()]
     for (about, columns), rows in zip(part.tables, (findings.rows, findings.more_rows)):
         if rows:
-            text = about if isinstance(about, str) else about(findings, config)
-            text = text.format(config=config)
+            if isinstance(about, str):
+                text = about.format(config=config)
+            else:
+                text = about(findings, config)
             lines += [""] * bool(lines) + textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
             lines += [*(notes if rows is findings.rows else []), ""]
             lines += number_table(_expanded(columns, config), rows)

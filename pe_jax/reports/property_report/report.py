@@ -17,7 +17,6 @@ from pe_jax.reports.property_report import (
     states,
     vectors,
 )
-from pe_jax.reports.property_report.attention_flow import attention_flow
 from pe_jax.reports.property_report.render import Part, render
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.table1 import table1
@@ -39,7 +38,7 @@ PARTS: dict[str, Part] = {
     "massive_values": head_dimensions.massive_values,
     "shift": position_losses.shift,
     "place": position_losses.place,
-    "attention_flow": attention_flow,
+    "attention_flow": states.attention_flow,
     "correlation": scores.correlation,
 }
 

@@ -42,8 +42,7 @@ class Subject:
       length: the longest input it supports.
       model, heads: sizes of the BERT, and its parameters with the heads that it has; None and empty
         for a position table alone.
-      tokenizer: its own.
-      words: ids of whole words to probe with.
+      tokenizer: its own; an untrained model has none.
       folder, step: those of a run and its newest checkpoint.
       untrained: whether the parameters are random.
       start: the position parameters that the run drew before its first step; None if it drew none.
@@ -57,7 +56,6 @@ class Subject:
     model: BertConfig | None = None
     heads: Params = dataclasses.field(default_factory=dict)
     tokenizer: Tokenizer | None = None
-    words: np.ndarray | None = None
     folder: Path | None = None
     step: int | None = None
     untrained: bool = False
@@ -74,6 +72,15 @@ class Subject:
     def params(self) -> Params:
         """The parameters of the BERT without its heads."""
         return self.heads["bert"]
+
+    @functools.cached_property
+    def words(self) -> np.ndarray:
+        """Ids of whole words of two letters or more to probe with, of all tokens where there is no
+        tokenizer; none without a model."""
+        if self.tokenizer is not None:
+            ids = self.tokenizer.get_vocab()
+            return np.array(sorted(ids[word] for word in ids if word.isalpha() and len(word) > 1))
+        return np.arange(self.model.vocab_size if self.model else 0)
 
     def components(self) -> list[Component]:
         """Return the single encodings that have position vectors or frequencies."""
@@ -204,7 +211,6 @@ def trained(
         model=model,
         heads=params,
         tokenizer=tokenizer,
-        words=whole_words(tokenizer),
         folder=folder,
         step=step,
         # A run that starts from another's positions does not draw its own.
@@ -227,7 +233,6 @@ def from_name(name: str, config: PropertiesConfig, seed: int) -> Subject:
         length=config.length,
         model=model,
         heads={"bert": params},
-        words=np.arange(_FRESH_WORDS),
         untrained=True,
     )
 
@@ -259,7 +264,6 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     name = name or (path.stem if path.is_file() else path.name)
     if family in ("", "bert") and open_checkpoint(path).config.get("model_type") == "bert":
         model, params, *_ = load_bert(path, heads=("masked_lm",))
-        tokenizer = load_tokenizer(published_tokenizer(path))
         return Subject(
             name=name,
             encoding=model.encoding(),
@@ -267,8 +271,7 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
             length=model.max_length,
             model=model,
             heads=params,
-            tokenizer=tokenizer,
-            words=whole_words(tokenizer),
+            tokenizer=load_tokenizer(published_tokenizer(path)),
         )
     vectors = load_position_table(path, family).vectors
     length, hidden_size = vectors.shape
@@ -278,9 +281,3 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
         position={PUBLISHED[0]: {PUBLISHED[1]: vectors}},
         length=length,
     )
-
-
-def whole_words(tokenizer: Tokenizer) -> np.ndarray:
-    """Ids of the tokens that are whole words, of two letters or more."""
-    ids = tokenizer.get_vocab()
-    return np.array(sorted(ids[token] for token in ids if token.isalpha() and len(token) > 1))

@@ -70,7 +70,7 @@ def texts(subject: Subject, config: PropertiesConfig) -> Texts:
 
 def texts_of_length(subject: Subject, config: PropertiesConfig, length: int) -> Texts:
     """`texts` of another length; raises as it does."""
-    if subject.words is None:
+    if subject.model is None:
         raise ValueError(f"{subject.name} is a table of positions, not a model that reads text.")
     if subject.tokenizer is None:
         # Independent of each other, which rotations of a text would not be.

@@ -96,8 +96,7 @@ def evolution(subject: Subject, config: PropertiesConfig) -> Findings | None:
     ]
     if len(moments) < 3:  # Start and end alone are in the part on position vectors.
         return None
-    findings = Findings()
-    last_steps = _last_steps(subject.folder)
+    findings, last_steps = Findings(), _last_steps(subject.folder)
     switches = [i for i, (step, _) in enumerate(moments) if step in last_steps]
     even = np.linspace(0, len(moments) - 1, max(2, _PANELS - len(switches)))
     shown = np.union1d(even.round().astype(int), switches).astype(int)
