@@ -120,10 +120,10 @@ def losses_by_place(losses: Float[Array, "N P"], *, bins: int = 16) -> dict[str,
     """
     places = losses.shape[1]
     edges = bin_edges(places, bins)
-    each = jnp.stack([losses[:, a:b].mean(1) for a, b in itertools.pairwise(edges)], axis=1)
+    by_bin = jnp.stack([losses[:, a:b].mean(1) for a, b in itertools.pairwise(edges)], axis=1)
     middle = losses[:, places // 4 : places - places // 4].mean(1)
     return {
-        "bins": mean_over_texts(each),
-        "first": mean_over_texts(each[:, 0] - middle),
-        "last": mean_over_texts(each[:, -1] - middle),
+        "bins": mean_over_texts(by_bin),
+        "first": mean_over_texts(by_bin[:, 0] - middle),
+        "last": mean_over_texts(by_bin[:, -1] - middle),
     }

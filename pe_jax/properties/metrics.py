@@ -184,10 +184,10 @@ def _pairs(
     excess, _ = jax.lax.scan(add, zeros, distances, unroll=min(8, len(distances)))
     left, right = (present & (offsets < 0)).sum(-1), (present & (offsets > 0)).sum(-1)
     # Less the pairs of one from each side, all of which count as wrong.
-    of_row = (excess.sum(-1) - left * right).astype(values.dtype)
+    row_excess = (excess.sum(-1) - left * right).astype(values.dtype)
     sides = jnp.stack([left, right]).astype(jnp.float32)
     total = (sides * (sides - 1) / 2).sum()
-    return (total + of_row.sum(-1)) / 2, total
+    return (total + row_excess.sum(-1)) / 2, total
 
 
 def _left_below_right(values: Float[Array, "*B L N"], right: Bool[Array, "L N"]) -> Array:

@@ -32,7 +32,7 @@ Tokens: TypeAlias = tuple[Float[Array, "N _ D"], Real[Array, " _"]]
 
 
 class Probe(NamedTuple):
-    """How well positions are predicted in each layer, on the tokens to test on.
+    """Accuracy of the positions predicted in each layer, on the tokens to test on.
 
     Attributes:
       r2: 1 for exact predictions, 0 for guessing the mean, below 0 for worse; NaN for hidden states

@@ -24,7 +24,7 @@ _HELD = 0.95  # The share of pos's variance that its dimensions are counted for.
 
 
 class Basis(NamedTuple):
-    """How much positions are of hidden states, and in which shape.
+    """Shares of positions, texts and the rest in hidden states, and the shape of pos.
 
     A mean over C texts holds a C-th of the residual's variance as well. That is estimated and
     subtracted in all but `coherence` and `largest_coherence`: exactly unbiased for pos if the texts
@@ -110,9 +110,9 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     gram = product("...td,...sd->...ts", position, position) - noise
     trace = jnp.where(whole > 0, jnp.trace(gram, axis1=-2, axis2=-1), 0.0)
     trace = jnp.maximum(trace, 0.0)
-    of_position = ratio(trace / length, whole, 0.0)
-    of_context = jnp.maximum(_variance(context) - rest / (length - 1), 0.0)
-    of_context = ratio(of_context, whole, 0.0)
+    position_share = ratio(trace / length, whole, 0.0)
+    context_share = jnp.maximum(_variance(context) - rest / (length - 1), 0.0)
+    context_share = ratio(context_share, whole, 0.0)
 
     values = jnp.linalg.eigvalsh(gram)[..., ::-1]  # Squared singular values of pos.
     missing = jnp.cumsum(values, -1) < _HELD * trace[..., None]
@@ -125,9 +125,9 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
         return jnp.where(trace > 0, x, 0.0)
 
     return Basis(
-        position=of_position,
-        context=of_context,
-        residual=jnp.where(whole > 0, 1 - of_position - of_context, whole),
+        position=position_share,
+        context=context_share,
+        residual=jnp.where(whole > 0, 1 - position_share - context_share, whole),
         floor=ratio(rest / (texts - 1), whole, 0.0),
         gram=gram,
         stable_rank=if_present(ratio(trace, values[..., 0], 0.0)),

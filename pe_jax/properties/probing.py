@@ -63,12 +63,12 @@ def offset_kernel(
     present = (jnp.arange(steps * batch) < count).reshape(steps, batch)
 
     result = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((1, *shape), inputs.dtype))
-    here = jnp.broadcast_to(True if where is None else where, result.shape[1:])
-    entries = jnp.maximum(here.sum((-2, -1), keepdims=True), 1)
+    present_entries = jnp.broadcast_to(True if where is None else where, result.shape[1:])
+    entries = jnp.maximum(present_entries.sum((-2, -1), keepdims=True), 1)
 
     def add(carry, step):
         tokens, counts = step
-        logits = jnp.where(here, attend(params, tokens).astype(jnp.float32), 0)
+        logits = jnp.where(present_entries, attend(params, tokens).astype(jnp.float32), 0)
         levels = logits.sum((-2, -1), keepdims=True) / entries
         weights = counts.astype(jnp.float32).reshape(-1, *[1] * (logits.ndim - 1))
         return _add_samples(carry, levels, logits - levels, weights), None
@@ -79,7 +79,7 @@ def offset_kernel(
     (_, level, mean, squares), _ = jax.lax.scan(add, start, (blocks, present))
     variance = squares / (count - 1) if count > 1 else jnp.full_like(squares, jnp.nan)
     error = jnp.sqrt(variance / count)
-    return Estimate(*(jnp.where(here, x, jnp.nan) for x in (level + mean, error)))
+    return Estimate(*(jnp.where(present_entries, x, jnp.nan) for x in (level + mean, error)))
 
 
 def _add_samples(

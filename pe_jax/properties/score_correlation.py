@@ -55,8 +55,8 @@ def correlate(
 def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Correlation:
     from scipy import stats  # As long to import as all of JAX, and only needed here.
 
-    known = np.isfinite(x) & np.isfinite(y)
-    x, y = x[known], y[known]
+    finite = np.isfinite(x) & np.isfinite(y)
+    x, y = x[finite], y[finite]
     if len(x) < MINIMUM_RUNS:
         raise ValueError(
             f"A correlation of {violation} with {score} needs at least {MINIMUM_RUNS} runs that "

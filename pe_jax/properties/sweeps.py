@@ -138,7 +138,7 @@ def _settings_at_once(
     used = _compile(fn, settings, trial).memory_analysis()
     if used is None:  # The backend has no memory analysis.
         return most
-    each = (
+    setting_bytes = (
         used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
     ) / trial
-    return int(min(most, max(1, memory // max(each, 1))))
+    return int(min(most, max(1, memory // max(setting_bytes, 1))))

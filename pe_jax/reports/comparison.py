@@ -79,8 +79,10 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
     experiment = build(config, saved_tokenizer(folder))
     program = experiment.program
     step, params = newest_params(folder, program.shardings_of)
-    each = parallelize_eval(_each_example(program.task), program.mesh, program.shardings.params)
-    scored = [jax.device_get(each(params, batch)) for batch in experiment.held_out[-1]]
+    score_batch = parallelize_eval(
+        _each_example(program.task), program.mesh, program.shardings.params
+    )
+    scored = [jax.device_get(score_batch(params, batch)) for batch in experiment.held_out[-1]]
 
     def joined(name: str, part: int) -> np.ndarray:
         return np.concatenate([scores[name][part] for scores in scored]).astype(np.float64)

@@ -101,8 +101,8 @@ def _train(model: BertConfig, task: str, config: LengthGeneralisationConfig, pat
 
 def tasks(config: LengthGeneralisationConfig) -> list[str]:
     """Return the tasks that `config` chooses, in the order of the suite."""
-    wanted = split_names(config.tasks)
-    return [name for name in TASKS if not wanted or name in wanted]
+    names = split_names(config.tasks)
+    return [name for name in TASKS if not names or name in names]
 
 
 def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig) -> BertConfig:
@@ -211,18 +211,20 @@ def _page(cells: Cells, config: LengthGeneralisationConfig) -> list[str]:
         "",
     ]
     for level, title in _LEVELS.items():
-        of_level = [task for task in tasks(config) if TASKS[task].level == level]
-        if not of_level:
+        level_tasks = [task for task in tasks(config) if TASKS[task].level == level]
+        if not level_tasks:
             continue
-        rows = [["encoding", *of_level]]
+        rows = [["encoding", *level_tasks]]
         for name, by_task in cells.items():
-            both = [_split_scores(by_task[task], TASKS[task], config.length) for task in of_level]
+            both = [
+                _split_scores(by_task[task], TASKS[task], config.length) for task in level_tasks
+            ]
             texts = (
                 f"{100 * within.mean():.0f} → {mean_and_spread(100 * beyond, digits=0)}"
                 for within, beyond in both
             )
             rows.append([name, *texts])
-        guesses = [f"{100 * (_chance(TASKS[task]) or 0):.0f}" for task in of_level]
+        guesses = [f"{100 * (_chance(TASKS[task]) or 0):.0f}" for task in level_tasks]
         rows.append(["*guessing*", *guesses])
         lines += [f"## {title}", "", *table(rows[0], rows[1:]), ""]
     return lines

@@ -153,8 +153,8 @@ def read(folder: Path) -> Results | None:
     # For sets other than GLUE and SQuAD, `dataset` may name both: TRAINING SET -> EVALUATION SET.
     dataset = results["dataset"].rpartition(" -> ")[2]
     if dataset.startswith("glue/") and dataset not in GLUE:
-        known = ", ".join(GLUE)
-        raise ValueError(f"{path}: Unknown GLUE task {dataset!r}; table 2 has {known}.")
+        tasks = ", ".join(GLUE)
+        raise ValueError(f"{path}: Unknown GLUE task {dataset!r}; table 2 has {tasks}.")
     seeds = results["seeds"]
     if not isinstance(seeds, list) or not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"{path}: seeds must be a list of different numbers, got {seeds!r}.")
@@ -241,7 +241,7 @@ def _different_settings(runs: Sequence[Results]) -> dict[str, list[Any]]:
     """Return the settings in which runs differ, by dotted key: the value of each run, or None."""
     keys = sorted({key for run in runs for key in run.settings})
     values = {key: [run.settings.get(key) for run in runs] for key in keys}
-    return {key: each for key, each in values.items() if any(v != each[0] for v in each)}
+    return {key: column for key, column in values.items() if any(v != column[0] for v in column)}
 
 
 def welch(scores: Sequence[float], baseline: Sequence[float]) -> Json | None:
@@ -279,7 +279,7 @@ def _variance(values: Sequence[float]) -> float:
     return float(np.var(values, ddof=1)) if np.ptp(values) else 0.0
 
 
-def cell(seeds: Sequence[int], scores: Sequence[float]) -> Json:
+def summarize(seeds: Sequence[int], scores: Sequence[float]) -> Json:
     """Return a cell of a table, scores in points: the "mean" over "n" seeds, its sample standard
     deviation "std" (None for one seed), and `welch` as "test" where there is a baseline."""
     return {
@@ -297,11 +297,11 @@ def mean_over_tasks(cells: Sequence[Json | None]) -> Json | None:
 
     The spread of a row's mean is thus over seeds, as in the paper, not over tasks.
     """
-    present = [each for each in cells if each]
-    seeds = [each["seeds"] for each in present]
-    if not present or len(present) < len(cells) or any(each != seeds[0] for each in seeds):
+    present = [cell for cell in cells if cell]
+    seeds = [cell["seeds"] for cell in present]
+    if not present or len(present) < len(cells) or any(other != seeds[0] for other in seeds):
         return None
-    return cell(seeds[0], np.mean([each["scores"] for each in present], axis=0).tolist())
+    return summarize(seeds[0], np.mean([cell["scores"] for cell in present], axis=0).tolist())
 
 
 def build_all(runs: Sequence[Results], config: TablesConfig) -> dict[str, Json]:
@@ -311,10 +311,11 @@ def build_all(runs: Sequence[Results], config: TablesConfig) -> dict[str, Json]:
     Raises:
       ValueError: if no run has the baseline.
     """
-    known = {run.position: None for run in runs} | dict.fromkeys(encodings.PAPER)
-    if config.baseline not in known:
+    positions = {run.position: None for run in runs} | dict.fromkeys(encodings.PAPER)
+    if config.baseline not in positions:
         raise ValueError(
-            f"No run has config.baseline={config.baseline!r}.{did_you_mean(config.baseline, known)}"
+            f"No run has config.baseline={config.baseline!r}."
+            f"{did_you_mean(config.baseline, positions)}"
         )
     by_table = {name: [run for run in runs if run.table == name] for name in TITLES}
     return {name: _build(name, chosen, config) for name, chosen in by_table.items() if chosen}
@@ -328,12 +329,14 @@ def _build(name: str, runs: Sequence[Results], config: TablesConfig) -> Json:
     columns: dict[str, dict[str, Json | None]] = {}  # Key -> encoding -> cell.
     for sets in every_sets:
         dataset, origin = sets
-        of_sets = [run for run in runs if run.sets == sets]
+        column_runs = [run for run in runs if run.sets == sets]
         prefix = "" if origin == dataset else f"{origin} -> "
         for metric, label in _metrics(dataset):
             key = f"{prefix}{dataset} {metric}"
             headings[key] = f"{label}{marks.get(origin, '')}"
-            columns[key] = {run.position: cell(run.seeds, run.scores[metric]) for run in of_sets}
+            columns[key] = {
+                run.position: summarize(run.seeds, run.scores[metric]) for run in column_runs
+            }
     trained = {run.position for run in runs}
     if name == "glue":
         by_task = {task: columns.get(f"{task} {metric}", {}) for task, (_, metric) in GLUE.items()}
@@ -345,9 +348,9 @@ def _build(name: str, runs: Sequence[Results], config: TablesConfig) -> Json:
             }
     for cells in columns.values():
         base = cells.get(config.baseline)
-        for each in cells.values():
-            if each and base and each is not base:
-                each["test"] = welch(each["scores"], base["scores"])
+        for cell in cells.values():
+            if cell and base and cell is not base:
+                cell["test"] = welch(cell["scores"], base["scores"])
     rows = {
         position: {key: cells.get(position) for key, cells in columns.items()}
         for position in _in_order(trained, config.all_rows)
@@ -394,7 +397,7 @@ def _means(
 def _usual(rows: Json) -> int:
     """Return the number of seeds that most cells have, of equally frequent ones the larger; it is
     not printed in the cells."""
-    counts = Counter(each["n"] for cells in rows.values() for each in cells.values() if each)
+    counts = Counter(cell["n"] for cells in rows.values() for cell in cells.values() if cell)
     return max(counts, key=lambda n: (counts[n], n))
 
 
@@ -402,12 +405,12 @@ def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig)
     """Return sentences on the numbers, on the tasks, and on the tests of a table."""
     selected = {run.settings["select"] for run in runs}
     which = _SELECTED.get(selected.pop(), "") if len(selected) == 1 else ""
-    cells = [each for row in rows.values() for each in row.values() if each]
+    cells = [cell for row in rows.values() for cell in row.values() if cell]
     usual = _usual(rows)
-    varies = any(each["n"] != usual for each in cells)
+    varies = any(cell["n"] != usual for cell in cells)
     count = f"{usual} seed{'s' if usual > 1 else ''}{' where no n is given' * varies}"
     shown = f"mean ± sample standard deviation over {count}"
-    if all(each["n"] == 1 for each in cells):
+    if all(cell["n"] == 1 for cell in cells):
         shown = "one seed each"
     notes = [f"Scores{which} in points: {shown}. Bold: the best mean of a column. –: no score."]
     if name == "glue":
@@ -416,7 +419,7 @@ def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig)
             "mismatched set. Means over tasks exclude WNLI; their ± is over seeds, of each "
             "seed's mean, and they are missing where a task is, or has other seeds."
         )
-    tested = sum(_p(each) is not None for each in cells)
+    tested = sum(_p(cell) is not None for cell in cells)
     if not any(rows.get(config.baseline, {}).values()):
         test = f"Nothing is tested: there is no run of {config.baseline} to compare with."
     elif not tested:
@@ -444,8 +447,10 @@ def _warnings(runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]) ->
             positions: dict[str, list[str]] = defaultdict(list)
             for run, value in zip(in_column, values):
                 positions[json.dumps(value)].append(run.position)
-            each = "; ".join(f"{value} ({', '.join(names)})" for value, names in positions.items())
-            labels[f"{key} is {each}"] += [label for _, label in _metrics(sets[0])]
+            groups = "; ".join(
+                f"{value} ({', '.join(names)})" for value, names in positions.items()
+            )
+            labels[f"{key} is {groups}"] += [label for _, label in _metrics(sets[0])]
     inits: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         inits[run.position].add(run.init)
@@ -472,23 +477,23 @@ def _printed(
     """
     decimals, usual = DECIMALS[name], _usual(rows)
 
-    def mean(each: Json) -> str:
-        return f"{each['mean']:z.{decimals}f}"
+    def mean(cell: Json) -> str:
+        return f"{cell['mean']:z.{decimals}f}"
 
     best = [
-        max((float(mean(each)) for each in column if each), default=None)
+        max((float(mean(cell)) for cell in column if cell), default=None)
         for column in zip(*(cells.values() for cells in rows.values()))
     ]
 
-    def text(each: Json | None, top: float | None) -> str:
-        if each is None:
+    def text(cell: Json | None, top: float | None) -> str:
+        if cell is None:
             return escape("–")
-        mark, p = "", _p(each)
+        mark, p = "", _p(cell)
         if p is not None and p < p_value:
-            mark = "†" if each["test"]["difference"] > 0 else "‡"
-        spread = "" if each["std"] is None else f" ± {each['std']:.{decimals}f}"
-        seeds = "" if each["n"] == usual else f" (n={each['n']})"
-        start = bold.format(mean(each)) if float(mean(each)) == top else escape(mean(each))
+            mark = "†" if cell["test"]["difference"] > 0 else "‡"
+        spread = "" if cell["std"] is None else f" ± {cell['std']:.{decimals}f}"
+        seeds = "" if cell["n"] == usual else f" (n={cell['n']})"
+        start = bold.format(mean(cell)) if float(mean(cell)) == top else escape(mean(cell))
         return start + escape(f"{mark}{spread}{seeds}")
 
     return [[escape(row), *map(text, cells.values(), best)] for row, cells in rows.items()]
@@ -532,7 +537,7 @@ def _csv(table: Json) -> str:
     )
     for position, cells in table["rows"].items():
         row = [position]
-        for each in cells.values():
-            row += [each["mean"], each["std"], each["n"], _p(each)] if each else [None] * 4
+        for cell in cells.values():
+            row += [cell["mean"], cell["std"], cell["n"], _p(cell)] if cell else [None] * 4
         writer.writerow(row)
     return file.getvalue()

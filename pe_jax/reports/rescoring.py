@@ -35,15 +35,15 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
     """
     config = workdir.load_config(folder, FinetuningConfig, SquadConfig)
     # All lengths first: one that does not fit is an error before anything is scored.
-    wanted = lengths or (config.data.length,)
+    lengths = lengths or (config.data.length,)
     # Each length is a bucket of the others: only rows that need the longest are padded to it.
-    buckets = tuple(sorted({*config.data.buckets, config.data.length, *wanted}))
+    buckets = tuple(sorted({*config.data.buckets, config.data.length, *lengths}))
     fitted = [
         fit_length(
             changed(config, {"data.length": length, "data.buckets": buckets, "resize": resize}),
             key="config.lengths",
         )
-        for length in wanted
+        for length in lengths
     ]
     rows = [_score(longer, config.model.max_length, folder, out) for longer in fitted]
     names = list(rows[0]["scores"])

@@ -16,10 +16,10 @@ from pe_jax.configs.tables import TablesConfig
 from pe_jax.console.markdown import for_terminal
 from pe_jax.reports.paper_tables import (
     GLUE,
-    cell,
     mean_over_tasks,
     pool,
     read,
+    summarize,
     welch,
     write_tables,
 )
@@ -83,11 +83,11 @@ def row_of(text, position):
 
 
 def test_mean_and_spread():
-    found = cell((0, 1, 2, 3), (1.0, 2.0, 3.0, 6.0))
+    found = summarize((0, 1, 2, 3), (1.0, 2.0, 3.0, 6.0))
     assert found["mean"] == 3.0
     assert found["std"] == pytest.approx(math.sqrt((4 + 1 + 0 + 9) / 3))
-    assert cell((0,), (5.0,))["std"] is None
-    assert cell((0, 1, 2), (56.3, 56.3, 56.3))["std"] == 0
+    assert summarize((0,), (5.0,))["std"] is None
+    assert summarize((0, 1, 2), (56.3, 56.3, 56.3))["std"] == 0
 
 
 def test_welch_by_hand():
@@ -119,12 +119,12 @@ def test_welch_without_spread(score):
 
 
 def test_the_spread_of_a_mean_is_over_seeds():
-    tasks = [cell((0, 1), (10.0, 20.0)), cell((0, 1), (40.0, 34.0))]
+    tasks = [summarize((0, 1), (10.0, 20.0)), summarize((0, 1), (40.0, 34.0))]
     mean = mean_over_tasks(tasks)
     assert mean["scores"] == [25.0, 27.0]
     assert mean["std"] == pytest.approx(math.sqrt(2))
     assert mean_over_tasks([*tasks, None]) is None
-    assert mean_over_tasks([*tasks, cell((0, 2), (1.0, 2.0))]) is None
+    assert mean_over_tasks([*tasks, summarize((0, 2), (1.0, 2.0))]) is None
 
 
 def test_table_2(tmp_path, config):

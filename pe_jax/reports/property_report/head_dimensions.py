@@ -305,8 +305,8 @@ def _moments(
 
 def _mean(by_layer: Float[Array, " N"]) -> Value:
     """Return the mean over the layers that have a number."""
-    known = np.asarray(by_layer)[~np.isnan(by_layer)]
-    return known.mean() if known.size else None
+    finite = np.asarray(by_layer)[~np.isnan(by_layer)]
+    return finite.mean() if finite.size else None
 
 
 def _count_by_band(

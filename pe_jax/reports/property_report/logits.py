@@ -96,8 +96,10 @@ def identical_words(subject: Subject, config: PropertiesConfig) -> Findings:
     shown = weights if config.attention == "weights" else logits
 
     def metrics(phi: np.ndarray, weights: np.ndarray) -> Numbers:
-        of_weights = {name: float(getattr(properties, name)(weights)) for name in _WEIGHT_METRICS}
-        return violations(phi, config.windows) | of_weights
+        weight_metrics = {
+            name: float(getattr(properties, name)(weights)) for name in _WEIGHT_METRICS
+        }
+        return violations(phi, config.windows) | weight_metrics
 
     mean = shown.mean(0)
     mean_metrics = metrics(mean, weights.mean(0))

@@ -65,8 +65,8 @@ class Findings:
     def add(self, other: Findings) -> None:
         """Append the findings of another subject."""
         for name, value in other.numbers.items():
-            known = self.numbers.get(name)
-            self.numbers[name] = known | value if isinstance(known, dict) else value
+            previous = self.numbers.get(name)
+            self.numbers[name] = previous | value if isinstance(previous, dict) else value
         self.rows += other.rows
         self.figures += other.figures
         self.more_rows += other.more_rows

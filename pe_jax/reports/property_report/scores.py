@@ -50,23 +50,23 @@ def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
     for run in subjects:
         if run.folder is not None:
             cache = out / "scores_cache" / f"{run.name}.json"
-            known = _cached_scores(run.folder, cache, config.score_examples)
-            findings.add(_measure_run(run.name, known))
+            cached = _cached_scores(run.folder, cache, config.score_examples)
+            findings.add(_measure_run(run.name, cached))
     if findings.numbers:
         findings.figures = [score_figure(findings.numbers)]
     return findings
 
 
-def _measure_run(name: str, known: Json) -> Findings:
-    stages, checkpoints = known["stages"], []
-    for step in sorted(map(int, known["checkpoints"])):
+def _measure_run(name: str, cached: Json) -> Findings:
+    stages, checkpoints = cached["stages"], []
+    for step in sorted(map(int, cached["checkpoints"])):
         stage = next(stage for stage in reversed(stages) if step > stage["step"])
         checkpoints.append(
             {
                 "step": step,
                 "epoch": stage["epoch"] + (step - stage["step"]) * stage["epochs_a_step"],
                 "stage_length": stage["length"],
-                **known["checkpoints"][str(step)],
+                **cached["checkpoints"][str(step)],
             }
         )
     if len(checkpoints) < 2:
@@ -106,18 +106,18 @@ def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:
     """Return the cache of a run's scores, after scoring the checkpoints that it lacks."""
     config = changed(workdir.load_config(folder, PretrainingConfig), {"eval_examples": examples})
     key = json.loads(json.dumps(as_dict(config)))
-    known = json.loads(cache.read_text(encoding="utf-8")) if cache.exists() else {}
-    if known.get("config") != key:
-        known = {"config": key, "checkpoints": {}}
-    if {str(step) for step in saved_steps(folder)} - set(known["checkpoints"]):
+    cached = json.loads(cache.read_text(encoding="utf-8")) if cache.exists() else {}
+    if cached.get("config") != key:
+        cached = {"config": key, "checkpoints": {}}
+    if {str(step) for step in saved_steps(folder)} - set(cached["checkpoints"]):
         say(f"Scoring the checkpoints of {folder}")
         experiment = build(config, saved_tokenizer(folder))
-        known["stages"] = _stages(experiment)
-        scored = [int(step) for step in known["checkpoints"]]
+        cached["stages"] = _stages(experiment)
+        scored = [int(step) for step in cached["checkpoints"]]
         for step, params in params_by_step(folder, skip=scored):
-            known["checkpoints"][str(step)] = experiment.stages[-1].evaluate(step, params)
-            write_text(cache, json.dumps(known) + "\n")
-    return known
+            cached["checkpoints"][str(step)] = experiment.stages[-1].evaluate(step, params)
+            write_text(cache, json.dumps(cached) + "\n")
+    return cached
 
 
 def _stages(experiment: PretrainingExperiment) -> list[Json]:

@@ -168,8 +168,8 @@ def split(
         )
     rng = np.random.default_rng(seed)
     order = rng.permutation(count)
-    kept = min(length, max(1, _MAX_TOKENS // count))
-    places = np.argsort(rng.random((count, length)), axis=1)[:, :kept]  # Different in each text.
+    places = np.argsort(rng.random((count, length)), axis=1)  # Different in each text.
+    places = places[:, : min(length, max(1, _MAX_TOKENS // count))]
 
     def tokens(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         index = texts[:, None], places[texts]

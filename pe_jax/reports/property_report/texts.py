@@ -89,7 +89,7 @@ def texts_of_length(subject: Subject, config: PropertiesConfig, length: int) -> 
 def _corpus(
     subject: Subject, tokenizer: Tokenizer, source: str
 ) -> tuple[data.TokenizedCorpus, np.ndarray, str]:
-    """A corpus, the documents of it to read, and what it is."""
+    """Return a corpus, the documents of it to read, and its description."""
     if subject.folder is not None and not source:
         config = workdir.load_config(subject.folder, PretrainingConfig)
         split = load_text(config.data, str(saved_tokenizer(subject.folder)))
