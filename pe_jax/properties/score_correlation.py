@@ -75,15 +75,8 @@ def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Co
         vectorized=True,
         rng=np.random.default_rng(0),
     )
-    return Correlation(
-        violation,
-        score,
-        len(x),
-        float(pearson.statistic),
-        float(pearson.pvalue),
-        float(spearman.statistic),
-        float(spearman.pvalue),
-    )
+    numbers = (pearson.statistic, pearson.pvalue, spearman.statistic, spearman.pvalue)
+    return Correlation(violation, score, len(x), *map(float, numbers))
 
 
 def _standard(ranks: np.ndarray) -> np.ndarray:

@@ -66,41 +66,48 @@ def compile_sweep(
 
     For repeated sweeps of one function; arguments and errors are those of `sweep`.
     """
-    settings = jax.tree.map(np.asarray, settings)
     count = _count(settings)
     devices = jax.local_devices() if devices is None else devices
     mesh = jax.make_mesh(
         (len(devices),), ("settings",), devices=devices, axis_types=(AxisType.Auto,)
     )
     sharding = NamedSharding(mesh, PartitionSpec("settings"))
+
+    def compiled(size: int, sharding: NamedSharding | None = None) -> Compiled:
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((size, *np.shape(x)[1:]), jnp.asarray(x[:0]).dtype),
+            settings,
+        )
+        mapped = jax.jit(jax.vmap(fn), in_shardings=sharding, out_shardings=sharding)
+        return mapped.lower(shapes).compile()
+
     per_device = -(-count // len(devices))
-    fitting = _settings_at_once(fn, settings, memory, most=per_device)
-    chunks = -(-per_device // fitting)
+    chunks = -(-per_device // _settings_at_once(compiled, memory, most=per_device))
     chunk = -(-per_device // chunks) * len(devices)  # Of equal size, so that none is nearly empty.
-    program = _compile(fn, settings, chunk, sharding)
+    program = compiled(chunk, sharding)
 
     def run(settings: PyTree, progress: Callable[[int], None] | None = None) -> PyTree:
         settings = jax.tree.map(np.asarray, settings)
         count = _count(settings)
-        running: list[tuple[int, PyTree]] = []
         results: list[PyTree] = []
 
-        def fetch() -> None:
-            size, chunk_results = running.pop(0)
+        def fetch(size: int, chunk_results: PyTree) -> None:
             results.append(jax.tree.map(lambda x: np.asarray(x)[:size], chunk_results))
             if progress is not None:
                 progress(size)
 
+        running: tuple[int, PyTree] | None = None
         for start in range(0, count, chunk):
             # The last chunk is padded with its first setting, so that all have the compiled shape.
             rows = np.arange(start, start + chunk)
             rows = np.where(rows < count, rows, start)
             part = jax.tree.map(lambda x: x[rows], settings)  # noqa: B023
-            running.append((min(chunk, count - start), program(jax.device_put(part, sharding))))
-            if len(running) > 1:  # One chunk is always dispatched before the previous is fetched.
-                fetch()
-        while running:
-            fetch()
+            dispatched = min(chunk, count - start), program(jax.device_put(part, sharding))
+            if running:  # One chunk is always dispatched before the previous is fetched.
+                fetch(*running)
+            running = dispatched
+        assert running
+        fetch(*running)
         return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
 
     return run
@@ -116,29 +123,11 @@ def _count(settings: PyTree) -> int:
     return sizes.pop()[0]
 
 
-def _compile(
-    fn: Callable[[PyTree], PyTree],
-    settings: PyTree,
-    chunk: int,
-    sharding: NamedSharding | None = None,
-) -> Compiled:
-    """`vmap(fn)` compiled for `chunk` settings, sharded or on one device."""
-    shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), jnp.asarray(x[:0]).dtype), settings
-    )
-    mapped = jax.jit(jax.vmap(fn), in_shardings=sharding, out_shardings=sharding)
-    return mapped.lower(shapes).compile()
-
-
-def _settings_at_once(
-    fn: Callable[[PyTree], PyTree], settings: PyTree, memory: int, *, most: int
-) -> int:
+def _settings_at_once(compiled: Callable[[int], Compiled], memory: int, *, most: int) -> int:
     """Return how many settings fit `memory`, by the compiler's analysis of a small program."""
     trial = min(4, most)
-    used = _compile(fn, settings, trial).memory_analysis()
+    used = compiled(trial).memory_analysis()
     if used is None:  # The backend has no memory analysis.
         return most
-    setting_bytes = (
-        used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
-    ) / trial
-    return int(min(most, max(1, memory // max(setting_bytes, 1))))
+    in_bytes = used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
+    return int(min(most, max(1, memory // max(in_bytes / trial, 1))))
