@@ -330,10 +330,10 @@ def _build(name: str, runs: Sequence[Results], config: TablesConfig) -> Json:
     for sets in every_sets:
         dataset, origin = sets
         column_runs = [run for run in runs if run.sets == sets]
-        prefix = "" if origin == dataset else f"{origin} -> "
+        prefix, mark = ("", "") if origin == dataset else (f"{origin} -> ", marks[origin])
         for metric, label in _metrics(dataset):
             key = f"{prefix}{dataset} {metric}"
-            headings[key] = f"{label}{marks.get(origin, '')}"
+            headings[key] = f"{label}{mark}"
             columns[key] = {
                 run.position: summarize(run.seeds, run.scores[metric]) for run in column_runs
             }

@@ -248,6 +248,15 @@ def test_training_on_another_set_is_marked(tmp_path, config):
     assert r"squad\_shifts:nyt EM [b] \\" in tex
 
 
+def test_only_columns_of_another_training_set_are_marked(tmp_path, config):
+    """SQuAD v1.1 is the training set of both columns, and the set of one."""
+    write(tmp_path, "a", "none", "squad/v1.1", spans([60.0]))
+    write(tmp_path, "b", "none", "squad/v2.0", spans([50.0]), trained_on="squad/v1.1")
+    write_tables(sorted(tmp_path.iterdir()), config, tmp_path / "out")
+    columns = numbers(tmp_path / "out")["squad"]["columns"]
+    assert [*columns.values()] == ["V1.1 F1", "V1.1 EM", "V2.0 F1 [a]", "V2.0 EM [a]"]
+
+
 def test_csv_reads_back(tmp_path, config):
     write(tmp_path, "a", "learned_absolute", "squad/v1.1", spans([80.1, 80.2, 80.4], [70.0] * 3))
     write(tmp_path, "b", "none", "squad/v1.1", spans([30.0, 33.0], [20.0] * 2))
