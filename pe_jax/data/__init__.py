@@ -1,5 +1,7 @@
-"""From text to NumPy batches: corpora, tokenizer, pretraining examples. GLUE: `data.glue`, SQuAD:
-`data.squad`, and their batches: `data.rows`."""
+"""Pipeline from text to NumPy batches: corpora, tokenizer, pretraining examples.
+
+GLUE is in `data.glue`, SQuAD in `data.squad`, and their batches in `data.rows`.
+"""
 
 from pe_jax.data.corpora import Corpus, open_corpus
 from pe_jax.data.pretraining import PretrainingExamples, batches

@@ -1,4 +1,4 @@
-"""Where text comes from: the embedded default, local files, or a tfds dataset.
+"""Sources of text: the embedded default, local files, or a tfds dataset.
 
 A corpus is a stream of documents (strings) and a fingerprint of its content, by which what is
 derived from it is cached. Sources, as `config.data.source` writes them:

@@ -114,12 +114,14 @@ def _label(value: float | None, task: GlueTask, where: str) -> float:
         return int(value)
     if not task.labels and value is not None and 0 <= value <= 5:  # STS-B's scale.
         return float(value)
-    known = f"0 to {len(task.labels) - 1} ({', '.join(task.labels)})" if task.labels else "0 to 5"
-    raise ValueError(f"{where} has the label {value!r}; known are {known}. Is it a test split?")
+    accepted = (
+        f"0 to {len(task.labels) - 1} ({', '.join(task.labels)})" if task.labels else "0 to 5"
+    )
+    raise ValueError(f"{where} has the label {value!r}; known are {accepted}. Is it a test split?")
 
 
 def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Rows:
-    """`[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`; targets: `label`.
+    """Return rows `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`; targets: `label`.
 
     Inputs that are too long are truncated at the ends of their texts, the longer one first, as BERT
     does.
@@ -151,7 +153,7 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
 
 
 def _truncated_sizes(sizes: Sequence[int], room: int) -> list[int]:
-    """Sizes of the texts truncated to fit `room`: the longer one first, the second if equal."""
+    """Return the sizes of texts truncated to `room`: the longer one first, the second if equal."""
     if len(sizes) == 1 or sum(sizes) <= room:
         return [min(size, room) for size in sizes]
     first, second = sizes

@@ -46,7 +46,7 @@ class Rows(NamedTuple):
 
 
 def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """Some rows as a batch.
+    """Return some rows as a batch.
 
     Args:
       numbers: `[*B]` indices of the rows, none longer than `length`.
@@ -112,13 +112,13 @@ class TrainingBatches:
         return self._steps
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        """This host's tokens, segments, valid `[S, B, L]` and targets `[S, B]`."""
+        """Return this host's tokens, segments, valid `[S, B, L]` and targets `[S, B]`."""
         epoch, number = divmod(step, self.steps_per_epoch)
         length, numbers = self._epoch(epoch)[number]
         return pad_rows(self._rows, numbers[:, self._part], length)
 
     def _make_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """Length and row indices `[S, B]` of each batch."""
+        """Return length and row indices `[S, B]` of each batch."""
         by_seed = [self._make_batches(epoch, seed) for seed in self._seeds]
         batches = [
             (length, np.stack(numbers))
@@ -128,13 +128,13 @@ class TrainingBatches:
         return [batches[n] for n in order]
 
     def _batch_lengths(self) -> list[int]:
-        """The length of each batch of an epoch, ascending."""
+        """Return the length of each batch of an epoch, ascending."""
         filled = np.cumsum(np.bincount(self._bucket_of, minlength=len(self._lengths)))
         batches = np.diff(filled // self._size, prepend=0)
         return np.repeat(self._lengths, batches).tolist()
 
     def _make_batches(self, epoch: int, seed: int) -> np.ndarray:
-        """Row indices `[batches, B]` of one seed, buckets ascending."""
+        """Return row indices `[batches, B]` of one seed, buckets ascending."""
         rng = np.random.default_rng([seed, epoch])
         batches, remainder = [], np.empty(0, np.int64)
         for bucket in range(len(self._lengths)):
@@ -147,7 +147,7 @@ class TrainingBatches:
 
 
 def training_batches(source: TrainingBatches) -> grain.IterDataset:
-    """The batches of `source`, prefetched, as a dataset whose iterator state can be saved."""
+    """Return the batches of `source`, prefetched; the state of the iterator can be saved."""
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
     return grain.MapDataset.source(source).to_iter_dataset(options)
 
@@ -155,7 +155,7 @@ def training_batches(source: TrainingBatches) -> grain.IterDataset:
 def evaluation_batches(
     rows: Rows, lengths: Sequence[int], batch_size: int
 ) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """All rows once, ascending in size, each batch padded to the smallest length that fits.
+    """Return all rows once, ascending in size, each batch padded to the smallest length that fits.
 
     Returns:
       Batches as from `pad_rows`, the same on all hosts and the last one filled up by repeating its
@@ -177,7 +177,7 @@ def evaluation_batches(
 
 
 def check_lengths(lengths: Sequence[int], longest: int) -> None:
-    """Raises ValueError unless `lengths` ascend and the last one fits `longest` tokens."""
+    """Raise ValueError unless `lengths` ascend and the last one fits `longest` tokens."""
     if list(lengths) != sorted(set(lengths)) or not lengths or lengths[0] < 1:
         raise ValueError(
             f"Lengths of buckets have to be positive and ascend, got {tuple(lengths)}."

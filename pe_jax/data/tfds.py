@@ -35,9 +35,9 @@ def open_dataset(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
     try:
         builder.info.splits[split]
     except (KeyError, ValueError) as error:  # tfds's own message does not say what to do.
-        known = ", ".join(builder.info.splits)
-        what = f"no split {split!r} in {builder.data_dir} (splits: {known})."
-        if not known:
+        splits = ", ".join(builder.info.splits)
+        what = f"no split {split!r} in {builder.data_dir} (splits: {splits})."
+        if not splits:
             what = f"it is not prepared in {builder.data_dir}. {_how_to_prepare(name, data_dir)}"
         raise ValueError(f"{name!r}: {what}") from error
     return builder

@@ -37,7 +37,7 @@ class Vocabulary(NamedTuple):
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A lower-casing WordPiece tokenizer with at most `vocab_size` tokens, special ones first.
+    """Return a lower-casing WordPiece tokenizer: at most `vocab_size` tokens, special ones first.
 
     Args:
       texts: iterated twice, so not an iterator.
@@ -71,7 +71,7 @@ def _train(texts: Iterable[str], vocab_size: int, first: list[str]) -> dict[str,
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """A tokenizer from a `tokenizer.json` or a BERT `vocab.txt` (lower-casing).
+    """Return the tokenizer of a `tokenizer.json` or a BERT `vocab.txt` (lower-casing).
 
     Truncation and padding, which some published files enable, are disabled.
 
@@ -115,8 +115,11 @@ def _read_json(path: Path) -> Tokenizer:
 
 
 def _read_vocab(path: Path) -> Tokenizer:
-    """A token a line. Only line feeds end one (with a carriage return before it or not): tokens may
-    have other characters that Unicode takes for line breaks."""
+    """Return the tokenizer of a file with a token a line.
+
+    Only line feeds end one (with a carriage return before it or not): tokens may have other
+    characters that Unicode takes for line breaks.
+    """
     text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
     lines = text.removesuffix("\n").split("\n")
     vocab: dict[str, int] = {}
@@ -137,7 +140,7 @@ _READERS: dict[str, Callable[[Path], Tokenizer]] = {".json": _read_json, ".txt":
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """The arrays that the data pipeline works with."""
+    """Return what the data pipeline works with."""
     size = tokenizer.get_vocab_size()
     ids = tokenizer.get_vocab()
     tokens = sorted(ids, key=ids.__getitem__)
@@ -154,7 +157,7 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def _word_piece(vocab: dict[str, int]) -> Tokenizer:
-    """BERT's tokenizer over a vocabulary: lower case, accents stripped, longest match first."""
+    """Return BERT's tokenizer: lower case, accents stripped, longest match first."""
     model = models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

@@ -102,9 +102,10 @@ def _checked_heads(params: Params) -> tuple[str, ...]:
     heads = tuple(head for head in layout.HEADS if head in params)
     unknown = sorted(params.keys() - {"bert", *heads})
     if heads not in _ARCHITECTURES or unknown:
-        known = "; ".join("bert " + " ".join(heads) for heads in _ARCHITECTURES)
+        supported = "; ".join("bert " + " ".join(heads) for heads in _ARCHITECTURES)
         raise ValueError(
-            f"No BERT of transformers has the parts {', '.join(sorted(params))}. Known: {known}."
+            f"No BERT of transformers has the parts {', '.join(sorted(params))}. Known: "
+            f"{supported}."
         )
     return heads
 
@@ -162,11 +163,11 @@ def _tensors(
         if leaf.ours not in ours:
             errors.append(f"{leaf.ours}: missing")
             continue
-        made = leaf.to_theirs(np.asarray(ours[leaf.ours], np.float32))
+        converted = leaf.to_theirs(np.asarray(ours[leaf.ours], np.float32))
         shape = layout.tensor_shape(leaf, config, classes)
-        if any(tensor.shape != shape for tensor in made):
-            errors.append(f"{leaf.ours}: converts to {made[0].shape}, {shape} expected")
-        tensors |= zip(leaf.tensors, made, strict=True)
+        if any(tensor.shape != shape for tensor in converted):
+            errors.append(f"{leaf.ours}: converts to {converted[0].shape}, {shape} expected")
+        tensors |= zip(leaf.tensors, converted, strict=True)
     return tensors, errors
 
 

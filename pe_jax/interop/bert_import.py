@@ -39,7 +39,7 @@ class PublishedBert(NamedTuple):
 
 
 def load_bert(path: str | Path, heads: Collection[str] = tuple(layout.HEADS)) -> PublishedBert:
-    """Config and parameters of a published BERT, with the heads that it has.
+    """Return a published BERT, with the heads that it has.
 
     Tensor names may or may not begin with `bert.`; the gamma and beta of old files are read as
     LayerNorm's weight and bias.
@@ -95,14 +95,14 @@ _HEADS = {name for leaves in layout.HEADS.values() for leaf in leaves for name i
 
 
 def _is_unknown(name: str) -> bool:
-    """Whether an unread tensor belongs to a part of BERT that is read completely."""
+    """Return whether an unread tensor belongs to a part of BERT that is read completely."""
     return name.startswith(("embeddings.", "encoder.", "pooler.", "cls.")) and name not in _HEADS
 
 
 def _read_params(
     checkpoint: Checkpoint, config: BertConfig, names: dict[str, str], leaves: list[Leaf]
 ) -> Params:
-    """The parameters of `leaves`, float32, nested by their paths."""
+    """Return the parameters of `leaves`, float32, nested by their paths."""
     flat: dict[str, np.ndarray] = {}
     broken: list[str] = []
     for leaf in leaves:
@@ -123,7 +123,7 @@ def _read_params(
 
 
 def read_config(path: str | Path) -> BertConfig:
-    """The config that `load_bert` returns, without reading a tensor; raises as it does."""
+    """Return the config that `load_bert` returns, without reading a tensor; raises as it does."""
     return _config(open_checkpoint(path))
 
 
@@ -159,7 +159,7 @@ def _config(checkpoint: Checkpoint) -> BertConfig:
 
 
 def _modern(name: str) -> str:
-    """A tensor's name as in `layout`."""
+    """Return a tensor's name as in `layout`."""
     name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
@@ -167,7 +167,7 @@ def _modern(name: str) -> str:
 def _mismatches(
     checkpoint: Checkpoint, config: BertConfig, names: dict[str, str], leaves: list[Leaf]
 ) -> list[str]:
-    """One line per tensor that is missing, or has another shape or dtype."""
+    """Return a line per tensor that is missing, or has another shape or dtype."""
     classifier = names.get("classifier.weight", "")
     classes = checkpoint.shape(classifier)[0] if classifier else 0  # Any number of classes fits.
     errors = []
@@ -185,7 +185,7 @@ def _mismatches(
 
 
 def _untied(checkpoint: Checkpoint, names: dict[str, str]) -> list[str]:
-    """One line per tensor that should equal another one, and does not."""
+    """Return a line per tensor that should equal another one, and does not."""
     return [
         f"{names[again]}: not the same as {names[first]}, to which this model ties it"
         for again, first in layout.TIED.items()

@@ -56,11 +56,11 @@ class Checkpoint:
         return self._header(name).shape
 
     def is_float(self, name: str) -> bool:
-        """Whether the values are the weights themselves, not indices or quantised codes."""
+        """Return whether the values are the weights themselves, not indices or quantised codes."""
         return self._header(name).dtype in ("F64", "F32", "F16", "BF16")
 
     def read(self, name: str) -> np.ndarray:
-        """The tensor in its own dtype; float16 and bfloat16 become float32."""
+        """Return a tensor in its dtype; float16 and bfloat16 become float32."""
         self._header(name)  # Raises if there is none.
         tensor = self.values(name)
         return tensor.astype(np.float32) if tensor.dtype in _NARROW else tensor
@@ -75,7 +75,7 @@ _NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Opens a checkpoint: reads the header of every file, but no tensor.
+    """Open a checkpoint: read the header of every file, but no tensor.
 
     Args:
       path: a folder with `model.safetensors`, or with shards and `model.safetensors.index.json`; or
@@ -106,7 +106,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _config(file: Path, implied: dict[str, Any]) -> dict[str, Any]:
-    """The content of a file, completed with the `implied` keys; {} if there is no file."""
+    """Return the content of a file, completed with the `implied` keys; {} if there is no file."""
     return {**implied, **_json(file)} if file.is_file() else {}
 
 

@@ -37,7 +37,7 @@ class Header(NamedTuple):
 
 
 def find_google(path: Path) -> str:
-    """The prefix of a checkpoint's files, as TensorFlow takes it; empty if there is none.
+    """Return the prefix of a checkpoint's files, as TensorFlow takes it; empty if there is none.
 
     Args:
       path: a folder, or the prefix itself.
@@ -47,10 +47,12 @@ def find_google(path: Path) -> str:
     """
     if not path.is_dir():
         return str(path) if path.with_name(f"{path.name}.index").is_file() else ""
-    found = [str(file.with_suffix("")) for file in sorted(path.glob("*.index"))]
-    if len(found) > 1:
-        raise ValueError(f"{path} holds {len(found)} checkpoints: give one, {' or '.join(found)}.")
-    return "".join(found)
+    prefixes = [str(file.with_suffix("")) for file in sorted(path.glob("*.index"))]
+    if len(prefixes) > 1:
+        raise ValueError(
+            f"{path} holds {len(prefixes)} checkpoints: give one, {' or '.join(prefixes)}."
+        )
+    return "".join(prefixes)
 
 
 def open_google(prefix: str) -> tuple[dict[str, Header], Callable[[str], np.ndarray]]:

@@ -139,7 +139,7 @@ HEADS: dict[str, tuple[Leaf, ...]] = {
 
 
 def encoder_leaves(num_layers: int) -> Iterator[Leaf]:
-    """Every parameter of the encoder."""
+    """Yield every parameter of the encoder."""
     yield from _EMBEDDINGS
     for i in range(num_layers):
         for leaf in _LAYER:
@@ -149,7 +149,7 @@ def encoder_leaves(num_layers: int) -> Iterator[Leaf]:
 
 
 def tensor_shape(leaf: Leaf, config: BertConfig, classes: int) -> tuple[int, ...]:
-    """The shape of each tensor of `leaf`.
+    """Return the shape of each tensor of `leaf`.
 
     V vocabulary, N positions, S segments, D hidden size, M intermediate size, C classes.
     """

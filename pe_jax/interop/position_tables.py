@@ -54,7 +54,7 @@ class PositionTable(NamedTuple):
 
 
 def load_position_table(path: str | Path, family: str = "") -> PositionTable:
-    """The learned position table of a checkpoint of the BERT, RoBERTa or GPT-2 family.
+    """Return the learned position table of a checkpoint of the BERT, RoBERTa or GPT-2 family.
 
     Args:
       path: see `open_checkpoint`.
@@ -71,9 +71,9 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
             f"{path} has position_embedding_type {kind!r} in its config.json: such a model has "
             "a table of absolute positions, but never uses it."
         )
-    found = _tables(checkpoint)
-    family = _family(checkpoint, found, family)
-    name, padding = found[family], FAMILIES[family].padding
+    names_by_family = _tables(checkpoint)
+    family = _family(checkpoint, names_by_family, family)
+    name, padding = names_by_family[family], FAMILIES[family].padding
     first_row = 0 if padding is None else _pad_token(checkpoint, padding) + 1
     shape = checkpoint.shape(name)
     if len(shape) != 2 or shape[0] <= first_row or not checkpoint.is_float(name):
@@ -88,7 +88,7 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
 
 
 def _pad_token(checkpoint: Checkpoint, usual: int) -> int:
-    """The row of the padding token, by config.json if it says."""
+    """Return the row of the padding token, by config.json if it says."""
     row = checkpoint.config.get("pad_token_id", usual)
     if fault := _PADDING.fault(row):
         raise ValueError(f"The config.json of {checkpoint.path}: pad_token_id {fault}")
@@ -96,38 +96,40 @@ def _pad_token(checkpoint: Checkpoint, usual: int) -> int:
 
 
 def _tables(checkpoint: Checkpoint) -> dict[str, str]:
-    """Names of the tensors that may be the table, by family; at least one."""
+    """Return the names of the tensors that may be the table, by family; at least one."""
     keys = {
         family: [prefix + f.key for prefix in ("", *f.prefixes)] for family, f in FAMILIES.items()
     }
     names = checkpoint.headers
-    found = {family: key for family, those in keys.items() for key in those if key in names}
-    if not found:
+    names_by_family = {
+        family: key for family, candidates in keys.items() for key in candidates if key in names
+    }
+    if not names_by_family:
         near = [name for name in names if "pos" in name.lower()][:5]
-        looked = dict.fromkeys(key for those in keys.values() for key in those)
+        looked = dict.fromkeys(key for candidates in keys.values() for key in candidates)
         raise ValueError(
             f"{checkpoint.path} has no learned position table that is known here. Tensors with "
             f"'pos' in their name: {', '.join(near) or 'none'}. Looked for: {', '.join(looked)}."
         )
-    return found
+    return names_by_family
 
 
-def _family(checkpoint: Checkpoint, found: dict[str, str], family: str) -> str:
-    """The one family that agrees with the tensor's name, config.json and the argument."""
+def _family(checkpoint: Checkpoint, names_by_family: dict[str, str], family: str) -> str:
+    """Return the one family that agrees with the tensor's name, config.json and the argument."""
     if family and family not in _FAMILY_OF:
         raise ValueError(f"Unknown family {family!r}: use one of {', '.join(MODEL_TYPES)}.")
     said = checkpoint.config.get("model_type")
     both = {"config.json's model_type": said, "the argument": family}
     claims = {source: str(kind) for source, kind in both.items() if kind in MODEL_TYPES}
-    possible = set(found).intersection(*({_FAMILY_OF[kind]} for kind in claims.values()))
+    possible = set(names_by_family).intersection(*({_FAMILY_OF[kind]} for kind in claims.values()))
     if len(possible) == 1:
         return possible.pop()
-    names = " and ".join(dict.fromkeys(found.values()))
-    fits = f"{checkpoint.path}: {names} can be of {' or '.join(found)}"
+    names = " and ".join(dict.fromkeys(names_by_family.values()))
+    fits = f"{checkpoint.path}: {names} can be of {' or '.join(names_by_family)}"
     if claims:
         listed = " and ".join(f"{source} is {kind!r}" for source, kind in claims.items())
         raise ValueError(f"{fits}, but {listed}. Correct what is wrong.")
     raise ValueError(
         f"{fits}, whose first positions are in different rows, and config.json has no known "
-        f"model_type. Choose: family={' or family='.join(map(repr, found))}."
+        f"model_type. Choose: family={' or family='.join(map(repr, names_by_family))}."
     )

@@ -1,1 +1,1 @@
-"""What a config would take on TPUs that need not be attached: it is compiled, not trained."""
+"""Compilation of a config for TPUs that need not be attached: memory, FLOPs, bounds of the time."""

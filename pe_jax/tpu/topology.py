@@ -41,7 +41,7 @@ class Slice(NamedTuple):
 
 
 def make_slice(name: str) -> Slice:
-    """The slice of a name such as v5e:2x4: a chip and its grid.
+    """Return the slice of a name such as v5e:2x4: a chip and its grid.
 
     Raises:
       ValueError: if there is no such slice, or the TPU compiler is not installed.
@@ -71,7 +71,7 @@ def make_slice(name: str) -> Slice:
 
 
 def _stay_off_the_machine() -> None:
-    """Uses the TPU library as a compiler only: it does not look for TPUs of this machine."""
+    """Use the TPU library as a compiler only: it does not look for TPUs of this machine."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_compilation_cache", False)  # These cannot be loaded here.
     for name, value in {
