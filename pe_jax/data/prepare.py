@@ -1,4 +1,4 @@
-"""Tokenizes a corpus into shards for training, on any runner of Apache Beam (the extra `beam`).
+"""Tokenize a corpus into shards for training, on any runner of Apache Beam (the extra `beam`).
 
 python -m pe_jax.data.prepare --source='books/*.jsonl.xz' --vocab=tokenizer.json --out=SHARDS
 python -m pe_jax.data.prepare --source=tfds:wiki40b/en:train --vocab=tokenizer.json \\
@@ -9,6 +9,7 @@ What follows `--` are Beam's own options. To train: --config.data.source=shards:
 
 from __future__ import annotations
 
+import functools
 import sys
 
 from absl import app, flags, logging
@@ -17,31 +18,19 @@ from pe_jax.console.help import HELP, help_text
 from pe_jax.errors import extra
 
 _FLAGS = flags.FlagValues()
-_SOURCE = flags.DEFINE_string(
+_string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
+_SOURCE = _string(
     "source",
     None,
     "As config.data.source: a path or glob of .txt or .jsonl, or tfds:NAME:SPLIT.",
     required=True,
-    flag_values=_FLAGS,
 )
-_VOCAB = flags.DEFINE_string(
-    "vocab", None, "A tokenizer.json or vocab.txt.", required=True, flag_values=_FLAGS
-)
-_OUT = flags.DEFINE_string(
-    "out", None, "A new folder, which all workers can write to.", required=True, flag_values=_FLAGS
-)
-_FEATURE = flags.DEFINE_string(
-    "feature", "text", "Key of the text in JSON lines and tfds examples.", flag_values=_FLAGS
-)
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir", "", "Folder of tfds datasets; empty: tfds's default.", flag_values=_FLAGS
-)
+_VOCAB = _string("vocab", None, "A tokenizer.json or vocab.txt.", required=True)
+_OUT = _string("out", None, "A new folder, which all workers can write to.", required=True)
+_FEATURE = _string("feature", "text", "Key of the text in JSON lines and tfds examples.")
+_DATA_DIR = _string("data_dir", "", "Folder of tfds datasets; empty: tfds's default.")
 _EXAMPLES = flags.DEFINE_integer(
-    "examples",
-    20_000,
-    "Examples of a tfds dataset in one shard.",
-    lower_bound=1,
-    flag_values=_FLAGS,
+    "examples", 20_000, "Examples of a tfds dataset in one shard.", 1, flag_values=_FLAGS
 )
 
 
