@@ -26,6 +26,13 @@ def instructions() -> frozenset[str]:
     return frozenset(fields.get("flags", fields.get("Features", "")).split())  # x86; ARM.
 
 
+def multiplies_bfloat16() -> bool:
+    """Return whether the CPU has such instructions; True if that is not known."""
+    known = instructions()
+    # x86: tiles, vectors; "bf16" is ARM's (docs/performance.md).
+    return not known or bool({"amx_bf16", "avx512_bf16", "bf16"} & known)
+
+
 def _fields() -> dict[str, str]:
     """Return what Linux reports of the last core, as all are alike."""
     try:

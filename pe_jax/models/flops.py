@@ -1,4 +1,6 @@
-"""Model FLOPs: what the definition of the model asks for, however a program computes it.
+"""Model FLOPs, and the peak rates of accelerators that they are compared with.
+
+Model FLOPs are what the definition of the model asks for, however a program computes it.
 
 Only products of matrices count, two FLOPs for each multiplication with its addition. Vectors of
 offsets count as their formula says: one dot product of their width for every query, key and head,
@@ -17,6 +19,22 @@ import jax.numpy as jnp
 from pe_jax.attention.operands import prepare
 from pe_jax.encodings import Context, Params, PositionEncoding
 from pe_jax.models.config import BertConfig
+
+# Dense bfloat16 FLOP/s by JAX's `device_kind`, as the vendors publish them: Google's Cloud TPU
+# pages, NVIDIA's data sheets.
+PEAKS = {
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,
+}
 
 
 @functools.cache  # The training loop asks at every step.

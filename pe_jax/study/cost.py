@@ -19,6 +19,7 @@ from pe_jax.models.flops import forward_flops
 from pe_jax.study.plan import Run
 from pe_jax.study.state import to_execute
 from pe_jax.tasks import pretraining
+from pe_jax.tasks.abstract import batch_shapes, expected_vocab_size
 from pe_jax.training import sharding
 
 # Rows to score, those held out of training included, and mean tokens of a row in its bucket: with
@@ -78,7 +79,7 @@ def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
     }
     configs = {arm: pretraining.resolve(config) for arm, config in first.items()}
     models = {
-        arm: from_config(config.model, vocab_size=pretraining.expected_vocab_size(config))
+        arm: from_config(config.model, vocab_size=expected_vocab_size(config))
         for arm, config in configs.items()
     }
     flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
@@ -109,7 +110,7 @@ def _rate(config: PretrainingConfig, model: BertConfig) -> float:
     stage = next(iter(config.stages.values()))
     program = pretraining.make_program(config, sharding.data_mesh(), model, 1)
     state = program.init()
-    batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), pretraining.batch_shapes(stage))
+    batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), batch_shapes(stage))
     batch = jax.device_put(batch, sharding.by_rows(program.mesh))
     step = program.train_step(stage.accumulation)
     state, _ = jax.block_until_ready(step(state, batch))

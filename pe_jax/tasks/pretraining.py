@@ -12,7 +12,6 @@ from pathlib import Path
 import grain
 import jax
 import jax.numpy as jnp
-import optax
 
 from pe_jax import data
 from pe_jax.configs.model import SIZES
@@ -33,11 +32,9 @@ from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.training.step import (
     Task,
     TrainState,
-    init_state,
     make_eval_step,
     make_task,
     reused,
-    state_shapes,
 )
 from pe_jax.training.transplant import Changes, transplant
 
@@ -175,36 +172,6 @@ def make_program(
     return Program(config, model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)
 
 
-def batch_shapes(stage: StageConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of a global batch of `data.batches` for `stage`."""
-    rows, length, predictions = stage.batch_size, stage.length, stage.max_predictions
-    shape = jax.ShapeDtypeStruct
-    return {
-        "tokens": shape((rows, length), jnp.int32),
-        "segments": shape((rows, length), jnp.int32),
-        "valid": shape((rows, length), jnp.bool_),
-        "masked_positions": shape((rows, predictions), jnp.int32),
-        "masked_tokens": shape((rows, predictions), jnp.int32),
-        "masked_weights": shape((rows, predictions), jnp.float32),
-        "next_sentence": shape((rows,), jnp.int32),
-    }
-
-
-def abstract_arguments(
-    program: Program, stage: StageConfig
-) -> tuple[TrainState, dict[str, jax.ShapeDtypeStruct]]:
-    """Return shapes, dtypes and shardings of the arguments of a step; takes no memory."""
-    state = sharding.abstract(state_shapes(program.task, program.optimizer), program.shardings)
-    return state, sharding.abstract(batch_shapes(stage), program.batch_sharding)
-
-
-def initial_positions(config: PretrainingConfig, model: BertConfig) -> Params:
-    """Return the position parameters that a run of `config` draws before its first step."""
-    init = jax.jit(init_state, static_argnums=(0, 1))
-    state = init(pretraining_task(model), optax.identity(), jax.random.key(config.seed))
-    return state.params["bert"].get("position", {})
-
-
 def transplant_start(experiment: PretrainingExperiment, params: Params) -> tuple[Params, Changes]:
     """Replace everything in fresh `params` that fits by the model that the run starts from.
 
@@ -231,10 +198,10 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Pretraini
     for stage in stages:
         sharding.check_rows(stage.batch_size, mesh, stage.accumulation)
     text = load_text(config.data, str(tokenizer or tokenizer_file(config)))
-    examples = [_examples(config, stage, text) for stage in stages]
+    train = [_examples(config, stage, text) for stage in stages]
     steps = [
-        stage.steps or math.ceil(stage.epochs * len(some) / stage.batch_size)
-        for stage, some in zip(stages, examples, strict=True)
+        stage.steps or math.ceil(stage.epochs * len(examples) / stage.batch_size)
+        for stage, examples in zip(stages, train, strict=True)
     ]
     model = from_config(config.model, vocab_size=text.vocabulary.size)
     program = make_program(config, mesh, model, sum(steps))
@@ -250,7 +217,8 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Pretraini
             return evaluate(eval_step, params, held_out)
 
         # Each stage has an order of its own.
-        batches = _batches(examples[number], stage, config.seed + number, config.data.workers)
+        seed, workers = config.seed + number, config.data.workers
+        batches = _batches(train[number], stage, seed, workers=workers)
         return Stage(
             name=f"length {stage.length}",
             steps=steps[number],
@@ -260,14 +228,19 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Pretraini
             flops=functools.partial(train_flops, model, predictions=stage.max_predictions),
         )
 
-    held_out = [_held_out_batches(config, program, stage, text) for stage in stages]
+    held_out = []
+    for stage in stages:  # The same for every run on this text.
+        batches = _batches(_examples(config, stage, text, held_out=True), stage, _HELD_OUT_SEED)
+        count = max(1, round(config.eval_examples / stage.batch_size))
+        rows = itertools.islice(iter(batches), count)
+        held_out.append([sharding.to_global(batch, program.batch_sharding) for batch in rows])
     return PretrainingExperiment(
         config,
         program,
         text,
         stages=[make_stage(number, batches) for number, batches in enumerate(held_out)],
         held_out=held_out,
-        epochs=[n * s.batch_size / len(some) for n, s, some in zip(steps, stages, examples)],
+        epochs=[n * s.batch_size / len(examples) for n, s, examples in zip(steps, stages, train)],
     )
 
 
@@ -289,12 +262,6 @@ def tokenizer_file(config: PretrainingConfig) -> str:
     return str(started)
 
 
-def expected_vocab_size(config: PretrainingConfig) -> int:
-    """Return the size of the run's vocabulary; the largest one where the run trains its own."""
-    file = tokenizer_file(config)
-    return data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
-
-
 def _examples(
     config: PretrainingConfig, stage: StageConfig, text: TextSplit, *, held_out: bool = False
 ) -> data.PretrainingExamples:
@@ -310,7 +277,7 @@ def _examples(
 
 
 def _batches(
-    examples: data.PretrainingExamples, stage: StageConfig, seed: int, workers: int = 0
+    examples: data.PretrainingExamples, stage: StageConfig, seed: int, *, workers: int = 0
 ) -> grain.IterDataset:
     """Return this host's batches of a stage."""
     return data.batches(
@@ -321,18 +288,6 @@ def _batches(
         hosts=jax.process_count(),
         workers=workers,
     )
-
-
-def _held_out_batches(
-    config: PretrainingConfig, program: Program, stage: StageConfig, text: TextSplit
-) -> list[Batch]:
-    """Return global batches of held-out examples, the same for every run on this text."""
-    batches = _batches(_examples(config, stage, text, held_out=True), stage, _HELD_OUT_SEED)
-    count = max(1, round(config.eval_examples / stage.batch_size))
-    return [
-        sharding.to_global(batch, program.batch_sharding)
-        for batch in itertools.islice(iter(batches), count)
-    ]
 
 
 def _introduce_text(config: PretrainingDataConfig) -> None:

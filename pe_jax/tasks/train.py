@@ -121,15 +121,12 @@ def _introduce_model(program: Program, params: Params) -> None:
     model, position_params = program.model, count(params["bert"].get("position", {}))
     tell("Model", f"{model_size(model)}, {model.dtype}: {count(params):,} parameters")
     tell("Positions", f"{model.encoding().name}: {position_params:,} of them")
-    if model.dtype == "bfloat16" and jax.default_backend() == "cpu" and not _multiplies_bfloat16():
+    if (
+        model.dtype == "bfloat16"
+        and jax.default_backend() == "cpu"
+        and not cpu.multiplies_bfloat16()
+    ):
         tell("Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster")
-
-
-def _multiplies_bfloat16() -> bool:
-    """Return whether the CPU has such instructions; True if that is not known."""
-    known = cpu.instructions()
-    # x86: tiles, vectors; "bf16" is ARM's (docs/performance.md).
-    return not known or bool({"amx_bf16", "avx512_bf16", "bf16"} & known)
 
 
 def train(

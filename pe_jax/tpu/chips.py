@@ -1,4 +1,4 @@
-"""Memory, clocks and links of TPUs, for estimates. Their peak rates are in `training.loop`.
+"""Memory, clocks and links of TPUs, for estimates. Their peak rates are in `models.flops`.
 
 Bandwidths are the published ones of Google's Cloud TPU pages. The memory is what the TPU compiler
 lets a program use. The clock of v4 is published; the others are those at which the compiler's
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pe_jax.training.loop import PEAKS
+from pe_jax.models.flops import PEAKS
 
 GIB = 2**30
 

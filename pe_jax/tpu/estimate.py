@@ -21,7 +21,8 @@ from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
-from pe_jax.tasks.pretraining import abstract_arguments, expected_vocab_size, make_program
+from pe_jax.tasks.abstract import abstract_arguments, expected_vocab_size
+from pe_jax.tasks.pretraining import make_program
 from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.topology import Slice
 from pe_jax.training.pytrees import PyTree

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 from pe_jax.console.terminal import Progress, say
 from pe_jax.errors import Interrupted
 from pe_jax.files import Json
+from pe_jax.models.flops import PEAKS
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
@@ -22,22 +23,6 @@ from pe_jax.training.step import TrainState
 from pe_jax.training.workdir import MetricsWriter
 
 _ON_THE_TERMINAL = ("loss", "accuracy", "examples_per_second", "mfu")  # Ends of names.
-
-# Dense bfloat16 FLOP/s by JAX's `device_kind`, as the vendors publish them: Google's Cloud TPU
-# pages, NVIDIA's data sheets.
-PEAKS = {
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-    "NVIDIA A100-SXM4-40GB": 312e12,
-    "NVIDIA A100-SXM4-80GB": 312e12,
-    "NVIDIA A100-PCIE-40GB": 312e12,
-    "NVIDIA A100 80GB PCIe": 312e12,
-    "NVIDIA H100 80GB HBM3": 989e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H200": 989e12,
-}
 
 
 @dataclasses.dataclass(frozen=True)

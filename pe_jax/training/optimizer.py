@@ -58,7 +58,10 @@ def adamw(
       weight_decay: not applied to biases, LayerNorm scales and frequencies.
       clip_norm: gradients are scaled down to this global norm; 0 means no clipping.
       frequency_scale: ratio of the learning rate of frequencies to that of all other parameters.
-      trust_ratio: see `lamb`.
+      trust_ratio: LAMB (You et al. 2020, algorithm 2, φ(z) = z): x <- x - rate·‖x‖/‖u‖·u. The ratio
+        ‖x‖/‖u‖, one for each array, allows a large rate for large batches. As in the authors' code,
+        arrays that are not decayed have none: the norm of a bias says nothing about how far it may
+        move. Where a norm is 0, the ratio is 1. Query, key and value share one array and ratio.
     """
 
     def decayed(params: Params) -> PyTree:
@@ -81,21 +84,7 @@ def adamw(
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
 
 
-def lamb(
-    schedule: optax.Schedule, frequencies: Mark = no_frequencies, **settings: float
-) -> optax.GradientTransformation:
-    """LAMB (You et al. 2020, algorithm 2, φ(z) = z): x <- x - rate·‖x‖/‖u‖·u with AdamW's u.
-
-    The trust ratio ‖x‖/‖u‖, one for each array, allows a large rate for large batches. As in the
-    authors' code, arrays that are not decayed have none: the norm of a bias says nothing about how
-    far it may move. Where a norm is 0, the ratio is 1. Query, key and value share one array and
-    ratio.
-
-    Args:
-      schedule, frequencies, settings: see `adamw`.
-    """
-    return adamw(schedule, frequencies, trust_ratio=True, **settings)
-
+lamb = functools.partial(adamw, trust_ratio=True)
 
 # By `config.optimizer.name`: `optimizer(schedule, frequencies, **settings)`, the same settings.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"adamw": adamw, "lamb": lamb}

@@ -16,16 +16,15 @@ from helpers import tiny_run
 
 from pe_jax import cpu, data, encodings
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.models import BertConfig, frequencies, train_flops, with_position
+from pe_jax.models import BertConfig, flops, frequencies, train_flops, with_position
 from pe_jax.models.config import from_config
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.schema import changed
 from pe_jax.tasks import losses, pretraining
-from pe_jax.tasks import train as trainer
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.training import loop, sharding, workdir
 from pe_jax.training import optimizer as optimizers
+from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
 from pe_jax.training.step import init_state, make_train_step
 from pe_jax.training.transplant import transplant
@@ -399,7 +398,7 @@ def straight(tmp_path_factory):
     position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
     config = tiny_run.config(folder, **position)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(loop.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
+        patch.setitem(flops.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
         pretraining.run(config, folder / "run")
     return config, folder / "run"
 
@@ -670,8 +669,8 @@ def test_whether_a_cpu_multiplies_bfloat16(flags, has, tmp_path, monkeypatch):
     info = tmp_path / "cpuinfo"
     info.write_text(f"processor\t: 0\nmodel name\t: A: B\nflags\t\t: fpu {flags} sse\n\n")
     monkeypatch.setattr(cpu, "_CPUINFO", info)
-    assert trainer._multiplies_bfloat16() is has and cpu.model() == "A: B"
+    assert cpu.multiplies_bfloat16() is has and cpu.model() == "A: B"
     info.write_text(f"processor\t: 0\nFeatures\t: fp {flags}\n")  # As ARM's.
-    assert trainer._multiplies_bfloat16() is has and cpu.model() == ""
+    assert cpu.multiplies_bfloat16() is has and cpu.model() == ""
     info.unlink()
-    assert trainer._multiplies_bfloat16() and cpu.model() == ""
+    assert cpu.multiplies_bfloat16() and cpu.model() == ""

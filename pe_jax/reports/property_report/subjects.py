@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from tokenizers import Tokenizer
 
 from pe_jax.configs.pretraining import PretrainingConfig
@@ -19,12 +20,13 @@ from pe_jax.data import load_tokenizer
 from pe_jax.encodings import PUBLISHED, Card, Part, PositionEncoding, learned_absolute
 from pe_jax.models import Bert, BertConfig, preset, with_position
 from pe_jax.models.config import from_config
-from pe_jax.tasks.pretraining import initial_positions
+from pe_jax.tasks.pretraining import pretraining_task
 from pe_jax.tasks.start import published_tokenizer
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params
+from pe_jax.training.step import init_state
 
 _FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
 
@@ -214,7 +216,7 @@ def trained(
         folder=folder,
         step=step,
         # A run that starts from another's positions does not draw its own.
-        start=None if config.init and config.keep_position else initial_positions(config, model),
+        start=None if config.init and config.keep_position else _initial_positions(config, model),
     )
 
 
@@ -281,3 +283,16 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
         position={PUBLISHED[0]: {PUBLISHED[1]: vectors}},
         length=length,
     )
+
+
+def _published(table: np.ndarray) -> PositionEncoding:
+    """The encoding that holds a table `[N, D]` of a published model."""
+    rows, hidden_size = table.shape
+    return learned_absolute(max_length=rows, hidden_size=hidden_size)
+
+
+def _initial_positions(config: PretrainingConfig, model: BertConfig) -> Params:
+    """Return the position parameters that a run of `config` draws before its first step."""
+    init = jax.jit(init_state, static_argnums=(0, 1))
+    state = init(pretraining_task(model), optax.identity(), jax.random.key(config.seed))
+    return state.params["bert"].get("position", {})
