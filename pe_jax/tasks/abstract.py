@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pe_jax import data
 from pe_jax.configs.pretraining import PretrainingConfig, StageConfig
-from pe_jax.tasks.pretraining import tokenizer_file
+from pe_jax.tasks.start import tokenizer_file
 from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.step import TrainState, state_shapes

@@ -14,15 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax import data
-from pe_jax.configs.model import SIZES
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingDataConfig, StageConfig
 from pe_jax.console.terminal import say, tell
 from pe_jax.models import BertConfig, BertForPretraining, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.models.heads import PretrainingLogits
-from pe_jax.schema import changed
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.start import Start
 from pe_jax.tasks.text_split import TextSplit, load_text
 from pe_jax.tasks.train import Program, introduce, train
 from pe_jax.training import sharding
@@ -36,7 +33,6 @@ from pe_jax.training.step import (
     make_task,
     reused,
 )
-from pe_jax.training.transplant import Changes, transplant
 
 _HELD_OUT_SEED = 20_210_503  # Held-out pairs and masks are the same for every run and seed.
 
@@ -71,9 +67,10 @@ def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
         tell("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
 
     def start(fresh: TrainState) -> TrainState:
-        if not config.init:
-            return fresh
-        params, changes = transplant_start(experiment, fresh.params)
+        from pe_jax.tasks.start import transplant_start
+
+        shardings_of = experiment.program.shardings_of
+        params, changes = transplant_start(config, fresh.params, shardings_of)
         say(f"Parameters from {config.init}:\n{changes}")
         return fresh._replace(params=params)
 
@@ -83,7 +80,7 @@ def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
         folder,
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
-        start=start,
+        start=start if config.init else None,
         tokenizer=experiment.text.tokenizer,
     )
     return experiment
@@ -124,9 +121,6 @@ def pretraining_task(config: BertConfig) -> Task:
 def resolve(config: PretrainingConfig) -> PretrainingConfig:
     """Fill in what `config` leaves open of its model from the one that it starts from.
 
-    These are the sizes that `config.model` does not give one by one, and constants that it has no
-    keys for. A learned table of positions that is kept keeps its length, if the inputs fit it.
-
     Raises:
       ValueError: for a value that is not right, or if there is nothing to start from at
         `config.init`.
@@ -136,20 +130,9 @@ def resolve(config: PretrainingConfig) -> PretrainingConfig:
     model = from_config(config.model)
     longest = max(stage.length for stage in config.stages.values())
     if config.init:
-        start = from_config(Start(config.init).model)
-        names = [name for name in SIZES if getattr(config.model, name) is None]
-        names += ["num_segments", "layer_norm_epsilon"]
-        if start.encoding().longest and model.encoding().longest and longest <= start.max_length:
-            names.append("max_length")
-        taken = {
-            name: getattr(start, name)
-            for name in names
-            if getattr(start, name) != getattr(model, name)
-        }
-        if taken:
-            values = ", ".join(f"{name} {value}" for name, value in taken.items())
-            say(f"From the model at {config.init}: {values}")
-        config = changed(config, {f"model.{name}": value for name, value in taken.items()})
+        from pe_jax.tasks.start import fill_in
+
+        config = fill_in(config, longest)
         model = from_config(config.model)
     rows = model.encoding().longest
     if rows is not None and longest > rows:
@@ -172,16 +155,6 @@ def make_program(
     return Program(config, model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)
 
 
-def transplant_start(experiment: PretrainingExperiment, params: Params) -> tuple[Params, Changes]:
-    """Replace everything in fresh `params` that fits by the model that the run starts from.
-
-    Raises:
-      ValueError: if it has no parameters yet, or a part other than the positions does not fit.
-    """
-    old = Start(experiment.config.init).params(experiment.program.shardings_of)
-    return transplant(params, old, position=experiment.config.keep_position)
-
-
 # --- data -----------------------------------------------------------------------------------------
 
 
@@ -189,7 +162,8 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Pretraini
     """Build everything that a resolved `config` stands for; reads the data, trains nothing.
 
     Args:
-      tokenizer: the run's own, where it has one already; default see `tokenizer_file`.
+      tokenizer: the run's own, where it has one already; default that of `config.init`, or
+        `config.data.vocab`, or the run trains its own.
 
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
@@ -197,7 +171,12 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Pretraini
     mesh, stages = sharding.data_mesh(), list(config.stages.values())
     for stage in stages:
         sharding.check_rows(stage.batch_size, mesh, stage.accumulation)
-    text = load_text(config.data, str(tokenizer or tokenizer_file(config)))
+    vocab = str(tokenizer or config.data.vocab)
+    if config.init and not tokenizer:
+        from pe_jax.tasks.start import tokenizer_file
+
+        vocab = tokenizer_file(config)
+    text = load_text(config.data, vocab)
     train = [_examples(config, stage, text) for stage in stages]
     steps = [
         stage.steps or math.ceil(stage.epochs * len(examples) / stage.batch_size)
@@ -242,24 +221,6 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Pretraini
         held_out=held_out,
         epochs=[n * s.batch_size / len(examples) for n, s, examples in zip(steps, stages, train)],
     )
-
-
-def tokenizer_file(config: PretrainingConfig) -> str:
-    """Return the tokenizer for a run of `config`; empty where the run trains its own.
-
-    Raises:
-      ValueError: if the run starts from a model with another vocabulary.
-    """
-    vocab = config.data.vocab
-    if not config.init:
-        return vocab
-    started = Start(config.init).tokenizer()
-    if vocab and data.load_tokenizer(vocab).get_vocab() != data.load_tokenizer(started).get_vocab():
-        raise ValueError(
-            f"The tokens of config.data.vocab={vocab} are not those of {started}, which the model "
-            f"at {config.init} was trained with: leave config.data.vocab empty."
-        )
-    return str(started)
 
 
 def _examples(

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import jax
 
-from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.model import SIZES, ModelConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
 from pe_jax.files import reachable_path
+from pe_jax.models.config import from_config
+from pe_jax.schema import changed
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params, ShardingsOf
+from pe_jax.training.transplant import Changes, transplant
 
 
 class Start:
@@ -85,6 +88,57 @@ class Start:
                 "embeddings: they do not belong to the same model, or the rows were padded."
             )
         return file
+
+
+def fill_in(config: PretrainingConfig, longest: int) -> PretrainingConfig:
+    """Fill in the model of `config` from the one that it starts from.
+
+    These are the sizes that `config.model` does not give one by one, and constants that it has no
+    keys for. A learned table of positions that is kept keeps its length, if inputs of length
+    `longest` fit it.
+    """
+    start, model = from_config(Start(config.init).model), from_config(config.model)
+    names = [name for name in SIZES if getattr(config.model, name) is None]
+    names += ["num_segments", "layer_norm_epsilon"]
+    if start.encoding().longest and model.encoding().longest and longest <= start.max_length:
+        names.append("max_length")
+    taken = {
+        name: getattr(start, name) for name in names if getattr(start, name) != getattr(model, name)
+    }
+    if taken:
+        values = ", ".join(f"{name} {value}" for name, value in taken.items())
+        say(f"From the model at {config.init}: {values}")
+    return changed(config, {f"model.{name}": value for name, value in taken.items()})
+
+
+def tokenizer_file(config: PretrainingConfig) -> str:
+    """Return the tokenizer for a run of `config`; empty where the run trains its own.
+
+    Raises:
+      ValueError: if the run starts from a model with another vocabulary.
+    """
+    vocab = config.data.vocab
+    if not config.init:
+        return vocab
+    started = Start(config.init).tokenizer()
+    if vocab and load_tokenizer(vocab).get_vocab() != load_tokenizer(started).get_vocab():
+        raise ValueError(
+            f"The tokens of config.data.vocab={vocab} are not those of {started}, which the model "
+            f"at {config.init} was trained with: leave config.data.vocab empty."
+        )
+    return str(started)
+
+
+def transplant_start(
+    config: PretrainingConfig, params: Params, shardings_of: ShardingsOf
+) -> tuple[Params, Changes]:
+    """Replace everything in fresh `params` that fits by the model that the run starts from.
+
+    Raises:
+      ValueError: if it has no parameters yet, or a part other than the positions does not fit.
+    """
+    old = Start(config.init).params(shardings_of)
+    return transplant(params, old, position=config.keep_position)
 
 
 def _is_run(path: Path) -> bool:

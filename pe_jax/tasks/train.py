@@ -121,11 +121,8 @@ def _introduce_model(program: Program, params: Params) -> None:
     model, position_params = program.model, count(params["bert"].get("position", {}))
     tell("Model", f"{model_size(model)}, {model.dtype}: {count(params):,} parameters")
     tell("Positions", f"{model.encoding().name}: {position_params:,} of them")
-    if (
-        model.dtype == "bfloat16"
-        and jax.default_backend() == "cpu"
-        and not cpu.multiplies_bfloat16()
-    ):
+    on_cpu = model.dtype == "bfloat16" and jax.default_backend() == "cpu"
+    if on_cpu and not cpu.multiplies_bfloat16():
         tell("Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster")
 
 

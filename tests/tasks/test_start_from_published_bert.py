@@ -18,7 +18,7 @@ from pe_jax.models.config import from_config
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining
-from pe_jax.tasks.start import Start, published_tokenizer
+from pe_jax.tasks.start import Start, published_tokenizer, tokenizer_file, transplant_start
 from pe_jax.training.transplant import transplant
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
@@ -65,7 +65,9 @@ def test_weights_with_another_position_encoding(published, tmp_path):
     experiment = pretraining.build(
         pretraining.resolve(config(tmp_path, published, **{"model.position": name}))
     )
-    params, changes = pretraining.transplant_start(experiment, experiment.program.init().params)
+    fresh = experiment.program.init().params
+    shardings_of = experiment.program.shardings_of
+    params, changes = transplant_start(experiment.config, fresh, shardings_of)
     theirs = load_bert(published).params
     for part in ("token", "layer_1"):
         jax.tree.map(np.testing.assert_array_equal, params["bert"][part], theirs["bert"][part])
@@ -101,11 +103,13 @@ def test_positions_drawn_anew(published, tmp_path):
         own = {"keep_position": keep, "model.position": "learned_absolute"}
         experiment = pretraining.build(pretraining.resolve(config(tmp_path, published, **own)))
         fresh = experiment.program.init().params
-        found[keep], changes = pretraining.transplant_start(experiment, fresh)
+        found[keep], changes = transplant_start(
+            experiment.config, fresh, experiment.program.shardings_of
+        )
         at = lambda params: np.asarray(params["bert"]["position"]["learned_absolute"]["table"])
         assert (at(found[keep]) == at(fresh)).all() != keep
         assert ("bert/position/learned_absolute/table" in changes.kept) == keep
-        text = load_tokenizer(pretraining.tokenizer_file(experiment.config))
+        text = load_tokenizer(tokenizer_file(experiment.config))
         start = trained("run", tmp_path, experiment.config, text, 0, found[keep]).start
         assert (start is None) == keep
         assert keep or (start["learned_absolute"]["table"] == at(fresh)).all()
@@ -130,7 +134,7 @@ def test_other_words_are_refused(published, tmp_path):
     with pytest.raises(ValueError, match=r"tokens of config.data.vocab=.* are not those of"):
         pretraining.build(pretraining.resolve(given))
     given = changed(given, {"data.vocab": str(published / "vocab.txt")})
-    assert pretraining.tokenizer_file(given) == given.data.vocab
+    assert tokenizer_file(given) == given.data.vocab
 
 
 def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):

@@ -23,6 +23,7 @@ from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.schema import changed
 from pe_jax.tasks import losses, pretraining
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.start import transplant_start
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
@@ -535,7 +536,8 @@ def test_starting_from_split_parameters(split):
         config, {"model.position": "learned_absolute+learned_relative", "init": str(folder)}
     )
     experiment = pretraining.build(other)
-    params, changes = pretraining.transplant_start(experiment, experiment.program.init().params)
+    fresh = experiment.program.init().params
+    params, changes = transplant_start(other, fresh, experiment.program.shardings_of)
     assert changes.new == ["bert/position/learned_relative/table"]
     assert jax.tree.map(lambda x: x.sharding, params) == experiment.program.shardings.params
     assert len({tuple(x.sharding.spec) for x in jax.tree.leaves(params)}) > 1

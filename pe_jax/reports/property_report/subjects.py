@@ -21,7 +21,6 @@ from pe_jax.encodings import PUBLISHED, Card, Part, PositionEncoding, learned_ab
 from pe_jax.models import Bert, BertConfig, preset, with_position
 from pe_jax.models.config import from_config
 from pe_jax.tasks.pretraining import pretraining_task
-from pe_jax.tasks.start import published_tokenizer
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
@@ -262,6 +261,7 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
       ValueError: for a file that cannot be read, or lacks what a BERT or a position table needs.
     """
     from pe_jax.interop import load_bert, load_position_table, open_checkpoint
+    from pe_jax.tasks.start import published_tokenizer
 
     name = name or (path.stem if path.is_file() else path.name)
     if family in ("", "bert") and open_checkpoint(path).config.get("model_type") == "bert":
