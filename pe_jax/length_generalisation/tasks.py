@@ -39,7 +39,6 @@ class AlgorithmicTask(NamedTuple):
       answer_length: of an input of some length, symbols behind the end included.
       symbols: how many there are in inputs and answers.
       answers: between how many symbols an answer chooses at each place: guessing is 1 / answers.
-      example: an input and its answer, as a reader writes them.
     """
 
     level: Level
@@ -47,12 +46,31 @@ class AlgorithmicTask(NamedTuple):
     answer_length: Callable[[int], int]
     symbols: int
     answers: int
-    example: str
 
     @property
     def causal(self) -> bool:
         """True if a decoder writes the answer token by token; else an encoder answers at once."""
         return self.level == "generation"
+
+
+# Ruoss et al. 2023 (arXiv 2305.16843), appendix A; "generation": Kazemnejad et al. 2023 (arXiv
+# 2305.19466), table 1.
+TASKS: dict[str, AlgorithmicTask] = {}
+
+_Sample = Callable[[np.random.Generator, int, int], Strings]
+
+
+def _task(
+    level: Level, answer_length: Callable[[int], int], symbols: int, answers: int
+) -> Callable[[_Sample], _Sample]:
+    """Register the task that a function samples, under the function's name."""
+
+    def register(sample: _Sample) -> _Sample:
+        task = AlgorithmicTask(level, sample, answer_length, symbols, answers)
+        TASKS[getattr(sample, "__name__", "")] = task
+        return sample
+
+    return register
 
 
 def _one(length: int) -> int:
@@ -64,6 +82,10 @@ def _one(length: int) -> int:
 def _same(length: int) -> int:
     """The length of an answer as long as its input."""
     return length
+
+
+def _half(length: int) -> int:
+    return -(-length // 2)
 
 
 def _with_end(length: int) -> int:
@@ -88,23 +110,17 @@ MODULUS = 5  # Of all arithmetic; its digits are the symbols 0 to 4.
 _ADD, _SUBTRACT, _MULTIPLY = MODULUS, MODULUS + 1, MODULUS + 2
 
 
-def _even_pairs(rng: np.random.Generator, count: int, length: int) -> Strings:
+@_task("regular", _one, 2, 2)
+def even_pairs(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """001110 → 0: two changes, an even number."""
     bits = rng.integers(0, 2, (count, length))
     changes = (bits[:, 1:] != bits[:, :-1]).sum(1)
     return Strings(bits, changes[:, None] % 2)
 
 
-def _parity_check(rng: np.random.Generator, count: int, length: int) -> Strings:
-    bits = rng.integers(0, 2, (count, length))
-    return Strings(bits, bits.sum(1, keepdims=True) % 2)
-
-
-def _cycle_navigation(rng: np.random.Generator, count: int, length: int) -> Strings:
-    moves = rng.integers(0, 3, (count, length))  # Back, stay, forward.
-    return Strings(moves, (moves - 1).sum(1, keepdims=True) % MODULUS)
-
-
-def _modular_arithmetic(rng: np.random.Generator, count: int, length: int) -> Strings:
+@_task("regular", _one, _MULTIPLY + 1, MODULUS)
+def modular_arithmetic(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """1+2·3 → 2 (mod 5)."""
     size = length - (length + 1) % 2  # Digits and operators alternate: an odd number of symbols.
     symbols = np.empty((count, size), np.int64)
     symbols[:, ::2] = rng.integers(0, MODULUS, (count, size // 2 + 1))
@@ -119,6 +135,20 @@ def _modular_arithmetic(rng: np.random.Generator, count: int, length: int) -> St
     return Strings(symbols, (total + product)[:, None] % MODULUS)
 
 
+@_task("regular", _one, 2, 2)
+def parity_check(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """1010100 → 1: three ones, an odd number."""
+    bits = rng.integers(0, 2, (count, length))
+    return Strings(bits, bits.sum(1, keepdims=True) % 2)
+
+
+@_task("regular", _one, MODULUS, MODULUS)
+def cycle_navigation(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """← · → → → → 3rd of five places."""
+    moves = rng.integers(0, 3, (count, length))  # Back, stay, forward.
+    return Strings(moves, (moves - 1).sum(1, keepdims=True) % MODULUS)
+
+
 # --- solved with a stack --------------------------------------------------------------------------
 
 _CHARACTERS = {c: i for i, c in enumerate("01234+-*()x=")}
@@ -127,8 +157,12 @@ _POP, _PUSH = 2, 3
 _END = 2  # Behind an answer.
 
 
-def _stack_manipulation(rng: np.random.Generator, count: int, length: int) -> Strings:
-    """A stack, bottom first, then actions; the answer is the stack that is left, top first."""
+@_task("context-free", _with_end, _PUSH + 2, 3)
+def stack_manipulation(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """A stack, bottom first, then actions; the answer is the stack that is left, top first.
+
+    0110 push 1, pop, pop → 110 end.
+    """
     bits = rng.integers(0, 2, (count, length))
     actions = rng.integers(_POP, _PUSH + 2, (count, length))
     height = rng.integers(1, max(length, 2), (count, 1))
@@ -150,7 +184,9 @@ def _stack_manipulation(rng: np.random.Generator, count: int, length: int) -> St
     return Strings(symbols, answers, place <= top[:, None])
 
 
-def _reverse_string(rng: np.random.Generator, count: int, length: int) -> Strings:
+@_task("context-free", _same, 2, 2)
+def reverse_string(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """01101 → 10110."""
     bits = rng.integers(0, 2, (count, length))
     return Strings(bits, bits[:, ::-1])
 
@@ -174,14 +210,20 @@ def _numbered(texts: list[str]) -> np.ndarray:
     return np.array([[_CHARACTERS[c] for c in text] for text in texts])
 
 
-def _brackets(rng: np.random.Generator, count: int, length: int) -> Strings:
+@_task("context-free", _one, _CHARACTERS["x"], MODULUS)
+def modular_arithmetic_brackets(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """((-3)+(1*4)) → 1 (mod 5)."""
     texts, values = zip(*(_expression(rng, length, "+-*") for _ in range(count)), strict=True)
     return Strings(_numbered(list(texts)), np.array(values)[:, None])
 
 
-def _solve_equation(rng: np.random.Generator, count: int, length: int) -> Strings:
+@_task("context-free", _one, len(_CHARACTERS), MODULUS)
+def solve_equation(rng: np.random.Generator, count: int, length: int) -> Strings:
     """One digit of an expression is unknown; without products there is one solution. Too short for
-    an equation: zeros, to be answered by 0."""
+    an equation: zeros, to be answered by 0.
+
+    (x+(3))=1 → 3 (mod 5).
+    """
     if length < _BRACKETS:
         return Strings(np.zeros((count, length), int), np.zeros((count, 1), int))
     texts, answers = [], []
@@ -200,14 +242,20 @@ _OPERATOR = 2  # Between two numbers; behind their sum or product is _END.
 _BUCKETS = 5
 
 
-def _duplicate_string(rng: np.random.Generator, count: int, length: int) -> Strings:
+@_task("context-sensitive", lambda n: 2 * n, 2, 2)
+def duplicate_string(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """101 → 101101."""
     bits = rng.integers(0, 2, (count, length))
     return Strings(bits, np.concatenate([bits, bits], axis=1))
 
 
-def _missing_duplicate(rng: np.random.Generator, count: int, length: int) -> Strings:
+@_task("context-sensitive", _one, 4, 2)
+def missing_duplicate(rng: np.random.Generator, count: int, length: int) -> Strings:
     """A string twice, one symbol missing, and a filler if the length is odd. A single symbol is 1,
-    to be answered by 1."""
+    to be answered by 1.
+
+    0110 0_10 → 1.
+    """
     if length == 1:
         return Strings(np.ones((count, 1), int), np.ones((count, 1), int))
     bits = rng.integers(0, 2, (count, length // 2))
@@ -218,15 +266,11 @@ def _missing_duplicate(rng: np.random.Generator, count: int, length: int) -> Str
     return Strings(symbols, answers)
 
 
-def _odds_first(rng: np.random.Generator, count: int, length: int) -> Strings:
-    """Every second symbol, from the second on, then the others."""
+@_task("context-sensitive", _same, 2, 2)
+def odds_first(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """Every second symbol, from the second on, then the others. 00110101 → 0111 0100."""
     bits = rng.integers(0, 2, (count, length))
     return Strings(bits, np.concatenate([bits[:, 1::2], bits[:, ::2]], axis=1))
-
-
-def _bucket_sort(rng: np.random.Generator, count: int, length: int) -> Strings:
-    symbols = rng.integers(0, _BUCKETS, (count, length))
-    return Strings(symbols, np.sort(symbols, axis=1))
 
 
 def _number(bits: np.ndarray) -> int:
@@ -254,16 +298,30 @@ def _binary(
     return Strings(symbols, *_ended([_digits(n) for n in results], _with_end(length), _END))
 
 
-def _compute_sqrt(rng: np.random.Generator, count: int, length: int) -> Strings:
-    """The integer part of the square root, both with the most significant digit first."""
+# 1001+01 → 1101 end (9 + 2 = 11) and 1001·01 → 01001 end (9 · 2 = 18), least digit first.
+for _name, _compute in {"addition": operator.add, "multiplication": operator.mul}.items():
+    TASKS[f"binary_{_name}"] = AlgorithmicTask(
+        "context-sensitive", partial(_binary, _compute), _with_end, 3, 3
+    )
+
+
+@_task("context-sensitive", _half, 2, 2)
+def compute_sqrt(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """The integer part of the square root, both with the most significant digit first.
+
+    100101 → 110 (√37 = 6.08…).
+    """
     symbols = rng.integers(0, 2, (count, length))
     width = _half(length)
     roots = [math.isqrt(_number(row[::-1])) for row in symbols]
     return Strings(symbols, np.array([[int(c) for c in f"{root:0{width}b}"] for root in roots]))
 
 
-def _half(length: int) -> int:
-    return -(-length // 2)
+@_task("context-sensitive", _same, _BUCKETS, _BUCKETS)
+def bucket_sort(rng: np.random.Generator, count: int, length: int) -> Strings:
+    """42100 → 00124."""
+    symbols = rng.integers(0, _BUCKETS, (count, length))
+    return Strings(symbols, np.sort(symbols, axis=1))
 
 
 # --- answers that a decoder writes token by token, until it writes the end ------------------------
@@ -280,9 +338,24 @@ def _rearranged(
     return Strings(words, np.concatenate([arrange(words), end], axis=1))
 
 
-def _addition(rng: np.random.Generator, count: int, length: int) -> Strings:
+# c a b → c a b end, b a c end, a b c end.
+for _name, _arrange in {
+    "copy": lambda words: words,
+    "reverse": lambda words: words[:, ::-1],
+    "sort": partial(np.sort, axis=1),
+}.items():
+    TASKS[_name] = AlgorithmicTask(
+        "generation", partial(_rearranged, _arrange), _with_end, _WORDS + 1, _WORDS + 1
+    )
+
+
+@_task("generation", _with_end, _DIGITS + 2, _DIGITS + 2)
+def addition(rng: np.random.Generator, count: int, length: int) -> Strings:
     """Two decimal numbers and their sum, the most significant digit first, as they are written.
-    Inputs too short for two are one number, to be answered by itself."""
+    Inputs too short for two are one number, to be answered by itself.
+
+    53+726 → 779 end.
+    """
     symbols = rng.integers(0, _DIGITS, (count, length))
     if length >= 3:
         symbols[np.arange(count), rng.integers(1, length - 1, count)] = _PLUS
@@ -290,96 +363,3 @@ def _addition(rng: np.random.Generator, count: int, length: int) -> Strings:
     sums = [sum(int(number) for number in text.split("+")) for text in texts]
     answers = [[int(c) for c in str(total)] for total in sums]
     return Strings(symbols, *_ended(answers, length + 1, _DIGITS + 1))
-
-
-# Ruoss et al. 2023 (arXiv 2305.16843), appendix A; "generation": Kazemnejad et al. 2023 (arXiv
-# 2305.19466), table 1.
-TASKS: dict[str, AlgorithmicTask] = {
-    "even_pairs": AlgorithmicTask(
-        "regular", _even_pairs, _one, 2, 2, "001110 → 0: two changes, an even number"
-    ),
-    "modular_arithmetic": AlgorithmicTask(
-        "regular", _modular_arithmetic, _one, _MULTIPLY + 1, MODULUS, "1+2·3 → 2 (mod 5)"
-    ),
-    "parity_check": AlgorithmicTask(
-        "regular", _parity_check, _one, 2, 2, "1010100 → 1: three ones, an odd number"
-    ),
-    "cycle_navigation": AlgorithmicTask(
-        "regular", _cycle_navigation, _one, MODULUS, MODULUS, "← · → → → → 3rd of five places"
-    ),
-    "stack_manipulation": AlgorithmicTask(
-        "context-free",
-        _stack_manipulation,
-        _with_end,
-        _PUSH + 2,
-        3,
-        "0110 push 1, pop, pop → 110 end",
-    ),
-    "reverse_string": AlgorithmicTask(
-        "context-free", _reverse_string, _same, 2, 2, "01101 → 10110"
-    ),
-    "modular_arithmetic_brackets": AlgorithmicTask(
-        "context-free", _brackets, _one, _CHARACTERS["x"], MODULUS, "((-3)+(1*4)) → 1 (mod 5)"
-    ),
-    "solve_equation": AlgorithmicTask(
-        "context-free", _solve_equation, _one, len(_CHARACTERS), MODULUS, "(x+(3))=1 → 3 (mod 5)"
-    ),
-    "duplicate_string": AlgorithmicTask(
-        "context-sensitive", _duplicate_string, lambda n: 2 * n, 2, 2, "101 → 101101"
-    ),
-    "missing_duplicate": AlgorithmicTask(
-        "context-sensitive", _missing_duplicate, _one, 4, 2, "0110 0_10 → 1"
-    ),
-    "odds_first": AlgorithmicTask(
-        "context-sensitive", _odds_first, _same, 2, 2, "00110101 → 0111 0100"
-    ),
-    "binary_addition": AlgorithmicTask(
-        "context-sensitive",
-        partial(_binary, operator.add),
-        _with_end,
-        3,
-        3,
-        "1001+01 → 1101 end (9 + 2 = 11, least digit first)",
-    ),
-    "binary_multiplication": AlgorithmicTask(
-        "context-sensitive",
-        partial(_binary, operator.mul),
-        _with_end,
-        3,
-        3,
-        "1001·01 → 01001 end (9 · 2 = 18, least digit first)",
-    ),
-    "compute_sqrt": AlgorithmicTask(
-        "context-sensitive", _compute_sqrt, _half, 2, 2, "100101 → 110 (√37 = 6.08…)"
-    ),
-    "bucket_sort": AlgorithmicTask(
-        "context-sensitive", _bucket_sort, _same, _BUCKETS, _BUCKETS, "42100 → 00124"
-    ),
-    "copy": AlgorithmicTask(
-        "generation",
-        partial(_rearranged, lambda words: words),
-        _with_end,
-        _WORDS + 1,
-        _WORDS + 1,
-        "c a b → c a b end",
-    ),
-    "reverse": AlgorithmicTask(
-        "generation",
-        partial(_rearranged, lambda words: words[:, ::-1]),
-        _with_end,
-        _WORDS + 1,
-        _WORDS + 1,
-        "c a b → b a c end",
-    ),
-    "sort": AlgorithmicTask(
-        "generation",
-        partial(_rearranged, partial(np.sort, axis=1)),
-        _with_end,
-        _WORDS + 1,
-        _WORDS + 1,
-        "c a b → a b c end",
-    ),
-    "addition": AlgorithmicTask(
-        "generation", _addition, _with_end, _DIGITS + 2, _DIGITS + 2, "53+726 → 779 end"
-    ),
-}
