@@ -339,11 +339,12 @@ def _rearranged(
 
 
 # c a b → c a b end, b a c end, a b c end.
-for _name, _arrange in {
+_ARRANGEMENTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "copy": lambda words: words,
     "reverse": lambda words: words[:, ::-1],
     "sort": partial(np.sort, axis=1),
-}.items():
+}
+for _name, _arrange in _ARRANGEMENTS.items():
     TASKS[_name] = AlgorithmicTask(
         "generation", partial(_rearranged, _arrange), _with_end, _WORDS + 1, _WORDS + 1
     )

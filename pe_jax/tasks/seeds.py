@@ -85,7 +85,9 @@ class SeedsProgram(Program):
         """Return the jitted step: `(state, global batch) -> (state, metrics)`, of all seeds."""
         step = make_train_step(self.task, self.optimizer, accumulation=accumulation)
         step = _step_by_seed(step, self.mesh, in_turn(self.mesh))
-        return sharding.compiled_step(step, self.mesh, self.shardings, self.batch_sharding)
+        arguments = (self.shardings, self.batch_sharding)
+        results = (self.shardings, sharding.replicated(self.mesh))
+        return sharding.compiled(step, self.mesh, arguments, results, donate=(0,))
 
     def outputs(
         self, function: Callable[[Params, Batch], PyTree]

@@ -145,7 +145,8 @@ def parallelize(step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree) -
     if parallel not in PARALLEL:
         raise ValueError(f"parallel must be one of {', '.join(PARALLEL)}, got {parallel!r}.")
     if parallel in ("jit", "fsdp"):
-        return compiled_step(step, mesh, shardings, by_rows(mesh))
+        arguments, results = (shardings, by_rows(mesh)), (shardings, replicated(mesh))
+        return compiled(step, mesh, arguments, results, donate=(0,))
     dtype = jnp.dtype(jnp.bfloat16) if parallel == "pmap_bfloat16" else None
     return jax.jit(_by_device(step, mesh, dtype), donate_argnums=0)
 
@@ -197,10 +198,6 @@ def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return traced
-
-
-def compiled_step(step: TrainStep, mesh: Mesh, shardings: PyTree, batch: NamedSharding) -> Wrapped:
-    return compiled(step, mesh, (shardings, batch), (shardings, replicated(mesh)), donate=(0,))
 
 
 def to_numpy(tree: PyTree) -> PyTree:
