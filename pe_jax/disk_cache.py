@@ -91,10 +91,8 @@ def _damaged_file(folder: Path) -> str | None:
         del present[_DIGESTS]
         names = {**written, **present}
         return next((name for name in names if written.get(name) != present.get(name)), None)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        return _DIGESTS
-    except (ValueError, TypeError):  # Not JSON, not text, or not an object.
-        return _DIGESTS
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, TypeError):
+        return _DIGESTS  # Missing; or not JSON, not text, or not an object.
 
 
 def _machine_prefix() -> str:

@@ -90,10 +90,12 @@ class Progress:
 
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
         """Prints scalars in one line; the rest, should they not fit, in lines below."""
-        shown = lambda value: f"{value:.3f}" if abs(value) < 1 else f"{value:.4g}"
-        numbers = (f"{_shortened(name)} {shown(value)}" for name, value in scalars.items())
         line = f"step {step:>{len(str(self._total))}}/{self._total}  {what:8}"
-        for number in numbers:
+        for name, value in scalars.items():
+            for long, short in _SHORT.items():
+                name = name.replace(long, short)
+            digits = f"{value:.3f}" if abs(value) < 1 else f"{value:.4g}"
+            number = f"{name.replace('_', ' ')} {digits}"
             if len(line) + 2 + len(number) > WIDTH:
                 say(line)
                 line = " " * 9
@@ -102,9 +104,3 @@ class Progress:
 
     def close(self) -> None:
         self._bar.close()
-
-
-def _shortened(name: str) -> str:
-    for long, short in _SHORT.items():
-        name = name.replace(long, short)
-    return name.replace("_", " ")
