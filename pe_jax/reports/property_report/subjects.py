@@ -285,12 +285,6 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     )
 
 
-def _published(table: np.ndarray) -> PositionEncoding:
-    """The encoding that holds a table `[N, D]` of a published model."""
-    rows, hidden_size = table.shape
-    return learned_absolute(max_length=rows, hidden_size=hidden_size)
-
-
 def _initial_positions(config: PretrainingConfig, model: BertConfig) -> Params:
     """Return the position parameters that a run of `config` draws before its first step."""
     init = jax.jit(init_state, static_argnums=(0, 1))
