@@ -262,13 +262,9 @@ def _attend(
     form: str | Form,
     **dropout: Any,
 ) -> Float[Array, "*B Lq H d"]:
-    """Attention of heads `[*B, L, H, d]`, fewer heads of keys and values repeated."""
+    """Attention of heads `[*B, L, H, d]`."""
     q, k, v = heads
-    batch, groups = q.shape[:-3], q.shape[-2] // k.shape[-2]
-    if groups * k.shape[-2] != q.shape[-2]:
-        raise ValueError(f"{k.shape[-2]} heads of keys do not divide {q.shape[-2]} of queries.")
-    if groups > 1:
-        k, v = (jnp.repeat(x, groups, axis=-2) for x in (k, v))
+    batch = q.shape[:-3]
     q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
     if mask is not None:
         mask = _one_batch(mask, batch)

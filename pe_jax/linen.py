@@ -48,6 +48,7 @@ class MultiHeadAttention(nn.Module):
       dtype: of the computation; default that of inputs and parameters. The softmax is float32.
       param_dtype: of the projections.
       form: as `pe_jax.attention.attention` takes it.
+      num_kv_heads: G, heads of keys and values; default H. Each serves H / G heads of queries.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -72,6 +73,7 @@ class MultiHeadAttention(nn.Module):
     bias_init: Initializer = nn.initializers.zeros_init()
     use_bias: bool = True
     form: str | Form = "auto"
+    num_kv_heads: int | None = None
 
     @nn.compact
     def __call__(
@@ -107,14 +109,14 @@ class MultiHeadAttention(nn.Module):
         """
         width = inputs_q.shape[-1]
         features = self.qkv_features or width
-        size = layer.head_size(features, self.num_heads)
+        size, kv_heads = layer.head_sizes(features, self.num_heads, self.num_kv_heads)
         encoding = none() if self.encoding is None else self.encoding
         acting = layer.in_attention(encoding)
         make_cache = functools.partial(
             init_cache,
             encoding,
             *inputs_q.shape[:2],
-            num_heads=self.num_heads,
+            num_heads=kv_heads,
             head_size=size,
             hidden_size=width,
             dtype=self.dtype or inputs_q.dtype,
@@ -125,9 +127,10 @@ class MultiHeadAttention(nn.Module):
             "deterministic", self.deterministic, deterministic
         ):
             dropout_rng = self.make_rng("dropout")
+        heads = {"query": self.num_heads, "key": kv_heads, "value": kv_heads}
         out, cache = layer.attend(
             (inputs_q, inputs_k, inputs_v),
-            tuple(self._dense((self.num_heads, size), name) for name in ("query", "key", "value")),
+            tuple(self._dense((count, size), name) for name, count in heads.items()),
             acting,
             _position(self, acting) if position is None else position,
             Context(positions_q, positions_k, rng=position_rng),

@@ -69,10 +69,13 @@ class MultiHeadAttention(nnx.Module):
         bias_init: Initializer = default_bias_init,
         use_bias: bool = True,
         form: str | Form = "auto",
+        num_kv_heads: int | None = None,
         rngs: nnx.Rngs,
     ):
         self.num_heads, self.in_features = num_heads, in_features
-        self.head_size = size = layer.head_size(qkv_features or in_features, num_heads)
+        self.head_size, self.num_kv_heads = layer.head_sizes(
+            qkv_features or in_features, num_heads, num_kv_heads
+        )
         self.encoding = none() if encoding is None else encoding
         self.dropout_rate, self.deterministic = dropout_rate, deterministic
         self.dtype, self.form = dtype, form
@@ -90,10 +93,11 @@ class MultiHeadAttention(nnx.Module):
                 rngs=rngs,
             )
 
-        heads = num_heads, size
+        heads = num_heads, self.head_size
+        kv_heads = self.num_kv_heads, self.head_size
         self.query = dense(in_features, heads)
-        self.key = dense(in_kv_features or in_features, heads)
-        self.value = dense(in_kv_features or in_features, heads)
+        self.key = dense(in_kv_features or in_features, kv_heads)
+        self.value = dense(in_kv_features or in_features, kv_heads)
         self.out = dense(heads, out_features or in_features, axis=(-2, -1))
         acting = layer.in_attention(self.encoding)
         self.position = nnx.data(_init(acting, rngs) if position is None else position)
@@ -114,7 +118,7 @@ class MultiHeadAttention(nnx.Module):
                 self.encoding,
                 rows,
                 length,
-                num_heads=self.num_heads,
+                num_heads=self.num_kv_heads,
                 head_size=self.head_size,
                 hidden_size=self.in_features,
                 dtype=dtype or self.dtype or jnp.float32,

@@ -1,7 +1,7 @@
 """Softmax attention that takes its position encoding as an argument.
 
-Shapes: B batch, Lq and Lk lengths, H heads, d head size. float32 inside the softmax, whatever the
-dtype of q, k and v.
+Shapes: B batch, Lq and Lk lengths, H heads of queries, G of keys and values, d head size. float32
+inside the softmax, whatever the dtype of q, k and v.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pe_jax.shapes import Array, Float
 
 def attention(
     q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk H d"],
-    v: Float[Array, "B Lk H f"],
+    k: Float[Array, "B Lk G d"],
+    v: Float[Array, "B Lk G f"],
     encoding: PositionEncoding | None = None,
     params: Params | None = None,
     context: Context | None = None,
@@ -41,6 +41,9 @@ def attention(
     work. Forward mode (`jax.jvp`) and Hessians need `form="naive"`, ordinary JAX throughout.
 
     Args:
+      q, k, v: each of the G heads of keys and values serves H / G consecutive heads of queries
+        (grouped-query attention; G = 1 is multi-query), and none is repeated in memory but for
+        encodings whose terms read keys (hooks `logits`, vectors that join the queries).
       encoding: a position encoding; None means no position information in the attention.
       params: what `encoding.init` returned, possibly trained since.
       context: positions of queries and keys, and what else the encoding asks for; default
@@ -61,9 +64,9 @@ def attention(
       `[B, Lq, H, f]` in the dtype of `v`.
 
     Raises:
-      ValueError: for positions or hidden states that do not fit q and k, a mask that is not bool,
-        missing parameters, an encoding for causal attention that is not joined with `causal`, or a
-        form that is unknown or, given by name, cannot compute the encoding.
+      ValueError: for heads, positions or hidden states that do not fit q and k, a mask that is not
+        bool, missing parameters, an encoding for causal attention that is not joined with `causal`,
+        or a form that is unknown or, given by name, cannot compute the encoding.
 
     Example:
       >>> import jax
@@ -105,7 +108,7 @@ def attention(
 
 def attention_logits(
     q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk H d"],
+    k: Float[Array, "B Lk G d"],
     encoding: PositionEncoding,
     params: Params | None,
     context: Context | None = None,
@@ -120,7 +123,7 @@ def attention_logits(
 
 def attention_weights(
     q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk H d"],
+    k: Float[Array, "B Lk G d"],
     encoding: PositionEncoding,
     params: Params | None,
     context: Context | None = None,

@@ -10,8 +10,8 @@ logarithm of the softmax's denominator, and dropout from its counter, so nothing
 saved: memory is linear in the length, forward and backward. With a window, a block of queries meets
 the keys within reach of it and no others, so time is linear as well.
 
-Shapes: B batch, Lq and Lk lengths, H heads, e and f head sizes of keys and values. float32 inside
-the softmax, whatever the dtype of q, k and v.
+Shapes: B batch, Lq and Lk lengths, H heads of queries, G of keys and values, e and f head sizes of
+keys and values. float32 inside the softmax, whatever the dtype of q, k and v.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from pe_jax.attention.offset_terms import (
     table_logits,
     table_values,
 )
-from pe_jax.attention.operands import Operands, Term, farthest, tables
+from pe_jax.attention.operands import Operands, Term, farthest, repeat_heads, tables
 from pe_jax.attention.plain import bias
-from pe_jax.attention.product import product
+from pe_jax.attention.product import head_product
 from pe_jax.encodings.positions import Reach, as_array, offsets
 from pe_jax.shapes import Array, Float
 
@@ -53,8 +53,8 @@ class Arrays(NamedTuple):
     """
 
     q: Float[Array, "B Lq H e"]
-    k: Float[Array, "B Lk H e"]
-    v: Float[Array, "B Lk H f"]
+    k: Float[Array, "B Lk G e"]
+    v: Float[Array, "B Lk G f"]
     content_q: Array | None = None
     content_k: Array | None = None
     tables: dict[str, Array] | None = None
@@ -273,7 +273,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
-    logits = product("bqhd,bkhd->bhqk", x.q, x.k)
+    logits = head_product("bqhd,bkhd->bhqk", x.q, x.k, x.q.shape[2])
     if _adds_logits(x):
         logits += _term_logits(x, fixed)
     return masked_logits(logits, fixed.whole_mask(x))
@@ -289,6 +289,7 @@ def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
     k = x.k if x.content_k is None else x.content_k
     terms = []
     if x.tables:
+        k = repeat_heads(k, q.shape[2]) if "queries" in x.tables else k
         terms += table_logits(x.tables, fixed.clip, q, k, fixed.offset(x), pairs=fixed.pairs)
     for rotation, clip in zip(x.rotations, fixed.rotation_clips, strict=True):
         terms.append(rotated_logits(rotation, clip, q, *fixed.positions(x)))
@@ -323,7 +324,7 @@ def _forward(x: Arrays, fixed: Fixed) -> tuple[Array, Array, Array]:
     total = exp.sum(-1, keepdims=True)
     weights = masked_weights(exp / total, fixed.whole_mask(x))
     kept = fixed.drop(weights).astype(x.v.dtype)
-    out = product("bhqk,bkhd->bqhd", kept, x.v)
+    out = head_product("bhqk,bkhd->bqhd", kept, x.v, x.q.shape[2])
     if _adds_values(x):
         out += _term_values(x, kept, fixed)
     return out.astype(x.v.dtype), weights, greatest + jnp.log(total)
@@ -332,8 +333,9 @@ def _forward(x: Arrays, fixed: Fixed) -> tuple[Array, Array, Array]:
 def _backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> Arrays:
     """Gradients."""
     kept = fixed.drop(weights).astype(x.v.dtype)
-    dw = product("bqhd,bkhd->bhqk", g, x.v)
-    dv = product("bhqk,bqhd->bkhd", kept, g)
+    heads = x.q.shape[2]
+    dw = head_product("bqhd,bkhd->bhqk", g, x.v, heads)
+    dv = head_product("bhqk,bqhd->bkhd", kept, g, x.v.shape[2])
     gradients = jax.tree.map(jnp.zeros_like, x)
     if _adds_values(x):
         _, transpose = jax.vjp(lambda x, weights: _term_values(x, weights, fixed), x, kept)
@@ -345,8 +347,8 @@ def _backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> 
         _, transpose = jax.vjp(lambda x: _term_logits(x, fixed), x)
         gradients = jax.tree.map(jnp.add, gradients, *transpose(ds))
     ds = ds.astype(x.q.dtype)
-    dq = product("bhqk,bkhd->bqhd", ds, x.k)
-    dk = product("bhqk,bqhd->bkhd", ds, x.q)
+    dq = head_product("bhqk,bkhd->bqhd", ds, x.k, heads)
+    dk = head_product("bhqk,bqhd->bkhd", ds, x.q, x.k.shape[2])
     return gradients._replace(
         q=(dq + gradients.q).astype(x.q.dtype),
         k=(dk + gradients.k).astype(x.k.dtype),

@@ -77,15 +77,18 @@ def attend(
     return out, None
 
 
-def head_size(features: int, num_heads: int) -> int:
-    """d.
+def head_sizes(features: int, num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
+    """d, and G, the number of heads of keys and values.
 
     Raises:
-      ValueError: if heads do not divide the features.
+      ValueError: if heads do not divide the features, or those of keys not the heads of queries.
     """
     if features % num_heads:
         raise ValueError(f"qkv_features {features} is not a multiple of num_heads {num_heads}.")
-    return features // num_heads
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(f"num_kv_heads {num_kv_heads} does not divide num_heads {num_heads}.")
+    return features // num_heads, num_kv_heads
 
 
 def in_attention(encoding: PositionEncoding) -> PositionEncoding:

@@ -86,7 +86,7 @@ def table_logits(
     tables: dict[str, Array],
     clip: int,
     q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk H d"],
+    k: Float[Array, "B Lk G d"],
     offset: ArrayLike,
     *,
     pairs: bool = False,
@@ -95,7 +95,7 @@ def table_logits(
 
     Args:
       tables: see `operands.tables`.
-      q, k: content of queries and keys.
+      q, k: content of queries and keys, of as many heads if vectors join the queries.
       pairs: look up the vector of each pair.
     """
     lengths = q.shape[1], k.shape[1]

@@ -1,4 +1,8 @@
-"""Arrays that enter attention, once an encoding has acted on queries, keys and values."""
+"""Arrays that enter attention, once an encoding has acted on queries, keys and values.
+
+Each of the G heads of keys and values serves H / G consecutive heads of queries. Terms of encodings
+are those of the H heads.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import both, reach_mask
-from pe_jax.encodings.base import Context, Offsets, Params, Part, PositionEncoding, moved
+from pe_jax.encodings.base import Context, Heads, Offsets, Params, Part, PositionEncoding, moved
 from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.shapes import Array, Bool, Float
 
@@ -33,10 +37,10 @@ class Operands(NamedTuple):
     """
 
     q: Float[Array, "B Lq H e"]
-    k: Float[Array, "B Lk H e"]
-    v: Float[Array, "B Lk H f"]
+    k: Float[Array, "B Lk G e"]
+    v: Float[Array, "B Lk G f"]
     content_q: Float[Array, "B Lq H d"]
-    content_k: Float[Array, "B Lk H d"]
+    content_k: Float[Array, "B Lk G d"]
     scale: Array | float
     parts: tuple[tuple[Part, Params, Context], ...]
     added: Float[Array, "#B #H Lq Lk"] | None
@@ -66,12 +70,28 @@ def prepare(
     encoding: PositionEncoding,
     params: Params | None,
     q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk H d"],
-    v: Float[Array, "B Lk H f"],
+    k: Float[Array, "B Lk G d"],
+    v: Float[Array, "B Lk G f"],
     context: Context,
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
 ) -> Operands:
-    """Apply the maps of an encoding, scale the queries, and collect its terms and masks."""
+    """Apply the maps of an encoding, scale the queries, and collect its terms and masks.
+
+    Raises:
+      ValueError: for heads that do not fit one another, or a map that needs as many heads of keys
+        as of queries.
+    """
+    heads = q.shape[2]
+    if k.shape[2] != v.shape[2] or heads % k.shape[2]:
+        raise ValueError(
+            f"k has {k.shape[2]} heads and v {v.shape[2]}: these are equal and divide the {heads} "
+            "heads of q."
+        )
+    if context.projections and k.shape[2] < heads:
+        to_queries, to_keys = context.projections
+        context = context._replace(
+            projections=(to_queries, lambda x: repeat_heads(to_keys(x), heads))
+        )
     parts = tuple(
         (part, part_params, moved(part, context, len(q)))
         for part, part_params in encoding.split(params)
@@ -90,9 +110,9 @@ def prepare(
     reach: Reach | None = None
     for part, part_params, seen in parts:
         if part.heads:
-            q, k, v = part.heads(part_params, q, k, v, seen)
+            q, k, v = _mapped(part, part_params, q, k, v, seen)
         if part.logits:
-            logits = part.logits(part_params, content_q, content_k, seen)
+            logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), seen)
             # A hook may leave out leading axes: all forms count on four.
             added.append(logits.reshape((1,) * (4 - logits.ndim) + logits.shape))
         limit = part.offsets.reach if part.offsets else None
@@ -114,6 +134,24 @@ def prepare(
         reach=reach,
         context=context,
     )
+
+
+def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"]:
+    """`x` with as many heads as queries have, for terms that need them."""
+    return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)
+
+
+def _mapped(part: Part, params: Params, q: Array, k: Array, v: Array, seen: Context) -> Heads:
+    assert part.heads
+    try:
+        return part.heads(params, q, k, v, seen)
+    except (TypeError, ValueError) as error:
+        if k.shape[2] == q.shape[2]:
+            raise
+        raise ValueError(
+            f"{part.name!r} does not map {k.shape[2]} heads of keys beside {q.shape[2]} heads of "
+            f"queries: repeat the keys and values. ({error})"
+        ) from error
 
 
 def finish(x: Operands, out: Float[Array, "B Lq H f"]) -> Float[Array, "B Lq H f"]:

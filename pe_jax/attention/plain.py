@@ -12,7 +12,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from pe_jax.attention.masks import masked_softmax
-from pe_jax.attention.operands import Operands, Term
+from pe_jax.attention.operands import Operands, Term, repeat_heads
+from pe_jax.attention.product import head_product
 from pe_jax.encodings.base import Context, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
@@ -25,7 +26,8 @@ def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H 
       drop: dropout of the weights, a function of them.
     """
     weights = drop(masked_softmax(logits(x), x.whole_mask))
-    out = _products("bhqk,bkhf->bqhf", weights, x.v)
+    heads = x.q.shape[2]
+    out = head_product("bhqk,bkhf->bqhf", weights, x.v, heads, multiply=_products)
     for term, params, context in x.terms:
         if term.values:
             vectors, axes = _vectors(term.values, params, context)
@@ -35,7 +37,8 @@ def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H 
 
 def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
     """What enters the softmax, before the mask; float32."""
-    total = _products("bqhe,bkhe->bhqk", x.q, x.k)
+    heads = x.q.shape[2]
+    total = head_product("bqhe,bkhe->bhqk", x.q, x.k, heads, multiply=_products)
     for term, params, context in x.terms:
         if term.keys:
             vectors, axes = _vectors(term.keys, params, context)
@@ -43,7 +46,8 @@ def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
         if term.queries:
             vectors, axes = _vectors(term.queries, params, context)
             scale = jnp.swapaxes(x.scale, 1, 2) if jnp.ndim(x.scale) else x.scale
-            total += scale * _products(f"bkhd,{axes}d->bhqk", x.content_k, vectors)
+            content_k = repeat_heads(x.content_k, heads)
+            total += scale * _products(f"bkhd,{axes}d->bhqk", content_k, vectors)
         if term.bias:
             total += bias((term, params, context))
     return total if x.added is None else total + x.added

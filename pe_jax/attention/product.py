@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,35 @@ def product(spec: str, a: Array, b: Array) -> jax.Array:
       a, b: of one dtype.
     """
     return product_p.bind(a, b, spec=spec)
+
+
+def head_product(
+    spec: str, a: Array, b: Array, heads: int, *, multiply: Callable[..., jax.Array] = product
+) -> jax.Array:
+    """Return the product of terms of which some have fewer heads, the axis `h`, than others.
+
+    Each head of these serves as many consecutive heads of the others. None is repeated in memory.
+
+    Args:
+      spec: as of `product`, of terms with equal heads; `r` is taken.
+      heads: of the result.
+      multiply: the product itself.
+    """
+    terms = _terms(spec)
+    counts = a.shape[terms[0].index("h")], b.shape[terms[1].index("h")], heads
+    groups = min(counts)
+    if max(counts) == groups:
+        return multiply(spec, a, b)
+    split = [term if n == groups else term.replace("h", "hr") for term, n in zip(terms, counts)]
+    operands = [
+        x.reshape(*x.shape[: (axis := term.index("h"))], groups, -1, *x.shape[axis + 1 :])
+        if n > groups
+        else x
+        for x, term, n in zip((a, b), terms, counts)
+    ]
+    out = multiply(f"{split[0]},{split[1]}->{split[2]}", *operands)
+    axis = terms[2].index("h")
+    return out if heads == groups else out.reshape(*out.shape[:axis], -1, *out.shape[axis + 2 :])
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

@@ -191,8 +191,8 @@ class Part:
       positions: `(positions, Context) -> positions`, what the other hooks see instead, of queries
         or of keys; `Context.positions_k` are those of all keys, or of all tokens of an input.
       embed: `(params, x [B, L, D], Context) -> x`.
-      heads: `(params, q, k, v, Context) -> (q, k, v)`, each `[B, L, H, d]`. The head size of q and
-        k may grow; the logits are scaled by the original one.
+      heads: `(params, q, k, v, Context) -> (q, k, v)`, each `[B, L, H, d]`; k and v may have fewer
+        heads. The head size of q and k may grow; the logits are scaled by the original one.
       output: `(params, o, Context) -> o`, undoes what `heads` did to v.
       offsets: terms of the offset.
       logits: `(params, q, k, Context) -> [#B, #H, Lq, Lk]`, all other terms, an array of this size

@@ -278,17 +278,19 @@ def test_bad_input():
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 @pytest.mark.parametrize(
-    ("terms", "reach"),
+    ("terms", "reach", "kv_heads"),
     [
-        ("kv", None),
-        ("KVB", None),
-        ("b", around(40)),
-        ("Kvb", around(200)),
-        ("", around(1)),
-        ("b", Reach(None, 0)),
+        ("kv", None, 12),
+        ("KVB", None, 12),
+        ("b", around(40), 12),
+        ("Kvb", around(200), 12),
+        ("", around(1), 12),
+        ("b", Reach(None, 0), 12),
+        ("KvB", Reach(None, 0), 4),
+        ("kv", None, 1),
     ],
 )
-def test_compiles_for_a_tpu_without_gathering_the_batch(terms, reach, monkeypatch):
+def test_compiles_for_a_tpu_without_gathering_the_batch(terms, reach, kv_heads, monkeypatch):
     from jax.experimental import topologies
 
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
@@ -306,8 +308,9 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(terms, reach, monkeypatc
         return jax.grad(loss, argnums=(0, 1))(qkv, arrays)
 
     _, _, _, *arrays = draw(8, 1, 1, 12, 64, 64, terms)
+    heads = 12, kv_heads, kv_heads
     args = (
-        (jax.ShapeDtypeStruct((8, 384, 12, 64), jnp.bfloat16),) * 3,
+        tuple(jax.ShapeDtypeStruct((8, 384, count, 64), jnp.bfloat16) for count in heads),
         tuple(arrays),
         jax.ShapeDtypeStruct((8, 384), jnp.bool_),
         jax.ShapeDtypeStruct((2,), jnp.uint32),

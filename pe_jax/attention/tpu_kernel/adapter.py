@@ -19,15 +19,15 @@ from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float
 
 NEEDS = (
-    "positions that are ranges, no mask but of keys, no terms but those of the offset, and tables "
-    "of these that fit on the chip"
+    "positions that are ranges, no mask but of keys, no terms but those of the offset, tables of "
+    "these that fit on the chip, and as many heads of values as tables of these"
 )
 
 
 def supports(x: Operands) -> bool:
     """Return whether `attend` can compute this attention."""
     shift, mapped = x.context.shift, x.q is not x.content_q
-    if shift is None or x.added is not None:
+    if shift is None or x.added is not None or x.k.shape[2] != x.v.shape[2]:
         return False
     if x.mask is not None and (x.mask.shape[1] > 1 or x.mask.shape[2] > 1):
         return False
@@ -36,6 +36,9 @@ def supports(x: Operands) -> bool:
         if context.shift != shift or term.queries or vectors:
             return False
     (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
+    values = terms.get("value_table")
+    if k.shape[2] < q.shape[2] and values is not None and values.ndim > 2:
+        return False
     return fits(q, k, **terms, reach=x.reach, offset=shift)
 
 
