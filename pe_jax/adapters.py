@@ -1,7 +1,8 @@
 """Position encodings inside other libraries' attention: Flax's modules, `jax.nn`, Equinox.
 
 Each function here returns one that the other library calls. All compute with
-`pe_jax.attention.attention`, except `process_heads`, which leaves the attention to Equinox. Keys
+`pe_jax.attention.attention`, except `process_heads`, which leaves the attention to Equinox, and
+`attention_inputs`, which returns the arrays that any softmax attention takes. Keys
 and values may have fewer heads than queries (grouped-query attention). Anything that cannot be
 represented is a ValueError. Parts of an encoding that act at the input of a model are left to
 `encodings.embed`.
@@ -15,6 +16,7 @@ Shapes: Lq and Lk lengths, H heads, d head size.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +26,13 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.attention import attention, completed
 from pe_jax.attention.forms import Form
-from pe_jax.attention.masks import both
+from pe_jax.attention.masks import both, check_mask
+from pe_jax.attention.operands import prepare
+from pe_jax.attention.plain import added_logits
 from pe_jax.encodings.base import Context, Offsets, Params, Part, PositionEncoding, Traits, moved
 from pe_jax.encodings.modifiers.window import causal
 from pe_jax.encodings.positions import Positions, Reach
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array, Bool, Float
 
 AttentionFn = Callable[..., jax.Array]
 _ABSENT = "absent"  # The default of a mask, whose absence is a mistake.
@@ -210,6 +214,67 @@ def process_heads(
         return q, k, v
 
     return process
+
+
+def attention_inputs(
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk G d"],
+    v: Float[Array, "B Lk G f"],
+    encoding: PositionEncoding,
+    params: Params | None = None,
+    context: Context | None = None,
+    *,
+    mask: Bool[Array, "#B #H #Lq Lk"] | None = None,
+    scale: float | None = None,
+) -> tuple[Array, Array, Array, Float[Array, "#B #H Lq Lk"] | None, Bool[Array, "..."] | None]:
+    """Return an encoding as inputs of any softmax attention: cuDNN's, splash, ring, your own.
+
+    Rotary encodings come without a bias and cost what their maps cost. Terms of the logits come as
+    an array of all pairs, a reach as a part of the mask.
+
+    Args:
+      mask: True where a query may attend to a key.
+      scale: what that attention multiplies q·k by; default 1 / sqrt(e), e the head size of the
+        queries returned. Splash attention multiplies by nothing: 1.0.
+
+    Returns:
+      q, k and v; a bias `[#B, #H, Lq, Lk]` to add to scale · q·k, or None; and a mask, or None.
+
+    Raises:
+      ValueError: as `attention`; for an encoding that adds vectors to the values, maps outputs or
+        finished logits, or adds to the denominator of the softmax.
+
+    Example:
+      >>> import jax
+      >>> from pe_jax import encodings
+      >>> from pe_jax.adapters import attention_inputs
+      >>> encoding = encodings.rope(head_size=8) + encodings.causal()
+      >>> q = k = v = jax.random.normal(jax.random.key(0), (2, 10, 4, 8))
+      >>> q, k, v, bias, mask = attention_inputs(q, k, v, encoding)
+      >>> jax.nn.dot_product_attention(q, k, v, bias, mask).shape
+      (2, 10, 4, 8)
+    """
+    context = completed(context, encoding, q.shape[1], k.shape[1])
+    check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
+    for part in encoding.parts:
+        terms = part.offsets or Offsets()
+        effects = {
+            "adds position vectors to the values": terms.values,
+            "maps outputs": part.output,
+            "adds to the denominator of the softmax": part.sink,
+            "maps the finished logits": part.logit_map,
+        }
+        for effect, hook in effects.items():
+            if hook:
+                raise ValueError(
+                    f"{part.name} {effect}, for which the inputs of another attention have no "
+                    "place: call pe_jax.attention.attention, which takes every encoding."
+                )
+    x = prepare(encoding, params, q, k, v, context, mask)
+    scale = x.q.shape[-1] ** -0.5 if scale is None else scale
+    added = added_logits(x)
+    bias = functools.reduce(jnp.add, added) if added else None
+    return (x.q / scale).astype(x.q.dtype), x.k, x.v, bias, x.whole_mask
 
 
 # --- shared ---------------------------------------------------------------------------------------

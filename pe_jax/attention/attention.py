@@ -130,11 +130,11 @@ def attention_weights(
     *,
     mask: Any = None,
 ) -> Float[Array, "B H Lq Lk"]:
-    """How much each query takes of each key, without dropout; float32."""
+    """How much each query takes of each key, without dropout; float32. A sink takes the rest."""
     context = completed(context, encoding, q.shape[1], k.shape[1])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = prepare(encoding, params, q, k, k, context, mask)
-    return masked_softmax(plain.logits(x), x.whole_mask)
+    return masked_softmax(plain.logits(x), x.whole_mask, x.sink)
 
 
 def _kernel() -> ModuleType:

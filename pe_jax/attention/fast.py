@@ -50,6 +50,7 @@ class Arrays(NamedTuple):
       tables: of terms of the offset, see `operands.tables`.
       rotations: of terms that are sinusoids, see `offset_terms.rotated_logits`.
       added: `[#B, #H, Lq, Lk]`, to the logits as it is.
+      sink: `[H]`, logits in the denominator.
     """
 
     q: Float[Array, "B Lq H e"]
@@ -60,6 +61,7 @@ class Arrays(NamedTuple):
     tables: dict[str, Array] | None = None
     rotations: tuple[dict[str, Array], ...] = ()
     added: Array | None = None
+    sink: Array | None = None
 
 
 # The axes of queries and of keys.
@@ -179,6 +181,8 @@ def obstacle(x: Operands, form: str | Form = "auto") -> str:
     """Return what `x` lacks to be computed here; empty if it can be."""
     named = FORMS["rotation" if form == "rotation" else "buckets"]
     ways = {computation(term, x, named) for term in x.terms}
+    if x.maps_logits:
+        return "logits that no part maps (Part.logit_map)"
     if form == "rotation" and ways - {"rotation"}:
         return "terms that are sinusoids of the offset, at integer positions"
     if "none" in ways:
@@ -212,6 +216,7 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         rows,
         tuple(rotation for rotation, _ in rotations),
         functools.reduce(jnp.add, added).astype(jnp.float32) if added else None,
+        x.sink,
     )
     q, k = x.context.positions_q, x.context.positions_k
     ranges = (q, k) if isinstance(q, range) and isinstance(k, range) else None
@@ -320,8 +325,11 @@ def _forward(x: Arrays, fixed: Fixed) -> tuple[Array, Array, Array]:
     """Outputs, weights and the logarithm of the softmax's denominator [B, H, Lq, 1]."""
     logits = _logits(x, fixed)
     greatest = logits.max(-1, keepdims=True)
+    sink = None if x.sink is None else x.sink[:, None, None]
+    greatest = greatest if sink is None else jnp.maximum(greatest, sink)
     exp = jnp.exp(logits - greatest)
     total = exp.sum(-1, keepdims=True)
+    total = total if sink is None else total + jnp.exp(sink - greatest)
     weights = masked_weights(exp / total, fixed.whole_mask(x))
     kept = fixed.drop(weights).astype(x.v.dtype)
     out = head_product("bhqk,bkhd->bqhd", kept, x.v, x.q.shape[2])
@@ -343,6 +351,9 @@ def _backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> 
         dw += dw_more
     inner = (g * out).astype(jnp.float32).sum(-1).swapaxes(1, 2)[..., None]  # [B, H, Lq, 1]
     ds = weights * (fixed.drop(dw) - inner)
+    if x.sink is not None:  # Its weight is the rest of the others, and its value 0.
+        rest = 1 - weights.sum(-1, keepdims=True)
+        gradients = gradients._replace(sink=-(rest * inner).sum((0, 2, 3)))
     if _adds_logits(x):
         _, transpose = jax.vjp(lambda x: _term_logits(x, fixed), x)
         gradients = jax.tree.map(jnp.add, gradients, *transpose(ds))

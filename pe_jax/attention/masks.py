@@ -76,7 +76,18 @@ def masked_weights(weights: Float[Array, "*B"], mask: Bool[Array, "..."] | None)
 
 
 def masked_softmax(
-    logits: Float[Array, "B H Lq Lk"], mask: Bool[Array, "#B #H #Lq Lk"] | None
+    logits: Float[Array, "B H Lq Lk"],
+    mask: Bool[Array, "#B #H #Lq Lk"] | None,
+    sink: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B H Lq Lk"]:
-    """Softmax over the keys that the mask allows; all zeros where it allows none."""
-    return masked_weights(jax.nn.softmax(masked_logits(logits, mask), axis=-1), mask)
+    """Softmax over the keys that the mask allows; all zeros where it allows none.
+
+    Args:
+      sink: logits that join the denominator, one of each head.
+    """
+    logits = masked_logits(logits, mask)
+    if sink is not None:
+        column = jnp.broadcast_to(sink[:, None, None].astype(logits.dtype), (*logits.shape[:3], 1))
+        logits = jnp.concatenate([logits, column], axis=-1)
+    weights = jax.nn.softmax(logits, axis=-1)
+    return masked_weights(weights if sink is None else weights[..., :-1], mask)

@@ -31,6 +31,7 @@ class Operands(NamedTuple):
       scale: s, a number or `[#B, #Lq, #H, 1]`.
       parts: of the encoding, each with its parameters and what it sees.
       added: what the hooks `logits` add, `[#B, #H, Lq, Lk]`, or None.
+      sink: the logits in the denominator, summed as exponentials, float32 `[H]`, or None.
       mask: True where a query may attend to a key, but for the reach.
       reach: what all reaches over positions that are ranges allow; None where there are none.
       context: the positions of the call.
@@ -44,6 +45,7 @@ class Operands(NamedTuple):
     scale: Array | float
     parts: tuple[tuple[Part, Params, Context], ...]
     added: Float[Array, "#B #H Lq Lk"] | None
+    sink: Float[Array, " H"] | None
     mask: Bool[Array, "#B #H #Lq Lk"] | None
     reach: Reach | None
     context: Context
@@ -56,6 +58,11 @@ class Operands(NamedTuple):
             for part, params, context in self.parts
             if part.offsets and part.offsets.has_terms
         ]
+
+    @property
+    def maps_logits(self) -> bool:
+        """True if a part maps the finished logits."""
+        return any(part.logit_map for part, _, _ in self.parts)
 
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
@@ -107,6 +114,7 @@ def prepare(
 
     content_q, content_k = scaled(q), k
     added: list[Array] = []
+    sinks: list[Array] = []
     reach: Reach | None = None
     for part, part_params, seen in parts:
         if part.heads:
@@ -115,6 +123,11 @@ def prepare(
             logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), seen)
             # A hook may leave out leading axes: all forms count on four.
             added.append(logits.reshape((1,) * (4 - logits.ndim) + logits.shape))
+        if part.sink:
+            sink = jnp.asarray(part.sink(part_params, seen))
+            sinks.append(
+                jnp.broadcast_to(sink.astype(jnp.promote_types(sink.dtype, jnp.float32)), heads)
+            )
         limit = part.offsets.reach if part.offsets else None
         if limit is not None and seen.shift is None:
             mask = both(mask, _allowed(limit, seen))
@@ -130,6 +143,7 @@ def prepare(
         scale=scale,
         parts=parts,
         added=functools.reduce(jnp.add, added) if added else None,
+        sink=functools.reduce(jnp.logaddexp, sinks) if sinks else None,
         mask=mask,
         reach=reach,
         context=context,

@@ -7,6 +7,7 @@ cannot compute. Vectors of offsets are made for each pair of query and key, [Lq,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -25,9 +26,8 @@ def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H 
     Args:
       drop: dropout of the weights, a function of them.
     """
-    weights = drop(masked_softmax(logits(x), x.whole_mask))
-    heads = x.q.shape[2]
-    out = head_product("bhqk,bkhf->bqhf", weights, x.v, heads, multiply=_products)
+    weights = drop(masked_softmax(logits(x), x.whole_mask, x.sink))
+    out = head_product("bhqk,bkhf->bqhf", weights, x.v, x.q.shape[2], multiply=_products)
     for term, params, context in x.terms:
         if term.values:
             vectors, axes = _vectors(term.values, params, context)
@@ -37,20 +37,32 @@ def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H 
 
 def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
     """What enters the softmax, before the mask; float32."""
-    heads = x.q.shape[2]
-    total = head_product("bqhe,bkhe->bhqk", x.q, x.k, heads, multiply=_products)
+    total = head_product("bqhe,bkhe->bhqk", x.q, x.k, x.q.shape[2], multiply=_products)
+    terms = added_logits(x)
+    if x.maps_logits:
+        terms = [jnp.broadcast_to(functools.reduce(jnp.add, terms, jnp.zeros(())), total.shape)]
+    for part, params, context in x.parts:
+        if part.logit_map:
+            total = part.logit_map(params, total, terms[0], context)
+            terms = [jnp.zeros_like(total)]
+    return functools.reduce(jnp.add, terms, total)
+
+
+def added_logits(x: Operands) -> list[Float[Array, "#B #H Lq Lk"]]:
+    """The terms that are added to the products of queries and keys."""
+    added = []
     for term, params, context in x.terms:
         if term.keys:
             vectors, axes = _vectors(term.keys, params, context)
-            total += _products(f"bqhd,{axes}d->bhqk", x.content_q, vectors)
+            added.append(_products(f"bqhd,{axes}d->bhqk", x.content_q, vectors))
         if term.queries:
             vectors, axes = _vectors(term.queries, params, context)
             scale = jnp.swapaxes(x.scale, 1, 2) if jnp.ndim(x.scale) else x.scale
-            content_k = repeat_heads(x.content_k, heads)
-            total += scale * _products(f"bkhd,{axes}d->bhqk", content_k, vectors)
+            content_k = repeat_heads(x.content_k, x.q.shape[2])
+            added.append(scale * _products(f"bkhd,{axes}d->bhqk", content_k, vectors))
         if term.bias:
-            total += bias((term, params, context))
-    return total if x.added is None else total + x.added
+            added.append(bias((term, params, context)))
+    return added if x.added is None else [*added, x.added]
 
 
 def bias(term: Term) -> Float[Array, "#B #H Lq Lk"]:

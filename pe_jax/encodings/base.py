@@ -3,14 +3,16 @@
 Every encoding is an instance of one formula. In a layer of attention, for query i and key j,
 
     q, k, v = heads(q, k, v)
-    S_ij    = s · (q_i·k_j + q_i·K(j-i) + Q(j-i)·k_j) + bias(j-i) + logits(i, j)
-    A_i     = softmax of S_i over the keys that the mask and the reach allow
+    T_ij    = s · (q_i·K(j-i) + Q(j-i)·k_j) + bias(j-i) + logits(i, j)
+    S_ij    = logit_map(s · q_i·k_j, T_ij), by default their sum
+    A_i     = softmax of S_i over the keys that the mask and the reach allow, and of the logit sink
     o_i     = output(Σ_j A_ij v_j) + Σ_j A_ij V(j-i)
 
-with s = factor / sqrt(d). `embed` acts before the first layer. K, Q, V and bias are functions of
-the offset alone, given as data (`Offsets`) from which attention makes fast forms. They meet the
-content of queries and keys, as it was before `heads` of any encoding. Biases and `logits` are
-added as they are: nothing is scaled behind an encoding's back.
+with s = factor / sqrt(d). A sink has a weight and no value; without one the weights sum to 1.
+`embed` acts before the first layer. K, Q, V and bias are functions of the offset alone, given as
+data (`Offsets`) from which attention makes fast forms. They meet the content of queries and keys,
+as it was before `heads` of any encoding. Biases and `logits` are added as they are: nothing is
+scaled behind an encoding's back.
 
 **The sign**: the offset is `position of the key - position of the query`, positive for keys to the
 right of the query. (The paper's eq. 4 writes P_{x-y} and leaves open which is which.)
@@ -198,6 +200,10 @@ class Part:
       logits: `(params, q, k, Context) -> [#B, #H, Lq, Lk]`, all other terms, an array of this size
         in every form, leading axes of 1 may be left out; q is scaled by s.
       factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
+      sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
+      logit_map: `(params, content, terms, Context) -> logits`, each float32 `[B, H, Lq, Lk]`, the
+        finished logits before masks: those of queries and keys, and all that parts add to them. A
+        second map gets the result of the first as its content. In the plain form only.
       traits: what callers must respect.
       card: documentation and measurement only.
       family: the key of its parameters; default the name without options.
@@ -214,6 +220,8 @@ class Part:
     offsets: Offsets | None = None
     logits: Callable[[Params, Array, Array, Context], jax.Array] | None = None
     factor: Callable[[Params, Context], ArrayLike] | None = None
+    sink: Callable[[Params, Context], ArrayLike] | None = None
+    logit_map: Callable[[Params, Array, Array, Context], jax.Array] | None = None
     traits: Traits = Traits()  # noqa: RUF009, a tuple.
     card: Card | None = None
     family: str = ""
@@ -261,6 +269,8 @@ class Part:
             "adds position vectors to the values": terms.values,
             "limits how far a query attends": terms.reach,
             "changes the temperature of the softmax": self.factor,
+            "adds to the denominator of the softmax": self.sink,
+            "maps the finished logits": self.logit_map,
         }
         return tuple(effect for effect, hook in effects.items() if hook)
 

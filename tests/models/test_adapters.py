@@ -15,7 +15,7 @@ from flax import nnx
 import pe_jax.linen
 import pe_jax.nnx
 from pe_jax import encodings
-from pe_jax.adapters import attention_fn, dot_product_attention, process_heads
+from pe_jax.adapters import attention_fn, attention_inputs, dot_product_attention, process_heads
 from pe_jax.attention import attention
 from pe_jax.encodings import Context
 
@@ -360,3 +360,30 @@ def test_the_pages_modules_see_the_order(page, module, name):
     swapped = x[:, np.array([0, 1, 4, 3, 2, 5])]  # Others than the last token.
     change = np.abs(run(x)[0, -1] - run(swapped)[0, -1]).max()
     assert (change < 1e-5) if name == "none" else (change > 1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["rope+t5+causal", "relative_key_query", "fox+window(reach=2)", "alibi"]
+)
+@pytest.mark.parametrize("scale", [None, 1.0])
+def test_inputs_of_any_attention(name, scale):
+    """`jax.nn`'s attention of these inputs is ours, also at other positions and with fewer keys."""
+    encoding = encodings.from_name(
+        name, hidden_size=8, head_size=Q.shape[-1], num_heads=Q.shape[2], max_length=32
+    )
+    params = encoding.init(jax.random.key(0))
+    x = np.random.default_rng(0).normal(size=(*Q.shape[:2], 8)).astype(np.float32)
+    at = encodings.Context(np.arange(Q.shape[1])[None] * 2, x_q=x, x_k=x)
+    k, v = K[:, :, :1], V[:, :, :1]
+    mask = np.ones((1, 1, 1, K.shape[1]), bool)
+    mask[..., -1] = False
+    expected = attention(Q, k, v, encoding, params, at, mask=mask)
+    *qkv, bias, allowed = attention_inputs(Q, k, v, encoding, params, at, mask=mask, scale=scale)
+    found = jax.nn.dot_product_attention(*qkv, bias, allowed, scale=scale)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_inputs_of_any_attention_refuse():
+    table = encodings.learned_relative(head_size=Q.shape[-1], clip=2)
+    with pytest.raises(ValueError, match="learned_relative.* adds position vectors to the values"):
+        attention_inputs(Q, K, V, table, table.init(jax.random.key(0)))

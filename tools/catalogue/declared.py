@@ -18,6 +18,8 @@ _ACTS = {
     "adds position vectors to the values": "values",
     "limits how far a query attends": "reach",
     "changes the temperature of the softmax": "temperature",
+    "adds to the denominator of the softmax": "denominator",
+    "maps the finished logits": "finished logits",
 }
 
 

@@ -27,7 +27,9 @@ NEEDS = (
 def supports(x: Operands) -> bool:
     """Return whether `attend` can compute this attention."""
     shift, mapped = x.context.shift, x.q is not x.content_q
-    if shift is None or x.added is not None or x.k.shape[2] != x.v.shape[2]:
+    if shift is None or x.added is not None or x.sink is not None or x.maps_logits:
+        return False
+    if x.k.shape[2] != x.v.shape[2]:
         return False
     if x.mask is not None and (x.mask.shape[1] > 1 or x.mask.shape[2] > 1):
         return False

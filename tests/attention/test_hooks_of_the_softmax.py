@@ -1,0 +1,139 @@
+"""Hooks of the softmax: logits in the denominator, and maps of the finished logits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import paper_attention
+
+from pe_jax import encodings
+from pe_jax.attention import attention, attention_weights
+from pe_jax.attention.forms import FORMS
+from pe_jax.encodings import Context, Part, PositionEncoding
+from pe_jax.encodings.base import no_parameters
+
+H, d, L = 4, 8, 9
+SMALL_BLOCKS = FORMS["fused"]._replace(block=4)
+Q, K, V = paper_attention.draw(2, L, L, H, d)
+TO = np.random.default_rng(1).normal(size=Q.shape)
+MASK = np.random.default_rng(2).random((2, 1, L, L)) < 0.7
+MASK[0, :, 2] = False  # A query that attends to nothing.
+
+SINK = PositionEncoding(
+    (
+        Part(
+            "sink",
+            lambda rng: {"logit": jax.random.normal(rng, (H,))},
+            sink=lambda p, _: p["logit"],
+        ),
+    )
+)
+
+
+def soft_cap(cap):
+    cap_logits = lambda params, content, terms, context: cap * jnp.tanh((content + terms) / cap)
+    return PositionEncoding((Part("soft_cap", no_parameters, logit_map=cap_logits),))
+
+
+def dape(params, content, terms, context):
+    """DAPE (Zheng et al. 2024): content + bias + an MLP of both, over the heads of each pair."""
+    both = jnp.concatenate([content, terms], axis=1)
+    hidden = jnp.tanh(jnp.einsum("bhqk,hm->bmqk", both, params["in"]))
+    return content + terms + jnp.einsum("bmqk,mh->bhqk", hidden, params["out"])
+
+
+DAPE = PositionEncoding(
+    (
+        Part(
+            "dape",
+            lambda rng: {
+                "in": jax.random.normal(rng, (2 * H, 5)),
+                "out": jax.random.normal(rng, (5, H)),
+            },
+            logit_map=dape,
+        ),
+    )
+)
+
+
+def formula(q, k, v, params, *, finish=lambda params, content, bias: content + bias):
+    """ALiBi with the hooks above, all pairs at once."""
+    offset = np.arange(L) - np.arange(L)[:, None]
+    slopes = 2.0 ** (-8 * np.arange(1, H + 1) / H)
+    bias = jnp.asarray(-slopes[:, None, None] * np.abs(offset))
+    logits = finish(params, jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(d), bias[None])
+    exp = jnp.where(MASK, jnp.exp(logits), 0)
+    total = exp.sum(-1, keepdims=True)
+    if "sink" in params:
+        total += jnp.exp(params["sink"]["logit"])[:, None, None]
+    weights = exp / jnp.where(total == 0, 1, total)
+    return (jnp.einsum("bhqk,bkhd->bqhd", weights, v) * jnp.asarray(TO, q.dtype)).sum()
+
+
+def check(encoding, form, finish=None):
+    params = encoding.init(jax.random.key(0))
+
+    def loss(q, k, v, params):
+        out = attention(q, k, v, encoding, params, mask=jnp.asarray(MASK), form=form)
+        return (out * TO).sum()
+
+    found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, K, V, params)
+    finished = {} if finish is None else {"finish": finish}
+    expected = paper_attention.in_float64(lambda *args: formula(*args, **finished), Q, K, V, params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), found, expected
+    )
+
+
+@pytest.mark.parametrize("form", ["naive", "buckets", SMALL_BLOCKS])
+def test_a_sink_of_each_head(form):
+    """Outputs and gradients, those of the sink among them."""
+    check(encodings.alibi(num_heads=H) + SINK, form)
+
+
+def test_weights_leave_room_for_a_sink():
+    params = {"sink": {"logit": jnp.full(H, 50.0)}}
+    assert attention_weights(Q, K, SINK, params).max() < 1e-6
+    params = {"sink": {"logit": jnp.full(H, -50.0)}}
+    np.testing.assert_allclose(attention_weights(Q, K, SINK, params).sum(-1), 1, atol=1e-6)
+
+
+def test_sinks_with_dropout_in_every_form():
+    encoding = encodings.alibi(num_heads=H) + SINK
+    params = encoding.init(jax.random.key(0))
+    how = dict(dropout_rate=0.4, dropout_rng=jax.random.key(1))
+
+    def run(form):
+        loss = lambda *args: (attention(*args[:3], encoding, args[3], form=form, **how) ** 2).sum()
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 3)))(Q, K, V, params)
+
+    expected = run("naive")
+    for form in ("buckets", SMALL_BLOCKS, FORMS["kernel"]):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), run(form), expected
+        )
+
+
+@pytest.mark.parametrize("form", ["naive", "auto", FORMS["fused"]])
+def test_maps_of_the_finished_logits(form):
+    """They see the terms of other parts; a form of another name runs as the formula stands."""
+    alibi = encodings.alibi(num_heads=H)
+    capped = lambda params, content, bias: 2 * jnp.tanh((content + bias) / 2)
+    check(alibi + soft_cap(2.0), form, capped)
+    mapped = lambda params, content, bias: dape(
+        params["dape"], content, jnp.broadcast_to(bias, content.shape), None
+    )
+    check(DAPE + alibi, form, mapped)
+
+
+def test_maps_follow_one_another_and_need_the_plain_form():
+    both = soft_cap(2.0) + PositionEncoding(
+        (Part("halved", no_parameters, logit_map=lambda p, content, terms, _: content / 2 + terms),)
+    )
+    check(encodings.alibi(num_heads=H) + both, "naive", lambda p, c, b: jnp.tanh((c + b) / 2))
+    for form in ("buckets", "fused", "kernel"):
+        with pytest.raises(ValueError, match=f"{form!r} needs"):
+            attention(Q, K, V, both, form=form)
+    assert "maps the finished logits" in both.parts[0].in_attention
+    assert "adds to the denominator of the softmax" in SINK.parts[0].in_attention
+    attention(Q, K, V, SINK, {"sink": {"logit": jnp.zeros(H)}}, Context(range(L)))
