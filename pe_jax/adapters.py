@@ -351,7 +351,7 @@ def _bias(bias: ArrayLike | None, query: Array) -> jax.Array | None:
 
 
 def _one_batch(x: Array, batch: tuple[int, ...]) -> jax.Array:
-    """What broadcasts to [*batch, H, Lq, Lk] with one axis for the batch."""
+    """Merge the axes of the batch of an array that broadcasts to [*batch, H, Lq, Lk]."""
     x = x.reshape((1,) * (len(batch) + 3 - x.ndim) + x.shape)
     if any(size > 1 for size in x.shape[:-3]):
         x = jnp.broadcast_to(x, (*batch, *x.shape[-3:]))

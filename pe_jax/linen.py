@@ -145,7 +145,7 @@ class MultiHeadAttention(nn.Module):
         return self._dense(self.out_features or width, "out", axis=(-2, -1))(out)
 
     def _cache(self, make: Callable[[], Cache]) -> nn.Variable[Cache] | None:
-        """What holds the cache; None while it is made."""
+        """The variable with the cache; None during initialisation."""
         if not self.is_initializing() and not self.has_variable("cache", "tokens"):
             raise ValueError(
                 "There is no cache to decode with: make one with init(rngs, x, decode=True), x of "

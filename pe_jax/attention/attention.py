@@ -113,9 +113,10 @@ def attention_logits(
     params: Params | None,
     context: Context | None = None,
 ) -> Float[Array, "B H Lq Lk"]:
-    """What enters the softmax, every term as attention has it, before masks and windows; float32.
+    """Return the logits with all terms, before masks and windows; float32.
 
-    Times sqrt(d), what identical word probing reads where an encoding leaves the scale as it is.
+    Times sqrt(d), the raw products that identical word probing reads, where an encoding leaves the
+    scale as it is.
     """
     context = completed(context, encoding, q.shape[1], k.shape[1])
     return plain.logits(prepare(encoding, params, q, k, k, context, None))
@@ -130,7 +131,7 @@ def attention_weights(
     *,
     mask: Any = None,
 ) -> Float[Array, "B H Lq Lk"]:
-    """How much each query takes of each key, without dropout; float32. A sink takes the rest."""
+    """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest."""
     context = completed(context, encoding, q.shape[1], k.shape[1])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = prepare(encoding, params, q, k, k, context, mask)
@@ -147,7 +148,7 @@ def _kernel() -> ModuleType:
 def completed(
     context: Context | None, encoding: PositionEncoding, queries: int, keys: int
 ) -> Context:
-    """`context` with positions of so many queries and keys, checked.
+    """Return `context` with positions of all queries and keys, checked.
 
     Raises:
       ValueError: see `attention`.
@@ -156,7 +157,7 @@ def completed(
     context = Context() if context is None else context
     if not isinstance(context, Context):
         raise ValueError(
-            f"What an encoding may know of a layer is a Context, got {type(context).__name__}: "
+            f"context must be a Context, got {type(context).__name__}: pass "
             "context=Context(positions_q, positions_k)."
         )
     for name, x, size in (("x_q", context.x_q, queries), ("x_k", context.x_k, keys)):

@@ -25,7 +25,7 @@ from pe_jax.shapes import Array, Bool, Float, Int
 
 
 class Cache(NamedTuple):
-    """What decoding keeps of a layer's tokens; a pytree of arrays whose shapes never change.
+    """Keys, values and positions of a layer's tokens; a pytree whose shapes never change.
 
     Attributes:
       keys, values: as they were projected.
@@ -95,7 +95,7 @@ def cached_attention(
     form: str | Form = "auto",
     platform: str | None = None,
 ) -> tuple[Float[Array, "B T H f"], Cache]:
-    """Appends new tokens to a cache; each attends to itself and to all before it.
+    """Append new tokens to a cache; each attends to itself and to all before it.
 
     Any number of tokens: a prompt at once, then one at a time. Outputs are those that causal
     attention over all tokens gives. Under `jit` it compiles once for each number of new tokens.

@@ -26,7 +26,7 @@ _FIRST, _SECOND = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 
 
 def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[Array, "*B"]:
-    """Set each entry to 0 with probability `rate` and scales the rest to keep the mean.
+    """Set each entry to 0 with probability `rate` and scale the rest to keep the mean.
 
     Args:
       x: its last axis are the columns, all axes before it the rows that `keep` numbers.
@@ -62,7 +62,7 @@ def keep(seed: Any, rows: Array, columns: Array, rate: float) -> jax.Array:
 
 
 def scale(rate: float) -> float:
-    """What kept entries are multiplied by: the rate is a multiple of 2^-32, the mean exact."""
+    """Factor of kept entries: the rate is a multiple of 2^-32, the mean exact."""
     return 2**32 / (2**32 - _threshold(rate))
 
 
@@ -73,7 +73,7 @@ def _threshold(rate: float) -> int:
 
 
 def _mix(x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-    """Spreads every bit of `x` over all of them; `key` enters half-way."""
+    """Spread every bit of `x` over all of them; `key` enters half-way."""
     x = (x ^ (x >> np.uint32(16))) * _FIRST
     x = x if key is None else x ^ key
     x = (x ^ (x >> np.uint32(15))) * _SECOND

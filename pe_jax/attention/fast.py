@@ -42,7 +42,7 @@ from pe_jax.shapes import Array, Float
 
 
 class Arrays(NamedTuple):
-    """What gradients flow to; None where it is absent.
+    """The arrays that are differentiated; None where one is absent.
 
     Attributes:
       q, k, v: queries are mapped and scaled already.
@@ -79,7 +79,7 @@ Leaf = Any
 )
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """What is not differentiated: of all queries and keys, or of a block of them.
+    """The settings and arrays that are not differentiated, of all queries and keys or of a block.
 
     Attributes:
       clip: of the tables; they have 2·clip + 1 rows.
@@ -118,7 +118,7 @@ class Fixed:
         return self.ranges[1].start + key - (self.ranges[0].start + query)
 
     def positions(self, x: Arrays) -> tuple[Array, Array]:
-        """Of queries and keys."""
+        """Positions of queries and keys."""
         if self.ranges is None:
             return self.positions_q, self.positions_k
         (of_q, of_k), (query, key) = self.ranges, self.first or (0, 0)
@@ -126,7 +126,7 @@ class Fixed:
         return q, of_k.start + key + np.arange(x.k.shape[1])
 
     def offset(self, x: Arrays) -> ArrayLike:
-        """As `offset_terms` takes it."""
+        """Offset from queries to keys, as `offset_terms` takes it."""
         return self.shift if self.ranges is not None else offsets(*self.positions(x))
 
     def whole_mask(self, x: Arrays) -> Array | None:
@@ -152,7 +152,7 @@ class Fixed:
 def computation(
     term: Term, x: Operands, form: Form = FORMS["buckets"]
 ) -> Literal["rotation", "tables", "added", "none"]:
-    """How terms of the offset are computed.
+    """Return the way in which terms of the offset are computed.
 
     - `"rotation"`: sinusoids whose tables would have all offsets, whose positions are no ranges, or
       that `form` wants rotated.
@@ -178,7 +178,7 @@ def computation(
 
 
 def obstacle(x: Operands, form: str | Form = "auto") -> str:
-    """Return what `x` lacks to be computed here; empty if it can be."""
+    """Return a description of the inputs that this module needs and `x` is not; empty if it is."""
     named = FORMS["rotation" if form == "rotation" else "buckets"]
     ways = {computation(term, x, named) for term in x.terms}
     if x.maps_logits:
@@ -428,7 +428,7 @@ def _with(x: Arrays, changes: dict[str, Any]) -> Arrays:
 
 
 def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-    """Numbers of the blocks, and what of `arrays` and of `fixed` each block has its own rows of."""
+    """Numbers of the blocks, and the rows of `arrays` and of `fixed` that differ between blocks."""
     by_query = {
         name: _blocks(x, fixed.block, axis)
         for name, axis in _QUERIES.items()

@@ -1,4 +1,4 @@
-"""Which form of attention runs: chosen by platform, length and encoding, or named by the caller.
+"""Forms of attention, chosen by platform, length and encoding or named by the caller.
 
 All forms give the same numbers, gradients and dropped weights; they differ in time and memory.
 docs/performance.md has the measurements behind the choices.
@@ -14,7 +14,7 @@ from pe_jax.encodings.positions import Reach
 
 
 class Form(NamedTuple):
-    """How attention is computed.
+    """A way of computing attention.
 
     Attributes:
       plain: as the formula stands, see `plain`; else as `fast` has it, wherever it can.
@@ -60,10 +60,10 @@ PLATFORMS = tuple(_AUTO)
 def choose(
     form: str | Form, keys: int, platform: str | None = None, reach: Reach | None = None
 ) -> Form:
-    """The form that `"auto"`, or a name in `FORMS`, stands for; a form stands for itself.
+    """Return the form of a name, the best one here for `"auto"`; a form is returned as it is.
 
     Args:
-      keys: how many there are.
+      keys: their number.
       platform: what the program is compiled for, `"cpu"`, `"gpu"`, `"tpu"` or `"tpu v4"`; default:
         where this process runs.
       reach: how far queries attend, where there is a limit.

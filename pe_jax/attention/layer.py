@@ -1,4 +1,4 @@
-"""A layer of attention as pure functions: what the modules of Linen and of NNX share.
+"""A layer of attention as pure functions, shared by the modules of Linen and of NNX.
 
 Shapes: B batch, Lq and Lk lengths, H heads, d head size, D hidden size.
 """
@@ -36,7 +36,7 @@ def attend(
     dropout_rng: jax.Array | None = None,
     form: str | Form = "auto",
 ) -> tuple[Float[Array, "B Lq H d"], Cache | None]:
-    """Outputs of all heads, and the cache with the new tokens in it where there is one.
+    """Return outputs of all heads, and the cache with the new tokens in it if one is given.
 
     Args:
       inputs: hidden states `[B, L, D]` of queries, keys and values; keys default to queries, values

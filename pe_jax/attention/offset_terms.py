@@ -91,7 +91,7 @@ def table_logits(
     *,
     pairs: bool = False,
 ) -> list[Float[Array, "#B #H Lq Lk"]]:
-    """What tables of vectors and biases add to the logits, float32.
+    """Return the logits that tables of vectors and biases add, float32.
 
     Args:
       tables: see `operands.tables`.
@@ -126,7 +126,7 @@ def table_values(
     *,
     pairs: bool = False,
 ) -> Float[Array, "B Lq H f"]:
-    """What a table of vectors adds to the outputs, float32."""
+    """Return the outputs that a table of vectors adds, float32."""
     if pairs:
         vectors, axes = _pair_vectors(table, clip, weights.shape[2:], offset, weights.dtype)
         return product(f"bhqk,{axes}->bqhd", weights, vectors)
@@ -148,7 +148,7 @@ def rotated_logits(
     positions_q: Array,
     positions_k: Array,
 ) -> Float[Array, "B H Lq Lk"]:
-    """What sinusoids of the offset that join the keys add to the logits, float32.
+    """Return the logits that sinusoids of the offset add by joining the keys, float32.
 
     Args:
       rotation: their `frequencies`, and with a clip `ends` `[2, d]`, the vectors of its two ends.
@@ -171,7 +171,7 @@ def rotated_values(
     positions_q: Array,
     positions_k: Array,
 ) -> Float[Array, "B Lq H f"]:
-    """What sinusoids of the offset that join the values add to the outputs, float32.
+    """Return the outputs that sinusoids of the offset add by joining the values, float32.
 
     Args:
       rotation: their `value_frequencies`, and with a clip `value_ends`.
@@ -243,6 +243,6 @@ def _batch(vectors: Array) -> str:
 
 
 def _beyond(clip: int, positions_q: Array, positions_k: Array) -> tuple[Array, Array]:
-    """Where the key is beyond the clip: to the right, to the left."""
+    """Masks of the keys beyond the clip: to the right, to the left."""
     offset = offsets(positions_q, positions_k)[..., None, :, :]  # [*B, 1, Lq, Lk]
     return offset > clip, offset < -clip

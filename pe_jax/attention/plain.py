@@ -36,7 +36,7 @@ def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H 
 
 
 def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
-    """What enters the softmax, before the mask; float32."""
+    """Logits with all terms, before the mask; float32."""
     total = head_product("bqhe,bkhe->bhqk", x.q, x.k, x.q.shape[2], multiply=_products)
     terms = added_logits(x)
     if x.maps_logits:

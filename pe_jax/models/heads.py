@@ -63,7 +63,7 @@ class BertForPretraining(BertModule):
         *,
         deterministic: bool = True,
     ) -> PretrainingLogits:
-        """As `Bert.__call__`; `masked_positions` are the P places per row to predict."""
+        """As `Bert`, but with `masked_positions`, the P positions per row to predict."""
         bert = Bert(self.config, name="bert")
         hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
         embedding = bert.variables["params"]["token"]["embedding"]
@@ -105,14 +105,14 @@ class BertForClassification(BertModule):
 
 
 class SpanLogits(NamedTuple):
-    """Of a span's first and last token, `[B, L]` each, float32, least at padding."""
+    """Logits of a span's first and last token, `[B, L]` each, float32, least at padding."""
 
     start: Array
     end: Array
 
 
 class BertForSpans(BertModule):
-    """Where in the input an answer begins and ends (Devlin et al., section 4.2)."""
+    """Logits of an answer's first and last token in the input (Devlin et al., section 4.2)."""
 
     @nn.compact
     def __call__(
@@ -124,7 +124,7 @@ class BertForSpans(BertModule):
         *,
         deterministic: bool = True,
     ) -> SpanLogits:
-        """As `Bert.__call__`; `valid` is True at tokens and False at padding."""
+        """Arguments as of `Bert.__call__`; `valid` is True at tokens and False at padding."""
         hidden = Bert(self.config, name="bert")(
             tokens, segments, valid, positions, deterministic=deterministic
         )

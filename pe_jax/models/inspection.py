@@ -27,7 +27,7 @@ def hidden_states(
     mask: Mask | None = None,
     positions: Positions | None = None,
 ) -> Float[Array, "N B L D"]:
-    """What enters the first layer and what leaves each, N = `config.num_layers` + 1; pure.
+    """Input of the first layer and output of each, N = `config.num_layers` + 1; pure.
 
     Args:
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
@@ -51,7 +51,7 @@ def hidden_states(
 def queries_and_keys(
     config: BertConfig, params: Params, tokens: Int[Array, "B L"], *, layer: int = 0
 ) -> tuple[Float[Array, "B L H d"], Float[Array, "B L H d"]]:
-    """What attention of a layer compares, in a model without dropout; pure.
+    """Return the queries and keys of a layer, in a model without dropout; pure.
 
     Args:
       params: of `Bert`.
@@ -113,7 +113,7 @@ def rotations(
 
 
 def _compared(config: BertConfig, params: Params, tokens: Array, layer: int) -> tuple[Array, ...]:
-    """What enters attention of a layer `[B, L, D]`, and its queries, keys and values."""
+    """Input of a layer's attention `[B, L, D]`, its queries, keys and values."""
     if not 0 <= layer < config.num_layers:
         raise ValueError(f"The model has layers 0 to {config.num_layers - 1}, got layer {layer}.")
     return _compared_below(config, params, tokens, layer + 1)[layer]
@@ -122,7 +122,7 @@ def _compared(config: BertConfig, params: Params, tokens: Array, layer: int) -> 
 def _compared_below(
     config: BertConfig, params: Params, tokens: Array, layers: int
 ) -> list[tuple[Array, ...]]:
-    """What enters attention `[B, L, D]`, queries, keys, values, of each of the first `layers`."""
+    """Input of attention `[B, L, D]`, queries, keys, values, of each of the first `layers`."""
     below = dataclasses.replace(config, num_layers=layers, scan_layers=False, remat="none")
     _, state = Bert(below).apply({"params": params}, tokens, mutable="intermediates")
     inside = state["intermediates"]

@@ -1,4 +1,4 @@
-"""What the TPU kernel (`flash`) supports, and what it is given for each term.
+"""Inputs of the TPU kernel (`flash`) for the operands of attention that it supports.
 
 Terms of the offset go in as tables of 2·clip + 1 rows, of the offsets that can occur. Sinusoids
 without a clip go in as a wider head, by rotation (see `offset_terms`): queries next to their
@@ -77,8 +77,7 @@ def attend(
 
 
 def _laid_out(x: Operands) -> tuple[tuple[Array, Array, Array], dict[str, Array]]:
-    """Queries, keys and values, and the tables of `flash_attention` by name: everything that is
-    next to one another is in them."""
+    """Queries, keys and values, widened for rotations, and the tables of `flash_attention`."""
     _, rows = tables([term for term in x.terms if not _rotates(term[0])], x.scale)
     beside = [_beside(term, x) for term in _rotated(x)]
     wide = x.q.shape[-1] + sum(q.shape[-1] for q, _, _ in beside)
@@ -107,7 +106,7 @@ def _rotates(terms: Offsets) -> bool:
 
 
 def _beside(term: Term, x: Operands) -> tuple[Array, Array, Array]:
-    """What is next to queries, keys and values for unclipped sinusoids."""
+    """Columns beside queries, keys and values for unclipped sinusoids."""
     terms, params, context = term
     assert terms.frequencies and terms.value_frequencies
     of_q, of_k = (np.asarray(positions) for positions in context.arrays())

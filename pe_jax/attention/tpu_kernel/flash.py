@@ -206,7 +206,7 @@ def _clip(terms: Shared) -> int:
 
 
 def _tables(x: jax.ShapeDtypeStruct | Array | None, heads: int, shared_axes: int) -> int:
-    """How many tables there are: none, one shared by the heads, or one per head."""
+    """Number of tables: none, one shared by the heads, or one per head."""
     if x is None:
         return 0
     if x.ndim == shared_axes:
@@ -275,7 +275,7 @@ def _periodic(config: KernelConfig, x: Array) -> jax.Array:
 def _lay_out_rows(
     config: KernelConfig, terms: Shared, q: Array, k: Array, v: Array, valid: Array | None
 ) -> Batched:
-    """What has rows of the batch, padded to whole tiles, heads side by side."""
+    """Arrays with rows of the batch, padded to whole tiles, heads side by side."""
     batch, keys = k.shape[:2]
 
     def flat(x: Array, tile: int) -> jax.Array:

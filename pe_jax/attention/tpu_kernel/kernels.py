@@ -27,7 +27,7 @@ Leaf = Any
 
 
 class Shared(NamedTuple):
-    """What all rows of the batch share. Offset m is at index (m − offset) mod width.
+    """Arrays that all rows of the batch share. Offset m is at index (m − offset) mod width.
 
     Attributes:
       seed: of dropout, uint32 [2]; None among gradients.
@@ -42,7 +42,7 @@ class Shared(NamedTuple):
 
 
 class Batched(NamedTuple):
-    """What has a row for each of the batch.
+    """Arrays with a row for each of the batch.
 
     Attributes:
       numbers: of the rows, uint32 [B], by which they drop weights.
@@ -215,7 +215,7 @@ def backward_kernel(
 
 
 def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf) -> None:
-    """Sets what the logits of a block of queries get per offset, base 2, to be `Tile.spread`."""
+    """Compute the terms per offset of a block of queries, base 2, for `Tile.spread`."""
     if not config.logit_terms:
         return
     for h, lanes in enumerate(config.lanes):

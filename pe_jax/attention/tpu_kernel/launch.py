@@ -1,4 +1,4 @@
-"""The kernels as calls: blocks of the arrays, memory on the chip, and what the work costs."""
+"""Calls of the kernels: blocks of the arrays, memory on the chip, and the cost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
         return jnp.clip(jnp.minimum(first + j, end - 1), 0, config.key_tiles - 1)
 
     def table(count: int) -> tuple[pl.BlockSpec | None, pl.BlockSpec | None]:
-        """Of a table, and of its gradient."""
+        """The blocks of a table and of its gradient."""
         if not count:
             return None, None
         block = min(count, config.group), config.width, config.size

@@ -1,4 +1,4 @@
-"""What the kernels compute on a tile of queries × keys: logits, dropout, and terms per offset.
+"""Computations on a tile of queries × keys: logits, dropout, and terms per offset.
 
 How relative terms meet a tile. A query's dot products with the table are one matmul a block of
 queries; a bias is a row added to them. Laid out with a period of `width` ≥ 2·clip offsets, they
@@ -52,9 +52,9 @@ class Tile:
         self.exists = key_tile < config.key_tiles
 
     def each(self, body: Callable[[bool], None]) -> None:
-        """Runs `body(uniform)` if any query of the tile attends to any key.
+        """Run `body(uniform)` if any query of the tile attends to any key.
 
-        uniform: whether all attend to all, and no offset is within ±clip, so that a query has the
+        uniform: True if all attend to all, and no offset is within ±clip, so that a query has the
         same terms for all keys. What computes any other tile computes such a one as well, slower.
         """
         config = self.config
@@ -88,12 +88,12 @@ class Tile:
         return key - query, self.offset + part * LANES
 
     def sides(self, part: int) -> tuple[jax.Array, jax.Array]:
-        """Which offsets are −clip or less, and which are clip or more."""
+        """Masks of the offsets that are −clip or less, and clip or more."""
         distance, first = self.distances(part)
         return distance <= -self.config.clip - first, distance >= self.config.clip - first
 
     def lanes(self, part: int) -> slice | pl.Slice:
-        """Where in the period the keys of a part are."""
+        """The lanes within the period of the keys of a part."""
         lane = (self.key - self.query + part * LANES) % self.config.width
         return pl.ds(pl.multiple_of(lane, LANES), LANES)
 
@@ -109,7 +109,7 @@ class Tile:
         return jnp.concatenate(spread, axis=1)
 
     def collect(self, bands: jax.Ref, h: int, x: jax.Array, uniform: bool) -> None:
-        """Adds [queries, keys] to numbers per query and offset: the transpose of `spread`."""
+        """Add [queries, keys] to numbers per query and offset: the transpose of `spread`."""
         left = slice(self.config.width, None)
         if uniform:
             bands[h, :, left] += jnp.where(self.offset > 0, 0.0, sum(parts(x)))
@@ -149,7 +149,7 @@ class Tile:
 
 
 def skew(terms: jax.Array, config: KernelConfig) -> jax.Array:
-    """From offsets to keys: rotates row i of [queries, width] to the right by i lanes, and appends
+    """Rotate row i of [queries, width] to the right by i lanes, from offsets to keys, and append
     128 lanes of the number of offset −clip."""
     rotated = pltpu.roll(terms, 0, axis=1, stride=1, stride_axis=0)
     last = terms[:, config.far : config.far + 1]
@@ -157,7 +157,7 @@ def skew(terms: jax.Array, config: KernelConfig) -> jax.Array:
 
 
 def unskew(bands: jax.Array, config: KernelConfig, dtype: DTypeLike) -> jax.Array:
-    """From keys to offsets: the transpose of `skew`, rotating row i to the left by i lanes.
+    """Rotate row i to the left by i lanes, from keys to offsets: the transpose of `skew`.
 
     Strided rotations go to the right only. To the left by i is to the right by width − i, which
     grows with the row number when rows are in reverse order; the matrix unit puts them there.

@@ -1,4 +1,4 @@
-"""What the kernels know when compiling, and which tiles a window leaves to compute."""
+"""Static settings of the kernels, and the tiles within a window."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class KernelConfig(NamedTuple):
 
     @property
     def beyond_clip(self) -> bool:
-        """Whether offsets within reach can be beyond ±clip."""
+        """True if offsets within reach can be beyond ±clip."""
         return any(side is None or side > self.clip for side in self.reach or Reach())
 
     def window(self, query_tile: Count) -> tuple[Count, Count]:
