@@ -12,7 +12,6 @@ with extra("flax"):
         BertForSpans,
         Pooler,
         PretrainingLogits,
-        SpanLogits,
     )
     from pe_jax.models.inspection import (
         attended,
@@ -37,7 +36,6 @@ __all__ = [
     "BertForSpans",
     "Pooler",
     "PretrainingLogits",
-    "SpanLogits",
     "attended",
     "attention_map",
     "forward_flops",

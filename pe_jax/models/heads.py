@@ -104,13 +104,6 @@ class BertForClassification(BertModule):
         return self.dense(self.outputs, "classifier")(pooled).astype(jnp.float32)
 
 
-class SpanLogits(NamedTuple):
-    """Logits of a span's first and last token, `[B, L]` each, float32, least at padding."""
-
-    start: Array
-    end: Array
-
-
 class BertForSpans(BertModule):
     """Logits of an answer's first and last token in the input (Devlin et al., section 4.2)."""
 
@@ -123,12 +116,15 @@ class BertForSpans(BertModule):
         positions: Positions | None = None,
         *,
         deterministic: bool = True,
-    ) -> SpanLogits:
-        """Arguments as of `Bert.__call__`; `valid` is True at tokens and False at padding."""
+    ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
+        """Logits of the first and of the last token, float32, least at padding.
+
+        Arguments as of `Bert.__call__`; `valid` is True at tokens and False at padding.
+        """
         hidden = Bert(self.config, name="bert")(
             tokens, segments, valid, positions, deterministic=deterministic
         )
         logits = self.dense(2, "spans")(hidden).astype(jnp.float32)  # [B, L, 2]
         if valid is not None:  # Else the loss would depend on how far a batch is padded.
             logits = jnp.where(valid[:, :, None], logits, jnp.finfo(jnp.float32).min)
-        return SpanLogits(logits[..., 0], logits[..., 1])
+        return logits[..., 0], logits[..., 1]

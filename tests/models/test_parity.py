@@ -151,9 +151,9 @@ def test_an_exported_model_has_the_same_outputs_in_pytorch(
     bare = transformers.BertModel.from_pretrained(tmp_path / "out").eval()
     np.testing.assert_allclose(got, states(theirs(torch, bare, *inputs(config))), **CLOSE)
     if model is BertForSpans:
-        logits = ours.apply({"params": params}, tokens, segments, mask)
-        np.testing.assert_allclose(logits.start[valid], want.start_logits[valid], **CLOSE)
-        np.testing.assert_allclose(logits.end[valid], want.end_logits[valid], **CLOSE)
+        start, end = ours.apply({"params": params}, tokens, segments, mask)
+        np.testing.assert_allclose(start[valid], want.start_logits[valid], **CLOSE)
+        np.testing.assert_allclose(end[valid], want.end_logits[valid], **CLOSE)
     if model is BertForClassification:
         logits = ours.apply({"params": params}, tokens, segments, mask)
         np.testing.assert_allclose(logits, want.logits, **CLOSE)

@@ -17,7 +17,8 @@ from pe_jax.data.squad import (
     read_official,
     training_windows,
 )
-from pe_jax.models import BertConfig, BertForSpans, SpanLogits
+from pe_jax.models import BertConfig, BertForSpans
+from pe_jax.shapes import Array
 from pe_jax.tasks.finetuning import squad_scores
 from pe_jax.tasks.finetuning.answers import best_answers
 from pe_jax.tasks.finetuning.problem import (
@@ -31,6 +32,8 @@ from pe_jax.tasks.finetuning.problem import (
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.training.pytrees import Batch, Scalars, Sums
 from pe_jax.training.step import Task, make_task, reused
+
+SpanLogits = tuple[Array, Array]  # Of the first and of the last token, `[B, L]` each.
 
 _LARGEST = float(np.finfo(np.float64).max)
 
@@ -47,8 +50,9 @@ def span_task(model: BertConfig) -> Task:
         return {"loss": rows, "accuracy": rows}
 
     def sums(logits: SpanLogits, batch: Batch) -> Sums:
-        start_loss, start_right = cross_entropy(logits.start, batch["start"])
-        end_loss, end_right = cross_entropy(logits.end, batch["end"])
+        start, end = logits
+        start_loss, start_right = cross_entropy(start, batch["start"])
+        end_loss, end_right = cross_entropy(end, batch["end"])
         return {
             "loss": (start_loss + end_loss).sum() / 2,
             "accuracy": 100 * (start_right * end_right).sum(),
@@ -118,8 +122,7 @@ def _score(
     null_threshold = config.null_threshold if config.version == "v2.0" else None
     predictions = best_answers(
         windows,
-        logits.start,
-        logits.end,
+        *logits,
         n_best=config.n_best,
         max_answer_tokens=config.max_answer_tokens,
         null_threshold=null_threshold,
