@@ -113,6 +113,7 @@ def prepare(
         return (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
 
     content_q, content_k = scaled(q), k
+    callers_mask = mask  # What hooks see: reach has no part in it.
     added: list[Array] = []
     sinks: list[Array] = []
     reach: Reach | None = None
@@ -120,7 +121,8 @@ def prepare(
         if part.heads:
             q, k, v = _mapped(part, part_params, q, k, v, seen)
         if part.logits:
-            logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), seen)
+            masked = seen._replace(mask=callers_mask)
+            logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), masked)
             # A hook may leave out leading axes: all forms count on four.
             added.append(logits.reshape((1,) * (4 - logits.ndim) + logits.shape))
         if part.sink:

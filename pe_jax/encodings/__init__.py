@@ -97,7 +97,11 @@ from pe_jax.encodings.content.fox import fox as fox
 from pe_jax.encodings.content.cable import cable as cable
 from pe_jax.encodings.content.cope import cope as cope
 from pe_jax.encodings.modifiers.temperature import log_n as log_n
-from pe_jax.encodings.modifiers.window import causal as causal, window as window
+from pe_jax.encodings.modifiers.window import (
+    causal as causal,
+    chunks as chunks,
+    window as window,
+)
 from pe_jax.encodings.modifiers.randomised import randomised as randomised
 from pe_jax.encodings.modifiers.moved_positions import (
     cape as cape,

@@ -55,6 +55,8 @@ class Context(NamedTuple):
       batch_size: B; filled in for the hook `positions`.
       frequency_factors: `ω -> factors`, both `[#H, F]`, which rotary encodings multiply their
         frequencies by (see `with_factors`); None leaves them as they are.
+      mask: `[#B, #H, #Lq, Lk]`, the keys that the caller of attention lets each query attend to;
+        filled in for the hook `logits`. None hides none.
     """
 
     positions_q: Positions | None = None
@@ -66,6 +68,7 @@ class Context(NamedTuple):
     tokens: Array | None = None
     batch_size: int = 1
     frequency_factors: Callable[[Array], Array] | None = None
+    mask: Array | None = None
 
     def arrays(self) -> tuple[Array, Array]:
         """Positions of queries and of keys as arrays, see `as_array`."""

@@ -34,6 +34,7 @@ class Pair(NamedTuple):
       at_q, at_k: indices of query and key in their rows.
       positions_q, positions_k: of the rows, `[Lq]`, `[Lk]`, or `[.., A]`.
       w_q, w_k: the layer's projections `[D, H, d]` of hidden states to queries and keys.
+      mask: `[Lk]`, True for the keys that the mask lets this query attend to.
     """
 
     q: jax.Array
@@ -53,6 +54,7 @@ class Pair(NamedTuple):
     positions_k: jax.Array
     w_q: jax.Array
     w_k: jax.Array
+    mask: jax.Array
 
 
 def content(params: Params, p: Pair) -> jax.Array:
@@ -157,7 +159,7 @@ def _row(reference, layer, x, q, k, v, tokens, positions, mask):
     def pair(head, i, j):
         return Pair(
             q[i, head], k[j, head], v[j, head], positions[i], positions[j], head, heads,
-            q, k, x, x, i, j, positions, positions, layer.w_q, layer.w_k,
+            q, k, x, x, i, j, positions, positions, layer.w_q, layer.w_k, mask[i],
         )  # fmt: skip
 
     def query(head, i):

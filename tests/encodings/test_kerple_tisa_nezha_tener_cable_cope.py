@@ -218,6 +218,20 @@ def test_cable_of_tokens_of_one_length_is_alibi():
     )
 
 
+def test_cable_of_the_published_code():
+    """Lengths softplus(x·a + b) = -log σ(-x·a - b), without weights: `fox` with other signs."""
+    encoding, params = made("cable(weighted=False, gate='softplus')")
+    assert set(params["cable"]) == {"length", "bias"}
+    a, b, x = draw(8, 2), draw(2), draw(1, 6, 8)
+    zero, context = jnp.zeros((1, 6, 2, 4)), Context(range(6), x_k=x)
+    found = attention_logits(zero, zero, encoding, {"cable": {"length": a, "bias": b}}, context)
+    fox = encodings.fox(hidden_size=8, num_heads=2)
+    side = {"kernel": -a, "bias": -b}
+    expected = attention_logits(zero, zero, fox, {"fox": {"left": side, "right": side}}, context)
+    left = np.tri(6, dtype=bool)
+    np.testing.assert_allclose(found[..., left], expected[..., left], atol=1e-5)
+
+
 # --- CoPE -----------------------------------------------------------------------------------------
 
 
@@ -238,6 +252,18 @@ def test_cope_with_half_open_gates_lies_between_two_positions():
     k = jnp.zeros((1, 1, 2, 4)).at[..., 1].set(1.0)  # q·k = 0, a gate of 1/2.
     found = attention_logits(q, k, encoding, {"cope": {"table": table}})
     np.testing.assert_allclose(found, 4.0, rtol=1e-6)
+
+
+def test_cope_does_not_count_hidden_keys():
+    """A key that a mask hides within the row has no part in the positions of those before it."""
+    encoding, _ = made("cope(npos_max=8)+causal")
+    params = {"cope": {"table": draw(8, 4)}}
+    q, k, v = (draw(1, 6, 2, 4, seed=seed) for seed in range(3))
+    shown = np.array([0, 1, 3, 4, 5])
+    mask = jnp.zeros((1, 1, 1, 6), bool).at[..., shown].set(True)
+    hidden = attention(q, k, v, encoding, params, mask=mask)[:, shown]
+    alone = attention(q[:, shown], k[:, shown], v[:, shown], encoding, params)
+    np.testing.assert_allclose(hidden, alone, atol=1e-5)
 
 
 def test_cope_is_refused_without_causal_attention():

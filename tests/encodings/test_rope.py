@@ -221,10 +221,10 @@ def test_what_depends_on_the_length_says_so():
         ("rope(layout='llama')", "takes"),
         ("rope_linear", "needs the option 'factor'"),
         ("rope_linear(factor=0.5)", "factor is at least 1, got 0.5"),
-        ("rope_yarn(factor=2, original_length=8, beta_fast=1)", "beta_fast > beta_slow > 0"),
-        ("rope_yarn(factor=2, original_length=8, mscale=1)", "go together"),
+        ("rope_yarn(factor=2, original_length=8, beta_fast=0.5)", "beta_fast >= beta_slow > 0"),
+        ("rope_yarn(factor=2, original_length=8, scale_logits=True)", "needs mscale_all_dim"),
         (
-            "rope_llama3(factor=2, original_length=8, low_frequency_factor=4)",
+            "rope_llama3(factor=2, original_length=8, low_frequency_factor=5)",
             "numbers of rotations",
         ),
         (
@@ -428,10 +428,10 @@ def test_from_hf_of_one_layer_type():
             "not 'sliding_attention'",
         ),
         (dict(V4, sliding_window=4), "does not say for which layers: add layer_types"),
-        (dict(V4, layer_types=["chunked_attention"] * 6), "'chunked_attention' is not known"),
-        (dict(V4, rope_scaling=dict(type="linear", factor="2")), "'factor' is a number"),
+        (dict(V4, layer_types=["chunked_atention"] * 6), "Did you mean chunked_attention"),
+        (dict(V4, rope_scaling=dict(type="linear", factor="2")), "'factor' must be a number"),
         (dict(V4, layer_types=WINDOWED), "no sliding_window"),
-        (dict(V4, rotary_dim=4), "rotary_dim, which from_hf does not read"),
+        (dict(V4, rotary_dim=4), "rotary_dim must be left out"),
         (dict(rope_scaling={"type": "default"}, rope_parameters={"rope_theta": 1}), "which differ"),
     ],
 )  # fmt: skip

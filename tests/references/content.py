@@ -40,6 +40,8 @@ def cable(params, p: Pair, weighted=True):
     the query, times the weight of the query."""
     of = lambda name: p.x_k @ params[name][:, p.head]
     lengths = jnp.maximum(of("length"), 0)
+    if "bias" in params:  # The authors' code.
+        lengths = jnp.log(1 + jnp.exp(of("length") + params["bias"][p.head]))
     token = jnp.arange(len(lengths))
     first, last = jnp.minimum(p.at_q, p.at_k), jnp.maximum(p.at_q, p.at_k)
     between = jnp.where((first < token) & (token <= last), lengths, 0.0).sum()
@@ -48,10 +50,12 @@ def cable(params, p: Pair, weighted=True):
 
 
 def cope(params, p: Pair):
-    """The gates from the key to the query, both counted; a vector between those of two counts."""
+    """The gates of the keys that are not hidden, from the key to the query, both counted; a vector
+    between those of two counts."""
     products = p.row_k[:, p.head] @ p.q / jnp.sqrt(len(p.q))
     token = jnp.arange(len(products))
-    gates = jnp.where((p.at_k <= token) & (token <= p.at_q), 1 / (1 + jnp.exp(-products)), 0.0)
+    counted = (p.at_k <= token) & (token <= p.at_q) & p.mask
+    gates = jnp.where(counted, 1 / (1 + jnp.exp(-products)), 0.0)
     last = len(params["table"]) - 1
     count = jnp.minimum(gates.sum(), last)
     counts = jnp.arange(last + 1)
@@ -115,6 +119,9 @@ REFERENCES = {
     "fox": Reference(score=fox),
     "cable": Reference(score=cable),
     "cable(weighted=False)": Reference(score=functools.partial(cable, weighted=False)),
+    "cable(weighted=False, gate='softplus')": Reference(
+        score=functools.partial(cable, weighted=False)
+    ),
     "cope+causal": rope.causal(lambda params, p: cope(params["cope"], p)),
     "cope(npos_max=2)+causal": rope.causal(lambda params, p: cope(params["cope"], p)),
     "rope_axial": Reference(score=rope_axial),
@@ -128,7 +135,11 @@ EXCUSED = {
     "fox": {"permutation": "gates accumulate in the order of tokens"},
     **{
         name: {"permutation": "lengths accumulate in the order of tokens"}
-        for name in ("cable", "cable(weighted=False)")
+        for name in (
+            "cable",
+            "cable(weighted=False)",
+            "cable(weighted=False, gate='softplus')",
+        )
     },
     **{
         name: {"permutation": "positions count tokens in their order"}

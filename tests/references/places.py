@@ -113,6 +113,12 @@ REFERENCES = {
     ),
     "log_n(length=4)": log_n(lambda n: jnp.maximum(jnp.log(n) / jnp.log(4), 1)),
     "log_n(length=4, smooth=True)": log_n(lambda n: jnp.log(4 + n) / jnp.log(4)),
+    "log_n(length=4, smooth=True, stepped=True)": log_n(
+        lambda n: 1 + jnp.log(1 + jnp.floor(n / 4)) / jnp.log(4)
+    ),
+    "log_n(length=3, coefficient=0.1, smooth=True, stepped=True, count='earlier')": log_n(
+        lambda n: 1 + 0.1 * jnp.log(1 + jnp.floor((n - 1) / 3))
+    ),
     "log_n(length=4, coefficient=0.4, count='row')": log_n(
         lambda n: 1 + 0.4 * jnp.log(jnp.maximum(n / 4, 1)), of_row=True
     ),

@@ -113,6 +113,11 @@ def window(reach):
     return Reference(score=lambda params, p: jnp.where(near(p), plain(params, p), -jnp.inf))
 
 
+def chunks(size):
+    same = lambda p: jnp.floor(p.i / size) == jnp.floor(p.j / size)
+    return Reference(score=lambda params, p: jnp.where(same(p), plain(params, p), -jnp.inf))
+
+
 fixed = lambda params, p, r: powers(r)
 
 # For heads of 4 dimensions.
@@ -147,6 +152,7 @@ REFERENCES = {
         for length in (1000, 5)
     },
     "window(reach=2)": window(2),
+    "chunks(size=3)": chunks(3),
     "causal": causal(plain),
     "causal+window(reach=2)": causal(window(2).score),
 }

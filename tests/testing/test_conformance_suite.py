@@ -274,7 +274,7 @@ def test_joined_references():
     """Two biases add up; the content is counted once."""
     add = lambda c: Reference(score=lambda params, p: p.q @ p.k / 2 + c * params["by"])
     both = testing.joined({"one": add(1.0), "two": add(10.0)})
-    pair = testing.Pair(*[np.zeros(4)] * 17)._replace(q=np.ones(4), k=np.ones(4), v=np.ones(4))
+    pair = testing.Pair(*[np.zeros(4)] * 18)._replace(q=np.ones(4), k=np.ones(4), v=np.ones(4))
     params = {"one": {"by": 2.0}, "two": {"by": 3.0}}
     assert float(both.score(params, pair)) == 2 + 2 + 30
     np.testing.assert_array_equal(both.value(params, pair), pair.v)

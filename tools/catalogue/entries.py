@@ -100,6 +100,7 @@ def _required(key: str, options: dict[str, Any], sizes: Sizes) -> dict[str, Any]
         "original_length": sizes["max_length"] // 4,
         "reach": sizes["max_length"] // 8,
         "short": (1.0,) * pairs,
+        "size": sizes["max_length"] // 8,
     }
     needed = [option for option, default in options.items() if default is REQUIRED]
     if missing := [option for option in needed if option not in examples]:

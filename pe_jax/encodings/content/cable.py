@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
@@ -12,7 +14,14 @@ from pe_jax.shapes import Array
 
 
 @registered
-def cable(*, hidden_size: int, num_heads: int, weighted: bool = True, stddev: float = 0.02) -> Part:
+def cable(
+    *,
+    hidden_size: int,
+    num_heads: int,
+    weighted: bool = True,
+    gate: Literal["relu", "softplus"] = "relu",
+    stddev: float = 0.02,
+) -> Part:
     """Context-aware biases for length extrapolation (Veisi et al. 2025, arXiv 2503.08067).
 
         bias_ij = -g_i |S_i - S_j|,   S_i = Σ_{l ≤ i} relu(x_l·a_h),   g_i = softplus(x_i·w_h)
@@ -22,15 +31,21 @@ def cable(*, hidden_size: int, num_heads: int, weighted: bool = True, stddev: fl
     text calls a penalty). `weighted=False` leaves g out: the paper's CABLE_NW. With lengths of 1
     and constant weights it is ALiBi.
 
+    The authors' code (github.com/axiomlab/Cable, src/Cable.py) differs from these equations: the
+    length is softplus(x_l·a_h + b_h), with a bias, and there are no weights. That is
+    `own(cable(weighted=False, gate='softplus'))`, for their checkpoints; as softplus(-z) is
+    -log σ(z), it is `fox` to the left with other signs.
+
     In the paper's decoders S_i - S_j is never negative. It trains a BERT as well (section 5.5)
     without writing down its bias; |S_i - S_j| is the form that is the paper's for keys to the left,
     and the lengths between the two tokens for those to the right. (`fox` has gates of its own for
     each direction.) Never positive, 0 at the token itself, monotone in the distance to each side;
     not symmetric where queries have weights.
 
-    Params: `{"length": [D, H], "weight": [D, H]}`, without `weight` if not weighted; drawn from a
-    normal of `stddev`. The paper has them for each layer: `own(cable)`; with `cable` the layers
-    share them and apply them to their own hidden states.
+    Params: `{"length": [D, H], "weight": [D, H]}`, without `weight` if not weighted, drawn from a
+    normal of `stddev`; with `gate="softplus"` also `"bias": [H]`, b, zeros. The paper has them for
+    each layer: `own(cable)`; with `cable` the layers share them and apply them to their own hidden
+    states.
 
     Needs the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache, keep them too
     (what a key adds stays right when the sequence grows). Tokens are in the order of the row;
@@ -41,15 +56,21 @@ def cable(*, hidden_size: int, num_heads: int, weighted: bool = True, stddev: fl
     names = ("length", "weight") if weighted else ("length",)
 
     def init(rng: jax.Array) -> Params:
-        return {
+        params = {
             name: stddev * jax.random.normal(rng, (hidden_size, num_heads))
             for name, rng in zip(names, jax.random.split(rng, len(names)), strict=True)
         }
+        return params if gate == "relu" else {**params, "bias": jnp.zeros(num_heads)}
+
+    def lengths(params: Params, x: Array) -> jax.Array:
+        if gate == "relu":
+            return jax.nn.relu(x @ params["length"])
+        return jax.nn.softplus(x @ params["length"] + params["bias"])
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Array:
         x = hidden_states(context, "cable")
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cable")
-        sums = jnp.cumsum(jax.nn.relu(x @ params["length"]), axis=1)  # [B, Lk, H]
+        sums = jnp.cumsum(lengths(params, x), axis=1)  # [B, Lk, H]
         between = jnp.abs(of_queries(sums, rows, known)[:, :, None] - sums[:, None])
         if weighted:
             weight = jax.nn.softplus(x @ params["weight"])
@@ -61,10 +82,10 @@ def cable(*, hidden_size: int, num_heads: int, weighted: bool = True, stddev: fl
         logits=logits,
         traits=Traits(reads_hidden_states=True),
         card=Card(
-            "−g_i·|Σ_l relu(x_l·a)|, l between query and key"
-            + (", g = softplus(x·w)" if weighted else ", g = 1"),
+            f"−g_i·|Σ_l {'relu(x_l·a)' if gate == 'relu' else 'softplus(x_l·a + b)'}|, l between "
+            + ("query and key, g = softplus(x·w)" if weighted else "query and key, g = 1"),
             "Veisi et al. 2025",
-            parameters=f"{'2·' if weighted else ''}D·H",
+            parameters=f"{'2·' if weighted else ''}D·H" + (" + H" if gate == "softplus" else ""),
             invariant=True,
             symmetric=True,  # Identical tokens have one weight; their length may be 0.
         ),

@@ -28,7 +28,10 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     the left, and gates of keys to its right are 0, so that all keys there would have position 0 and
     their order would be lost.
 
-    Tokens are in the order of the row, so documents packed into it do not affect one another, nor
+    Keys that a mask hides from the query are not counted, as in the paper's listing, which gets
+    masked logits, and in the authors' code, which multiplies gates by the mask
+    (github.com/facebookresearch/RAM, projects/cope). This matters for masks with holes alone:
+    tokens are in the order of the row, so documents packed into it do not affect one another, nor
     does padding. Queries are found among the keys (see `row_order.rows_of_queries`); one that is
     not among them is a ValueError, or NaN where positions are traced. Depends on the order of
     tokens alone, hence invariant; neither monotone nor symmetric.
@@ -47,7 +50,9 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cope")
         products = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
-        counted = np.arange(k.shape[1]) <= rows[:, None, :, None]
+        counted = jnp.asarray(np.arange(k.shape[1]) <= rows[:, None, :, None])
+        if context.mask is not None:
+            counted = counted & context.mask
         gates = jnp.where(counted, jax.nn.sigmoid(products), 0.0)
         p = jnp.minimum(jax.lax.cumsum(gates, axis=3, reverse=True), npos_max - 1)
         below = jnp.floor(p)

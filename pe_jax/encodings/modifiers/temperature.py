@@ -20,23 +20,28 @@ def log_n(
     length: int,
     coefficient: float | None = None,
     smooth: bool = False,
-    count: Literal["query", "row"] = "query",
+    stepped: bool = False,
+    count: Literal["query", "earlier", "row"] = "query",
 ) -> Part:
     """Multiplies the logits of query i by a factor that grows with log n_i.
 
         1 + c·log(n_i / L) where n_i > L, else 1        by default
         1 + c·log(1 + n_i / L)                          smooth
+        1 + c·log(1 + floor(n_i / L))                   smooth and stepped
 
     c is 1/log L by default, which makes the first log_L n_i (Su 2021; Qwen's `use_logn_attn`, with
     L the length trained on) and the second log_L(L + n_i): what SWAN (Puvvada et al. 2025, arXiv
     2504.08719) gives its layers without positions, L a number fitted to the model. DroPE (Gelberg
     et al. 2025, arXiv 2512.12167, C.2) takes the first with a fitted c, 0.412 for a model trained
     from scratch and 0.103 for SmolLM. In the papers the factor acts at test time; here always, and
-    up to L it is 1, so that a run of lengths up to L can be evaluated beyond with the first.
+    up to L it is 1, so that a run of lengths up to L can be evaluated beyond with the first. Llama
+    4 has the third in its layers without RoPE, and Ministral 3 in all its layers with
+    `count="earlier"`.
 
     n_i is the number of keys that a causal query attends to, its position + 1: documents in a row
     do not affect one another, and a cache stays right. In an encoder every query attends to all
-    keys: `count="row"`, n_i is the row's largest position + 1 for all (DroPE's C_test). Joins other
+    keys: `count="row"`, n_i is the row's largest position + 1 for all (DroPE's C_test). With
+    `count="earlier"` it is the number of keys before the query, its position. Joins other
     encodings, `rope+log_n(length=512)`; adds nothing else; no parameters.
 
     Args:
@@ -44,25 +49,29 @@ def log_n(
       coefficient: c.
 
     Raises:
-      ValueError: for a length below 2.
+      ValueError: for a length below 2, or steps that are not smooth.
     """
     if length < 2:
         raise ValueError(f"length is a number of keys, at least 2, got {length}.")
+    if stepped and not smooth:
+        raise ValueError("stepped=True rounds n/L down, which needs smooth=True.")
     c = 1 / math.log(length) if coefficient is None else coefficient
 
     def factor(params: Params, context: Context) -> Float[Array, "#B #L 1 1"]:
         i, j = context.arrays()
-        n = span(i, j)[..., None] if count == "row" else jnp.asarray(i) + 1
-        ratio = n / length
+        n = span(i, j)[..., None] if count == "row" else jnp.asarray(i) + (count == "query")
+        ratio = n // length if stepped else n / length
         grown = jnp.log1p(jnp.maximum(ratio, 0)) if smooth else jnp.log(jnp.maximum(ratio, 1))
         return (1 + c * grown).reshape(-1, n.shape[-1], 1, 1)
 
-    of = "log(1 + n/L)" if smooth else "log max(1, n/L)"
+    ratio = "floor(n/L)" if stepped else "n/L"
+    of = f"log(1 + {ratio})" if smooth else "log max(1, n/L)"
+    keys = {"query": "i + 1", "earlier": "i", "row": "max x + 1"}[count]
     return Part(
         factor=factor,
-        traits=Traits(cacheable=count == "query"),
+        traits=Traits(cacheable=count != "row"),
         card=Card(
-            f"s_i·(1 + c·{of}), n = {'i + 1' if count == 'query' else 'max x + 1'}",
+            f"s_i·(1 + c·{of}), n = {keys}",
             "Puvvada et al. 2025 (SWAN)" if smooth else "Su 2021; Gelberg et al. 2025 (DroPE)",
             monotone=False,
             symmetric=count == "row",

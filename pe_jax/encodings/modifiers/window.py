@@ -1,10 +1,13 @@
-"""How far a query attends, as encodings that are joined with others: windows and causality."""
+"""What a query attends to, as encodings that are joined with others: windows, chunks, causality."""
 
 from __future__ import annotations
 
-from pe_jax.encodings.base import Card, Offsets, Part
+import jax.numpy as jnp
+
+from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.positions import Reach
+from pe_jax.shapes import Array, Float
 
 
 @registered
@@ -31,6 +34,30 @@ def window(*, reach: int) -> Part:
         symmetric=True,
     )
     return Part(offsets=Offsets(reach=Reach(reach, reach)), card=card)
+
+
+@registered
+def chunks(*, size: int) -> Part:
+    """Query i attends to keys j in its own chunk of positions: floor(j / size) = floor(i / size).
+    Adds nothing.
+
+    Llama 4's `attention_chunk_size`, in its layers with RoPE. Positions count from the start of a
+    document, so that packed documents and padding on the left have chunks of their own. Joins other
+    encodings: `rope+chunks(size=8192)+causal`; no parameters.
+
+    Raises:
+      ValueError: for a size below 1.
+    """
+    if size < 1:
+        raise ValueError(f"size is a number of positions, at least 1, got {size}.")
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "#B 1 Lq Lk"]:
+        i, j = (jnp.asarray(x) // size for x in context.arrays())
+        same = i[..., :, None] == j[..., None, :]
+        return jnp.where(same, 0.0, -jnp.inf).reshape(-1, 1, *same.shape[-2:])
+
+    card = Card("a_ij = 0 where ⌊j/size⌋ ≠ ⌊i/size⌋", "Meta 2025 (Llama 4)", monotone=False)
+    return Part(logits=logits, card=card)
 
 
 @registered

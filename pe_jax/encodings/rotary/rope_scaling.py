@@ -14,6 +14,7 @@ passes the original one: these are not cacheable, nor invariant to a shift of al
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable
 
 import jax
@@ -35,9 +36,9 @@ def ntk(w: Float[np.ndarray, " F"], factor: Array | float) -> Float[Array, "*B F
 def yarn_scale(
     factor: float, mscale: float | None = None, mscale_all_dim: float | None = None
 ) -> float:
-    """0.1 ln s + 1; with both `mscale` a and `mscale_all_dim` b, (0.1 a ln s + 1)/(0.1 b ln s + 1),
-    DeepSeek's."""
-    if mscale is None or mscale_all_dim is None:
+    """0.1 ln s + 1; with both `mscale` a and `mscale_all_dim` b, neither of them 0,
+    (0.1 a ln s + 1)/(0.1 b ln s + 1), DeepSeek's."""
+    if not (mscale and mscale_all_dim):
         return 0.1 * math.log(factor) + 1
     return (0.1 * mscale * math.log(factor) + 1) / (0.1 * mscale_all_dim * math.log(factor) + 1)
 
@@ -109,6 +110,7 @@ def rope_yarn(
     attention_factor: float | None = None,
     mscale: float | None = None,
     mscale_all_dim: float | None = None,
+    scale_logits: bool = False,
     truncate: bool = True,
     base: float = 10_000.0,
     layout: Layout = "half",
@@ -126,20 +128,21 @@ def rope_yarn(
       beta_fast, beta_slow: rotations within L at the ends of the ramp.
       attention_factor: c, the scale of sines and cosines, so that logits are scaled by c². It wins
         over the default, `yarn_scale` of the three others.
-      mscale, mscale_all_dim: see `yarn_scale`; both or neither.
+      mscale, mscale_all_dim: see `yarn_scale`; one without the other does nothing there.
+      scale_logits: all logits, of dimensions that are not rotated too, are multiplied by
+        (0.1 b ln s + 1)², b = `mscale_all_dim` (DeepSeek's attention).
       truncate: whether the ends of the ramp are rounded outwards to whole indices.
       base, layout, fraction: as in `rope`.
     """
     _at_least(1, factor=factor, original_length=original_length)
-    if not beta_fast > beta_slow > 0:
+    if not beta_fast >= beta_slow > 0:
         raise ValueError(
-            f"beta_fast > beta_slow > 0 are numbers of rotations; got {beta_fast} and {beta_slow}."
+            f"beta_fast >= beta_slow > 0 are numbers of rotations; got {beta_fast} and {beta_slow}."
         )
-    if (mscale is None) != (mscale_all_dim is None):
-        raise ValueError(
-            f"mscale and mscale_all_dim go together, got {mscale} and {mscale_all_dim}. Give both, "
-            "or attention_factor."
-        )
+    if not base > 1:
+        raise ValueError(f"YaRN needs a base above 1, for its frequencies to differ; got {base}.")
+    if scale_logits and not mscale_all_dim:
+        raise ValueError(f"scale_logits needs mscale_all_dim, got {mscale_all_dim}.")
     scale = attention_factor
     if scale is None:
         scale = yarn_scale(factor, mscale, mscale_all_dim)
@@ -156,7 +159,11 @@ def rope_yarn(
     ramp = np.clip((np.arange(w.size) - start) / ((end - start) or 0.001), 0, 1)
     w = (1 - ramp) * w + ramp * w / factor
     source = "Peng et al. 2023, sections 3.2–3.4"
-    return _fixed(w, layout, f"c R(ω' i), c = {scale:.4g}, ω' between ω and ω/s", source, scale)
+    part = _fixed(w, layout, f"c R(ω' i), c = {scale:.4g}, ω' between ω and ω/s", source, scale)
+    if not scale_logits:
+        return part
+    logit_factor = (0.1 * (mscale_all_dim or 0) * math.log(factor) + 1) ** 2
+    return part._replace(factor=lambda params, context: logit_factor)
 
 
 @registered
@@ -176,14 +183,14 @@ def rope_llama3(
     `factor`, the others in between (Meta 2024, llama-models; no paper). Other arguments as in
     `rope`."""
     _at_least(1, factor=factor, original_length=original_length)
-    if not high_frequency_factor > low_frequency_factor > 0:
+    if not high_frequency_factor >= low_frequency_factor > 0:
         raise ValueError(
-            "high_frequency_factor > low_frequency_factor > 0 are numbers of rotations; got "
+            "high_frequency_factor >= low_frequency_factor > 0 are numbers of rotations; got "
             f"{high_frequency_factor} and {low_frequency_factor}."
         )
     w = frequencies(head_size, base, fraction)
     rotations = original_length * w / (2 * np.pi)
-    width = high_frequency_factor - low_frequency_factor
+    width = (high_frequency_factor - low_frequency_factor) or 1e-9  # None, in Llama 4.
     share = np.clip((rotations - low_frequency_factor) / width, 0, 1)
     w = share * w + (1 - share) * w / factor
     return _fixed(w, layout, "R(ω' i), ω' between ω and ω/s by wavelength", "Llama 3.1, Meta 2024")
@@ -222,7 +229,7 @@ def rope_longrope(
         if len(divisors) != w.size or min(divisors) <= 0:
             raise ValueError(
                 f"{name} has a positive divisor for each of {w.size} frequencies, got "
-                f"{len(divisors)}: {divisors}."
+                f"{len(divisors)}: {reprlib.repr(divisors)}."
             )
     scale = attention_factor
     if scale is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 
 import jax
@@ -139,8 +140,8 @@ def mrope(
         sections = w.size - 2 * share, share, share
     if sum(sections) != w.size or min(sections) < 0:
         raise ValueError(
-            f"Sections share the {w.size} pairs of a head of {head_size}, got {sections}: "
-            f"{sum(sections)}."
+            f"Sections share the {w.size} pairs of a head of {head_size}, got "
+            f"{reprlib.repr(sections)}: {sum(sections)}."
         )
     axis_of = np.repeat(np.arange(len(sections)), sections)
     if interleaved:

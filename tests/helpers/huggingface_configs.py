@@ -1,0 +1,295 @@
+"""Small configs of transformers' families, as `config.json` has them, with the encoding of each.
+
+Sizes are small and all that matters to positions is there, in the spelling of version 4 where the
+family is older than version 5. What a model needs besides is in `SIZES` and `MORE`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+LAYERS = 8
+SIZES: dict[str, Any] = dict(
+    hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=LAYERS,
+    max_position_embeddings=64, intermediate_size=32, vocab_size=40, pad_token_id=0,
+    bos_token_id=1, eos_token_id=2,
+)  # fmt: skip
+EXPERTS: dict[str, Any] = dict(
+    num_experts=4, num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+    n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1,
+)  # fmt: skip
+GPT: dict[str, Any] = dict(
+    n_embd=64, n_head=4, n_layer=LAYERS, n_positions=64, n_inner=32, vocab_size=40, bos_token_id=1,
+    eos_token_id=2,
+)  # fmt: skip
+
+HALVES = ["sliding_attention", "full_attention"] * 4
+DEEPSEEK: dict[str, Any] = dict(
+    EXPERTS, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=16,
+    v_head_dim=16, rope_theta=10_000,
+    rope_scaling=dict(type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=0.707,
+                      mscale_all_dim=0.707, original_max_position_embeddings=16),
+)  # fmt: skip
+YARN_16 = (
+    "rope_yarn(factor=40, original_length=16, mscale=0.707, mscale_all_dim=0.707, scale_logits=True"
+)
+MAMBA: dict[str, Any] = dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_state=8, mamba_n_groups=1)
+
+# model_type: [(what its config.json says besides sizes, the name of its encoding)].
+CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "llama": [
+        (dict(rope_theta=5e5), "rope(base=500000)"),
+        (dict(rope_theta=5e5, rope_scaling=dict(
+            rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=16)),
+            "rope_llama3(factor=8, original_length=16, base=500000)"),
+        (dict(), "rope"),
+    ],
+    "arcee": [(dict(rope_theta=1e4), "rope")],
+    "apertus": [(dict(rope_scaling=None),
+                 "rope_llama3(factor=8, original_length=8192, base=12000000)"),
+                (dict(), "rope_llama3(factor=8, original_length=8192, base=12000000)")],
+    "bitnet": [(dict(), "rope(base=500000)")],
+    "diffllama": [(dict(), "rope")],
+    "eurobert": [(dict(rope_theta=250_000), "rope(base=250000)")],
+    "falcon": [(dict(alibi=False), "rope")],
+    "falcon_h1": [(dict(MAMBA, mamba_d_ssm=128, rope_theta=1e11), "rope(base=100000000000)")],
+    "flex_olmo": [(dict(EXPERTS), "rope(base=500000)")],
+    "gemma": [(dict(head_dim=32), "rope")],
+    "granite": [(dict(rope_theta=1e6, attention_multiplier=0.1), "rope(base=1000000)")],
+    "granitemoe": [(dict(EXPERTS), "rope")],
+    "granitemoeshared": [(dict(EXPERTS, shared_intermediate_size=16), "rope")],
+    "hunyuan_v1_dense": [
+        (dict(head_dim=16, rope_scaling=dict(
+            type="dynamic", alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0,
+            mscale_all_dim=1.0)), "rope_ntk(factor=1000)"),
+    ],
+    "jina_embeddings_v3": [(dict(), "rope(base=20000)")],
+    "nomic_bert": [(dict(rotary_emb_base=1000, rotary_emb_fraction=1.0), "rope(base=1000)"),
+                   (dict(), "rope(base=1000)")],
+    "olmo": [(dict(), "rope")],
+    "olmo2": [(dict(rope_theta=5e5), "rope(base=500000)")],
+    "olmoe": [(dict(EXPERTS), "rope")],
+    "seed_oss": [(dict(head_dim=16, rope_theta=1e7), "rope(base=10000000)")],
+    # Pairs of neighbours.
+    "cohere": [(dict(), "rope(base=500000, layout='interleaved')")],
+    "ernie4_5": [(dict(head_dim=16), "rope(base=500000, layout='interleaved')")],
+    "ernie4_5_moe": [(dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=16,
+                           moe_num_shared_experts=1),
+                      "rope(base=500000, layout='interleaved')")],
+    "helium": [(dict(head_dim=16), "rope(base=100000, layout='interleaved')")],
+    # A part of each head.
+    "gpt_neox": [(dict(rotary_pct=0.25, rotary_emb_base=20_000), "rope(base=20000, fraction=0.25)"),
+                 (dict(), "rope(fraction=0.25)")],
+    "stablelm": [(dict(partial_rotary_factor=0.5), "rope(fraction=0.5)"),
+                 (dict(), "rope(fraction=0.25)")],
+    "phi": [(dict(partial_rotary_factor=0.25), "rope(fraction=0.25)"),
+            (dict(), "rope(fraction=0.5)")],
+    "persimmon": [(dict(rope_theta=25_000), "rope(base=25000, fraction=0.5)")],
+    "nemotron": [(dict(), "rope(fraction=0.5)")],
+    "glm": [(dict(head_dim=16), "rope(layout='interleaved', fraction=0.5)")],
+    "glm4": [(dict(head_dim=16), "rope(layout='interleaved', fraction=0.5)")],
+    "glm4_moe": [(dict(EXPERTS, rope_theta=1e6, head_dim=16), "rope(base=1000000, fraction=0.5)")],
+    "gptj": [(dict(GPT, rotary_dim=8), "rope(layout='interleaved', fraction=0.5)")],
+    "codegen": [(dict(GPT, rotary_dim=8), "rope(layout='interleaved', fraction=0.5)")],
+    "minimax_m2": [(dict(EXPERTS, head_dim=16, rotary_dim=8), "rope(base=5000000, fraction=0.5)")],
+    # A slice of each head.
+    "deepseek_v2": [(DEEPSEEK, YARN_16 + ", layout='interleaved')")],
+    "deepseek_v3": [
+        (DEEPSEEK, YARN_16 + ", layout='interleaved')"),
+        (dict(DEEPSEEK, rope_interleave=False), YARN_16 + ")"),
+        (dict(DEEPSEEK, rope_scaling=dict(DEEPSEEK["rope_scaling"], mscale_all_dim=0)),
+         "rope_yarn(factor=40, original_length=16, mscale=0.707, mscale_all_dim=0, "
+         "layout='interleaved')"),
+        (dict(DEEPSEEK, rope_scaling=None), "rope(layout='interleaved')"),
+    ],
+    # Three axes.
+    "qwen2_vl_text": [(dict(rope_scaling=dict(type="mrope", mrope_section=[2, 3, 3])),
+                       "mrope(sections=(2, 3, 3), base=1000000)")],
+    "qwen2_5_vl_text": [(dict(rope_scaling=dict(rope_type="default", mrope_section=[2, 3, 3])),
+                         "mrope(sections=(2, 3, 3), base=1000000)")],
+    "qwen3_vl_text": [
+        (dict(head_dim=16, rope_scaling=dict(rope_type="default", mrope_section=[4, 2, 2])),
+         "mrope(sections=(4, 2, 2), interleaved=True, base=500000)"),
+        (dict(head_dim=128), "mrope(sections=(24, 20, 20), interleaved=True, base=500000)"),
+    ],
+    # A window in all layers, if there is one.
+    "mistral": [(dict(sliding_window=8, rope_theta=1e6), "rope(base=1000000)+window(reach=7)"),
+                (dict(sliding_window=None, rope_theta=1e6), "rope(base=1000000)")],
+    "mixtral": [(dict(EXPERTS, sliding_window=8), "rope(base=1000000)+window(reach=7)")],
+    "ministral3": [
+        (dict(head_dim=16, rope_parameters=dict(
+            type="yarn", rope_theta=1e6, factor=16.0, original_max_position_embeddings=4,
+            max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+            mscale_all_dim=1.0, llama_4_scaling_beta=0.1)),
+         "rope_yarn(factor=16, original_length=4, mscale=1, mscale_all_dim=1, base=1000000)"
+         "+log_n(length=4, coefficient=0.1, smooth=True, stepped=True, count='earlier')"),
+    ],
+    "phi3": [
+        (dict(sliding_window=8), "rope+window(reach=7)"),
+        (dict(original_max_position_embeddings=16, partial_rotary_factor=0.5, rope_scaling=dict(
+            type="longrope", short_factor=[1.0, 1.5, 2.0, 2.5], long_factor=[1.0, 2.0, 4.0, 8.0])),
+         "rope_longrope(short=(1, 1.5, 2, 2.5), long=(1, 2, 4, 8), factor=4, original_length=16, "
+         "fraction=0.5)"),
+    ],
+    "phimoe": [(dict(EXPERTS, sliding_window=8), "rope(base=1000000)+window(reach=7)")],
+    "starcoder2": [(dict(sliding_window=8), "rope+window(reach=7)")],
+    "qwen3_moe": [(dict(EXPERTS, rope_theta=1e6, sliding_window=8), "rope(base=1000000)"),
+                  (dict(EXPERTS, sliding_window=8, use_sliding_window=True),
+                   "rope+window(reach=7)")],
+    # A window in some layers.
+    "ministral": [(dict(head_dim=16, sliding_window=8, layer_types=HALVES),
+                   "cycle(rope+window(reach=7), rope)")],
+    "qwen2": [
+        (dict(sliding_window=8, max_window_layers=4, rope_theta=1e6), "rope(base=1000000)"),
+        (dict(sliding_window=8, max_window_layers=7, use_sliding_window=True),
+         "cycle(" + "rope, " * 7 + "rope+window(reach=7))"),
+    ],
+    "qwen2_moe": [
+        (dict(EXPERTS, sliding_window=8, max_window_layers=4, shared_expert_intermediate_size=16),
+         "rope"),
+        (dict(EXPERTS, sliding_window=8, max_window_layers=8, use_sliding_window=True,
+              shared_expert_intermediate_size=16), "cycle(rope+window(reach=7), rope)"),
+    ],
+    "qwen3": [(dict(head_dim=16, rope_theta=1e6), "rope(base=1000000)")],
+    "dots1": [(dict(EXPERTS, sliding_window=8, max_window_layers=8), "rope")],
+    "gemma2": [(dict(head_dim=32, sliding_window=8), "cycle(rope+window(reach=7), rope)")],
+    "vaultgemma": [(dict(head_dim=32, sliding_window=8), "cycle(rope+window(reach=7), rope)")],
+    "gemma3_text": [
+        (dict(head_dim=32, sliding_window=8, rope_scaling=dict(rope_type="linear", factor=8.0)),
+         "cycle(" + "rope+window(reach=7), " * 5 + "rope_linear(factor=8, base=1000000))"),
+        (dict(head_dim=32, sliding_window=8, use_bidirectional_attention=True,
+              sliding_window_pattern=2),
+         "cycle(rope+window(reach=4), rope(base=1000000))"),
+    ],
+    "gemma3n_text": [
+        (dict(head_dim=32, sliding_window=8, num_hidden_layers=10, num_kv_shared_layers=0,
+              intermediate_size=32, vocab_size_per_layer_input=40, hidden_size_per_layer_input=8,
+              layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 2),
+         "cycle(" + "rope+window(reach=7), " * 4 + "rope(base=1000000))"),
+    ],
+    "gemma4_text": [
+        (dict(head_dim=16, global_head_dim=32, sliding_window=8, num_hidden_layers=6,
+              num_kv_shared_layers=0, vocab_size_per_layer_input=40, hidden_size_per_layer_input=8),
+         "cycle(" + "rope+window(reach=7), " * 5 + "rope(base=1000000, proportional=0.25))"),
+    ],
+    "gpt_oss": [
+        (dict(EXPERTS, head_dim=16, sliding_window=8, rope_theta=150_000, rope_scaling=dict(
+            rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+            original_max_position_embeddings=16)),
+         "cycle(rope_yarn(factor=32, original_length=16, truncate=False, base=150000)"
+         "+window(reach=7), "
+         "rope_yarn(factor=32, original_length=16, truncate=False, base=150000))"),
+    ],
+    "olmo3": [
+        (dict(sliding_window=8, rope_theta=500_000,
+              layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 2,
+              rope_scaling=dict(rope_type="yarn", factor=8.0, attention_factor=1.2079,
+                                beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=8)),
+         "cycle(" + "rope(base=500000)+window(reach=7), " * 3
+         + "rope_yarn(factor=8, original_length=8, attention_factor=1.2079, base=500000))"),
+        (dict(sliding_window=8),
+         "cycle(" + "rope(base=500000)+window(reach=7), " * 3 + "rope(base=500000))"),
+    ],
+    "modernbert": [
+        (dict(local_attention=16),
+         "cycle(rope(base=160000), rope+window(reach=8), rope+window(reach=8))"),
+    ],
+    "modernbert-decoder": [
+        (dict(local_attention=16),
+         "cycle(rope(base=160000), rope+window(reach=7), rope+window(reach=7))"),
+    ],
+    "embedding_gemma2_text": [
+        (dict(head_dim=16, global_head_dim=32, sliding_window=8, num_hidden_layers=6,
+              sliding_window_pattern=3, hidden_size_per_layer_input=8,
+              vocab_size_per_layer_input=40),
+         "cycle(" + "rope+window(reach=8), " * 2 + "rope(base=1000000))"),
+    ],
+    "openai_privacy_filter": [
+        (dict(EXPERTS, head_dim=16, sliding_window=8),
+         "rope_yarn(factor=32, original_length=4096, truncate=False, base=150000, "
+         "layout='interleaved')+window(reach=8)"),
+    ],
+    "ultrabert": [
+        (dict(sliding_window=8), "cycle(" + "rope+window(reach=8), " * 2 + "rope(base=2560000))"),
+    ],
+    # RoPE in some layers.
+    "afmoe": [
+        (dict(EXPERTS, head_dim=16, sliding_window=8, num_dense_layers=1),
+         "cycle(" + "rope+window(reach=7), " * 3 + "none)"),
+    ],
+    "cohere2": [
+        (dict(sliding_window=8, rope_theta=50_000),
+         "cycle(" + "rope(base=50000, layout='interleaved')+window(reach=7), " * 3 + "none)"),
+    ],
+    "exaone4": [
+        (dict(sliding_window=8, sliding_window_pattern=4, rope_theta=1e6),
+         "cycle(" + "rope(base=1000000)+window(reach=7), " * 3 + "none)"),
+        (dict(sliding_window=None, sliding_window_pattern=None, layer_types=["full_attention"] * 8,
+              rope_theta=1e6), "rope(base=1000000)"),
+    ],
+    "smollm3": [
+        (dict(no_rope_layer_interval=4, rope_theta=5e6),
+         "cycle(" + "rope(base=5000000), " * 3 + "none)"),
+        (dict(no_rope_layers=[1, 0] * 4), "cycle(rope(base=2000000), none)"),
+        (dict(no_rope_layers=[1, 0] * 4, use_sliding_window=True, sliding_window=8),
+         "cycle(rope(base=2000000), window(reach=7))"),
+    ],
+    "llama4_text": [
+        (dict(EXPERTS, head_dim=16, attention_chunk_size=8, no_rope_layers=[], floor_scale=4,
+              use_qk_norm=False, intermediate_size_mlp=32),
+         "cycle(" + "rope(base=500000, layout='interleaved')+chunks(size=8), " * 3
+         + "log_n(length=4, coefficient=0.1, smooth=True, stepped=True))"),
+    ],
+    # Attention in some layers.
+    "bamba": [(dict(MAMBA, attn_layer_indices=[1, 3, 5, 7]), "cycle(none, rope(fraction=0.5))")],
+    "granitemoehybrid": [
+        (dict(MAMBA | EXPERTS, position_embedding_type="nope", layer_types=["mamba",
+            "attention"] * 4,
+              shared_intermediate_size=16), "none"),
+        (dict(MAMBA | EXPERTS, position_embedding_type="rope", layer_types=["mamba",
+            "attention"] * 4,
+              shared_intermediate_size=16), "cycle(none, rope)"),
+    ],
+    "jamba": [(dict(EXPERTS, num_experts=2, use_mamba_kernels=False, attn_layer_period=4,
+                    attn_layer_offset=1), "none")],
+    "lfm2": [(dict(full_attn_idxs=[1, 3, 5, 7], rope_theta=1e6),
+              "cycle(none, rope(base=1000000))")],
+    "qwen3_next": [
+        (dict(EXPERTS, head_dim=32, full_attention_interval=4, linear_num_value_heads=4,
+              linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+              shared_expert_intermediate_size=16, rope_theta=1e7),
+         "cycle(none, none, none, rope(base=10000000, fraction=0.25))"),
+    ],
+    # Tables, ALiBi.
+    "albert": [(dict(embedding_size=32), "learned_absolute")],
+    "bert": [(dict(position_embedding_type="absolute"), "learned_absolute")],
+    "distilbert": [(dict(dim=64, n_heads=4, n_layers=LAYERS, hidden_dim=32), "learned_absolute")],
+    "electra": [(dict(embedding_size=32), "learned_absolute")],
+    "gpt2": [(GPT, "learned_absolute")],
+    "gpt_bigcode": [(GPT, "learned_absolute")],
+    "opt": [(dict(ffn_dim=32), "learned_absolute")],
+    "camembert": [(dict(pad_token_id=1), "learned_absolute")],
+    "esm": [(dict(pad_token_id=1, position_embedding_type="absolute", mask_token_id=3),
+             "learned_absolute"),
+            (dict(pad_token_id=1, position_embedding_type="rotary", mask_token_id=3), "rope")],
+    "roberta": [(dict(pad_token_id=1), "learned_absolute")],
+    "xlm-roberta": [(dict(pad_token_id=1), "learned_absolute")],
+    "bloom": [(dict(n_head=4, n_layer=LAYERS), "alibi")],
+    "mpt": [(dict(d_model=64, n_heads=4, n_layers=LAYERS, max_seq_len=64, expansion_ratio=1),
+             "alibi")],
+}  # fmt: skip
+
+
+def cases() -> list[tuple[str, dict[str, Any], str]]:
+    """`(model_type, config, name)` of each."""
+    renamed = ("gptj", "codegen", "gpt2", "gpt_bigcode", "mpt")
+    return [
+        (
+            model_type,
+            {**({} if model_type in renamed else SIZES), **said, "model_type": model_type},
+            name,
+        )
+        for model_type, several in CONFIGS.items()
+        for said, name in several
+    ]
