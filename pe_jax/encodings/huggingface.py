@@ -84,13 +84,11 @@ def _default(
         if interleaved:
             raise ValueError("mrope_interleaved interleaves mrope_section, which is missing.")
         return rope(head_size=head_size, layout=layout, **options)
-    if layout != "half" or options.get("fraction", 1) != 1 or any(n % 1 for n in sections):
+    if layout != "half" or any(n % 1 for n in sections):
         raise ValueError(
-            "mrope_section is a list of integers, for heads that are rotated whole and in halves; "
-            f"got {reprlib.repr(list(sections))}, layout={layout!r}, partial_rotary_factor="
-            f"{options.get('fraction', 1)}."
+            "mrope_section is a list of integers, for pairs of a head's halves; got "
+            f"{reprlib.repr(list(sections))} with layout={layout!r}."
         )
-    options.pop("fraction", None)
     return mrope(
         head_size=head_size, sections=tuple(map(int, sections)), interleaved=interleaved, **options
     )

@@ -129,6 +129,7 @@ _MODERNBERT = {
 _GPT_OSS = {"rope_type": "yarn", "factor": 32.0, "truncate": False, ORIGINAL: 4096}
 _HEADS_OF_128, _HEADS_OF_256 = {"head_dim": 128}, {"head_dim": 256}
 _HALF, _QUARTER = {"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 0.25}
+_QWEN3_NEXT = _QUARTER | _HEADS_OF_256 | {"full_attention_interval": 4}
 _TABLES = ("absolute", "relative_key", "relative_key_query")
 
 UNNAMED = Family()  # A config without `model_type`: nothing is known but what it says.
@@ -202,8 +203,9 @@ FAMILIES: Mapping[str, Family] = {
     # Three axes.
     "qwen2_vl": Family(1e6, _QWEN2 | {"max_window_layers": 80}, is_full=before_window),
     "qwen2_5_vl": Family(1e6, _QWEN2 | {"max_window_layers": 80}, is_full=before_window),
-    "qwen3_vl": Family(
-        5e5, _HEADS_OF_128 | {"mrope_section": [24, 20, 20], "mrope_interleaved": True}
+    **dict.fromkeys(
+        ("qwen3_vl", "qwen3_vl_moe"),
+        Family(5e5, _HEADS_OF_128 | {"mrope_section": [24, 20, 20], "mrope_interleaved": True}),
     ),
     # A window in all layers, if there is one.
     "mistral": Family(defaults={"sliding_window": 4096}, slides=True),
@@ -332,9 +334,15 @@ FAMILIES: Mapping[str, Family] = {
     "jamba": Family(encodings=("nope",)),
     "lfm2": Family(1e6, is_full=in_list("full_attn_idxs"), other=NO_ATTENTION),
     "qwen3_next": Family(
-        defaults=_QUARTER | _HEADS_OF_256 | {"full_attention_interval": 4},
-        is_full=every("full_attention_interval"),
-        other=NO_ATTENTION,
+        defaults=_QWEN3_NEXT, is_full=every("full_attention_interval"), other=NO_ATTENTION
+    ),
+    **dict.fromkeys(
+        ("qwen3_5", "qwen3_5_moe"),
+        Family(
+            defaults=_QWEN3_NEXT | {"mrope_section": [11, 11, 10], "mrope_interleaved": True},
+            is_full=every("full_attention_interval"),
+            other=NO_ATTENTION,
+        ),
     ),
     # A learned table at the input, or tables of offsets; ALiBi.
     "albert": Family(defaults={"embedding_size": 128}, encodings=_TABLES),
@@ -358,8 +366,6 @@ REFUSED: Mapping[str, str] = {
     "deberta-v2": "its tables of offsets meet queries and keys: encodings.deberta",
     "nanochat": "it rotates in the opposite direction: swap the halves of each head in the weights "
     "of queries and keys, and take encodings.rope",
-    "qwen3_5": "its three axes rotate a part of each head, for which mrope has no option",
-    "qwen3_5_moe": "its three axes rotate a part of each head, for which mrope has no option",
     "t5": "its encoder and decoder have tables of their own: encodings.t5",
     "mt5": "its encoder and decoder have tables of their own: encodings.t5",
     "umt5": "every layer of its encoder and decoder has a table of its own: encodings.t5",

@@ -33,6 +33,10 @@ DEEPSEEK: dict[str, Any] = dict(
 YARN_16 = (
     "rope_yarn(factor=40, original_length=16, mscale=0.707, mscale_all_dim=0.707, scale_logits=True"
 )
+LINEAR: dict[str, Any] = dict(
+    linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8,
+    linear_value_head_dim=8,
+)  # fmt: skip
 MAMBA: dict[str, Any] = dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_state=8, mamba_n_groups=1)
 
 # model_type: [(what its config.json says besides sizes, the name of its encoding)].
@@ -112,6 +116,10 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(head_dim=16, rope_scaling=dict(rope_type="default", mrope_section=[4, 2, 2])),
          "mrope(sections=(4, 2, 2), interleaved=True, base=500000)"),
         (dict(head_dim=128), "mrope(sections=(24, 20, 20), interleaved=True, base=500000)"),
+    ],
+    "qwen3_vl_moe_text": [
+        (dict(EXPERTS, head_dim=16, rope_scaling=dict(mrope_section=[4, 2, 2])),
+         "mrope(sections=(4, 2, 2), interleaved=True, base=500000)"),
     ],
     # A window in all layers, if there is one.
     "mistral": [(dict(sliding_window=8, rope_theta=1e6), "rope(base=1000000)+window(reach=7)"),
@@ -260,6 +268,17 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
               linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
               shared_expert_intermediate_size=16, rope_theta=1e7),
          "cycle(none, none, none, rope(base=10000000, fraction=0.25))"),
+    ],
+    "qwen3_5_text": [
+        (dict(LINEAR, head_dim=64, rope_parameters=dict(
+            rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25,
+            mrope_section=[4, 2, 2], mrope_interleaved=True)),
+         "cycle(none, none, none, mrope(sections=(4, 2, 2), interleaved=True, base=10000000, "
+         "fraction=0.25))"),
+    ],
+    "qwen3_5_moe_text": [
+        (dict(LINEAR | EXPERTS, head_dim=256, shared_expert_intermediate_size=16),
+         "cycle(none, none, none, mrope(sections=(11, 11, 10), interleaved=True, fraction=0.25))"),
     ],
     # Tables, ALiBi.
     "albert": [(dict(embedding_size=32), "learned_absolute")],

@@ -87,15 +87,17 @@ def rope_mixed(params, p):
 
 
 def mrope(*axis_of_pair):
-    """A rotary encoding at positions that are those of one axis for each pair."""
+    """A rotary encoding at positions that are those of one axis for each pair; the dimensions after
+    the pairs stay as they are."""
 
     def score(params, p):
-        pairs = len(p.q) // 2
+        pairs = len(axis_of_pair)
         offset = jnp.stack([(p.i - p.j)[a] for a in axis_of_pair])
         w = 10_000.0 ** (-jnp.arange(pairs) / pairs)
-        complex_of = lambda x: x[:pairs] + 1j * x[pairs:]
+        complex_of = lambda x: x[:pairs] + 1j * x[pairs : 2 * pairs]
         rotated = complex_of(p.q) * jnp.conj(complex_of(p.k)) * jnp.exp(1j * w * offset)
-        return jnp.real(rotated.sum()) / jnp.sqrt(len(p.q))
+        rest = p.q[2 * pairs :] @ p.k[2 * pairs :]
+        return (jnp.real(rotated.sum()) + rest) / jnp.sqrt(len(p.q))
 
     return Reference(score)
 
@@ -125,6 +127,7 @@ REFERENCES = {
     "rope_mixed": Reference(rope_mixed),
     "mrope": mrope(1, 2),  # Of two pairs, round(2 · 3/8) each go by height and width.
     "mrope(sections=(1, 1), interleaved=True)": mrope(0, 1),
+    "mrope(sections=(0, 1), fraction=0.5)": mrope(1),
     # Without a key, nothing is drawn.
     "shifted(learned_absolute, max_shift=4)": paper.REFERENCES["learned_absolute"],
     "cape(rope)": rope.REFERENCES["rope"],

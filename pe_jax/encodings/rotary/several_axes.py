@@ -11,6 +11,7 @@ import numpy as np
 
 from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.rotary.rope import frequencies
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs
 from pe_jax.shapes import Array, Float
@@ -115,26 +116,28 @@ def mrope(
     sections: tuple[int, ...] | None = None,
     interleaved: bool = False,
     base: float = 10_000.0,
+    fraction: float = 1.0,
 ) -> Part:
     """RoPE whose pairs use one axis each, of time, height and width (M-RoPE: Wang et al. 2024,
     arXiv 2409.12191, 2.1; Qwen2-VL).
 
-    Pair m, of dimensions m and m + d/2, is rotated by ω_m x_a(m), ω_m = base^(-2m/d): the same
+    Pair m, of dimensions m and m + r/2, is rotated by ω_m x_a(m), ω_m = base^(-2m/r): the same
     frequencies as `rope`, to which it is equal where a token's positions are the same on all axes,
     as those of text are. Logits depend on differences of positions, axis by axis. No parameters.
 
     Args:
-      sections: how many pairs use each axis, d/2 in all; A is their number. Default: Qwen2-VL's
+      sections: how many pairs use each axis, r/2 in all; A is their number. Default: Qwen2-VL's
         shares, 1/4, 3/8, 3/8 (16, 24, 24 of 64), or with `interleaved` Qwen3-VL's 3/8, 5/16, 5/16.
       interleaved: pair m uses axis m mod A while that has pairs left, else the first axis
         (Qwen3-VL), so that each axis has fast and slow pairs. By default the first pairs, the
         fastest, use the first axis, and so on.
       base: 1,000,000 in Qwen2-VL, 5,000,000 in Qwen3-VL.
+      fraction: only the first r = int(fraction·d) dimensions are rotated (Qwen3.5: 1/4).
 
     Raises:
-      ValueError: for sections that are not d/2 in all, or cannot be interleaved.
+      ValueError: for sections that are not r/2 in all, or cannot be interleaved.
     """
-    w = default_frequencies(head_size, base)
+    w = frequencies(head_size, base, fraction).astype(np.float32)
     if sections is None:
         share = round(w.size * (5 / 16 if interleaved else 3 / 8))
         sections = w.size - 2 * share, share, share
@@ -163,7 +166,7 @@ def mrope(
         heads=_both(rotate),
         traits=Traits(axes=len(sections)),
         card=Card(
-            f"R(ω_m x_a(m)), ω_m = {base:g}^(−2m/d)",
+            f"R(ω_m x_a(m)), ω_m = {base:g}^(−2m/r)",
             "Wang et al. 2024 (Qwen2-VL), 2.1",
             invariant=True,
             monotone=False,
