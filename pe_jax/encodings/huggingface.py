@@ -287,6 +287,12 @@ _NOT_READ: Mapping[str, str] = {
     "use_logn_attn": "is of code outside transformers",
 }
 
+# Keys that do not say enough without a family.
+_NEED_FAMILY = (
+    *("attention_chunk_size", "attn_temperature_tuning", "per_layer_config", "qk_rope_head_dim"),
+    *("attn_layer_indices", "full_attention_interval", "full_attn_idxs"),
+)
+
 # Where a config itself has what its rope settings lack, by layer type: the first that is there.
 _BASES = {
     FULL: ("global_rope_theta", "rope_theta"),
@@ -388,7 +394,11 @@ def _checked(config: object) -> tuple[Options, Family]:
                 f"{key} {effect}, which from_hf does not read: build the encoding from "
                 "encodings.rope and its kin."
             )
-    if family is not UNNAMED:
+    if family is UNNAMED:
+        for key in _NEED_FAMILY:
+            if values.get(key):
+                raise ValueError(f"{key} is read with a model_type only; add that of the model.")
+    else:
         for key, default in {"rope_theta": family.theta, **family.defaults}.items():
             values.setdefault(key, default)
         if not values.get("rope_scaling") and not values.get("rope_parameters"):
@@ -598,7 +608,7 @@ def _rotation(
     }
     # Phi-3 has it next to its rope settings, where it wins.
     values |= _present({ORIGINAL: config.get(ORIGINAL)})
-    head_size = _head_size(config, family, layer_type)
+    head_size = _head_size(config, layer_type)
     if config.get("rotary_dim"):
         if "rotary_dim" not in family.defaults:
             raise ValueError(
@@ -630,10 +640,10 @@ def _rotation(
     return kind.make(head_size=head_size, **options, layout=layout)
 
 
-def _head_size(config: Config, family: Family, layer_type: str) -> int:
-    """The size of what is rotated."""
-    keys = ("global_head_dim", family.head_size) if layer_type == FULL else (family.head_size,)
-    if size := _first(config, keys):
+def _head_size(config: Config, layer_type: str) -> int:
+    """The size of what is rotated: of a head, or of its slice in latent attention."""
+    full = ("global_head_dim",) if layer_type == FULL else ()
+    if size := _first(config, ("qk_rope_head_dim", *full, "head_dim")):
         return size
     hidden_size = required(config, "hidden_size")
     heads = required(config, "num_attention_heads")

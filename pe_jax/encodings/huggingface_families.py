@@ -83,7 +83,6 @@ class Family(NamedTuple):
       defaults: of other keys that a config may leave out. `partial_rotary_factor` and `rotary_dim`
         are read only where they are among them.
       layout: of the weights; `rope_interleave` in a config takes precedence.
-      head_size: the key of the size of what is rotated.
       is_full: `(config, layer) -> bool`, the layers with full attention where `layer_types` is
         missing; None for all.
       other: the type of the other layers.
@@ -100,7 +99,6 @@ class Family(NamedTuple):
     theta: float = 10_000.0
     defaults: Config = {}
     layout: Layout = "half"
-    head_size: str = "head_dim"
     is_full: IsFull | None = None
     other: str = SLIDING
     slides: bool = False
@@ -192,12 +190,10 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": Family(
         defaults={"qk_rope_head_dim": 64},
         layout="interleaved",
-        head_size="qk_rope_head_dim",
         scales_logits=True,
     ),
     "deepseek_v3": Family(
         defaults={"qk_rope_head_dim": 64, "rope_interleave": True},
-        head_size="qk_rope_head_dim",
         scales_logits=True,
     ),
     # Three axes.

@@ -389,6 +389,11 @@ def test_layers_of_one_type():
                  per_layer_config={"1": {"head_dim": 64}}),
             "per_layer_config is read where",
         ),
+        ({**DEEPSEEK_V3, "model_type": None}, "qk_rope_head_dim is read with a model_type only"),
+        (
+            {**LLAMA_4_SCOUT["text_config"], "model_type": None},
+            "attention_chunk_size is read with a model_type only",
+        ),
         (dict(SIZES, model_type="llama", layer_types=["full_attention"] * 3), "3 entries for 8"),
         (dict(SIZES, model_type="smollm3", no_rope_layers=[1] * 3), "3 entries for 8 layers"),
         (
