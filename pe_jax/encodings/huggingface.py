@@ -562,7 +562,7 @@ def _of_layer(config: Config, family: Family, layer: _Layer, layout: Layout) -> 
 
 
 def _reach(config: Config, family: Family) -> int:
-    """How far a sliding layer attends; see `from_hf`."""
+    """Return the reach of a sliding layer; see `from_hf`."""
     key = "local_attention" if config.get("local_attention") else "sliding_window"
     size = required(config, key)
     if family.reach:
@@ -598,7 +598,7 @@ def _settings(config: Config, family: Family, layer_type: str) -> Config | None:
 def _rotation(
     config: Config, family: Family, settings: Config, layer_type: str, layout: Layout
 ) -> PositionEncoding:
-    """The encoding that rope settings describe, with what the config itself adds to them."""
+    """Build the encoding of rope settings, completed from the config."""
     name, kind = _type_of(settings)
     values = {
         **{key: value for key, value in family.defaults.items() if key in kind.options},
@@ -641,7 +641,7 @@ def _rotation(
 
 
 def _head_size(config: Config, layer_type: str) -> int:
-    """The size of what is rotated: of a head, or of its slice in latent attention."""
+    """Return the size of a head, or of its rotated slice in latent attention."""
     full = ("global_head_dim",) if layer_type == FULL else ()
     if size := _first(config, ("qk_rope_head_dim", *full, "head_dim")):
         return size

@@ -1,4 +1,4 @@
-"""What the code of transformers' models adds to their configs, by `model_type`; see `from_hf`.
+"""Families of transformers' models: facts that their code adds to a config; see `from_hf`.
 
 Defaults are those of the classes of transformers 5.24.
 """
@@ -32,7 +32,7 @@ def has_window(config: Config) -> bool:
 
 
 def has_rope(config: Config, layer: int) -> bool:
-    """What the config says of a layer, whose type may tell more."""
+    """Return whether the config lets a layer rotate; the layer's type may forbid it."""
     if config.get("no_rope_layers"):
         return bool(config["no_rope_layers"][layer])
     interval = config.get("no_rope_layer_interval")
@@ -76,7 +76,7 @@ ROTARY = ("rope", "rotary", "rope_gptj")
 
 
 class Family(NamedTuple):
-    """What the code of a model adds to its config.
+    """Facts about a family that its configs leave out.
 
     Attributes:
       theta: the default of `rope_theta`.

@@ -1,4 +1,4 @@
-"""What a query attends to, as encodings that are joined with others: windows, chunks, causality."""
+"""Limits to the keys of a query, which join other encodings: windows, chunks, causality."""
 
 from __future__ import annotations
 
