@@ -29,7 +29,17 @@ from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import both, check_mask
 from pe_jax.attention.operands import prepare
 from pe_jax.attention.plain import added_logits
-from pe_jax.encodings.base import Context, Offsets, Params, Part, PositionEncoding, Traits, moved
+from pe_jax.encodings.base import (
+    Context,
+    Offsets,
+    Params,
+    Part,
+    PositionEncoding,
+    Traits,
+    check_heads,
+    map_heads,
+    moved,
+)
 from pe_jax.encodings.modifiers.window import causal
 from pe_jax.encodings.positions import Positions, Reach
 from pe_jax.shapes import Array, Bool, Float
@@ -205,9 +215,9 @@ def process_heads(
         shapes = [x.shape for x in (query, key, value)]
         here = completed(context, encoding, query.shape[0], key.shape[0])
         heads = query[None], key[None], value[None]
+        check_heads(encoding, *heads)
         for part, part_params in encoding.split(params):
-            if part.heads:
-                heads = part.heads(part_params, *heads, moved(part, here, 1))
+            heads = map_heads(part, part_params, *heads, moved(part, here, 1))
         q, k, v = (x[0] for x in heads)
         if [q.shape, k.shape, v.shape] != shapes:
             raise ValueError(f"{encoding.name} changes the size of heads. {_OURS}")

@@ -15,7 +15,16 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import both, reach_mask
-from pe_jax.encodings.base import Context, Heads, Offsets, Params, Part, PositionEncoding, moved
+from pe_jax.encodings.base import (
+    Context,
+    Offsets,
+    Params,
+    Part,
+    PositionEncoding,
+    check_heads,
+    map_heads,
+    moved,
+)
 from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.shapes import Array, Bool, Float
 
@@ -85,15 +94,10 @@ def prepare(
     """Apply the maps of an encoding, scale the queries, and collect its terms and masks.
 
     Raises:
-      ValueError: for heads that do not fit one another, or a map that needs as many heads of keys
-        as of queries.
+      ValueError: see `check_heads`, and for a map that needs as many heads of keys as of queries.
     """
+    check_heads(encoding, q, k, v)
     heads = q.shape[2]
-    if k.shape[2] != v.shape[2] or heads % k.shape[2]:
-        raise ValueError(
-            f"k has {k.shape[2]} heads and v {v.shape[2]}: these are equal and divide the {heads} "
-            "heads of q."
-        )
     if context.projections and k.shape[2] < heads:
         to_queries, to_keys = context.projections
         context = context._replace(
@@ -118,8 +122,7 @@ def prepare(
     sinks: list[Array] = []
     reach: Reach | None = None
     for part, part_params, seen in parts:
-        if part.heads:
-            q, k, v = _mapped(part, part_params, q, k, v, seen)
+        q, k, v = map_heads(part, part_params, q, k, v, seen)
         if part.logits:
             masked = seen._replace(mask=callers_mask)
             logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), masked)
@@ -155,19 +158,6 @@ def prepare(
 def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"]:
     """`x` with as many heads as queries have, for terms that need them."""
     return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)
-
-
-def _mapped(part: Part, params: Params, q: Array, k: Array, v: Array, seen: Context) -> Heads:
-    assert part.heads
-    try:
-        return part.heads(params, q, k, v, seen)
-    except (TypeError, ValueError) as error:
-        if k.shape[2] == q.shape[2]:
-            raise
-        raise ValueError(
-            f"{part.name!r} does not map {k.shape[2]} heads of keys beside {q.shape[2]} heads of "
-            f"queries: repeat the keys and values. ({error})"
-        ) from error
 
 
 def finish(x: Operands, out: Float[Array, "B Lq H f"]) -> Float[Array, "B Lq H f"]:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.positions import Positions, Reach, as_array, checked_positions
@@ -127,6 +128,8 @@ class Traits(NamedTuple):
       reads_hidden_states: attention needs `Context.x_k`, so a cache has to keep hidden states.
       frequency_params: names of the parameters that are frequencies. Weight decay leaves them
         alone, and they may have a learning rate of their own.
+      hidden_size, head_size, num_heads: D, d and H that it was built for, None for any; those that
+        `named` was called with.
     """
 
     longest: int | None = None
@@ -136,6 +139,9 @@ class Traits(NamedTuple):
     causal_only: str = ""
     reads_hidden_states: bool = False
     frequency_params: tuple[str, ...] = ()
+    hidden_size: int | None = None
+    head_size: int | None = None
+    num_heads: int | None = None
 
 
 class Card(NamedTuple):
@@ -389,7 +395,8 @@ class PositionEncoding:
         """`parts`, each with its own parameters.
 
         Raises:
-          ValueError: if parameters of a part are missing.
+          ValueError: if parameters of a part are missing, or have other shapes. A table that
+            `resize` is for may have any number of rows.
         """
         params = {} if params is None else params
         if not isinstance(params, Mapping):
@@ -398,15 +405,25 @@ class PositionEncoding:
                 f"{type(params).__name__}."
             )
         split = [(part, params.get(part.key, {})) for part in self.parts]
-        missing = [
-            f"{part.key}/{name}" if part.key in params else part.key
-            for part, part_params in split
-            for name in sorted(_learned(part.init) - set(part_params))
-        ]
+        missing, strange = [], []
+        for part, part_params in split:
+            shapes = _shapes(part_params)
+            for path, expected in _expected_shapes(part.init).items():
+                place, shape = f"{part.key}/{path}", shapes.get(path)
+                rows = int(path == "table" and part.traits.resize is not None)
+                if shape is None:
+                    missing.append(place if part.key in params else part.key)
+                elif shape[rows:] != expected[rows:] or len(shape) != len(expected):
+                    strange.append(f"{place} has shape {shape}, {part!r} has {expected}")
         if missing:
             raise ValueError(
                 f"The parameters of {', '.join(dict.fromkeys(missing))} are missing; got "
                 f"{', '.join(params) or 'none'}. Pass what encoding.init(rng) returned."
+            )
+        if strange:
+            raise ValueError(
+                f"These are parameters of another encoding: {'; '.join(strange)}. Pass what "
+                "encoding.init(rng) returned."
             )
         return split
 
@@ -522,9 +539,16 @@ class PositionEncoding:
 
 
 @functools.lru_cache(maxsize=512)
-def _learned(init: Callable[[jax.Array], Params]) -> frozenset[str]:
-    """The names of a part's parameters."""
-    return frozenset(jax.eval_shape(init, jax.random.key(0)))
+def _expected_shapes(init: Callable[[jax.Array], Params]) -> dict[str, tuple[int, ...]]:
+    return _shapes(jax.eval_shape(init, jax.random.key(0)))
+
+
+def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
+    """The shapes of a part's parameters by path, `hidden/kernel`."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): jnp.shape(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
 
 
 def none() -> PositionEncoding:
@@ -603,12 +627,72 @@ def embed(
     """
     if not any(part.embed for part in checked_encoding(encoding).parts):
         return x
+    for part in encoding.parts:
+        size = part.traits.hidden_size
+        if part.embed and size not in (None, x.shape[-1]):
+            raise ValueError(f"x must be [B, L, {size}] for {part!r}, got {list(x.shape)}.")
     positions = checked_positions(positions, x.shape[1], encoding.axes, "x")
     context, out = Context(positions, positions, tokens=tokens, rng=rng), x
     for part, part_params in encoding.split(params):
         if part.embed:
             out = part.embed(part_params, out, moved(part, context, len(x)))
     return out.astype(x.dtype)
+
+
+def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike) -> None:
+    """Check that an encoding was built for these queries, keys and values, `[B, L, H, d]`.
+
+    Raises:
+      ValueError: for other axes, sizes that do not fit one another, or that are not the encoding's.
+    """
+    shapes = [jnp.shape(x) for x in (q, k, v)]
+    problem = ""
+    if any(len(shape) != 4 for shape in shapes):
+        problem = "they have four axes"
+    elif len({shape[0] for shape in shapes}) > 1 or shapes[1][1:3] != shapes[2][1:3]:
+        problem = "all have one batch size, keys and values the same length and heads"
+    elif shapes[0][3] != shapes[1][3] or shapes[0][2] % shapes[1][2]:
+        problem = "queries and keys have one head size, and heads of keys divide those of queries"
+    else:
+        _, _, heads, size = shapes[0]
+        for part in encoding.parts:
+            traits = part.traits
+            if traits.num_heads not in (None, heads) or traits.head_size not in (None, size):
+                expected = [traits.num_heads or heads, traits.head_size or size]
+                problem = f"{part!r} is for {expected[0]} heads of size {expected[1]}"
+    if problem:
+        lists = ", ".join(str(list(shape)) for shape in shapes)
+        raise ValueError(
+            f"q, k and v must be [B, L, H, d], got {lists}: {problem}. Build the encoding for the "
+            "sizes of the model; inside shard_map, for those of a shard."
+        )
+
+
+def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    """Apply the hook `heads` of a part.
+
+    Raises:
+      ValueError: if it changes anything but the head sizes, or needs as many heads of keys as of
+        queries and there are fewer.
+    """
+    if part.heads is None:
+        return q, k, v
+    before = [x.shape[:3] for x in (q, k, v)]
+    try:
+        heads = part.heads(params, q, k, v, context)
+    except (TypeError, ValueError) as error:
+        if k.shape[2] == q.shape[2]:
+            raise
+        raise ValueError(
+            f"{part.name!r} does not map {k.shape[2]} heads of keys beside {q.shape[2]} heads of "
+            f"queries: repeat the keys and values. ({error})"
+        ) from error
+    if [x.shape[:3] for x in heads] != before or heads[0].shape[3] != heads[1].shape[3]:
+        raise ValueError(
+            f"The hook 'heads' of {part.name} may change the last axis of queries and keys, and of "
+            f"values; it made {[list(x.shape) for x in heads]} of {[list(x) for x in before]}."
+        )
+    return heads
 
 
 def moved(part: Part, context: Context, batch_size: int) -> Context:

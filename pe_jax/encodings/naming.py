@@ -31,6 +31,8 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
     @functools.wraps(make)
     def build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
         part = make(*args, **arguments)
+        known: dict[str, Any] = {size: arguments[size] for size in SIZES[:3] if size in arguments}
+        part = part._replace(traits=part.traits._replace(**known))
         name = call_text(make.__name__, changed(arguments, defaults))
         return _encoding(part, name, part.family or make.__name__, build, arguments)
 

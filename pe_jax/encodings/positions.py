@@ -20,7 +20,8 @@ def checked_positions(positions: Positions | None, size: int, axes: int, name: s
     """`positions` of `size` tokens, by default from 0.
 
     Raises:
-      ValueError: for another number of positions, or one that is not of `axes` axes.
+      ValueError: for another number of positions, ones that are not of `axes` axes, bool, or floats
+        of fewer than 32 bits.
     """
     if positions is None:
         if axes > 1:
@@ -33,7 +34,7 @@ def checked_positions(positions: Positions | None, size: int, axes: int, name: s
                 f"{axes}: give an array."
             )
     else:
-        positions = positions if isinstance(positions, jax.Array) else np.asarray(positions)
+        positions = _signed(positions, name)
         shape, rank = np.shape(positions), 1 if axes == 1 else 2
         if not rank <= len(shape) <= rank + 1 or (axes > 1 and shape[-1] != axes):
             last = "" if axes == 1 else f", {axes}"
@@ -43,6 +44,21 @@ def checked_positions(positions: Positions | None, size: int, axes: int, name: s
             f"There are {length(positions, axes)} positions for {size} tokens of {name}: one each."
         )
     return positions
+
+
+def _signed(positions: Array, name: str) -> Array:
+    """Positions of a type whose differences are right: integers of 32 bits or more, or floats."""
+    x = positions if isinstance(positions, jax.Array) else np.asarray(positions)
+    if x.dtype in (np.float32, np.float64):
+        return x
+    if not np.issubdtype(x.dtype, np.integer):
+        raise ValueError(
+            f"positions of {name} must be integers, float32 or float64, got {x.dtype}."
+            + (" Its neighbouring positions are equal far out." if x.dtype != bool else "")
+        )
+    if np.issubdtype(x.dtype, np.signedinteger) and x.dtype.itemsize >= 4:
+        return x
+    return x.astype(np.int64 if isinstance(x, np.ndarray) else np.int32)
 
 
 def paired_positions(

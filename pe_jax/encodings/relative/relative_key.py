@@ -44,6 +44,11 @@ def relative_key_query(*, head_size: int, max_length: int, stddev: float = 0.02)
 
 
 def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) -> Part:
+    if max_length < 2:
+        raise ValueError(
+            f"max_length={max_length} leaves a single offset, so no order: pass the longest row, "
+            "2 or more."
+        )
     clip = max_length - 1
 
     def init(rng: jax.Array) -> Params:

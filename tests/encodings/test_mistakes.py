@@ -1,0 +1,177 @@
+"""Arguments that do not fit an encoding are errors, not other numbers."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pe_jax import encodings
+from pe_jax.attention import attention, attention_logits, cached_attention, init_cache
+from pe_jax.encodings import Context, Part, PositionEncoding
+
+B, L, H, d = 2, 6, 4, 8
+SIZES = {"hidden_size": 32, "head_size": d, "num_heads": H, "max_length": 16}
+Q, K, V = np.asarray(jax.random.normal(jax.random.key(0), (3, B, L, H, d)))
+
+
+def build(name, **sizes):
+    return encodings.from_name(name, **{**SIZES, **sizes})
+
+
+# --- queries, keys and values ---
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("rope", {"head_size": 4}),
+        ("rope", {"head_size": 16}),
+        ("interpolated(rope, factor=2)", {"head_size": 4}),
+        ("learned_relative(clip=3)", {"head_size": 4}),
+        ("alibi", {"num_heads": 2}),
+        ("t5", {"num_heads": 1}),
+        ("rope+alibi", {"num_heads": 2}),
+        ("tupe", {"head_size": 4}),
+    ],
+)
+def test_heads_of_another_model(name, sizes):
+    encoding = build(name, **sizes)
+    params = encoding.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"q, k and v must be \[B, L, H, d\], got \[2, 6, 4, 8\]"):
+        attention(Q, K, V, encoding, params)
+
+
+def test_heads_before_lengths():
+    """`[B, H, L, d]`, as PyTorch has them."""
+    swapped = [np.swapaxes(x, 1, 2) for x in (Q, K, V)]
+    for name in ("alibi", "pope", "fire"):
+        encoding = build(name)
+        with pytest.raises(ValueError, match=r"is for 4 heads of size 8"):
+            attention(*swapped, encoding, encoding.init(jax.random.key(0)))
+
+
+@pytest.mark.parametrize("form", ["naive", "auto"])
+def test_a_shard_of_the_heads(form):
+    """An encoding of all heads inside `shard_map` over heads, where each device has some."""
+    mesh = jax.make_mesh((1,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec(None, None, "heads")
+    encoding = encodings.alibi(num_heads=4 * H)
+    local = lambda q, k, v: attention(q, k, v, encoding, form=form)
+    run = jax.shard_map(local, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
+    with pytest.raises(ValueError, match="16 heads .*inside shard_map, for those of a shard"):
+        run(Q, K, V)
+
+
+def test_a_hook_that_adds_a_key():
+    def heads(params, q, k, v, context):
+        more = lambda x: jnp.pad(x, [(0, 0), (0, 1), (0, 0), (0, 0)])
+        return q, more(k), more(v)
+
+    encoding = PositionEncoding((Part("extra", heads=heads),))
+    with pytest.raises(ValueError, match="'heads' of extra may change the last axis"):
+        attention(Q, K, V, encoding)
+
+
+def test_embeddings_of_another_size():
+    encoding = build("raw_index")
+    params = encoding.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"x must be \[B, L, 32\]"):
+        encodings.embed(encoding, params, jnp.zeros((B, L, 1)))
+
+
+# --- parameters ---
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("learned_relative(clip=3)", "learned_relative(clip=5)"),
+        ("t5", "t5(buckets=16)"),
+        ("learnable_sinusoidal_relative", "learnable_sinusoidal_relative(separate=True)"),
+        ("deberta(buckets=8)", "deberta(buckets=16)"),
+        ("rope(learnable=True)", "rope(learnable=True, per_head=True)"),
+        ("cope", "cope(npos_max=8)"),
+    ],
+)
+def test_parameters_of_another_encoding(name, other):
+    encoding = build(name)
+    with pytest.raises(ValueError, match="parameters of .* are missing|has shape .* has \\("):
+        encoding.split(build(other).init(jax.random.key(0)))
+
+
+def test_parameters_of_another_length():
+    short, long = build("relative_key", max_length=8), build("relative_key", max_length=16)
+    with pytest.raises(ValueError, match=r"relative_key/table has shape \(31, 8\), .* \(15, 8\)"):
+        attention(Q, K, V, short, long.init(jax.random.key(0)))
+    with pytest.raises(ValueError, match=r"max_length=1 leaves a single offset"):
+        build("relative_key", max_length=1)
+    absolute = build("learned_absolute")  # A longer table has the same rows for these positions.
+    params = absolute.resize(absolute.init(jax.random.key(0)), 40, "repeat")
+    assert encodings.embed(absolute, params, jnp.zeros((1, 40, 32))).shape == (1, 40, 32)
+
+
+# --- positions ---
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.int8, np.int16])
+@pytest.mark.parametrize(
+    "name", ["rope+causal", "alibi+causal", "t5", "learned_relative(clip=3)", "fire"]
+)
+def test_narrow_and_unsigned_positions(name, dtype):
+    encoding, positions = build(name), np.array([0, 1, 2, 50, 120, 127])
+    params = encoding.init(jax.random.key(0))
+    expected = attention_logits(Q, K, encoding, params, Context(positions))
+    run = jax.jit(lambda x: attention_logits(Q, K, encoding, params, Context(x)))
+    narrow = positions.astype(dtype)
+    np.testing.assert_allclose(run(narrow), expected, atol=1e-5)
+    other = attention_logits(Q, K, encoding, params, Context(narrow))
+    np.testing.assert_allclose(other, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("name", ["rope", "causal", "learned_relative(clip=3)"])
+def test_positions_that_are_no_numbers_or_too_coarse(name, dtype):
+    encoding = build(name)
+    params = encoding.init(jax.random.key(0))
+    with pytest.raises(ValueError, match="must be integers, float32 or float64, got"):
+        attention(Q, K, V, encoding, params, Context(np.arange(L).astype(dtype)))
+    absolute = build("sinusoidal_absolute")
+    with pytest.raises(ValueError, match="must be integers, float32 or float64, got"):
+        encodings.embed(absolute, {}, jnp.zeros((B, L, 32)), jnp.arange(L).astype(dtype))
+
+
+def test_unsigned_positions_in_a_cache():
+    encoding = build("alibi+causal")
+    cache = init_cache(encoding, B, L, num_heads=H, head_size=d, hidden_size=32)
+    out, _ = cached_attention(Q, K, V, cache, encoding, context=Context(np.arange(L, dtype="u4")))
+    np.testing.assert_allclose(out, attention(Q, K, V, encoding), atol=1e-5)
+
+
+def test_positions_of_queries_and_keys_default_to_one_another():
+    encoding = build("rope+causal")
+    positions = np.array([[0, 1, 2, 3, 4, 5], [3, 7, 8, 9, 20, 30]])
+    expected = attention(Q, K, V, encoding, context=Context(positions, positions))
+    for context in (Context(positions), Context(positions_k=positions)):
+        np.testing.assert_array_equal(attention(Q, K, V, encoding, context=context), expected)
+    for context in (None, Context(range(2)), Context(positions_k=range(L))):
+        with pytest.raises(ValueError, match="2 queries to 6 keys needs the positions of both"):
+            attention(Q[:, :2], K, V, encoding, context=context)
+
+
+# --- dtypes ---
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize(
+    "name", ["learned_absolute", "sinusoidal_absolute", "normalised_index", "complex_order"]
+)
+def test_embeddings_keep_their_dtype(name, dtype):
+    encoding = build(name)
+    x = jax.random.normal(jax.random.key(0), (1, L, 32), dtype)
+    params = encoding.init(jax.random.key(1))
+    tokens = np.arange(L)[None]
+    out = encodings.embed(encoding, params, x, tokens=tokens)
+    assert out.dtype == dtype
+    precise = encodings.embed(encoding, params, x.astype(jnp.float32), tokens=tokens)
+    np.testing.assert_array_equal(out, precise.astype(dtype))
