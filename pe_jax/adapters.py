@@ -203,7 +203,7 @@ def process_heads(
     others = [
         f"{part.name} {' and '.join(does)}"
         for part in encoding.parts
-        if (does := part._replace(heads=None).in_attention)
+        if (does := part._replace(heads=None).effects)
     ]
     if others or not any(part.heads for part in encoding.parts):
         raise ValueError(

@@ -18,6 +18,7 @@ from pe_jax.encodings import (
     Params,
     PositionEncoding,
     Positions,
+    checked_encoding,
     embed,
     none,
     parameter_count,
@@ -194,7 +195,7 @@ class PositionEmbedding(nn.Module):
         Raises:
           ValueError: without positions and `decode`, while the collection "cache" can be changed.
         """
-        encoding = layer.at_input(self.encoding)
+        encoding = checked_encoding(self.encoding).at_input
         params = _position(self, encoding) if position is None else position
         if encoding.parts and positions is None:
             positions = self._positions(x.shape[1], decode)

@@ -15,7 +15,15 @@ import jax.numpy as jnp
 from pe_jax.adapters import attention_fn
 from pe_jax.attention import Cache, init_cache, layer
 from pe_jax.attention.forms import Form
-from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed, none
+from pe_jax.encodings import (
+    Context,
+    Params,
+    PositionEncoding,
+    Positions,
+    checked_encoding,
+    embed,
+    none,
+)
 from pe_jax.encodings.positions import as_array
 from pe_jax.errors import extra
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -195,7 +203,7 @@ class PositionEmbedding(nnx.Module):
     def __init__(
         self, encoding: PositionEncoding, *, position: Params | None = None, rngs: nnx.Rngs
     ):
-        self.encoding = layer.at_input(encoding)
+        self.encoding = checked_encoding(encoding).at_input
         self.position = nnx.data(_init(self.encoding, rngs) if position is None else position)
         self.index: nnx.Cache[jax.Array] | None = nnx.data(None)
 

@@ -65,8 +65,9 @@ def attention(
 
     Raises:
       ValueError: for heads, positions or hidden states that do not fit q and k, a mask that is not
-        bool, missing parameters, an encoding for causal attention that is not joined with `causal`,
-        or a form that is unknown or, given by name, cannot compute the encoding.
+        bool, missing parameters, an encoding that acts at the input of a model alone, one for
+        causal attention that is not joined with `causal`, or a form that is unknown or, given by
+        name, cannot compute the encoding.
 
     Example:
       >>> import jax
@@ -78,6 +79,11 @@ def attention(
       (2, 10, 4, 8)
     """
     encoding = encoding if encoding is not None else none()
+    if checked_encoding(encoding).at_input.parts and not encoding.in_attention.parts:
+        raise ValueError(
+            f"encoding {encoding.name} acts at the input of a model, by encodings.embed, and does "
+            "nothing in attention. Pass encoding.in_attention, which leaves such parts out."
+        )
     context = completed(context, encoding, q.shape[1], k.shape[1])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = prepare(encoding, params, q, k, v, context, mask)

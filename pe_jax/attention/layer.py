@@ -98,13 +98,4 @@ def in_attention(encoding: PositionEncoding) -> PositionEncoding:
       ValueError: for something else than an encoding, or one that a layer cannot take.
     """
     checked_encoding(encoding).check_layer()
-    return PositionEncoding(tuple(part for part in encoding.parts if part.in_attention))
-
-
-def at_input(encoding: PositionEncoding) -> PositionEncoding:
-    """The parts of an encoding that act at the input of a model.
-
-    Raises:
-      ValueError: for something else than an encoding.
-    """
-    return PositionEncoding(tuple(part for part in checked_encoding(encoding).parts if part.embed))
+    return encoding.in_attention

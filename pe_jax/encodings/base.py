@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.positions import Positions, Reach, as_array, checked_positions
@@ -267,8 +267,8 @@ class Part:
         return self.family or self.name.partition("(")[0]
 
     @property
-    def in_attention(self) -> tuple[str, ...]:
-        """What it does beyond adding to the input, in words."""
+    def effects(self) -> tuple[str, ...]:
+        """The effects of a part in attention, in words; none if it acts at the input alone."""
         terms = self.offsets or Offsets()
         effects = {
             "maps queries, keys or values": self.heads or self.output,
@@ -353,6 +353,17 @@ class PositionEncoding:
         """The encoding with `function(part)` in the place of each part."""
         layers = tuple(layer.map_parts(function) for layer in self.layers)
         return PositionEncoding(tuple(map(function, self.parts)), layers, self.per_layer)
+
+    @property
+    def in_attention(self) -> PositionEncoding:
+        """The parts that act in attention; the encoding itself if all do."""
+        parts = tuple(part for part in self.parts if part.effects)
+        return self if parts == self.parts else dataclasses.replace(self, parts=parts)
+
+    @property
+    def at_input(self) -> PositionEncoding:
+        """The parts that act at the input of a model."""
+        return PositionEncoding(tuple(part for part in self.parts if part.embed))
 
     def layer(self, index: int) -> PositionEncoding:
         """What acts in a layer; the encoding itself unless layers differ."""
@@ -546,7 +557,7 @@ def _expected_shapes(init: Callable[[jax.Array], Params]) -> dict[str, tuple[int
 def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
     """The shapes of a part's parameters by path, `hidden/kernel`."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): jnp.shape(leaf)
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.shape(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
 
@@ -645,7 +656,7 @@ def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: Array
     Raises:
       ValueError: for other axes, sizes that do not fit one another, or that are not the encoding's.
     """
-    shapes = [jnp.shape(x) for x in (q, k, v)]
+    shapes = [np.shape(x) for x in (q, k, v)]
     problem = ""
     if any(len(shape) != 4 for shape in shapes):
         problem = "they have four axes"

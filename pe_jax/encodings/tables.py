@@ -45,11 +45,9 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
 
 
 def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[Array, "M D"]:
-    """A learned table for another number of positions.
+    """A learned table, one row per position, for another number of positions.
 
     Args:
-      table: one row per position.
-      length: rows wanted.
       method: `"truncate"` keeps the first rows; `"repeat"` starts again from row 0 after the last;
         `"interpolate"` stretches the table linearly, its first and last rows staying the ends.
 

@@ -141,7 +141,7 @@ def _others(part: Part) -> list[str]:
     """Return what a part does other than adding vectors of positions to the input."""
     adds = part.card is not None and part.card.kind == "absolute" and part.card.vectors
     of_its_own = [] if adds or not part.embed else ["changes the input in a way of its own"]
-    return [*part.in_attention, *of_its_own]
+    return [*part.effects, *of_its_own]
 
 
 def _tensors(

@@ -48,7 +48,7 @@ class SelfAttention(BertModule):
             q,
             k,
             v,
-            self.encoding,
+            self.encoding.in_attention,
             position_params,
             context._replace(x_q=x, x_k=x, projections=(to_queries, to_keys)),
             mask=mask,

@@ -226,7 +226,7 @@ def decoding(s: Subject) -> Problems:
         layer = s.taken(slice_of)
         position = slice_of(jnp.asarray(s.positions[0]), axis=0)
         _, (q, k, v), context = projected(s.encoding, layer, slice_of(s.tokens), position)
-        return cached_attention(q, k, v, cache, s.encoding, layer.params, context)
+        return cached_attention(q, k, v, cache, s.encoding.in_attention, layer.params, context)
 
     cache, outputs = empty, []
     for t in range(LENGTH):

@@ -177,7 +177,8 @@ def apply(
     """A layer of attention from embeddings on, with an encoding in both."""
     x, (q, k, v), context = projected(encoding, layer, tokens, positions, rng)
     context = context._replace(positions_k=positions, x_k=x)
-    return attention(q, k, v, encoding, layer.params, context, mask=mask, form=form)
+    acting = encoding.in_attention
+    return attention(q, k, v, acting, layer.params, context, mask=mask, form=form)
 
 
 def projected(

@@ -134,6 +134,6 @@ def test_maps_follow_one_another_and_need_the_plain_form():
     for form in ("buckets", "fused", "kernel"):
         with pytest.raises(ValueError, match=f"{form!r} needs"):
             attention(Q, K, V, both, form=form)
-    assert "maps the finished logits" in both.parts[0].in_attention
-    assert "adds to the denominator of the softmax" in SINK.parts[0].in_attention
+    assert "maps the finished logits" in both.parts[0].effects
+    assert "adds to the denominator of the softmax" in SINK.parts[0].effects
     attention(Q, K, V, SINK, {"sink": {"logit": jnp.zeros(H)}}, Context(range(L)))

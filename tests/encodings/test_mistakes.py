@@ -73,6 +73,17 @@ def test_a_hook_that_adds_a_key():
         attention(Q, K, V, encoding)
 
 
+def test_an_encoding_that_acts_at_the_input_alone():
+    encoding = build("learned_absolute")
+    params = encoding.init(jax.random.key(0))
+    with pytest.raises(ValueError, match="does nothing in attention. Pass encoding.in_attention"):
+        attention(Q, K, V, encoding, params)
+    attention(Q, K, V, encoding.in_attention, params)
+    both = build("learned_absolute+rope")
+    assert both.in_attention == build("rope") and both.at_input == encoding
+    assert build("none").in_attention == encodings.none()
+
+
 def test_embeddings_of_another_size():
     encoding = build("raw_index")
     params = encoding.init(jax.random.key(0))

@@ -41,7 +41,7 @@ def acts(row: Entry) -> str:
     for part in row.encoding.parts[:1]:
         found += ["positions"] * (part.positions is not None)
         found += ["input"] * (part.embed is not None)
-        found += [_ACTS[what] for what in part.in_attention]
+        found += [_ACTS[what] for what in part.effects]
     return ", ".join(found) or "–"
 
 

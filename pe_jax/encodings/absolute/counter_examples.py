@@ -1,9 +1,9 @@
-"""The plainest ideas of a position: its index as a number, its share of the length, and sinusoids
-next to the word instead of added to it.
+"""Baselines: a position's index as a number, its share of the length, and sinusoids next to words
+instead of added to them.
 
-Baselines for comparison. An encoding should distinguish all positions, by numbers of bounded size
-that do not depend on the length of the input and agree under shifts: the index is not bounded, the
-share depends on the length, neither agrees under shifts.
+An encoding should distinguish all positions, by numbers of bounded size that do not depend on the
+length of the input and agree under shifts: the index is not bounded, the share depends on the
+length, neither agrees under shifts.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) ->
     The paper is causal; these are its first author's forms for encoders (issue 5 of its
     repository, "Encoder-Attention"):
 
-    - default: both directions alike, 1. "Symmetric". Alone it does not distinguish left from right.
+    - default: both directions alike, 1. "Symmetric".
     - `directed=True`: the first half of the heads attends to the left (and to itself), the second
       half to the right, both with the slopes of H/2 heads: 2. "Nonsymmetric". Where a mask leaves a
       query no key on its head's side, the head gives zeros; a query that has none and no mask at
@@ -33,8 +33,6 @@ def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) ->
       standard deviation 1.
     - `learnable=True`: one learnable slope a head, m = sigmoid(raw) as well, starting at the fixed
       slopes. Ours, the symmetric counterpart of the one before.
-
-    Invariant; monotone in |j - i|; symmetric unless directed. Never clipped.
 
     Params: none, or `{"slopes": [H]}`, directed `[2, H]` (left, right), before the sigmoid.
 

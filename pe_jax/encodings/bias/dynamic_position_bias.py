@@ -38,9 +38,8 @@ def dynamic_position_bias(
     bound=16)`: one with `bound` gives bound · sigmoid(MLP_h(x)).
 
     **The sign**: m = j - i here and i - j in x-transformers: negate the first kernel of weights of
-    its. Invariant; neither monotone nor symmetric by construction; any real positions. Positions
-    that are no range take [B, Lq, Lk, width] numbers while the bias is computed, recomputed in the
-    backward pass.
+    its. Positions that are no range take [B, Lq, Lk, width] numbers while the bias is computed,
+    recomputed in the backward pass.
 
     Params: `{"hidden_0": {"kernel": [1, width], "bias": [width]}, "hidden_1": ..., "out":
     {"kernel": [width, H], "bias": [H]}}`, drawn as PyTorch's linear layers.

@@ -34,8 +34,8 @@ def fire(
     the input has the sign of i - j, so that f distinguishes left from right; keys to the left still
     get the paper's numbers.
 
-    Not a function of j - i, so not invariant: it is at pairs whose positions are all below L.
-    Symmetric in i and j unless directed; monotone only if f is. Any real positions from 0 on.
+    Not a function of j - i, so invariant only at pairs whose positions are all below L. Any real
+    positions from 0 on.
 
     Params: `{"c": [], "scale": [], "hidden": {"kernel": [width], "bias": [width]}, "out":
     {"kernel": [width, H], "bias": [H]}}`; L = |scale| · `threshold`, scale starting at 1 so that

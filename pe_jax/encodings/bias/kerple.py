@@ -23,9 +23,7 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
         bias_h(m) = -r1 · |m|^r2             kernel="power", 0 < r2 <= 2
 
     added to the logits as it is. The paper is causal; |m| makes it a bias for both directions, as
-    the kernel is defined. Invariant; monotone in |m|; symmetric, so alone it does not distinguish
-    left from right. Any real positions; never clipped. With r2 = 1 the power kernel is ALiBi with
-    learnable slopes.
+    the kernel is defined. With r2 = 1 the power kernel is ALiBi with learnable slopes.
 
     Params: `{"r1": [H], "r2": [H]}`, drawn and bounded as in the authors' code
     (`ParallelKerpleLog`, `ParallelKerplePower`): the factor of the logarithm and the power

@@ -22,9 +22,8 @@ def sandwich(*, num_heads: int, dim: int = 128, base: float = 10_000.0) -> Part:
     negative elsewhere, and no difference to the softmax; i starts from 1, so frequencies are those
     of `default_frequencies` times base^(-2/dim).
 
-    The paper is causal; the cosine is a bias for both directions already. Invariant; symmetric, so
-    alone it does not distinguish left from right; not monotone: it decreases up to an offset of 13
-    (dim=128), and oscillates on its way down beyond. Any real positions. No parameters.
+    The paper is causal; the cosine is a bias for both directions already. It decreases up to an
+    offset of 13 (dim=128), and oscillates on its way down beyond. No parameters.
 
     Raises:
       ValueError: for an odd dim, or a base that is not positive.

@@ -21,8 +21,7 @@ def t5(
     Offsets up to a quarter of the buckets have one each, those beyond share buckets that widen with
     the logarithm of the distance; from `max_distance` on all share the last. Half of the buckets
     are for keys to the right. `bidirectional=False`: all are for keys to the left, those to the
-    right share bucket 0. Integer positions only. Invariant; neither monotone nor symmetric by
-    construction.
+    right share bucket 0. Integer positions only.
 
     T5 itself does not divide q·k by sqrt(d): it draws W_q smaller by that factor. Here the logits
     of content are scaled as ever, and the bias is not. For weights of a T5, multiply its W_q by

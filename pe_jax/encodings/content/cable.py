@@ -39,19 +39,14 @@ def cable(
     In the paper's decoders S_i - S_j is never negative. It trains a BERT as well (section 5.5)
     without writing down its bias; |S_i - S_j| is the form that is the paper's for keys to the left,
     and the lengths between the two tokens for those to the right. (`fox` has gates of its own for
-    each direction.) Never positive, 0 at the token itself, monotone in the distance to each side;
-    not symmetric where queries have weights.
+    each direction.)
 
     Params: `{"length": [D, H], "weight": [D, H]}`, without `weight` if not weighted, drawn from a
     normal of `stddev`; with `gate="softplus"` also `"bias": [H]`, b, zeros. The paper has them for
     each layer: `own(cable)`; with `cable` the layers share them and apply them to their own hidden
     states.
 
-    Needs the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache, keep them too
-    (what a key adds stays right when the sequence grows). Tokens are in the order of the row;
-    documents packed into it do not affect one another, nor does padding. Queries are found among
-    the keys (see `row_order.rows_of_queries`); one that is not among them is a ValueError, or NaN
-    where positions are traced.
+    Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
     """
     names = ("length", "weight") if weighted else ("length",)
 

@@ -25,16 +25,12 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     own queries and keys; e is shared by them, as x-transformers has it.
 
     **Causal only**: join it with `causal`, `cope+causal`. Counting starts at the query and goes to
-    the left, and gates of keys to its right are 0, so that all keys there would have position 0 and
-    their order would be lost.
+    the left: all keys to its right would have position 0.
 
     Keys that a mask hides from the query are not counted, as in the paper's listing, which gets
     masked logits, and in the authors' code, which multiplies gates by the mask
     (github.com/facebookresearch/RAM, projects/cope). This matters for masks with holes alone:
-    tokens are in the order of the row, so documents packed into it do not affect one another, nor
-    does padding. Queries are found among the keys (see `row_order.rows_of_queries`); one that is
-    not among them is a ValueError, or NaN where positions are traced. Depends on the order of
-    tokens alone, hence invariant; neither monotone nor symmetric.
+    tokens are in the order of the row, see `row_order`.
 
     Memory: q_i·e is [B, H, Lq, npos_max], the positions [B, H, Lq, Lk].
 

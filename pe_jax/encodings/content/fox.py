@@ -27,14 +27,7 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
     Params: `{"left": {"kernel": [D, H], "bias": [H]}, "right": {...}}`; kernels drawn from a normal
     of 0.02, biases `gate_bias`: gates of σ(5) = 0.993 start nearly open, as in x-transformers.
 
-    Needs the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache, keep them too
-    (what a key adds stays right when the sequence grows).
-
-    Tokens are in the order of the row. Sums between two tokens contain the gates of tokens between
-    them and no others, so documents packed into one row do not affect one another, nor does padding
-    on either side.
-    Queries are found among the keys (see `row_order.rows_of_queries`). A query that is not among
-    them is a ValueError, or NaN where positions are traced.
+    Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
     """
 
     def init(rng: jax.Array) -> Params:

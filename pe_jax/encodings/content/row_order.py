@@ -1,4 +1,12 @@
-"""For encodings that add something up from token to token, in the order of the row."""
+"""Encodings that add something up from token to token, in the order of the row.
+
+Sums between two tokens contain what is between them and nothing else, so documents packed into one
+row do not affect one another, nor does padding on either side. Queries are found among the keys:
+one that is not among them is a ValueError, or NaN where positions are traced.
+
+Gates are computed from the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache,
+keep them too. What a key adds stays right when the sequence grows.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +20,7 @@ from pe_jax.shapes import Array, Bool, Float, Int
 
 
 def hidden_states(context: Context, name: str) -> Float[Array, "B Lk D"]:
-    """Those of the keys, in float32 at least.
-
-    Raises:
-      ValueError: if the caller gave none.
-    """
+    """The hidden states of the keys, in float32 at least."""
     x = context.x_k
     if x is None:
         raise ValueError(
@@ -29,13 +33,10 @@ def hidden_states(context: Context, name: str) -> Float[Array, "B Lk D"]:
 def rows_of_queries(
     context: Context, queries: int, keys: int, name: str
 ) -> tuple[Int[Array, "#B Lq"], Bool[Array, "#B Lq"]]:
-    """Which key each query is, and whether there is one.
+    """The index of each query among the keys, and whether it is there.
 
     Where there are as many of both they are the same tokens, else (a cache) queries are those keys
     that have their positions, which are then unique in a row.
-
-    Raises:
-      ValueError: for queries outside the keys, where both are ranges.
     """
     at_q, at_k = context.positions_q, context.positions_k
     if isinstance(at_q, range) and isinstance(at_k, range):

@@ -23,8 +23,7 @@ def deberta(
 
     K_ij and Q_ij are row δ(i, j) of a table of 2k rows through the layer's own projections of keys
     and queries (`share_att_key=True` of DeBERTa-v2 and v3), their biases included. δ counts query
-    minus key, so rows above k are keys to the left. Invariant; neither monotone nor symmetric by
-    construction; integer positions only.
+    minus key, so rows above k are keys to the left.
 
     Eq. 4 has row δ(j, i) in Q, where the authors' code and transformers have δ(i, j), as here.
     Not here: absolute positions before the last layers (the enhanced mask decoder), which are no

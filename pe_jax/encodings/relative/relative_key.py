@@ -22,10 +22,9 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
     `distance + max_length - 1` of `distance_embedding`. The rows are in that order here, so its
     weight is this table as it is: offset j - i has row `max_length - 1 - (j - i)`.
 
-    Invariant; neither monotone nor symmetric by construction; integer positions only. Farther
-    offsets, for which transformers has no row and raises an IndexError, have that of
-    ±(max_length - 1), as Shaw's clip does; `learned_relative(clip=...)` has a clip of your choice,
-    and vectors at the values as well.
+     Farther offsets, for which transformers has no row and raises an IndexError, have that of
+     ±(max_length - 1), as Shaw's clip does; `learned_relative(clip=...)` has a clip of your choice,
+     and vectors at the values as well.
 
     Params: `{"table": [2 max_length - 1, d]}`, drawn from a normal of `stddev`.
     """

@@ -28,8 +28,7 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
     which the paper does not have, nor this.
 
     Computed as one product: by the identity of `rotate_pairs`, (q + v)·R_{i-j} is (q + v) rotated
-    by i times a sinusoid of j, so queries and keys grow to 2d. Any real positions, packed or not,
-    in linear memory. Invariant; neither monotone nor symmetric by construction.
+    by i times a sinusoid of j, so queries and keys grow to 2d. Linear memory.
 
     Params: `{"u": [H, d], "v": [H, d]}`, drawn by Glorot's rule as in the authors' code, which has
     them for each layer: `own(tener)`.

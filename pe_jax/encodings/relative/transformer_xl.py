@@ -28,8 +28,7 @@ def transformer_xl(
 
     R is the sinusoid of D numbers. **The sign** is the paper's, query minus key: where offsets are
     j - i elsewhere, R is that of -(j - i), whose sines alone differ. Offsets have both signs here,
-    as in XLNet; in the paper's decoder i - j >= 0. Invariant; neither monotone nor symmetric by
-    construction; any real positions.
+    as in XLNet; in the paper's decoder i - j >= 0.
 
     W (the paper's W_{k,R}), u and v are shared by the layers in which the encoding acts. The paper
     has a W for each layer and u and v in common: with `own(transformer_xl)` each layer has its own

@@ -80,7 +80,7 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
 
     Args:
       base: 10 in the authors' code.
-      axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real.
+      axes: A, as in `rope_axial`.
     """
     lengths = _by_share(head_size, axes, base)
 

@@ -40,10 +40,9 @@ def xpos(
     authors' code counts from the middle as well, without a limit.)
 
     Args:
-      base: of the frequencies.
       scale_base: B, 512 in the authors' code.
       gamma: γ, 0.4 in the paper; larger ones decay less.
-      layout: as in `rope`; the authors' is the default.
+      base, layout: as in `rope`.
 
     Raises:
       ValueError: for a `scale_base` or `gamma` that is not positive.
