@@ -53,7 +53,7 @@ def prepare(name: str, form: str) -> Callable[[], float]:
 
     def loss(qkv, params, positions):
         context = encodings.Context(positions)
-        out = attention(*qkv, encoding, params, context, form=form)
+        out = attention(*qkv, encoding.in_attention, params, context, form=form)
         return out.astype(jnp.float32).sum()
 
     arguments = qkv, params, positions

@@ -38,7 +38,7 @@ class Block(nn.Module):
         y = nn.LayerNorm()(x)
         y = nn.MultiHeadDotProductAttention(
             self.num_heads,
-            attention_fn=attention_fn(self.encoding, params),  # 3
+            attention_fn=attention_fn(self.encoding.in_attention, params),  # 3
         )(y, mask=nn.make_causal_mask(x[..., 0]))
         x = x + y
         y = nn.Dense(4 * x.shape[-1])(nn.LayerNorm()(x))

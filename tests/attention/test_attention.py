@@ -109,7 +109,7 @@ def test_bfloat16_stays_near_float32(name):
     encoding = encodings.from_name(name, hidden_size=8, head_size=d, num_heads=H, max_length=512)
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(2, 300, 300)
-    run = jax.jit(lambda *qkv: attention(*qkv, encoding, params))
+    run = jax.jit(lambda *qkv: attention(*qkv, encoding.in_attention, params))
     full, half = run(q, k, v), run(*(jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)))
     assert half.dtype == jnp.bfloat16
     np.testing.assert_allclose(half.astype(jnp.float32), full, atol=0.05)

@@ -84,7 +84,7 @@ def _runner(row: Entry, sizes: Sizes) -> Callable[[], None]:
         q, k, v = (one + added for one in given["qkv"])
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, given["w"])
         context = Context(at, at, embedded, embedded, (project, project))
-        return (attention(q, k, v, encoding, given["params"], context) ** 2).sum()
+        return (attention(q, k, v, encoding.in_attention, given["params"], context) ** 2).sum()
 
     params = jax.jit(encoding.init)(jax.random.key(0))
     given = {"params": params, "qkv": qkv, "x": x, "w": w}
