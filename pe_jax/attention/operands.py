@@ -37,6 +37,7 @@ class Operands(NamedTuple):
     Attributes:
       q, k, v: after the encoding's maps; q is scaled.
       content_q, content_k: before the maps, what vectors of offsets meet; content_q is scaled.
+      unscaled_q: q before it is scaled, for the kernel, where scaling costs nothing.
       scale: s, a number or `[#B, #Lq, #H, 1]`.
       parts: of the encoding, each with its parameters and what it sees.
       added: what the hooks `logits` add, `[#B, #H, Lq, Lk]`, or None.
@@ -51,6 +52,7 @@ class Operands(NamedTuple):
     v: Float[Array, "B Lk G f"]
     content_q: Float[Array, "B Lq H d"]
     content_k: Float[Array, "B Lk G d"]
+    unscaled_q: Float[Array, "B Lq H e"]
     scale: Array | float
     parts: tuple[tuple[Part, Params, Context], ...]
     added: Float[Array, "#B #H Lq Lk"] | None
@@ -145,6 +147,7 @@ def prepare(
         v=v,
         content_q=content_q,
         content_k=content_k,
+        unscaled_q=q,
         scale=scale,
         parts=parts,
         added=functools.reduce(jnp.add, added) if added else None,

@@ -48,22 +48,6 @@ def hidden_states(
     return jnp.stack([state["intermediates"][name]["__call__"][0] for (name,) in paths])
 
 
-def queries_and_keys(
-    config: BertConfig, params: Params, tokens: Int[Array, "B L"], *, layer: int = 0
-) -> tuple[Float[Array, "B L H d"], Float[Array, "B L H d"]]:
-    """Return the queries and keys of a layer, in a model without dropout; pure.
-
-    Args:
-      params: of `Bert`.
-      layer: 0 is the first; the layers above are not run.
-
-    Raises:
-      ValueError: if the model has no such layer.
-    """
-    _, q, k, _ = _compared(config, params, tokens, layer)
-    return q, k
-
-
 def queries_keys_values(
     config: BertConfig, params: Params, tokens: Int[Array, "B L"]
 ) -> Float[Array, "3 N B L H d"]:

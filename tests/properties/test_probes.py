@@ -18,7 +18,7 @@ from pe_jax.models import (
     BertConfig,
     attention_map,
     projections,
-    queries_and_keys,
+    queries_keys_values,
     query_key_matrices,
     with_position,
 )
@@ -111,15 +111,14 @@ def test_settings_without_one_leading_axis(settings):
 
 
 @pytest.mark.parametrize("layer", [0, 2])
-def test_queries_and_keys_are_those_of_the_model(layer):
+def test_queries_keys_and_values_are_those_of_the_model(layer):
     """Softmax of their logits, times values and output projection, is the model's output."""
     config, bert, params = model("learned_absolute")
     tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, 30)
-    q, k = queries_and_keys(config, params, tokens, layer=layer)
+    q, k, v = queries_keys_values(config, params, tokens)[:, layer]
     apply = jax.jit(functools.partial(bert.apply, capture_intermediates=True))
     _, state = apply({"params": params}, tokens)
     inside = state["intermediates"][f"layer_{layer}"]["attention"]
-    _, _, v = inside["qkv"]["__call__"][0]
     weights = softmax(np.einsum("bqhd,bkhd->bhqk", q, k) / 2, axis=-1)  # sqrt(d) = 2
     out = params[f"layer_{layer}"]["attention"]["out"]
     expected = np.einsum("bhqk,bkhd,hde->bqe", weights, v, out["kernel"]) + out["bias"]
@@ -129,7 +128,7 @@ def test_queries_and_keys_are_those_of_the_model(layer):
 def test_no_such_layer():
     config, _, params = model("none")
     with pytest.raises(ValueError, match="layers 0 to 2, got layer 3"):
-        queries_and_keys(config, params, jnp.zeros((1, 4), jnp.int32), layer=3)
+        attention_map(config, layer=3)(params, jnp.zeros((1, 4), jnp.int32))
     with pytest.raises(ValueError, match="'logits' or 'weights', got 'probabilities'"):
         attention_map(config, what="probabilities")
 

@@ -61,7 +61,7 @@ def attend(
         reach=x.reach,
         offset=x.context.shift,
         valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
-        scale=1.0,
+        scale=_scale(x),
         dropout_rate=rate,
         seed=seed,
         interpret=interpret,
@@ -86,14 +86,21 @@ def _laid_out(x: Operands) -> tuple[tuple[Array, Array, Array], dict[str, Array]
         """With zeros where other terms are."""
         return jnp.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, wide - table.shape[-1])])
 
+    q = x.q if _scale(x) == 1.0 else x.unscaled_q
     # Keys may be wider than values.
     v = jnp.pad(x.v, [(0, 0)] * 3 + [(0, x.q.shape[-1] - x.v.shape[-1])])
     q, k, v = (
-        jnp.concatenate(arrays, axis=-1) for arrays in zip((x.q, x.k, v), *beside, strict=True)
+        jnp.concatenate(arrays, axis=-1) for arrays in zip((q, x.k, v), *beside, strict=True)
     )
     named = {"keys": "key_table", "values": "value_table"}
     vectors = {named[name]: pad(rows[name]) for name in named if name in rows}
     return (q, k, v), vectors | ({"bias": rows["bias"]} if "bias" in rows else {})
+
+
+def _scale(x: Operands) -> float:
+    """The scale of all products of queries and keys, if it is one number; else 1.0, and the queries
+    come scaled."""
+    return x.scale if isinstance(x.scale, float) and not _rotated(x) else 1.0
 
 
 def _rotated(x: Operands) -> list[Term]:
