@@ -261,7 +261,10 @@ def _attend(arrays: Arrays, fixed: Fixed) -> Float[Array, "B Lq H f"]:
 
 
 def _attend_forward(arrays, fixed):
-    out, saved = (_whole if fixed.block is None else _in_blocks)(arrays, fixed)
+    if fixed.block is None:  # The weights are saved, which is quicker where they fit.
+        out, saved, _ = _forward(arrays, fixed)
+    else:
+        out, saved = _in_blocks(arrays, fixed)
     return out, (arrays, fixed, out, saved)
 
 
@@ -365,14 +368,6 @@ def _backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> 
         k=(dk + gradients.k).astype(x.k.dtype),
         v=dv.astype(x.v.dtype),
     )
-
-
-# --- all queries at once: the weights are saved, quicker where they fit ---------------------------
-
-
-def _whole(arrays: Arrays, fixed: Fixed) -> tuple[Array, Array]:
-    out, weights, _ = _forward(arrays, fixed)
-    return out, weights
 
 
 # --- in blocks: outputs and one number a query are saved, the weights recomputed ------------------

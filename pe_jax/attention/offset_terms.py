@@ -100,19 +100,14 @@ def table_logits(
     """
     lengths = q.shape[1], k.shape[1]
     added = []
-    if "keys" in tables and pairs:
-        vectors, axes = _pair_vectors(tables["keys"], clip, lengths, offset, q.dtype)
-        added.append(product(f"bqhd,{axes}->bhqk", q, vectors))
-    elif "keys" in tables:
-        added.append(_spread_out(clip, lengths[1], _meet(q, tables["keys"]), offset))
-    if "queries" in tables and pairs:
-        vectors, axes = _pair_vectors(tables["queries"], clip, lengths, offset, k.dtype)
-        added.append(product(f"bkhd,{axes}->bhqk", k, vectors))
-    elif "queries" in tables:
+    if "keys" in tables:
+        added.append(_vector_logits(tables["keys"], clip, q, lengths[1], offset, pairs))
+    if "queries" in tables:
         # The same with queries and keys exchanged, as offset j - i of one is i - j of the other.
         exchanged = -jnp.swapaxes(offset, -1, -2) if np.ndim(offset) else -jnp.asarray(offset)
-        buckets = _meet(k, tables["queries"][::-1])
-        added.append(_spread_out(clip, lengths[0], buckets, exchanged).swapaxes(2, 3))
+        table = tables["queries"][::-1]
+        logits = _vector_logits(table, clip, k, lengths[0], exchanged, pairs)
+        added.append(logits.swapaxes(2, 3))
     if "bias" in tables:
         added.append(_bias_logits(tables["bias"], clip, lengths, offset))
     return added
@@ -189,10 +184,16 @@ def rotated_values(
     return out
 
 
-def _meet(x: Array, table: Array) -> Float[Array, "B H L M"]:
-    """The products of queries or keys with all vectors of a table."""
-    table = table.astype(x.dtype)
-    return product(f"bhqd,{_axes(table)}->bhqm", x.swapaxes(1, 2), table)
+def _vector_logits(
+    table: Array, clip: int, q: Array, keys: int, offset: ArrayLike, pairs: bool
+) -> Float[Array, "B H Lq Lk"]:
+    """The products of queries with the vectors of all offsets to so many keys."""
+    if pairs:
+        vectors, axes = _pair_vectors(table, clip, (q.shape[1], keys), offset, q.dtype)
+        return product(f"bqhd,{axes}->bhqk", q, vectors)
+    table = table.astype(q.dtype)
+    buckets = product(f"bhqd,{_axes(table)}->bhqm", q.swapaxes(1, 2), table)
+    return _spread_out(clip, keys, buckets, offset)
 
 
 def _rows(clip: int, lengths: tuple[int, int], offset: ArrayLike) -> Int[Array, "*B Lq Lk"]:
