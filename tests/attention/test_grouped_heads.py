@@ -204,13 +204,9 @@ def test_heads_that_do_not_fit():
         attention(Q, three, three)
     per_head = encodings.rope(head_size=d, learnable=True, per_head=True, num_heads=H)
     params = per_head.init(jax.random.key(0))
-    with pytest.raises(ValueError, match="does not map 2 heads of keys beside 4 heads of queries"):
-        attention(Q, k, v, per_head, params)
-    # A single head of keys is rotated by the frequencies of each head, values stay as they are.
-    single = k[:, :, :1], v[:, :, :1]
-    gradients = jax.grad(lambda k, v: (attention(Q, k, v, per_head, params) * TO).sum(), (0, 1))
-    found, expected = gradients(*single), gradients(*map(repeat, single))
-    compare(found, tuple(x.sum(2, keepdims=True) for x in expected))
+    for count in (1, 2):
+        with pytest.raises(ValueError, match=f"does not map {count} heads of keys beside 4 heads"):
+            attention(Q, k[:, :, :count], v[:, :, :count], per_head, params)
     for make in (
         lambda: pe_jax.nnx.MultiHeadAttention(H, D, num_kv_heads=3, rngs=nnx.Rngs(0)),
         lambda: pe_jax.linen.MultiHeadAttention(H, num_kv_heads=3).init(jax.random.key(0), X),
