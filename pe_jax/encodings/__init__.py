@@ -93,6 +93,7 @@ from pe_jax.encodings.rotary.several_axes import (
 )
 from pe_jax.encodings.rotary.xpos import xpos as xpos
 from pe_jax.encodings.rotary.pope import pope as pope
+from pe_jax.encodings.rotary.selective_rope import selective_rope as selective_rope
 from pe_jax.encodings.content.fox import fox as fox
 from pe_jax.encodings.content.cable import cable as cable
 from pe_jax.encodings.content.cope import cope as cope

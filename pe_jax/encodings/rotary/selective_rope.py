@@ -1,0 +1,111 @@
+"""Selective RoPE: tokens decide by how much the angles of a rotary encoding grow."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
+from pe_jax.encodings.content.short_convolution import short_convolution
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.rotary.rotation import rotate_by
+from pe_jax.encodings.sinusoid import default_frequencies
+from pe_jax.shapes import Array, Float
+
+
+@registered
+def selective_rope(
+    *,
+    hidden_size: int,
+    head_size: int,
+    num_heads: int,
+    rank: int = 32,
+    width: int = 4,
+    base: float = 500_000.0,
+    stddev: float = 0.02,
+) -> Part:
+    """Selective rotary position embedding (Movahedi et al. 2025, arXiv 2511.17388).
+
+        q_i -> R(ω Φ_i) q_i,   k_j -> R(ω Φ_j) k_j,   Φ_t = Σ_{l ≤ t} φ_l
+        φ_l = Σ_n c_n (U V x'_{l-n}),   n = 0 .. width-1
+
+    with ω_m = base^(-2m/d). Each token adds an angle of its own, of either sign, to each pair of
+    each head, where RoPE adds ω_m. So q_i and k_j meet at the sum of the angles of the tokens
+    between them. The low-rank map U V and the causal convolution c are those of the authors' code,
+    and so is x': the hidden state, each of its H shares divided by its length. Options that the
+    authors' configs leave off (gates, biases, learned ω) are not here.
+
+    The paper's models are causal. Sums between two tokens are defined in both directions, so an
+    encoder can use it as well; the convolution looks to the left in either case.
+
+    Needs the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache, keep them too
+    (the angle of a token stays when the sequence grows). Tokens are in the order of the row.
+    Documents packed into it do not affect one another: the convolution starts again where
+    positions do (see `short_convolution`), and sums between two tokens contain only what is between
+    them. Queries are found among the keys (see `row_order.rows_of_queries`); one that is not among
+    them is a ValueError, or NaN where positions are traced.
+
+    Params: `{"down": [D, rank], "up": [rank, H, d/2], "convolution": [width, H, d/2]}`, drawn from
+    a normal of `stddev`, so that angles start near 0. Its last row belongs to the token itself. The
+    paper has them for each layer: `own(selective_rope)`.
+
+    Args:
+      rank: of U V.
+      width: of the convolution; 1 leaves the neighbours out.
+      base: of the frequencies.
+
+    Raises:
+      ValueError: for sizes or options that do not fit.
+    """
+    w = default_frequencies(head_size, base)
+    if rank < 1 or width < 1:
+        raise ValueError(f"rank and width must be at least 1, got rank={rank} and width={width}.")
+    if hidden_size % num_heads:
+        raise ValueError(
+            f"hidden_size must be a multiple of num_heads, got {hidden_size} and {num_heads}: "
+            "selective_rope divides hidden states into a share for each head."
+        )
+    shapes = {
+        "down": (hidden_size, rank),
+        "up": (rank, num_heads, w.size),
+        "convolution": (width, num_heads, w.size),
+    }
+
+    def init(rng: jax.Array) -> Params:
+        return {
+            name: stddev * jax.random.normal(rng, shape)
+            for rng, (name, shape) in zip(
+                jax.random.split(rng, len(shapes)), shapes.items(), strict=True
+            )
+        }
+
+    def sums(params: Params, context: Context) -> Float[Array, "B Lk H F"]:
+        """Φ of all keys."""
+        assert context.positions_k is not None
+        x = hidden_states(context, "selective_rope")
+        shares = x.reshape(*x.shape[:-1], num_heads, -1)
+        squares = jnp.sum(shares**2, axis=-1, keepdims=True)
+        x = (shares * jax.lax.rsqrt(squares + 1e-6)).reshape(x.shape)
+        steps = jnp.einsum("blr,rhf->blhf", x @ params["down"], params["up"])
+        steps = short_convolution(steps, params["convolution"], context.positions_k)
+        return jnp.cumsum(steps, axis=1)
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "selective_rope")
+        of_keys = sums(params, context)
+        flat = of_keys.reshape(*of_keys.shape[:2], -1)
+        taken = of_queries(flat, rows, known).reshape(len(flat), -1, *of_keys.shape[2:])
+        return rotate_by(q, taken * w), rotate_by(k, of_keys * w), v
+
+    return Part(
+        init=init,
+        heads=heads,
+        traits=Traits(reads_hidden_states=True),
+        card=Card(
+            "R(ω_m Σ_l φ_ml), l between query and key, φ = conv(U V x)",
+            "Movahedi et al. 2025 (Selective RoPE)",
+            parameters="(D + H·d/2)·rank + width·H·d/2",
+            invariant=True,
+        ),
+    )
