@@ -72,6 +72,7 @@ from pe_jax.encodings.bias.tisa import tisa as tisa
 from pe_jax.encodings.bias.dynamic_position_bias import (
     dynamic_position_bias as dynamic_position_bias,
 )
+from pe_jax.encodings.bias.grape_a import grape_a as grape_a
 from pe_jax.encodings.rotary.rope import (
     convert_layout as convert_layout,
     rope as rope,
@@ -93,6 +94,7 @@ from pe_jax.encodings.rotary.several_axes import (
 )
 from pe_jax.encodings.rotary.xpos import xpos as xpos
 from pe_jax.encodings.rotary.pope import pope as pope
+from pe_jax.encodings.rotary.grape_m import grape_m as grape_m
 from pe_jax.encodings.rotary.selective_rope import selective_rope as selective_rope
 from pe_jax.encodings.content.fox import fox as fox
 from pe_jax.encodings.content.cable import cable as cable

@@ -87,3 +87,69 @@ def test_selective_rope_says_what_it_needs():
         build("selective_rope(rank=0)")
     with pytest.raises(ValueError, match="multiple of num_heads, got 16 and 3"):
         build("selective_rope", num_heads=3)
+
+
+# --- GRAPE ----------------------------------------------------------------------------------------
+
+
+def test_grape_m_rotates_the_plane_of_two_vectors():
+    """a and b that are not orthogonal, of length 2 and 3 at 30 degrees: they span an area of 3."""
+    encoding = build("grape_m")
+    a = jnp.zeros((2, 8)).at[:, 3].set(2.0)
+    b = jnp.zeros((2, 8)).at[:, 3].set(3 * np.sqrt(3) / 2).at[:, 5].set(1.5)
+    params = {"a": a, "b": b, "frequencies": jnp.array([0.1, 0.02])}
+    (part,) = encoding.parts
+    np.testing.assert_allclose(part.card.frequencies(params), [[0.3], [0.06]], rtol=1e-6)
+    q, k = qk()
+    at = np.array([0, 1, 4, 9, 11, 2**17])
+    moved, _, _ = part.heads(params, q, k, k, Context(at, at))
+    for head, frequency in enumerate((0.3, 0.06)):
+        cos, sin = np.cos(frequency * at[:5]), np.sin(frequency * at[:5])
+        x, y = q[:, :5, head, 3], q[:, :5, head, 5]
+        found = moved[:, :5, head]
+        np.testing.assert_allclose(found[..., 3], x * cos + y * sin, atol=1e-5)
+        np.testing.assert_allclose(found[..., 5], y * cos - x * sin, atol=1e-5)
+    rest = [0, 1, 2, 4, 6, 7]
+    np.testing.assert_allclose(moved[..., rest], q[..., rest], atol=1e-6)
+    np.testing.assert_allclose((moved**2).sum(-1), (q**2).sum(-1), rtol=1e-5)
+
+
+def test_grape_m_starts_with_orthonormal_vectors_and_ropes_frequencies():
+    params = build("grape_m(base=16)", num_heads=4).init(jax.random.key(0))["grape_m"]
+    vectors = np.stack([params["a"], params["b"]], 1)
+    gram = vectors @ vectors.swapaxes(1, 2)
+    np.testing.assert_allclose(gram, np.tile(np.eye(2), (4, 1, 1)), atol=1e-6)
+    np.testing.assert_allclose(params["frequencies"], [1, 0.5, 0.25, 0.125], rtol=1e-6)
+    with pytest.raises(ValueError, match="head_size must be at least 2 and base positive, got 1"):
+        build("grape_m", head_size=1)
+
+
+@pytest.mark.parametrize("gate", ["query", "key", "both"])
+def test_grape_a_of_equal_slopes_is_alibi(gate):
+    """Queries and keys without a part along v and u: softplus(0) = log 2 each."""
+    encoding = build(f"grape_a(gate={gate!r})")
+    q, k = (x * np.array([0.0] + [1.0] * 7, np.float32) for x in qk())
+    along = jnp.zeros((2, 8)).at[:, 0].set(5.0)
+    slopes = np.log(2) * (2 if gate == "both" else 1)
+    raw = np.log(np.expm1(1 / slopes))  # softplus of it is 1 / slopes.
+    params = {"scale": jnp.full(2, raw), "query": along, "key": along}
+    found = attention_logits(q, k, encoding, {"grape_a": params})
+    expected = attention_logits(q, k, build("alibi"), {})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_grape_a_has_a_slope_for_each_query_and_key():
+    encoding = build("grape_a", num_heads=1)
+    q = jnp.zeros((1, 2, 1, 8)).at[0, 1, 0, 0].set(np.sqrt(8) * 3.0)
+    k = jnp.zeros((1, 2, 1, 8)).at[0, 0, 0, 1].set(np.sqrt(8) * 2.0)
+    params = {
+        "scale": jnp.zeros(1),
+        "query": jnp.zeros((1, 8)).at[0, 0].set(7.0),
+        "key": jnp.zeros((1, 8)).at[0, 1].set(9.0),
+    }
+    found = attention_logits(q, k, encoding, {"grape_a": params}, Context(np.array([2, 12])))
+    softplus = lambda x: np.log1p(np.exp(x))
+    slope = np.array(
+        [[0, softplus(0) + softplus(0)], [softplus(3) + softplus(2), 0]]
+    )  # By query and key.
+    np.testing.assert_allclose(found[0, 0], -10 * np.log(2) * 2.0**-8 * slope, rtol=1e-5)

@@ -1,0 +1,87 @@
+"""Additive GRAPE: ALiBi whose slopes depend on the query, the key or both."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.base import Card, Context, Params, Part
+from pe_jax.encodings.bias.alibi import slopes
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.positions import offsets
+from pe_jax.shapes import Array, Float
+
+_GATES = {"query": ("query",), "key": ("key",), "both": ("query", "key")}
+
+
+@registered
+def grape_a(
+    *, head_size: int, num_heads: int, gate: Literal["query", "key", "both"] = "both"
+) -> Part:
+    """Additive group representational position encoding (Zhang et al. 2025, arXiv 2512.07805,
+    eq. 4.6).
+
+        bias_ij = -|j - i| ω_h (softplus(v_h·q_i / sqrt(d)) + softplus(u_h·k_j / sqrt(d)))
+
+    The paper derives it from unipotent matrices, exp(x ω A) = I + x ω A, that act on queries and
+    keys with two more dimensions. As in the authors' code, ω_h is ALiBi's slope of the head times
+    softplus(raw_h), and v and u are divided by their lengths; queries and keys, which have passed
+    through RMSNorm there, are those of the layer here. The paper's models are causal. Keys to the
+    right have the bias of keys to the left here, as in `alibi`.
+
+    With constant slopes it is `alibi`, which the paper shows to be a special case. `fox` is its
+    other one: gates belong to the tokens between. The path integral (GRAPE-AP) is not here.
+
+    Added to the logits as it is; q and k as they were before the maps of any encoding. Never
+    positive, 0 at the token itself, monotone in the distance.
+
+    Params: `{"scale": [H], "query": [H, d], "key": [H, d]}`: raw, v and u, without the one that
+    `gate` leaves out. ω starts at ALiBi's slopes; v and u are drawn from a normal of 1/sqrt(d).
+
+    Args:
+      gate: which slopes there are, the query's, the key's or their sum.
+    """
+    fixed = slopes(num_heads)
+    names = _GATES[gate]
+
+    def init(rng: jax.Array) -> Params:
+        rngs = jax.random.split(rng, len(names))
+        shape = num_heads, head_size
+        return {
+            "scale": jnp.full(num_heads, math.log(math.e - 1)),  # softplus of it is 1.
+            **{n: jax.random.normal(r, shape) / math.sqrt(head_size) for n, r in zip(names, rngs)},
+        }
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
+        slope = jnp.float32(0)
+        if gate != "key":  # Queries are divided by sqrt(d) already.
+            slope = slope + _gate(params["query"], q)[..., :, None]
+        if gate != "query":
+            slope = slope + _gate(params["key"], k / math.sqrt(head_size))[..., None, :]
+        rate = jax.nn.softplus(params["scale"]) * fixed
+        distance = jnp.abs(jnp.asarray(offsets(*context.arrays()), jnp.float32))
+        return -distance[..., None, :, :] * rate[:, None, None] * slope
+
+    formula = {"query": "φ(v·q)", "key": "φ(u·k)", "both": "(φ(v·q) + φ(u·k))"}[gate]
+    return Part(
+        init=init,
+        logits=logits,
+        card=Card(
+            f"−|m|·ω_h·{formula}, φ = softplus",
+            "Zhang et al. 2025 (GRAPE), eq. 4.6",
+            parameters=f"({len(names)}·d + 1)·H",
+            invariant=True,
+            monotone=True,
+            symmetric=True,  # Identical tokens have one slope.
+        ),
+    )
+
+
+def _gate(direction: Float[Array, "H d"], x: Float[Array, "B L H d"]) -> Float[Array, "B H L"]:
+    """softplus of `x` along a direction of each head, in float32 at least."""
+    unit = direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return jax.nn.softplus(jnp.einsum("blhd,hd->bhl", wide, unit))

@@ -1,0 +1,95 @@
+"""Multiplicative GRAPE: a position is a rotation in a plane of the head that is learned."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.sinusoid import angles
+from pe_jax.shapes import Array, Float, Real
+
+
+@registered
+def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
+    """Multiplicative group representational position encoding, of one plane for each head (Zhang et
+    al. 2025, arXiv 2512.07805, section 2).
+
+        q_i -> G(i) q_i,   k_j -> G(j) k_j,   G(x) = exp(x ω_h L_h),   L_h = a_h b_hᵀ - b_h a_hᵀ
+
+    L has rank 2 and its exponential a closed form. With s = sqrt(|a|²|b|² - (a·b)²), the area that
+    a and b span, G(x) rotates the plane of a and b by the angle x ω s and leaves alone what is
+    orthogonal to it. G(i)ᵀ G(j) = G(j - i): logits depend on differences of positions.
+
+    Sums of d/2 such generators (section 3.1) are other encodings here:
+
+    - `rope(learnable=True)` has the planes of RoPE and learned frequencies, as the authors' code,
+      which learns their logarithms;
+    - `string(axes=1)` has d/2 orthogonal planes that are learned.
+
+    Generators that do not commute (appendix D) are not here.
+
+    Params: `{"a": [H, d], "b": [H, d], "frequencies": [H]}`. As in the paper, a and b start with
+    length 1 and at right angles. They are random, and ω_h = base^(-h/H) for h = 0 .. H-1, radians
+    per position: RoPE's frequencies, spread over the heads. That choice of ω is ours.
+
+    Raises:
+      ValueError: for a head of one dimension, or a base that is not positive.
+    """
+    if head_size < 2 or not base > 0:
+        raise ValueError(
+            "grape_m rotates a plane of each head, by frequencies of a positive base: head_size "
+            f"must be at least 2 and base positive, got {head_size} and {base}."
+        )
+
+    def init(rng: jax.Array) -> Params:
+        a, b = jnp.moveaxis(jax.random.orthogonal(rng, head_size, (num_heads,))[:, :2], 1, 0)
+        return {
+            "a": a,
+            "b": b,
+            "frequencies": jnp.float32(base) ** (-np.arange(num_heads) / num_heads),
+        }
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        i, j = context.arrays()
+        return _rotated(params, q, i), _rotated(params, k, j), v
+
+    return Part(
+        init=init,
+        heads=heads,
+        traits=Traits(frequency_params=("frequencies",)),
+        card=Card(
+            "exp(x ω L) q, exp(x ω L) k, L = a bᵀ − b aᵀ",
+            "Zhang et al. 2025 (GRAPE), 2.3",
+            parameters="(2d + 1)·H",
+            invariant=True,
+            monotone=False,  # A cosine of the offset.
+            frequencies=lambda params: _plane(params)[2][:, None],
+        ),
+    )
+
+
+def _plane(params: Params) -> tuple[Float[Array, "H d"], Float[Array, "H d"], Float[Array, " H"]]:
+    """Two orthonormal vectors u, v of each head's plane, with L = s (u vᵀ - v uᵀ), and ω s."""
+    a, b = params["a"], params["b"]
+    length = jnp.linalg.norm(a, axis=-1, keepdims=True)
+    u = a / length
+    across = b - u * jnp.sum(u * b, axis=-1, keepdims=True)
+    height = jnp.linalg.norm(across, axis=-1, keepdims=True)
+    return u, across / height, params["frequencies"] * (length * height)[:, 0]
+
+
+def _rotated(
+    params: Params, x: Float[Array, "B L H d"], positions: Real[Array, "*P"]
+) -> Float[Array, "B L H d"]:
+    """G(position) x; computed in float32, float64 where `x` is."""
+    u, v, frequencies = _plane(params)
+    angle = angles(positions, frequencies)[..., None]  # [#B, L, H, 1]
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    along_u, along_v = (jnp.sum(wide * axis, axis=-1, keepdims=True) for axis in (u, v))
+    turned_u = (cos - 1) * along_u + sin * along_v
+    turned_v = (cos - 1) * along_v - sin * along_u
+    return (wide + turned_u * u + turned_v * v).astype(x.dtype)
