@@ -94,6 +94,8 @@ from pe_jax.encodings.rotary.several_axes import (
 )
 from pe_jax.encodings.rotary.xpos import xpos as xpos
 from pe_jax.encodings.rotary.pope import pope as pope
+from pe_jax.encodings.rotary.string import string as string
+from pe_jax.encodings.rotary.liere import liere as liere
 from pe_jax.encodings.rotary.grape_m import grape_m as grape_m
 from pe_jax.encodings.rotary.selective_rope import selective_rope as selective_rope
 from pe_jax.encodings.content.fox import fox as fox

@@ -11,6 +11,7 @@ from helpers.compiled import attention, attention_logits
 from pe_jax import encodings
 from pe_jax.encodings import Context
 from pe_jax.encodings.content.short_convolution import short_convolution
+from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
 
 SIZES = dict(hidden_size=16, head_size=8, num_heads=2, max_length=12)
 
@@ -153,3 +154,88 @@ def test_grape_a_has_a_slope_for_each_query_and_key():
         [[0, softplus(0) + softplus(0)], [softplus(3) + softplus(2), 0]]
     )  # By query and key.
     np.testing.assert_allclose(found[0, 0], -10 * np.log(2) * 2.0**-8 * slope, rtol=1e-5)
+
+
+# --- STRING, LieRE --------------------------------------------------------------------------------
+
+
+def grid(rows, columns):
+    index = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+    return np.stack(index, -1).reshape(-1, 2)
+
+
+def test_exponentials_of_skew_matrices():
+    rng = np.random.default_rng(0)
+    for size, scale in ((2, 1e-4), (3, 1.0), (8, 20.0), (5, 300.0)):
+        upper = scale * rng.normal(size=(4, size * (size - 1) // 2))
+        skew = skew_matrix(jnp.asarray(upper, jnp.float32), size)
+        np.testing.assert_array_equal(skew, -np.swapaxes(skew, 1, 2))
+        np.testing.assert_array_equal(skew[:, 0, 1:], upper[:, : size - 1].astype(np.float32))
+        found = rotation_of(skew)
+        # By eigenvectors: i times a skew-symmetric matrix is Hermitian.
+        values, vectors = np.linalg.eigh(1j * np.asarray(skew, np.float64))
+        conjugate = vectors.conj().swapaxes(1, 2)
+        expected = (vectors * np.exp(-1j * values)[:, None]) @ conjugate
+        np.testing.assert_allclose(found, expected.real, atol=2e-6 * max(1, scale * size))
+    np.testing.assert_array_equal(rotation_of(jnp.zeros((1, 3, 3)))[0], np.eye(3))
+
+
+def test_string_starts_as_rope():
+    q, k = qk()
+    at = np.arange(6) + 2**17
+    encoding = build("string")
+    params = encoding.init(jax.random.key(0))
+    found = attention_logits(q, k, encoding, params, Context(at))
+    np.testing.assert_allclose(found, attention_logits(q, k, build("rope"), {}), atol=2e-3)
+    axial = build("string(axes=2, base=100)")
+    w = axial.init(jax.random.key(0))["string"]["frequencies"]
+    np.testing.assert_allclose(w, [[1, 0.1, 0, 0], [0, 0, 1, 0.1]], rtol=1e-6)
+
+
+def test_string_rotates_in_another_basis_that_shifts_leave_alone():
+    """Generators Pᵀ L_a P commute: exp of their sum depends on differences alone."""
+    encoding = build("string(axes=2, per_head=True)")
+    params = {
+        "skew": draw(2, 28, seed=3),
+        "frequencies": draw(2, 2, 4, seed=4),
+    }
+    q, k = qk()
+    found = attention_logits(q, k, encoding, {"string": params}, Context(grid(2, 3)))
+    shifted = Context(grid(2, 3) + np.array([1000, -300]))
+    far = attention_logits(q, k, encoding, {"string": params}, shifted)
+    np.testing.assert_allclose(far, found, atol=2e-3)
+    plain = {**params, "skew": np.zeros_like(params["skew"])}
+    other = attention_logits(q, k, encoding, {"string": plain}, Context(grid(2, 3)))
+    np.testing.assert_allclose(
+        np.diagonal(other, axis1=2, axis2=3), np.diagonal(found, axis1=2, axis2=3), atol=1e-5
+    )  # P is orthogonal.
+    assert np.abs(other - found).max() > 0.1
+
+
+def test_liere_in_blocks_of_two_is_mixed_rope():
+    liere, mixed = build("liere(block=2, side=1)"), build("rope_mixed")
+    generators = draw(2, 2, 4, 1)
+    q, k = qk()
+    found = attention_logits(
+        q, k, liere, {"liere": {"generators": generators}}, Context(grid(2, 3))
+    )
+    frequencies = {"rope_mixed": {"frequencies": -generators[..., 0]}}
+    expected = attention_logits(q, k, mixed, frequencies, Context(grid(2, 3)))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_liere_counts_patches_and_divides_by_the_side():
+    q, k = qk()
+    by_pair, counted = build("liere(side=2)"), build("liere(side=2, width=3)")
+    params = by_pair.init(jax.random.key(0))
+    assert params["liere"]["generators"].shape == (2, 2, 1, 28)
+    found = attention_logits(q, k, counted, params)
+    np.testing.assert_allclose(
+        found, attention_logits(q, k, by_pair, params, Context(grid(2, 3))), atol=1e-5
+    )
+    whole = attention_logits(q, k, build("liere(side=1)"), params, Context(grid(2, 3) / 2))
+    np.testing.assert_allclose(found, whole, atol=1e-5)
+    with pytest.raises(ValueError, match=r"axes must be at least 2, got 1.*string\(axes=1\)"):
+        build("liere(axes=1)")
+    with pytest.raises(ValueError, match="multiple of 6 for pairs of 3 axes, got 8"):
+        build("string(axes=3)")

@@ -39,7 +39,68 @@ def grape_a(params, p: Pair, gates=("query", "key")):
     return dot(p) - jnp.abs(p.j - p.i) * rate * total
 
 
+# --- STRING and LieRE -----------------------------------------------------------------------------
+
+
+def skew(upper, size):
+    """The entries above the diagonal, row by row, and their negatives below it."""
+    matrix, n = jnp.zeros((size, size)), 0
+    for row in range(size):
+        for column in range(row + 1, size):
+            matrix = matrix.at[row, column].add(upper[n]).at[column, row].add(-upper[n])
+            n += 1
+    return matrix
+
+
+def string(params, p: Pair, axes=1, per_head=False):
+    """Pᵀ R(j - i) P between query and key, with an explicit inverse in P."""
+    d = len(p.q)
+    of = (lambda x: x[..., p.head, :]) if per_head else (lambda x: x)
+    s = skew(of(params["skew"]), d)
+    basis = (jnp.eye(d) - s) @ jnp.linalg.inv(jnp.eye(d) + s)
+    offset = jnp.atleast_1d(p.j - p.i)
+    angle = sum(offset[a] * of(params["frequencies"][a]) for a in range(axes))
+    complex_of = lambda x: x[: d // 2] + 1j * x[d // 2 :]
+    q, k = complex_of(basis @ p.q), complex_of(basis @ p.k)
+    return jnp.real(jnp.sum(jnp.conj(q) * k * jnp.exp(1j * angle))) / jnp.sqrt(d)
+
+
+def exponential(matrix):
+    """Taylor's series of the 1,024th part, and ten squarings."""
+    small = matrix / 2**10
+    term = total = jnp.eye(len(matrix))
+    for n in range(1, 12):
+        term = term @ small / n
+        total = total + term
+    for _ in range(10):
+        total = total @ total
+    return total
+
+
+def liere(params, p: Pair, side=14.0, size=4, width=None):
+    """Whole heads of 4, or blocks of them; positions `[A]`, or counted by rows."""
+    of = lambda x: x if width is None else jnp.stack([jnp.floor(x / width), x % width])
+    generators = params["generators"][:, p.head]  # [A, N, n(n-1)/2]
+
+    def rotated(x, position):
+        out = []
+        for n in range(len(x) // size):
+            a = sum(of(position)[axis] / side * generators[axis, n] for axis in range(2))
+            out.append(exponential(skew(a, size)) @ x[n * size : (n + 1) * size])
+        return jnp.concatenate([*out, x[len(x) // size * size :]])
+
+    return rotated(p.q, p.i) @ rotated(p.k, p.j) / jnp.sqrt(len(p.q))
+
+
 REFERENCES = {
+    "string": Reference(string),
+    "string(axes=2, base=10, per_head=True)": Reference(
+        functools.partial(string, axes=2, per_head=True)
+    ),
+    "liere(side=4)": Reference(functools.partial(liere, side=4.0)),
+    "liere(block=3, side=20, width=3)": Reference(
+        functools.partial(liere, side=20.0, size=3, width=3)
+    ),
     "grape_m": Reference(grape_m),
     "grape_a": Reference(grape_a),
     **{

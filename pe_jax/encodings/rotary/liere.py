@@ -1,0 +1,108 @@
+"""LieRE: rotations of whole heads that are learned, one generator for each axis of a position."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
+from pe_jax.shapes import Array, Float, Real
+
+
+@registered
+def liere(
+    *,
+    head_size: int,
+    num_heads: int,
+    block: int = 8,
+    axes: int = 2,
+    side: float = 14.0,
+    width: int | None = None,
+) -> Part:
+    """Lie rotational position encoding (Ostmeier et al. 2024, arXiv 2406.10322, section 4).
+
+        q_i -> R(x_i) q_i,   k_j -> R(x_j) k_j,   R(x) = exp(Σ_a x_a A_a),   A_a = -A_aᵀ
+
+    in each block of n dimensions; what is left over of a head stays as it is. Blocks of 2 are
+    `rope_mixed`. For larger ones the A_a do not commute, so that R(x)ᵀ R(y) is not R(y - x): logits
+    depend on the positions themselves, which the paper allows on purpose. `string` has generators
+    that commute, and with one axis any generator does.
+
+    Params: `{"generators": [A, H, d // n, n(n-1)/2]}`, the entries above the diagonals, uniform in
+    [0, 2π] as in the authors' code. There each layer has its own: `own(liere)`.
+
+    Memory: a matrix [n, n] for each position, head and block. The exponentials are computed in
+    float32, with an error that grows with the position (see `skew.rotation_of`).
+
+    Args:
+      block: n, 8 in the authors' configs; blocks of the whole head if that is smaller.
+      axes: A, at least 2. Positions are `[L, A]` or `[B, L, A]`, integer or real.
+      side: x is the position divided by it. The authors' positions are shares of the side of the
+        images trained on, from 0 to 1: give the number of patches a side.
+      width: positions are one number each instead, as in `rope_axial`.
+
+    Raises:
+      ValueError: for sizes that do not fit, or less than two axes.
+    """
+    if axes < 2:
+        raise ValueError(
+            f"axes must be at least 2, got {axes}: with one axis generators commute, which is "
+            "string(axes=1)."
+        )
+    if width is not None and (axes != 2 or width < 1):
+        raise ValueError(
+            f"An image has 2 axes and a width of at least 1, got axes={axes}, width={width}."
+        )
+    if block < 2 or head_size < 2 or not side > 0:
+        raise ValueError(
+            "block and head_size must be at least 2 and side positive, got "
+            f"{block}, {head_size} and {side}."
+        )
+    size = min(block, head_size)
+    blocks = head_size // size
+
+    def init(rng: jax.Array) -> Params:
+        shape = axes, num_heads, blocks, size * (size - 1) // 2
+        return {"generators": jax.random.uniform(rng, shape, maxval=2 * np.pi)}
+
+    def rotations(params: Params, positions: Real[Array, "..."]) -> Float[Array, "*B L H N n n"]:
+        if width is not None:
+            stack = np.stack if isinstance(positions, np.ndarray) else jnp.stack
+            positions = stack([positions // width, positions % width], axis=-1)
+        x = jnp.asarray(positions, jnp.float32) / side
+        return rotation_of(skew_matrix(jnp.tensordot(x, params["generators"], axes=1), size))
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        i, j = context.arrays()
+        of_queries = rotations(params, i)
+        of_keys = of_queries if j is i else rotations(params, j)
+        return _rotated(q, of_queries), _rotated(k, of_keys), v
+
+    return Part(
+        init=init,
+        heads=heads,
+        traits=Traits(frequency_params=("generators",), axes=axes if width is None else 1),
+        card=Card(
+            "exp(Σ_a x_a A_a), A = −Aᵀ free",
+            "Ostmeier et al. 2024 (LieRE), 4",
+            parameters="A·H·d·(n−1)/2",
+        ),
+    )
+
+
+def _rotated(
+    x: Float[Array, "B L H d"], rotations: Float[Array, "*B L H N n n"]
+) -> Float[Array, "B L H d"]:
+    """Each block of a head times its matrix; in float32, float64 where `x` is."""
+    blocks, size = rotations.shape[-3], rotations.shape[-1]
+    wide = x[..., : blocks * size].astype(jnp.promote_types(x.dtype, jnp.float32))
+    shares = wide.reshape(*x.shape[:-1], blocks, size)
+    rows = "" if rotations.ndim == 5 else "b"
+    turned = jnp.einsum(
+        f"{rows}lhned,blhnd->blhne", rotations, shares, precision=jax.lax.Precision.HIGHEST
+    )
+    turned = turned.reshape(wide.shape).astype(x.dtype)
+    return jnp.concatenate([turned, x[..., blocks * size :]], axis=-1)

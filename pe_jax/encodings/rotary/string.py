@@ -1,0 +1,103 @@
+"""STRING: RoPE in a basis of the head that is learned, for positions of one axis or several."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.rotary.rotation import rotate_by
+from pe_jax.encodings.rotary.skew import skew_matrix
+from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.shapes import Array, Float, Real
+
+
+@registered
+def string(
+    *,
+    head_size: int,
+    num_heads: int | None = None,
+    axes: int = 1,
+    base: float = 10_000.0,
+    per_head: bool = False,
+) -> Part:
+    """Separable translationally invariant position encoding, the Cayley form (Schenck et al. 2025,
+    arXiv 2502.02562, section 3).
+
+        q_i -> R(i) P q_i,   k_j -> R(j) P k_j,   P = (I - S) (I + S)^-1,   S = -Sᵀ
+
+    R rotates pair m by Σ_a ω_am x_a. The paper shows that exp(Σ_a x_a L_a) with skew-symmetric L_a
+    that commute, the most general rotation whose products depend on differences of positions, is
+    Pᵀ R(x) P with an orthogonal P; the Pᵀ on the left cancels in q·k. P acts before the rotation:
+    after it, it would cancel as well. Logits depend on differences of positions, axis by axis.
+
+    The circulant form, whose basis is Fourier's, is not here. GRAPE's commuting planes in a learned
+    basis (arXiv 2512.07805, section 3.1) are this encoding with one axis.
+
+    Params: `{"skew": [d(d-1)/2], "frequencies": [A, d/2]}`, with `per_head` `[H, ...]` and
+    `[A, H, d/2]`. S starts at 0, so that P = I. With one axis ω_m starts at base^(-2m/d), which
+    makes it `rope` at first; with several the first d/2A pairs belong to the first axis, and so on,
+    as in `rope_axial`, with base^(-2tA/d) for pair t of each.
+
+    Args:
+      axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real, for more than one.
+      base: of the frequencies at the start; 100 suits images of some dozen patches a side.
+      per_head: each head learns its own; needs `num_heads`.
+
+    Raises:
+      ValueError: for a head that cannot be shared by the axes, or `per_head` without `num_heads`.
+    """
+    if axes < 1 or head_size % (2 * axes):
+        raise ValueError(
+            f"head_size must be a multiple of {2 * axes} for pairs of {axes} axes, got {head_size}."
+        )
+    if per_head and num_heads is None:
+        raise ValueError("per_head=True needs num_heads: string(head_size=..., num_heads=...).")
+    heads_shape = (num_heads,) if per_head and num_heads else ()
+    share = default_frequencies(head_size // axes, base)
+    start = np.kron(np.eye(axes, dtype=np.float32), share)  # [A, d/2]
+
+    def init(rng: jax.Array) -> Params:
+        by_axis = start[:, None] if heads_shape else start
+        return {
+            "skew": jnp.zeros((*heads_shape, head_size * (head_size - 1) // 2)),
+            "frequencies": jnp.broadcast_to(by_axis, (axes, *heads_shape, start.shape[1])),
+        }
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        skew, identity = skew_matrix(params["skew"], head_size), jnp.eye(head_size)
+        basis = jnp.linalg.solve(identity + skew, identity - skew)  # The factors commute.
+        w = params["frequencies"].reshape(axes, -1, start.shape[1])
+
+        def moved(x: Array, positions: Real[Array, "..."]) -> Float[Array, "B L H d"]:
+            by_axis = [positions] if axes == 1 else [positions[..., a] for a in range(axes)]
+            angle = sum(angles(at, w[a]) for a, at in enumerate(by_axis))
+            return rotate_by(_in_basis(x, basis), angle)
+
+        i, j = context.arrays()
+        return moved(q, i), moved(k, j), v
+
+    sizes = "H·" if per_head else ""
+    return Part(
+        init=init,
+        heads=heads,
+        traits=Traits(frequency_params=("frequencies",), axes=axes),
+        card=Card(
+            "R(Σ_a ω_a x_a) P, P = (I − S)(I + S)⁻¹, ω and S free",
+            "Schenck et al. 2025 (STRING), 3",
+            parameters=f"{sizes}d·(d−1)/2 + A·{sizes}d/2",
+            invariant=True,
+            monotone=False,
+            frequencies=lambda params: params["frequencies"].reshape(-1),
+        ),
+    )
+
+
+def _in_basis(x: Float[Array, "B L H d"], basis: Float[Array, "..."]) -> Float[Array, "B L H d"]:
+    """P x; in float32, float64 where `x` is. A TPU rounds products unless told not to."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    of_heads = "hed" if basis.ndim == 3 else "ed"
+    precision = jax.lax.Precision.HIGHEST
+    return jnp.einsum(f"blhd,{of_heads}->blhe", wide, basis, precision=precision).astype(x.dtype)
