@@ -239,3 +239,42 @@ def test_liere_counts_patches_and_divides_by_the_side():
         build("liere(axes=1)")
     with pytest.raises(ValueError, match="multiple of 6 for pairs of 3 axes, got 8"):
         build("string(axes=3)")
+
+
+# --- path_attention -------------------------------------------------------------------------------
+
+
+def reflections(beta, **changes):
+    """Parameters with which a token whose hidden state is e_n (n < 8) has w = e_n in each head."""
+    return {
+        "down": jnp.eye(16, 8),
+        "up": jnp.stack([jnp.eye(8)] * 2, 1) * 1e3,
+        "convolution": jnp.ones((1, 2, 8)),
+        "beta": {"kernel": jnp.zeros((16, 2)), "bias": jnp.full(2, np.log(beta / (2 - beta)))},
+        **changes,
+    }
+
+
+def test_path_attention_reflects_keys_at_every_token_on_the_way():
+    encoding = build("path_attention(rank=8, width=1)+causal")
+    x = np.eye(16, dtype=np.float32)[[0, 1, 0, 2]][None]
+    q, k = np.ones((1, 4, 2, 8), np.float32), np.ones((1, 4, 2, 8), np.float32)
+    params = {"path_attention": reflections(1.5)}
+    found = attention_logits(q, k, encoding, params, Context(range(4), x_k=x))[0, 0]
+    # A coordinate is multiplied by 1 - 1.5 at each token that has it as w.
+    expected = np.array([[8, 8, 8, 8], [6.5, 8, 8, 8], [5, 6.5, 8, 8], [3.5, 5, 6.5, 8]])
+    np.testing.assert_allclose(found * np.sqrt(8), expected, rtol=1e-5)
+    params = {"path_attention": reflections(1.5)}
+    again = x[:, [0, 0, 0, 2]]
+    found = attention_logits(q, k, encoding, params, Context(range(4), x_k=again))[0, 0]
+    np.testing.assert_allclose(found[2, 0] * np.sqrt(8), 7 + 0.25, rtol=1e-5)
+
+
+def test_path_attention_is_refused_without_causal_attention():
+    encoding = build("path_attention")
+    q, k = qk()
+    params = encoding.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"it multiplies .*'path_attention\+causal'"):
+        attention(q, k, k, encoding, params, Context(range(6), x_k=draw(2, 6, 16)))
+    with pytest.raises(ValueError, match="rank=32 and width=0"):
+        build("path_attention(width=0)")

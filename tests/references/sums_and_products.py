@@ -10,6 +10,8 @@ import jax.numpy as jnp
 
 from pe_jax.testing import Pair, Reference
 
+from . import rope
+
 
 def convolved(x, kernel, positions):
     """Σ_n kernel[-1 - n] x[l - n], as far as positions rise from token to token; x [L, ...]."""
@@ -39,15 +41,39 @@ def selective_rope(params, p: Pair, base=500_000.0):
     return jnp.real(turned.sum()) / jnp.sqrt(len(p.q))
 
 
+def path_attention(params, p: Pair):
+    """The maps of the tokens after the key, up to the query's, one after the other."""
+    low = p.x_k @ params["down"] @ params["up"][:, p.head]
+    w = convolved(low, params["convolution"][:, p.head], p.positions_k)
+    w = w / (1 + jnp.exp(-w))
+    w = w / jnp.sqrt((w**2).sum(-1, keepdims=True) + 1e-6)
+    beta = p.x_k @ params["beta"]["kernel"][:, p.head] + params["beta"]["bias"][p.head]
+    beta = 2 / (1 + jnp.exp(-beta))
+    k = p.k
+    for t in range(len(w)):
+        between = (p.at_k < t) & (t <= p.at_q)
+        k = jnp.where(between, k - beta[t] * w[t] * (w[t] @ k), k)
+    return p.q @ k / jnp.sqrt(len(p.q))
+
+
 # Started larger than `init` would have them, so that what they do can be seen.
 REFERENCES = {
     "selective_rope(base=100, stddev=0.7)": Reference(
         functools.partial(selective_rope, base=100.0)
     ),
     "selective_rope(rank=2, width=1, stddev=0.7)": Reference(selective_rope),
+    "path_attention(stddev=0.7)+causal": rope.causal(
+        lambda params, p: path_attention(params["path_attention"], p)
+    ),
+    "path_attention(rank=2, width=1, stddev=0.7)+causal": rope.causal(
+        lambda params, p: path_attention(params["path_attention"], p)
+    ),
 }
 EXCUSED = {
     "selective_rope(base=100, stddev=0.7)": {
         "permutation": "angles accumulate in the order of tokens"
-    }
+    },
+    "path_attention(stddev=0.7)+causal": {
+        "permutation": "maps are multiplied in the order of tokens"
+    },
 }

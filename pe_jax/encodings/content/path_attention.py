@@ -1,0 +1,113 @@
+"""PaTH: between key and query stand the reflections of all tokens in between."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.base import Card, Context, Params, Part, Traits
+from pe_jax.encodings.content.row_order import hidden_states, rows_of_queries
+from pe_jax.encodings.content.short_convolution import short_convolution
+from pe_jax.encodings.naming import registered
+from pe_jax.shapes import Array, Float
+
+
+@registered
+def path_attention(
+    *,
+    hidden_size: int,
+    head_size: int,
+    num_heads: int,
+    rank: int = 32,
+    width: int = 3,
+    stddev: float = 0.02,
+) -> Part:
+    """Position encoding by accumulating Householder transformations (PaTH: Yang et al. 2025, arXiv
+    2505.16381, section 3), causal.
+
+        logit_ij = s · q_iᵀ H_i H_{i-1} … H_{j+1} k_j,   H_t = I - β_t w_t w_tᵀ
+
+    for each head. β_t = 2 σ(x_t·b + c) is in (0, 2), and w_t is SiLU(Σ_n f_n (U V x_{t-n})), with
+    n = 0 .. width-1, divided by its length. Where β is near 2, H is a reflection, near 1 a
+    projection. The low-rank map U V and the convolution f are those of the authors' code.
+
+    No product of matrices is formed (section 3.2). With W the unit lower triangular matrix of
+    β_l w_l·w_m, m < l, the logits of all pairs are q·k less (q·w) W^-1 (β w·k), each factor up to
+    its diagonal. The authors compute that in blocks; this is the naive form, the whole row at once,
+    in memory [B, H, Lk, Lk].
+
+    **Causal only**: join it with `causal`, `path_attention+causal`. The products run from a key to
+    queries to its right. The paper's form with forget gates joins `fox` as well.
+
+    Needs the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache, keep them too
+    (the map of a token stays when the sequence grows). Tokens are in the order of the row.
+    Documents packed into it do not affect one another: the convolution starts again where
+    positions do (see `short_convolution`), and products contain only what is between two tokens.
+    Queries are found among the keys (see `row_order.rows_of_queries`); one that is not among them
+    is a ValueError, or NaN where positions are traced.
+
+    Params: `{"down": [D, rank], "up": [rank, H, d], "convolution": [width, H, d],
+    "beta": {"kernel": [D, H], "bias": [H]}}`, drawn from a normal of `stddev`, the bias zeros. The
+    last row of the convolution belongs to the token itself. The paper has them for each layer:
+    `causal+own(path_attention)`.
+
+    Args:
+      rank: of U V.
+      width: of the convolution; 1 leaves the neighbours out.
+
+    Raises:
+      ValueError: for a rank or width below 1.
+    """
+    if rank < 1 or width < 1:
+        raise ValueError(f"rank and width must be at least 1, got rank={rank} and width={width}.")
+
+    def init(rng: jax.Array) -> Params:
+        draw = jax.nn.initializers.normal(stddev)
+        for_down, for_up, for_convolution, for_beta = jax.random.split(rng, 4)
+        heads = num_heads, head_size
+        return {
+            "down": draw(for_down, (hidden_size, rank)),
+            "up": draw(for_up, (rank, *heads)),
+            "convolution": draw(for_convolution, (width, *heads)),
+            "beta": {
+                "kernel": draw(for_beta, (hidden_size, num_heads)),
+                "bias": jnp.zeros(num_heads),
+            },
+        }
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
+        assert context.positions_k is not None
+        x = hidden_states(context, "path_attention")
+        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "path_attention")
+        beta = 2 * jax.nn.sigmoid(x @ params["beta"]["kernel"] + params["beta"]["bias"])
+        w = jnp.einsum("blr,rhd->blhd", x @ params["down"], params["up"])
+        w = jax.nn.silu(short_convolution(w, params["convolution"], context.positions_k))
+        w = w * jax.lax.rsqrt(jnp.sum(w**2, axis=-1, keepdims=True) + 1e-6)
+        q, k = (y.astype(jnp.promote_types(y.dtype, jnp.float32)) for y in (q, k))
+        between, with_keys = (
+            jnp.tril(jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y), -1) for y in (w, k)
+        )
+        products = jax.lax.linalg.triangular_solve(
+            between, with_keys, left_side=True, lower=True, unit_diagonal=True
+        )
+        passed = np.arange(k.shape[1]) <= rows[:, None, :, None]
+        with_queries = jnp.where(passed, jnp.einsum("bqhd,blhd->bhql", q, w), 0.0)
+        return jnp.where(known[:, None, :, None], -with_queries @ products, jnp.nan)
+
+    return Part(
+        init=init,
+        logits=logits,
+        traits=Traits(
+            causal_only="it multiplies the maps of the tokens from each key to the query, of which "
+            "there are none to the right of the query",
+            reads_hidden_states=True,
+        ),
+        card=Card(
+            "q·(Π_t (I − β_t w_t w_tᵀ))·k, t from query to key, w = norm(SiLU(conv(U V x)))",
+            "Yang et al. 2025 (PaTH), 3",
+            parameters="(D + H·d)·rank + width·H·d + (D + 1)·H",
+            invariant=True,
+            symmetric=False,
+        ),
+    )
