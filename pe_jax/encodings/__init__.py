@@ -50,6 +50,10 @@ from pe_jax.encodings.absolute.counter_examples import (
     normalised_index as normalised_index,
     sinusoidal_concatenated as sinusoidal_concatenated,
 )
+from pe_jax.encodings.absolute.patches import (
+    learned_2d as learned_2d,
+    sinusoidal_2d as sinusoidal_2d,
+)
 from pe_jax.encodings.relative.offset_vectors import (
     learned_relative as learned_relative,
     sinusoidal_relative as sinusoidal_relative,
@@ -63,6 +67,7 @@ from pe_jax.encodings.relative.relative_key import (
 from pe_jax.encodings.relative.transformer_xl import transformer_xl as transformer_xl
 from pe_jax.encodings.relative.tener import tener as tener
 from pe_jax.encodings.relative.deberta import deberta as deberta
+from pe_jax.encodings.relative.inkling import inkling as inkling
 from pe_jax.encodings.bias.alibi import alibi as alibi
 from pe_jax.encodings.bias.t5 import t5 as t5
 from pe_jax.encodings.bias.fire import fire as fire
@@ -94,6 +99,10 @@ from pe_jax.encodings.rotary.several_axes import (
 )
 from pe_jax.encodings.rotary.xpos import xpos as xpos
 from pe_jax.encodings.rotary.pope import pope as pope
+from pe_jax.encodings.rotary.decoupled import (
+    decoupled_rope as decoupled_rope,
+    rope_slice as rope_slice,
+)
 from pe_jax.encodings.rotary.string import string as string
 from pe_jax.encodings.rotary.liere import liere as liere
 from pe_jax.encodings.rotary.grape_m import grape_m as grape_m

@@ -299,7 +299,7 @@ def test_options_that_do_not_fit(name, message):
 def test_cable_says_what_it_needs():
     encoding, params = made("cable")
     q = draw(1, 3, 2, 4)
-    with pytest.raises(ValueError, match=r"cable computes its gates .* x_k=x"):
+    with pytest.raises(ValueError, match=r"cable computes its terms .* x_k=x"):
         attention(q, q, q, encoding, params)
     with pytest.raises(ValueError, match="cable needs .* the queries among the keys"):
         attention(q, q, q, encoding, params, Context(range(3, 6), range(3), x_k=draw(1, 3, 8)))

@@ -92,8 +92,11 @@ def _entry(
 def _required(key: str, options: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
     """Values for the options of an encoding that have no default."""
     pairs = sizes["head_size"] // 2
+    # Of an image of max_length patches.
+    height = 2 ** ((sizes["max_length"].bit_length() - 1) // 2)
     examples = {
         "factor": 4.0,
+        "height": height,
         "length": sizes["max_length"] // 8,
         "long": (4.0,) * pairs,
         "longest": 4 * sizes["max_length"],
@@ -101,6 +104,7 @@ def _required(key: str, options: dict[str, Any], sizes: Sizes) -> dict[str, Any]
         "reach": sizes["max_length"] // 8,
         "short": (1.0,) * pairs,
         "size": sizes["max_length"] // 8,
+        "width": sizes["max_length"] // height,
     }
     needed = [option for option, default in options.items() if default is REQUIRED]
     if missing := [option for option in needed if option not in examples]:

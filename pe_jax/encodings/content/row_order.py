@@ -10,6 +10,8 @@ keep them too. What a key adds stays right when the sequence grows.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,13 +21,17 @@ from pe_jax.encodings.positions import as_array
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
-def hidden_states(context: Context, name: str) -> Float[Array, "B Lk D"]:
-    """The hidden states of the keys, in float32 at least."""
-    x = context.x_k
+def hidden_states(
+    context: Context, name: str, side: Literal["q", "k"] = "k"
+) -> Float[Array, "B L D"]:
+    """The hidden states of the keys or of the queries, in float32 at least."""
+    x = context.x_k if side == "k" else context.x_q
     if x is None:
+        tokens = "keys" if side == "k" else "queries"
         raise ValueError(
-            f"{name} computes its gates from hidden states and got none: pass those that the keys "
-            "were projected from, attention(..., context=Context(positions, x_k=x))."
+            f"{name} computes its terms from hidden states and got none: pass those that the "
+            f"{tokens} were projected from, attention(..., context=Context(positions, "
+            f"x_{side}=x))."
         )
     return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
 

@@ -47,15 +47,18 @@ def string(
       per_head: each head learns its own; needs `num_heads`.
 
     Raises:
-      ValueError: for a head that cannot be shared by the axes, or `per_head` without `num_heads`.
+      ValueError: for a head that the axes cannot share, or one of `per_head` and `num_heads` alone.
     """
     if axes < 1 or head_size % (2 * axes):
         raise ValueError(
             f"head_size must be a multiple of {2 * axes} for pairs of {axes} axes, got {head_size}."
         )
-    if per_head and num_heads is None:
-        raise ValueError("per_head=True needs num_heads: string(head_size=..., num_heads=...).")
-    heads_shape = (num_heads,) if per_head and num_heads else ()
+    if per_head != (num_heads is not None):
+        raise ValueError(
+            f"num_heads is for per_head=True, which needs it; got num_heads={num_heads}, "
+            f"per_head={per_head}."
+        )
+    heads_shape = (num_heads,) if num_heads else ()
     share = default_frequencies(head_size // axes, base)
     start = np.kron(np.eye(axes, dtype=np.float32), share)  # [A, d/2]
 

@@ -1,0 +1,157 @@
+"""Absolute positions of an image's patches, with a vector of its own for [CLS]."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.absolute.position_vectors import added
+from pe_jax.encodings.base import Card, Params, Part, Traits, no_parameters
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.encodings.tables import look_up
+from pe_jax.shapes import Array, Float, Real
+
+
+@registered
+def sinusoidal_2d(
+    *,
+    hidden_size: int,
+    width: int | None = None,
+    cls: bool = False,
+    base: float = 10_000.0,
+    end: bool = False,
+) -> Part:
+    """Fixed sinusoids of the column and the row of a patch, half of the dimensions each.
+
+        P(r, c) = [sin ωc, cos ωc, sin ωr, cos ωr],   ω_t = base^(-4t/D), t = 0 .. D/4 - 1
+
+    As in MAE (He et al. 2021, arXiv 2111.06377, code): columns first, and within each half all
+    sines before all cosines. With `end=True` ω_t = base^(-t / (D/4 - 1)), whose last frequency is
+    1/base, as in the plain ViT of big_vision (Beyer et al. 2022, arXiv 2205.01580, code). No
+    parameters.
+
+    Args:
+      width: positions are one number each, `[L]` or `[B, L]`, that counts the patches of an image
+        of so many columns, row by row: `range(L)` for an image. Without it positions are pairs
+        (row, column), `[L, 2]` or `[B, L, 2]`, integer or real.
+      cls: position 0 is [CLS], whose vector is zeros, and patches count from 1; without a width,
+        [CLS] is a token with a negative coordinate.
+      end: see above.
+
+    Raises:
+      ValueError: for a hidden size that is no multiple of 4, or too small for `end`; for a width
+        below 1.
+    """
+    if hidden_size % 4 or (end and hidden_size < 8):
+        raise ValueError(
+            "hidden_size must be a multiple of 4, a sine and a cosine for each axis, and at least "
+            f"8 with end=True; got {hidden_size}."
+        )
+    if width is not None and width < 1:
+        raise ValueError(f"width is a number of patches, at least 1; got {width}.")
+    quarter = hidden_size // 4
+    w = default_frequencies(hidden_size // 2, base)
+    if end:  # The exponents t / (quarter - 1) instead of t / quarter.
+        w = default_frequencies(hidden_size // 2, base ** (quarter / (quarter - 1)))
+
+    def vectors(params: Params, x: Real[Array, "..."]) -> Float[Array, "... D"]:
+        if width is None:
+            row, column = x[..., 0], x[..., 1]
+            is_cls = (row < 0) | (column < 0)
+        else:
+            patch, is_cls = x - cls, x == 0
+            row, column = patch // width, patch % width
+        parts = [f(angles(at, w)) for at in (column, row) for f in (jnp.sin, jnp.cos)]
+        out = jnp.concatenate(parts, axis=-1)
+        return jnp.where(is_cls[..., None], 0.0, out) if cls else out
+
+    return Part(
+        init=no_parameters,
+        embed=added(vectors),
+        traits=Traits(axes=2 if width is None else 1),
+        card=Card(
+            f"[S(ω, column), S(ω, row)], ω_t = {base:g}^(−{'t/(D/4−1)' if end else '4t/D'})",
+            "Beyer et al. 2022, code" if end else "He et al. 2021 (MAE), code",
+            monotone=False,
+            symmetric=True,
+            kind="absolute",
+            vectors=vectors,
+        ),
+    )
+
+
+@registered
+def learned_2d(
+    *,
+    hidden_size: int,
+    height: int,
+    width: int,
+    cls: bool = False,
+    factorised: bool = False,
+    stddev: float = 0.02,
+) -> Part:
+    """One free vector for each patch of an image (Dosovitskiy et al. 2020, arXiv 2010.11929, 3.1
+    and appendix D.4).
+
+    Positions count the patches row by row, `range(L)` for an image: x stands for (x // width,
+    x % width). A position past the image is a ValueError (see `tables.look_up`).
+
+    Params: `{"table": [height, width, D]}`, or with `factorised` a vector for each column and one
+    for each row, half of the dimensions each, `{"columns": [width, D/2], "rows": [height, D/2]}`
+    (the paper's 2-dimensional embedding); with `cls` also `"cls": [D]`. All are drawn from a normal
+    of `stddev`. For an image of another size, build the encoding for it and resize the table,
+    `jax.image.resize(table, (height, width, D), "bilinear")`; [CLS] keeps its vector.
+
+    Args:
+      height, width: of an image, in patches.
+      cls: position 0 is [CLS], and patches count from 1.
+
+    Raises:
+      ValueError: for an image without patches, or halves of an odd hidden size.
+    """
+    if height < 1 or width < 1 or (factorised and hidden_size % 2):
+        raise ValueError(
+            "height and width must be at least 1, and hidden_size even with factorised=True; got "
+            f"{height}, {width} and {hidden_size}."
+        )
+    half = hidden_size // 2
+    shapes: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}
+    if factorised:
+        shapes = {"columns": (width, half), "rows": (height, half)}
+    if cls:
+        shapes["cls"] = (hidden_size,)
+
+    def init(rng: jax.Array) -> Params:
+        rngs = jax.random.split(rng, len(shapes))
+        return {
+            name: stddev * jax.random.normal(rng, shape)
+            for rng, (name, shape) in zip(rngs, shapes.items(), strict=True)
+        }
+
+    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
+        if factorised:
+            shape = height, width, half
+            columns, rows = params["columns"][None], params["rows"][:, None]
+            table = jnp.concatenate(
+                [jnp.broadcast_to(columns, shape), jnp.broadcast_to(rows, shape)], axis=-1
+            )
+        else:
+            table = params["table"]
+        table = table.reshape(height * width, -1)
+        return look_up(jnp.concatenate([params["cls"][None], table]) if cls else table, x)
+
+    patches = "(W + Ht)·D/2" if factorised else "Ht·W·D"
+    return Part(
+        init=init,
+        embed=added(vectors),
+        traits=Traits(longest=height * width + cls),
+        card=Card(
+            "[P_column, P_row], P free" if factorised else "P_(row, column) free",
+            "Dosovitskiy et al. 2020 (ViT), D.4",
+            parameters=patches + (" + D" if cls else ""),
+            symmetric=True,
+            kind="absolute",
+            vectors=vectors,
+        ),
+    )

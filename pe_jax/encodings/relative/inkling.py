@@ -1,0 +1,88 @@
+"""Inkling's relative attention: each token says with a few numbers how it weighs distances."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.base import Card, Context, Params, Part
+from pe_jax.encodings.content.row_order import hidden_states
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.positions import offsets
+from pe_jax.shapes import Array, Float
+
+
+@registered
+def inkling(
+    *,
+    hidden_size: int,
+    num_heads: int,
+    extent: int = 1024,
+    rank: int = 16,
+    bidirectional: bool = True,
+    stddev: float = 0.02,
+) -> Part:
+    """Relative attention of Inkling (Thinking Machines 2026; `modeling_inkling` of transformers).
+
+        logit_ij += (W_h x_i)·P_{j-i}   where |j - i| < extent, else 0
+
+    A table of offsets P, shared by the heads, meets a projection of the hidden state of the query:
+    `rank` numbers for each head. (Shaw's vectors, `learned_relative`, meet the query itself.) Added
+    as it is, not divided by sqrt(d). Offsets from `extent` on have no position at all.
+
+    Inkling is a decoder, and its table ends at offset 0: `inkling(bidirectional=False)+causal`. Its
+    layers have an extent of 1,024, or of the window where they have one; each has its own W and P,
+    `own(inkling)`. Where it multiplies logits by a factor of the length, as `log_n` does, these
+    terms are multiplied as well, which `+log_n` leaves out.
+
+    Params: `{"projection": [D, H, rank], "table": [2 extent - 1, rank]}`, or `[extent, rank]` if
+    not bidirectional, drawn from a normal of `stddev`. Offset j - i has row `extent - 1 + (j - i)`,
+    the other way round from Inkling's `proj`, whose columns count the distance. Integer positions
+    only.
+
+    Needs the hidden states of queries, `Context.x_q`; a cache need not keep them.
+
+    Args:
+      extent: of the table, in tokens to each side, the query's own among them.
+      rank: numbers for each head and token, `d_rel` in Inkling's config.
+      bidirectional: False adds nothing for keys to the right.
+
+    Raises:
+      ValueError: for an extent or rank below 1; in attention, for real positions or without `x_q`.
+    """
+    if extent < 1 or rank < 1:
+        raise ValueError(f"extent and rank must be at least 1, got {extent} and {rank}.")
+    rows = 2 * extent - 1 if bidirectional else extent
+
+    def init(rng: jax.Array) -> Params:
+        draw = jax.nn.initializers.normal(stddev)
+        for_projection, for_table = jax.random.split(rng)
+        return {
+            "projection": draw(for_projection, (hidden_size, num_heads, rank)),
+            "table": draw(for_table, (rows, rank)),
+        }
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
+        x = hidden_states(context, "inkling", "q")
+        offset = jnp.asarray(offsets(*context.arrays()))
+        if not jnp.issubdtype(offset.dtype, jnp.integer):
+            raise ValueError(f"inkling has a table for integer offsets, got {offset.dtype}.")
+        weights = jnp.einsum("bqD,Dhr->bhqr", x, params["projection"])
+        by_row = jnp.einsum("bhqr,mr->bhqm", weights, params["table"])
+        row = offset + (extent - 1)
+        row = row[:, None] if row.ndim == 3 else row[None, None]
+        taken = jnp.take_along_axis(by_row, row.clip(0, rows - 1), axis=-1)
+        return jnp.where((row >= 0) & (row < rows), taken, 0.0)
+
+    return Part(
+        init=init,
+        logits=logits,
+        card=Card(
+            "(W x_i)·P_m, P free",
+            "Thinking Machines 2026 (Inkling), code",
+            parameters=f"D·H·rank + {'(2·extent − 1)' if bidirectional else 'extent'}·rank",
+            invariant=True,
+            monotone=False,  # Beyond the extent.
+            symmetric=None if bidirectional else False,
+        ),
+    )

@@ -1,0 +1,137 @@
+"""Decoupled rotary encodings: a slice of each head has positions, the rest has none."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.content.row_order import hidden_states
+from pe_jax.encodings.naming import registered
+from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
+from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.shapes import Array
+
+
+@registered
+def rope_slice(
+    *,
+    head_size: int,
+    size: int | None = None,
+    base: float = 10_000.0,
+    layout: Layout = "interleaved",
+) -> Part:
+    """RoPE in the last r dimensions of each head, ω_m = base^(-2m/r); the others have no position.
+
+    For models of multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434, section 2.1.3)
+    whose heads are built outside: d = `qk_nope_head_dim` + `qk_rope_head_dim`, in that order, the
+    rotary key the same in all heads. Logits are divided by sqrt(d), as there. `decoupled_rope`
+    builds the slice itself; `rope(fraction=...)` rotates the first dimensions.
+
+    Args:
+      size: r, even; by default half of the head.
+      layout: as in `rope`; DeepSeek's is the default.
+
+    Raises:
+      ValueError: for a slice that is larger than the head, or of an odd size.
+    """
+    count = head_size // 2 if size is None else size
+    if not 0 < count <= head_size:
+        raise ValueError(f"size must be from 2 to head_size={head_size}, got {count}.")
+    w, first = default_frequencies(count, base), head_size - count
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        factors = context.frequency_factors
+        turning = w[None] if factors is None else w * factors(jnp.array(w)[None])
+
+        def rotated(x: Array, positions: Array) -> Array:
+            turned = rotate_by(x[..., first:], angles(positions, turning), layout)
+            return jnp.concatenate([x[..., :first], turned], axis=-1)
+
+        i, j = context.arrays()
+        return rotated(q, i), rotated(k, j), v
+
+    return Part(
+        heads=heads,
+        card=Card(
+            f"R(ω x) on the last r dimensions, ω_m = {base:g}^(−2m/r)",
+            "DeepSeek-AI 2024 (DeepSeek-V2), 2.1.3",
+            invariant=True,
+            monotone=False,
+            frequencies=lambda _: jnp.array(w)[None],
+            pairs=tuple((first + a, first + b) for a, b in pairs(w.size, layout)),
+        ),
+    )
+
+
+@registered
+def decoupled_rope(
+    *,
+    hidden_size: int,
+    head_size: int,
+    num_heads: int,
+    size: int | None = None,
+    base: float = 10_000.0,
+    layout: Layout = "interleaved",
+    stddev: float = 0.02,
+) -> Part:
+    """Decoupled RoPE of multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434, eqs. 14 to
+    18): heads get r more dimensions for positions.
+
+        q_i -> [q_i, R(ω i) W_Q x_i],   k_j -> [k_j, R(ω j) W_K x_j]
+        logit_ij = (q_i·k_j + (W_Q x_i)·R(ω (j - i)) W_K x_j) / sqrt(d + r)
+
+    with ω_m = base^(-2m/r). The rotary key W_K x is the same in all heads, the rotary query has one
+    part for each. The content of queries and keys stays without positions, which is what lets the
+    paper compress it. Its rotary query comes from the compressed query; here it comes from the
+    hidden state.
+
+    Needs the hidden states of queries and keys, `Context.x_q` and `x_k`; a cache keeps those of
+    keys.
+
+    Params: `{"query": [D, H, r], "key": [D, r]}`, drawn from a normal of `stddev`. The paper has
+    them for each layer: `own(decoupled_rope)`.
+
+    Args:
+      size: r, even; by default d/2, as in the paper.
+      layout: as in `rope`; DeepSeek's is the default.
+
+    Raises:
+      ValueError: for an odd size; in attention, without the hidden states.
+    """
+    count = head_size // 2 if size is None else size
+    w = default_frequencies(count, base)[None]
+
+    def init(rng: jax.Array) -> Params:
+        draw = jax.nn.initializers.normal(stddev)
+        for_query, for_key = jax.random.split(rng)
+        return {
+            "query": draw(for_query, (hidden_size, num_heads, count)),
+            "key": draw(for_key, (hidden_size, count)),
+        }
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        x_q = hidden_states(context, "decoupled_rope", "q")
+        x_k = hidden_states(context, "decoupled_rope", "k")
+        i, j = context.arrays()
+        of_queries = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
+        of_keys = jnp.einsum("blD,Dr->blr", x_k, params["key"])[..., None, :]
+        of_queries = rotate_by(of_queries, angles(i, w), layout).astype(q.dtype)
+        of_keys = rotate_by(of_keys, angles(j, w), layout).astype(k.dtype)
+        of_keys = jnp.broadcast_to(of_keys, (*k.shape[:-1], count))
+        return jnp.concatenate([q, of_queries], -1), jnp.concatenate([k, of_keys], -1), v
+
+    return Part(
+        init=init,
+        heads=heads,
+        factor=lambda params, context: (head_size / (head_size + count)) ** 0.5,
+        traits=Traits(reads_hidden_states=True),
+        card=Card(
+            f"(q·k + W_Q x_i·R(ω m) W_K x_j) / √(d + r), ω_m = {base:g}^(−2m/r)",
+            "DeepSeek-AI 2024 (DeepSeek-V2), eqs. 14–18",
+            parameters="D·(H + 1)·r",
+            invariant=True,
+            monotone=False,
+            frequencies=lambda _: jnp.array(w),
+        ),
+    )

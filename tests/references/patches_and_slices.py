@@ -1,0 +1,88 @@
+"""References of patches of an image, slices of a head, and projections that meet offsets, a pair at
+a time (float64)."""
+
+from __future__ import annotations
+
+import functools
+
+import jax.numpy as jnp
+
+from pe_jax.testing import Pair, Reference
+
+# --- patches of an image --------------------------------------------------------------------------
+
+
+def sinusoidal_2d(params, x, position, token, width=None, cls=False, end=False):
+    quarter = len(x) // 4
+    if width is None:
+        row, column = position
+        is_cls = jnp.minimum(row, column) < 0
+    else:
+        row, column = jnp.divmod(position - cls, width)
+        is_cls = position == 0
+    w = jnp.array([10_000.0 ** (-t / (quarter - end)) for t in range(quarter)])
+    p = [jnp.sin(w * column), jnp.cos(w * column), jnp.sin(w * row), jnp.cos(w * row)]
+    return x + jnp.where(cls & is_cls, 0.0, jnp.concatenate(p))
+
+
+def learned_2d(params, x, position, token, width, cls=False):
+    patch = position.astype(int) - cls
+    row, column = patch // width, patch % width
+    if "table" in params:
+        p = params["table"][row, column]
+    else:
+        p = jnp.concatenate([params["columns"][column], params["rows"][row]])
+    return x + (jnp.where(position == 0, params["cls"], p) if cls else p)
+
+
+# --- slices of a head -----------------------------------------------------------------------------
+
+
+def turned(q, k, offset, base=10_000.0):
+    """Σ_m Re conj(q_m) k_m e^(i ω_m offset), neighbours as complex numbers."""
+    w = base ** (-2 * jnp.arange(len(q) // 2) / len(q))
+    complex_of = lambda x: x[0::2] + 1j * x[1::2]
+    return jnp.real(jnp.sum(jnp.conj(complex_of(q)) * complex_of(k) * jnp.exp(1j * w * offset)))
+
+
+def rope_slice(params, p: Pair, size=2):
+    rest = p.q[:-size] @ p.k[:-size]
+    return (rest + turned(p.q[-size:], p.k[-size:], p.j - p.i)) / jnp.sqrt(len(p.q))
+
+
+def decoupled_rope(params, p: Pair):
+    q = p.x_q[p.at_q] @ params["query"][:, p.head]
+    k = p.x_k[p.at_k] @ params["key"]
+    return (p.q @ p.k + turned(q, k, p.j - p.i)) / jnp.sqrt(len(p.q) + len(q))
+
+
+# --- a projection of the hidden state that meets offsets ------------------------------------------
+
+
+def inkling(params, p: Pair, extent):
+    table, offset = params["table"], (p.j - p.i).astype(int)
+    weights = p.x_q[p.at_q] @ params["projection"][:, p.head]
+    row = offset + extent - 1
+    inside = (row >= 0) & (row < len(table))
+    term = weights @ table[jnp.clip(row, 0, len(table) - 1)]
+    return p.q @ p.k / jnp.sqrt(len(p.q)) + jnp.where(inside, term, 0.0)
+
+
+REFERENCES = {
+    "sinusoidal_2d": Reference(embed=sinusoidal_2d),
+    "sinusoidal_2d(width=3, cls=True, end=True)": Reference(
+        embed=functools.partial(sinusoidal_2d, width=3, cls=True, end=True)
+    ),
+    "learned_2d(height=4, width=4)": Reference(embed=functools.partial(learned_2d, width=4)),
+    "learned_2d(height=3, width=5, cls=True, factorised=True)": Reference(
+        embed=functools.partial(learned_2d, width=5, cls=True)
+    ),
+    "rope_slice": Reference(rope_slice),
+    "rope_slice(size=4)": Reference(functools.partial(rope_slice, size=4)),
+    "decoupled_rope(stddev=0.7)": Reference(decoupled_rope),
+    "decoupled_rope(size=6, stddev=0.7)": Reference(decoupled_rope),
+    "inkling(extent=3, rank=2, stddev=0.7)": Reference(functools.partial(inkling, extent=3)),
+    "inkling(extent=4, bidirectional=False, stddev=0.7)": Reference(
+        functools.partial(inkling, extent=4)
+    ),
+}
