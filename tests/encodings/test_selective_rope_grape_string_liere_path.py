@@ -278,3 +278,131 @@ def test_path_attention_is_refused_without_causal_attention():
         attention(q, k, k, encoding, params, Context(range(6), x_k=draw(2, 6, 16)))
     with pytest.raises(ValueError, match="rank=32 and width=0"):
         build("path_attention(width=0)")
+
+
+# --- rope_slice, decoupled_rope -------------------------------------------------------------------
+
+
+def test_a_slice_is_rope_by_itself_and_the_rest_has_no_position():
+    encoding, q = build("rope_slice(size=4, layout='half')"), draw(1, 5, 2, 8)
+    at = np.array([0, 3, 2**17, 7, 1])
+    found, _, _ = encoding.parts[0].heads({}, q, q, q, Context(at, at))
+    rope = build("rope", head_size=4)
+    expected, _, _ = rope.parts[0].heads({}, q[..., 4:], q[..., 4:], q, Context(at, at))
+    np.testing.assert_array_equal(found[..., :4], q[..., :4])
+    np.testing.assert_allclose(found[..., 4:], expected, atol=1e-6)
+    still = encodings.with_factors(encoding, jnp.zeros_like)
+    unmoved, _, _ = still.parts[0].heads({}, q, q, q, Context(at, at))
+    np.testing.assert_allclose(unmoved, q, atol=1e-6)
+    assert encoding.parts[0].card.pairs == ((4, 6), (5, 7))
+    with pytest.raises(ValueError, match="from 2 to head_size=8, got 10"):
+        build("rope_slice(size=10)")
+
+
+def test_decoupled_rope_is_a_slice_of_heads_that_are_built_outside():
+    """The same logits from heads of d + r dimensions, rotated in the last r."""
+    encoding = build("decoupled_rope(size=4, stddev=1)")
+    params = encoding.init(jax.random.key(0))
+    q, k = qk()
+    x = draw(2, 6, 16, seed=2)
+    context = Context(range(6), x_q=x, x_k=x)
+    found = attention_logits(q, k, encoding, params, context)
+    more_q = np.einsum("blD,Dhr->blhr", x, params["decoupled_rope"]["query"])
+    more_k = np.einsum("blD,Dr->blr", x, params["decoupled_rope"]["key"])[:, :, None]
+    more_k = np.broadcast_to(more_k, more_q.shape)
+    whole = build("rope_slice(size=4)", head_size=12)
+    expected = attention_logits(np.append(q, more_q, -1), np.append(k, more_k, -1), whole, {})
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match=r"decoupled_rope computes .* queries .* x_q=x"):
+        attention(q, k, k, encoding, params, Context(range(6), x_k=x))
+
+
+# --- patches of an image --------------------------------------------------------------------------
+
+
+def test_sinusoids_of_an_image_count_columns_first():
+    encoding = build("sinusoidal_2d(width=3, cls=True)")
+    (part,) = encoding.parts
+    found = part.card.vectors({}, np.arange(7))
+    assert found.shape == (7, 16) and not found[0].any()
+    w = np.array([1, 0.1, 0.01, 0.001])
+    column, row = 2, 1  # Patch 5 of three columns is the sixth token after [CLS].
+    expected = [np.sin(w * column), np.cos(w * column), np.sin(w * row), np.cos(w * row)]
+    np.testing.assert_allclose(found[6], np.concatenate(expected), atol=1e-6)
+    pairs = build("sinusoidal_2d(cls=True)").parts[0].card.vectors
+    with_cls = np.concatenate([[[-1, -1]], grid(2, 3)])
+    np.testing.assert_allclose(pairs({}, with_cls), found, atol=1e-6)
+    end = build("sinusoidal_2d(width=3, end=True)").parts[0].card.vectors({}, np.arange(3))
+    w = 10_000.0 ** (-np.arange(4) / 3)
+    np.testing.assert_allclose(end[1, :4], np.sin(w), atol=1e-6)
+    with pytest.raises(ValueError, match="multiple of 4, .* got 18"):
+        build("sinusoidal_2d", hidden_size=18)
+    with pytest.raises(ValueError, match="at least 1; got 0"):
+        build("sinusoidal_2d(width=0)")
+
+
+def test_learned_tables_of_an_image():
+    encoding = build("learned_2d(height=2, width=3, cls=True)")
+    params = encoding.init(jax.random.key(0))["learned_2d"]
+    assert params["table"].shape == (2, 3, 16) and encoding.longest == 7
+    vectors = encoding.parts[0].card.vectors
+    np.testing.assert_array_equal(vectors(params, np.array([0, 6])),
+                                  [params["cls"], params["table"][1, 2]])  # fmt: skip
+    with pytest.raises(ValueError, match="table of length 7"):
+        encodings.embed(encoding, {"learned_2d": params}, np.zeros((1, 8, 16), np.float32))
+    # Of another size: what the docstring says.
+    larger = build("learned_2d(height=4, width=6, cls=True)")
+    resized = {**params, "table": jax.image.resize(params["table"], (4, 6, 16), "bilinear")}
+    x = encodings.embed(larger, {"learned_2d": resized}, np.zeros((1, 25, 16), np.float32))
+    np.testing.assert_array_equal(x[0, 0], params["cls"])
+
+
+def test_factorised_tables_of_an_image():
+    encoding = build("learned_2d(height=2, width=3, factorised=True)")
+    params = encoding.init(jax.random.key(0))["learned_2d"]
+    assert {name: leaf.shape for name, leaf in params.items()} == {
+        "columns": (3, 8),
+        "rows": (2, 8),
+    }
+    found = encoding.parts[0].card.vectors(params, np.arange(6)).reshape(2, 3, 16)
+    for row in range(2):
+        for column in range(3):
+            expected = np.append(params["columns"][column], params["rows"][row])
+            np.testing.assert_array_equal(found[row, column], expected)
+    with pytest.raises(ValueError, match="hidden_size even with factorised=True; got 2, 3 and 15"):
+        build("learned_2d(height=2, width=3, factorised=True)", hidden_size=15)
+
+
+# --- inkling --------------------------------------------------------------------------------------
+
+
+def test_inkling_weighs_distances_by_a_projection_of_the_query():
+    encoding = build("inkling(extent=2, rank=1)")
+    params = {
+        "projection": jnp.zeros((16, 2, 1)).at[0, 0].set(1.0).at[0, 1].set(10.0),
+        "table": jnp.array([[2.0], [3.0], [5.0]]),  # Of offsets -1, 0, 1.
+    }
+    x = jnp.zeros((1, 4, 16)).at[0, :, 0].set(jnp.array([1.0, 2.0, 3.0, 4.0]))
+    zero = jnp.zeros((1, 4, 2, 8))
+    context = Context(range(4), x_q=x)
+    found = attention_logits(zero, zero, encoding, {"inkling": params}, context)[0]
+    expected = np.array([[3, 5, 0, 0], [4, 6, 10, 0], [0, 6, 9, 15], [0, 0, 8, 12]])
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(found[1], 10 * expected)
+    left = build("inkling(extent=2, rank=1, bidirectional=False)")
+    params["table"] = params["table"][:2]
+    found = attention_logits(zero, zero, left, {"inkling": params}, context)[0, 0]
+    np.testing.assert_array_equal(found, np.tril(expected))
+
+
+def test_inkling_says_what_it_needs():
+    encoding = build("inkling(extent=4)")
+    params = encoding.init(jax.random.key(0))
+    q, k = qk()
+    with pytest.raises(ValueError, match=r"inkling computes .* queries .* x_q=x"):
+        attention(q, k, k, encoding, params)
+    real = Context(np.arange(6) / 2, x_q=draw(2, 6, 16))
+    with pytest.raises(ValueError, match="integer offsets, got float"):
+        attention(q, k, k, encoding, params, real)
+    with pytest.raises(ValueError, match="got 0 and 16"):
+        build("inkling(extent=0)")

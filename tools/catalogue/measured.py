@@ -153,7 +153,12 @@ def _position_vectors(encoding: PositionEncoding, sizes: Sizes) -> Vectors | Non
     if not any(card and card.vectors and card.kind == "absolute" for card in cards):
         return None
     nothing = lambda length: jnp.zeros((1, length, sizes["hidden_size"]))
-    return jax.jit(lambda params, at: embed(encoding, params, nothing(len(at)), at)[0])
+
+    @jax.jit
+    def vectors(params: Params, at: Int[Array, " L"]) -> Float[Array, "L D"]:
+        return embed(encoding, params, nothing(len(at)), on_all_axes(at, encoding))[0]
+
+    return vectors
 
 
 def _points(
