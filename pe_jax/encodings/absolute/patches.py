@@ -1,4 +1,4 @@
-"""Absolute positions of an image's patches, with a vector of its own for [CLS]."""
+"""Absolute positions of an image's patches, and of [CLS] in front of them."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def learned_2d(
     """One free vector for each patch of an image (Dosovitskiy et al. 2020, arXiv 2010.11929, 3.1
     and appendix D.4).
 
-    Positions count the patches row by row, `range(L)` for an image: x stands for (x // width,
-    x % width). A position past the image is a ValueError (see `tables.look_up`).
+    Positions count the patches row by row, `range(L)` for an image: x is patch
+    (x // width, x % width). A position past the image is a ValueError (see `tables.look_up`).
 
     Params: `{"table": [height, width, D]}`, or with `factorised` a vector for each column and one
     for each row, half of the dimensions each, `{"columns": [width, D/2], "rows": [height, D/2]}`

@@ -40,7 +40,7 @@ def inkling(
     the other way round from Inkling's `proj`, whose columns count the distance. Integer positions
     only.
 
-    Needs the hidden states of queries, `Context.x_q`; a cache need not keep them.
+    Needs the hidden states of queries, `Context.x_q`; a cache does not keep them.
 
     Args:
       extent: of the table, in tokens to each side, the query's own among them.

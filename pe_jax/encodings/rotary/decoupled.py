@@ -114,12 +114,12 @@ def decoupled_rope(
         x_q = hidden_states(context, "decoupled_rope", "q")
         x_k = hidden_states(context, "decoupled_rope", "k")
         i, j = context.arrays()
-        of_queries = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
-        of_keys = jnp.einsum("blD,Dr->blr", x_k, params["key"])[..., None, :]
-        of_queries = rotate_by(of_queries, angles(i, w), layout).astype(q.dtype)
-        of_keys = rotate_by(of_keys, angles(j, w), layout).astype(k.dtype)
-        of_keys = jnp.broadcast_to(of_keys, (*k.shape[:-1], count))
-        return jnp.concatenate([q, of_queries], -1), jnp.concatenate([k, of_keys], -1), v
+        rotary_q = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
+        rotary_k = jnp.einsum("blD,Dr->blr", x_k, params["key"])[..., None, :]
+        rotary_q = rotate_by(rotary_q, angles(i, w), layout).astype(q.dtype)
+        rotary_k = rotate_by(rotary_k, angles(j, w), layout).astype(k.dtype)
+        rotary_k = jnp.broadcast_to(rotary_k, (*k.shape[:-1], count))
+        return jnp.concatenate([q, rotary_q], -1), jnp.concatenate([k, rotary_k], -1), v
 
     return Part(
         init=init,

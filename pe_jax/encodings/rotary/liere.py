@@ -77,9 +77,9 @@ def liere(
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         i, j = context.arrays()
-        of_queries = rotations(params, i)
-        of_keys = of_queries if j is i else rotations(params, j)
-        return _rotated(q, of_queries), _rotated(k, of_keys), v
+        rotations_q = rotations(params, i)
+        rotations_k = rotations_q if j is i else rotations(params, j)
+        return _rotated(q, rotations_q), _rotated(k, rotations_k), v
 
     return Part(
         init=init,

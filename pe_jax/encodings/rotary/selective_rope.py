@@ -30,11 +30,11 @@ def selective_rope(
         q_i -> R(ω Φ_i) q_i,   k_j -> R(ω Φ_j) k_j,   Φ_t = Σ_{l ≤ t} φ_l
         φ_l = Σ_n c_n (U V x'_{l-n}),   n = 0 .. width-1
 
-    with ω_m = base^(-2m/d). Each token adds an angle of its own, of either sign, to each pair of
-    each head, where RoPE adds ω_m. So q_i and k_j meet at the sum of the angles of the tokens
-    between them. The low-rank map U V and the causal convolution c are those of the authors' code,
-    and so is x': the hidden state, each of its H shares divided by its length. Options that the
-    authors' configs leave off (gates, biases, learned ω) are not here.
+    with ω_m = base^(-2m/d). Each token adds an angle that depends on it, of either sign, to each
+    pair of each head, where RoPE adds ω_m. So q_i and k_j meet at the sum of the angles of the
+    tokens between them. The low-rank map U V and the causal convolution c are those of the authors'
+    code, and so is x': the hidden state, each of its H shares divided by its length. Options that
+    the authors' configs leave off (gates, biases, learned ω) are not here.
 
     The paper's models are causal. Sums between two tokens are defined in both directions, so an
     encoder can use it as well; the convolution looks to the left in either case.
@@ -93,10 +93,10 @@ def selective_rope(
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "selective_rope")
-        of_keys = sums(params, context)
-        flat = of_keys.reshape(*of_keys.shape[:2], -1)
-        taken = of_queries(flat, rows, known).reshape(len(flat), -1, *of_keys.shape[2:])
-        return rotate_by(q, taken * w), rotate_by(k, of_keys * w), v
+        sums_k = sums(params, context)
+        flat = sums_k.reshape(*sums_k.shape[:2], -1)
+        sums_q = of_queries(flat, rows, known).reshape(len(flat), -1, *sums_k.shape[2:])
+        return rotate_by(q, sums_q * w), rotate_by(k, sums_k * w), v
 
     return Part(
         init=init,
