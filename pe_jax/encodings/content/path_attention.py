@@ -88,9 +88,7 @@ def path_attention(
         between, with_keys = (
             jnp.tril(jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y), -1) for y in (w, k)
         )
-        products = jax.lax.linalg.triangular_solve(
-            between, with_keys, left_side=True, lower=True, unit_diagonal=True
-        )
+        products = _inverse(between) @ with_keys
         passed = np.arange(k.shape[1]) <= rows[:, None, :, None]
         with_queries = jnp.where(passed, jnp.einsum("bqhd,blhd->bhql", q, w), 0.0)
         return jnp.where(known[:, None, :, None], -with_queries @ products, jnp.nan)
@@ -111,3 +109,26 @@ def path_attention(
             symmetric=False,
         ),
     )
+
+
+def _inverse(below: Float[Array, "*B L L"]) -> Float[jax.Array, "*B L L"]:
+    """The inverse of I + `below`, a strictly lower triangular matrix, from those of its blocks.
+
+    [[A, 0], [C, B]]^-1 = [[A^-1, 0], [-B^-1 C A^-1, B^-1]], from blocks of one number on: products
+    alone, which have derivatives of any order. (A triangular solve of this batch can block the
+    threads of a CPU.)
+    """
+    length = below.shape[-1]
+    whole = 1 << max(length - 1, 0).bit_length()
+    pad = [(0, 0)] * (below.ndim - 2) + [(0, whole - length)] * 2
+    below = jnp.pad(below, pad)
+    inverses = jnp.ones((*below.shape[:-1], 1, 1), below.dtype)  # [*B, blocks, size, size]
+    while (size := inverses.shape[-1]) < whole:
+        first, second = inverses[..., 0::2, :, :], inverses[..., 1::2, :, :]
+        index = np.arange(0, whole, 2 * size)[:, None, None]
+        rows, columns = np.arange(size, 2 * size)[:, None], np.arange(size)
+        corner = -second @ below[..., index + rows, index + columns] @ first
+        top = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+        bottom = jnp.concatenate([corner, second], axis=-1)
+        inverses = jnp.concatenate([top, bottom], axis=-2)
+    return inverses[..., 0, :length, :length]
