@@ -212,8 +212,9 @@ def decoding(s: Subject) -> Problems:
     """Token by token with a cache gives what a causal mask gives."""
     if not all(part.traits.cacheable for part in s.encoding.parts):
         raise NotApplicable("keys do not stay right when the sequence grows (Traits.cacheable)")
+    in_attention = s.encoding.in_attention
     empty = init_cache(
-        s.encoding, ROWS, LENGTH, num_heads=s.heads, head_size=s.head_size, hidden_size=s.width
+        in_attention, ROWS, LENGTH, num_heads=s.heads, head_size=s.head_size, hidden_size=s.width
     )
 
     @jax.jit
@@ -226,7 +227,9 @@ def decoding(s: Subject) -> Problems:
         layer = s.taken(slice_of)
         position = slice_of(jnp.asarray(s.positions[0]), axis=0)
         _, (q, k, v), context = projected(s.encoding, layer, slice_of(s.tokens), position)
-        return cached_attention(q, k, v, cache, s.encoding.in_attention, layer.params, context)
+        if not in_attention.parts:  # Positions of several axes are those of the input alone.
+            context = context._replace(positions_q=None)
+        return cached_attention(q, k, v, cache, in_attention, layer.params, context)
 
     cache, outputs = empty, []
     for t in range(LENGTH):
