@@ -284,7 +284,8 @@ def attention_inputs(
     scale = x.q.shape[-1] ** -0.5 if scale is None else scale
     added = added_logits(x)
     bias = functools.reduce(jnp.add, added) if added else None
-    return (x.q / scale).astype(x.q.dtype), x.k, x.v, bias, x.whole_mask
+    wide = x.unscaled_q.astype(jnp.promote_types(x.q.dtype, jnp.float32))
+    return (wide * (x.scale / scale)).astype(x.q.dtype), x.k, x.v, bias, x.whole_mask
 
 
 # --- shared ---------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Operands(NamedTuple):
     Attributes:
       q, k, v: after the encoding's maps; q is scaled.
       content_q, content_k: before the maps, what vectors of offsets meet; content_q is scaled.
-      unscaled_q: q before it is scaled, for the kernel, where scaling costs nothing.
+      unscaled_q: q before it is scaled, for attention that scales its products itself.
       scale: s, a number or `[#B, #Lq, #H, 1]`.
       parts: of the encoding, each with its parameters and what it sees.
       added: what the hooks `logits` add, `[#B, #H, Lq, Lk]`, or None.
