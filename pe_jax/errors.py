@@ -1,4 +1,4 @@
-"""What error messages share: near names, extras that are not installed, the error of a stop."""
+"""Pieces of error messages: near names, extras that are not installed, the error of a stop."""
 
 from __future__ import annotations
 

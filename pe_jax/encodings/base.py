@@ -1,4 +1,4 @@
-"""What a position encoding is: pure functions and data that attention is a function of.
+"""Records of a position encoding: pure functions and data, which attention is a function of.
 
 Every encoding is an instance of one formula. In a layer of attention, for query i and key j,
 
@@ -329,7 +329,7 @@ class PositionEncoding:
 
     @property
     def name(self) -> str:
-        """As a config writes it; parses back to the same encoding."""
+        """Name in a config; parses back to the same encoding."""
         layers = ", ".join(layer.name for layer in self.layers)
         return self._joined("+", [part.name for part in self.parts], layers) or "none"
 
@@ -366,11 +366,11 @@ class PositionEncoding:
         return PositionEncoding(tuple(part for part in self.parts if part.embed))
 
     def layer(self, index: int) -> PositionEncoding:
-        """What acts in a layer; the encoding itself unless layers differ."""
+        """Return what acts in a layer; the encoding itself unless layers differ."""
         return PositionEncoding(self.parts + self.at_layer(index).parts) if self.layers else self
 
     def at_layer(self, index: int) -> PositionEncoding:
-        """What a layer has in addition to `parts`; its `embed` acts at the input of the layer."""
+        """Return what a layer has besides `parts`; its `embed` acts at the input of the layer."""
         return self.layers[index % len(self.layers)] if self.layers else PositionEncoding()
 
     # --- parameters ---
@@ -520,7 +520,7 @@ class PositionEncoding:
 
     @property
     def reach(self) -> Reach:
-        """How far every part allows a query to attend."""
+        """Reach that every part allows a query."""
         limits = [part.offsets.reach for part in self.parts if part.offsets and part.offsets.reach]
         return functools.reduce(Reach.within, limits, Reach())
 
@@ -580,7 +580,7 @@ def cycle(*layers: PositionEncoding) -> PositionEncoding:
 
 
 def own(*layers: PositionEncoding) -> PositionEncoding:
-    """As `cycle`, with parameters of its own for every layer."""
+    """Do as `cycle`, with separate parameters for every layer."""
     return PositionEncoding(layers=tuple(map(checked_encoding, layers)), per_layer=True)
 
 

@@ -24,14 +24,19 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
     """Turn a function that makes a part into one that makes an encoding, named after it.
 
     All arguments are keyword-only: the sizes in `SIZES` that it uses, then options. The name is
-    what a config writes: the function's own, with the options that differ from their defaults.
+    what a config writes: the function's own, with the options that differ from their defaults. Its
+    traits have the sizes that `make` leaves open.
     """
     defaults = options_of(make)
 
     @functools.wraps(make)
     def build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
         part = make(*args, **arguments)
-        known: dict[str, Any] = {size: arguments[size] for size in SIZES[:3] if size in arguments}
+        known: dict[str, Any] = {
+            size: arguments[size]
+            for size in SIZES[:3]
+            if size in arguments and getattr(part.traits, size) is None
+        }
         part = part._replace(traits=part.traits._replace(**known))
         name = call_text(make.__name__, changed(arguments, defaults))
         return _encoding(part, name, part.family or make.__name__, build, arguments)

@@ -131,7 +131,7 @@ class Reach(NamedTuple):
         return None if self.left is None or self.right is None else self.left + self.right
 
     def within(self, other: Reach | None) -> Reach:
-        """What both allow."""
+        """Return the reach that both allow."""
         if other is None:
             return self
         sides = zip(self, other)

@@ -88,7 +88,7 @@ def table(
 
 
 def _results(subject: Subject, excused: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What each check says, and what is wrong by check."""
+    """The result of each check, and the failures by check."""
     results, wrong = {}, {}
     for name, check in CHECKS.items():
         try:

@@ -1,4 +1,4 @@
-"""What must hold of every encoding, check by check, in the order of the table."""
+"""Requirements of every encoding, check by check, in the order of the table."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def derivatives(s: Subject) -> Problems:
 
 @check
 def draws(s: Subject) -> Problems:
-    """What is drawn while training depends on the rng alone."""
+    """Draws of training depend on the rng alone."""
 
     def run(rng: jax.Array) -> Array:
         return apply(s.encoding, s.layer, s.tokens, s.positions, rng=rng)

@@ -1,1 +1,1 @@
-"""What changes other encodings, or joins them: positions that move, reach, temperature."""
+"""Changes of other encodings: positions that move, reach, temperature."""

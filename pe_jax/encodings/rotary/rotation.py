@@ -71,7 +71,7 @@ def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     every_head = jnp.asarray(np.kron(np.eye(x.shape[2]), quarter), x.dtype)
 
     def flat(of_pairs: Array, elsewhere: float) -> jax.Array:
-        """From pairs to the dimensions of all heads."""
+        """Spread numbers of pairs over the dimensions of all heads."""
         of_heads = jnp.broadcast_to(of_pairs, (*of_pairs.shape[:-2], x.shape[2], cos.shape[-1]))
         wide = jnp.full((*of_heads.shape[:-1], size), elsewhere, of_heads.dtype)
         wide = wide.at[..., of_pair[:, 0]].set(of_heads).at[..., of_pair[:, 1]].set(of_heads)
