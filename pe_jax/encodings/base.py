@@ -483,10 +483,11 @@ class PositionEncoding:
         return mapped
 
     def _entry(self, index: int) -> str:
-        """The key of a layer's parameters; equal encodings share an entry."""
+        """The key of a layer's parameters; encodings of one name share an entry."""
         if self.per_layer:
             return f"layer_{index}"
-        return f"cycle_{self.layers.index(self.at_layer(index))}"
+        names = [layer.name for layer in self.layers]
+        return f"cycle_{names.index(self.at_layer(index).name)}"
 
     # --- traits ---
 

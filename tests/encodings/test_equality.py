@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -72,3 +73,18 @@ def test_repr():
 def test_help_shows_what_a_call_returns():
     returned = inspect.signature(encodings.rope).return_annotation
     assert returned is encodings.PositionEncoding
+
+
+def test_changed_layers_read_the_same_parameters():
+    """Layers that share parameters still do once their parts were changed one by one."""
+    rope = encodings.rope(head_size=4, learnable=True)
+    encoding = encodings.cycle(rope, encodings.none(), rope)
+    params = encoding.init(jax.random.key(0), 3)
+    assert list(params) == ["cycle_0"]
+    changed = encodings.with_factors(encoding, jnp.zeros_like)
+    for layer in range(3):
+        changed.layer(layer).split(changed.layer_params(params, layer))
+    assert list(changed.bind(params)) == list(encoding.bind(params)) == ["cycle_0/rope"]
+    short = encodings.cycle(rope, encodings.t5(num_heads=2))
+    params = short.init(jax.random.key(0), 1)  # Fewer layers than encodings.
+    assert short.frequency_mask(params) == {"cycle_0": {"rope": {"frequencies": True}}}
