@@ -172,5 +172,5 @@ def completed(
     if not encoding.parts:  # Positions of any kind are those of other layers.
         return context._replace(positions_q=range(queries), positions_k=range(keys))
     positions = context.positions_q, context.positions_k
-    of_q, of_k = paired_positions(*positions, queries, keys, encoding.axes)
-    return context._replace(positions_q=of_q, positions_k=of_k)
+    positions_q, positions_k = paired_positions(*positions, queries, keys, encoding.axes)
+    return context._replace(positions_q=positions_q, positions_k=positions_k)

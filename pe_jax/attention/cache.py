@@ -116,10 +116,10 @@ def cached_attention(
     context = Context() if context is None else context
     rows, new, heads, _ = q.shape
     length = cache.keys.shape[1]
-    known = 0 if isinstance(cache.index, jax.core.Tracer) else int(cache.index)
-    if known + new > length:
+    count = 0 if isinstance(cache.index, jax.core.Tracer) else int(cache.index)
+    if count + new > length:
         raise ValueError(
-            f"The cache has room for {length} tokens, {known} are written and {new} are to follow: "
+            f"The cache has room for {length} tokens, {count} are written and {new} are to follow: "
             "make one of a greater length."
         )
     if context.positions_k is not None or context.x_k is not None:

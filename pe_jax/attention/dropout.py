@@ -36,8 +36,8 @@ def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[
         return x
     shape = x.shape or (1,)
     rows = _iota(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
-    kept = keep(seed(rng), rows, _iota(shape[-1]), rate).reshape(x.shape)
-    return jnp.where(kept, x * jnp.asarray(scale(rate), x.dtype), jnp.zeros((), x.dtype))
+    mask = keep(seed(rng), rows, _iota(shape[-1]), rate).reshape(x.shape)
+    return jnp.where(mask, x * jnp.asarray(scale(rate), x.dtype), jnp.zeros((), x.dtype))
 
 
 def seed(rng: jax.Array) -> jax.Array:

@@ -145,8 +145,8 @@ class Fixed:
         query = jax.lax.iota(jnp.uint32, lq)[:, None] + first_query
         row = head * np.uint32(self.num_queries) + query  # As rows of [B, H, Lq, Lk].
         key = jax.lax.iota(jnp.uint32, lk) + first_key
-        kept = dropouts.keep(self.seed, row, key, self.rate)
-        return jnp.where(kept, x * dropouts.scale(self.rate), 0.0)
+        mask = dropouts.keep(self.seed, row, key, self.rate)
+        return jnp.where(mask, x * dropouts.scale(self.rate), 0.0)
 
 
 def computation(
@@ -334,22 +334,22 @@ def _forward(x: Arrays, fixed: Fixed) -> tuple[Array, Array, Array]:
     total = exp.sum(-1, keepdims=True)
     total = total if sink is None else total + jnp.exp(sink - greatest)
     weights = masked_weights(exp / total, fixed.whole_mask(x))
-    kept = fixed.drop(weights).astype(x.v.dtype)
-    out = head_product("bhqk,bkhd->bqhd", kept, x.v, x.q.shape[2])
+    dropped = fixed.drop(weights).astype(x.v.dtype)
+    out = head_product("bhqk,bkhd->bqhd", dropped, x.v, x.q.shape[2])
     if _adds_values(x):
-        out += _term_values(x, kept, fixed)
+        out += _term_values(x, dropped, fixed)
     return out.astype(x.v.dtype), weights, greatest + jnp.log(total)
 
 
 def _backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> Arrays:
     """Gradients."""
-    kept = fixed.drop(weights).astype(x.v.dtype)
+    dropped = fixed.drop(weights).astype(x.v.dtype)
     heads = x.q.shape[2]
     dw = head_product("bqhd,bkhd->bhqk", g, x.v, heads)
-    dv = head_product("bhqk,bqhd->bkhd", kept, g, x.v.shape[2])
+    dv = head_product("bhqk,bqhd->bkhd", dropped, g, x.v.shape[2])
     gradients = jax.tree.map(jnp.zeros_like, x)
     if _adds_values(x):
-        _, transpose = jax.vjp(lambda x, weights: _term_values(x, weights, fixed), x, kept)
+        _, transpose = jax.vjp(lambda x, weights: _term_values(x, weights, fixed), x, dropped)
         gradients, dw_more = transpose(g.astype(jnp.float32))
         dw += dw_more
     inner = (g * out).astype(jnp.float32).sum(-1).swapaxes(1, 2)[..., None]  # [B, H, Lq, 1]
@@ -429,13 +429,13 @@ def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Array], di
         for name, axis in _QUERIES.items()
         if (x := getattr(arrays, name)) is not None and x.shape[axis] > 1
     }
-    of_fixed = {}
+    fixed_rows = {}
     if fixed.positions_q is not None:
         axis = fixed.positions_q.ndim - 1
-        of_fixed["positions_q"] = _blocks(fixed.positions_q, fixed.block, axis)
+        fixed_rows["positions_q"] = _blocks(fixed.positions_q, fixed.block, axis)
     if fixed.mask is not None and fixed.mask.shape[2] > 1:
-        of_fixed["mask"] = _blocks(fixed.mask, fixed.block, 2)
-    return jnp.arange(len(by_query["q"]), dtype=jnp.int32), by_query, of_fixed
+        fixed_rows["mask"] = _blocks(fixed.mask, fixed.block, 2)
+    return jnp.arange(len(by_query["q"]), dtype=jnp.int32), by_query, fixed_rows
 
 
 def _block(
@@ -443,10 +443,10 @@ def _block(
     fixed: Fixed,
     number: Array,
     by_query: dict[str, Array],
-    of_fixed: dict[str, Array],
+    fixed_rows: dict[str, Array],
 ) -> tuple[Arrays, Fixed]:
     """A block of queries with the keys that it can reach."""
-    arrays, fixed = _with(arrays, by_query), dataclasses.replace(fixed, **of_fixed)
+    arrays, fixed = _with(arrays, by_query), dataclasses.replace(fixed, **fixed_rows)
     assert fixed.block is not None
     query, mask = number * fixed.block, fixed.mask
     key: ArrayLike = 0
@@ -471,8 +471,8 @@ def _put(total: Array, x: Array, key: ArrayLike, axis: int) -> Array:
     """Add `x` to the keys of `total` from `key` on."""
     if x.shape[axis] == total.shape[axis]:
         return total + x
-    here = jax.lax.dynamic_slice_in_dim(total, key, x.shape[axis], axis)
-    return jax.lax.dynamic_update_slice_in_dim(total, here + x, key, axis)
+    slice_ = jax.lax.dynamic_slice_in_dim(total, key, x.shape[axis], axis)
+    return jax.lax.dynamic_update_slice_in_dim(total, slice_ + x, key, axis)
 
 
 def _blocks(x: Array, block: int | None, axis: int) -> jax.Array:

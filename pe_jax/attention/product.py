@@ -2,9 +2,9 @@
 
 Accelerators sum bfloat16 products in float32 anyway. CPUs with bfloat16 units (AMX) use them only
 for products whose result is asked for in float32: asked for bfloat16, XLA widens the operands, and
-in a backward pass it would widen whatever meets a float32 gradient. So the product is a primitive
-of its own: JAX differentiates it as any bilinear function, forward, backward and to any order, and
-takes its transposes from here, which round what comes back to the dtype of the operand it meets.
+in a backward pass it would widen whatever meets a float32 gradient. So the product is a new
+primitive. JAX differentiates it as any bilinear function, forward, backward and to any order, and
+takes its transposes from here, which round cotangents to the dtype of the operand that they meet.
 """
 
 from __future__ import annotations
@@ -96,48 +96,51 @@ def is_product_of_layers(primitive: Primitive, *_: object, spec: str = "", **__:
     """Select products without a batch, for `jax.checkpoint(policy=...)`: those of dense layers."""
     if primitive is not product_p:
         return False
-    of_a, of_b, of_out = _terms(spec)
-    return not set(of_a) & set(of_b) & set(of_out)
+    a_axes, b_axes, out_axes = _terms(spec)
+    return not set(a_axes) & set(b_axes) & set(out_axes)
 
 
 def _terms(spec: str) -> tuple[str, str, str]:
-    operands, of_out = spec.split("->")
-    of_a, of_b = operands.split(",")
-    return of_a, of_b, of_out
+    operands, out_axes = spec.split("->")
+    a_axes, b_axes = operands.split(",")
+    return a_axes, b_axes, out_axes
 
 
 def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
-    of_a, of_b, of_out = _terms(spec)
-    common = [axis for axis in of_a if axis in of_b and axis in of_out]
-    own = [[axis for axis in of if axis in of_out and axis not in common] for of in (of_a, of_b)]
-    order = "".join([*common, *own[0], *own[1]])
+    a_axes, b_axes, out_axes = _terms(spec)
+    common = [axis for axis in a_axes if axis in b_axes and axis in out_axes]
+    separate = [
+        [axis for axis in axes if axis in out_axes and axis not in common]
+        for axes in (a_axes, b_axes)
+    ]
+    order = "".join([*common, *separate[0], *separate[1]])
     # As matrices give it: XLA makes no bfloat16 product on a CPU whose result has the several axes
     # of one operand apart (jax 0.10.2: UNIMPLEMENTED).
-    first = of_out if max(map(len, own)) == 1 else order
-    out = jnp.einsum(f"{of_a},{of_b}->{first}", a, b, preferred_element_type=jnp.float32)
-    return jnp.einsum(f"{first}->{of_out}", out)
+    first = out_axes if max(map(len, separate)) == 1 else order
+    out = jnp.einsum(f"{a_axes},{b_axes}->{first}", a, b, preferred_element_type=jnp.float32)
+    return jnp.einsum(f"{first}->{out_axes}", out)
 
 
 def _transpose_a(g, a, b, *, spec):
-    of_a, of_b, of_out = _terms(spec)
-    return product(f"{of_out},{of_b}->{of_a}", g.astype(b.dtype), b).astype(a.aval.dtype)
+    a_axes, b_axes, out_axes = _terms(spec)
+    return product(f"{out_axes},{b_axes}->{a_axes}", g.astype(b.dtype), b).astype(a.aval.dtype)
 
 
 def _transpose_b(g, a, b, *, spec):
-    of_a, of_b, of_out = _terms(spec)
-    return product(f"{of_a},{of_out}->{of_b}", a, g.astype(a.dtype)).astype(b.aval.dtype)
+    a_axes, b_axes, out_axes = _terms(spec)
+    return product(f"{a_axes},{out_axes}->{b_axes}", a, g.astype(a.dtype)).astype(b.aval.dtype)
 
 
 def _batch(
     operands: Sequence[jax.Array], axes: Sequence[int | None], *, spec: str
 ) -> tuple[jax.Array, int]:
     """Add a letter to the terms of the operands that `jax.vmap` maps, and to the result."""
-    *terms, of_out = _terms(spec)
+    *terms, out_axes = _terms(spec)
     letter = next(letter for letter in string.ascii_letters if letter not in spec)
     for i, axis in enumerate(axes):
         if axis is not None:
             terms[i] = f"{terms[i][:axis]}{letter}{terms[i][axis:]}"
-    return product(f"{terms[0]},{terms[1]}->{letter}{of_out}", *operands), 0
+    return product(f"{terms[0]},{terms[1]}->{letter}{out_axes}", *operands), 0
 
 
 def _abstract(a, b, *, spec):

@@ -116,12 +116,12 @@ def _beside(term: Term, x: Operands) -> tuple[Array, Array, Array]:
     """Columns beside queries, keys and values for unclipped sinusoids."""
     terms, params, context = term
     assert terms.frequencies and terms.value_frequencies
-    of_q, of_k = (np.asarray(positions) for positions in context.arrays())
+    positions_q, positions_k = (np.asarray(positions) for positions in context.arrays())
     w = terms.frequencies(params)
-    rotated = rotate_pairs(x.content_q, of_q[:, None], w).astype(x.q.dtype)
+    rotated = rotate_pairs(x.content_q, positions_q[:, None], w).astype(x.q.dtype)
 
     def wide(frequencies: Array) -> Array:
-        p = sinusoid(of_k, frequencies).astype(x.k.dtype)  # [Lk, d]
+        p = sinusoid(positions_k, frequencies).astype(x.k.dtype)  # [Lk, d]
         shape = (*x.k.shape[:3], p.shape[-1])
         return jnp.broadcast_to(p[None, :, None], shape)
 

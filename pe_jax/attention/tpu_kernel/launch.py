@@ -104,10 +104,10 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     per_head = functools.partial(scratch, config.group, config.queries)
     logit_terms = per_head(config.width + LANES) if config.logit_terms else None
     value_terms = per_head(config.width + LANES) if config.value_terms else None
-    of_shared = Shared(scalars, key_table, bias, value_table)
+    shared_specs = Shared(scalars, key_table, bias, value_table)
     if not backward:
         return (
-            (of_shared, Batched(scalars, mask, queries, keys, keys)),
+            (shared_specs, Batched(scalars, mask, queries, keys, keys)),
             (queries, sums),
             (Shape(rows.q.shape, rows.v.dtype), _log_sum(config, len(rows.q))),
             (per_head(LANES), per_head(LANES), per_head(config.size), logit_terms, value_terms),
@@ -120,7 +120,7 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     q, k, v = (Shape(x.shape, x.dtype) for x in (rows.q, rows.k, rows.v))
     all_kv = scratch(all_keys, kv_lanes)
     return (
-        (of_shared, Batched(scalars, mask, queries, keys, keys, queries, sums, queries)),
+        (shared_specs, Batched(scalars, mask, queries, keys, keys, queries, sums, queries)),
         (Shared(None, dkey_table, dbias, dvalue_table), Batched(None, None, queries, whole, whole)),
         (dshared, Batched(None, None, q, k, v)),
         (
@@ -168,10 +168,10 @@ def _memory(config: KernelConfig, inputs: tuple[Shared, Batched], layout: Layout
         for spec, x in zip(blocks, arrays, strict=True)
         if spec.block_shape
     )
-    kept = sum(_tiled_bytes(x.shape, x.dtype) for x in scratch if x is not None)
+    scratch_bytes = sum(_tiled_bytes(x.shape, x.dtype) for x in scratch if x is not None)
     has_terms = config.logit_terms or config.value_terms
     wide = 4 * config.queries * 4 * config.width * has_terms  # `skew`, `unskew` and their matmuls.
-    return _TEMPORARIES + wide + kept + moving
+    return _TEMPORARIES + wide + scratch_bytes + moving
 
 
 def _tiled_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
