@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from pe_jax.encodings.base import Params
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -80,6 +81,7 @@ class Reference(NamedTuple):
       embed: `(params, x [D], position, token) -> [D]`, what the encoding makes of the embedding of
         one token.
       positions: what the formulas above see instead of a row's positions `[L]`, or `[L, A]`.
+      sink: `(params, head) ->` a logit in the softmax's denominator; -inf is none.
     """
 
     score: Callable[[Params, Pair], jax.Array] = content
@@ -88,6 +90,7 @@ class Reference(NamedTuple):
         lambda params, x, position, token: x
     )
     positions: Callable[[jax.Array], jax.Array] = lambda positions: positions
+    sink: Callable[[Params, jax.Array], ArrayLike] = lambda params, head: -np.inf
 
 
 def joined(references: Mapping[str, Reference]) -> Reference:
@@ -170,7 +173,8 @@ def _row(reference, layer, x, q, k, v, tokens, positions, mask):
         # A row without any key gives zeros; both selections keep its gradient from being NaN.
         kept = jnp.where(allowed, scores, 0.0)
         raised = jnp.where(allowed, jnp.exp(kept - kept.max()), 0.0)
-        return raised @ values / jnp.where(allowed.any(), raised.sum(), 1.0)
+        total = raised.sum() + jnp.exp(reference.sink(params, head) - kept.max())
+        return raised @ values / jnp.where(allowed.any(), total, 1.0)
 
     of_heads = jax.vmap(query, (0, None))
     return jax.vmap(of_heads, (None, 0))(jnp.arange(heads), jnp.arange(length))

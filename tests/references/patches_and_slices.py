@@ -1,5 +1,5 @@
-"""References of patches of an image, slices of a head, and projections that meet offsets, a pair at
-a time (float64)."""
+"""References of patches of an image, slices of a head, projections that meet offsets, and sinks, a
+pair at a time (float64)."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ def inkling(params, p: Pair, extent):
 
 
 REFERENCES = {
+    "sink": Reference(sink=lambda params, head: params["logit"][head]),
+    "sink(learnable=False)": Reference(sink=lambda params, head: 0.0),
     "sinusoidal_2d": Reference(embed=sinusoidal_2d),
     "sinusoidal_2d(width=3, cls=True, end=True)": Reference(
         embed=functools.partial(sinusoidal_2d, width=3, cls=True, end=True)
