@@ -38,7 +38,7 @@ from pe_jax.data.tokenized import TokenizedCorpus, token_dtype, tokenize_documen
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import sha256
 
-FORMAT = 1  # Increment it when the files or the sentence rule change.
+FORMAT = 2  # Increment it when the files or the sentence rule change.
 BLOCK = 2048  # Token ids per record: 4 kB, read in about the time of a far smaller one.
 
 

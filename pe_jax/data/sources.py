@@ -23,7 +23,7 @@ from pe_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from pe_jax.disk_cache import make_once
 from pe_jax.files import to_path
 
-_FORMAT = 2  # Increment it when the arrays or the sentence rule change.
+_FORMAT = 3  # Increment it when the arrays or the sentence rule change.
 _SHARDS = "shards:"
 
 
@@ -67,7 +67,9 @@ def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Pa
         return load_tokenizer(vocab)
 
     def write(folder: Path) -> None:
-        train_tokenizer(_Texts(corpus), vocab_size).save(str(folder / "tokenizer.json"))
+        train_tokenizer(_Texts(corpus, "vocabulary"), vocab_size).save(
+            str(folder / "tokenizer.json")
+        )
 
     digest = _digest("tokenizer", corpus.fingerprint(), str(vocab_size))
     return load_tokenizer(make_once(cache_dir / f"tokenizer-{digest}", write) / "tokenizer.json")
@@ -81,7 +83,7 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Tokenized
     """
 
     def write(folder: Path) -> None:
-        documents = _with_progress(corpus.documents(), "tokenizing")
+        documents = _Texts(corpus, "tokenizing")
         tokenized = list(tokenize_documents(documents, tokenizer))
         if not tokenized:
             raise ValueError(f"The corpus {corpus.source!r} holds no text.")
@@ -89,7 +91,12 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Tokenized
         np.save(folder / "tokens.npy", np.concatenate(tokens))
         np.save(folder / "sentences.npy", _starts(np.concatenate(sizes)))
         np.save(folder / "documents.npy", _starts([len(size) for size in sizes]))
-        about = {"source": corpus.source, "tokens": sum(map(len, tokens)), "documents": len(sizes)}
+        about = {
+            "source": corpus.source,
+            "tokens": sum(map(len, tokens)),
+            "documents": len(sizes),
+            "empty": documents.count - len(sizes),
+        }
         (folder / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
 
     digest = _digest("corpus", corpus.fingerprint(), tokenizer.to_str())
@@ -106,14 +113,14 @@ def _digest(*inputs: str) -> str:
 
 
 class _Texts:
-    """The documents of a corpus as an iterable that can be read several times."""
+    """The documents of a corpus as an iterable that can be read several times, and their number."""
 
-    def __init__(self, corpus: Corpus):
-        self._corpus = corpus
+    def __init__(self, corpus: Corpus, purpose: str):
+        self._corpus, self._purpose, self.count = corpus, purpose, 0
 
     def __iter__(self) -> Iterator[str]:
-        yield from _with_progress(self._corpus.documents(), "vocabulary")
-
-
-def _with_progress(documents: Iterator[str], purpose: str) -> Iterator[str]:
-    return tqdm(documents, desc=purpose, unit=" documents", disable=not sys.stderr.isatty())
+        show = {"desc": self._purpose, "unit": " documents", "disable": not sys.stderr.isatty()}
+        self.count = 0
+        for text in tqdm(self._corpus.documents(), **show):
+            self.count += 1
+            yield text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,9 +13,24 @@ from tokenizers import Tokenizer
 
 _BATCH = 20_000  # Sentences per call of the tokenizer: enough for its threads.
 
-# A sentence ends after . ! or ? (and one closing quote or bracket) before a space and an opening
-# capital, digit, quote or bracket. "Sentences" of pretraining need no more (Devlin et al., A.2).
-_SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[A-Z0-9])|\n+""")
+# English: a sentence ends after . ! or ? (and one closing quote or bracket) before a space and an
+# opening capital, digit, quote or bracket. "Sentences" of pretraining need no more (Devlin et al.,
+# A.2).
+_ENGLISH_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[A-Z0-9])|\n+""")
+
+# Any script: after a full-width stop, or after another one before a space. The group is the first
+# letter of what follows.
+_STOPS, _WIDE_STOPS, _CLOSING = ".!?…؟۔।॥։።܀", "。！？｡", "\"'”’)\\]»」』）】"
+_END = re.compile(
+    rf"(?:(?<=[{_STOPS}])|(?<=[{_STOPS}][{_CLOSING}]))\s+(?=[\"'“‘(\[«„¿¡]?([^\W_]))"
+    rf"|(?:(?<=[{_WIDE_STOPS}])(?![{_WIDE_STOPS}{_CLOSING}])|(?<=[{_WIDE_STOPS}][{_CLOSING}]))\s*(?=\S)"
+    r"|\n+"
+)
+# The most characters of a sentence, on average over a document with stops, and one without: above,
+# it is cut into windows, at spaces if it has any.
+_LONGEST_SENTENCE, _LONGEST_LINE = 1_000, 400
+_STOP = re.compile(f"[{_STOPS}{_WIDE_STOPS}]")
+_WINDOW = re.compile(r"\S.{0,98}\S(?!\S)|\S.{0,99}", re.DOTALL)
 
 
 class TokenizedCorpus:
@@ -39,6 +55,16 @@ class TokenizedCorpus:
     def __reduce__(self):
         return type(self), (self.folder,)  # Worker processes map the files themselves.
 
+    @property
+    def empty(self) -> int:
+        """The number of documents that were read and have no token; 0 for shards."""
+        return json.loads((self.folder / "about.json").read_text("utf-8")).get("empty", 0)
+
+    @property
+    def single_sentences(self) -> np.ndarray:
+        """`[N]` bool: the documents of one sentence, of which no pair can be made."""
+        return np.diff(self.documents) < 2
+
     def all_documents(self) -> np.ndarray:
         return np.arange(len(self.documents) - 1)
 
@@ -60,9 +86,34 @@ class TokenizedCorpus:
         return numbers[~is_held_out], numbers[is_held_out]
 
 
-def sentences(document: str) -> Iterator[str]:
-    """Yield the sentences of a document; line breaks end a sentence too."""
-    return (s for s in (part.strip() for part in _SENTENCE_END.split(document)) if s)
+def sentences(document: str) -> list[str]:
+    """Return the sentences of a document in any script; line breaks end a sentence too.
+
+    The English rule applies wherever it finds at least half of the ends that the general one finds.
+    The general one takes a stop for an end unless a lower-case letter follows, and in a document
+    without capitals even then. Where that leaves more than 1,000 characters a sentence, or 400 in a
+    document without stops, the sentences are windows of at most 100 characters.
+    """
+    english, general = _strip(_ENGLISH_END.split(document)), _strip(_split(document))
+    parts = english if 2 * (len(english) - 1) >= len(general) - 1 else general
+    longest = _LONGEST_SENTENCE if _STOP.search(document) else _LONGEST_LINE
+    if len(document) > longest * max(1, len(parts)):
+        return _strip(_WINDOW.findall(document))
+    return parts
+
+
+def _split(document: str) -> Iterator[str]:
+    has_capitals, begin = document != document.lower(), 0
+    for end in _END.finditer(document):
+        is_inside = has_capitals and "\n" not in end[0] and end[1] is not None and end[1].islower()
+        if not is_inside:
+            yield document[begin : end.start()]
+            begin = end.end()
+    yield document[begin:]
+
+
+def _strip(parts: Iterable[str]) -> list[str]:
+    return [text for text in map(str.strip, parts) if text]
 
 
 def token_dtype(tokenizer: Tokenizer) -> np.dtype:
@@ -80,7 +131,7 @@ def tokenize_documents(
     pending: list[list[str]] = []
     waiting = 0
     for document in documents:
-        pending.append(list(sentences(document)))
+        pending.append(sentences(document))
         waiting += len(pending[-1])
         if waiting >= _BATCH:
             yield from _tokenize_batch(pending, tokenizer)

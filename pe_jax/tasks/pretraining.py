@@ -60,6 +60,7 @@ def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
     tokenizer = introduce(folder, config, config.init)
     _introduce_text(config.data)
     experiment = build(config, tokenizer)
+    tell("Documents", experiment.text.summary())
     for stage, keys, epochs in zip(
         experiment.stages, config.stages.values(), experiment.epochs, strict=True
     ):

@@ -10,7 +10,10 @@ from tokenizers import Tokenizer
 
 from pe_jax import data
 from pe_jax.configs.pretraining import PretrainingDataConfig
+from pe_jax.console.terminal import counted, say
 from pe_jax.files import cache_folder, to_path
+
+_MUCH_UNKNOWN = 0.03  # Of English by a vocabulary for it, 0.1 % is [UNK].
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +25,14 @@ class TextSplit:
     train_documents: np.ndarray
     held_out: data.TokenizedCorpus
     held_out_documents: np.ndarray
+
+    def summary(self) -> str:
+        """Return how many documents there are, how many are used, and why the others are not."""
+        single, empty = int(self.train.single_sentences.sum()), self.train.empty
+        read = len(self.train.documents) - 1 + empty
+        reasons = {"of a single sentence, which makes no pair": single, "empty": empty}
+        dropped = "".join(f"; dropped {n:,}, {why}" for why, n in reasons.items() if n)
+        return f"{read:,} read, {read - single - empty:,} used{dropped}"
 
     @functools.cached_property
     def vocabulary(self) -> data.Vocabulary:
@@ -39,15 +50,48 @@ def load_text(config: PretrainingDataConfig, vocab: str) -> TextSplit:
       vocab: path of the tokenizer; empty trains one on the text, or uses that of the shards.
 
     Raises:
-      ValueError: for a source, feature or tokenizer that does not exist.
+      ValueError: for a source, feature or tokenizer that does not exist, or a text whose documents
+        are mostly of one sentence, or most of which is [UNK] to the tokenizer.
     """
     cache = to_path(config.cache_dir) if config.cache_dir else cache_folder()
     open_source = functools.partial(
         data.open_source, feature=config.feature, data_dir=config.data_dir, cache_dir=cache
     )
     train, tokenizer = open_source(config.source, vocab=vocab, vocab_size=config.vocab_size)
+    _check(config.source, train, tokenizer)
     if not config.validation:
         train_documents, held_out_documents = train.split(config.held_out)
         return TextSplit(tokenizer, train, train_documents, train, held_out_documents)
     held_out, _ = open_source(config.validation, tokenizer=tokenizer)
+    _check(config.validation, held_out, tokenizer)
     return TextSplit(tokenizer, train, train.all_documents(), held_out, held_out.all_documents())
+
+
+def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer) -> None:
+    """Raise ValueError if most of a text cannot be used; warn if much of it is [UNK]."""
+    tokens, single = np.diff(corpus.sentences[corpus.documents]), corpus.single_sentences
+    lost = tokens[single].sum() / tokens.sum()
+    if lost > 0.5:
+        raise ValueError(
+            f"{source}: {single.sum():,} of {counted(len(single), 'document')}, {lost:.0%} of the "
+            "text, are a single sentence, of which no sentence pair can be made. Put more "
+            "sentences into a document: a blank line ends one in .txt, a line in .jsonl."
+        )
+    unknown = _unknown_rate(corpus, tokenizer.token_to_id("[UNK]"))
+    fault = (
+        f"{source}: {unknown:.1%} of the tokens are [UNK], words that the vocabulary of "
+        f"{counted(tokenizer.get_vocab_size(), 'token')} cannot write. "
+        "Give one for this text with --config.data.vocab, or leave it empty to train one."
+    )
+    if unknown > 0.5:
+        raise ValueError(fault)
+    if unknown > _MUCH_UNKNOWN:
+        say(f"warning: {fault}")
+
+
+def _unknown_rate(corpus: data.TokenizedCorpus, unknown: int | None) -> float:
+    """Return the fraction of [UNK], of at most a million tokens all over the corpus."""
+    total, size = len(corpus.tokens), 10_000
+    starts = np.linspace(0, max(0, total - size), min(100, -(-total // size)), dtype=int)
+    parts = [corpus.tokens[start : start + size] == unknown for start in starts.tolist()]
+    return float(np.concatenate(parts).mean())

@@ -9,11 +9,14 @@ import sys
 import numpy as np
 import pytest
 from absl import flags
+from helpers import tiny_run
 from helpers.tiny_run import write_books
 
 from pe_jax import data
-from pe_jax.data import corpora, pretraining
+from pe_jax.data import corpora, pretraining, tokenized
 from pe_jax.data.tokenized import sentences
+from pe_jax.data.tokenizer import SPECIAL_TOKENS
+from pe_jax.tasks.text_split import load_text
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +132,35 @@ def test_sentences():
         "Yes.",
         "A new line",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hello there. is it? yes.", ["hello there.", "is it?", "yes."]),
+        ("Первое. Второе и т. д. стоит! «Да».", ["Первое.", "Второе и т. д. стоит!", "«Да»."]),
+        ("Das ist neu. Ändert es? Ö!", ["Das ist neu.", "Ändert es?", "Ö!"]),
+        ("第一句。他说「好。」然后？", ["第一句。", "他说「好。」", "然后？"]),
+        ("पहला। दूसरा।", ["पहला।", "दूसरा।"]),
+    ],
+    ids=["lower-case", "Russian", "German", "Chinese", "Hindi"],
+)
+def test_sentences_of_any_script(text, expected):
+    assert sentences(text) == expected
+
+
+def test_text_without_stops_is_cut_into_windows():
+    words = "word " * 100
+    assert " ".join(sentences(words)) == words.strip()
+    assert max(map(len, sentences(words))) <= 100
+    assert "".join(sentences("ไทย" * 200)) == "ไทย" * 200
+    assert sentences("a" * 300) == ["a" * 300]  # A document of one sentence.
+
+
+def test_the_rule_for_any_script_changes_no_english_text():
+    for document in data.open_corpus("pydoc").documents():
+        english = filter(None, map(str.strip, tokenized._ENGLISH_END.split(document)))
+        assert sentences(document) == list(english)
 
 
 # --- tokenizer and cache --------------------------------------------------------------------------
@@ -475,3 +507,30 @@ def test_texts_without_any_pair_are_refused(books, tmp_path):
         make_examples((corpus, books[1], books[2]))
     with pytest.raises(ValueError, match="got length 4"):
         make_examples(books, length=4)
+
+
+def load(tmp_path, documents, vocab="", **changes):
+    """`load_text` of these documents."""
+    (tmp_path / "text.jsonl").write_text("".join(f'{{"text": "{d}"}}\n' for d in documents))
+    source = {"data.source": str(tmp_path / "text.jsonl")}
+    return load_text(tiny_run.config(tmp_path, **source, **changes).data, vocab)
+
+
+def test_the_documents_that_are_dropped_are_counted(tmp_path):
+    text = load(tmp_path, ["The sea is wide. A ship is not."] * 7 + ["One."] * 2 + [""] * 3)
+    assert text.summary() == (
+        "12 read, 7 used; dropped 2, of a single sentence, which makes no pair; dropped 3, empty"
+    )
+    with pytest.raises(ValueError, match=r"text.jsonl: 8 of 12 documents, \d+% of the text, are a"):
+        load(tmp_path, ["The sea is wide"] * 8 + ["The. Sea."] * 4)
+
+
+def test_a_vocabulary_that_does_not_fit_the_text(tmp_path, capsys):
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, *tiny_run.WORDS, "."]) + "\n")
+    load(tmp_path, ["The sea. The ship."] * 8, str(vocab))
+    assert "[UNK]" not in capsys.readouterr().err
+    load(tmp_path, ["The sea. The xylophone."] * 8, str(vocab))
+    assert "text.jsonl: 16.7% of the tokens are [UNK]" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"66\.7% of the tokens are \[UNK\].*--config.data.vocab"):
+        load(tmp_path, ["Das Meer. Ein Schiff."] * 8, str(vocab))

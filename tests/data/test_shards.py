@@ -208,7 +208,7 @@ def test_a_folder_that_is_not_finished(prepared, tmp_path, copy):
     with pytest.raises(ValueError, match=r"no finished corpus: there is no .*about.json"):
         open_shards(copy)
     (copy / "about.json").write_text('{"format": 0}')
-    with pytest.raises(ValueError, match="is of format 0, this version reads 1"):
+    with pytest.raises(ValueError, match="is of format 0, this version reads 2"):
         open_shards(copy)
     (copy / "about.json").write_text('{"form')
     with pytest.raises(ValueError, match=r"about.json is damaged"):
