@@ -420,3 +420,21 @@ def test_a_sink_takes_a_share_of_the_weights():
     np.testing.assert_allclose(out[0, :, 1], 0.75, rtol=1e-6)
     out = attention(q, q, v, build("sink(learnable=False)"))
     np.testing.assert_allclose(out, 0.75, rtol=1e-6)
+
+
+# --- dape -----------------------------------------------------------------------------------------
+
+
+def test_dape_sees_products_and_biases_of_all_heads():
+    """A hidden unit that adds up the second head's product and bias, for the first head."""
+    encoding, (q, k) = build("alibi+dape(width=1)"), qk()
+    plain = attention_logits(q, k, build("alibi"), {})
+    params = {
+        "hidden": {"kernel": jnp.array([[0.0], [1.0], [0.0], [1.0]]), "bias": jnp.array([2.0])},
+        "out": {"kernel": jnp.array([[3.0, 0.0]]), "bias": jnp.array([0.0, 5.0])},
+    }
+    found = attention_logits(q, k, encoding, {"dape": params})
+    hidden = plain[:, 1] + 2
+    hidden = np.where(hidden > 0, hidden, 0.01 * hidden)
+    np.testing.assert_allclose(found[:, 0], plain[:, 0] + 3 * hidden, atol=1e-5)
+    np.testing.assert_allclose(found[:, 1], plain[:, 1] + 5, atol=1e-5)

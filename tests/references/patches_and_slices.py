@@ -9,6 +9,8 @@ import jax.numpy as jnp
 
 from pe_jax.testing import Pair, Reference
 
+from .bias import press_slopes
+
 # --- patches of an image --------------------------------------------------------------------------
 
 
@@ -68,7 +70,24 @@ def inkling(params, p: Pair, extent):
     return p.q @ p.k / jnp.sqrt(len(p.q)) + jnp.where(inside, term, 0.0)
 
 
+# --- networks of finished logits ------------------------------------------------------------------
+
+
+def dape(params, p: Pair, slopes=None):
+    """The products and biases of a pair in all heads through a network."""
+    content = jnp.einsum("hd,hd->h", p.row_q[p.at_q], p.row_k[p.at_k]) / jnp.sqrt(len(p.q))
+    bias = jnp.zeros(p.heads) if slopes is None else -jnp.array(slopes) * jnp.abs(p.i - p.j)
+    hidden, out = params["hidden"], params["out"]
+    x = jnp.concatenate([content, bias]) @ hidden["kernel"] + hidden["bias"]
+    x = jnp.where(x > 0, x, 0.01 * x) @ out["kernel"] + out["bias"]
+    return (content + bias + x)[p.head]
+
+
 REFERENCES = {
+    "dape": Reference(dape),
+    "alibi+dape": Reference(
+        lambda params, p: dape(params["dape"], p, press_slopes(p.heads)),
+    ),
     "sink": Reference(sink=lambda params, head: params["logit"][head]),
     "sink(learnable=False)": Reference(sink=lambda params, head: 0.0),
     "sinusoidal_2d": Reference(embed=sinusoidal_2d),
