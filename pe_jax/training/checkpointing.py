@@ -54,6 +54,7 @@ class Checkpoints:
 
     def __init__(self, workdir: Path, *, keep: int, run: str = ""):
         self._workdir, self._run = workdir, run
+        self._is_first = not saved_steps(workdir)
         self._writer = ocp.training.Checkpointer(
             _folder(workdir),
             context=_orbax_settings(),
@@ -64,13 +65,16 @@ class Checkpoints:
     def save(self, state: TrainState, place: Json) -> None:
         """Saves the state after its step; finishes in the background.
 
+        The first checkpoint of a run is read back before this returns.
+
         Args:
           place: where the loop is: the position in the data that comes next, and what else it needs
             to go on. The same on every host.
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.
-          OSError: if this checkpoint, or the one before, cannot be written.
+          OSError: if this checkpoint, or the one before, cannot be written, or the first not be
+            read.
         """
         step, (checksum, not_finite) = int(state.step), examine(state)
         if not_finite:
@@ -91,6 +95,31 @@ class Checkpoints:
             self._writer.save_checkpointables_async(
                 step, {"state": state, "facts": facts}, force=True
             )
+            if self._is_first:
+                self._writer.wait()
+        if self._is_first:
+            self._read_back(step, state.params)
+            self._is_first = False
+
+    def _read_back(self, step: int, params: Params) -> None:
+        """Read the parameters of a checkpoint as they are sharded now.
+
+        Raises:
+          OSError: on every host, if one of them cannot.
+        """
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
+        error: Exception | None = None
+        try:
+            restore_params(self._workdir, step, lambda _: shardings)
+        except Exception as caught:  # See `_newest`.
+            error = caught
+        if not _on_all_hosts(error is None):
+            reason = _brief(error or OSError("another host cannot read it"))
+            raise OSError(
+                f"The checkpoint of step {step:,} was written to {self._workdir} and cannot be "
+                f"read: {reason}. The run ends here, as it could not resume. Give another --workdir."
+            ) from error
+        say(f"Saved step {step:,}, and read it back.")
 
     def close(self) -> None:
         """Waits until everything is written, and signals to stop wait as well.

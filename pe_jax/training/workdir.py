@@ -17,6 +17,9 @@ from pe_jax.locks import leads_to, lock, process_name
 from pe_jax.schema import C, Config, as_dict, flatten, from_values, tasks_of
 from pe_jax.training.pytrees import HostBatch, Scalars
 
+# Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
+_WILDCARDS = frozenset("*?[\\")
+
 # What may differ when a run resumes: nothing that its numbers depend on.
 _MAY_CHANGE = (
     "log_every",
@@ -36,8 +39,15 @@ def check(workdir: Path, config: Config) -> None:
     """Makes sure that the run in `workdir`, if there is one, is the one that `config` describes.
 
     Raises:
-      ValueError: if the folder holds a run of another config; the message shows the difference.
+      ValueError: if the folder holds a run of another config; the message shows the difference. Or
+        if Orbax would take its path for a pattern.
     """
+    absolute = workdir if is_remote(workdir) else workdir.absolute()
+    if wildcards := sorted(_WILDCARDS.intersection(str(absolute))):
+        raise ValueError(
+            f"--workdir is {absolute}, and {' '.join(wildcards)} in it makes Orbax lose the arrays "
+            "of its checkpoints. Give a path without * ? [ and \\."
+        )
     path = workdir / "config.json"
     if not path.exists():
         return

@@ -135,6 +135,25 @@ def test_two_runs_in_one_folder(straight, tmp_path):
     pretraining.run(config, folder)
 
 
+@pytest.mark.parametrize("name", ["[a]", "back\\slash", "sta*r", "which?"])
+def test_a_folder_whose_checkpoints_could_not_be_read(straight, tmp_path, name):
+    with pytest.raises(ValueError, match=r"--workdir is .* in it makes Orbax lose"):
+        pretraining.run(straight[0], tmp_path / name / "run")
+    assert not (tmp_path / name).exists()
+
+
+def test_the_first_checkpoint_is_read_back(straight, tmp_path, monkeypatch, capsys):
+    """The run ends at once, not after training for days."""
+    config, done = straight
+    with monkeypatch.context() as patch:
+        patch.setattr(workdir, "_WILDCARDS", frozenset())
+        with pytest.raises(OSError, match="checkpoint of step 4 was written to .*cannot be read"):
+            pretraining.run(config, tmp_path / "[a]")
+    pretraining.run(config, tmp_path / "run")
+    assert capsys.readouterr().err.count("Saved step 4, and read it back.") == 1
+    assert same(tmp_path / "run", done)
+
+
 def remove_lock(folder):
     (folder / "lock").unlink()
 
