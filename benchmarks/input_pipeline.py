@@ -46,7 +46,7 @@ def main(_) -> None:
     results: list[dict] = []
     for stage in experiment.stages:
         state = program.init()
-        batch = sharding.to_global(next(iter(stage.batches)), sharding.by_rows(program.mesh))
+        batch = sharding.to_global(next(iter(stage.batches(0))), sharding.by_rows(program.mesh))
 
         def step(stage=stage, batch=batch):
             nonlocal state
@@ -58,7 +58,7 @@ def main(_) -> None:
         for _ in range(_ROUNDS.value):
             # A new iterator each round, its first batch not counted: none is ready before the clock
             # starts, and none is made behind the step's back.
-            iterator = iter(stage.batches)
+            iterator = iter(stage.batches(0))
             next(iterator)
             rows = batch["tokens"].shape[0]
             feed.append(per_second(rows, lambda: next(iterator)))  # noqa: B023

@@ -5,7 +5,7 @@
 Five kinds of runs, short, on the CPU: pretraining under fsdp and pmap, fine-tuning, pretraining on
 two hosts, and one that mostly tokenizes its text. A kill, `kill -9` or SIGTERM, comes at any moment
 from the first import to the report, on two hosts to either. The same command then goes on; once
-done, the state (weights, optimizer, generators, place in the data) or the tokenized text has to be
+done, the state (weights, optimizer, generators, metrics) or the tokenized text has to be
 that of the unbroken run, bit for bit, and the next run begins. Every kill is a line of --out, and a
 second start goes on from there. Prints a table.
 """
@@ -218,7 +218,7 @@ def leaves(folder: Path) -> dict[str, object]:
     tree = ocp.load_checkpointables(path, {"state": like})["state"]
     found = {jax.tree_util.keystr(k): v for k, v in jax.tree_util.tree_leaves_with_path(tree)}
     facts = json.loads((path / "facts" / "data.json").read_text())
-    return {"step": newest, "place": facts["place"], **found}
+    return {"step": newest, "totals": facts["totals"], **found}
 
 
 def identical(one: Path, other: Path) -> bool:

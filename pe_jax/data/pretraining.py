@@ -100,6 +100,7 @@ class PretrainingExamples:
 
 def batches(
     examples: PretrainingExamples,
+    begin: int = 0,
     *,
     batch_size: int,
     seed: int,
@@ -110,6 +111,7 @@ def batches(
     """Return an endless stream of batches, reshuffled each epoch.
 
     Args:
+      begin: number of the first batch.
       batch_size: rows of the global batch, over all hosts.
       host, hosts: index of this host and number of hosts; this host makes its rows only.
       workers: see `in_workers`.
@@ -130,7 +132,7 @@ def batches(
         .shuffle()
         .repeat()
         .random_map(examples)
-        .batch(batch_size // hosts, drop_remainder=True)[host::hosts]
+        .batch(batch_size // hosts, drop_remainder=True)[host::hosts][begin:]
         .to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8))
     )
     return in_workers(dataset, workers)

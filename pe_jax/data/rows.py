@@ -146,10 +146,10 @@ class TrainingBatches:
         return np.concatenate(batches)
 
 
-def training_batches(source: TrainingBatches) -> grain.IterDataset:
-    """Return the batches of `source`, prefetched; the state of the iterator can be saved."""
+def training_batches(source: TrainingBatches, begin: int = 0) -> grain.IterDataset:
+    """Return the batches of `source` from number `begin` on, prefetched."""
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
-    return grain.MapDataset.source(source).to_iter_dataset(options)
+    return grain.MapDataset.source(source)[begin:].to_iter_dataset(options)
 
 
 def evaluation_batches(

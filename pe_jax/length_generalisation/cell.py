@@ -157,7 +157,7 @@ def run(
     stage = Stage(
         name=f"{position} on {config.tasks}",
         steps=steps,
-        batches=_training_batches(task, config),
+        batches=functools.partial(_training_batches, task, config),
         train_step=recorded_step,
         evaluate=evaluate,
         flops=functools.partial(train_flops, model, predictions=0),
@@ -178,9 +178,9 @@ def run(
 
 
 def _training_batches(
-    task: AlgorithmicTask, config: LengthGeneralisationConfig
+    task: AlgorithmicTask, config: LengthGeneralisationConfig, begin: int
 ) -> grain.IterDataset:
-    """Batches `[S, B, T]`; the nth of a seed depends on these two alone."""
+    """Batches `[S, B, T]` from number `begin` on; the nth of a seed depends on these two alone."""
     size = row_length(task, config.length)
 
     def draw(seed: int, step: int) -> HostBatch:
@@ -192,7 +192,7 @@ def _training_batches(
         by_seed = [draw(seed, step) for seed in config.seeds]
         return jax.tree.map(lambda *arrays: np.stack(arrays), *by_seed)
 
-    batches = grain.MapDataset.range(config.steps).map(make_batch)
+    batches = grain.MapDataset.range(begin, config.steps).map(make_batch)
     return batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
 
 

@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import grain
@@ -210,7 +211,8 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Pretraini
 
     held_out = []
     for stage in stages:  # The same for every run on this text.
-        batches = _batches(_examples(config, stage, text, held_out=True), stage, _HELD_OUT_SEED)
+        examples = _examples(config, stage, text, held_out=True)
+        batches = _batches(examples, stage, _HELD_OUT_SEED)(0)
         count = max(1, round(config.eval_examples / stage.batch_size))
         rows = itertools.islice(iter(batches), count)
         held_out.append([sharding.to_global(batch, program.batch_sharding) for batch in rows])
@@ -240,9 +242,10 @@ def _examples(
 
 def _batches(
     examples: data.PretrainingExamples, stage: StageConfig, seed: int, *, workers: int = 0
-) -> grain.IterDataset:
-    """Return this host's batches of a stage."""
-    return data.batches(
+) -> Callable[[int], grain.IterDataset]:
+    """Return a function from n to this host's batches of a stage from batch n on."""
+    return functools.partial(
+        data.batches,
         examples,
         batch_size=stage.batch_size,
         seed=seed,

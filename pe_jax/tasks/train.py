@@ -172,9 +172,9 @@ def train(
         )
         if restored:
             say(f"Resuming from step {begin:,}.")
-            state, place = restored
+            state, totals = restored
         else:
-            state, place = start(fresh) if start else fresh, None
+            state, totals = start(fresh) if start else fresh, {}
         # Only now is the folder this run's: a config that cannot start does not occupy it.
         workdir.claim(folder, program.config)
         if tokenizer:
@@ -191,4 +191,4 @@ def train(
             stop_requested=stack.enter_context(stop_requests),
             check_folder=check_folder,
         )
-        return loop.fit(state, stages, place)
+        return loop.fit(state, stages, totals)

@@ -1,4 +1,4 @@
-"""Orbax checkpoints of the training state, with the loop's position in the data and the log.
+"""Orbax checkpoints of the training state, with the metrics since the last line of the log.
 
 A checkpoint appears under the name of its step once it is complete: a run killed while saving
 leaves the one before. Each holds checksums of its content, which are compared on restoring: a
@@ -62,14 +62,13 @@ class Checkpoints:
             cleanup_tmp_directories=True,
         )
 
-    def save(self, state: TrainState, place: Json) -> None:
+    def save(self, state: TrainState, totals: Json) -> None:
         """Saves the state after its step; finishes in the background.
 
         The first checkpoint of a run is read back before this returns.
 
         Args:
-          place: where the loop is: the position in the data that comes next, and what else it needs
-            to go on. The same on every host.
+          totals: of the metrics since the last line of the log. The same on every host.
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.
@@ -87,8 +86,8 @@ class Checkpoints:
             "params": fingerprint(state.params),
             "state": checksum,
             "run": self._run,
-            "place": place,
-            "place_checksum": _checksum(place),
+            "totals": totals,
+            "totals_checksum": _checksum(totals),
         }
         with self._errors_named(f"The checkpoint of step {step:,}"):
             # Without force Orbax may skip it; a step that exists already is an error.
@@ -117,7 +116,7 @@ class Checkpoints:
             reason = _brief(error or OSError("another host cannot read it"))
             raise OSError(
                 f"The checkpoint of step {step:,} was written to {self._workdir} and cannot be "
-                f"read: {reason}. The run ends here, as it could not resume. Give another --workdir."
+                f"read: {reason}. It ends here, as it could not resume. Give another --workdir."
             ) from error
         say(f"Saved step {step:,}, and read it back.")
 
@@ -155,7 +154,7 @@ def saved_steps(workdir: Path) -> list[int]:
 def restore_newest(
     workdir: Path, like: TrainState, run: str = ""
 ) -> tuple[TrainState, Json] | None:
-    """The newest state that can be restored, and the loop's place, see `Checkpoints.save`.
+    """The newest state that can be restored, and the totals of metrics, see `Checkpoints.save`.
 
     None if there is no checkpoint at all. Damaged ones are moved to `workdir/damaged`.
 
@@ -173,8 +172,8 @@ def restore_newest(
             raise ValueError("it is of a run with another config or tokenizer")
         state = _load(workdir, step, "state", like)
         _compare("state", fingerprint(state), facts["state"])
-        _compare("position in the data", _checksum(facts["place"]), facts["place_checksum"])
-        return state, facts["place"]
+        _compare("part of the metrics", _checksum(facts["totals"]), facts["totals_checksum"])
+        return state, facts["totals"]
 
     restored, damaged = _newest(workdir, read)
     for step in damaged:  # Where they are, the run could not save those steps again.
@@ -386,8 +385,8 @@ def _load(workdir: Path, step: int, name: str, like: PyTree = None) -> PyTree:
         return ocp.load_checkpointables(_folder(workdir) / str(step), {name: like})[name]
 
 
-def _checksum(place: Json) -> int:
-    return zlib.crc32(json.dumps(place, sort_keys=True).encode())
+def _checksum(totals: Json) -> int:
+    return zlib.crc32(json.dumps(totals, sort_keys=True).encode())
 
 
 def _compare(name: str, actual: int, saved: int) -> None:

@@ -32,7 +32,8 @@ class Stage:
     Attributes:
       name: for the log.
       steps: how many.
-      batches: endless batches of this host, NumPy.
+      batches: `batches(n)`, endless batches of this host from the stage's batch n on, NumPy. They
+        are the same however many processes make them.
       train_step: compiled, `(state, global batch) -> (state, metrics)`.
       evaluate: `evaluate(step, params) -> {name: value}`, on held-out data. Names with a `/` are
         details, for the files and not for the terminal.
@@ -41,7 +42,7 @@ class Stage:
 
     name: str
     steps: int
-    batches: grain.IterDataset
+    batches: Callable[[int], grain.IterDataset]
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
     evaluate: Callable[[int, Params], Scalars]
     flops: Callable[[int, int], float]
@@ -72,13 +73,13 @@ class Loop:
     check_folder: Callable[[], None]
 
     def fit(
-        self, state: TrainState, stages: Sequence[Stage], place: Json | None = None
+        self, state: TrainState, stages: Sequence[Stage], totals: Json | None = None
     ) -> TrainState:
         """Trains from `state.step` to the end of the last stage; resumes inside any of them.
 
         Args:
-          place: where a stage that resumes was: the state of the iterator over its batches, and the
-            metrics since the last line of the log, so that the next line covers the same steps.
+          totals: of the metrics since the last line of the log of a stage that resumes, so that the
+            next line covers the same steps.
 
         Raises:
           FloatingPointError: if a loss or gradient is not finite; the batch is written to the run's
@@ -91,27 +92,27 @@ class Loop:
             begin, end = end, end + stage.steps
             steps = range(max(begin, int(state.step)) + 1, end + 1)
             if steps:
-                resumed = place if steps[0] > begin + 1 else None
-                state = self._fit_stage(state, stage, steps, resumed)
+                resumed = totals if totals and steps[0] > begin + 1 else {}
+                state = self._fit_stage(state, stage, begin, steps, resumed)
         return state
 
     def _fit_stage(
-        self, state: TrainState, stage: Stage, steps: range, place: Json | None
+        self, state: TrainState, stage: Stage, begin: int, steps: range, totals: Json
     ) -> TrainState:
-        iterator, meter = iter(stage.batches), _Meter(place["totals"] if place else {})
-        if place is not None:
-            iterator.set_state(place["data"])
+        """Trains `steps` of a stage, whose first step is `begin + 1`."""
+        iterator = iter(stage.batches(steps[0] - 1 - begin))
+        meter = _Meter(totals)
         # On a CPU minutes may pass between this line and the first of the log.
         say(f"{stage.name}: compiling, then steps {steps[0]:,} to {steps[-1]:,}")
         unread: tuple[int, Metrics, HostBatch] | None = None
         for step in steps:
             # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
             #    unless the pipeline is the slower of the two.
-            begin = time.perf_counter()
+            fetched = time.perf_counter()
             rows = next(iterator)
             batch = sharding.to_global(rows, self.batch_sharding)
             dispatched = time.perf_counter()
-            meter.count(batch, stage.flops, dispatched - begin)
+            meter.count(batch, stage.flops, dispatched - fetched)
             # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
             state, metrics = stage.train_step(state, batch)
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
@@ -143,7 +144,7 @@ class Loop:
             if save:
                 self.check_folder()  # The evaluation may have taken minutes.
                 totals = {name: pair.tolist() for name, pair in meter.totals.items()}
-                self.checkpoints.save(state, {"data": iterator.get_state(), "totals": totals})
+                self.checkpoints.save(state, totals)
             if stop:
                 raise Interrupted(
                     f"Stopped and saved at step {step:,}. The same command resumes it.", stop

@@ -59,7 +59,7 @@ def test_abstract_state_and_batch_are_those_of_a_run(config):
     for stage, stage_config in zip(experiment.stages, config.stages.values()):
         state, batch = abstract_arguments(program, stage_config)
         assert described(state) == described(program.init())
-        global_batch = sharding.to_global(next(iter(stage.batches)), program.batch_sharding)
+        global_batch = sharding.to_global(next(iter(stage.batches(0))), program.batch_sharding)
         assert described(batch) == described(global_batch)
 
 

@@ -1,6 +1,5 @@
 """Batches by length: their content, for one seed and for several."""
 
-import grain
 import numpy as np
 import pytest
 from grain.sharding import ShardOptions
@@ -94,17 +93,14 @@ def test_hosts_have_parts_of_one_batch():
         np.testing.assert_array_equal(joined, whole[n]["tokens"])
 
 
-def test_a_stream_resumes_from_its_state():
+def test_a_stream_resumes():
     source = TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 30)
     iterator = iter(training_batches(source))
     batches = [next(iterator) for _ in range(17)]
-    state = iterator.get_state()
     rest = [next(iterator) for _ in range(13)]
     with pytest.raises(StopIteration):
         next(iterator)
-    again = iter(training_batches(TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 30)))
-    assert isinstance(again, grain.DatasetIterator)
-    again.set_state(state)
+    again = iter(training_batches(TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 30), 17))
     for one in rest:
         np.testing.assert_array_equal(next(again)["tokens"], one["tokens"])
     np.testing.assert_array_equal(batches[5]["tokens"], source[5]["tokens"])

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import flags
 from etils.epath import testing
 from helpers import tiny_run
 
@@ -124,6 +125,18 @@ def _numbers(line):
     return {k: v for k, v in line.items() if not k.endswith(("_per_second", "data_wait"))}
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_run_resumes_with_other_workers(straight, tmp_path, monkeypatch, cores):
+    """As many as the config says, or as a smaller machine has cores."""
+    config, done = straight
+    folder = shutil.copytree(done, tmp_path / "run")
+    shutil.rmtree(folder / "checkpoints" / "12")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    flags.FLAGS.mark_as_parsed()  # As in a command; grain's workers check it.
+    pretraining.run(changed(config, {"data.workers": 2}), folder)
+    assert same(folder, done)
+
+
 def test_two_runs_in_one_folder(straight, tmp_path):
     config, done = straight
     folder = shutil.copytree(done, tmp_path / "run")
@@ -216,10 +229,11 @@ def flip(path):
     path.write_bytes(content)
 
 
-def other_place(checkpoint):
+def other_metrics(checkpoint):
     path = checkpoint / "facts" / "data.json"
-    path.write_text(path.read_text().replace('"next_index": 12', '"next_index": 11'))
-    assert '"next_index": 11' in path.read_text()
+    facts = json.loads(path.read_text())
+    facts["totals"]["masked_lm_loss"] = [1.0, 2.0]
+    path.write_text(json.dumps(facts))
 
 
 def empty(checkpoint):
@@ -234,7 +248,7 @@ DAMAGES = {
     "empty": empty,
     "no facts": lambda checkpoint: shutil.rmtree(checkpoint / "facts"),
     "facts cut": lambda checkpoint: cut(checkpoint / "facts" / "data.json"),
-    "another place in the data": other_place,
+    "other metrics": other_metrics,
 }
 
 
@@ -421,7 +435,7 @@ def test_a_loss_that_explodes(straight, tmp_path):
     step = int(re.search(r"Step (\d+)", str(failed.value))[1])
     assert saved_steps(folder)[-1] == step - 1
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(newest_params(folder)[1]))
-    batches = iter(pretraining.build(config, folder / "tokenizer.json").stages[0].batches)
+    batches = iter(pretraining.build(config, folder / "tokenizer.json").stages[0].batches(0))
     for _ in range(step):
         batch = next(batches)
     with np.load(folder / "failed" / f"step_{step}_host_0.npz") as kept:

@@ -645,7 +645,7 @@ def test_real_batches_are_learned(tmp_path, name):
     changes = {"model.position": name, "model.dtype": "bfloat16", "stage2.steps": 0}
     experiment = pretraining.build(tiny_run.config(tmp_path, **changes))
     stage, state = experiment.stages[0], experiment.program.init()
-    batch = sharding.to_global(next(iter(stage.batches)), experiment.program.batch_sharding)
+    batch = sharding.to_global(next(iter(stage.batches(0))), experiment.program.batch_sharding)
     losses = []
     for _ in range(6):
         state, metrics = stage.train_step(state, batch)

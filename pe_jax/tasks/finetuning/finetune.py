@@ -74,7 +74,7 @@ class FinetuningExperiment:
         return Stage(
             name=self.config.task,
             steps=len(self.batches),
-            batches=training_batches(self.batches),
+            batches=functools.partial(training_batches, self.batches),
             train_step=self.program.train_step(self.config.accumulation),
             evaluate=self.score,
             flops=functools.partial(train_flops, self.program.model, predictions=0),
