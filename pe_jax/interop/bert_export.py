@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, processors
 
-from pe_jax.encodings import Params, Part
+from pe_jax.encodings import Params, Part, embed
 from pe_jax.files import is_remote
 from pe_jax.interop import layout
 from pe_jax.models import BertConfig
@@ -134,7 +134,26 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     for part, params in encoding.split(position):
         assert part.card and part.card.vectors
         table += np.asarray(part.card.vectors(params, np.arange(config.max_length)))
+    _compare(config, position, table)
     return table
+
+
+def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
+    """Raise ValueError unless the encoding embeds random hidden states as adding the table does."""
+    encoding, rng = config.encoding(), np.random.default_rng(0)
+    for length in (config.max_length, -(-config.max_length // 2)):
+        x = rng.normal(size=(2, length, config.hidden_size)).astype(np.float32)
+        tokens = rng.integers(config.vocab_size, size=(2, length))
+        error = np.abs(
+            embed(encoding, position, x, range(length), tokens=tokens) - x - table[:length]
+        )
+        if not error.max() <= 1e-4 * max(1, np.abs(table).max()):
+            raise ValueError(
+                f"PyTorch's BERT adds a table of positions to the word embeddings, which cannot "
+                f"represent {encoding.name!r}: in an input of {length} tokens the hidden states "
+                f"differ by {error.max():.2g}. Use this model with pe_jax, or export one with "
+                "another encoding."
+            )
 
 
 def _others(part: Part) -> list[str]:

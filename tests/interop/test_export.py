@@ -137,6 +137,22 @@ def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sinusoidal_concatenated",
+        "normalised_index",
+        "randomised(sinusoidal_absolute)",
+        "cape(sinusoidal_absolute, centred=True)",
+    ],
+)
+def test_encodings_that_embed_otherwise_than_a_table_are_refused(tokenizer, tmp_path, name):
+    config = with_position(MODEL, name)
+    with pytest.raises(ValueError, match="cannot represent .* the hidden states differ by"):
+        save_bert(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_tokenizer_is_exported(tokenizer, tmp_path):
     tokenizer.enable_truncation(3)
     save_bert(tmp_path / "out", MODEL, random_params(BertForSpans), tokenizer)
