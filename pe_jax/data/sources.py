@@ -67,9 +67,13 @@ def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Pa
         return load_tokenizer(vocab)
 
     def write(folder: Path) -> None:
-        train_tokenizer(_Texts(corpus, "vocabulary"), vocab_size).save(
-            str(folder / "tokenizer.json")
-        )
+        tokenizer = train_tokenizer(_Texts(corpus, "vocabulary"), vocab_size)
+        if (size := tokenizer.get_vocab_size()) > vocab_size:
+            raise ValueError(
+                f"--config.data.vocab_size={vocab_size} is too small for {corpus.source}: its "
+                f"characters and the special tokens are {size:,} tokens. Give at least as many."
+            )
+        tokenizer.save(str(folder / "tokenizer.json"))
 
     digest = _digest("tokenizer", corpus.fingerprint(), str(vocab_size))
     return load_tokenizer(make_once(cache_dir / f"tokenizer-{digest}", write) / "tokenizer.json")

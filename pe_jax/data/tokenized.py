@@ -69,20 +69,23 @@ class TokenizedCorpus:
         return np.arange(len(self.documents) - 1)
 
     def split(self, held_out: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return documents for training and for validation: every n-th, n = 1 / held_out.
+        """Return documents for training and for validation: every n-th if held_out = 1 / n.
 
         Raises:
           ValueError: if the fraction is not in (0, 0.5], or no document would be held out.
         """
         if not 0 < held_out <= 0.5:
             raise ValueError(f"held_out is a fraction of documents in (0, 0.5], got {held_out}.")
-        every, numbers = round(1 / held_out), self.all_documents()
-        if len(numbers) < every:
+        numbers = self.all_documents()
+        # Rounded, so that 0.1 · 30 is 3.
+        is_held_out = (
+            np.diff(np.floor(np.round(held_out * np.append(numbers, len(numbers)), 6))) > 0
+        )
+        if not is_held_out.any():
             raise ValueError(
                 f"{len(numbers)} document(s) cannot be split with held_out={held_out}: name a "
                 "validation source with --config.data.validation=..., or hold out more."
             )
-        is_held_out = numbers % every == every - 1
         return numbers[~is_held_out], numbers[is_held_out]
 
 

@@ -62,6 +62,7 @@ def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
     _introduce_text(config.data)
     experiment = build(config, tokenizer)
     tell("Documents", experiment.text.summary())
+    tell("Tokens", f"{experiment.text.vocabulary.size:,} in the vocabulary")
     for stage, keys, epochs in zip(
         experiment.stages, config.stages.values(), experiment.epochs, strict=True
     ):
@@ -129,6 +130,15 @@ def resolve(config: PretrainingConfig) -> PretrainingConfig:
     """
     if not config.stages:
         raise ValueError("Nothing to train: give config.stage1, 2 or 3 steps or epochs.")
+    for name, stage in config.stages.items():
+        # The largest number that is masked; see `PretrainingExamples`.
+        masked = round(config.data.mask_rate * (stage.length - 3))
+        if masked > stage.max_predictions:
+            raise ValueError(
+                f"config.data.mask_rate={config.data.mask_rate} masks {masked} of the "
+                f"{stage.length - 3} tokens of an input, and config.{name}.max_predictions="
+                f"{stage.max_predictions} allows fewer: raise it to {masked}, or lower the rate."
+            )
     model = from_config(config.model)
     longest = max(stage.length for stage in config.stages.values())
     if config.init:

@@ -32,7 +32,9 @@ class TextSplit:
         read = len(self.train.documents) - 1 + empty
         reasons = {"of a single sentence, which makes no pair": single, "empty": empty}
         dropped = "".join(f"; dropped {n:,}, {why}" for why, n in reasons.items() if n)
-        return f"{read:,} read, {read - single - empty:,} used{dropped}"
+        counts = len(self.train_documents), len(self.held_out_documents)
+        split = f" ({counts[1] / sum(counts):.1%} held out)" if self.train is self.held_out else ""
+        return f"{read:,} read, {read - single - empty:,} used{split}{dropped}"
 
     @functools.cached_property
     def vocabulary(self) -> data.Vocabulary:

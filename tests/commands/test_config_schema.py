@@ -188,6 +188,11 @@ def test_wrong_values_are_named(name, key, value):
         ({"model.position": "learnt_absolute"}, "config.model.position 'learnt_absolute': "),
         ({"model.position": "rope(base=1e999)"}, "the option 'base' takes float, got inf"),
         ({"model.position": f"rope(base=1{400 * '0'})"}, "the option 'base' takes float, got 100"),
+        (
+            {"data.mask_rate": 0.4},
+            "config.data.mask_rate=0.4 masks 50 of the 125 tokens of an input, and "
+            "config.stage1.max_predictions=20 allows fewer: raise it to 50, or lower the rate.",
+        ),
         ({"stage1.length": 129}, "config.stage1.length=129 does not fit the 128 positions"),
     ],
 )

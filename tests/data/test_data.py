@@ -239,6 +239,13 @@ def test_splits(books):
         corpus.split(0.05)
     with pytest.raises(ValueError, match="got 0.9"):
         corpus.split(0.9)
+    assert len(corpus.split(0.4)[1]) == 4  # Not every second one.
+
+
+def test_a_vocabulary_smaller_than_the_characters_is_refused(tmp_path):
+    corpus = data.open_corpus(str(write_books(tmp_path)))
+    with pytest.raises(ValueError, match=r"vocab_size=10 is too small .* are \d\d tokens"):
+        data.prepare_tokenizer(corpus, "", 10, tmp_path / "cache")
 
 
 def test_an_empty_corpus(tmp_path, books):
@@ -518,7 +525,8 @@ def load(tmp_path, documents, vocab="", **changes):
 def test_the_documents_that_are_dropped_are_counted(tmp_path):
     text = load(tmp_path, ["The sea is wide. A ship is not."] * 7 + ["One."] * 2 + [""] * 3)
     assert text.summary() == (
-        "12 read, 7 used; dropped 2, of a single sentence, which makes no pair; dropped 3, empty"
+        "12 read, 7 used (22.2% held out); dropped 2, of a single sentence, which makes no pair; "
+        "dropped 3, empty"
     )
     with pytest.raises(ValueError, match=r"text.jsonl: 8 of 12 documents, \d+% of the text, are a"):
         load(tmp_path, ["The sea is wide"] * 8 + ["The. Sea."] * 4)
