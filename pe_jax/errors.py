@@ -34,11 +34,14 @@ class Interrupted(SystemExit):
 
     Attributes:
       code: what the process exits with.
+      on_all_hosts: True if every host of the run stops with it.
     """
 
-    def __init__(self, message: str, status: int):
+    code: int
+
+    def __init__(self, message: str, status: int, *, on_all_hosts: bool = False):
         super().__init__(status)
-        self._message = message
+        self._message, self.on_all_hosts = message, on_all_hosts
 
     def __str__(self) -> str:
         return self._message

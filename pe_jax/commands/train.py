@@ -95,12 +95,14 @@ def _connect(config: Config) -> None:
     """Join the other hosts of the run; only the first one prints."""
     import jax
 
+    from pe_jax.files import reachable_path
     from pe_jax.training import hosts
 
     hosts.connect(_COORDINATOR.value, _HOSTS.value, _HOST.value, _LOST_AFTER.value)
     if jax.process_index() > 0:
         be_quiet()
     hosts.agree({"--workdir": _WORKDIR.value, **hosts.settings(config)})
+    hosts.check_shared(reachable_path(_WORKDIR.value))
 
 
 def _compile_only(config: PretrainingConfig) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -83,7 +82,7 @@ def main(
             stopping.done()
         except Interrupted as stopped:
             say(str(stopped))
-            if stopped.code == stopping.EXIT_STATUS[signal.SIGINT]:  # SIGTERM stops all hosts.
+            if not stopped.on_all_hosts:
                 _leave(stopped.code)
             raise
         except Exception as error:

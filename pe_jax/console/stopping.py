@@ -28,6 +28,7 @@ EXIT_STATUS = {signal.SIGTERM: 75, signal.SIGINT: 130}
 _MESSAGE = "Stopped. The same command starts again from what is saved."
 
 _handlers_before: dict[signal.Signals, Callable | int | None] = {}  # Empty unless ours are there.
+_released: set[signal.Signals] = set()
 _received = 0  # The exit status that the first signal asks for.
 _deferring = 0  # Within how many contexts of `deferred` the process is.
 
@@ -38,8 +39,14 @@ def catch() -> None:
     if _handlers_before or threading.current_thread() is not threading.main_thread():
         return  # Python allows it in the main thread only.
     _received = 0
-    for number in EXIT_STATUS:
+    for number in EXIT_STATUS.keys() - _released:
         _handlers_before[number] = signal.signal(number, _note)
+
+
+def release(number: signal.Signals) -> None:
+    """Leave a signal from now on to a handler that has replaced the one of `catch`."""
+    _released.add(number)
+    _handlers_before.pop(number, None)
 
 
 def end() -> None:

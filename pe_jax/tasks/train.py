@@ -158,7 +158,7 @@ def train(
         from pe_jax.training import hosts
 
         hosts.agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12]})
-        stop_requests: _StopRequests = contextlib.nullcontext(hosts.stop_requested)
+        stop_requests: _StopRequests = hosts.stop_requests()
     else:
         stop_requests = stopping.deferred()
     with contextlib.ExitStack() as stack:

@@ -9,10 +9,12 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import flax
 import jax
@@ -22,11 +24,13 @@ from jax.experimental import multihost_utils
 
 import pe_jax
 from pe_jax.console import stopping
+from pe_jax.files import Json, is_remote
 from pe_jax.schema import Config, values_of
 
 _WAIT = 300  # Seconds, for all hosts to start.
 _SECOND = 1.0
 _LONGEST_MESSAGE = 1_000  # Bytes.
+_VISIBLE = 5.0  # Seconds until a file of one host is there for all, on a network file system.
 
 
 def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: int) -> None:
@@ -71,6 +75,7 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
         )
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"The hosts did not find one another: {error}") from error
+    stopping.release(signal.SIGTERM)  # The runtime has put a handler in the place of ours.
 
 
 # Where a host keeps its copy of the text, and how many processes read it, changes no result.
@@ -113,14 +118,60 @@ def agree(facts: Mapping[str, str]) -> None:
         )
 
 
-def stop_requested(step: int) -> int:
-    """0, or the exit status if the run is to stop after `step`.
+def check_shared(workdir: Path) -> None:
+    """Makes sure that all hosts write into the same folder; every host has to call it.
 
-    All hosts get the same answer, whichever got SIGTERM, and all of them ask after every step: the
-    runtime has caught the signal, and agrees on a step for all to stop after.
+    The first host writes a file there, which the others look for. Equal paths can be different
+    folders: a relative path, or local disks.
+
+    Raises:
+      ValueError: on every host, if one does not see the file.
     """
-    stop = multihost_utils.reached_preemption_sync_point(step)
-    return stopping.EXIT_STATUS[signal.SIGTERM] if stop else 0
+    (token, *_) = (facts["token"] for facts in _gather_facts({"token": secrets.token_hex(8)}))
+    path = workdir / f".hosts-{token}"
+    if jax.process_index() == 0:
+        workdir.mkdir(parents=True, exist_ok=True)
+        path.write_text(token, encoding="utf-8")
+    _gather_facts({})  # A barrier.
+    deadline = time.monotonic() + _VISIBLE
+    while not (visible := path.exists()) and time.monotonic() < deadline:
+        time.sleep(_SECOND / 5)
+    name = str(workdir if is_remote(workdir) else workdir.absolute())
+    facts_by_host = _gather_facts({"folder": f"{name} on {socket.gethostname()}", "seen": visible})
+    if jax.process_index() == 0:
+        path.unlink()
+    if blind := [n for n, facts in enumerate(facts_by_host) if not facts["seen"]]:
+        folders = ", ".join(f"host {n} has {facts_by_host[n]['folder']}" for n in (0, *blind))
+        raise ValueError(
+            f"--workdir is not the same folder on all hosts ({folders}). Give a path on a file "
+            "system that they share, or in a bucket."
+        )
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[Callable[[int], int]]:
+    """Lets SIGTERM or Ctrl-C to any host stop all of them after the same step.
+
+    Yields:
+      `stop_requested(step)`: 0, or the exit status if the run is to stop after `step`. All hosts
+      ask after every step, and get the same answer.
+    """
+    forwarded = False
+    interrupt = stopping.EXIT_STATUS[signal.SIGINT]
+
+    def stop_requested(step: int) -> int:
+        nonlocal forwarded
+        if stopping.requested() == interrupt and not forwarded:
+            # The runtime catches SIGTERM alone, and agrees on a step for all to stop after.
+            os.kill(os.getpid(), signal.SIGTERM)
+            forwarded = True
+        if not multihost_utils.reached_preemption_sync_point(step):
+            return 0
+        status = stopping.requested() or stopping.EXIT_STATUS[signal.SIGTERM]
+        return int(multihost_utils.process_allgather(np.int32(status)).max())
+
+    with stopping.deferred():
+        yield stop_requested
 
 
 def wait_for_hosts(address: str, hosts: int, host: int, seconds: float) -> None:
@@ -226,7 +277,7 @@ def _gpus_of_a_node() -> list[int] | None:
     return list(range(int(gpus)))
 
 
-def _gather_facts(facts: dict[str, str]) -> list[dict[str, str]]:
+def _gather_facts(facts: Json) -> list[Json]:
     """The facts of every host, in their order. Collectives take arrays of one shape."""
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(text.size, np.int32))

@@ -147,7 +147,9 @@ class Loop:
                 self.checkpoints.save(state, totals)
             if stop:
                 raise Interrupted(
-                    f"Stopped and saved at step {step:,}. The same command resumes it.", stop
+                    f"Stopped and saved at step {step:,}. The same command resumes it.",
+                    stop,
+                    on_all_hosts=True,
                 )
         return state
 

@@ -59,7 +59,7 @@ def config_dict(folder, **changes):
     return c
 
 
-def command(folder, workdir, changes, *args, env=None):
+def command(folder, workdir, changes, *args, env=None, cwd=ROOT):
     """Start train.py on `config(folder, **changes)` as a process of its own.
 
     Processes on the same folder share their compiled programs: a restart compiles nothing.
@@ -76,8 +76,8 @@ def command(folder, workdir, changes, *args, env=None):
         f"    return tiny_run.config_dict(pathlib.Path({str(folder)!r}), **{changes})\n"
     )
     return subprocess.Popen(
-        [sys.executable, "train.py", f"--config={file}", f"--workdir={workdir}", *args],
-        cwd=ROOT,
+        [sys.executable, ROOT / "train.py", f"--config={file}", f"--workdir={workdir}", *args],
+        cwd=cwd,
         env={**(env or os.environ), **cache},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

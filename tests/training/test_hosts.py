@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from pe_jax.locks import exclusive
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.seeds import seed_mesh
 from pe_jax.training import hosts
-from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.checkpointing import newest_params, saved_steps
 
 CHANGES = {"stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10}
 
@@ -30,15 +31,15 @@ def free_port():
         return free.getsockname()[1]
 
 
-def start(folder, workdir, each=((), ())):
+def start(folder, workdir, each=((), ()), cwds=(tiny_run.ROOT, tiny_run.ROOT)):
     """Both hosts, with arguments of their own; the port is free."""
     address = f"localhost:{free_port()}"
     flags = os.environ["XLA_FLAGS"].replace("device_count=4", "device_count=2")
     join = [f"--coordinator={address}", "--hosts=2", "--lost_after=10"]
     env = {**os.environ, "XLA_FLAGS": flags}
     return [
-        tiny_run.command(folder, workdir, CHANGES, *join, f"--host={host}", *own, env=env)
-        for host, own in enumerate(each)
+        tiny_run.command(folder, workdir, CHANGES, *join, f"--host={host}", *own, env=env, cwd=cwd)
+        for host, (own, cwd) in enumerate(zip(each, cwds, strict=True))
     ]
 
 
@@ -81,6 +82,31 @@ def test_hosts_with_different_settings_do_not_train(tmp_path):
         assert "error: The hosts do not have the same settings (config.seed: host 0 has 0" in err
         assert "host 1 has 7)" in err and "Traceback" not in err
     assert not (tmp_path / "run").exists()
+
+
+def test_hosts_whose_folders_differ_do_not_train(tmp_path):
+    """The same relative path, in two working directories."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    both = start(tmp_path, "run", cwds=(tmp_path / "a", tmp_path / "b"))
+    statuses, outputs = end(both)
+    assert statuses == [1, 1], outputs
+    for _, err in outputs:
+        assert "error: --workdir is not the same folder on all hosts (host 0 has /" in err
+        assert f"host 1 has {tmp_path / 'b' / 'run'} on " in err and "Traceback" not in err
+    assert [*(tmp_path / "a" / "run").iterdir()] == []
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_ctrl_c_to_a_host_saves(tmp_path, host):
+    long = ["--config.stage1.steps=20000", "--config.checkpoint_every=0"]
+    both = start(tmp_path, tmp_path / "run", each=[long, long])
+    assert any(line.startswith("step") for line in both[0].stderr)
+    both[host].send_signal(signal.SIGINT)
+    statuses, ((_, err), _) = end(both)
+    assert statuses == [130, 130], err
+    step = int(re.search(r"Stopped and saved at step (\d+)\. The same command resumes", err)[1])
+    assert saved_steps(tmp_path / "run")[-1] == step < 20_000
 
 
 def meet(*arguments, seconds=5):
