@@ -29,18 +29,9 @@ from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import both, check_mask
 from pe_jax.attention.operands import prepare
 from pe_jax.attention.plain import added_logits
-from pe_jax.encodings.base import (
-    Context,
-    Offsets,
-    Params,
-    Part,
-    PositionEncoding,
-    Traits,
-    check_heads,
-    map_heads,
-    moved,
-)
+from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.modifiers.window import causal
+from pe_jax.encodings.part import Context, Offsets, Params, Part, Traits, map_heads, moved
 from pe_jax.encodings.positions import Positions, Reach
 from pe_jax.shapes import Array, Bool, Float
 

@@ -16,7 +16,8 @@ from pe_jax.attention import dropout, fast, forms, plain
 from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import check_mask, masked_softmax
 from pe_jax.attention.operands import finish, prepare
-from pe_jax.encodings.base import Context, Params, PositionEncoding, checked_encoding, none
+from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
+from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import paired_positions
 from pe_jax.shapes import Array, Float
 
@@ -35,7 +36,7 @@ def attention(
     form: str | Form = "auto",
     platform: str | None = None,
 ) -> Float[Array, "B Lq H f"]:
-    """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.base`.
+    """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.part`.
 
     Gradients are those of a backward pass written by hand (see `fast`): `jax.grad` and `jax.vjp`
     work. Forward mode (`jax.jvp`) and Hessians need `form="naive"`, ordinary JAX throughout.

@@ -19,7 +19,8 @@ from jax.typing import DTypeLike
 from pe_jax.attention.attention import attention
 from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import both, check_mask
-from pe_jax.encodings.base import Context, Params, PositionEncoding
+from pe_jax.encodings.encoding import PositionEncoding
+from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import Positions, as_array, checked_positions
 from pe_jax.shapes import Array, Bool, Float, Int
 

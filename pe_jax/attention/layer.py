@@ -12,12 +12,8 @@ import jax
 from pe_jax.attention.attention import attention
 from pe_jax.attention.cache import Cache, cached_attention
 from pe_jax.attention.forms import Form
-from pe_jax.encodings.base import (
-    Context,
-    Params,
-    PositionEncoding,
-    checked_encoding,
-)
+from pe_jax.encodings.encoding import PositionEncoding, checked_encoding
+from pe_jax.encodings.part import Context, Params
 from pe_jax.shapes import Array, Bool, Float
 
 Map = Callable[[Array], jax.Array]  # [..., D] -> [..., H, d]

@@ -15,16 +15,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import both, reach_mask
-from pe_jax.encodings.base import (
-    Context,
-    Offsets,
-    Params,
-    Part,
-    PositionEncoding,
-    check_heads,
-    map_heads,
-    moved,
-)
+from pe_jax.encodings.encoding import PositionEncoding, check_heads
+from pe_jax.encodings.part import Context, Offsets, Params, Part, map_heads, moved
 from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.shapes import Array, Bool, Float
 

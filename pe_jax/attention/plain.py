@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from pe_jax.attention.masks import masked_softmax
 from pe_jax.attention.operands import Operands, Term, repeat_heads
 from pe_jax.attention.product import head_product
-from pe_jax.encodings.base import Context, OffsetVectors, Params
+from pe_jax.encodings.part import Context, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 

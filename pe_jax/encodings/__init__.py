@@ -10,20 +10,22 @@
 import types
 
 # isort: off
-from pe_jax.encodings.base import (
-    Card as Card,
-    Context as Context,
-    Offsets as Offsets,
-    Params as Params,
-    Part as Part,
+from pe_jax.encodings.encoding import (
     PositionEncoding as PositionEncoding,
-    Traits as Traits,
     cycle as cycle,
     embed as embed,
     none as none,
     own as own,
     checked_encoding as checked_encoding,
     parameter_count as parameter_count,
+)
+from pe_jax.encodings.part import (
+    Card as Card,
+    Context as Context,
+    Offsets as Offsets,
+    Params as Params,
+    Part as Part,
+    Traits as Traits,
 )
 from pe_jax.encodings.positions import Positions as Positions, Reach as Reach, offsets as offsets
 from pe_jax.encodings.naming import (

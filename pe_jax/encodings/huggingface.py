@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pe_jax.encodings.absolute.position_vectors import learned_absolute
-from pe_jax.encodings.base import PositionEncoding, cycle, none, own
 from pe_jax.encodings.bias.alibi import alibi
+from pe_jax.encodings.encoding import PositionEncoding, cycle, none, own
 from pe_jax.encodings.huggingface_families import (
     CHUNKED,
     FAMILIES,

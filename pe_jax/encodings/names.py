@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pe_jax.encodings.base import PositionEncoding, cycle, own
+from pe_jax.encodings.encoding import PositionEncoding, cycle, own
 from pe_jax.encodings.naming import ENCODINGS, REQUIRED, SIZES, WRAPPERS, options_of
 from pe_jax.errors import did_you_mean
 

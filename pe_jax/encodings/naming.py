@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec
 
-from pe_jax.encodings.base import Part, PositionEncoding, none
+from pe_jax.encodings.encoding import PositionEncoding, none
+from pe_jax.encodings.part import Part
 
 # By name: every encoding, and every function that changes another encoding.
 ENCODINGS: dict[str, Callable[..., PositionEncoding]] = {"none": none}

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.encodings.base import Params
+from pe_jax.encodings.part import Params
 from pe_jax.shapes import Array, Bool, Float, Int
 
 

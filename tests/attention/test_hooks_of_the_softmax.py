@@ -10,7 +10,7 @@ from pe_jax import encodings
 from pe_jax.attention import attention, attention_weights
 from pe_jax.attention.forms import FORMS
 from pe_jax.encodings import Context, Part, PositionEncoding
-from pe_jax.encodings.base import no_parameters
+from pe_jax.encodings.part import no_parameters
 
 H, d, L = 4, 8, 9
 SMALL_BLOCKS = FORMS["fused"]._replace(block=4)

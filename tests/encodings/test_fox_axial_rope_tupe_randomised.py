@@ -8,7 +8,7 @@ from helpers.compiled import attention, attention_logits
 
 from pe_jax import encodings
 from pe_jax.encodings import Context
-from pe_jax.encodings.base import moved
+from pe_jax.encodings.part import moved
 
 SIZES = {"hidden_size": 16, "head_size": 8, "num_heads": 2, "max_length": 12}
 NAMES = [

@@ -9,7 +9,7 @@ from helpers.compiled import attention, attention_logits
 from pe_jax import encodings
 from pe_jax.attention import segment_mask
 from pe_jax.encodings import Context
-from pe_jax.encodings.base import moved
+from pe_jax.encodings.part import moved
 from pe_jax.testing import CHECKS, Subject
 from pe_jax.training.transplant import transplant
 

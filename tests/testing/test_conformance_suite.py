@@ -134,7 +134,7 @@ def by_number_of_keys():
 
 def clip_that_is_none():
     offsets = build("sinusoidal_relative(clip=None)").parts[0].offsets
-    return decay(init=encodings.base.no_parameters, offsets=offsets._replace(clip=2))
+    return decay(init=encodings.part.no_parameters, offsets=offsets._replace(clip=2))
 
 
 def shape_of_jit():

@@ -13,7 +13,7 @@ import numpy as np
 
 from pe_jax.attention.operands import Operands, Term, tables
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
-from pe_jax.encodings.base import Offsets
+from pe_jax.encodings.part import Offsets
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.base import Card, Params, Part, Traits
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Params, Part, Traits
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Real
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.base import Card, Params, Part, Traits
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Params, Part, Traits
 from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
 

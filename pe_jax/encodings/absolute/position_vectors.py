@@ -7,8 +7,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Params, Part, Traits
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up, resize_table

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Params, Part, Traits
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
 

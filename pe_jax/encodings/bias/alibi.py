@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, no_parameters
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, no_parameters
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float, Real
 

@@ -8,9 +8,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
 from pe_jax.encodings.bias.fire import fan_in_uniform
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
 from pe_jax.shapes import Array, Float, Real
 
 _ACTIVATIONS = {"silu": jax.nn.silu, "relu": jax.nn.relu}

@@ -8,9 +8,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part
 from pe_jax.encodings.bias.alibi import slopes
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Params, Part
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 

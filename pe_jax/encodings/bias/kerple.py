@@ -7,8 +7,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
 from pe_jax.shapes import Array, Float, Real
 
 _LEAST = 0.01  # The authors' bound of both parameters from below.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits
 from pe_jax.encodings.content.row_order import rows_of_queries
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Params, Part, Traits
 from pe_jax.shapes import Array, Float
 
 

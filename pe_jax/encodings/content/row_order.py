@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Context
+from pe_jax.encodings.part import Context
 from pe_jax.encodings.positions import as_array
 from pe_jax.shapes import Array, Bool, Float, Int
 

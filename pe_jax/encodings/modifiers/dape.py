@@ -7,8 +7,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Params, Part
 from pe_jax.shapes import Array, Float
 
 

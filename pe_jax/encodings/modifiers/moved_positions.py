@@ -11,9 +11,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Part
 from pe_jax.encodings.modifiers.randomised import at_positions
 from pe_jax.encodings.naming import wrapper
+from pe_jax.encodings.part import Card, Context, Part
 from pe_jax.encodings.positions import Positions, as_array, length, span
 from pe_jax.shapes import Array, Real
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Context, Part
 from pe_jax.encodings.naming import wrapper
+from pe_jax.encodings.part import Context, Part
 from pe_jax.encodings.positions import Positions, as_array, length
 from pe_jax.shapes import Array, Real
 

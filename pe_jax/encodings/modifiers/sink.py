@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Part, no_parameters
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Part, no_parameters
 
 
 @registered

@@ -8,8 +8,8 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Params, Part, Traits
 from pe_jax.encodings.positions import span
 from pe_jax.shapes import Array, Float
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Offsets, Params, Part, Projection
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, Projection
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Params, Part
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Params, Part
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Offsets, Params, Part, Traits, no_parameters
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Offsets, Params, Part, Traits, no_parameters
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real

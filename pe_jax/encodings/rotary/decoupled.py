@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
 

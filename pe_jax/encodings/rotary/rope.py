@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Heads, Params, Part, PositionEncoding, Traits
+from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real

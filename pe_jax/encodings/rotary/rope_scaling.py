@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.base import Card, Context, Params, Part, Traits
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Params, Part, Traits
 from pe_jax.encodings.positions import span
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
 from pe_jax.shapes import Array, Float

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.base import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
 from pe_jax.encodings.content.short_convolution import short_convolution
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import default_frequencies
 from pe_jax.shapes import Array, Float

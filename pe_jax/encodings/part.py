@@ -1,0 +1,331 @@
+"""Records of a position encoding: pure functions and data, which attention is a function of.
+
+Every encoding is an instance of one formula. In a layer of attention, for query i and key j,
+
+    q, k, v = heads(q, k, v)
+    T_ij    = s · (q_i·K(j-i) + Q(j-i)·k_j) + bias(j-i) + logits(i, j)
+    S_ij    = logit_map(s · q_i·k_j, T_ij), by default their sum
+    A_i     = softmax of S_i over the keys that the mask and the reach allow, and of the logit sink
+    o_i     = output(Σ_j A_ij v_j) + Σ_j A_ij V(j-i)
+
+with s = factor / sqrt(d). A sink has a weight and no value; without one the weights sum to 1.
+`embed` acts before the first layer. K, Q, V and bias are functions of the offset alone, given as
+data (`Offsets`) from which attention makes fast forms. They meet the content of queries and keys,
+as it was before `heads` of any encoding. Biases and `logits` are added as they are: nothing is
+scaled behind an encoding's back.
+
+**The sign**: the offset is `position of the key - position of the query`, positive for keys to the
+right of the query. (The paper's eq. 4 writes P_{x-y} and leaves open which is which.)
+
+Shapes: B batch, Lq and Lk lengths, D hidden size, H heads, d head size, A axes of a position.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
+
+import jax
+from jax.typing import ArrayLike
+
+from pe_jax.encodings.positions import Positions, Reach, as_array
+from pe_jax.shapes import Array
+
+if TYPE_CHECKING:
+    from pe_jax.encodings.encoding import PositionEncoding
+
+Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
+
+
+Projection = Callable[[Array], jax.Array]
+
+
+class Context(NamedTuple):
+    """Input of a hook besides the arrays that it changes; unread fields cost nothing.
+
+    Attributes:
+      positions_q, positions_k: of queries and keys. `positions_k` defaults to `positions_q` if
+        there are as many of both; without either they are ranges from 0. At the input of a model
+        both are the positions of the tokens.
+      x_q, x_k: hidden states `[B, L, D]` that queries and keys were projected from, if the caller
+        passes them.
+      projections: of this layer to queries and to keys, `[..., D] -> [..., H, d]`, if the caller
+        passes them.
+      rng: for encodings that draw while training, the same in every layer; None draws nothing.
+      tokens: ids `[B, L]`, at the input of a model only, if the caller passes them.
+      batch_size: B; filled in for the hook `positions`.
+      frequency_factors: `ω -> factors`, both `[#H, F]`, which rotary encodings multiply their
+        frequencies by (see `with_factors`); None leaves them as they are.
+      mask: `[#B, #H, #Lq, Lk]`, the keys that the caller of attention lets each query attend to;
+        filled in for the hook `logits`. None hides none.
+    """
+
+    positions_q: Positions | None = None
+    positions_k: Positions | None = None
+    x_q: Array | None = None
+    x_k: Array | None = None
+    projections: tuple[Projection, Projection] | None = None
+    rng: jax.Array | None = None
+    tokens: Array | None = None
+    batch_size: int = 1
+    frequency_factors: Callable[[Array], Array] | None = None
+    mask: Array | None = None
+
+    def arrays(self) -> tuple[Array, Array]:
+        """Positions of queries and of keys as arrays, see `as_array`."""
+        return as_array(self.positions_q), as_array(self.positions_k)
+
+    @property
+    def shift(self) -> int | None:
+        """Position of the first key minus that of the first query; None unless both are ranges."""
+        q, k = self.positions_q, self.positions_k
+        return k.start - q.start if isinstance(q, range) and isinstance(k, range) else None
+
+
+# `(params, offsets [...], context) -> [..., d]`, or `[..., H, d]` with vectors for each head.
+OffsetVectors = Callable[[Params, Array, Context], jax.Array]
+
+
+class Offsets(NamedTuple):
+    """Terms that depend on j - i only; `None` means that the term is absent.
+
+    Attributes:
+      keys: K, vectors that join the keys and meet the queries.
+      queries: Q, vectors that join the queries and meet the keys.
+      values: V, vectors that join the values.
+      bias: `(params, offsets [...], context) -> [...]`, or `[..., H]` with one for each head.
+      frequencies, value_frequencies: `params -> [F]`, if K and V are sinusoids of the offset with
+        these frequencies, in the order of `sinusoid`: both or neither.
+      clip: the terms of offsets beyond ±clip are those of ±clip; None without such a number.
+      reach: how far a query attends, a window or causality. None: to all keys.
+    """
+
+    keys: OffsetVectors | None = None
+    queries: OffsetVectors | None = None
+    values: OffsetVectors | None = None
+    bias: Callable[[Params, Array, Context], jax.Array] | None = None
+    frequencies: Callable[[Params], jax.Array] | None = None
+    value_frequencies: Callable[[Params], jax.Array] | None = None
+    clip: int | None = None
+    reach: Reach | None = None
+
+    @property
+    def has_terms(self) -> bool:
+        """True if anything is added to logits or outputs; a reach adds nothing."""
+        return any((self.keys, self.queries, self.values, self.bias))
+
+
+class Traits(NamedTuple):
+    """Properties of an encoding that its callers must respect.
+
+    Attributes:
+      longest: the number of positions, if there is a limit.
+      resize: `(params, length, method) -> params` for another `longest`, see `resize_table`.
+      axes: A, of a position.
+      cacheable: what is computed for a key stays right when the sequence grows.
+      causal_only: the reason why attention has to be causal (joined with `causal`); empty if it
+        need not be.
+      reads_hidden_states: attention needs `Context.x_k`, so a cache has to keep hidden states.
+      frequency_params: names of the parameters that are frequencies. Weight decay leaves them
+        alone, and they may have a learning rate of their own.
+      hidden_size, head_size, num_heads: D, d and H that it was built for, None for any; those that
+        `named` was called with.
+    """
+
+    longest: int | None = None
+    resize: Callable[[Params, int, str], Params] | None = None
+    axes: int = 1
+    cacheable: bool = True
+    causal_only: str = ""
+    reads_hidden_states: bool = False
+    frequency_params: tuple[str, ...] = ()
+    hidden_size: int | None = None
+    head_size: int | None = None
+    num_heads: int | None = None
+
+
+class Card(NamedTuple):
+    """Documentation and measurement of an encoding; nothing is computed from it in a model.
+
+    Attributes:
+      formula: in one line.
+      source: the paper and its equation or section.
+      parameters: their number as a formula.
+      paper: translation invariance, monotonicity and symmetry according to Wang et al.; † means
+        observed, not derived.
+      invariant: attention depends on positions by their differences alone.
+      monotone, symmetric: proximities strictly decrease with distance on either side, and are the
+        same in both directions. True or False hold for all parameters and tokens, over enough
+        positions; None depends on them. Proximities are P·Pᵀ of absolute vectors, or else the
+        logits of identical tokens.
+      kind: what vectors are indexed by, positions or offsets.
+      vectors: `(params, x [...]) -> [..., D or d]`, the position vectors P(x) themselves.
+      frequencies: `params -> [F]` or `[#H, F]`, radians per position, of a sinusoidal or rotary
+        encoding; if they depend on the length, those of short inputs.
+      pairs: the two dimensions of a head that make each of the F pairs of a rotary encoding of
+        positions of one axis, which multiplies them by `Context.frequency_factors`.
+    """
+
+    formula: str = ""
+    source: str = ""
+    parameters: str = "0"
+    paper: str = "–"
+    invariant: bool = False
+    monotone: bool | None = None
+    symmetric: bool | None = None
+    kind: Literal["absolute", "relative"] = "relative"
+    vectors: Callable[[Params, Array], jax.Array] | None = None
+    frequencies: Callable[[Params], jax.Array] | None = None
+    pairs: tuple[tuple[int, int], ...] = ()
+
+
+def no_parameters(rng: jax.Array) -> Params:
+    """The `init` of an encoding that learns nothing."""
+    del rng
+    return {}
+
+
+Heads = tuple[Array, Array, Array]  # Queries, keys and values, each `[B, L, H, d]`.
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Part:
+    """A single encoding, as pure functions of its own parameters. A hook that is None is absent and
+    costs nothing.
+
+    Parts that the same function made from equal options are equal, and can be pickled. Any other
+    part is equal to one with the same fields.
+
+    Attributes:
+      name: as a config writes it, options included: `"rope(base=500)"`.
+      init: `init(rng) -> params`.
+      positions: `(positions, Context) -> positions`, what the other hooks see instead, of queries
+        or of keys; `Context.positions_k` are those of all keys, or of all tokens of an input.
+      embed: `(params, x [B, L, D], Context) -> x`.
+      heads: `(params, q, k, v, Context) -> (q, k, v)`, each `[B, L, H, d]`; k and v may have fewer
+        heads. The head size of q and k may grow; the logits are scaled by the original one.
+      output: `(params, o, Context) -> o`, undoes what `heads` did to v.
+      offsets: terms of the offset.
+      logits: `(params, q, k, Context) -> [#B, #H, Lq, Lk]`, all other terms, an array of this size
+        in every form, leading axes of 1 may be left out; q is scaled by s.
+      factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
+      sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
+      logit_map: `(params, content, terms, Context) -> logits`, each float32 `[B, H, Lq, Lk]`, the
+        finished logits before masks: those of queries and keys, and all that parts add to them. A
+        second map gets the result of the first as its content. In the plain form only.
+      traits: what callers must respect.
+      card: documentation and measurement only.
+      family: the key of its parameters; default the name without options.
+      recipe: the function that makes an encoding of this part alone, with its arguments; see
+        `naming`.
+    """
+
+    name: str = ""
+    init: Callable[[jax.Array], Params] = no_parameters
+    positions: Callable[[Positions, Context], Positions] | None = None
+    embed: Callable[[Params, Array, Context], jax.Array] | None = None
+    heads: Callable[[Params, Array, Array, Array, Context], Heads] | None = None
+    output: Callable[[Params, Array, Context], jax.Array] | None = None
+    offsets: Offsets | None = None
+    logits: Callable[[Params, Array, Array, Context], jax.Array] | None = None
+    factor: Callable[[Params, Context], ArrayLike] | None = None
+    sink: Callable[[Params, Context], ArrayLike] | None = None
+    logit_map: Callable[[Params, Array, Array, Context], jax.Array] | None = None
+    traits: Traits = Traits()  # noqa: RUF009, a tuple.
+    card: Card | None = None
+    family: str = ""
+    recipe: functools.partial[PositionEncoding] | None = None
+
+    def _replace(self, **changes: Any) -> Part:
+        """A part with other fields, which its recipe does not make."""
+        return dataclasses.replace(self, **{"recipe": None, **changes})
+
+    @property
+    def _identity(self) -> tuple:
+        if self.recipe:
+            return self.recipe.func, self.recipe.args, frozenset(self.recipe.keywords.items())
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Part) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple:
+        return (_part_of, (self.recipe,)) if self.recipe else super().__reduce_ex__(protocol)
+
+    def __repr__(self) -> str:
+        if self.recipe is None:
+            return f"Part({self.name!r})"
+        options = [f"{name}={value!r}" for name, value in self.recipe.keywords.items()]
+        return f"{self.recipe.func.__name__}({', '.join([*map(repr, self.recipe.args), *options])})"
+
+    @property
+    def key(self) -> str:
+        """The key of its parameters in the params dict."""
+        return self.family or self.name.partition("(")[0]
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """The effects of a part in attention, in words; none if it acts at the input alone."""
+        terms = self.offsets or Offsets()
+        effects = {
+            "maps queries, keys or values": self.heads or self.output,
+            "adds terms to the attention logits": (
+                terms.keys or terms.queries or terms.bias or self.logits
+            ),
+            "adds position vectors to the values": terms.values,
+            "limits how far a query attends": terms.reach,
+            "changes the temperature of the softmax": self.factor,
+            "adds to the denominator of the softmax": self.sink,
+            "maps the finished logits": self.logit_map,
+        }
+        return tuple(effect for effect, hook in effects.items() if hook)
+
+
+def _part_of(recipe: functools.partial[PositionEncoding]) -> Part:
+    return recipe().parts[0]
+
+
+def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    """Apply the hook `heads` of a part.
+
+    Raises:
+      ValueError: if it changes anything but the head sizes, or needs as many heads of keys as of
+        queries and there are fewer.
+    """
+    if part.heads is None:
+        return q, k, v
+    before = [x.shape[:3] for x in (q, k, v)]
+    try:
+        heads = part.heads(params, q, k, v, context)
+    except (TypeError, ValueError) as error:
+        if k.shape[2] == q.shape[2]:
+            raise
+        raise ValueError(
+            f"{part.name!r} does not map {k.shape[2]} heads of keys beside {q.shape[2]} heads of "
+            f"queries: repeat the keys and values. ({error})"
+        ) from error
+    if [x.shape[:3] for x in heads] != before or heads[0].shape[3] != heads[1].shape[3]:
+        raise ValueError(
+            f"The hook 'heads' of {part.name} may change the last axis of queries and keys, and of "
+            f"values; it made {[list(x.shape) for x in heads]} of {[list(x) for x in before]}."
+        )
+    return heads
+
+
+def moved(part: Part, context: Context, batch_size: int) -> Context:
+    """`context` with the positions that `part` sees; `context` itself if they are the same."""
+    if part.positions is None:
+        return context
+    q, k = context.positions_q, context.positions_k
+    assert q is not None and k is not None
+    sized = context._replace(batch_size=batch_size)
+    moved_q = part.positions(q, sized)
+    moved_k = moved_q if k is q else part.positions(k, sized)
+    if moved_q is q and moved_k is k:
+        return context
+    return context._replace(positions_q=moved_q, positions_k=moved_k)
