@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+import numpy as np
+
 from pe_jax.data.tfds import decode, open_dataset
 from pe_jax.files import sha256
 
@@ -93,14 +95,20 @@ def _file_corpus(pattern: str, feature: str) -> Corpus:
 
     def fingerprint() -> str:
         # Of the compressed files: hashing takes a fraction of the time of decompressing.
-        return _hash(feature, *map(sha256, paths))
+        # With their types, by which the same bytes are other documents.
+        return _hash(feature, *map(sha256, paths), *map(_kind, paths))
 
     return Corpus(pattern, documents, fingerprint)
 
 
-def _reader(path: Path) -> Callable[[Path, str], Iterator[str]]:
+def _kind(path: Path) -> str:
+    """Return the suffix without that of a compression."""
     suffixes = [s for s in path.suffixes if s not in _OPENERS]
-    kind = suffixes[-1] if suffixes else ""
+    return suffixes[-1] if suffixes else ""
+
+
+def _reader(path: Path) -> Callable[[Path, str], Iterator[str]]:
+    kind = _kind(path)
     if kind not in _READERS:
         raise ValueError(
             f"Unknown type of file {path}: its name should end in one of {', '.join(_READERS)}, "
@@ -215,6 +223,12 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
             "Name the one that holds the text: --config.data.feature=..."
         )
 
+    described = builder.info.features[feature]
+    if described.shape != () or np.dtype(described.np_dtype).kind not in "OSU":
+        raise ValueError(
+            f"{source!r}: the feature {feature!r} is {described}, not a text. "
+            "Name the one that holds the text: --config.data.feature=..."
+        )
     clean = _CLEANING.get(name.partition("/")[0], str)
 
     def documents() -> Iterator[str]:

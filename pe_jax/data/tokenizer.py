@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -91,6 +92,14 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     missing = [token for token in SPECIAL_TOKENS if token not in tokens]
     if missing:
         raise ValueError(f"The vocabulary of {path} lacks {', '.join(missing)}.")
+    if len(set(tokens.values())) < len(tokens):
+        ids = sorted(tokens.values())
+        twice = next(a for a, b in itertools.pairwise(ids) if a == b)
+        names = sorted(token for token, number in tokens.items() if number == twice)
+        raise ValueError(
+            f"{path} gives the id {twice} to several tokens: {', '.join(map(repr, names[:5]))}. "
+            "Each token needs an id of its own."
+        )
     if max(tokens.values()) >= len(tokens):
         unused = min(set(range(len(tokens))) - set(tokens.values()))
         raise ValueError(
@@ -109,6 +118,11 @@ def _read_json(path: Path) -> Tokenizer:
             f"{path} is not a tokenizer that Hugging Face tokenizers can read ({error}). Take it "
             "from where it came from once more."
         ) from error
+    if dropout := getattr(tokenizer.model, "dropout", None):
+        raise ValueError(
+            f"{path} tokenizes at random (dropout {dropout:g}): the same text would give other "
+            "tokens each time. Set the model's dropout to null."
+        )
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

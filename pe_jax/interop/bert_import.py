@@ -106,7 +106,8 @@ def _read_params(
     flat: dict[str, np.ndarray] = {}
     broken: list[str] = []
     for leaf in leaves:
-        tensors = [checkpoint.read(names[name]) for name in leaf.tensors]
+        with np.errstate(over="ignore"):  # Of float64: checked below.
+            tensors = [checkpoint.read(names[name]).astype(np.float32) for name in leaf.tensors]
         broken += [
             names[name]
             for name, tensor in zip(leaf.tensors, tensors)
@@ -115,7 +116,8 @@ def _read_params(
         flat[leaf.ours] = leaf.to_ours(tensors, config.num_heads)
     if broken:
         raise ValueError(
-            f"{checkpoint.path} has tensors with NaN or infinite weights: {', '.join(broken[:5])}"
+            f"{checkpoint.path} has tensors with weights that are NaN, infinite or too large for "
+            f"float32: {', '.join(broken[:5])}"
             f"{', ...' if len(broken) > 5 else ''}. Its training failed, or the file is damaged."
         )
     params = flax.traverse_util.unflatten_dict(flat, sep="/")

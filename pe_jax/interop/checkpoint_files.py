@@ -100,9 +100,10 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         )
     if path.suffix in _PICKLES:
         raise _pickle_error([path], path.with_suffix(".safetensors"))
-    files = [path] if path.is_file() else _tensor_files(path)
+    files, file_of = ([path], {}) if path.is_file() else _tensor_files(path)
     folder = files[0].parent
-    return Checkpoint(path, folder, _config(folder / "config.json", {}), *_open_files(files))
+    opened = _open_files(files, file_of)
+    return Checkpoint(path, folder, _config(folder / "config.json", {}), *opened)
 
 
 def _config(file: Path, implied: dict[str, Any]) -> dict[str, Any]:
@@ -110,9 +111,10 @@ def _config(file: Path, implied: dict[str, Any]) -> dict[str, Any]:
     return {**implied, **_json(file)} if file.is_file() else {}
 
 
-def _tensor_files(folder: Path) -> list[Path]:
+def _tensor_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """Return the files, and the name of each tensor's file, empty without an index."""
     if (folder / _WHOLE).is_file():
-        return [folder / _WHOLE]
+        return [folder / _WHOLE], {}
     if (folder / _INDEX).is_file():
         return _shards(folder / _INDEX)
     pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES)
@@ -126,7 +128,9 @@ def _tensor_files(folder: Path) -> list[Path]:
     )
 
 
-def _open_files(files: list[Path]) -> tuple[dict[str, Header], Callable[[str], np.ndarray]]:
+def _open_files(
+    files: list[Path], file_of: dict[str, str]
+) -> tuple[dict[str, Header], Callable[[str], np.ndarray]]:
     """Return headers and reader of the tensors of several safetensors files, as `open_google`."""
     headers, where = {}, {}
     for file in files:
@@ -134,9 +138,17 @@ def _open_files(files: list[Path]) -> tuple[dict[str, Header], Callable[[str], n
             for name in tensors.keys():  # noqa: SIM118
                 if not name.isprintable():  # Messages and reports print it.
                     raise ValueError(f"{file} has a tensor of the name {name!r}: it is damaged.")
+                if file_of and file_of.get(name) != file.name:
+                    continue  # A copy that the index does not name.
                 part = tensors.get_slice(name)
                 headers[name] = Header(tuple(part.get_shape()), part.get_dtype())
                 where[name] = file
+
+    if missing := sorted(file_of.keys() - headers.keys()):
+        raise ValueError(
+            f"{files[0].parent / file_of[missing[0]]} has no tensor {missing[0]!r}, which "
+            f"{_INDEX} says is in it: download both again."
+        )
 
     def read(name: str) -> np.ndarray:
         with _opened(where[name]) as tensors:
@@ -145,7 +157,7 @@ def _open_files(files: list[Path]) -> tuple[dict[str, Header], Callable[[str], n
     return headers, read
 
 
-def _shards(index: Path) -> list[Path]:
+def _shards(index: Path) -> tuple[list[Path], dict[str, str]]:
     shards = _json(index).get("weight_map")
     if not isinstance(shards, dict):
         raise ValueError(f'{index} has no "weight_map" from tensors to files: download it again.')
@@ -163,7 +175,7 @@ def _shards(index: Path) -> list[Path]:
             f"{index} names files that are not in {index.parent}: {', '.join(missing)}. Download "
             "them into that folder."
         )
-    return files
+    return files, {tensor: str(shard) for tensor, shard in shards.items()}
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import json
 import lzma
 import pickle
 import sys
@@ -11,6 +12,7 @@ import pytest
 from absl import flags
 from helpers import tiny_run
 from helpers.tiny_run import write_books
+from tokenizers import Tokenizer, models
 
 from pe_jax import data
 from pe_jax.data import corpora, pretraining, tokenized
@@ -71,6 +73,14 @@ def test_fingerprints_follow_content(tmp_path):
     assert data.open_corpus(str(path)).fingerprint() == first
 
 
+def test_fingerprints_follow_the_type_of_the_file(tmp_path):
+    content = '{"text": "One. Two."}\n'
+    for name in ("a.txt", "a.jsonl"):
+        (tmp_path / name).write_text(content)
+    text, lines = (data.open_corpus(str(tmp_path / name)) for name in ("a.txt", "a.jsonl"))
+    assert text.fingerprint() != lines.fingerprint()
+
+
 def test_sources_that_do_not_exist(tmp_path):
     with pytest.raises(ValueError, match=r"No file matches .*nothing.*pydoc"):
         data.open_corpus(str(tmp_path / "nothing*.txt"))
@@ -95,15 +105,17 @@ def test_tfds_without_tensorflow(tmp_path):
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self):
-            features = tfds.features.FeaturesDict({"body": tfds.features.Text()})
+            features = tfds.features.FeaturesDict(
+                {"body": tfds.features.Text(), "number": tfds.features.Scalar(np.int32)}
+            )
             return tfds.core.DatasetInfo(builder=self, features=features)
 
         def _split_generators(self, dl_manager):
             return {"train": self._generate_examples()}
 
         def _generate_examples(self):
-            yield 0, {"body": "First text. Again."}
-            yield 1, {"body": "Ünïcode."}
+            yield 0, {"body": "First text. Again.", "number": 1}
+            yield 1, {"body": "Ünïcode.", "number": 2}
 
     TinyText(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
     assert "tensorflow" not in sys.modules
@@ -111,7 +123,9 @@ def test_tfds_without_tensorflow(tmp_path):
     corpus = data.open_corpus(source, feature="body", data_dir=str(tmp_path))
     assert sorted(corpus.documents()) == ["First text. Again.", "Ünïcode."]
     assert corpus.fingerprint() == corpus.fingerprint()
-    with pytest.raises(ValueError, match=r"no feature 'text' but \['body'\]"):
+    with pytest.raises(ValueError, match="the feature 'number' is .*, not a text"):
+        data.open_corpus(source, feature="number", data_dir=str(tmp_path))
+    with pytest.raises(ValueError, match=r"no feature 'text' but \['body', 'number'\]"):
         data.open_corpus(source, data_dir=str(tmp_path))
     with pytest.raises(ValueError, match="no split 'valid'"):
         data.open_corpus("tfds:tiny_text:valid", feature="body", data_dir=str(tmp_path))
@@ -199,6 +213,19 @@ def test_a_published_tokenizer_may_truncate(tmp_path, books):
     copy.save(str(tmp_path / "tokenizer.json"))
     loaded = data.load_tokenizer(tmp_path / "tokenizer.json")
     assert len(loaded.encode("the sea the sea the sea").ids) == 6
+
+
+def test_a_tokenizer_with_an_id_twice_or_dropout_is_refused(tmp_path, books):
+    spec = json.loads(books[1].to_str())
+    spec["model"]["vocab"]["[twice]"] = spec["model"]["vocab"]["a"]
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(spec))
+    with pytest.raises(ValueError, match=r"gives the id \d+ to several tokens: '\[twice\]', 'a'"):
+        data.load_tokenizer(file)
+    vocab = {token: number for number, token in enumerate([*SPECIAL_TOKENS, "a"])}
+    file.write_text(Tokenizer(models.BPE(vocab, [], dropout=0.1)).to_str())
+    with pytest.raises(ValueError, match=r"tokenizes at random \(dropout 0.1\)"):
+        data.load_tokenizer(file)
 
 
 def test_training_a_tokenizer_is_deterministic(tmp_path):

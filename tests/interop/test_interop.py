@@ -87,6 +87,28 @@ def test_shards(tmp_path):
         open_checkpoint(tmp_path)
 
 
+def test_the_index_says_which_file_holds_a_tensor(tmp_path):
+    first, second = {"a": np.zeros(2), "b": np.zeros(3)}, {"a": np.ones(2)}
+    write(tmp_path, first, {}, "x.safetensors")
+    write(tmp_path, second, {}, "y.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    where = {"a": "x.safetensors", "b": "x.safetensors", "c": "y.safetensors"}
+    index.write_text(json.dumps({"weight_map": where}))
+    with pytest.raises(ValueError, match=r"y.safetensors has no tensor 'c', which model.safeten"):
+        open_checkpoint(tmp_path)
+    second["c"] = np.ones(1)
+    write(tmp_path, second, {}, "y.safetensors")
+    np.testing.assert_array_equal(open_checkpoint(tmp_path).read("a"), first["a"])
+
+
+def test_weights_too_large_for_float32(tmp_path):
+    tensors = {name: np.float64(tensor) for name, tensor in bert_tensors().items()}
+    del tensors["embeddings.position_ids"]
+    tensors["embeddings.LayerNorm.bias"][0] = 1e300
+    with pytest.raises(ValueError, match="too large for float32: embeddings.LayerNorm.bias"):
+        load_bert(write(tmp_path, tensors, BERT))
+
+
 class Bomb:
     """Raises when it is unpickled, so a test fails if the pickle is loaded."""
 
