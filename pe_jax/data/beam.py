@@ -44,13 +44,14 @@ def prepare(
 
     Args:
       source: as `config.data.source` writes it; paths may also be in a bucket (`gs://...`).
-      out: a new or empty folder, local or in a bucket, where all workers can write.
+      out: a new folder, local or in a bucket, where all workers can write; or one that the same
+        command was stopped in.
       options: Beam's.
       feature, data_dir: as for `pe_jax.data.open_corpus`.
       examples: the number of examples of a tfds dataset in one shard.
 
     Raises:
-      ValueError: for a source that does not exist or holds no text, or a folder that is not empty.
+      ValueError: for a source that does not exist or holds no text, or a folder with other files.
     """
     if not is_remote(out):
         out = os.path.abspath(out)
@@ -59,11 +60,17 @@ def prepare(
             raise ValueError(f"No file matches the data source {source!r}.")
     else:
         parts = corpora.parts(source, data_dir=data_dir, examples=examples)
-    if _list(FileSystems.join(out, "*")):
-        raise ValueError(f"{out} is not empty. Give another --out, or delete its content.")
     named = [(shards.shard_name(n, len(parts)), part) for n, part in enumerate(parts)]
-    with _create(FileSystems.join(out, "tokenizer.json")) as file:
-        file.write(tokenizer.to_str(pretty=True).encode())
+    path, text = FileSystems.join(out, "tokenizer.json"), tokenizer.to_str(pretty=True).encode()
+    present = {file.rpartition("/")[2] for file in _list(FileSystems.join(out, "*"))}
+    # Every file that the same command has written before it was stopped is written again.
+    same = "tokenizer.json" not in present or _read(path) == text
+    if not same or present - _unfinished_files(present, [name for name, _ in named]):
+        raise ValueError(f"{out} is not empty. Give another --out, or delete its content.")
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary, "tokenizer.json")
+        file.write_bytes(text)
+        _publish(file, path)
     with beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline
@@ -73,6 +80,13 @@ def prepare(
             | "wait for all" >> beam.combiners.ToList()
             | "write index" >> beam.Map(_write_index, source=source, out=out)
         )
+
+
+def _unfinished_files(present: set[str], names: list[str]) -> set[str]:
+    """Return the files that a command with shards of these names has left before it was done."""
+    files = {"tokenizer.json", "sentences.npy", "documents.npy"}
+    files |= {file(name) for name in names for file in (shards.sizes_file, shards.tokens_file)}
+    return {name for name in present if name.partition(_UNFINISHED)[0] in files}
 
 
 class _WriteShard(beam.DoFn):

@@ -306,6 +306,22 @@ def test_the_pipeline_writes_the_same(prepared, tmp_path, beam):
 
 
 @pytest.mark.beam
+def test_a_preparation_that_was_stopped_starts_again(prepared, copy, beam):
+    """The files of the same command are written again; those of another are refused."""
+    source, tokenizer, local, folder = prepared
+    for name in ("about.json", "documents.npy", "tokens-00003-of-00005.array_record"):
+        (copy / name).unlink()
+    (copy / "tokens-00003-of-00005.array_record.unfinished-0").write_text("half of it")
+    (copy / "sizes-00000-of-00004.npz").write_text("of another source")
+    with pytest.raises(ValueError, match="is not empty"):
+        beam.prepare(source, tokenizer, str(copy), options())
+    (copy / "sizes-00000-of-00004.npz").unlink()
+    beam.prepare(source, tokenizer, str(copy), options())
+    assert {path.name for path in copy.iterdir()} == {path.name for path in folder.iterdir()}
+    same_arrays(local, open_shards(copy))
+
+
+@pytest.mark.beam
 def test_the_last_step_can_be_repeated(copy, beam):
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
     (copy / "tokens-00000-of-00005.array_record.unfinished-0").write_text(
