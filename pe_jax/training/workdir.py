@@ -198,8 +198,9 @@ def read_metrics(workdir: Path) -> list[Json]:
 class MetricsWriter:
     """Writes scalars to `metrics.jsonl` (one object a line: step, scalars) and TensorBoard events.
 
-    Every line replaces the whole file, which object stores support too: a reader never sees half a
-    line. A run that resumes at `step` drops the lines of later steps: it will write them again.
+    A line is appended, and on disk before `write` returns. Object stores cannot append: there it
+    replaces the whole file. A run that resumes at `step` drops the lines of later steps: it will
+    write them again.
     """
 
     def __init__(self, workdir: Path, step: int):
@@ -216,8 +217,15 @@ class MetricsWriter:
             self._events = tensorboardX.SummaryWriter(folder, purge_step=purge)
 
     def write(self, step: int, scalars: Scalars) -> None:
-        self._text += json.dumps({"step": step, **scalars}) + "\n"
-        write_text(self._path, self._text)
+        line = json.dumps({"step": step, **scalars}) + "\n"
+        if is_remote(self._path):
+            self._text += line
+            write_text(self._path, self._text)
+        elif jax.process_index() == 0:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
         if self._events is not None:
             for name, value in scalars.items():
                 self._events.add_scalar(name, value, step)

@@ -442,6 +442,20 @@ def test_a_loss_that_explodes(straight, tmp_path):
         assert all(np.array_equal(kept[name], batch[name]) for name in batch)
 
 
+def test_a_line_of_metrics_is_appended(tmp_path):
+    """Its cost does not grow with the file; half a line, left by a kill, is dropped."""
+    with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
+        writer.write(1, {"loss": 1.0})
+        inode = (tmp_path / "metrics.jsonl").stat().st_ino
+        writer.write(2, {"loss": 0.5})
+        assert (tmp_path / "metrics.jsonl").stat().st_ino == inode
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    with contextlib.closing(MetricsWriter(tmp_path, 2)) as writer:
+        writer.write(3, {"loss": 0.25})
+    assert [line["loss"] for line in read_metrics(tmp_path)] == [1.0, 0.5, 0.25]
+
+
 # --- object stores --------------------------------------------------------------------------------
 
 
