@@ -279,7 +279,7 @@ def test_randomised_positions_are_spread_evenly_without_a_key():
     assert (np.diff(real) > 0).all() and real.min() >= 0 and real.max() <= 1
 
 
-@pytest.mark.parametrize("form", ["naive", "auto", "fused"])
+@pytest.mark.parametrize("form", ["naive", "auto"])
 def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(form):
     name = "randomised({}, longest=40)+sinusoidal_relative(clip=4)"
     both, params = made(name.format("learned_relative(clip=8)"))
@@ -296,6 +296,8 @@ def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(form):
     weights = jax.nn.softmax(logits / np.sqrt(8), axis=-1)
     expected = softmax_of(logits / np.sqrt(8), v) + jnp.einsum("bhqk,qkd->bqhd", weights, p)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="form 'fused' needs vectors at integer positions"):
+        attention(q, k, v, both, params, Context(range(6), rng=key), form="fused", platform="cpu")
 
 
 def test_randomised_keeps_the_family_and_says_its_limits():
