@@ -166,7 +166,7 @@ def grid(rows, columns):
 
 def test_exponentials_of_skew_matrices():
     rng = np.random.default_rng(0)
-    for size, scale in ((2, 1e-4), (3, 1.0), (8, 20.0), (5, 300.0)):
+    for size, scale in ((2, 1e-4), (5, 1.0), (5, 20.0), (5, 300.0)):
         upper = scale * rng.normal(size=(4, size * (size - 1) // 2))
         skew = skew_matrix(jnp.asarray(upper, jnp.float32), size)
         np.testing.assert_array_equal(skew, -np.swapaxes(skew, 1, 2))
