@@ -66,6 +66,15 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
+from pe_jax.console import stopping
+
+
+@pytest.fixture(autouse=True)
+def same_signals():
+    """A test that left a signal to others would end the tests that send it to their own process."""
+    yield
+    assert not (stopping._handlers_before or stopping._released or stopping._received)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def four_devices():
