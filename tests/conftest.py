@@ -71,9 +71,10 @@ from pe_jax.console import stopping
 
 @pytest.fixture(autouse=True)
 def same_signals():
-    """A test that left a signal to others would end the tests that send it to their own process."""
+    """A test that left signals to others would end tests that send them to their own process."""
     yield
-    assert not (stopping._handlers_before or stopping._released or stopping._received)
+    stopping.end()
+    stopping._released.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)
