@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from helpers.commands import call
 
-from pe_jax.console import stopping
 from pe_jax.console.config_files import described_keys, find_config, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -76,11 +75,8 @@ def test_a_command_that_does_not_exist(monkeypatch, capsys):
     from pe_jax import commands
 
     monkeypatch.setattr("sys.argv", ["pe-jax", "trian"])
-    try:
-        with pytest.raises(SystemExit, match="trian is no command"):
-            commands.main()
-        monkeypatch.setattr("sys.argv", ["pe-jax"])
+    with pytest.raises(SystemExit, match="trian is no command"):
         commands.main()
-    finally:
-        stopping.end()  # Signals have their usual effect in the tests that follow.
+    monkeypatch.setattr("sys.argv", ["pe-jax"])
+    commands.main()
     assert "pe-jax prepare" in capsys.readouterr().out

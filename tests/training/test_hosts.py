@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from helpers import tiny_run
 
-from pe_jax.console import stopping
 from pe_jax.disk_cache import make_once
 from pe_jax.locks import exclusive
 from pe_jax.tasks import pretraining
@@ -190,7 +189,6 @@ def test_a_process_for_each_node_has_its_gpus(monkeypatch, changes, devices):
         monkeypatch.setenv(name, value)
     asked = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda **values: asked.append(values))
-    monkeypatch.setattr(stopping, "_released", set())  # Restored: no runtime handles SIGTERM here.
     hosts.connect("auto", None, None, 10)
     assert asked[0]["local_device_ids"] == devices and asked[0]["process_id"] is None
 
