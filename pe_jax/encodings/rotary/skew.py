@@ -35,6 +35,10 @@ def rotation_of(skew: Float[Array, "*B n n"]) -> Float[jax.Array, "*B n n"]:
     the threads of a CPU). float32 loses as many digits as the norm has; norms up to 1.6e7 do not
     overflow.
     """
+    shape, size = skew.shape, skew.shape[-1]
+    # One axis for the batch: on CPUs, the transposes of XLA's YNNPACK overrun a buffer for arrays
+    # of many axes, which ends the process (seen under vmap with jaxlib 0.10.2).
+    skew = skew.reshape(-1, size, size)
     norm = jax.lax.stop_gradient(jnp.abs(skew).sum(-1).max(-1))
     steps = jnp.ceil(jnp.log2(jnp.maximum(norm, 1e-30) / _PRECISE)).clip(0, _SQUARINGS)
     steps = steps[..., None, None]
@@ -47,7 +51,7 @@ def rotation_of(skew: Float[Array, "*B n n"]) -> Float[jax.Array, "*B n n"]:
         rotation = jax.lax.cond(
             needed.any(), _squared, lambda rotation, _: rotation, rotation, needed
         )
-    return rotation
+    return rotation.reshape(shape)
 
 
 def _squared(rotation: Array, needed: Array) -> jax.Array:
