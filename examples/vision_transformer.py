@@ -44,7 +44,7 @@ class VisionTransformer(nn.Module):
         x = nn.Dense(self.width)(patches(images))  # [B, L, D]
         x = PositionEmbedding(self.encoding)(x, positions)
         for _ in range(self.num_layers):
-            attention = MultiHeadAttention(self.num_heads, self.encoding)
+            attention = MultiHeadAttention(self.num_heads, self.encoding.in_attention)
             x = x + attention(nn.LayerNorm()(x), positions_q=positions)
             y = nn.gelu(nn.Dense(2 * self.width)(nn.LayerNorm()(x)))
             x = x + nn.Dense(self.width)(y)

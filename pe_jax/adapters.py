@@ -29,7 +29,7 @@ from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import both, check_mask
 from pe_jax.attention.operands import prepare
 from pe_jax.attention.plain import added_logits
-from pe_jax.encodings.encoding import PositionEncoding, check_heads
+from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
 from pe_jax.encodings.part import Context, Offsets, Params, Part, Traits, map_heads, moved
 from pe_jax.encodings.positions import Positions, Reach
@@ -255,6 +255,7 @@ def attention_inputs(
       >>> jax.nn.dot_product_attention(q, k, v, bias, mask).shape
       (2, 10, 4, 8)
     """
+    checked_encoding(encoding).check_acts_in_attention()
     context = completed(context, encoding, q.shape[1], k.shape[1])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     for part in encoding.parts:

@@ -111,7 +111,8 @@ def cached_attention(
       outputs, and the cache with the new tokens in it.
 
     Raises:
-      ValueError: for more tokens than there is room for, where that is known. Where `jit` traces
+      ValueError: for other rows, heads or head sizes than the cache has; for more tokens than there
+        is room for, where that is known. Where `jit` traces
         the index it is not: then these outputs, and all later ones, are NaN.
     """
     context = Context() if context is None else context
@@ -123,6 +124,13 @@ def cached_attention(
             f"The cache has room for {length} tokens, {count} are written and {new} are to follow: "
             "make one of a greater length."
         )
+    for name, x, cached in (("k", k, cache.keys), ("v", v, cache.values)):
+        if (len(x), *x.shape[2:]) != (len(cached), *cached.shape[2:]):
+            expected = ", ".join(map(str, cached.shape[2:]))
+            raise ValueError(
+                f"{name} must be [{len(cached)}, T, {expected}] for this cache, got "
+                f"{list(x.shape)}: rows, new tokens, heads and their size."
+            )
     if context.positions_k is not None or context.x_k is not None:
         raise ValueError(
             "Positions and hidden states of keys are those of the cache: give those of the new "

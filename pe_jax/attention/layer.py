@@ -91,7 +91,9 @@ def in_attention(encoding: PositionEncoding) -> PositionEncoding:
     """The parts of an encoding that act in attention.
 
     Raises:
-      ValueError: for something else than an encoding, or one that a layer cannot take.
+      ValueError: for something else than an encoding, one that a layer cannot take, or one of which
+        no part acts in attention.
     """
     checked_encoding(encoding).check_layer()
+    encoding.check_acts_in_attention()
     return encoding.in_attention

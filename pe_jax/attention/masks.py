@@ -56,7 +56,8 @@ def check_mask(mask: Any, shape: tuple[int, int, int, int]) -> None:
         )
     if mask.ndim != 4 or any(m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
         raise ValueError(
-            f"A mask is [B or 1, H or 1, Lq or 1, Lk], here {list(shape)}; got {list(mask.shape)}."
+            f"A mask is [B or 1, H or 1, Lq or 1, Lk], here {list(shape)}; got {list(mask.shape)}. "
+            "Lengths are axis 1 of q and k, [B, L, H, d]."
         )
 
 

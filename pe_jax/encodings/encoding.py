@@ -279,6 +279,18 @@ class PositionEncoding:
                     f"causal: {self.name + '+causal'!r}."
                 )
 
+    def check_acts_in_attention(self) -> None:
+        """Check that attention does not ignore this encoding.
+
+        Raises:
+          ValueError: if all of it acts at the input of a model.
+        """
+        if self.at_input.parts and not self.in_attention.parts:
+            raise ValueError(
+                f"encoding {self.name} acts at the input of a model, by encodings.embed, and does "
+                "nothing in attention. Pass encoding.in_attention, which leaves such parts out."
+            )
+
 
 @functools.lru_cache(maxsize=512)
 def _expected_shapes(init: Callable[[jax.Array], Params]) -> dict[str, tuple[int, ...]]:

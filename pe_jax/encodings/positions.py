@@ -41,7 +41,8 @@ def checked_positions(positions: Positions | None, size: int, axes: int, name: s
             raise ValueError(f"Positions are [L{last}] or [B, L{last}], got {list(shape)}.")
     if length(positions, axes) != size:
         raise ValueError(
-            f"There are {length(positions, axes)} positions for {size} tokens of {name}: one each."
+            f"There are {length(positions, axes)} positions for {size} tokens of {name}, its axis "
+            "1: one each."
         )
     return positions
 

@@ -49,6 +49,18 @@ def test_heads_before_lengths():
         encoding = build(name)
         with pytest.raises(ValueError, match=r"is for 4 heads of size 8"):
             attention(*swapped, encoding, encoding.init(jax.random.key(0)))
+    # An encoding without heads leaves it to what has a length.
+    rope, x = build("rope"), np.zeros((B, L, 32), np.float32)
+    for match, arguments in (
+        ("6 positions for 4 tokens of q, its axis 1", {"context": Context(range(L))}),
+        (r"here \[2, 6, 4, 4\]; .*axis 1 of q", {"mask": np.ones((B, 1, 1, L), bool)}),
+        ("x_k has 6 hidden states for 4 tokens", {"context": Context(x_k=x)}),
+    ):
+        with pytest.raises(ValueError, match=match):
+            attention(*swapped, rope, **arguments)
+    cache = init_cache(rope, B, 12, num_heads=H, head_size=d, hidden_size=32)
+    with pytest.raises(ValueError, match=r"k must be \[2, T, 4, 8\] .*, got \[2, 4, 6, 8\]"):
+        cached_attention(*swapped, cache, rope)
 
 
 @pytest.mark.parametrize("form", ["naive", "auto"])

@@ -351,9 +351,9 @@ def test_the_pages_modules_see_the_order(page, module, name):
     else:
         rngs = nnx.Rngs(0)
         if module == "NnxAttention":
-            layer = page[module](4, 32, encoding, rngs=rngs)
+            layer = page[module](4, 32, encoding.in_attention, rngs=rngs)
         else:
-            fn = page[module](encoding, rngs=rngs)
+            fn = page[module](encoding.in_attention, rngs=rngs)
             layer = nnx.MultiHeadAttention(4, 32, attention_fn=fn, decode=False, rngs=rngs)
         embedding = pe_jax.nnx.PositionEmbedding(encoding, rngs=rngs)
         run = lambda x: layer(embedding(x))

@@ -10,10 +10,12 @@ from flax import nnx
 import pe_jax.linen
 import pe_jax.nnx
 from pe_jax import encodings
+from pe_jax.adapters import attention_fn, attention_inputs, dot_product_attention
 from pe_jax.attention import attention, cached_attention, init_cache, padding_mask
 
 B, L, D, H = 2, 7, 8, 2
 X = np.asarray(jax.random.normal(jax.random.key(0), (B, L, D)))
+HEADS = (X.reshape(B, L, H, D // H),) * 3
 SIZES = dict(hidden_size=D, head_size=D // H, num_heads=H, max_length=16)
 
 DECODED = [
@@ -326,3 +328,21 @@ def test_encodings_and_sizes():
     # What acts at the input has no parameters here, and the other way round.
     layer = pe_jax.nnx.MultiHeadAttention(H, D, named("learned_absolute+t5"), rngs=nnx.Rngs(0))
     assert list(layer.position) == ["t5"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        lambda encoding: pe_jax.linen.MultiHeadAttention(H, encoding).init(jax.random.key(0), X),
+        lambda encoding: pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=nnx.Rngs(0)),
+        lambda encoding: pe_jax.nnx.AttentionFn(encoding, rngs=nnx.Rngs(0)),
+        lambda encoding: attention_fn(encoding)(*HEADS, mask=None),
+        lambda encoding: dot_product_attention(encoding)(*HEADS),
+        lambda encoding: attention_inputs(*HEADS, encoding),
+    ],
+    ids=["linen", "nnx", "AttentionFn", "attention_fn", "dot_product_attention", "inputs"],
+)
+def test_an_encoding_that_attention_would_ignore(module):
+    with pytest.raises(ValueError, match="does nothing in attention. Pass encoding.in_attention"):
+        module(named("sinusoidal_absolute"))
+    module(named("sinusoidal_absolute").in_attention)
