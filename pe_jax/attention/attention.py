@@ -19,9 +19,11 @@ from pe_jax.attention.operands import finish, prepare
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import paired_positions
+from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.shapes import Array, Float
 
 
+@automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 1, 2))
 def attention(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
@@ -112,6 +114,7 @@ def attention(
     return finish(x, out).astype(v.dtype)
 
 
+@automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))
 def attention_logits(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
@@ -128,6 +131,7 @@ def attention_logits(
     return plain.logits(prepare(encoding, params, q, k, k, context, None))
 
 
+@automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))
 def attention_weights(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],

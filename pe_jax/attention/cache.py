@@ -22,6 +22,7 @@ from pe_jax.attention.masks import both, check_mask
 from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import Positions, as_array, checked_positions
+from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -83,6 +84,12 @@ def init_cache(
     )
 
 
+@automatic_sharding(
+    lambda q, k, v, cache, *_, **__: (
+        spec_of(q, 0, 1, 2),
+        jax.tree.map(lambda x: spec_of(x, *range(x.ndim)), cache),
+    )
+)
 def cached_attention(
     q: Float[Array, "B T H d"],
     k: Float[Array, "B T G d"],

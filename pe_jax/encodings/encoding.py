@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 
 from pe_jax.encodings.part import Context, Params, Part, moved
 from pe_jax.encodings.positions import Positions, Reach, checked_positions
+from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.shapes import Array, Real
 
 
@@ -348,6 +349,7 @@ def checked_encoding(encoding: object) -> PositionEncoding:
     return encoding
 
 
+@automatic_sharding(lambda encoding, params, x, *_, **__: spec_of(x, 0, 1, 2))
 def embed(
     encoding: PositionEncoding,
     params: Params | None,

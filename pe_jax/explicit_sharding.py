@@ -1,0 +1,70 @@
+"""Computing under explicit sharding, where shardings are part of an array's type.
+
+On mesh axes that are `AxisType.Explicit`, JAX refuses results whose sharding does not follow from
+that of their operands. Position encodings have many: terms without a batch axis that are added to
+logits with one, gradients that are sums over the batch, hooks that know of no mesh. A function
+decorated with `automatic_sharding` is computed as on axes that are `AxisType.Auto`, where the
+compiler chooses shardings, and its results get the sharding that its caller expects.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from pe_jax.shapes import Array
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def automatic_sharding(
+    specs: Callable[..., Any],
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Decorate a function so that explicit axes of the mesh are automatic inside of it.
+
+    Without such axes the function is called as it is. Functions among its arguments, such as
+    projections, run with the axes explicit again, on replicated arrays.
+
+    Args:
+      specs: called with the arguments, returns the tree of what the function returns with a
+        `PartitionSpec` for each array.
+    """
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            axes = jax.sharding.get_abstract_mesh().explicit_axes
+            if not axes:
+                return function(*args, **kwargs)
+            leaves, tree = jax.tree.flatten((args, kwargs))
+            arrays = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.Array | np.ndarray)}
+
+            def inside(arrays: dict[int, Array]) -> _T:
+                functions = [_explicit(x, axes) if callable(x) else x for x in leaves]
+                inputs = [arrays.get(i, x) for i, x in enumerate(functions)]
+                args, kwargs = jax.tree.unflatten(tree, inputs)
+                return function(*args, **kwargs)
+
+            out_sharding = specs(*args, **kwargs)
+            return jax.sharding.auto_axes(inside, axes=axes, out_sharding=out_sharding)(arrays)
+
+        return call
+
+    return decorate
+
+
+def spec_of(x: Array, *axes: int) -> PartitionSpec:
+    """Return the sharding of some axes of an array, for a result that begins with them."""
+    spec = jax.typeof(x).sharding.spec
+    return PartitionSpec(*(spec[axis] for axis in axes))
+
+
+def _explicit(function: Callable, axes: tuple[str, ...]) -> Callable:
+    """`function` with `axes` of the mesh explicit while it runs, on replicated arrays."""
+    return jax.sharding.explicit_axes(function, axes=axes, in_sharding=PartitionSpec())
