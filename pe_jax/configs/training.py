@@ -7,10 +7,11 @@ slips of the keyboard.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from pe_jax.schema import Config, key
-from pe_jax.values import integer, number, one_of, optional
+from pe_jax.values import integer, number, one_of, optional, several, text
 
 COUNT = integer(1, 2**31 - 1)
 COUNT_OR_ZERO = integer(0, 2**31 - 1)
@@ -47,11 +48,40 @@ class OptimizerConfig(Config):
     )
     epsilon: float = key(1e-6, number(1e-38, 1))
     clip_norm: float = key(1.0, _RATE, "0 means no clipping.")
+    rates: tuple[str, ...] = key(
+        (),
+        several(text("Give PATTERN=RATIO.")),
+        'Ratios of the learning rate by parameters: ("bert/token/*=0", "bert/position/*=5"). 0 '
+        "freezes; the last pattern that fits counts.",
+    )
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """The ratio of the learning rate by pattern of the parameters' paths."""
+        return {
+            pattern: float(ratio)
+            for pattern, _, ratio in (rate.rpartition("=") for rate in self.rates)
+        }
 
     def faults(self) -> Iterator[str]:
+        for rate in self.rates:
+            pattern, _, ratio = rate.rpartition("=")
+            if not (pattern and _is_ratio(ratio)):
+                yield (
+                    f"rates are PATTERN=RATIO, a glob over paths of parameters and a number of at "
+                    f"least 0, such as 'bert/token/*=0'; got {rate!r}."
+                )
         if self.frequency_learning_rate is not None and not self.learning_rate:
             yield (
                 f"frequency_learning_rate={self.frequency_learning_rate} is scaled from "
                 "config.optimizer.learning_rate, which then has to be above 0: leave it None to "
                 "stop both."
             )
+
+
+def _is_ratio(text: str) -> bool:
+    """Return whether a text is a finite number of at least 0."""
+    try:
+        return 0 <= float(text) < math.inf
+    except ValueError:
+        return False

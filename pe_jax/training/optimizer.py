@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from pe_jax.configs.training import OptimizerConfig
@@ -47,7 +51,8 @@ def adamw(
     b2: float = 0.999,
     epsilon: float = 1e-6,
     clip_norm: float = 1.0,
-    frequency_scale: float = 1.0,
+    frequency_scale: float | None = None,
+    ratios: Mapping[str, float] = MappingProxyType({}),
     trust_ratio: bool = False,
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x.
@@ -57,7 +62,9 @@ def adamw(
       frequencies: which parameters are frequencies, see `models.frequencies`.
       weight_decay: not applied to biases, LayerNorm scales and frequencies.
       clip_norm: gradients are scaled down to this global norm; 0 means no clipping.
-      frequency_scale: ratio of the learning rate of frequencies to that of all other parameters.
+      ratios: ratio of the learning rate by a glob over paths of parameters, "bert/position/*"; the
+        last that fits counts. 0 freezes: such parameters have no state, and no part in the norm.
+      frequency_scale: ratio of the learning rate of frequencies, whatever `ratios` says.
       trust_ratio: LAMB (You et al. 2020, algorithm 2, φ(z) = z): x <- x - rate·‖x‖/‖u‖·u. The ratio
         ‖x‖/‖u‖, one for each array, allows a large rate for large batches. As in the authors' code,
         arrays that are not decayed have none: the norm of a bias says nothing about how far it may
@@ -72,16 +79,60 @@ def adamw(
 
         return jax.tree.map_with_path(is_decayed, params, frequencies(params))
 
-    parts = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    parts += [
-        optax.scale_by_adam(b1, b2, epsilon),
-        optax.add_decayed_weights(weight_decay, mask=decayed),
-    ]
+    def rates(params: Params) -> PyTree:
+        """The ratio of each parameter's learning rate."""
+        by_group = by_path(params, ratios)
+        if frequency_scale is None:
+            return by_group
+        return jax.tree.map(
+            lambda ratio, frequency: frequency_scale if frequency else ratio,
+            by_group,
+            frequencies(params),
+        )
+
+    def trained(params: Params) -> PyTree:
+        return jax.tree.map(bool, rates(params))
+
+    def frozen(params: Params) -> PyTree:
+        return jax.tree.map(operator.not_, rates(params))
+
+    def scale(updates: Params, params: Params | None) -> Params:
+        del params
+        return jax.tree.map(jnp.multiply, updates, rates(updates))
+
+    clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+    adam = optax.scale_by_adam(b1, b2, epsilon)
+    if ratios:
+        clip = [optax.masked(optax.set_to_zero(), frozen), *clip]
+        adam = optax.masked(adam, trained)
+    parts = [*clip, adam, optax.add_decayed_weights(weight_decay, mask=decayed)]
     if trust_ratio:
         parts.append(optax.masked(optax.scale_by_trust_ratio(), decayed))
-    if frequency_scale != 1.0:
-        parts.append(optax.masked(optax.scale(frequency_scale), frequencies))
+    if ratios or frequency_scale is not None:
+        parts.append(optax.stateless(scale))
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
+
+
+def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
+    """Return the ratio of the last pattern that fits each parameter's path; 1 where none does.
+
+    Raises:
+      ValueError: for a pattern that fits no parameter. Those of position parameters may: encodings
+        without parameters have none.
+    """
+    leaves, tree = jax.tree.flatten_with_path(params)
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    ratio_by_path = dict.fromkeys(paths, 1.0)
+    for pattern, ratio in ratios.items():
+        fitting = fnmatch.filter(paths, pattern)
+        if not fitting and not pattern.startswith("bert/position/"):
+            groups = sorted({"/".join(path.split("/")[:2]) for path in paths})
+            raise ValueError(
+                f"config.optimizer.rates: no parameter fits {pattern!r}. Their paths begin with "
+                f"{', '.join(groups)}."
+            )
+        ratio_by_path |= dict.fromkeys(fitting, ratio)
+    return jax.tree.unflatten(tree, [ratio_by_path[path] for path in paths])
 
 
 lamb = functools.partial(adamw, trust_ratio=True)
@@ -105,5 +156,6 @@ def make_optimizer(
         b2=config.b2,
         epsilon=config.epsilon,
         clip_norm=config.clip_norm,
-        frequency_scale=1.0 if for_frequencies is None else for_frequencies / peak,
+        frequency_scale=None if for_frequencies is None else for_frequencies / peak,
+        ratios=config.ratios,
     )

@@ -341,6 +341,28 @@ def test_decay_and_frequency_rate():
         assert change == pytest.approx(-10.0 if name == "frequencies" else -1.0, rel=1e-2), name
 
 
+def test_rates_by_group():
+    """Frozen parameters have no state and no part in the norm; the last fitting pattern counts."""
+    params = {"bert": {name: jnp.ones(4) for name in ("token", "position", "layer", "frequencies")}}
+    marked = lambda tree: {"bert": {name: name == "frequencies" for name in tree["bert"]}}
+    settings = dict(weight_decay=0.1, clip_norm=1.0, epsilon=1e3, frequency_scale=4.0)
+    ratios = {"bert/*": 2.0, "bert/token": 0.0, "bert/position": 5.0, "bert/position/none": 9.0}
+    optimizer = optimizers.adamw(lambda _: 1.0, marked, ratios=ratios, **settings)
+    grads = {"bert": {**dict.fromkeys(params["bert"], jnp.ones(4)), "token": jnp.full(4, 1e6)}}
+    state = optimizer.init(params)
+    assert {leaf.shape for leaf in jax.tree.leaves(state)} == {(), (4,)}
+    assert len(jax.tree.leaves(state)) == 1 + 1 + 3 * 2  # Two counts; moments but for `token`.
+    updates = jax.jit(optimizer.update)(grads, state, params)[0]["bert"]
+    same = updates["frequencies"] / 4  # Of norm 1 with the other two, so each element is 12^-1/2.
+    np.testing.assert_allclose(same, -(12**-0.5) / 1e3, rtol=1e-3)
+    np.testing.assert_allclose(updates["token"], 0)
+    np.testing.assert_allclose(updates["position"], same * 5, rtol=1e-6)
+    np.testing.assert_allclose(updates["layer"], same * 2, rtol=1e-6)
+    typo = optimizers.adamw(lambda _: 1.0, ratios={"bert/tokens": 0.0})
+    with pytest.raises(ValueError, match="no parameter fits 'bert/tokens'. Their paths begin with"):
+        typo.init(params)
+
+
 def lamb_in_numpy(params, grads, *, rate, decay, b1, b2, epsilon, clip_norm, frequency_scale):
     """You et al. 2020, algorithm 2, on flat dicts of float64; one dict of gradients a step."""
     m, v = ({name: 0.0 for name in params} for _ in range(2))
@@ -621,6 +643,8 @@ def test_transplant_lists_every_mismatch():
         ({"stage1.batch_size": 6}, "6 rows does not divide among 4 devices"),
         ({"parallel": "pmapp"}, "one of jit, fsdp, pmap, pmap_bfloat16, got 'pmapp'"),
         ({"optimizer.name": "adam"}, "one of adamw, lamb, got 'adam'"),
+        ({"optimizer.rates": ("bert/token",)}, "rates are PATTERN=RATIO, .*; got 'bert/token'"),
+        ({"optimizer.rates": ("bert/tokn/*=0",)}, "no parameter fits 'bert/tokn/[*]'"),
         ({"data.source": "/nowhere/*.txt"}, "No file matches"),
         ({"data.vocab": "/nowhere/vocab.txt"}, "No tokenizer at"),
     ],
