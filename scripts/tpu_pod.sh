@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on a Cloud TPU slice, from this checkout: docs/tpu-pod.md.
+# Trains on a Cloud TPU slice, from this checkout: docs/tpu.md.
 #
 #   scripts/tpu_pod.sh create  NAME                 ask for the slice, and wait until it is there
 #   scripts/tpu_pod.sh install NAME                 this checkout, on every host

@@ -11,7 +11,7 @@ Hardware: 2 CPU cores; one GPU.
 Time:     9 to 12 minutes on one CPU core next to another such run.
 Absolute sinusoids want the size of fresh word embeddings, not of trained ones:
 --config.model.position='sinusoidal_absolute(scale=0.03)'.
-Expected: held-out masked-LM loss of 4.4 to 5.0 with positions, 5.5 without; docs/study-books.md.
+Expected: held-out masked-LM loss of 4.4 to 5.0 with positions, 5.5 without; docs/studies.md.
 """
 
 from pe_jax.configs.pretraining import PretrainingConfig

@@ -34,7 +34,7 @@ class PropertiesConfig(Config):
     parts: str = key(
         "",
         some_of("pe_jax.reports.property_report.report:PARTS"),
-        "Separated by commas; empty means all that apply. See the README.",
+        "Separated by commas; empty means all that apply. docs/measures lists them.",
     )
     length: int = key(128, _POSITIONS, "Positions to measure, or all of a shorter encoding.")
     windows: tuple[int, ...] = key(
