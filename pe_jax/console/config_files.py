@@ -24,24 +24,20 @@ def shipped() -> dict[str, Path]:
 
 
 def find_config(given: str) -> str:
-    """Return the file that `--config=given` means: a name is a shipped config, a path is a file.
+    """Return the file that `--config=given` means: an existing file, else a shipped config.
 
-    A path has a `/` or ends in `.py`. `configs/glue.py` means the shipped config where there is no
-    such file.
+    The name of a shipped config is enough: `configs/glue.py` and `glue` mean the same anywhere.
 
     Raises:
       ValueError: if there is neither.
     """
-    configs, path = shipped(), Path(given)
-    is_path = "/" in given or path.suffix == ".py"
-    if is_path and path.is_file():
+    if Path(given).is_file():
         return given
+    configs, path = shipped(), Path(given)
     if path.stem in configs and path in (Path(path.stem), Path(f"configs/{path.stem}.py")):
         return str(configs[path.stem])
     hint = did_you_mean(path.stem, configs) or f" Shipped: {', '.join(configs)}."
-    if not is_path and path.is_file():
-        hint = f" For the file in this folder, give ./{given}."
-    raise ValueError(f"there is no {'file' if is_path else 'config'} {given}.{hint}")
+    raise ValueError(f"there is no file {given}.{hint}")
 
 
 class _Found(flags.ArgumentParser):

@@ -6,16 +6,17 @@
 'ok'
 
 `python -m pe_jax.testing rope "alibi+learned_absolute"` prints what holds of encodings by name.
+`pe_jax.testing.foreign` checks attention that is not ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pe_jax.console.markdown import table as markdown
 from pe_jax.encodings import PositionEncoding
 from pe_jax.testing.checks import CHECKS, NotApplicable
 from pe_jax.testing.reference import Pair, Reference, joined
+from pe_jax.testing.report import check_all, check_table
 from pe_jax.testing.subject import SIZES, Sizes, Subject
 
 __all__ = [
@@ -53,12 +54,7 @@ def check(
       AssertionError: that lists everything that is wrong, with the numbers met.
       ValueError: for an excuse from a check that there is none of.
     """
-    excused = excused or {}
-    if unknown := [name for name in excused if name not in CHECKS]:
-        raise ValueError(f"There are no checks {unknown} to excuse from: {', '.join(CHECKS)}.")
-    results, wrong = _results(Subject(encoding, reference, sizes), excused)
-    assert not wrong, "\n".join(wrong.values())
-    return results
+    return check_all(Subject(encoding, reference, sizes), CHECKS, excused or {})
 
 
 def table(
@@ -73,26 +69,5 @@ def table(
     Args:
       references, excused: by the encoding's name, see `check`.
     """
-    rows: list[list[str]] = []
-    notes: list[str] = []
-    for encoding in encodings:
-        reasons = (excused or {}).get(encoding.name, {})
-        subject = Subject(encoding, (references or {}).get(encoding.name), sizes)
-        results, wrong = _results(subject, reasons)
-        words = {"ok": "ok", **dict.fromkeys(reasons.values(), "no")}
-        cells = ["WRONG" if c in wrong else words.get(results[c].strip(), "–") for c in CHECKS]
-        rows.append([f"`{encoding.name}`", *cells])
-        notes += [f"`{encoding.name}`, {name}: {reason}." for name, reason in reasons.items()]
-        notes += wrong.values()
-    return "\n".join([*markdown(["encoding", *CHECKS], rows), *(f"\n{note}" for note in notes)])
-
-
-def _results(subject: Subject, excused: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The result of each check, and the failures by check."""
-    results, wrong = {}, {}
-    for name, check in CHECKS.items():
-        try:
-            results[name] = check(subject, excused.get(name, ""))
-        except AssertionError as error:
-            wrong[name] = str(error)
-    return results, wrong
+    subjects = (Subject(e, (references or {}).get(e.name), sizes) for e in encodings)
+    return check_table("encoding", subjects, CHECKS, excused or {})

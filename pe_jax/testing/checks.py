@@ -14,6 +14,7 @@ from pe_jax.attention import Cache, cached_attention, init_cache, segment_mask
 from pe_jax.attention.forms import FORMS
 from pe_jax.encodings import ENCODINGS, WRAPPERS, from_name, parameter_count
 from pe_jax.shapes import Array, Float, Int
+from pe_jax.testing.report import S
 from pe_jax.testing.subject import (
     BLOCKS,
     LENGTH,
@@ -32,7 +33,7 @@ Problems = Iterator[str]
 
 
 class NotApplicable(Exception):
-    """An encoding that a check does not apply to; the message is the reason."""
+    """A check does not apply to a subject; the message is the reason."""
 
 
 # By name, functions `(subject, excuse="")` whose docstring is the claim. They return `"ok"`, or why
@@ -41,12 +42,12 @@ class NotApplicable(Exception):
 CHECKS: dict[str, Callable[..., str]] = {}
 
 
-def check(problems: Callable[[Subject], Problems]) -> Callable[..., str]:
-    """Turn a function that yields the problems of an encoding into a check of that name."""
+def as_check(problems: Callable[[S], Problems]) -> Callable[..., str]:
+    """Turn a function that yields the problems of a subject into a check."""
     claim = " ".join(str(problems.__doc__).split())
 
     @functools.wraps(problems)
-    def run(subject: Subject, excuse: str = "") -> str:
+    def run(subject: S, excuse: str = "") -> str:
         cause = None
         try:
             lines = list(problems(subject))
@@ -62,8 +63,13 @@ def check(problems: Callable[[Subject], Problems]) -> Callable[..., str]:
         return "ok"
 
     run.__doc__ = claim
-    CHECKS[problems.__name__] = run
     return run
+
+
+def check(problems: Callable[[Subject], Problems]) -> Callable[..., str]:
+    """Add a check of encodings to `CHECKS`, under the name of the function."""
+    CHECKS[problems.__name__] = as_check(problems)
+    return CHECKS[problems.__name__]
 
 
 def differences(name: str, values: Any, expected: Any, tolerance: float) -> Problems:

@@ -1,10 +1,9 @@
-"""The catalogue of encodings: declared and measured properties, requirements, checks and costs."""
+"""The catalogue of encodings: what they say of themselves, what is measured, what they cost."""
 
-from catalogue.catalogue_page import CHECKS, page
+from catalogue.catalogue_page import CHECKS, Measured, page
 from catalogue.cost import Cost, costs
 from catalogue.entries import SIZES, VARIANTS, Entry, rows
 from catalogue.measured import Properties, Requirements, measure
-from catalogue.results import Measured, Results, read, write
 
 __all__ = [
     "CHECKS",
@@ -15,11 +14,8 @@ __all__ = [
     "Measured",
     "Properties",
     "Requirements",
-    "Results",
     "costs",
     "measure",
     "page",
-    "read",
     "rows",
-    "write",
 ]

@@ -1,0 +1,272 @@
+"""Checks for attention that is not ours: Flax's, Equinox's or your own; jax and NumPy only.
+
+>>> import jax
+>>> from pe_jax.testing import foreign
+>>> def attend(x, positions, mask):
+...     heads = x.reshape(*x.shape[:2], 2, 4)
+...     return jax.nn.dot_product_attention(heads, heads, heads, mask=mask)
+>>> attention = foreign.Attention("jax.nn", attend)
+>>> foreign.CHECKS["packing"](attention)  # All of them: foreign.check(attention)
+'ok'
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from pe_jax.shapes import Array, Float, Int
+from pe_jax.testing.checks import (
+    ALONE,
+    DOCUMENTS,
+    NotApplicable,
+    Problems,
+    as_check,
+    differences,
+    packed,
+    restarted,
+)
+from pe_jax.testing.report import check_all, check_table
+from pe_jax.testing.subject import LENGTH, ROWS, Mask
+
+# Takes x `[B, L, D]`, positions `[B, L]` and a mask `[B, 1, L, L]`; returns `[B, L, *E]`.
+Attend = Callable[[Float[Array, "B L D"], Int[Array, "B L"], Mask], Float[Array, "B L *E"]]
+# The same for new tokens `[B, T, D]`, with a mask over the whole cache, `[B, 1, T, length]`.
+Step = Attend
+
+POSITIONS = np.tile(np.arange(LENGTH), (ROWS, 1))
+CAUSAL = np.tril(np.ones((ROWS, 1, LENGTH, LENGTH), bool))
+FAR = 1000  # Angles of this position in bfloat16 are wrong by whole turns.
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """Self-attention, or a module around it without a residual connection.
+
+    Attributes:
+      name: for tables and messages.
+      attend: `(x [B, L, D], positions [B, L], mask [B, 1, L, L]) -> [B, L, ...]`, a pure function
+        that `jax.jit` takes. The mask is bool, True where a query may attend to a key. It never
+        allows a later key, so attention that is always causal fits. What has no use for positions
+        or masks ignores them.
+      decode: `(rows, length) -> step`, an empty cache for so many tokens. `step(x [B, T, D],
+        positions [B, T], mask [B, 1, T, length]) -> [B, T, ...]` appends T tokens to it.
+      with_dtype: `(dtype) -> attend` that computes in this dtype, with the same weights.
+      width: D.
+    """
+
+    name: str
+    attend: Attend
+    decode: Callable[[int, int], Step] | None = None
+    with_dtype: Callable[[DTypeLike], Attend] | None = None
+    width: int = 8
+
+    @functools.cached_property
+    def run(self) -> Attend:
+        """`attend`, compiled once for all checks."""
+        return jax.jit(self.attend)
+
+    @functools.cached_property
+    def gradient(self) -> Callable[[Array, Array, Array, Mask], Array]:
+        """`(to, x, positions, mask) -> [B, L, D]`, the gradient of <out, to>."""
+
+        def loss(x: Array, to: Array, positions: Array, mask: Mask) -> Array:
+            return (self.attend(x, positions, mask) * to).sum()
+
+        grad = jax.jit(jax.grad(loss))
+        return lambda to, x, positions, mask: np.asarray(grad(x, to, positions, mask))
+
+    @functools.cached_property
+    def x(self) -> Float[Array, "B L D"]:
+        return _normal(0, ROWS, LENGTH, self.width)
+
+    @functools.cached_property
+    def to(self) -> Float[Array, "B L *E"]:
+        """A cotangent of the output."""
+        return _normal(1, *self.run(self.x, POSITIONS, CAUSAL).shape)
+
+
+# By name, functions `(attention, excuse="")`, as `pe_jax.testing.CHECKS` has them.
+CHECKS: dict[str, Callable[..., str]] = {}
+
+
+def check(attention: Attention, excused: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Put attention through every check in `CHECKS`.
+
+    Args:
+      excused: checks that are known not to hold, with the reason. They must fail.
+
+    Returns:
+      By the name of the check, `"ok"` or the reason why it does not apply.
+
+    Raises:
+      AssertionError: lists everything that is wrong, with the numbers met.
+      ValueError: an excuse from a check that does not exist.
+    """
+    return check_all(attention, CHECKS, excused or {})
+
+
+def table(
+    attentions: Iterable[Attention], excused: Mapping[str, Mapping[str, str]] | None = None
+) -> str:
+    """Return attentions × checks as Markdown, with notes on failures; see `pe_jax.testing.table`.
+
+    Args:
+      excused: by the attention's name, see `check`.
+    """
+    return check_table("attention", attentions, CHECKS, excused or {})
+
+
+def _check(problems: Callable[[Attention], Problems]) -> Callable[..., str]:
+    CHECKS[problems.__name__] = as_check(problems)
+    return CHECKS[problems.__name__]
+
+
+def _normal(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def _alone(a: Attention, first: int) -> Float[Array, "B l *E"]:
+    """Outputs of `ALONE` tokens from `first` on, with nothing around them."""
+    x = a.x[:, first : first + ALONE]
+    return a.run(x, POSITIONS[:, :ALONE], CAUSAL[..., :ALONE, :ALONE])
+
+
+@_check
+def shift(a: Attention) -> Problems:
+    """A shift of all positions changes nothing."""
+    expected = a.run(a.x, POSITIONS, CAUSAL)
+    if np.array_equal(a.run(a.x, 2 * POSITIONS, CAUSAL), expected):
+        raise NotApplicable("positions make no difference")
+    values = a.run(a.x, POSITIONS + FAR, CAUSAL)
+    yield from differences(f"shifted by {FAR}", values, expected, 1e-3)
+
+
+@_check
+def packing(a: Attention) -> Problems:
+    """Documents in a row, positions reset, give what each gives alone."""
+    out = np.asarray(a.run(a.x, restarted(DOCUMENTS), packed(DOCUMENTS) & CAUSAL))
+    for row, segments in enumerate(DOCUMENTS):
+        for document in range(1, segments.max() + 1):
+            inside = segments == document
+            if inside.sum() == ALONE:
+                expected = _alone(a, int(np.argmax(inside)))[row]
+                name = f"row {row}, document {document}"
+                yield from differences(name, out[row, inside], expected, 1e-4)
+
+
+def _padding(a: Attention, first: int) -> Problems:
+    """Yield what padding around `ALONE` tokens changes."""
+    index = np.arange(LENGTH) - first
+    valid = (index >= 0) & (index < ALONE)
+    positions = np.tile(np.where(valid, index, 0), (ROWS, 1))
+    mask = CAUSAL & valid
+    out = np.asarray(a.run(a.x, positions, mask))
+    yield from differences("outputs", out[:, valid], _alone(a, first), 1e-4)
+    to = np.where(valid.reshape(-1, *[1] * (out.ndim - 2)), a.to, 0)
+    grads = a.gradient(to, a.x, positions, mask)
+    stray = np.abs(grads[:, ~valid]).max()
+    if not stray < 1e-4:
+        yield f"a gradient of {stray:.2g} flows to padding"
+    if not np.isfinite(grads[:, valid]).all():
+        yield "gradients of tokens are not finite"
+
+
+@_check
+def right_padding(a: Attention) -> Problems:
+    """Padding on the right, masked, changes nothing."""
+    yield from _padding(a, 0)
+
+
+@_check
+def left_padding(a: Attention) -> Problems:
+    """Padding on the left, masked, changes nothing; positions count from the first token."""
+    yield from _padding(a, LENGTH - ALONE)
+
+
+@_check
+def masked_queries(a: Attention) -> Problems:
+    """A query that may attend to nothing takes nothing from other tokens."""
+    query = 4
+    mask = CAUSAL.copy()
+    mask[:, :, query] = False
+    to = np.zeros_like(a.to)
+    to[:, query] = a.to[:, query]
+    grads = np.delete(a.gradient(to, a.x, POSITIONS, mask), query, axis=1)
+    largest = np.abs(grads).max()
+    if not largest < 1e-5:
+        yield f"its output has a gradient of {largest:.2g} to other tokens"
+
+
+def _decoded(a: Attention, prompt: int, positions: Array, mask: Mask) -> Float[Array, "B L *E"]:
+    """Outputs of a prompt that comes at once, and of the tokens after it one at a time."""
+    if a.decode is None:
+        raise NotApplicable("no decode was given")
+    step = a.decode(ROWS, LENGTH)
+    outputs = []
+    for start, stop in [(0, prompt), *((i, i + 1) for i in range(prompt, LENGTH))]:
+        part = slice(start, stop)
+        outputs.append(np.asarray(step(a.x[:, part], positions[:, part], mask[:, :, part])))
+    return np.concatenate(outputs, axis=1)
+
+
+@_check
+def decoding(a: Attention) -> Problems:
+    """A prompt and then token by token with a cache gives what the full pass gives."""
+    out = _decoded(a, 3, POSITIONS, CAUSAL)
+    yield from differences("outputs", out, a.run(a.x, POSITIONS, CAUSAL), 1e-4)
+
+
+@_check
+def padded_decoding(a: Attention) -> Problems:
+    """The same after a prompt that is padded on the left."""
+    pads = np.array([2, 0])
+    positions = np.maximum(POSITIONS - pads[:, None], 0)
+    valid = np.arange(LENGTH) >= pads[:, None]
+    out = _decoded(a, 4, positions, CAUSAL & valid[:, None, None])
+    # Tokens moved to the front, where later ones are not seen.
+    moved = np.stack([np.roll(row, -n, axis=0) for row, n in zip(a.x, pads)])
+    expected = a.run(moved, POSITIONS, CAUSAL)
+    for row, n in enumerate(pads):
+        values = out[row, n:], expected[row, : LENGTH - n]
+        yield from differences(f"row {row}, {n} of padding", *values, 1e-4)
+
+
+@_check
+def precision(a: Attention) -> Problems:
+    """Bfloat16 keeps its dtype and stays near float32."""
+    if a.with_dtype is None:
+        raise NotApplicable("no with_dtype was given")
+    positions = POSITIONS + FAR
+    expected = a.run(a.x, positions, CAUSAL)
+    run = jax.jit(a.with_dtype(jnp.bfloat16))
+    values = run(jnp.asarray(a.x, jnp.bfloat16), positions, CAUSAL)
+    if values.dtype != jnp.bfloat16:
+        yield f"bfloat16 in, {values.dtype} out"
+    yield from differences("bfloat16", values, expected, 0.05)
+
+
+@_check
+def derivatives(a: Attention) -> Problems:
+    """Forward mode equals reverse mode; second derivatives are the slopes of first ones."""
+    along = _normal(2, *a.x.shape)
+
+    def loss(x: Array) -> Array:
+        return (a.attend(x, POSITIONS, CAUSAL) * a.to).sum()
+
+    def push(function: Callable[[Array], Array], x: Array) -> Array:
+        return jax.jvp(function, (x,), (along,))[1]
+
+    slope, curvature = jax.jit(lambda x: (push(loss, x), push(jax.grad(loss), x)))(a.x)
+    step = 1e-2
+    below, at, above = (
+        a.gradient(a.to, a.x + move * along, POSITIONS, CAUSAL) for move in (-step, 0.0, step)
+    )
+    yield from differences("forward mode", slope, (at * along).sum(), 1e-3)
+    yield from differences("second derivative", curvature, (above - below) / (2 * step), 0.02)
