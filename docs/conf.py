@@ -66,7 +66,15 @@ def shorten(app, what, name, obj, options, signature, returns):
     return re.sub(r"<function (\w+)[\w.<>]*>", r"\1", signature), returns
 
 
+def link_docstrings(app, docname, source):
+    """Names of the catalogue link to source files; on the site, to the docstrings."""
+    if docname == "catalogue":
+        link = r"\[`((\w+)[^`]*)`\]\(\.\./pe_jax/[^)]*\)"
+        source[0] = re.sub(link, r"{py:obj}`\1 <pe_jax.encodings.\2>`", source[0])
+
+
 def setup(app):
+    app.connect("source-read", link_docstrings)
     app.connect("autodoc-process-docstring", escape, priority=400)  # Before napoleon.
     app.connect("autodoc-skip-member", skip)
     app.connect("autodoc-process-signature", shorten)

@@ -9,72 +9,109 @@ others can write is as trusted as they are.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
-import socket
+import stat
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pe_jax.console.terminal import say
-from pe_jax.files import flush_to_disk, sha256
-from pe_jax.locks import exclusive
+from pe_jax.files import flush_to_disk, parse_json, sha256
+from pe_jax.locks import exclusive, leads_to, lock
 
 _DIGESTS = "sha256.json"
+_UNFINISHED = ".unfinished-"
+_DAY = 24 * 3600.0
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Returns `folder`, written by `make(temporary folder)` unless it is there and undamaged.
 
     Where several processes need it, one makes it while the others wait.
+
+    Raises:
+      OSError: if it cannot be read or written.
     """
-    if _damaged_file(folder) is None:
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if _damaged_file(folder) is not None:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            _make(folder, make)
+    except OSError as error:
+        raise OSError(
+            f"{folder} cannot be read or made: {error}. PE_JAX_CACHE names another folder for "
+            "caches."
+        ) from error
+    return folder
+
+
+def _make(folder: Path, make: Callable[[Path], None]) -> None:
     with exclusive(folder):
         damaged = _damaged_file(folder)
         if damaged is None:  # It was made in the meantime.
-            return folder
+            return
         if folder.exists():
             say(f"{folder / damaged} is not as it was written: dropped, and made again.")
         remove_leftovers(folder.parent)
-        with tempfile.TemporaryDirectory(
-            prefix=temporary_prefix(), dir=folder.parent, ignore_cleanup_errors=True
-        ) as temporary:
-            new = Path(temporary, "new")
+        with temporary_folder(folder.parent) as temporary:
+            new = temporary / "new"
             new.mkdir()
             make(new)
+            share_with_group(new, folder.parent)
             (new / _DIGESTS).write_text(json.dumps(_digests(new), indent=2), encoding="utf-8")
             for path in (*new.iterdir(), new):
                 flush_to_disk(path)
             with contextlib.suppress(FileNotFoundError):
-                os.rename(folder, Path(temporary, "damaged"))
+                os.rename(folder, temporary / "damaged")
             try:
                 os.rename(new, folder)
             except OSError:
                 if not folder.exists():  # Otherwise another process has written the same content.
                     raise
-    return folder
 
 
-def temporary_prefix() -> str:
-    """The prefix of this process's temporary files and folders, see `remove_leftovers`."""
-    return f"{_machine_prefix()}{os.getpid()}-"
+def share_with_group(folder: Path, parent: Path) -> None:
+    """Lets the group of `parent` do in a new folder what it may do there, if it has the setgid bit:
+    then the folder is of the same group."""
+    mode = parent.stat().st_mode
+    if mode & stat.S_ISGID:
+        os.chown(folder, -1, parent.stat().st_gid)
+        folder.chmod(folder.stat().st_mode | stat.S_ISGID | (mode & stat.S_IRWXG))
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """A new folder in `parent`, removed at the end of the context.
+
+    It is locked until then: that of a killed process is not, and `remove_leftovers` finds it. Names
+    of hosts and numbers of processes would not tell containers apart.
+    """
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
+        descriptor = os.open(folder, os.O_RDONLY)
+        if lock(descriptor) and leads_to(folder, descriptor):
+            break
+        os.close(descriptor)  # Another process took it for a leftover before it was locked.
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Removes temporary files and folders that killed processes of this machine have left."""
-    prefix = _machine_prefix()
-    for path in parent.glob(f"{prefix}*"):
-        process = path.name.removeprefix(prefix).partition("-")[0]
-        if not process.isdecimal() or _is_running(int(process)):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                path.unlink()
+    """Removes temporary folders that killed processes have left; without locks, after a day."""
+    for folder in parent.glob(f"{_UNFINISHED}*"):
+        with contextlib.suppress(OSError):  # Another user's, or removed in the meantime.
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                if _is_abandoned(folder, descriptor):
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -86,7 +123,7 @@ def _digests(folder: Path) -> dict[str, str]:
 def _damaged_file(folder: Path) -> str | None:
     """The name of a file that is not as it was written; None if there is none."""
     try:
-        written = json.loads((folder / _DIGESTS).read_text(encoding="utf-8"))
+        written = parse_json((folder / _DIGESTS).read_text(encoding="utf-8"))
         present = _digests(folder)
         del present[_DIGESTS]
         names = {**written, **present}
@@ -95,15 +132,11 @@ def _damaged_file(folder: Path) -> str | None:
         return _DIGESTS  # Missing; or not JSON, not text, or not an object.
 
 
-def _machine_prefix() -> str:
-    return f".partial-{socket.gethostname()}-"
-
-
-def _is_running(process: int) -> bool:
+def _is_abandoned(folder: Path, descriptor: int) -> bool:
     try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):  # Gone; or the number cannot be that of a process.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    except PermissionError:  # Of another user.
-        return True
+    except OSError:  # The file system has no locks.
+        return time.time() - folder.stat().st_mtime > _DAY
     return True

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -80,6 +81,33 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+      ValueError: for a text that is no JSON, for nesting or whole numbers beyond Python's limits,
+        and for halves of surrogate pairs, which are no characters: UTF-8 cannot hold them.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python's own advice would be a setting of the interpreter.
+        raise ValueError("a whole number has thousands of digits") from None
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start])[1:-1]
+            raise ValueError(f"{half} is half of a surrogate pair, no character") from None
+    return value
+
+
 def read_json(path: Path, way_out: str) -> Json:
     """Return the object in a JSON file of a run.
 
@@ -90,7 +118,7 @@ def read_json(path: Path, way_out: str) -> Json:
       ValueError: for a file that holds none; the message names it.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:  # Of JSON, or bytes that are no text.
         raise ValueError(f"{path} is damaged ({error}). {way_out}") from error
     if not isinstance(values, dict):

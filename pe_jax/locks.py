@@ -66,19 +66,35 @@ def exclusive(folder: Path, longest: float = _LONGEST) -> Iterator[None]:
             )
         time.sleep(_PAUSE)
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, process_name().encode(), 0)
+        with contextlib.suppress(OSError):  # Another user's file, which cannot be written.
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, process_name().encode(), 0)
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
         os.close(descriptor)
 
 
 def _locked(path: Path) -> int | None:
     """A descriptor of the file, locked; None if another process has it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = _open_for_all(path)
     # A file that is gone was removed by its holder, who was done: the next one is another file.
     if lock(descriptor) and leads_to(path, descriptor):
         return descriptor
     os.close(descriptor)
     return None
+
+
+def _open_for_all(path: Path) -> int:
+    """A descriptor of the file, made if it is missing, which all users may open and lock."""
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        os.fchmod(descriptor, 0o666)  # The mode of `open` is subject to the umask.
+        return descriptor
+    try:
+        return os.open(path, os.O_RDWR)
+    except PermissionError:  # Of another user with other modes: it can be locked all the same.
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # Its holder was done in the meantime.
+        return _open_for_all(path)

@@ -41,7 +41,9 @@ _LARGEST_BATCH = _bool(
 _DRY_RUN = _bool("dry_run", False, "Of a study: only say what it makes, and how long that takes.")
 _OUT = _string("out", None, "With --compile_for: a JSON file for the numbers.")
 _COORDINATOR = _string(
-    "coordinator", None, "On several hosts: HOST:PORT of the first, or 'auto' on pods and Slurm."
+    "coordinator",
+    None,
+    "On several hosts: HOST:PORT of the first, where it listens, or 'auto' on pods and Slurm.",
 )
 _HOSTS = _integer("hosts", None, "Number of hosts, with --coordinator=HOST:PORT.")
 _HOST = _integer("host", None, "Index of this host, from 0.")

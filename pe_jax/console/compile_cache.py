@@ -16,7 +16,6 @@ import hashlib
 import os
 import sys
 import tempfile
-import uuid
 from pathlib import Path
 
 import jax
@@ -24,7 +23,7 @@ from etils import epath
 from etils.epath.gpath import PosixGPath
 
 from pe_jax.console.terminal import say
-from pe_jax.disk_cache import remove_leftovers, temporary_prefix
+from pe_jax.disk_cache import remove_leftovers, share_with_group, temporary_folder
 from pe_jax.files import cache_folder, flush_to_disk
 
 # Every program is cached: the quickstart's 49 take one megabyte. JAX's default of 1.0 would cache
@@ -47,7 +46,9 @@ def cache_compiled_programs() -> None:
         return
     folder = (cache_folder() / "compiled").absolute()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            share_with_group(folder, folder.parent)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         say(f"Compiled programs are not cached: {error}. PE_JAX_CACHE names another folder.")
@@ -85,6 +86,9 @@ class VerifiedPath(PosixGPath):
             self.read_bytes()
         except FileNotFoundError:
             return False
+        except PermissionError:
+            _say_once(f"Another user's programs in {path.parent} cannot be read: compiled again.")
+            return False
         except ValueError:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -104,15 +108,14 @@ class VerifiedPath(PosixGPath):
 
     def write_bytes(self, content: bytes) -> int:
         path = Path(os.fspath(self))
-        temporary = path.with_name(f"{temporary_prefix()}{uuid.uuid4().hex}")
         try:
-            temporary.write_bytes(content + hashlib.sha256(content).digest())
-            flush_to_disk(temporary)
-            temporary.replace(path)
+            with temporary_folder(path.parent) as temporary:
+                new = temporary / "new"
+                new.write_bytes(content + hashlib.sha256(content).digest())
+                flush_to_disk(new)
+                new.replace(path)
         except OSError as error:  # JAX would say so of every program.
             _say_once(f"Compiled programs are not cached in {path.parent}: {error.strerror}.")
-        finally:
-            temporary.unlink(missing_ok=True)
         return len(content)
 
 

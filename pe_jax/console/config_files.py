@@ -24,20 +24,24 @@ def shipped() -> dict[str, Path]:
 
 
 def find_config(given: str) -> str:
-    """Return the file that `--config=given` means: an existing file, else a shipped config.
+    """Return the file that `--config=given` means: a name is a shipped config, a path is a file.
 
-    The name of a shipped config is enough: `configs/glue.py` and `glue` mean the same anywhere.
+    A path has a `/` or ends in `.py`. `configs/glue.py` means the shipped config where there is no
+    such file.
 
     Raises:
       ValueError: if there is neither.
     """
-    if Path(given).is_file():
-        return given
     configs, path = shipped(), Path(given)
+    is_path = "/" in given or path.suffix == ".py"
+    if is_path and path.is_file():
+        return given
     if path.stem in configs and path in (Path(path.stem), Path(f"configs/{path.stem}.py")):
         return str(configs[path.stem])
     hint = did_you_mean(path.stem, configs) or f" Shipped: {', '.join(configs)}."
-    raise ValueError(f"there is no file {given}.{hint}")
+    if not is_path and path.is_file():
+        hint = f" For the file in this folder, give ./{given}."
+    raise ValueError(f"there is no {'file' if is_path else 'config'} {given}.{hint}")
 
 
 class _Found(flags.ArgumentParser):

@@ -25,8 +25,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from pe_jax.data.tfds import decode, open_dataset
-from pe_jax.files import sha256
+from pe_jax.data.tfds import decode, examples, open_dataset
+from pe_jax.files import parse_json, sha256
 
 
 class Corpus(NamedTuple):
@@ -71,6 +71,7 @@ def parts(source: str, *, data_dir: str = "", examples: int = 20_000) -> list[st
 
 _PYDOC = Path(__file__).with_name("python_reference.txt")
 _OPENERS: dict[str, Callable[..., IO]] = {".gz": gzip.open, ".xz": lzma.open}
+_LONGEST_LINE = 2**28  # Bytes; a line takes ten times as much memory.
 
 
 def _files(pattern: str) -> list[Path]:
@@ -126,8 +127,13 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         # Decoded line by line: text files are decoded in blocks, so their errors name no line.
-        with _OPENERS.get(path.suffix, open)(path, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
+        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1):
+                if len(line) > _LONGEST_LINE:
+                    raise ValueError(
+                        f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes, all of which "
+                        "would be in memory at once. Break it, for example with fold -s -w 100000."
+                    )
                 text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
                 yield from ((number, part) for part in text.split("\r"))
     except UnicodeDecodeError as error:
@@ -161,8 +167,8 @@ def _read_json_lines(path: Path, feature: str) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
+            record = parse_json(line)
+        except ValueError as error:
             raise ValueError(f"{path}, line {number}: not valid JSON ({error}).") from error
         if not isinstance(record, dict) or not isinstance(record.get(feature), str):
             keys = sorted(record) if isinstance(record, dict) else type(record).__name__
@@ -232,8 +238,8 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
     clean = _CLEANING.get(name.partition("/")[0], str)
 
     def documents() -> Iterator[str]:
-        for example in builder.as_data_source(split):
-            yield clean(decode(example[feature]))
+        for place, example in examples(builder, name, split):
+            yield clean(decode(example, feature, place))
 
     def fingerprint() -> str:
         info = builder.info  # A slice of a split has no size in bytes, the dataset has.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.data.rows import Rows
-from pe_jax.data.tfds import decode, open_dataset
+from pe_jax.data.tfds import decode, examples, open_dataset
 from pe_jax.data.tokenizer import vocabulary
-
-_Feature = bytes | str | int | float  # A feature of a tfds example; text may be bytes.
 
 
 class GlueTask(NamedTuple):
@@ -95,21 +93,14 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
     task = GLUE[name]
     texts: tuple[list[str], ...] = tuple([] for _ in task.texts)
     labels = []
-    for number, example in enumerate(builder.as_data_source(split)):
-        where = f"{dataset}, {split}, example {number}"
+    for place, example in examples(builder, dataset, split):
         for column, name in zip(texts, task.texts):
-            column.append(_text(example, name, where))
-        labels.append(_label(example.get("label"), task, where))
+            column.append(decode(example, name, place))
+        labels.append(_label(example.get("label"), task, place))
     return Examples(texts, np.array(labels, np.int32 if task.labels else np.float32))
 
 
-def _text(example: Mapping[str, _Feature], name: str, where: str) -> str:
-    if name not in example:
-        raise ValueError(f"{where} has no {name!r} but {sorted(example)}.")
-    return decode(example[name])
-
-
-def _label(value: float | None, task: GlueTask, where: str) -> float:
+def _label(value: float | None, task: GlueTask, place: str) -> float:
     if task.labels and value is not None and 0 <= value < len(task.labels):
         return int(value)
     if not task.labels and value is not None and 0 <= value <= 5:  # STS-B's scale.
@@ -117,7 +108,7 @@ def _label(value: float | None, task: GlueTask, where: str) -> float:
     accepted = (
         f"0 to {len(task.labels) - 1} ({', '.join(task.labels)})" if task.labels else "0 to 5"
     )
-    raise ValueError(f"{where} has the label {value!r}; known are {accepted}. Is it a test split?")
+    raise ValueError(f"{place} has the label {value!r}; known are {accepted}. Is it a test split?")
 
 
 def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Rows:

@@ -20,7 +20,9 @@ import functools
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import threading
+from collections.abc import Iterable, Iterator
 
 import grain
 import numpy as np
@@ -107,7 +109,7 @@ def batches(
     host: int = 0,
     hosts: int = 1,
     workers: int = 0,
-) -> grain.IterDataset:
+) -> Iterable[dict[str, np.ndarray]]:
     """Return an endless stream of batches, reshuffled each epoch.
 
     Args:
@@ -117,9 +119,9 @@ def batches(
       workers: see `in_workers`.
 
     Returns:
-      A grain dataset of dicts: tokens, segments `[B, L]` int32, valid `[B, L]` bool,
-      masked_positions, masked_tokens `[B, P]` int32, masked_weights `[B, P]` float32 (0 where
-      padded), next_sentence `[B]` int32 (0 is next, 1 is random).
+      Dicts: tokens, segments `[B, L]` int32, valid `[B, L]` bool, masked_positions, masked_tokens
+      `[B, P]` int32, masked_weights `[B, P]` float32 (0 where padded), next_sentence `[B]` int32 (0
+      is next, 1 is random).
 
     Raises:
       ValueError: if the batch is not divisible by the number of hosts.
@@ -307,7 +309,7 @@ def mask_words(
 # --- worker processes -----------------------------------------------------------------------------
 
 
-def in_workers(dataset: grain.IterDataset, workers: int) -> grain.IterDataset:
+def in_workers(dataset: grain.IterDataset, workers: int) -> Iterable[dict[str, np.ndarray]]:
     """Make the same batches in the same order in worker processes; in threads if `workers` is 0.
 
     More workers than this machine has cores make nothing faster: a message says how many there are.
@@ -315,7 +317,31 @@ def in_workers(dataset: grain.IterDataset, workers: int) -> grain.IterDataset:
     if not workers:
         return dataset
     options = grain.MultiprocessingOptions(num_workers=_limit_to_cores(workers))
-    return dataset.mp_prefetch(options, worker_init_fn=_end_with_parent)
+    return _FromWorkers(dataset.mp_prefetch(options, worker_init_fn=_end_with_parent))
+
+
+class _FromWorkers:
+    """The batches of worker processes.
+
+    Raises:
+      ChildProcessError: while iterating, if one of them is killed.
+    """
+
+    def __init__(self, dataset: grain.IterDataset):
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        try:
+            yield from self._dataset
+        except RuntimeError as error:
+            if "terminated unexpectedly" not in str(error):  # An error within a worker.
+                raise
+            code = re.search(r"exit code (-?\d+)", str(error))
+            raise ChildProcessError(
+                f"A process that makes batches was ended from outside (exit code "
+                f"{code[1] if code else 'unknown'}), often for lack of memory: lower "
+                "config.data.workers. The same command resumes."
+            ) from error
 
 
 @functools.cache  # One message a process.

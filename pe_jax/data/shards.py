@@ -36,7 +36,7 @@ from tokenizers import Tokenizer
 from pe_jax.data.corpora import Corpus
 from pe_jax.data.tokenized import TokenizedCorpus, token_dtype, tokenize_documents
 from pe_jax.data.tokenizer import load_tokenizer
-from pe_jax.files import sha256
+from pe_jax.files import parse_json, sha256
 
 FORMAT = 2  # Increment it when the files or the sentence rule change.
 BLOCK = 2048  # Token ids per record: 4 kB, read in about the time of a far smaller one.
@@ -333,9 +333,11 @@ def read_about(folder: Path) -> ShardsInfo:
             "python -m pe_jax.data.prepare, and wait until it has finished."
         )
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise _damaged(path, str(error)) from error
+    if not isinstance(facts, dict):
+        raise _damaged(path, "it holds no object")
     if facts.get("format") != FORMAT:
         raise ValueError(
             f"{path} is of format {facts.get('format')!r}, this version reads {FORMAT}: "

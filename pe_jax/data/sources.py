@@ -73,7 +73,7 @@ def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Pa
                 f"--config.data.vocab_size={vocab_size} is too small for {corpus.source}: its "
                 f"characters and the special tokens are {size:,} tokens. Give at least as many."
             )
-        tokenizer.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
     digest = _digest("tokenizer", corpus.fingerprint(), str(vocab_size))
     return load_tokenizer(make_once(cache_dir / f"tokenizer-{digest}", write) / "tokenizer.json")

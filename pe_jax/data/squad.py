@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.data.rows import Rows
-from pe_jax.data.tfds import decode, open_dataset
+from pe_jax.data.tfds import decode, examples, open_dataset
 from pe_jax.data.tokenizer import vocabulary
+from pe_jax.files import parse_json
 
 _FEATURES = ("id", "question", "context", "answers")
 _BATCH = 2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
@@ -64,17 +65,16 @@ def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
         )
     contexts: dict[str, str] = {}  # One string shared by all questions on a context.
     questions = []
-    for example in builder.as_data_source(split):
-        context, answers = decode(example["context"]), example["answers"]
-        starts = map(int, answers["answer_start"])
-        questions.append(
-            Question(
-                decode(example["id"]),
-                decode(example["question"]),
-                contexts.setdefault(context, context),
-                tuple(Answer(decode(a), n) for a, n in zip(answers["text"], starts, strict=True)),
+    for place, example in examples(builder, name, split):
+        number, question, context = (decode(example, key, place) for key in _FEATURES[:3])
+        answers = tuple(
+            Answer(decode({"text": text}, "text", f"{place}, answers"), int(start))
+            for text, start in zip(
+                example["answers"]["text"], example["answers"]["answer_start"], strict=True
             )
         )
+        context = contexts.setdefault(context, context)
+        questions.append(Question(number, question, context, answers))
     return questions
 
 
@@ -82,28 +82,68 @@ def read_official(path: str | Path) -> list[Question]:
     """Read the questions of a JSON file in the format of the official SQuAD, v1.1 or v2.0.
 
     Raises:
-      ValueError: for a file that is missing, or of another format.
+      ValueError: for a file that is missing, or of another format; the message names the field.
     """
     try:
-        articles = json.loads(Path(path).read_text(encoding="utf-8"))["data"]
+        record = parse_json(Path(path).read_text(encoding="utf-8"))
         return [
             Question(
-                str(qa["id"]),
-                qa["question"],
-                paragraph["context"],
-                tuple(Answer(a["text"], a["answer_start"]) for a in qa["answers"]),
+                _field(qa, "id", str, qa_place),
+                _field(qa, "question", str, qa_place),
+                context,
+                tuple(
+                    Answer(_field(a, "text", str, place), _field(a, "answer_start", int, place))
+                    for a, place in _entries(qa, "answers", qa_place)
+                ),
             )
-            for article in articles
-            for paragraph in article["paragraphs"]
-            for qa in paragraph["qas"]
+            for article, article_place in _entries(record, "data")
+            for paragraph, paragraph_place in _entries(article, "paragraphs", article_place)
+            for context in [_field(paragraph, "context", str, paragraph_place)]
+            for qa, qa_place in _entries(paragraph, "qas", paragraph_place)
         ]
     except OSError as error:
         raise ValueError(f"Cannot read the questions of {path}: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(
             f"{path} is not in SQuAD's format (data, paragraphs, qas, each with id, question and "
-            f"answers): {type(error).__name__} {error}."
+            f"answers): {error}."
         ) from error
+
+
+_T = TypeVar("_T")
+
+
+def _field(record: object, name: str, kind: type[_T], place: str) -> _T:
+    """Return a field of a JSON object, which is at `place` of the file.
+
+    Raises:
+      ValueError: if it is missing, or of another type.
+    """
+    if not isinstance(record, dict):
+        raise ValueError(f"{place or 'the file'} is {_shown(record)}, not an object")
+    value = record.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        fault = f"is {_shown(value)}, not {_KINDS[kind]}" if name in record else "is missing"
+        raise ValueError(f"{_path(place, name)} {fault}")
+    return value
+
+
+def _entries(record: object, name: str, place: str = "") -> Iterator[tuple[object, str]]:
+    """Yield the entries of a list in a JSON object, and their places, such as `data[0]`."""
+    for number, entry in enumerate(_field(record, name, list, place)):
+        yield entry, f"{_path(place, name)}[{number}]"
+
+
+_KINDS: dict[type, str] = {str: "a text", int: "a whole number", list: "a list"}
+
+
+def _path(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 # --- windows --------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ import importlib
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from pe_jax.errors import extra
+from pe_jax.files import Json
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
@@ -43,9 +45,41 @@ def open_dataset(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
     return builder
 
 
-def decode(text: bytes | str | float) -> str:
-    """Return a text feature of an example as a string."""
-    return text.decode("utf-8") if isinstance(text, bytes) else str(text)
+def examples(builder: DatasetBuilder, name: str, split: str) -> Iterator[tuple[str, Json]]:
+    """Yield the examples of a split, each after its place, by which messages name it.
+
+    Raises:
+      ValueError: for a record that cannot be read.
+    """
+    place = f"{name}, {split}"
+    try:
+        source = builder.as_data_source(split)
+        for number in range(len(source)):
+            place = f"{name}, {split}, example {number}"
+            yield place, source[number]
+    except Exception as error:  # Of array_record, protobuf and tfds: of many types.
+        fault = " ".join(str(error).split())
+        raise ValueError(
+            f"{place}: the files in {builder.data_dir} are damaged ({fault}). Copy them again, or "
+            "delete the folder and prepare the dataset again."
+        ) from error
+
+
+def decode(example: Json, feature: str, place: str) -> str:
+    """Return a text feature of an example as a string.
+
+    Raises:
+      ValueError: if it is missing, no text, or not UTF-8; the message begins with `place`.
+    """
+    if feature not in example:
+        raise ValueError(f"{place} has no {feature!r} but {sorted(example)}.")
+    text = example[feature]
+    if not isinstance(text, bytes | str):
+        raise ValueError(f"{place}: {feature!r} is {text!r}, not a text.")
+    try:
+        return text.decode("utf-8") if isinstance(text, bytes) else text
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{place}: {feature!r} is not UTF-8 ({error}).") from error
 
 
 def _builder(tfds: ModuleType, name: str, data_dir: str) -> DatasetBuilder:

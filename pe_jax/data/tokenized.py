@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-_BATCH = 20_000  # Sentences per call of the tokenizer: enough for its threads.
+# Characters per call of the tokenizer: enough for its threads. Its tokens take some 100 bytes each
+# until they are arrays.
+_BATCH = 2_000_000
 
 # English: a sentence ends after . ! or ? (and one closing quote or bracket) before a space and an
 # opening capital, digit, quote or bracket. "Sentences" of pretraining need no more (Devlin et al.,
@@ -29,6 +32,7 @@ _END = re.compile(
 # The most characters of a sentence, on average over a document with stops, and one without: above,
 # it is cut into windows, at spaces if it has any.
 _LONGEST_SENTENCE, _LONGEST_LINE = 1_000, 400
+_MOST_CHARACTERS = 100_000  # Of any sentence; a longer one is cut into windows.
 _STOP = re.compile(f"[{_STOPS}{_WIDE_STOPS}]")
 _WINDOW = re.compile(r"\S.{0,98}\S(?!\S)|\S.{0,99}", re.DOTALL)
 
@@ -102,7 +106,13 @@ def sentences(document: str) -> list[str]:
     longest = _LONGEST_SENTENCE if _STOP.search(document) else _LONGEST_LINE
     if len(document) > longest * max(1, len(parts)):
         return _strip(_WINDOW.findall(document))
+    if max(map(len, parts), default=0) > _MOST_CHARACTERS:
+        return [window for part in parts for window in _windows(part)]
     return parts
+
+
+def _windows(part: str) -> list[str]:
+    return [part] if len(part) <= _MOST_CHARACTERS else _strip(_WINDOW.findall(part))
 
 
 def _split(document: str) -> Iterator[str]:
@@ -135,7 +145,7 @@ def tokenize_documents(
     waiting = 0
     for document in documents:
         pending.append(sentences(document))
-        waiting += len(pending[-1])
+        waiting += len(document)
         if waiting >= _BATCH:
             yield from _tokenize_batch(pending, tokenizer)
             pending, waiting = [], 0
@@ -145,12 +155,19 @@ def tokenize_documents(
 def _tokenize_batch(
     documents: list[list[str]], tokenizer: Tokenizer
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Tokenize documents, each a list of sentences, in one call."""
-    dtype = token_dtype(tokenizer)
-    flat = [sentence for document in documents for sentence in document]
-    encoded = iter(tokenizer.encode_batch_fast(flat, add_special_tokens=False))
+    """Tokenize documents, each a list of sentences."""
+    encoded = _encode([sentence for document in documents for sentence in document], tokenizer)
     for document in documents:
-        ids = [e for e in (next(encoded).ids for _ in document) if e]
+        ids = [tokens for tokens in (next(encoded) for _ in document) if len(tokens)]
         if ids:
-            tokens = np.concatenate([np.asarray(i, dtype) for i in ids])
-            yield tokens, np.array([len(i) for i in ids], np.uint32)
+            yield np.concatenate(ids), np.array([len(tokens) for tokens in ids], np.uint32)
+
+
+def _encode(sentences: list[str], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+    """Yield the token ids of each sentence, in several calls of the tokenizer if they are many."""
+    dtype = token_dtype(tokenizer)
+    calls = np.cumsum([len(sentence) for sentence in sentences]) // _BATCH
+    for begin, end in itertools.pairwise([0, *np.flatnonzero(np.diff(calls)) + 1, len(sentences)]):
+        batch = sentences[begin:end]
+        for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+            yield np.asarray(encoding.ids, dtype)

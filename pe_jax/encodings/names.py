@@ -34,6 +34,8 @@ PAPER: tuple[str, ...] = (
     ),
 )
 _LAYERED = {"cycle": cycle, "own": own}
+_MOST_PARTS = 100  # Of a name; far more would exceed Python's depth of recursion.
+_LONGEST_SHOWN = 200  # Characters of a name in a message.
 _FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."
 
 
@@ -111,10 +113,18 @@ class _WithoutOptions(ast.NodeTransformer):
 
 
 def _parsed(name: str) -> ast.expr:
+    shown = repr(name) if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]!r}..."
+    parts = name.count("+") + name.count("(")
+    if parts > _MOST_PARTS:
+        raise ValueError(
+            f"The position encoding {shown} has {parts:,} '+' and '(': at most {_MOST_PARTS}."
+        )
     try:
-        return ast.parse(name.strip(), mode="eval").body
-    except SyntaxError:
-        raise ValueError(f"Cannot read the position encoding {name!r}: {_FORM}") from None
+        expression = ast.parse(name.strip(), mode="eval").body
+        ast.unparse(expression)  # Messages show parts of it.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(f"Cannot read the position encoding {shown}: {_FORM}") from None
+    return expression
 
 
 class _Unreadable(Exception):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import ml_dtypes  # Also registers bfloat16 with NumPy, which safetensors needs 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from pe_jax.files import parse_json
 from pe_jax.interop.google import Header, find_google, open_google
 
 _WHOLE = "model.safetensors"
@@ -192,7 +192,7 @@ def _opened(file: Path) -> Iterator[safe_open]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        return dict(parse_json(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{file} is not a JSON object ({error}): download it again.") from error
 

@@ -18,7 +18,7 @@ from pe_jax import figures
 from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import file_name, read_json, write_text
+from pe_jax.files import file_name, parse_json, read_json, write_text
 from pe_jax.length_generalisation import (
     TASKS,
     AlgorithmicTask,
@@ -160,7 +160,7 @@ def _read(path: Path) -> Cell:
       ValueError: for a file that does not hold one.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
         for name in ("accuracy", "exact"):
             values[name] = {int(length): scores for length, scores in values[name].items()}
         return Cell(**values)

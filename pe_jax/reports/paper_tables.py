@@ -17,7 +17,7 @@ from pe_jax import encodings
 from pe_jax.configs.tables import TablesConfig
 from pe_jax.console import markdown
 from pe_jax.errors import did_you_mean
-from pe_jax.files import Json, write_text
+from pe_jax.files import Json, read_json, write_text
 from pe_jax.schema import flatten
 from pe_jax.training import workdir
 
@@ -142,10 +142,7 @@ def read(folder: Path) -> Results | None:
     path = folder / "results.json"
     if not path.is_file():
         return None
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}. Run the fine-tuning again.") from None
+    results = read_json(path, "Run the fine-tuning again.")
     missing = [key for key in _RESULT_KEYS if key not in results]
     if missing:
         has = ", ".join(results) or "none"

@@ -7,10 +7,9 @@ import functools
 import itertools
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import grain
 import jax
 import jax.numpy as jnp
 
@@ -252,7 +251,7 @@ def _examples(
 
 def _batches(
     examples: data.PretrainingExamples, stage: StageConfig, seed: int, *, workers: int = 0
-) -> Callable[[int], grain.IterDataset]:
+) -> Callable[[int], Iterable[HostBatch]]:
     """Return a function from n to this host's batches of a stage from batch n on."""
     return functools.partial(
         data.batches,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import jax
@@ -13,7 +12,7 @@ from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
-from pe_jax.files import reachable_path
+from pe_jax.files import parse_json, reachable_path
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.train import saved_tokenizer
@@ -144,7 +143,7 @@ def transplant_start(
 def _is_run(path: Path) -> bool:
     """Return whether the folder has a config of this project; Hugging Face's has no task."""
     try:
-        return "task" in json.loads((path / "config.json").read_text(encoding="utf-8"))
+        return "task" in parse_json((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
 

@@ -6,14 +6,18 @@ The coordinator is host 0, which notices when another is lost. All hosts stop af
 from __future__ import annotations
 
 import contextlib
+import errno
+import ipaddress
 import json
 import os
 import re
 import secrets
+import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import flax
@@ -24,12 +28,15 @@ from jax.experimental import multihost_utils
 
 import pe_jax
 from pe_jax.console import stopping
+from pe_jax.console.terminal import say
 from pe_jax.files import Json, is_remote
 from pe_jax.schema import Config, values_of
 
 _WAIT = 300  # Seconds, for all hosts to start.
+_START = 60  # Seconds, for the runtime of hosts that are all there.
 _SECOND = 1.0
 _LONGEST_MESSAGE = 1_000  # Bytes.
+_MOST_NAMES = 20  # Of missing hosts in a message.
 _VISIBLE = 5.0  # Seconds until a file of one host is there for all, on a network file system.
 
 
@@ -67,15 +74,35 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
             wait_for_hosts(coordinator, hosts, host, _WAIT)
         jax.distributed.initialize(
             coordinator_address=None if auto else coordinator,
+            coordinator_bind_address=None if auto else coordinator,
             num_processes=hosts,
             process_id=host,
             local_device_ids=_gpus_of_a_node() if auto else None,
             heartbeat_timeout_seconds=lost_after,
-            initialization_timeout=_WAIT,
+            initialization_timeout=_WAIT if auto else _START,
         )
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"The hosts did not find one another: {error}") from error
     stopping.release(signal.SIGTERM)  # The runtime has put a handler in the place of ours.
+    check_devices([device.process_index for device in jax.devices()])
+
+
+def check_devices(process_indices: Sequence[int]) -> None:
+    """Makes sure that hosts have equally many devices: arrays of all hosts have equal parts.
+
+    Args:
+      process_indices: the host of each device.
+
+    Raises:
+      ValueError: if one has more than another.
+    """
+    counts = Counter(process_indices)
+    if len(set(counts.values())) > 1:
+        devices = ", ".join(f"host {host} has {counts[host]}" for host in sorted(counts))
+        raise ValueError(
+            f"The hosts have different numbers of devices ({devices}). Start it on equal hosts, or "
+            "limit each to as many with JAX_LOCAL_DEVICE_IDS or CUDA_VISIBLE_DEVICES."
+        )
 
 
 # Where a host keeps its copy of the text, and how many processes read it, changes no result.
@@ -179,7 +206,10 @@ def wait_for_hosts(address: str, hosts: int, host: int, seconds: float) -> None:
 
     JAX's runtime ends a process that waits in vain with a stack dump, does not say who is missing,
     and takes hosts that were given different numbers of hosts. So all report to host 0 first, on
-    the port that its coordinator takes over afterwards.
+    the port that its coordinator takes over afterwards. A host that leaves while others are missing
+    is missing again, and may come back.
+
+    Neither checks who reports: whoever reaches the port can join the run.
 
     Args:
       address: HOST:PORT of host 0.
@@ -190,37 +220,44 @@ def wait_for_hosts(address: str, hosts: int, host: int, seconds: float) -> None:
         index, or another number of hosts.
     """
     name, _, port = address.rpartition(":")
-    deadline = time.monotonic() + seconds
+    host_0 = (name.strip("[]"), int(port))
     if host == 0:
-        fault = _collect_reports(int(port), hosts, deadline, f"in {seconds:g} s")
+        fault = _collect_reports(host_0, hosts, seconds)
     else:
-        answer, reason = _report((name.strip("[]"), int(port)), hosts, host, deadline)
+        answer, reason = _report(host_0, hosts, host, time.monotonic() + seconds)
         fault = f"host 0 was not at {address} in {seconds:g} s ({reason})."
         fault = json.loads(answer) if answer else fault
     if fault:
         raise ValueError(fault)
 
 
-def _collect_reports(port: int, hosts: int, deadline: float, duration: str) -> str:
+def _collect_reports(address: tuple[str, int], hosts: int, seconds: float) -> str:
     """Waits on host 0 for the reports of all others, and answers each with what went wrong.
 
     Returns:
       What went wrong; empty if all hosts are there.
     """
-    missing, connections, fault = {*range(1, hosts)}, list[socket.socket](), ""
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
+    deadline, fault = time.monotonic() + seconds, ""
+    by_host, rejected = dict[int, socket.socket](), list[socket.socket]()
     with contextlib.ExitStack() as stack:
         try:
-            server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+            servers = [stack.enter_context(server) for server in _listen(*address)]
         except OSError as error:
-            return f"port {port} of --coordinator: {error.strerror}."
-        stack.enter_context(server).settimeout(_SECOND)
-        while missing and not fault:
+            return f"{address[0]}, port {address[1]}, of --coordinator: {error.strerror}."
+        while missing := sorted({*range(1, hosts)} - by_host.keys()):
             if time.monotonic() > deadline:
-                names = ", ".join(map(str, sorted(missing)))
-                fault = f"{len(missing)} of {hosts} hosts did not come {duration}: {names}."
+                names = ", ".join(map(str, missing[:_MOST_NAMES]))
+                more = f" and {len(missing) - _MOST_NAMES} more" * (len(missing) > _MOST_NAMES)
+                fault = f"{len(missing)} of {hosts} hosts did not come in {seconds:g} s: {names}"
+                fault += f"{more}."
                 break
+            readable, _, _ = select.select([*servers, *by_host.values()], [], [], _SECOND)
+            for index in [n for n, connection in by_host.items() if connection in readable]:
+                by_host.pop(index).close()  # Hosts report once: this one has hung up.
+                say(f"Host {index} has left: waiting for it to start again.")
+            server = next((server for server in servers if server in readable), None)
+            if server is None:
+                continue
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # Not one of ours.
                 connection = stack.enter_context(server.accept()[0])
                 connection.settimeout(_SECOND)
@@ -228,15 +265,54 @@ def _collect_reports(port: int, hosts: int, deadline: float, duration: str) -> s
                 index, count = int(report["host"]), int(report["hosts"])
                 if count != hosts:
                     fault = f"host 0 has --hosts={hosts}, host {index} has --hosts={count}."
-                elif index not in missing:
+                elif index in by_host or not 0 < index < hosts:
                     fault = f"two hosts have --host={index}."
-                connections.append(connection)
-                missing.discard(index)
-        for connection in connections:
+                if fault:
+                    rejected.append(connection)
+                    break
+                by_host[index] = connection
+        for connection in (*by_host.values(), *rejected):
             with contextlib.suppress(OSError):
                 connection.sendall(json.dumps(fault).encode())
                 connection.recv(1)  # They hang up first: the port is free again at once.
     return fault
+
+
+def _listen(name: str, port: int) -> list[socket.socket]:
+    """Listens at the addresses of a name, and says that whoever reaches them can join.
+
+    Raises:
+      OSError: if this machine has none of them, or no other machine reaches them.
+    """
+    servers, faults = list[socket.socket](), list[OSError]()
+    for family, _, _, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+        both = name == "::" and socket.has_dualstack_ipv6()
+        try:
+            if ipaddress.ip_address(address[0]).is_loopback and _is_name_of_machine(name):
+                raise OSError(
+                    errno.EADDRNOTAVAIL,
+                    f"{name} is {address[0]} here, which no other machine reaches: give an address "
+                    "of the network to all hosts, or on a single machine localhost",
+                )
+            servers.append(socket.create_server(address, family=family, dualstack_ipv6=both))
+        except OSError as error:
+            faults.append(error)
+    if not servers:
+        raise faults[0]
+    say(
+        f"Waiting for the other hosts at {name}, port {port}. Nothing checks who joins: keep the "
+        "port within a private network."
+    )
+    return servers
+
+
+def _is_name_of_machine(name: str) -> bool:
+    """False for an address, and for localhost."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name != "localhost"
+    return False
 
 
 def _report(server: tuple[str, int], hosts: int, host: int, deadline: float) -> tuple[bytes, str]:
@@ -251,9 +327,12 @@ def _report(server: tuple[str, int], hosts: int, host: int, deadline: float) -> 
             with socket.create_connection(server, _SECOND) as connection:
                 connection.sendall(json.dumps({"host": host, "hosts": hosts}).encode())
                 connection.settimeout(max(_SECOND, deadline - time.monotonic() + 2 * _SECOND))
+                reason = "it waits for others"
                 if answer := connection.recv(_LONGEST_MESSAGE):
                     return answer, ""
                 reason = "it hung up"
+        except TimeoutError:
+            pass
         except OSError as error:
             reason = error.strerror or str(error)
         time.sleep(_SECOND / 5)

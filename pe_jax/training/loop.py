@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-import grain
 import jax
 import numpy as np
 import optax
@@ -42,7 +41,7 @@ class Stage:
 
     name: str
     steps: int
-    batches: Callable[[int], grain.IterDataset]
+    batches: Callable[[int], Iterable[HostBatch]]
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
     evaluate: Callable[[int, Params], Scalars]
     flops: Callable[[int, int], float]

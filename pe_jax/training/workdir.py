@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from pe_jax.files import Json, is_remote, read_json, write_text
+from pe_jax.files import Json, is_remote, parse_json, read_json, write_text
 from pe_jax.locks import leads_to, lock, process_name
 from pe_jax.schema import C, Config, as_dict, flatten, from_values, tasks_of
 from pe_jax.training.pytrees import HostBatch, Scalars
@@ -185,7 +185,7 @@ def read_metrics(workdir: Path) -> list[Json]:
     metrics = []
     for number, line in enumerate(lines, 1):
         try:
-            metrics.append(json.loads(line))
+            metrics.append(parse_json(line))
             metrics[-1]["step"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(

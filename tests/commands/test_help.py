@@ -67,8 +67,20 @@ def test_where_configs_are_found(tmp_path, monkeypatch):
     (tmp_path / "configs" / "glue.py").touch()
     assert find_config("configs/glue.py") == "configs/glue.py"
     for name in ("gleu", "configs/gleu.py", "other/glue.py", "glue.py"):
-        with pytest.raises(ValueError, match="there is no file"):
+        with pytest.raises(ValueError, match="there is no (file|config)"):
             find_config(name)
+
+
+def test_a_file_does_not_shadow_a_shipped_config(tmp_path, monkeypatch):
+    """A config is Python and runs: only a path leads to a file of the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("quickstart", "quickstart.py", "mine"):
+        (tmp_path / name).write_text("raise SystemExit('ran')")
+    assert find_config("quickstart") == str(shipped()["quickstart"])
+    assert find_config("./quickstart") == "./quickstart"
+    assert find_config("quickstart.py") == "quickstart.py"
+    with pytest.raises(ValueError, match=r"no config mine\. For the file .* give \./mine\."):
+        find_config("mine")
 
 
 def test_a_command_that_does_not_exist(monkeypatch, capsys):

@@ -4,11 +4,14 @@ import gzip
 import json
 import lzma
 import os
-import socket
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import types
 import warnings
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,8 +20,10 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from pe_jax import data
 from pe_jax.console import compile_cache
+from pe_jax.data import corpora, tokenized
 from pe_jax.disk_cache import make_once
 from pe_jax.interop import open_checkpoint
+from pe_jax.locks import exclusive
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -98,16 +103,69 @@ def test_a_failure_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+HOLD = """import pathlib, sys, time
+from pe_jax.disk_cache import temporary_folder
+with temporary_folder(pathlib.Path(sys.argv[1])) as folder:
+    print(folder, flush=True), time.sleep(60)
+"""
+
+
 def test_folders_of_killed_processes_are_swept(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    name = f".partial-{socket.gethostname()}-"
-    dead, alive = tmp_path / f"{name}{process.pid}-x", tmp_path / f"{name}{os.getpid()}-x"
-    elsewhere = tmp_path / ".partial-another.host-1-x"
-    for folder in (dead, alive, elsewhere):
-        folder.mkdir()
+    """Alone: containers may have the same host name and the same numbers of processes."""
+    command = [sys.executable, "-c", HOLD, tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        folder = Path(other.stdout.readline().strip())
+        make_once(tmp_path / "cached", write)
+        assert folder.exists()
+        other.kill()
+    make_once(tmp_path / "another", write)
+    assert sorted(os.listdir(tmp_path)) == ["another", "cached"]
+
+
+def test_a_lock_of_another_user_can_be_taken(tmp_path):
+    """Such as one of a killed process, that only its owner may write."""
+    (tmp_path / ".cached.lock").touch(0o444)
     make_once(tmp_path / "cached", write)
-    assert not dead.exists() and alive.exists() and elsewhere.exists()
+    mask = os.umask(0o077)
+    try:
+        with exclusive(tmp_path / "cached"):
+            assert (tmp_path / ".cached.lock").stat().st_mode & 0o777 == 0o666
+    finally:
+        os.umask(mask)
+
+
+USE = """import os, pathlib, sys
+from pe_jax.disk_cache import make_once
+os.setgroups([30_000]), os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
+make_once(pathlib.Path(sys.argv[1]), lambda folder: (folder / "a").write_text("text"))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes the user of a process: needs root")
+def test_users_of_one_group_share_a_cache():
+    """The second repairs what the first has made."""
+    cache = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        os.chown(cache, -1, 30_000)
+        cache.chmod(0o2770)
+        for user in ("30001", "30002"):
+            command = [sys.executable, "-c", USE, cache / "cached", user]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert (cache / "cached" / "a").read_text() == "text"
+            if user == "30001":
+                (cache / "cached" / "a").write_text("damaged")
+        assert "made again" in done.stderr and os.listdir(cache) == ["cached"]
+    finally:
+        shutil.rmtree(cache)
+
+
+def test_a_cache_on_a_full_disk(tmp_path):
+    def full(folder):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"cached cannot be read or made: .*No space left .*PE_JAX_C"):
+        make_once(tmp_path / "cached", full)
 
 
 def test_zeroed_tokens_do_not_train(tmp_path, capsys):
@@ -138,7 +196,7 @@ def programs(tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     folder = tmp_path / "compiled"
     folder.mkdir()
-    (folder / f".partial-{socket.gethostname()}-{2**22 + 1}-x").touch()  # No process has it.
+    (folder / ".unfinished-x").mkdir()  # No process has it.
     compile_cache._say_once.cache_clear()
     compile_cache.cache_compiled_programs()
     compilation_cache.reset_cache()
@@ -243,6 +301,50 @@ def test_a_text_without_spaces_trains_a_vocabulary_at_once():
 
 
 # --- text -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"text": ' * 100_000, "nested too deeply"),
+        ('{"text": "a", "n": ' + "9" * 5_000 + "}", "a whole number has thousands of digits"),
+        (r'{"text": "a \ud83d b"}', r"\ud83d is half of a surrogate pair, no character"),
+        (r'{"text": "a", "\uDC00": 1}', r"\udc00 is half of a surrogate pair"),
+        ('{"text": "a"', "Expecting ',' delimiter"),
+    ],
+)
+def test_odd_json_lines_are_named(line, fault, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "fine \\ud83d\\ude00"}}\n{line}\n')
+    documents = data.open_corpus(str(path)).documents()
+    assert next(documents) == "fine \U0001f600"
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 2: not valid JSON") as error:
+        next(documents)
+    assert fault in str(error.value)
+
+
+def test_long_lines(tmp_path, monkeypatch):
+    """Of a document that is one line, some is in the tokenizer at a time."""
+    calls = []
+
+    class Counted:
+        get_vocab_size = staticmethod(lambda: 100)
+
+        def encode_batch_fast(self, texts, add_special_tokens):
+            calls.append(sum(map(len, texts)))
+            return [types.SimpleNamespace(ids=list(map(ord, text))) for text in texts]
+
+    monkeypatch.setattr(tokenized, "_BATCH", 1_000)
+    for text in ("word. The " * 2_000, "x" * 20_000, "short. The " * 2_000 + "x" * 150_000):
+        ((tokens, sizes),) = tokenized.tokenize_documents([text], Counted())
+        assert "".join(map(chr, tokens)) == "".join(tokenized.sentences(text))
+        assert len(tokens) == sizes.sum() and sizes.max() <= 100 and max(calls) <= 1_100
+    monkeypatch.setattr(corpora, "_LONGEST_LINE", 100)
+    path = tmp_path / "a.txt"
+    path.write_text("a\n" + "x" * 100 + "\n")
+    with pytest.raises(ValueError, match=r"a\.txt, line 2: longer than 100 bytes.*fold"):
+        list(data.open_corpus(str(path)).documents())
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])

@@ -377,7 +377,7 @@ def test_damaged_results(tmp_path, changes, message):
 def test_half_a_file(tmp_path):
     path = write(tmp_path, "a", "none", "glue/rte", [60.0])
     (path / "results.json").write_text('{"dataset": "gl')
-    with pytest.raises(ValueError, match=r"results\.json is not JSON"):
+    with pytest.raises(ValueError, match=r"results\.json is damaged"):
         read(path)
 
 

@@ -45,6 +45,8 @@ def ask(context, *answers, id="1", question="x y"):
 # windows of tokens 0-4, 2-6, 4-8 and 6-9.
 LETTERS = "a b c d e f g h i j"
 
+AT = ["data", 0, "paragraphs", 0]  # Of a paragraph in the official format.
+
 
 # --- reading --------------------------------------------------------------------------------------
 
@@ -158,12 +160,41 @@ def test_the_official_format(tmp_path):
         squad.Question("a", "Où?", "Ünï 東京.", (squad.Answer("東京", 4),)),
         squad.Question("b", "Quoi?", "Ünï 東京.", ()),
     ]
-    for text, found in (("[1", "JSONDecodeError"), ("[]", "TypeError"), ('{"a": 1}', "KeyError")):
+    for text, fault in (
+        ("[1", "Expecting"),
+        ("[]", r"the file is \[\], not an object"),
+        ('{"a": 1}', "data is missing"),
+    ):
         path.write_text(text)
-        with pytest.raises(ValueError, match=f"not in SQuAD's format.*{found}"):
+        with pytest.raises(ValueError, match=f"not in SQuAD's format.*{fault}"):
             squad.read_official(path)
     with pytest.raises(ValueError, match=r"Cannot read .*none\.json: No such file"):
         squad.read_official(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "fault"),
+    [
+        (["data"], None, "data is null, not a list"),
+        ([*AT, "context"], None, r"data\[0\]\.paragraphs\[0\]\.context is null, not a text"),
+        ([*AT, "qas"], {}, r"paragraphs\[0\]\.qas is {}, not a list"),
+        ([*AT, "qas", 0], "q", r'qas\[0\] is "q", not an object'),
+        ([*AT, "qas", 0, "id"], 7, r"qas\[0\]\.id is 7, not a text"),
+        ([*AT, "qas", 0, "answers", 0, "text"], None, r"answers\[0\]\.text is null, not a text"),
+        ([*AT, "qas", 0, "answers", 0, "answer_start"], True, "answer_start is true, not a whole"),
+        ([*AT, "qas", 0, "answers", 0, "answer_start"], 1.5, "answer_start is 1.5, not a whole"),
+    ],
+)
+def test_odd_fields_of_the_official_format_are_named(tmp_path, keys, value, fault):
+    qa = {"id": "a", "question": "b", "answers": [{"text": "c", "answer_start": 0}]}
+    record = {"data": [{"paragraphs": [{"context": "c", "qas": [qa]}]}]}
+    inner = record
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    (tmp_path / "a.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=rf"a\.json is not in SQuAD's format .*{fault}"):
+        squad.read_official(tmp_path / "a.json")
 
 
 # --- windows --------------------------------------------------------------------------------------

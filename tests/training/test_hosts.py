@@ -1,6 +1,8 @@
 """Several hosts: two processes of two devices each compute what one process of four does."""
 
+import contextlib
 import dataclasses
+import json
 import os
 import re
 import signal
@@ -8,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent import futures
 
 import jax
@@ -135,6 +138,57 @@ def test_hosts_meet():
     assert error.endswith("in 0.5 s (Connection refused).")
     errors = meet((3, 0), (3, 1), (3, 1))
     assert sum("two hosts have --host=1" in error for error in errors) == 3
+
+
+def test_a_host_that_leaves_while_others_wait(capsys):
+    """It is missing again, and may come back."""
+    port = free_port()
+    address = f"localhost:{port}"
+
+    def visit():
+        """Reports as host 1, and hangs up."""
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", port), 1) as host:
+            host.sendall(json.dumps({"host": 1, "hosts": 3}).encode())
+            time.sleep(0.1)
+
+    with futures.ThreadPoolExecutor() as pool:
+        for seconds, present in ((1.0, [2]), (5.0, [1, 2])):
+            first = pool.submit(hosts.wait_for_hosts, address, 3, 0, seconds)
+            while "Host 1 has left" not in capsys.readouterr().err:
+                visit()
+            others = [pool.submit(hosts.wait_for_hosts, address, 3, host, 5) for host in present]
+            if present == [1, 2]:
+                assert [host.result(5) for host in (first, *others)] == [None] * 3
+                continue
+            for host in (first, *others):
+                with pytest.raises(ValueError, match=r"^1 of 3 hosts did not come in 1 s: 1\.$"):
+                    host.result(5)
+
+
+def test_host_0_listens_where_it_is_told(capsys, monkeypatch):
+    port = free_port()
+    with futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(hosts.wait_for_hosts, f"127.0.0.1:{port}", 2, 0, 5)
+        while "Waiting for the other hosts at 127.0.0.1, port" not in (capsys.readouterr().err):
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), 1)
+        hosts.wait_for_hosts(f"127.0.0.1:{port}", 2, 1, 5)
+        assert first.result(5) is None
+    with pytest.raises(
+        ValueError, match=r"192\.0\.2\.1, port 1\d*, of --coordinator: Cannot assign"
+    ):
+        hosts.wait_for_hosts("192.0.2.1:12345", 2, 0, 1)
+    loopback = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", port))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: loopback)
+    with pytest.raises(ValueError, match=r"node7 is 127\.0\.1\.1 here, which no other machine"):
+        hosts.wait_for_hosts(f"node7:{port}", 2, 0, 1)
+
+
+def test_hosts_with_different_numbers_of_devices():
+    hosts.check_devices([0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"\(host 0 has 2, host 1 has 1\)\. Start it on equal"):
+        hosts.check_devices([0, 1, 0])
 
 
 def test_hosts_that_share_a_cache_tokenize_once(tmp_path, capsys):

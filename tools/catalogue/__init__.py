@@ -1,9 +1,10 @@
-"""The catalogue of encodings: what they say of themselves, what is measured, what they cost."""
+"""The catalogue of encodings: declared and measured properties, requirements, checks and costs."""
 
-from catalogue.catalogue_page import CHECKS, Measured, page
+from catalogue.catalogue_page import CHECKS, page
 from catalogue.cost import Cost, costs
 from catalogue.entries import SIZES, VARIANTS, Entry, rows
 from catalogue.measured import Properties, Requirements, measure
+from catalogue.results import Measured, Results, read, write
 
 __all__ = [
     "CHECKS",
@@ -14,8 +15,11 @@ __all__ = [
     "Measured",
     "Properties",
     "Requirements",
+    "Results",
     "costs",
     "measure",
     "page",
+    "read",
     "rows",
+    "write",
 ]

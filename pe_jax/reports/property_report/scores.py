@@ -14,7 +14,7 @@ from pe_jax import figures, properties
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
-from pe_jax.files import Json, to_path, write_text
+from pe_jax.files import Json, read_json, to_path, write_text
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.logits import attention_among_copies
 from pe_jax.reports.property_report.matrices import headings, violations
@@ -106,7 +106,7 @@ def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:
     """Return the cache of a run's scores, after scoring the checkpoints that it lacks."""
     config = changed(workdir.load_config(folder, PretrainingConfig), {"eval_examples": examples})
     key = json.loads(json.dumps(as_dict(config)))
-    cached = json.loads(cache.read_text(encoding="utf-8")) if cache.exists() else {}
+    cached = read_json(cache, "Remove it to score again.") if cache.exists() else {}
     if cached.get("config") != key:
         cached = {"config": key, "checkpoints": {}}
     if {str(step) for step in saved_steps(folder)} - set(cached["checkpoints"]):
