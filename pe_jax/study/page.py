@@ -16,7 +16,7 @@ from pe_jax.console.terminal import counted
 from pe_jax.files import Json
 from pe_jax.reports.paper_tables import Results as TaskResults
 from pe_jax.reports.paper_tables import tables_page
-from pe_jax.study.claims import Verdict, judge, models_above
+from pe_jax.study.claims import Claim, Verdict, judge, models_above
 from pe_jax.study.figures import gallery
 from pe_jax.study.plan import KEPT, TASKS
 from pe_jax.study.results import (
@@ -39,27 +39,25 @@ from pe_jax.study.results import (
 
 SETTINGS = "settings.md"  # Beside the page: its section on settings, written by hand.
 _ABOUT_CLAIMS = """\
-An effect is a mean over seeds, with Student's interval: of fine-tuning's seeds, which share one
-pretrained model, or of pretraining's. p is two-sided (of rank correlations, by permuting the
-models), q that of Benjamini and Hochberg over the whole table, where every p moves the q of others;
-a verdict needs q < 0.05, and is about the direction of an effect alone. Its size shows beside the
-two means that it is the difference of: a table may become more nearly invariant, and stay far from
-it. Of a correlation, the same column has the model without which it is most different: few models
-decide."""
+A verdict needs q < 0.05 and is about the direction of an effect alone, not its size. Effects are
+means over seeds with Student's intervals: seeds of fine-tuning, which share a pretrained model, or
+of pretraining. p is two-sided (of rank correlations, by permuting the models); q is that of
+Benjamini and Hochberg over all claims. *Of* has the two means of a difference; of a correlation,
+the number of models, and the correlation without the model that changes it most."""
 _ABOUT_SCORES = """\
 Mean ± sample standard deviation over seeds; losses in nats, at the length of the last stage; scores
-in points. Added by unseen lengths: the loss at that length of the last checkpoint before training
-there, minus its loss at the length it was trained on. A trivial answer: the first sentence of the
-context, the better of two constant labels. Models above it: by Student's one-sided t-test over
-seeds, p < 0.025, not corrected; where few are, a score tells models apart by little."""
+in points. *Added by unseen lengths* is the loss at that length of the last checkpoint before
+training there, minus its loss at the length it was trained on. *A trivial answer* is the first
+sentence of the context, or the better of two constant labels. *Models above it*: by Student's
+one-sided t-test over seeds, p < 0.025, not corrected."""
 _TRIVIAL, _ABOVE = "*a trivial answer*", "*models above it*"
 _ABOUT_SELECTION = """\
 Points by which each seed's best step on the validation set is above the step that is best on
 held-out training data; the paper reports the former for SQuAD."""
 _ABOUT_PROPERTIES = """\
-Violations, 0 where the property holds: of the dot products of position vectors, before and after
-training; of the logits of identical words in the first layer; of the offset kernel, the mean over
-layers. Local monotonicity is within 10 offsets, 0.5 without any order."""
+Violations, 0 where the property holds: of dot products of position vectors before and after
+training, of the logits of identical words in the first layer, and of the offset kernel, the mean
+over layers. Local monotonicity is within 10 offsets, 0.5 without any order."""
 _TITLES = {"from_scratch": "From scratch", "replaced": "Positions replaced"}
 
 
@@ -98,17 +96,25 @@ def _head(results: Json, arms: Sequence[str]) -> str:
     models = ["a BERT-mini from scratch"]
     models += ["a published BERT with its positions replaced"] * ("replaced" in arms)
     done = sum(entry is not None for entry in runs.values())
+    options = map(shlex.quote, results["options"])
     return "\n".join(
         [
             "# The paper's comparison, on a small scale",
             "",
+            "Which of the paper's claims hold in small models, and how to run its comparison. The "
+            "command resumes; the second one writes this page from finished runs:",
+            "",
+            "```sh",
+            " \\\n    ".join(["python train.py --config=configs/study.py --workdir=S", *options]),
+            "python eval.py --config=configs/study.py --workdir=S --out=docs/study",
+            "```",
+            "",
             f"Models: {' and '.join(models)}; {len(config['glue']['seeds'])} seeds of fine-tuning. "
             "**No number here is comparable with the paper's**: its models are BERT-base and "
-            "BERT-medium, trained on all of Wikipedia and BooksCorpus for days and fine-tuned for "
-            f"epochs; its questions are SQuAD's own, ours `{config['squad']['data']['train']}`. "
-            "What can be compared is the direction of differences between encodings that were all "
-            "trained alike, on tasks that these models learn at all: the last row of each table of "
-            "scores says how many are above a trivial answer.",
+            "BERT-medium, trained for days on all of Wikipedia and BooksCorpus; its questions are "
+            f"SQuAD's own, ours `{config['squad']['data']['train']}`. Comparable is the direction "
+            "of differences between encodings that were trained alike, on tasks that these models "
+            "learn: the last row of each table of scores counts those above a trivial answer.",
             "",
             f"{done:,} of {len(runs):,} runs are done"
             + (f"; left out below: {_missing(results)}." if done < len(runs) else "."),
@@ -118,7 +124,7 @@ def _head(results: Json, arms: Sequence[str]) -> str:
 
 
 def _missing(results: Json) -> str:
-    """Return in words what is not done: the kinds of each arm, and of how many models."""
+    """Return a phrase for the missing runs: the kinds of each arm, and of how many models."""
     names = [name.split("/") for name, entry in results["runs"].items() if entry is None]
     arms: dict[str, list[str]] = {}
     for (arm, kind), count in Counter((arm, kind) for arm, kind, _ in names).items():
@@ -127,23 +133,39 @@ def _missing(results: Json) -> str:
 
 
 def _claims(verdicts: Sequence[Verdict]) -> str:
+    """A table of verdicts, claim by claim, and one of effects for each arm."""
+    claims = list(dict.fromkeys(verdict.claim for verdict in verdicts))
+    arms = list(dict.fromkeys(verdict.arm for verdict in verdicts))
+    found = {(verdict.claim, verdict.arm): f"**{verdict.says}**" for verdict in verdicts}
     rows = [
-        [verdict.claim.says, verdict.claim.place, _TITLES[verdict.arm].lower(),
-         str(verdict.claim.effect), _compared(verdict), _number(verdict.effect),
-         _interval(verdict), str(verdict.n or "–"), _probability(verdict.p),
-         _probability(verdict.q), f"**{verdict.says}**"]
-        for verdict in verdicts
-    ]  # fmt: skip
+        [str(n), claim.says, claim.place, *(found.get((claim, arm), "–") for arm in arms)]
+        for n, claim in enumerate(claims, 1)
+    ]
     counts = Counter(verdict.says for verdict in verdicts)
     leaning = Counter(verdict.agrees for verdict in verdicts if verdict.leans)
-    header = ["claim", "where", "arm", "effect", "of", "mean", "95 % interval", "seeds", "p", "q",
-              "verdict"]  # fmt: skip
     summary = (
         ", ".join(f"{count} {says}" for says, count in counts.items())
         + f". Of the undecided, {leaning[True]} would be reproduced and {leaning[False]} "
         "contradicted without the correction: p < 0.05, q not."
     )
-    return _section("Claims", [summary], [_ABOUT_CLAIMS], table(header, rows))
+    header = ["", "claim", "where", *(_TITLES[arm].lower() for arm in arms)]
+    effects = [
+        line
+        for arm in arms
+        for line in (f"{_TITLES[arm]}:", "", *_effects(arm, claims, verdicts), "")
+    ]
+    return _section("Claims", [summary], table(header, rows), [_ABOUT_CLAIMS], effects[:-1])
+
+
+def _effects(arm: str, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> list[str]:
+    rows = [
+        [str(1 + claims.index(verdict.claim)), str(verdict.claim.effect), _compared(verdict),
+         _number(verdict.effect), _interval(verdict), str(verdict.n or "–"),
+         _probability(verdict.p), _probability(verdict.q)]
+        for verdict in verdicts if verdict.arm == arm
+    ]  # fmt: skip
+    header = ["", "effect", "of", "mean", "95 % interval", "seeds", "p", "q"]
+    return table(header, rows)
 
 
 def _scores(arm: str, every: Values, trivial: dict[str, float]) -> str:
@@ -255,7 +277,6 @@ def _origin(results: Json) -> str:
     hours = sum(run["seconds"] for run in entries) / 3600
     machines = Counter(f"{counted(run['cores'], 'core')} of {run['device']}" for run in entries)
     code = Counter(run["code"] for run in entries)
-    options = map(shlex.quote, results["options"])
     return "\n".join(
         [
             "## How it was made",
@@ -263,13 +284,8 @@ def _origin(results: Json) -> str:
             f"{hours:.1f} hours of all processes together, on {_counts(machines)}; code "
             f"{_counts(code)}. [configs/study.py](../../pe_jax/configs/study.py) has every "
             f"setting, [{FILE}]({FILE}) every value by seed. A model whose weights were not kept "
-            "is pretrained again, with the same seed and settings, for what still starts from it: "
-            "its numbers may then come of two pretrainings, which do not agree in every digit.",
-            "",
-            "```sh",
-            " \\\n    ".join(["python train.py --config=configs/study.py --workdir=S", *options]),
-            "python eval.py --config=configs/study.py --workdir=S --out=docs/study",
-            "```",
+            "is retrained with the same seed and settings if an unfinished run needs it; its "
+            "numbers may then come from two pretrainings, which do not agree in every digit.",
             "",
         ]
     )
