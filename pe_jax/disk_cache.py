@@ -23,7 +23,7 @@ from pe_jax.console.terminal import say
 from pe_jax.files import flush_to_disk, parse_json, sha256
 from pe_jax.locks import exclusive, leads_to, lock
 
-_DIGESTS = "sha256.json"
+DIGESTS = "sha256.json"
 _UNFINISHED = ".unfinished-"
 _DAY = 24 * 3600.0
 
@@ -61,7 +61,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
             new.mkdir()
             make(new)
             share_with_group(new, folder.parent)
-            (new / _DIGESTS).write_text(json.dumps(_digests(new), indent=2), encoding="utf-8")
+            (new / DIGESTS).write_text(json.dumps(_digests(new), indent=2), encoding="utf-8")
             for path in (*new.iterdir(), new):
                 flush_to_disk(path)
             with contextlib.suppress(FileNotFoundError):
@@ -123,13 +123,13 @@ def _digests(folder: Path) -> dict[str, str]:
 def _damaged_file(folder: Path) -> str | None:
     """The name of a file that is not as it was written; None if there is none."""
     try:
-        written = parse_json((folder / _DIGESTS).read_text(encoding="utf-8"))
+        written = parse_json((folder / DIGESTS).read_text(encoding="utf-8"))
         present = _digests(folder)
-        del present[_DIGESTS]
+        del present[DIGESTS]
         names = {**written, **present}
         return next((name for name in names if written.get(name) != present.get(name)), None)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, TypeError):
-        return _DIGESTS  # Missing; or not JSON, not text, or not an object.
+        return DIGESTS  # Missing; or not JSON, not text, or not an object.
 
 
 def _is_abandoned(folder: Path, descriptor: int) -> bool:

@@ -120,6 +120,11 @@ class PretrainingConfig(Config):
     eval_examples: int = key(1_024, COUNT, "Held-out examples.")
     checkpoint_every: int = key(1_000, COUNT_OR_ZERO)
     keep_checkpoints: int = key(3, integer(1, 10**6), "The newest.")
+    keep_best: int = key(
+        0,
+        integer(0, 10**6),
+        "Besides, those of the lowest held-out loss; saves after each evaluation.",
+    )
 
     @property
     def stages(self) -> dict[str, StageConfig]:

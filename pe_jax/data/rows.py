@@ -12,6 +12,8 @@ Shapes: N rows, T tokens of all rows, S seeds, B rows of a batch, L its length.
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -43,6 +45,13 @@ class Rows(NamedTuple):
     def sizes(self) -> np.ndarray:
         """`[N]` int64: number of tokens of each row."""
         return np.diff(self.bounds)
+
+    def digest(self) -> str:
+        """The digest of all inputs and labels."""
+        digest = hashlib.sha256(json.dumps([self.pad, *self.targets]).encode())
+        for array in (self.tokens, self.bounds, self.second, *self.targets.values()):
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
 
 
 def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:

@@ -200,6 +200,13 @@ class ShardedCorpus(TokenizedCorpus):
 
     tokens = functools.cached_property(lambda self: ShardedTokens(self.folder))  # type: ignore
 
+    @property
+    def digest(self) -> str:
+        """The digest of the tokenizer and of the sizes of all shards."""
+        info = read_about(self.folder)
+        facts = [info.tokenizer, [shard[2:] for shard in info.shards]]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
 
 class _File(NamedTuple):
     """All records of a file, as array_record takes them. It does not open a file to count them."""

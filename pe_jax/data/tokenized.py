@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import json
 import re
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
+
+from pe_jax.disk_cache import DIGESTS
 
 # Characters per call of the tokenizer: enough for its threads. Its tokens take some 100 bytes each
 # until they are arrays.
@@ -63,6 +66,13 @@ class TokenizedCorpus:
     def empty(self) -> int:
         """The number of documents that were read and have no token; 0 for shards."""
         return json.loads((self.folder / "about.json").read_text("utf-8")).get("empty", 0)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the arrays, wherever their text was read from."""
+        digests = json.loads((self.folder / DIGESTS).read_text("utf-8"))
+        arrays = [digests[f"{name}.npy"] for name in ("tokens", "sentences", "documents")]
+        return hashlib.sha256(json.dumps(arrays).encode()).hexdigest()[:16]
 
     @property
     def single_sentences(self) -> np.ndarray:

@@ -13,7 +13,7 @@ from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.configs.study import StudyConfig
 from pe_jax.files import Json, read_json, write_text
-from pe_jax.schema import from_values
+from pe_jax.schema import flatten, from_values, values_of
 from pe_jax.study import state
 from pe_jax.study.plan import MEASURES, PRETRAINING, RESULT, Run, plan
 from pe_jax.study.results import (
@@ -26,7 +26,7 @@ from pe_jax.study.results import (
     SQUAD_F1,
     BySeed,
 )
-from pe_jax.training.workdir import read_metrics
+from pe_jax.training.workdir import STEPS, read_metrics, saved_values
 
 _FIX = "Remove the folder, and start the study again."
 _LIKENESS = {"likeness of near offsets": "likeness_near", "likeness of far offsets": "likeness_far"}
@@ -44,6 +44,7 @@ def execute_run(folder: Path, name: str) -> None:
     cache_compiled_programs()
     config = from_values(state.load(folder)["config"], [StudyConfig])
     run = next(run for run in plan(config, folder) if run.name == name)
+    _check_steps(run)
     if isinstance(run.config, PretrainingConfig):
         result = _pretrain(run.config, run.folder, run.seed)
     elif isinstance(run.config, PropertiesConfig):
@@ -63,6 +64,19 @@ def execute_run(folder: Path, name: str) -> None:
     write_text(run.folder / RESULT, json.dumps(origin | result, indent=1) + "\n")
     if run.kind not in (PRETRAINING, MEASURES):  # Gigabytes in all, and nothing reads them.
         shutil.rmtree(run.folder / "checkpoints")
+
+
+def _check_steps(run: Run) -> None:
+    """Raise ValueError if the run began with other steps: its learning rate followed those."""
+    if isinstance(run.config, PropertiesConfig) or not (run.folder / "config.json").exists():
+        return
+    old, new = flatten(saved_values(run.folder)), values_of(run.config)
+    for key in STEPS:
+        if old.get(key) != new.get(key):
+            raise ValueError(
+                f"{run.folder} began with config.{key}={old.get(key)}, and the study has "
+                f"{new.get(key)} now. {_FIX}"
+            )
 
 
 def code_digest() -> str:

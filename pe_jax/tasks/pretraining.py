@@ -56,7 +56,7 @@ class PretrainingExperiment:
 
 def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
     """Train what `config` describes, or resume the run in `folder`; return the experiment."""
-    config = resolve(config)
+    config = resolve(config, folder)
     tokenizer = introduce(folder, config, config.init)
     _introduce_text(config.data)
     experiment = build(config, tokenizer)
@@ -82,8 +82,10 @@ def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
         folder,
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
+        keep_best=config.keep_best,
         start=start if config.init else None,
         tokenizer=experiment.text.tokenizer,
+        data=experiment.text.digests(),
     )
     return experiment
 
@@ -120,8 +122,11 @@ def pretraining_task(config: BertConfig) -> Task:
 # --- from a config to a program -------------------------------------------------------------------
 
 
-def resolve(config: PretrainingConfig) -> PretrainingConfig:
+def resolve(config: PretrainingConfig, folder: Path | None = None) -> PretrainingConfig:
     """Fill in what `config` leaves open of its model from the one that it starts from.
+
+    Args:
+      folder: of the run, which resumes also where `config.init` is gone.
 
     Raises:
       ValueError: for a value that is not right, or if there is nothing to start from at
@@ -143,7 +148,7 @@ def resolve(config: PretrainingConfig) -> PretrainingConfig:
     if config.init:
         from pe_jax.tasks.start import fill_in
 
-        config = fill_in(config, longest)
+        config = fill_in(config, longest, folder)
         model = from_config(config.model)
     rows = model.encoding().longest
     if rows is not None and longest > rows:

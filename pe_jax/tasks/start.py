@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 
+from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.model import SIZES, ModelConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.terminal import say
@@ -17,7 +18,7 @@ from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
-from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.checkpointing import newest_params, saved_steps
 from pe_jax.training.pytrees import Params, ShardingsOf
 from pe_jax.training.transplant import Changes, transplant
 
@@ -89,14 +90,37 @@ class Start:
         return file
 
 
-def fill_in(config: PretrainingConfig, longest: int) -> PretrainingConfig:
+def start_model(config: PretrainingConfig | FinetuningConfig, folder: Path | None) -> ModelConfig:
+    """Return the model that `config.init` describes.
+
+    A run with a checkpoint in `folder` resumes without it: where it is gone, the run's own config
+    describes the model.
+
+    Raises:
+      ValueError: if there is no such model, and no such run.
+    """
+    try:
+        return Start(config.init).model
+    except ValueError:
+        if folder is None or not (folder / "config.json").exists() or not saved_steps(folder):
+            raise
+        say(f"config.init={config.init} cannot be read: the run in {folder} resumes without it.")
+        return workdir.load_config(folder, type(config)).model
+
+
+def fill_in(
+    config: PretrainingConfig, longest: int, folder: Path | None = None
+) -> PretrainingConfig:
     """Fill in the model of `config` from the one that it starts from.
 
     These are the sizes that `config.model` does not give one by one, and constants that it has no
     keys for. A learned table of positions that is kept keeps its length, if inputs of length
     `longest` fit it.
+
+    Args:
+      folder: of the run, see `start_model`.
     """
-    start, model = from_config(Start(config.init).model), from_config(config.model)
+    start, model = from_config(start_model(config, folder)), from_config(config.model)
     names = [name for name in SIZES if getattr(config.model, name) is None]
     names += ["num_segments", "layer_norm_epsilon"]
     if start.encoding().longest and model.encoding().longest and longest <= start.max_length:

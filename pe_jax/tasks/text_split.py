@@ -36,6 +36,13 @@ class TextSplit:
         split = f" ({counts[1] / sum(counts):.1%} held out)" if self.train is self.held_out else ""
         return f"{read:,} read, {read - single - empty:,} used{split}{dropped}"
 
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the texts, by the key of the config."""
+        digests = {"config.data.source": self.train.digest}
+        if self.held_out is not self.train:
+            digests["config.data.validation"] = self.held_out.digest
+        return digests
+
     @functools.cached_property
     def vocabulary(self) -> data.Vocabulary:
         return data.vocabulary(self.tokenizer)

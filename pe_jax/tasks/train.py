@@ -12,7 +12,9 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+import itertools
+import types
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -23,11 +25,12 @@ from tokenizers import Tokenizer
 from pe_jax import cpu
 from pe_jax.console import stopping
 from pe_jax.console.terminal import Progress, counted, say, tell
-from pe_jax.files import write_text
+from pe_jax.data.tokenizer import load_tokenizer
+from pe_jax.files import Json, write_text
 from pe_jax.models import BertConfig
 from pe_jax.schema import Config
 from pe_jax.training import sharding, workdir
-from pe_jax.training.checkpointing import Checkpoints, restore_newest
+from pe_jax.training.checkpointing import Checkpoints, fingerprint, restore_newest
 from pe_jax.training.loop import Loop, Stage
 from pe_jax.training.pytrees import Params, PyTree
 from pe_jax.training.step import (
@@ -100,10 +103,12 @@ def introduce(folder: Path, config: Config, init: str) -> Path | None:
     Raises:
       ValueError: if the folder holds a run of another config.
     """
-    workdir.check(folder, config)
+    changes = workdir.check(folder, config)
     devices, hosts = jax.devices(), jax.process_count()
     tell("Run", str(folder))
     tell("Devices", f"{len(devices)} {devices[0].device_kind}" + (f", {hosts} hosts" * (hosts > 1)))
+    for name, (old, new) in changes.items():
+        tell("Changed", f"{name}: {old!r} there, {new!r} now")
     tell("Start", init or "from scratch: random parameters, as config.init is empty")
     tokenizer = saved_tokenizer(folder)
     return tokenizer if tokenizer.exists() else None
@@ -133,20 +138,23 @@ def train(
     *,
     every: tuple[int, int, int] = (0, 0, 0),
     keep_checkpoints: int = 1,
+    keep_best: int = 0,
     start: Callable[[TrainState], TrainState] | None = None,
     tokenizer: Tokenizer | None = None,
+    data: Mapping[str, str] = types.MappingProxyType({}),
 ) -> TrainState:
     """Train to the end of the last stage; `folder` becomes this run's with the first step.
 
     Args:
       every: after how many steps to log, to evaluate and to save, see `Loop`.
-      keep_checkpoints: how many of the newest are kept.
+      keep_checkpoints, keep_best: how many are kept, see `Checkpoints`.
       start: `start(fresh state)` takes parameters from another model; not called on resuming.
       tokenizer: of the run's text, kept in the folder.
+      data: digests of what it trains on, by name. A run resumes only with the same.
 
     Raises:
-      ValueError: if the folder holds a run of another config, another process writes in it, or
-        hosts differ.
+      ValueError: if the folder holds a run of another config or other data, another process writes
+        in it, or hosts differ.
       FloatingPointError: if a loss is no longer finite.
       OSError: if something cannot be written.
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
@@ -157,24 +165,38 @@ def train(
     if jax.process_count() > 1:
         from pe_jax.training import hosts
 
-        hosts.agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12]})
+        hosts.agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12], **data})
         stop_requests: _StopRequests = hosts.stop_requests()
     else:
         stop_requests = stopping.deferred()
     with contextlib.ExitStack() as stack:
         check_folder = stack.enter_context(workdir.occupy(folder))
-        workdir.check(folder, program.config)
-        run = workdir.identity(program.config, text)
+        changes = workdir.check(folder, program.config)
+        _check_vocabulary(changes, text, folder)
+        run = workdir.identity(program.config, text, resumed=True)
         restored = restore_newest(folder, fresh, run)
-        begin = int(restored[0].step) if restored else 0
-        checkpoints = stack.enter_context(
-            contextlib.closing(Checkpoints(folder, keep=keep_checkpoints, run=run))
-        )
+        begin, totals = 0, {}
+        origin: Json = {"data": dict(data), "stages": [stage.steps for stage in stages]}
         if restored:
+            state, facts = restored
+            begin, totals, before = int(state.step), facts["totals"], facts["origin"]
+            _check_data(before["data"], data, folder)
+            _check_steps(before["stages"], origin["stages"], begin, folder)
+            origin["start"] = before["start"]
+            if start and "init" in changes and fingerprint(start(fresh).params) != origin["start"]:
+                raise ValueError(
+                    f"config.init={changes['init'][1]} is not the model that the run in {folder} "
+                    f"began from, {changes['init'][0]}. Give that, or another --workdir."
+                )
             say(f"Resuming from step {begin:,}.")
-            state, totals = restored
         else:
-            state, totals = start(fresh) if start else fresh, {}
+            state = start(fresh) if start else fresh
+            origin["start"] = fingerprint(state.params) if start else ""
+        del fresh, restored  # Otherwise its arrays would stay for as long as the run trains.
+        checkpoints = Checkpoints(
+            folder, keep=keep_checkpoints, keep_best=keep_best, run=run, origin=origin
+        )
+        stack.enter_context(contextlib.closing(checkpoints))
         # Only now is the folder this run's: a config that cannot start does not occupy it.
         workdir.claim(folder, program.config)
         if tokenizer:
@@ -183,6 +205,7 @@ def train(
         progress = Progress(sum(stage.steps for stage in stages), begin)
         loop = Loop(
             every,
+            save_evaluated=keep_best > 0,
             batch_sharding=program.batch_sharding,
             schedule=program.schedule,
             checkpoints=checkpoints,
@@ -192,3 +215,42 @@ def train(
             check_folder=check_folder,
         )
         return loop.fit(state, stages, totals)
+
+
+def _check_vocabulary(
+    changes: Mapping[str, tuple[object, object]], tokenizer: str, folder: Path
+) -> None:
+    """Raise ValueError if `config.data.vocab` is another file now, with other tokens."""
+    _, vocab = changes.get("data.vocab", (None, None))
+    if vocab is not None and load_tokenizer(str(vocab)).to_str() != tokenizer:
+        raise ValueError(
+            f"config.data.vocab={vocab} is not the tokenizer of the run in {folder}, "
+            f"{saved_tokenizer(folder)}. Give that, or another --workdir."
+        )
+
+
+def _check_data(old: Mapping[str, str], new: Mapping[str, str], folder: Path) -> None:
+    """Raise ValueError if a digest differs from that of the data that a run has trained on."""
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            raise ValueError(
+                f"{name} is not what the run in {folder} has trained on: its digest was "
+                f"{old.get(name)} and is {new.get(name)}. Restore it, or give another --workdir."
+            )
+
+
+def _check_steps(old: Sequence[int], new: Sequence[int], done: int, folder: Path) -> None:
+    """Raise ValueError if stages of these steps do not agree on the steps that are done."""
+    ends, new_ends = ([*itertools.accumulate(steps)] for steps in (old, new))
+    if new_ends[-1] < done or _before(ends, done) != _before(new_ends, done):
+        raise ValueError(
+            f"config: its stages end after steps {new_ends}, those of the run in {folder} after "
+            f"{ends}, and {done:,} are done. Change only steps that are still to come, or give "
+            "another --workdir."
+        )
+    if ends != new_ends:
+        say(f"The learning rate follows the schedule of {new_ends[-1]:,} steps from now on.")
+
+
+def _before(ends: Sequence[int], step: int) -> list[int]:
+    return [end for end in ends if end < step]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import inspect
 import json
 import logging
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MODULUS = 2**32
-_MULTIPLIER = 0x9E3779B1  # Knuth's: neighbouring positions have very different weights.
+Words = TypeVar("Words", np.ndarray, jax.Array)
+
+_MULTIPLIER = 0x9E3779B1  # Knuth's: neighbouring positions differ in many bits.
+_HELD_OUT_LOSS = "held_out_loss"
 _SMALL = 2**16  # Elements of a leaf that is examined without a program.
 
 
@@ -49,26 +52,37 @@ class Checkpoints:
       workdir: the run's folder. Half-written checkpoints of a killed run are removed from it, so no
         other run may write there, see `workdir.occupy`.
       keep: how many of the newest to keep.
+      keep_best: how many with the lowest held-out loss to keep besides.
       run: the run's identity, see `workdir.identity`.
+      origin: facts about the run that each checkpoint holds, such as digests of its data.
     """
 
-    def __init__(self, workdir: Path, *, keep: int, run: str = ""):
-        self._workdir, self._run = workdir, run
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        keep: int,
+        keep_best: int = 0,
+        run: str = "",
+        origin: Json | None = None,
+    ):
+        self._workdir, self._run, self._origin = workdir, run, origin or {}
         self._is_first = not saved_steps(workdir)
         self._writer = ocp.training.Checkpointer(
             _folder(workdir),
             context=_orbax_settings(),
-            preservation_policy=ocp.training.preservation_policies.LatestN(keep),
+            preservation_policy=_policy(keep, keep_best),
             cleanup_tmp_directories=True,
         )
 
-    def save(self, state: TrainState, totals: Json) -> None:
+    def save(self, state: TrainState, totals: Json, held_out_loss: float | None = None) -> None:
         """Saves the state after its step; finishes in the background.
 
         The first checkpoint of a run is read back before this returns.
 
         Args:
           totals: of the metrics since the last line of the log. The same on every host.
+          held_out_loss: of this state, if it was measured.
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.
@@ -82,17 +96,19 @@ class Checkpoints:
                 f"as {not_finite[0]}, and was not saved: the checkpoints are of steps before. A "
                 "lower learning rate or a longer warmup may help, in another --workdir."
             )
-        facts = {
+        facts: Json = {
             "params": fingerprint(state.params),
             "state": checksum,
             "run": self._run,
+            "origin": self._origin,
             "totals": totals,
-            "totals_checksum": _checksum(totals),
         }
+        facts["checksum"] = _checksum(facts)
+        metrics = None if held_out_loss is None else {_HELD_OUT_LOSS: held_out_loss}
         with self._errors_named(f"The checkpoint of step {step:,}"):
             # Without force Orbax may skip it; a step that exists already is an error.
             self._writer.save_checkpointables_async(
-                step, {"state": state, "facts": facts}, force=True
+                step, {"state": state, "facts": facts}, force=True, metrics=metrics
             )
             if self._is_first:
                 self._writer.wait()
@@ -154,7 +170,9 @@ def saved_steps(workdir: Path) -> list[int]:
 def restore_newest(
     workdir: Path, like: TrainState, run: str = ""
 ) -> tuple[TrainState, Json] | None:
-    """The newest state that can be restored, and the totals of metrics, see `Checkpoints.save`.
+    """The newest state that can be restored, and the facts that were saved with it.
+
+    The facts are `totals`, see `Checkpoints.save`, and `origin`, see `Checkpoints`.
 
     None if there is no checkpoint at all. Damaged ones are moved to `workdir/damaged`.
 
@@ -170,10 +188,10 @@ def restore_newest(
         facts = _load(workdir, step, "facts")
         if facts["run"] != run:
             raise ValueError("it is of a run with another config or tokenizer")
+        _compare("list of facts", facts.pop("checksum"), _checksum(facts))
         state = _load(workdir, step, "state", like)
         _compare("state", fingerprint(state), facts["state"])
-        _compare("part of the metrics", _checksum(facts["totals"]), facts["totals_checksum"])
-        return state, facts["totals"]
+        return state, facts
 
     restored, damaged = _newest(workdir, read)
     for step in damaged:  # Where they are, the run could not save those steps again.
@@ -231,11 +249,12 @@ def newest_params(workdir: Path, shardings_of: ShardingsOf | None = None) -> tup
     return newest
 
 
-def fingerprint(tree: PyTree) -> int:
-    """A sum over every bit of the leaves, modulo 2³², whatever their shardings.
+def fingerprint(tree: PyTree) -> str:
+    """A checksum of every bit of the leaves, in hexadecimal, whatever their shardings.
 
-    Each 32-bit word is weighted by an odd number that depends on its position: a word that changes
-    changes the sum, and words that are swapped almost surely do.
+    The words of a leaf are hashed with their positions and summed, which devices do for their own
+    parts; the sums of the leaves are hashed with SHA-256. A single word that changes always changes
+    the checksum; several go unnoticed with a probability of 2⁻³².
 
     Args:
       tree: arrays of 4-byte elements, and keys (`jax.random.key`).
@@ -246,25 +265,25 @@ def fingerprint(tree: PyTree) -> int:
     return examine(tree)[0]
 
 
-def examine(tree: PyTree) -> tuple[int, list[str]]:
+def examine(tree: PyTree) -> tuple[str, list[str]]:
     """The fingerprint of a tree, and the paths of leaves that are not finite in every element."""
     # Leaf by leaf: one program for each shape compiles many times faster than one for all leaves.
     # Sequentially: on a CPU, concurrent sums over several devices can deadlock.
-    total, not_finite = 0, []
-    for i, (path, leaf) in enumerate(jax.tree.leaves_with_path(tree)):
+    sums, not_finite = [], []
+    for path, leaf in jax.tree.leaves_with_path(tree):
         is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         is_small = leaf.size <= _SMALL and leaf.is_fully_addressable and not is_key
         examine_leaf = _examine_small_leaf if is_small else _examine_leaf
         leaf_sum, finite = examine_leaf(leaf)
-        total += (2 * i + 1) * int(leaf_sum)
+        sums.append(int(leaf_sum))
         if not finite:
             not_finite.append(jax.tree_util.keystr(path, simple=True, separator="/"))
-    return total % _MODULUS, not_finite
+    return hashlib.sha256(np.array(sums, np.uint32).tobytes()).hexdigest()[:16], not_finite
 
 
 @jax.jit
 def _examine_leaf(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The sum of a leaf, and whether it is finite."""
+    """The sum of a leaf's hashed words, and whether it is finite."""
     finite = jnp.asarray(True)
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
         finite = jnp.isfinite(leaf).all()
@@ -274,18 +293,25 @@ def _examine_leaf(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
     words = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
     position = jnp.zeros(words.shape, jnp.uint32)  # In the flattened leaf, which may be sharded.
     for axis in range(words.ndim):
-        stride = jnp.uint32(math.prod(words.shape[axis + 1 :]) % _MODULUS)
+        stride = jnp.uint32(math.prod(words.shape[axis + 1 :]) % 2**32)
         position += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * stride
-    weight = position * jnp.uint32(_MULTIPLIER) | 1
-    return jnp.sum(words * weight, dtype=jnp.uint32), finite
+    return jnp.sum(_hash_words(words, position), dtype=jnp.uint32), finite
 
 
 def _examine_small_leaf(leaf: jax.Array) -> tuple[np.uint32, np.bool_]:
     """`_examine_leaf` in NumPy, which takes less time than compiling it."""
     _check_size(leaf.dtype)
     values = np.asarray(leaf).ravel()
-    weight = np.arange(leaf.size, dtype=np.uint32) * np.uint32(_MULTIPLIER) | np.uint32(1)
-    return np.sum(values.view(np.uint32) * weight, dtype=np.uint32), np.isfinite(values).all()
+    hashes = _hash_words(values.view(np.uint32), np.arange(leaf.size, dtype=np.uint32))
+    return np.sum(hashes, dtype=np.uint32), np.isfinite(values).all()
+
+
+def _hash_words(words: Words, position: Words) -> Words:
+    """Hash each uint32 word with its position: MurmurHash3's finalizer, which is a bijection."""
+    words = words ^ position * np.uint32(_MULTIPLIER)
+    words = (words ^ words >> 16) * np.uint32(0x85EBCA6B)
+    words = (words ^ words >> 13) * np.uint32(0xC2B2AE35)
+    return words ^ words >> 16
 
 
 def _check_size(dtype: np.dtype) -> None:
@@ -319,6 +345,17 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
             "otherwise give another --workdir."
         )
     return None, []
+
+
+def _policy(keep: int, keep_best: int) -> ocp.training.preservation_policies.PreservationPolicy:
+    policies = ocp.training.preservation_policies
+    best = policies.BestN(
+        get_metric_fn=lambda metrics: metrics[_HELD_OUT_LOSS],
+        reverse=True,  # Orbax keeps the last.
+        n=keep_best,
+        keep_checkpoints_without_metrics=False,
+    )
+    return policies.AnyPreservationPolicy([policies.LatestN(keep), best])
 
 
 def _on_all_hosts(fine: bool) -> bool:
@@ -385,11 +422,11 @@ def _load(workdir: Path, step: int, name: str, like: PyTree = None) -> PyTree:
         return ocp.load_checkpointables(_folder(workdir) / str(step), {name: like})[name]
 
 
-def _checksum(totals: Json) -> int:
-    return zlib.crc32(json.dumps(totals, sort_keys=True).encode())
+def _checksum(facts: Json) -> int:
+    return zlib.crc32(json.dumps(facts, sort_keys=True).encode())
 
 
-def _compare(name: str, actual: int, saved: int) -> None:
+def _compare(name: str, actual: object, saved: object) -> None:
     if actual != saved:
         raise ValueError(f"the {name} differs from what was saved")
 

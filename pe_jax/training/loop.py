@@ -54,6 +54,7 @@ class Loop:
     Attributes:
       every: after how many steps to write metrics, to evaluate and to save; 0 means at the end of
         a stage only.
+      save_evaluated: save after each evaluation, too.
       batch_sharding: of global batches.
       schedule: learning rate of a step.
       stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop after
@@ -63,6 +64,7 @@ class Loop:
     """
 
     every: tuple[int, int, int]
+    save_evaluated: bool
     batch_sharding: NamedSharding
     schedule: optax.Schedule
     checkpoints: Checkpoints
@@ -125,7 +127,7 @@ class Loop:
             log, evaluate, save = (
                 step == steps[-1] or (every > 0 and step % every == 0) for every in self.every
             )
-            save = save or bool(stop)
+            save = save or bool(stop) or (evaluate and self.save_evaluated)
             if log or evaluate or save:
                 self.check_folder()
             # 3. Log. What is not finite is never saved.
@@ -135,15 +137,14 @@ class Loop:
             if log:
                 self._log(step, meter)
             # 4. Evaluate.
-            if evaluate:
-                self._evaluate(step, stage, state.params)
+            held_out_loss = self._evaluate(step, stage, state.params) if evaluate else None
             if log:
                 meter = _Meter({})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
             if save:
                 self.check_folder()  # The evaluation may have taken minutes.
                 totals = {name: pair.tolist() for name, pair in meter.totals.items()}
-                self.checkpoints.save(state, totals)
+                self.checkpoints.save(state, totals, held_out_loss)
             if stop:
                 raise Interrupted(
                     f"Stopped and saved at step {step:,}. The same command resumes it.",
@@ -174,12 +175,13 @@ class Loop:
         shown = {name: x for name, x in scalars.items() if name.endswith(_ON_THE_TERMINAL)}
         self.progress.report(step, "training", shown)
 
-    def _evaluate(self, step: int, stage: Stage, params: Params) -> None:
+    def _evaluate(self, step: int, stage: Stage, params: Params) -> float | None:
+        """Writes a stage's scores; returns the sum of its losses, None if it has none."""
         scalars = stage.evaluate(step, params)
         self.writer.write(step, {f"held_out/{name}": value for name, value in scalars.items()})
         shown = {name: value for name, value in scalars.items() if "/" not in name}
         self.progress.report(step, "held out", shown)
-        _check_held_out(step, scalars)
+        return _check_held_out(step, scalars)
 
 
 def evaluate(
@@ -247,9 +249,11 @@ class _Meter:
         return scalars | ({"mfu": self._flops / seconds / peak} if peak else {})
 
 
-def _check_held_out(step: int, scalars: Scalars) -> None:
-    """Raises:
-    FloatingPointError: if a held-out loss is not finite, whatever the training loss is.
+def _check_held_out(step: int, scalars: Scalars) -> float | None:
+    """Returns the sum of the held-out losses, None if there are none.
+
+    Raises:
+      FloatingPointError: if one is not finite, whatever the training loss is.
     """
     losses = {name: value for name, value in scalars.items() if name.endswith("loss")}
     if wrong := [f"{name} {value}" for name, value in losses.items() if not np.isfinite(value)]:
@@ -257,3 +261,4 @@ def _check_held_out(step: int, scalars: Scalars) -> None:
             f"After step {step:,} held-out data gives {', '.join(wrong)}: the checkpoints are of "
             "steps before. A lower learning rate or a longer warmup may help, in another --workdir."
         )
+    return sum(losses.values()) if losses else None

@@ -20,13 +20,29 @@ from pe_jax.training.pytrees import HostBatch, Scalars
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
 _WILDCARDS = frozenset("*?[\\")
 
-# What may differ when a run resumes: nothing that its numbers depend on.
+# What may differ when a run resumes: nothing that its numbers depend on,
 _MAY_CHANGE = (
     "log_every",
     "checkpoint_every",
     "keep_checkpoints",
+    "keep_best",
     "data.cache_dir",
     "data.workers",
+)
+# how many steps it still makes,
+STEPS = (
+    "steps",
+    "epochs",
+    *(f"stage{number}.{key}" for number in (1, 2, 3) for key in ("steps", "epochs")),
+)
+# and where its inputs are: their contents are compared, see `tasks.train`.
+_INPUTS = (
+    "init",
+    "data.source",
+    "data.validation",
+    "data.train",
+    "data.vocab",
+    "data.data_dir",
 )
 
 # Values that give the same numbers. With "fsdp" the state has other shardings than with "jit", and
@@ -35,8 +51,11 @@ _MAY_CHANGE = (
 _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 
 
-def check(workdir: Path, config: Config) -> None:
-    """Makes sure that the run in `workdir`, if there is one, is the one that `config` describes.
+def check(workdir: Path, config: Config) -> dict[str, tuple[object, object]]:
+    """Makes sure that `config` describes the run in `workdir`, if there is one.
+
+    Returns:
+      The keys whose values differ and may, each with the value of the run and that of `config`.
 
     Raises:
       ValueError: if the folder holds a run of another config; the message shows the difference. Or
@@ -50,29 +69,34 @@ def check(workdir: Path, config: Config) -> None:
         )
     path = workdir / "config.json"
     if not path.exists():
-        return
+        return {}
     way_out = "Remove it: the command that started the run writes it again."
     old, new = flatten(read_json(path, way_out)), flatten(_as_json(config))
-    determining = [_determining(values) for values in (old, new)]
-    changed = [
-        f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now"
+    fixed = [_determining(values, resumed=True) for values in (old, new)]
+    changes = {
+        key: (old.get(key), new.get(key))
         for key in sorted(old.keys() | new.keys())
-        if determining[0].get(key) != determining[1].get(key)
-    ]
-    if changed:
+        if old.get(key) != new.get(key)
+    }
+    refused = [key for key in changes if fixed[0].get(key) != fixed[1].get(key)]
+    if refused:
+        lines = [f"  {key}: {changes[key][0]!r} there, {changes[key][1]!r} now" for key in refused]
         raise ValueError(
-            f"{workdir} holds a run with another config:\n" + "\n".join(changed) + "\n"
+            f"{workdir} holds a run with another config:\n" + "\n".join(lines) + "\n"
             "Give another --workdir, or the same config to resume that run."
         )
+    return changes
 
 
-def identity(config: Config, tokenizer: str) -> str:
-    """A digest of all that a run's numbers depend on: checkpoints of the same are of the same run.
+def identity(config: Config, tokenizer: str, *, resumed: bool = False) -> str:
+    """A digest of all that a run's numbers depend on.
 
     Args:
       tokenizer: as JSON.
+      resumed: without what may change when the run resumes. Checkpoints with the same digest are of
+        the same run.
     """
-    values = [_determining(flatten(_as_json(config))), json.loads(tokenizer)]
+    values = [_determining(flatten(_as_json(config)), resumed=resumed), json.loads(tokenizer)]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -80,13 +104,19 @@ def _as_json(config: Config) -> Json:
     return json.loads(json.dumps(as_dict(config)))
 
 
-def _determining(values: Json) -> Json:
-    """The values of a flat config that a run's numbers depend on, equivalent ones as one."""
-    return {
+def _determining(values: Json, *, resumed: bool) -> Json:
+    """The values of a flat config that a run's numbers depend on, equivalent ones as one.
+
+    Of the inputs of a `resumed` run that is whether there are any.
+    """
+    determining = {
         key: _EQUIVALENT[key][0] if value in _EQUIVALENT.get(key, ()) else value
         for key, value in values.items()
-        if key not in _MAY_CHANGE
+        if key not in _MAY_CHANGE and not (resumed and key in STEPS)
     }
+    if resumed:
+        determining |= {key: bool(values[key]) for key in _INPUTS if key in values}
+    return determining
 
 
 @contextlib.contextmanager

@@ -245,6 +245,16 @@ def test_runs_of_other_settings_are_not_taken(done):
         execute(other, folder)
 
 
+def test_a_run_does_not_go_on_with_other_steps(done):
+    """Its learning rate would follow two schedules."""
+    config, folder, _ = done
+    run = next(run for run in plan(config, folder) if run.kind == "cola")
+    process._check_steps(run)
+    longer = run._replace(config=changed(run.config, {"steps": 99}))
+    with pytest.raises(ValueError, match=r"began with config.steps=\d+, and the study has 99 now"):
+        process._check_steps(longer)
+
+
 def test_settings_belong_to_the_study(done):
     _, folder, _ = done
     code, _, err = call("eval.py", CONFIG, f"--workdir={folder}", "--config.jobs=3")

@@ -31,6 +31,7 @@ from pe_jax.schema import changed
 from pe_jax.tasks import pretraining, train
 from pe_jax.training import checkpointing, sharding, workdir
 from pe_jax.training.checkpointing import fingerprint, newest_params, restore_newest, saved_steps
+from pe_jax.training.step import TrainState
 from pe_jax.training.workdir import MetricsWriter, read_metrics
 
 # A test fails by what its threads and tasks raise where nobody catches it.
@@ -135,6 +136,81 @@ def test_a_run_resumes_with_other_workers(straight, tmp_path, monkeypatch, cores
     flags.FLAGS.mark_as_parsed()  # As in a command; grain's workers check it.
     pretraining.run(changed(config, {"data.workers": 2}), folder)
     assert same(folder, done)
+
+
+def test_a_run_resumes_with_more_steps_and_moved_text(straight, tmp_path, capsys):
+    """What changed is said in a line; a stage that is over keeps its steps."""
+    config, done = straight
+    folder = shutil.copytree(done, tmp_path / "run")
+    moved = shutil.copy(config.data.source, tmp_path / "moved.jsonl")
+    more = {"stage1.steps": 14, "data.source": str(moved), "keep_best": 1}
+    pretraining.run(changed(config, more), folder)
+    printed = capsys.readouterr().err
+    assert f"Changed   data.source: {config.data.source!r} there, {str(moved)!r} now" in printed
+    assert "Changed   stage1.steps: 12 there, 14 now" in printed
+    assert "The learning rate follows the schedule of 14 steps from now on." in printed
+    assert saved_steps(folder) == [4, 8, 12, 14]
+    with pytest.raises(ValueError, match=r"config: its stages end after steps \[13\], those of"):
+        pretraining.run(changed(config, {**more, "stage1.steps": 13}), folder)
+    train._check_steps([14, 4], [16, 6], 14, folder)  # The second stage has not begun.
+    with pytest.raises(
+        ValueError, match=r"after steps \[16, 20\], those .* \[12, 20\], and 15 are"
+    ):
+        train._check_steps([12, 8], [16, 4], 15, folder)
+
+
+def test_a_text_that_was_replaced(straight, tmp_path):
+    """It is noticed by its digest, under the same name and under another."""
+    config, done = straight
+    folder = shutil.copytree(done, tmp_path / "run")
+    other = str(tiny_run.write_books(tmp_path, seed=1))
+    with pytest.raises(
+        ValueError, match=r"config.data.source is not what the run in .* digest was"
+    ):
+        pretraining.run(changed(config, {"data.source": other}), folder)
+    with pytest.raises(ValueError, match=r"holds a run .*\n  data.validation: '' there"):
+        pretraining.run(changed(config, {"data.validation": other}), folder)
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    with pytest.raises(
+        ValueError, match=r"config.data.vocab=.* is not the tokenizer of the run in"
+    ):
+        train._check_vocabulary({"data.vocab": ("old.txt", str(vocab))}, "{}", folder)
+
+
+def test_the_start_of_a_run_may_move(straight, tmp_path, capsys):
+    """A run that has begun needs it no more; another model is refused."""
+    config, done = straight
+    first, moved = shutil.copytree(done, tmp_path / "first"), tmp_path / "moved"
+    folder, config = tmp_path / "run", changed(config, {"init": str(first)})
+    pretraining.run(config, folder)
+    shutil.copytree(folder, tmp_path / "whole")
+    shutil.rmtree(folder / "checkpoints" / "12")
+    first.rename(moved)
+    pretraining.run(config, folder)
+    assert f"config.init={first} cannot be read" in capsys.readouterr().err
+    assert same(folder, tmp_path / "whole")
+    pretraining.run(changed(config, {"init": str(moved)}), folder)
+    assert f"init: {str(first)!r} there, {str(moved)!r} now" in capsys.readouterr().err
+    shutil.rmtree(moved / "checkpoints" / "12")
+    shutil.copytree(moved, first)
+    with pytest.raises(ValueError, match=r"config.init=.*first is not the model that the run in"):
+        pretraining.run(config, folder)
+
+
+def test_the_best_checkpoint_is_kept(tmp_path):
+    """By the loss that was saved with it, also after a restart; the newest stay as they would."""
+
+    def save(steps, losses):
+        with contextlib.closing(checkpointing.Checkpoints(tmp_path, keep=1, keep_best=1)) as saver:
+            for step, loss in zip(steps, losses, strict=True):
+                params = {"a": jnp.full(2, step, jnp.float32)}
+                saver.save(TrainState(jnp.int32(step), params, (), jax.random.key(0)), {}, loss)
+        return saved_steps(tmp_path)
+
+    assert save([1, 2, 3], [2.0, 1.0, 3.0]) == [2, 3]
+    assert save([4, 5], [None, 1.5]) == [2, 5]
+    assert save([6], [0.5]) == [6]
 
 
 def test_two_runs_in_one_folder(straight, tmp_path):
@@ -266,7 +342,7 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
     folder = shutil.copytree(straight[1], tmp_path / "run")
     damage(folder / "checkpoints" / "12")
     before = {path.name: path.read_bytes() for path in files(folder / "checkpoints" / "12", "*")}
-    run = workdir.identity(straight[0], (folder / "tokenizer.json").read_text())
+    run = workdir.identity(straight[0], (folder / "tokenizer.json").read_text(), resumed=True)
     restored, _ = restore_newest(folder, fresh, run)
     assert saved_steps(folder) == [4, 8]
     assert restored.step == 8
@@ -315,12 +391,18 @@ def test_fingerprints(small, monkeypatch):
     rng = np.random.default_rng(0)
     tree = {"a": jnp.asarray(rng.normal(size=(3, 5)), jnp.float32), "b": jax.random.key(3)}
     first = fingerprint(tree)
-    assert first == fingerprint(tree) and 0 <= first < 2**32
+    assert first == fingerprint(tree) and len(first) == 16
     a = np.asarray(tree["a"]).copy()
     a[1, 2] = np.nextafter(a[1, 2], np.float32(9))
     assert fingerprint({**tree, "a": jnp.asarray(a)}) != first
     assert fingerprint({**tree, "a": tree["a"][::-1]}) != first
     assert fingerprint({**tree, "b": jax.random.key(4)}) != first
+    # Changes whose weighted sums are 0 modulo 2³²: signs, and high bits.
+    for bits in (0x80000000, 0xC0000000):
+        words = np.asarray(tree["a"]).view(np.uint32).copy()
+        words[0, :2] ^= np.uint32(bits)
+        assert fingerprint({**tree, "a": jnp.asarray(words.view(np.float32))}) != first
+    assert fingerprint([-tree["a"], -tree["a"]]) != fingerprint([tree["a"], tree["a"]])
     zeros = {"a": jnp.zeros(3), "b": jnp.ones(3)}
     assert fingerprint(zeros) != fingerprint({"a": jnp.ones(3), "b": jnp.zeros(3)})
     with pytest.raises(TypeError, match="bfloat16"):

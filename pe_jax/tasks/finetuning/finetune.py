@@ -33,7 +33,7 @@ from pe_jax.tasks.finetuning.classification import glue_problem
 from pe_jax.tasks.finetuning.problem import Problem, score_name
 from pe_jax.tasks.finetuning.spans import squad_problem
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
-from pe_jax.tasks.start import Start
+from pe_jax.tasks.start import Start, start_model
 from pe_jax.tasks.train import introduce, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
@@ -79,6 +79,11 @@ class FinetuningExperiment:
             evaluate=self.score,
             flops=functools.partial(train_flops, self.program.model, predictions=0),
         )
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the data by name."""
+        rows = {"training": self.problem.train, **self.problem.held_out}
+        return {f"{self.config.task}, {name} data": each.digest() for name, each in rows.items()}
 
     def score(self, step: int, params: Params) -> Scalars:
         """Scores of all seeds on held-out data; predictions go to `predictions/` of the folder.
@@ -132,18 +137,21 @@ class FinetuningExperiment:
         return np.pad(x[:, :count], padding, constant_values=np.finfo(x.dtype).min)
 
 
-def resolve(config: FinetuningConfig) -> FinetuningConfig:
+def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningConfig:
     """Fill in the model of `config` from the pretrained one that it starts from.
 
     What `config.model` gives replaces that of the pretrained model. A learned table of positions
     that is shorter than the inputs is resized, if `config.resize` gives a method.
+
+    Args:
+      folder: of the run, which resumes also where `config.init` is gone.
 
     Raises:
       ValueError: for a value that is not right, without a pretrained model, or where its table is
         too short.
     """
     changes = {name: value for name, value in vars(config.model).items() if value is not None}
-    start = Start(config.init).model
+    start = start_model(config, folder)
     model = ModelConfig(**{**vars(start), **changes})
     config = fit_length(dataclasses.replace(config, model=model))
     from_config(config.model)  # Changes that do not fit are an error before any data is read.
@@ -246,7 +254,7 @@ def run(config: FinetuningConfig, folder: Path) -> FinetuningExperiment:
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
-    config = resolve(config)
+    config = resolve(config, folder)
     saved_tokenizer = introduce(folder, config, config.init)
     tell("Data", f"{config.task}; prepared once, then read from the cache")
     experiment = build(config, folder, saved_tokenizer)
@@ -268,5 +276,6 @@ def run(config: FinetuningConfig, folder: Path) -> FinetuningExperiment:
         keep_checkpoints=config.keep_checkpoints,
         start=start,
         tokenizer=experiment.tokenizer,
+        data=experiment.digests(),
     )
     return experiment
