@@ -138,7 +138,7 @@ class PositionEncoding:
 
         Raises:
           ValueError: if parameters of a part are missing, or have other shapes. A table that
-            `resize` is for may have any number of rows.
+            `resize` is for, and that limits positions, may have any number of rows.
         """
         params = {} if params is None else params
         if not isinstance(params, Mapping):
@@ -152,7 +152,8 @@ class PositionEncoding:
             shapes = _shapes(part_params)
             for path, expected in _expected_shapes(part.init).items():
                 place, shape = f"{part.key}/{path}", shapes.get(path)
-                rows = int(path == "table" and part.traits.resize is not None)
+                resizes = part.traits.resize is not None and part.traits.longest is not None
+                rows = int(path == "table" and resizes)
                 if shape is None:
                     missing.append(place if part.key in params else part.key)
                 elif shape[rows:] != expected[rows:] or len(shape) != len(expected):
@@ -186,13 +187,17 @@ class PositionEncoding:
         return bound
 
     def resize(self, params: Params, length: int, method: str) -> Params:
-        """Parameters for another number of positions, see `resize_table`."""
-        return self._map_params(
-            lambda part, params: (
-                part.traits.resize(params, length, method) if part.traits.resize else params
-            ),
-            params,
-        )
+        """Parameters for another number of positions, see `resize_table`.
+
+        Args:
+          method: empty resizes only tables that do not limit positions, which need none.
+        """
+
+        def resize_part(part: Part, params: Params) -> Params:
+            resize, longest = part.traits.resize, part.traits.longest
+            return resize(params, length, method) if resize and (method or not longest) else params
+
+        return self._map_params(resize_part, params)
 
     def frequency_mask(self, params: Params) -> Params:
         """A tree like `params`: True for parameters that are frequencies."""

@@ -122,7 +122,8 @@ class Traits(NamedTuple):
 
     Attributes:
       longest: the number of positions, if there is a limit.
-      resize: `(params, length, method) -> params` for another `longest`, see `resize_table`.
+      resize: `(params, length, method) -> params` for another `longest`, see `resize_table`. Where
+        there is no limit, `method` may be empty.
       axes: A, of a position.
       cacheable: what is computed for a key stays right when the sequence grows.
       causal_only: the reason why attention has to be causal (joined with `causal`); empty if it

@@ -60,16 +60,26 @@ class Start:
         fields = {name: getattr(bert, name) for name in names}
         self.model = ModelConfig(position=bert.encoding().name, **fields)
 
-    def params(self, shardings_of: ShardingsOf) -> Params:
-        """Read the encoder, under "bert", and the pretraining heads that exist."""
-        if self._is_run:
-            return newest_params(self._path, shardings_of)[1]
-        from pe_jax.interop import PRETRAINING, load_bert
+    def params(self, shardings_of: ShardingsOf, max_length: int, resize: str = "") -> Params:
+        """Read the encoder, under "bert", and the pretraining heads that exist.
 
-        bert = load_bert(self._path, heads=PRETRAINING)
-        if bert.unread:
-            say(f"Not read from {self._path}: {', '.join(bert.unread)}")
-        params = jax.device_get(bert.params)
+        Args:
+          max_length: of the model that takes them; tables of positions are resized to it.
+          resize: the method for tables that limit positions; empty leaves them as they are.
+        """
+        if self._is_run:
+            params = newest_params(self._path, shardings_of)[1]
+        else:
+            from pe_jax.interop import PRETRAINING, load_bert
+
+            bert = load_bert(self._path, heads=PRETRAINING)
+            if bert.unread:
+                say(f"Not read from {self._path}: {', '.join(bert.unread)}")
+            params = jax.device_get(bert.params)
+        if max_length != self.model.max_length and "position" in params["bert"]:
+            encoding = from_config(self.model).encoding()
+            position = encoding.resize(params["bert"]["position"], max_length, resize)
+            params = {**params, "bert": {**params["bert"], "position": position}}
         return jax.device_put(params, shardings_of(params))
 
     def tokenizer(self) -> Path:
@@ -160,7 +170,7 @@ def transplant_start(
     Raises:
       ValueError: if it has no parameters yet, or a part other than the positions does not fit.
     """
-    old = Start(config.init).params(shardings_of)
+    old = Start(config.init).params(shardings_of, from_config(config.model).max_length)
     return transplant(params, old, position=config.keep_position)
 
 

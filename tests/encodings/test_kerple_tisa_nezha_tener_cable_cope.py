@@ -134,6 +134,21 @@ def test_relative_key_rows_count_query_minus_key():
     np.testing.assert_array_equal(rows, [0, 2, 3, 4, 6, 0, 6])
 
 
+def test_a_relative_key_resized_has_the_same_vector_at_each_offset():
+    encoding, params = made("relative_key")
+    longer, _ = made("relative_key", max_length=9)
+    table = encoding.resize(params, 9, "")["relative_key"]
+    offsets = np.arange(-8, 9)
+    vectors = [e.parts[0].card.vectors for e in (encoding, longer)]
+    np.testing.assert_array_equal(
+        vectors[0](params["relative_key"], offsets), vectors[1](table, offsets)
+    )
+    back = longer.resize({"relative_key": table}, 4, "repeat")
+    np.testing.assert_array_equal(back["relative_key"]["table"], params["relative_key"]["table"])
+    with pytest.raises(ValueError, match="has shape"):
+        longer.split(params)  # Its rows would be those of other offsets.
+
+
 def test_relative_key_query_meets_the_key_as_well():
     q, k = draw(1, 3, 2, 4), draw(1, 3, 2, 4, seed=1)
     params = {"table": draw(7, 4, seed=2)}

@@ -20,10 +20,10 @@ from pe_jax.reports.finetuning_report import page, report_finetuning, results
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.rescoring import rescore
 from pe_jax.schema import changed, from_values
-from pe_jax.tasks import finetuning, pretraining
+from pe_jax.tasks import finetuning, pretraining, start
 from pe_jax.tasks.finetuning import finetune as finetuning_module
 from pe_jax.tasks.seeds import seed_mesh
-from pe_jax.training import sharding
+from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import newest_params
 
 SHORT = {"stage1.length": 16, "stage1.steps": 4, "stage2.steps": 0, "model.max_length": 16}
@@ -229,6 +229,26 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
     assert "bert/position/learned_absolute/table" in changes.kept
     finetuning.resolve(config(pretrained, "learned_relative", **longer))  # Has no maximum length.
+
+
+def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
+    """It keeps its rows for longer inputs; a table that limits them waits for a method."""
+    size = {"model.max_length": 16, "model.position": "learned_absolute+relative_key"}
+    saved = tiny_run.config(tmp_path, **size)
+    workdir.claim(tmp_path / "run", saved)
+    encoding = encodings.from_name(
+        saved.model.position, hidden_size=16, head_size=8, num_heads=2, max_length=16
+    )
+    params = {"bert": {"position": encoding.init(jax.random.key(0))}}
+    monkeypatch.setattr(start, "newest_params", lambda *run: (0, params))
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    taken = start.Start(str(tmp_path / "run")).params(lambda _: device, 24)["bert"]["position"]
+    old = params["bert"]["position"]
+    np.testing.assert_array_equal(
+        taken["relative_key"]["table"][8:-8], old["relative_key"]["table"]
+    )
+    assert len(taken["relative_key"]["table"]) == 47
+    assert len(taken["learned_absolute"]["table"]) == 16
 
 
 def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, capsys):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, Traits
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int
 
@@ -26,6 +27,8 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
      ±(max_length - 1), as Shaw's clip does; `learned_relative(clip=...)` has a clip of your choice,
      and vectors at the values as well.
 
+    Resized, the table keeps its rows and repeats the first and the last.
+
     Params: `{"table": [2 max_length - 1, d]}`, drawn from a normal of `stddev`.
     """
     return _relative(head_size, max_length, stddev, at_queries=False)
@@ -40,6 +43,15 @@ def relative_key_query(*, head_size: int, max_length: int, stddev: float = 0.02)
     arXiv 2009.13658.
     """
     return _relative(head_size, max_length, stddev, at_queries=True)
+
+
+def _resize(params: Params, length: int, method: str) -> Params:
+    """Return the table of `length` positions that has the same vector at each offset."""
+    del method
+    more = length - (len(params["table"]) + 1) // 2
+    if more < 0:
+        return {"table": params["table"][-more:more]}
+    return {"table": jnp.pad(params["table"], [(more, more), (0, 0)], mode="edge")}
 
 
 def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) -> Part:
@@ -61,6 +73,7 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
     return Part(
         init=init,
         offsets=Offsets(keys=vectors, queries=vectors if at_queries else None, clip=clip),
+        traits=Traits(resize=_resize),
         card=Card(
             "q·P_m + P_m·k, P free" if at_queries else "q·P_m, P free",
             "Huang et al. 2020" if at_queries else "Shaw et al. 2018; transformers 4",

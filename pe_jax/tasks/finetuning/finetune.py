@@ -232,13 +232,12 @@ def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[Tra
       ValueError: if it has no parameters yet, or its encoder does not fit.
     """
     config, program = experiment.config, experiment.program
-    start = Start(config.init)
     replicated = sharding.replicated(program.mesh)
-    old = start.params(lambda tree: jax.tree.map(lambda _: replicated, tree))
-    if config.resize and "position" in old["bert"]:
-        encoding = from_config(start.model).encoding()
-        position = encoding.resize(old["bert"]["position"], program.model.max_length, config.resize)
-        old = {**old, "bert": {**old["bert"], "position": position}}
+    old = Start(config.init).params(
+        lambda tree: jax.tree.map(lambda _: replicated, tree),
+        program.model.max_length,
+        config.resize,
+    )
     merge = functools.partial(transplant, heads=False)
     _, changes = merge(jax.eval_shape(program.task.init, jax.random.key(0)), old)
     each = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))
