@@ -11,7 +11,8 @@ The arguments `encoding`, `params` and `context` are those of `attention`. The o
 queries, keys and values only, so `context` has whatever else an encoding needs: hidden states,
 projections, and positions where the numbers of queries and keys differ.
 
-Shapes: Lq and Lk lengths, H heads, d head size.
+Shapes: Lq and Lk lengths, H heads, d head size. Queries, keys and values are `[*B, L, H, d]`, heads
+after lengths; `jnp.swapaxes(x, -3, -2)` makes them from `[*B, H, L, d]`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,11 @@ def attention_fn(
 
     Flax looks for the names of arguments and passes no other ones, not even its mask: a function
     around this one has to have them (`functools.wraps`), and a call without `mask` is an error.
+
+    Raises:
+      ValueError: for an encoding that acts at the input of a model alone; in a call as `attention`.
     """
+    checked_encoding(encoding).check_acts_in_attention()
 
     def attend(
         query: Array,
@@ -136,7 +141,11 @@ def dot_product_attention(
     `is_causal` and `local_window_size` go by positions, which are those of JAX, the indices, unless
     `context` has others. Not supported: `return_residual`, and `implementation="cudnn"`. A query
     that may attend to nothing gets zeros.
+
+    Raises:
+      ValueError: for an encoding that acts at the input of a model alone; in a call as `attention`.
     """
+    checked_encoding(encoding).check_acts_in_attention()
 
     def attend(
         query: ArrayLike,
@@ -191,15 +200,16 @@ def process_heads(
     Raises:
       ValueError: for any other encoding.
     """
+    checked_encoding(encoding).check_acts_in_attention()
     others = [
         f"{part.name} {' and '.join(does)}"
         for part in encoding.parts
         if (does := part._replace(heads=None).effects)
     ]
-    if others or not any(part.heads for part in encoding.parts):
+    if others:
         raise ValueError(
-            f"process_heads maps queries, keys and values, and {encoding.name} is no such map"
-            + (f": {'; '.join(others)}. {_OURS}" if others else ": encodings.embed does all of it.")
+            f"process_heads maps queries, keys and values, and {encoding.name} is no such map: "
+            f"{'; '.join(others)}. {_OURS}"
         )
 
     def process(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
@@ -255,7 +265,6 @@ def attention_inputs(
       >>> jax.nn.dot_product_attention(q, k, v, bias, mask).shape
       (2, 10, 4, 8)
     """
-    checked_encoding(encoding).check_acts_in_attention()
     context = completed(context, encoding, q.shape[1], k.shape[1])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     for part in encoding.parts:

@@ -46,10 +46,10 @@ def attention(
     Args:
       q, k, v: each of the G heads of keys and values serves H / G consecutive heads of queries
         (grouped-query attention; G = 1 is multi-query), and none is repeated in memory but for
-        encodings whose terms read keys (hooks `logits`, vectors that join the queries). Arrays
-        `[B, H, L, d]` are an error where an encoding knows H, or where positions, a mask, hidden
-        states or a cache have L tokens. Without any of these, or if H = L, nothing tells them from
-        H tokens of L heads: heads attend to heads.
+        encodings whose terms read keys (hooks `logits`, vectors that join the queries). Swap axes
+        of arrays `[B, H, L, d]` first, `jnp.swapaxes(x, 1, 2)`. They are an error where an encoding
+        knows H, or where positions, a mask, hidden states or a cache have L tokens. Without any of
+        these, or if H = L, nothing tells them from H tokens of L heads: heads attend to heads.
       encoding: a position encoding; None means no position information in the attention.
       params: what `encoding.init` returned, possibly trained since.
       context: positions of queries and keys, and what else the encoding asks for; default
@@ -85,7 +85,6 @@ def attention(
       (2, 10, 4, 8)
     """
     encoding = encoding if encoding is not None else none()
-    checked_encoding(encoding).check_acts_in_attention()
     context = completed(context, encoding, q.shape[1], k.shape[1])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = prepare(encoding, params, q, k, v, context, mask)
@@ -164,6 +163,7 @@ def completed(
       ValueError: see `attention`.
     """
     checked_encoding(encoding).check_layer()
+    encoding.check_acts_in_attention()
     context = Context() if context is None else context
     if not isinstance(context, Context):
         raise ValueError(

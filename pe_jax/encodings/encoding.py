@@ -420,10 +420,10 @@ def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: Array
             traits = part.traits
             if traits.num_heads not in (None, heads) or traits.head_size not in (None, size):
                 expected = [traits.num_heads or heads, traits.head_size or size]
-                problem = (
-                    f"{part!r} is for {expected[0]} heads of size {expected[1]}. Build it for the "
-                    "sizes of the model; inside shard_map, for those of a shard"
-                )
+                fix = "Build it for the sizes of the model; inside shard_map, for those of a shard"
+                if expected == [shapes[0][1], size]:
+                    fix = "jnp.swapaxes(x, 1, 2) makes them from [B, H, L, d]"
+                problem = f"{part!r} is for {expected[0]} heads of size {expected[1]}. {fix}"
     if problem:
         lists = ", ".join(str(list(shape)) for shape in shapes)
         raise ValueError(f"q, k and v must be [B, L, H, d], got {lists}: {problem}.")

@@ -128,7 +128,8 @@ def _attention(
     dense = params[f"layer_{layer}"]["attention"]["qkv"]
     maps = (projection(dense, 0), projection(dense, 1))
     context = Context(x_q=x, x_k=x, projections=maps)
-    return measure(q, k, encoding.layer(layer), position_params, context)
+    acting = encoding.layer(layer).in_attention
+    return measure(q, k, acting, position_params, context)
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.

@@ -47,7 +47,7 @@ def test_heads_before_lengths():
     swapped = [np.swapaxes(x, 1, 2) for x in (Q, K, V)]
     for name in ("alibi", "pope", "fire"):
         encoding = build(name)
-        with pytest.raises(ValueError, match=r"is for 4 heads of size 8"):
+        with pytest.raises(ValueError, match=r"is for 4 heads of size 8. jnp.swapaxes\(x, 1, 2\)"):
             attention(*swapped, encoding, encoding.init(jax.random.key(0)))
     # An encoding without heads leaves it to what has a length.
     rope, x = build("rope"), np.zeros((B, L, 32), np.float32)
@@ -85,12 +85,9 @@ def test_a_hook_that_adds_a_key():
         attention(Q, K, V, encoding)
 
 
-def test_an_encoding_that_acts_at_the_input_alone():
+def test_parts_of_an_encoding_that_act_in_attention():
     encoding = build("learned_absolute")
-    params = encoding.init(jax.random.key(0))
-    with pytest.raises(ValueError, match="does nothing in attention. Pass encoding.in_attention"):
-        attention(Q, K, V, encoding, params)
-    attention(Q, K, V, encoding.in_attention, params)
+    attention(Q, K, V, encoding.in_attention, encoding.init(jax.random.key(0)))
     both = build("learned_absolute+rope")
     assert both.in_attention == build("rope") and both.at_input == encoding
     assert build("none").in_attention == encodings.none()

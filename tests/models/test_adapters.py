@@ -16,7 +16,13 @@ import pe_jax.linen
 import pe_jax.nnx
 from pe_jax import encodings
 from pe_jax.adapters import attention_fn, attention_inputs, dot_product_attention, process_heads
-from pe_jax.attention import attention
+from pe_jax.attention import (
+    attention,
+    attention_logits,
+    attention_weights,
+    cached_attention,
+    init_cache,
+)
 from pe_jax.encodings import Context
 
 B, L, D, H, d = 2, 6, 8, 2, 4
@@ -28,6 +34,36 @@ NONE = encodings.none()
 
 def named(name):
     return encodings.from_name(name, hidden_size=D, head_size=d, num_heads=H, max_length=16)
+
+
+def decode(encoding):
+    cache = init_cache(encoding, B, L, num_heads=H, head_size=d, hidden_size=D)
+    return cached_attention(Q, K, V, cache, encoding)
+
+
+ENTRIES = {
+    "attention": lambda encoding: attention(Q, K, V, encoding),
+    "attention_logits": lambda encoding: attention_logits(Q, K, encoding, {}),
+    "attention_weights": lambda encoding: attention_weights(Q, K, encoding, {}),
+    "cached_attention": decode,
+    "attention_inputs": lambda encoding: attention_inputs(Q, K, V, encoding),
+    "attention_fn": attention_fn,
+    "dot_product_attention": dot_product_attention,
+    "process_heads": process_heads,
+    "Linen": lambda encoding: pe_jax.linen.MultiHeadAttention(H, encoding).init(
+        jax.random.key(0), X
+    ),
+    "NNX": lambda encoding: pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=nnx.Rngs(0)),
+    "AttentionFn": lambda encoding: pe_jax.nnx.AttentionFn(encoding, rngs=nnx.Rngs(0)),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("name", ["learned_absolute", "complex_order+raw_index"])
+def test_an_encoding_that_acts_at_the_input_alone(entry, name):
+    with pytest.raises(ValueError, match="does nothing in attention. Pass encoding.in_attention"):
+        ENTRIES[entry](named(name))
+    ENTRIES[entry](named(name).in_attention)
 
 
 class Layer(nn.Module):
@@ -299,7 +335,6 @@ def test_heads_for_equinox():
     for name, match in (
         ("rope+alibi+window(reach=2)", r"alibi adds terms to .*; window\(reach=2\) limits"),
         ("t5", "t5 adds terms to the attention logits. .*call pe_jax.attention.attention"),
-        ("learned_absolute", "encodings.embed does all of it"),
     ):
         with pytest.raises(ValueError, match=match):
             process_heads(named(name))

@@ -142,7 +142,7 @@ def _logits(
     project = lambda w: lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
     maps = (project(layer.w_q), project(layer.w_k))
     context = Context(positions, positions, x, x, maps)
-    out = attention_logits(maps[0](x), maps[1](x), encoding, params, context)
+    out = attention_logits(maps[0](x), maps[1](x), encoding.in_attention, params, context)
     return out.reshape(-1, length, length)
 
 
