@@ -189,8 +189,8 @@ class PositionEmbedding(nn.Module):
     ) -> Float[Array, "B L D"]:
         """Apply the encoding; arguments as in `encodings.embed` and `MultiHeadAttention`.
 
-        With `decode`, positions default to the number of tokens before, which is kept in the
-        collection "cache".
+        With `decode`, positions default to the number of tokens before in each row, which is kept
+        in the collection "cache" as `index`.
 
         Raises:
           ValueError: without positions and `decode`, while the collection "cache" can be changed.
@@ -198,10 +198,10 @@ class PositionEmbedding(nn.Module):
         encoding = checked_encoding(self.encoding).at_input
         params = _position(self, encoding) if position is None else position
         if encoding.parts and positions is None:
-            positions = self._positions(x.shape[1], decode)
+            positions = self._positions(x.shape[0], x.shape[1], decode)
         return embed(encoding, params, x, positions, tokens=tokens, rng=position_rng)
 
-    def _positions(self, length: int, decode: bool) -> Positions | None:
+    def _positions(self, rows: int, length: int, decode: bool) -> Positions | None:
         if not decode and self.is_mutable_collection("cache") and not self.is_initializing():
             raise ValueError(
                 "The collection 'cache' is mutable, so this is a step of decoding, in which "
@@ -209,11 +209,11 @@ class PositionEmbedding(nn.Module):
             )
         if not decode:
             return None
-        index = self.variable("cache", "index", jnp.zeros, (), jnp.int32)
+        index = self.variable("cache", "index", jnp.zeros, rows, jnp.int32)
         if self.is_initializing():
             return None
         index.value += length
-        return index.value - length + jnp.arange(length)
+        return index.value[:, None] - length + jnp.arange(length)
 
 
 def _position(module: nn.Module, encoding: PositionEncoding) -> Params:

@@ -207,9 +207,9 @@ class PositionEmbedding(nnx.Module):
         self.position = nnx.data(_init(self.encoding, rngs) if position is None else position)
         self.index: nnx.Cache[jax.Array] | None = nnx.data(None)
 
-    def init_cache(self) -> None:
-        """Start counting tokens from 0."""
-        self.index = nnx.Cache(jnp.zeros((), jnp.int32))
+    def init_cache(self, rows: int) -> None:
+        """Start counting the tokens of each row from 0."""
+        self.index = nnx.Cache(jnp.zeros(rows, jnp.int32))
 
     def __call__(
         self,
@@ -222,15 +222,17 @@ class PositionEmbedding(nnx.Module):
     ) -> Float[Array, "B L D"]:
         """Apply the encoding; arguments as in `encodings.embed`.
 
-        With `decode`, positions default to the number of tokens since `init_cache`.
+        With `decode`, positions default to the number of tokens in each row since `init_cache`.
 
         Raises:
           ValueError: for `decode` without `init_cache` or positions.
         """
         if decode and positions is None and self.encoding.parts:
             if self.index is None:
-                raise ValueError("Decoding counts tokens: call init_cache(), or pass positions.")
-            positions = self.index[...] + jnp.arange(x.shape[1])
+                raise ValueError(
+                    "Decoding counts tokens: call init_cache(rows), or pass positions."
+                )
+            positions = self.index[...][:, None] + jnp.arange(x.shape[1])
             self.index[...] += x.shape[1]
         params = _values(self.position)
         return embed(self.encoding, params, x, positions, tokens=tokens, rng=position_rng)

@@ -1,7 +1,7 @@
 """Attention for q, k, v and a position encoding; no Flax."""
 
 from pe_jax.attention.attention import attention, attention_logits, attention_weights
-from pe_jax.attention.cache import Cache, cached_attention, init_cache
+from pe_jax.attention.cache import Cache, cached_attention, init_cache, with_index
 from pe_jax.attention.dropout import dropout
 from pe_jax.attention.masks import masked_softmax, padding_mask, segment_mask
 
@@ -16,4 +16,5 @@ __all__ = [
     "masked_softmax",
     "padding_mask",
     "segment_mask",
+    "with_index",
 ]

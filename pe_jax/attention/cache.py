@@ -10,11 +10,13 @@ d head size, D hidden size.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.attention import attention
 from pe_jax.attention.forms import Form
@@ -25,6 +27,8 @@ from pe_jax.encodings.positions import Positions, as_array, checked_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.shapes import Array, Bool, Float, Int
 
+CacheTree = TypeVar("CacheTree")
+
 
 class Cache(NamedTuple):
     """Keys, values and positions of a layer's tokens; a pytree whose shapes never change.
@@ -32,14 +36,14 @@ class Cache(NamedTuple):
     Attributes:
       keys, values: as they were projected.
       positions: of the tokens.
-      index: how many tokens have been written, the same for all rows.
+      index: the number of tokens of each row, where its next ones are written; see `with_index`.
       hidden: hidden states that keys were projected from; None where the encoding reads none.
     """
 
     keys: Float[Array, "B N G d"]
     values: Float[Array, "B N G f"]
     positions: Int[Array, "B N *A"]
-    index: Int[Array, ""]
+    index: Int[Array, " B"]
     hidden: Float[Array, "B N D"] | None = None
 
 
@@ -79,7 +83,7 @@ def init_cache(
         jnp.zeros((rows, length, *head), dtype),
         jnp.zeros((rows, length, *head), dtype),
         jnp.zeros((rows, length, *axes), jnp.int32),
-        jnp.zeros((), jnp.int32),
+        jnp.zeros(rows, jnp.int32),
         jnp.zeros((rows, length, hidden_size), dtype) if hidden else None,
     )
 
@@ -103,12 +107,16 @@ def cached_attention(
     form: str | Form = "auto",
     platform: str | None = None,
 ) -> tuple[Float[Array, "B T H f"], Cache]:
-    """Append new tokens to a cache; each attends to itself and to all before it.
+    """Append new tokens to a cache; each attends to itself and to all before it in its row.
 
     Any number of tokens: a prompt at once, then one at a time. Outputs are those that causal
     attention over all tokens gives. Under `jit` it compiles once for each number of new tokens.
+    For cross-attention, whose keys are all there, call `attention` with the keys and values of the
+    other sequence, projected once, and positions of both.
 
     Args:
+      q, k, v: of the new tokens; `jnp.swapaxes(x, 1, 2)` makes them from `[B, H, T, d]`.
+      cache: of `init_cache`, for this encoding and these heads.
       context: as `attention` takes it, of the new tokens: `positions_q` default to their index in
         the cache, `x_q` are their hidden states; nothing of keys.
       mask: over the whole cache, such as False for padding. What has not been written is masked in
@@ -118,49 +126,38 @@ def cached_attention(
       outputs, and the cache with the new tokens in it.
 
     Raises:
-      ValueError: for other rows, heads or head sizes than the cache has; for more tokens than there
-        is room for, where that is known. Where `jit` traces
-        the index it is not: then these outputs, and all later ones, are NaN.
+      ValueError: for a cache that does not fit; for more tokens than a row has room for, where that
+        is known. Where `jit` traces the index it is not: then these outputs of the row, and all
+        later ones, are NaN.
     """
     context = Context() if context is None else context
     rows, new, heads, _ = q.shape
     length = cache.keys.shape[1]
-    count = 0 if isinstance(cache.index, jax.core.Tracer) else int(cache.index)
+    _check_cache(cache, encoding, k, v, context)
+    count = 0 if isinstance(cache.index, jax.core.Tracer) else int(cache.index.max())
     if count + new > length:
         raise ValueError(
             f"The cache has room for {length} tokens, {count} are written and {new} are to follow: "
             "make one of a greater length."
         )
-    for name, x, cached in (("k", k, cache.keys), ("v", v, cache.values)):
-        if (len(x), *x.shape[2:]) != (len(cached), *cached.shape[2:]):
-            expected = ", ".join(map(str, cached.shape[2:]))
-            raise ValueError(
-                f"{name} must be [{len(cached)}, T, {expected}] for this cache, got "
-                f"{list(x.shape)}: rows, new tokens, heads and their size."
-            )
     if context.positions_k is not None or context.x_k is not None:
         raise ValueError(
             "Positions and hidden states of keys are those of the cache: give those of the new "
             "tokens, Context(positions_q, x_q=x)."
         )
-    if cache.hidden is not None and context.x_q is None:
-        raise ValueError(
-            f"{encoding.name} reads hidden states of keys, which are cached: give those of the new "
-            "tokens, Context(positions_q, x_q=x)."
-        )
     check_mask(mask, (rows, heads, new, length))
-    index = cache.index + jnp.arange(new)
-    positions = _positions(context.positions_q, index, encoding, rows)
+    index = cache.index[:, None] + jnp.arange(new)
+    positions = _positions(context.positions_q, index, encoding)
 
     def append(old: Array, tokens: Array) -> jax.Array:
         # Past the end of the cache XLA writes over the last tokens.
-        tokens = tokens.astype(old.dtype)
-        return jax.lax.dynamic_update_slice_in_dim(old, tokens, cache.index, 1)
+        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
+        return jax.vmap(write)(old, tokens.astype(old.dtype), cache.index)
 
     hidden = None if cache.hidden is None else append(cache.hidden, context.x_q)
     keys, values = append(cache.keys, k), append(cache.values, v)
     longer = Cache(keys, values, append(cache.positions, positions), cache.index + new, hidden)
-    written = (jnp.arange(length) <= index[:, None])[None, None]
+    written = (jnp.arange(length) <= index[..., None])[:, None]
     out = attention(
         q,
         keys.astype(k.dtype),
@@ -172,17 +169,78 @@ def cached_attention(
         form=form,
         platform=platform,
     )
-    return jnp.where(longer.index <= length, out, jnp.nan), longer
+    fits = (longer.index <= length)[:, None, None, None]
+    return jnp.where(fits, out, jnp.nan), longer
+
+
+def with_index(caches: CacheTree, index: ArrayLike) -> CacheTree:
+    """Return caches with so many tokens in each row; the next ones are written there.
+
+    For rows that differ: the lengths of prompts that are padded on the right, 0 for a row that
+    starts anew, less than before to take tokens back.
+
+    Args:
+      caches: a `Cache`, or a tree with caches and counts of `PositionEmbedding`: Linen's collection
+        "cache", or `nnx.state(model, nnx.Cache)`.
+      index: `[B]`, or one number for all rows.
+    """
+
+    def replaced(path: tuple, leaf: Array) -> jax.Array:
+        # In NNX an array is the `value` of a variable.
+        if "index" not in [jax.tree_util.keystr((key,), simple=True) for key in path[-2:]]:
+            return leaf
+        return jnp.broadcast_to(jnp.asarray(index, leaf.dtype), leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(replaced, caches)
+
+
+def _check_cache(
+    cache: Cache, encoding: PositionEncoding, k: Array, v: Array, context: Context
+) -> None:
+    """Check that new tokens have the shapes of a cache, and that it is for this encoding.
+
+    Raises:
+      ValueError: if not, or if hidden states of the new tokens are missing.
+    """
+    rows, length = cache.keys.shape[:2]
+    for name, x, cached in (("k", k, cache.keys), ("v", v, cache.values)):
+        if (len(x), *x.shape[2:]) != (rows, *cached.shape[2:]):
+            raise ValueError(
+                f"{name} must be [{rows}, T, {', '.join(map(str, cached.shape[2:]))}] for this "
+                f"cache, got {list(x.shape)}: rows, new tokens, heads and their size."
+            )
+    if not encoding.reads_hidden_states:
+        hidden = None
+    elif context.x_q is None:
+        raise ValueError(
+            f"{encoding.name} reads hidden states of keys, which are cached: give those of the new "
+            "tokens, Context(positions_q, x_q=x)."
+        )
+    else:
+        hidden = (rows, length, context.x_q.shape[-1])
+    axes = () if encoding.axes == 1 else (encoding.axes,)
+    for name, expected in (
+        ("index", (rows,)),
+        ("positions", (rows, length, *axes)),
+        ("hidden", hidden),
+    ):
+        value = getattr(cache, name)
+        shape = None if value is None else np.shape(value)
+        if shape != expected:
+            raise ValueError(
+                f"cache.{name} must have the shape {expected} for {encoding!r}, got {shape}: make "
+                "the cache by init_cache with this encoding."
+            )
 
 
 def _positions(
-    positions: Positions | None, index: Array, encoding: PositionEncoding, rows: int
+    positions: Positions | None, index: Int[Array, "B T"], encoding: PositionEncoding
 ) -> Int[Array, "B T *A"]:
     """Positions of the new tokens, in every row."""
+    rows, new = index.shape
     if positions is None and encoding.axes == 1:
-        x = index
-    else:
-        x = as_array(checked_positions(positions, len(index), encoding.axes, "q"))
+        return index
+    x = as_array(checked_positions(positions, new, encoding.axes, "q"))
     if not jnp.issubdtype(x.dtype, jnp.integer):
         raise ValueError(f"A cache has integer positions, got {x.dtype}.")
     last = x.shape[x.ndim - (1 if encoding.axes == 1 else 2) :]

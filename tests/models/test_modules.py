@@ -10,12 +10,10 @@ from flax import nnx
 import pe_jax.linen
 import pe_jax.nnx
 from pe_jax import encodings
-from pe_jax.adapters import attention_fn, attention_inputs, dot_product_attention
-from pe_jax.attention import attention, cached_attention, init_cache, padding_mask
+from pe_jax.attention import attention, cached_attention, init_cache, padding_mask, with_index
 
 B, L, D, H = 2, 7, 8, 2
 X = np.asarray(jax.random.normal(jax.random.key(0), (B, L, D)))
-HEADS = (X.reshape(B, L, H, D // H),) * 3
 SIZES = dict(hidden_size=D, head_size=D // H, num_heads=H, max_length=16)
 
 DECODED = [
@@ -164,9 +162,9 @@ def test_an_embedding_counts_while_decoding(framework):
     if framework == "nnx":
         model = in_nnx(name, params)
         model.attention.init_cache(B, L)
-        with pytest.raises(ValueError, match=r"call init_cache\(\), or pass positions"):
+        with pytest.raises(ValueError, match=r"call init_cache\(rows\), or pass positions"):
             model(X[:, :1], decode=True)
-        model.embedding.init_cache()
+        model.embedding.init_cache(B)
         step = nnx.jit(lambda model, x: model(x, decode=True))
         outputs = [step(model, x) for x in (X[:, :4], X[:, 4:5], X[:, 5:])]
     else:
@@ -212,7 +210,69 @@ def test_a_cache_in_plain_jax():
     for i in range(L):
         out, cache = step(cache, q[:, i : i + 1], grid[i : i + 1])
         np.testing.assert_allclose(out[:, 0], full[:, i], atol=0.03)
-    assert cache.keys.dtype == jnp.bfloat16 and cache.index == L
+    assert cache.keys.dtype == jnp.bfloat16 and (cache.index == L).all()
+
+
+@pytest.mark.parametrize("name", ["rope+alibi+causal", "learned_absolute+fox+causal"])
+def test_rows_at_indices_of_their_own(name):
+    """Prompts of other lengths, padded on the right; then tokens; then a row starts anew."""
+    params, cache = made(name)
+    model = Model(named(name))
+
+    @jax.jit
+    def step(cache, x):
+        variables = {"params": params, "cache": cache}
+        out, changed = model.apply(variables, x, decode=True, mutable=["cache"])
+        return out, changed["cache"]
+
+    full = np.asarray(jax.jit(model.apply)({"params": params}, X))
+    out, cache = step(cache, X[:, :4])
+    np.testing.assert_allclose(out, full[:, :4], atol=1e-5)
+    index = np.array([4, 2])
+    cache = with_index(cache, index)
+    rows = np.arange(B)
+    for _ in range(3):
+        out, cache = step(cache, X[rows, index][:, None])
+        np.testing.assert_allclose(out[:, 0], full[rows, index], atol=1e-5)
+        index += 1
+    out, cache = step(with_index(cache, np.array([0, index[1]])), X[rows, [0, index[1]]][:, None])
+    np.testing.assert_allclose(out[:, 0], full[rows, [0, index[1]]], atol=1e-5)
+    assert cache["attention"]["tokens"].index.tolist() == [1, index[1] + 1]
+    out, _ = step(with_index(cache, np.array([L, 1])), X[:, 1:2])  # The first row is full.
+    assert np.isnan(out[0]).all() and np.isfinite(out[1]).all()
+
+
+def test_rows_at_indices_of_their_own_in_nnx():
+    name = "learned_absolute+rope+causal"
+    model = in_nnx(name, made(name)[0])
+    full = nnx.jit(model)(X)
+    model.attention.init_cache(B, L)
+    model.embedding.init_cache(B)
+    step = nnx.jit(lambda model, x: model(x, decode=True))
+    step(model, X[:, :4])
+    nnx.update(model, with_index(nnx.state(model, nnx.Cache), np.array([4, 2])))
+    out = step(model, np.stack([X[0, 4:6], X[1, 2:4]]))
+    np.testing.assert_allclose(out, np.stack([full[0, 4:6], full[1, 2:4]]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("message", "sizes"),
+    [
+        (r"k must be \[2, T, 1, 4\]", {"num_heads": 1}),
+        (r"k must be \[2, T, 2, 8\]", {"head_size": 8}),
+        (r"k must be \[3, T, 2, 4\]", {"rows": 3}),
+        (r"cache.hidden must have the shape \(2, 7, 8\)", {"hidden_size": 6}),
+        ("cache.hidden must have", {"encoding": encodings.rope(head_size=4)}),
+        ("cache.positions must have", {"encoding": encodings.rope_axial(head_size=4)}),
+    ],
+)
+def test_a_cache_that_does_not_fit(message, sizes):
+    fox = named("fox+causal")
+    fitting = dict(encoding=fox, rows=B, length=L, num_heads=H, head_size=4, hidden_size=D)
+    cache = init_cache(**fitting | sizes)
+    heads = [X.reshape(B, L, H, 4)] * 3
+    with pytest.raises(ValueError, match=rf"^{message}[^\n]*$"):
+        cached_attention(*heads, cache, fox, {}, encodings.Context(x_q=X))
 
 
 def test_what_decoding_refuses():
@@ -268,10 +328,27 @@ def test_cross_attention():
     out = attention(q, k, v, encodings.rope(head_size=4), context=encodings.Context(*at.values()))
     expected = np.einsum("blhe,hed->bld", out, params["out"]["kernel"])
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    other = pe_jax.nnx.MultiHeadAttention(H, D, named("rope"), in_kv_features=6, rngs=nnx.Rngs(0))
-    assert nnx.eval_shape(lambda: other(X, x_k, **at)).shape == (B, L, D)
     with pytest.raises(ValueError, match="inputs_v was given without inputs_k"):
         layer.apply(variables, X, inputs_v=x_k)
+
+
+def test_cross_attention_decodes_with_keys_projected_once():
+    x_k = np.asarray(jax.random.normal(jax.random.key(2), (B, 5, 6)))
+    encoding, mask = (
+        named("rope+alibi"),
+        padding_mask(np.array([[True] * 5, [True] * 3 + [False] * 2])),
+    )
+    layer = pe_jax.nnx.MultiHeadAttention(H, D, encoding, in_kv_features=6, rngs=nnx.Rngs(0))
+    full = layer(X, x_k, mask=mask, positions_q=range(L), positions_k=range(5))
+    k, v = layer.key(x_k), layer.value(x_k)
+
+    @jax.jit
+    def step(x, positions):
+        at = encodings.Context(positions, range(5))
+        return layer.out(attention(layer.query(x), k, v, encoding, context=at, mask=mask))
+
+    steps = [step(X[:, i : i + 1], np.arange(i, i + 1)) for i in range(L)]
+    np.testing.assert_allclose(np.concatenate(steps, axis=1), full, atol=1e-5)
 
 
 def test_parameters_are_those_of_flax():
@@ -328,21 +405,3 @@ def test_encodings_and_sizes():
     # What acts at the input has no parameters here, and the other way round.
     layer = pe_jax.nnx.MultiHeadAttention(H, D, named("learned_absolute+t5"), rngs=nnx.Rngs(0))
     assert list(layer.position) == ["t5"]
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        lambda encoding: pe_jax.linen.MultiHeadAttention(H, encoding).init(jax.random.key(0), X),
-        lambda encoding: pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=nnx.Rngs(0)),
-        lambda encoding: pe_jax.nnx.AttentionFn(encoding, rngs=nnx.Rngs(0)),
-        lambda encoding: attention_fn(encoding)(*HEADS, mask=None),
-        lambda encoding: dot_product_attention(encoding)(*HEADS),
-        lambda encoding: attention_inputs(*HEADS, encoding),
-    ],
-    ids=["linen", "nnx", "AttentionFn", "attention_fn", "dot_product_attention", "inputs"],
-)
-def test_an_encoding_that_attention_would_ignore(module):
-    with pytest.raises(ValueError, match="does nothing in attention. Pass encoding.in_attention"):
-        module(named("sinusoidal_absolute"))
-    module(named("sinusoidal_absolute").in_attention)
