@@ -8,6 +8,7 @@
 """
 
 import types
+import typing
 
 # isort: off
 from pe_jax.encodings.encoding import (
@@ -33,6 +34,7 @@ from pe_jax.encodings.naming import (
     WRAPPERS as WRAPPERS,
     named as named,
     registered as registered,
+    suggestion as _suggestion,
     wrapper as wrapper,
 )
 
@@ -147,3 +149,9 @@ __all__ = sorted(
     for name, value in list(globals().items())
     if name[0] != "_" and not isinstance(value, types.ModuleType)
 )
+
+if not typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
+
+    def __getattr__(name: str) -> typing.NoReturn:
+        hint = _suggestion(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")

@@ -16,8 +16,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pe_jax.encodings.encoding import PositionEncoding, cycle, own
-from pe_jax.encodings.naming import ENCODINGS, REQUIRED, SIZES, WRAPPERS, options_of
-from pe_jax.errors import did_you_mean
+from pe_jax.encodings.naming import (
+    ENCODINGS,
+    REQUIRED,
+    SIZES,
+    WRAPPERS,
+    options_of,
+    suggestion,
+)
 
 _PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
 _PAPERS_ABSOLUTE = ("learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute")
@@ -151,7 +157,7 @@ def _call(
     known = [*ENCODINGS, *WRAPPERS, *_LAYERED]
     if name not in known:
         raise _Unreadable(
-            f"{name!r} is not known.{did_you_mean(name, known)} Known: {', '.join(known)}"
+            f"{name!r} is not known.{suggestion(name, known)} Known: {', '.join(known)}"
         )
     if name in ENCODINGS and arguments:
         raise _Unreadable(f"the options of {name!r} need their names")
@@ -187,7 +193,7 @@ def _options(
         option = str(keyword.arg)
         if option not in defaults:
             raise _Unreadable(
-                f"{name!r} has no option {option!r}.{did_you_mean(option, defaults)} "
+                f"{name!r} has no option {option!r}.{suggestion(option, defaults)} "
                 f"It has: {', '.join(defaults) or 'none'}"
             )
         if option in options:

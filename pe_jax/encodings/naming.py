@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec
 
 from pe_jax.encodings.encoding import PositionEncoding, none
 from pe_jax.encodings.part import Part
+from pe_jax.errors import did_you_mean
 
 # By name: every encoding, and every function that changes another encoding.
 ENCODINGS: dict[str, Callable[..., PositionEncoding]] = {"none": none}
@@ -17,6 +18,19 @@ WRAPPERS: dict[str, Callable[..., PositionEncoding]] = {}
 # The sizes of a model, which every encoding calls by the same names.
 SIZES = ("hidden_size", "head_size", "num_heads", "max_length")
 REQUIRED = inspect.Parameter.empty  # The default of an option that has none.
+
+# Names in other libraries and papers, and those here.
+_SYNONYMS = {
+    "rotary": "rope",
+    "roformer": "rope",
+    "theta": "base",
+    "rope_theta": "base",
+    "max_wavelength": "base",
+    "nope": "none",
+    "shaw": "learned_relative",
+    "sliding_window": "window",
+    "make": "from_name",
+}
 
 _P = ParamSpec("_P")
 
@@ -32,6 +46,7 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
 
     @functools.wraps(make)
     def build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
+        _check_arguments(build, arguments)
         part = make(*args, **arguments)
         known: dict[str, Any] = {
             size: arguments[size]
@@ -42,9 +57,23 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
         name = call_text(make.__name__, changed(arguments, defaults))
         return _encoding(part, name, part.family or make.__name__, build, arguments)
 
-    signature = inspect.signature(make)
-    build.__signature__ = signature.replace(return_annotation=PositionEncoding)  # type: ignore[attr-defined]
+    _show(build, inspect.signature(make).parameters.values())
     return build
+
+
+def _show(build: Callable[..., PositionEncoding], parameters: Iterable[inspect.Parameter]) -> None:
+    """Let `help` show these parameters, and what a call returns."""
+    shown = inspect.Signature(list(parameters), return_annotation=PositionEncoding)
+    build.__signature__ = shown  # type: ignore[attr-defined]
+
+
+def _check_arguments(build: Callable[..., PositionEncoding], arguments: Mapping[str, Any]) -> None:
+    known = inspect.signature(build).parameters
+    for name in arguments.keys() - known.keys():
+        raise TypeError(
+            f"{build.__name__}() has no argument {name!r}.{suggestion(name, known)} It has: "
+            f"{', '.join(known) or 'none'}."
+        )
 
 
 def _encoding(
@@ -86,6 +115,7 @@ def wrapper(
 
     @functools.wraps(make)
     def build(encoding: PositionEncoding, *args: _P.args, **options: _P.kwargs) -> PositionEncoding:
+        _check_arguments(build, options)
         text = call_text("", changed(options, defaults))[1:-1]
 
         def wrap(part: Part) -> Part:
@@ -95,8 +125,17 @@ def wrapper(
 
         return encoding.map_parts(wrap)
 
+    _, *options = inspect.signature(make).parameters.values()
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    _show(build, [inspect.Parameter("encoding", kind, annotation=PositionEncoding), *options])
     WRAPPERS[make.__name__] = build
     return build
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """` Did you mean rope?`, for a name that is misspelt or that others use; or nothing."""
+    name = _SYNONYMS.get(name.lower(), name.lower())
+    return f" Did you mean {name}?" if name in known else did_you_mean(name, known)
 
 
 def options_of(make: Callable[..., Any]) -> dict[str, Any]:

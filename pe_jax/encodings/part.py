@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
@@ -188,6 +189,9 @@ def no_parameters(rng: jax.Array) -> Params:
     return {}
 
 
+_SHORT = reprlib.Repr()  # Such as factors of all frequencies.
+_SHORT.maxtuple = 3
+
 Heads = tuple[Array, Array, Array]  # Queries, keys and values, each `[B, L, H, d]`.
 
 
@@ -261,7 +265,7 @@ class Part:
     def __repr__(self) -> str:
         if self.recipe is None:
             return f"Part({self.name!r})"
-        options = [f"{name}={value!r}" for name, value in self.recipe.keywords.items()]
+        options = [f"{key}={_SHORT.repr(value)}" for key, value in self.recipe.keywords.items()]
         return f"{self.recipe.func.__name__}({', '.join([*map(repr, self.recipe.args), *options])})"
 
     @property

@@ -1,8 +1,9 @@
 """Two builds of an encoding are equal, hash alike, can be pickled, and have a short repr."""
 
 import copy
-import inspect
 import pickle
+import pydoc
+import re
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,13 @@ NAMES = (
     "cycle(rope,alibi+window(reach=3))+learned_absolute",
     "rope(learnable=True,per_head=True)",
     "shifted(randomised(rope))",
+    "rope_longrope(short=(1.,2.),long=(3.,4.),factor=2,original_length=8)",
+    "rope_linear(factor=8)",
+    "rope_axial",
+    "mrope(sections=(1,1,0))",
+    "learned_2d(height=2,width=3)",
+    "chunks(size=4)+log_n(length=8)",
+    "cape(rope,centred=True)",
 )
 
 
@@ -70,9 +78,42 @@ def test_repr():
     assert repr(encodings.Part("mine")) == "Part('mine')"
 
 
-def test_help_shows_what_a_call_returns():
-    returned = inspect.signature(encodings.rope).return_annotation
-    assert returned is encodings.PositionEncoding
+def test_the_repr_of_many_factors():
+    factors = tuple(1 + i / 64 for i in range(64))
+    scaled = encodings.rope_longrope(
+        head_size=128, short=factors, long=factors, factor=32.0, original_length=4096
+    )
+    assert "short=(1.0, 1.015625, 1.03125, ...)" in repr(scaled) and len(repr(scaled)) < 170
+    assert encodings.from_name(scaled.name, **SIZES | {"head_size": 128}) == scaled
+
+
+@pytest.mark.parametrize("name", [*encodings.ENCODINGS, *encodings.WRAPPERS])
+def test_help_shows_what_a_call_takes_and_returns(name):
+    first, *_ = pydoc.render_doc(getattr(encodings, name), renderer=pydoc.plaintext).split("\n\n")[
+        1:
+    ]
+    assert re.search(r"^\w+\((encoding: .*|\*.*)?\) -> .*PositionEncoding'?$", first.split("\n")[0])
+
+
+@pytest.mark.parametrize(
+    ("use", "hint"),
+    [
+        (lambda: build("RoPE"), "'RoPE' is not known. Did you mean rope"),
+        (lambda: build("Rotary"), "Did you mean rope"),
+        (lambda: build("ALiBi+causal"), "Did you mean alibi"),
+        (lambda: build("nope"), "Did you mean none"),
+        (lambda: build("rope(theta=500000)"), "'rope' has no option 'theta'. Did you mean base"),
+        (lambda: build("rope(bas=500)"), "Did you mean base"),
+        (lambda: encodings.rope(head_size=8, rope_theta=5e5), r"rope\(\) .* Did you mean base"),
+        (lambda: encodings.interpolated(encodings.rope(head_size=8), faktor=2), "mean factor"),
+        (lambda: encodings.make("RoPE"), "no attribute 'make'. Did you mean from_name"),
+        (lambda: encodings.RoPE, "Did you mean rope"),
+        (lambda: encodings.learnt_relative, "Did you mean learned_relative"),
+    ],
+)
+def test_names_that_others_use(use, hint):
+    with pytest.raises((ValueError, TypeError, AttributeError), match=hint + r"\b"):
+        use()
 
 
 def test_changed_layers_read_the_same_parameters():
