@@ -14,7 +14,7 @@ import pytest
 from references import EXCUSED, REFERENCES
 
 from pe_jax import encodings, testing
-from pe_jax.attention import attention
+from pe_jax.attention import attention, attention_logits
 from pe_jax.encodings import Card, Offsets, Part, PositionEncoding, Traits
 from pe_jax.encodings.positions import as_array
 from pe_jax.testing import CHECKS, SIZES, Reference, Subject
@@ -319,6 +319,20 @@ def test_the_page_checks_it(page):
     told = names["results"]
     assert told["formula"] == told["packing"] == "ok"
     assert told["name"] == "not registered with pe_jax.encodings.registered"
+
+
+def test_the_pages_vectors_that_meet_hidden_states(page):
+    """They are Inkling's, where no offset is clipped."""
+    own = page["projected_relative"](hidden_size=6, num_heads=2, clip=4, rank=3)
+    params = own.init(jax.random.key(0))["projected_relative"]
+    inkling = encodings.inkling(hidden_size=6, num_heads=2, extent=5, rank=3)
+    q, k = jax.random.normal(jax.random.key(0), (2, 2, 5, 2, 4))
+    x = jax.random.normal(jax.random.key(1), (2, 5, 6))
+    for positions in (range(5), np.array([[0, 1, 2, 3, 4], [1, 0, 2, 4, 3]])):
+        context = encodings.Context(positions, x_q=x)
+        found = attention_logits(q, k, own, {"projected_relative": params}, context)
+        expected = attention_logits(q, k, inkling, {"inkling": params}, context)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_the_page_measures_it(page):
