@@ -32,16 +32,47 @@ queued() { gcloud compute tpus queued-resources "$@" "${zone[@]}"; }
 # What is run on a host is one line of bash; the arguments of `on` that are data come quoted.
 on() { gcloud compute tpus tpu-vm ssh "$name" "${zone[@]}" --worker="$1" --command="$2"; }
 
-state() { queued describe "$name" --format='value(state.state)' 2>/dev/null || echo NONE; }
+# Sets `now` to the state that a command prints, NONE where there is nothing of that name. What fails
+# otherwise says nothing of the state: it is tried again.
+look() {
+  local fault tries=0
+  fault=$(mktemp)
+  until now=$("$@" 2>"$fault"); do
+    if grep -qiE 'not[_ ]found' "$fault"; then
+      now=NONE
+      break
+    fi
+    ((++tries < 5)) || die "The state of $name is unknown: $(cat "$fault")"
+    sleep "$pause"
+  done
+  rm -f "$fault"
+}
+
+look_at_request() { look queued describe "$name" --format='value(state.state)'; }
+
+# A request stays ACTIVE for a while after its slice has been taken away.
+usable() {
+  look_at_request
+  [[ $now == ACTIVE ]] || return 1
+  look gcloud compute tpus tpu-vm describe "$name" "${zone[@]}" --format='value(state)'
+  [[ $now == READY ]]
+}
+
+stays_usable() {
+  for _ in 1 2 3; do
+    sleep "$pause"
+    usable || return 1
+  done
+}
 
 create() {
   : "${TYPE:?Set TYPE: the slice, such as v5litepod-16.}"
   : "${VERSION:?Set VERSION: the runtime, such as v2-alpha-tpuv5-lite.}"
-  local spot=(--spot) now
+  local spot=(--spot)
   [[ ${SPOT:-yes} == yes ]] || spot=()
   queued create "$name" --node-id="$name" --accelerator-type="$TYPE" \
     --runtime-version="$VERSION" ${spot[@]+"${spot[@]}"}
-  until now=$(state) && [[ $now == ACTIVE ]]; do
+  while look_at_request && [[ $now != ACTIVE ]]; do
     case $now in
       FAILED | SUSPENDED | SUSPENDING | NONE) die "The request for $name is $now." ;;
     esac
@@ -71,17 +102,20 @@ copy() {
   on all "mkdir -p $(printf %q "$to") && gcloud storage rsync -r $(printf '%q %q' "$from" "$to")"
 }
 
+# On a host: whether a training runs there. The number in the file may be another process's by now.
+# shellcheck disable=SC2016
+runs='{ pid=$(cat /dev/shm/pe_jax.pid) && grep -qz pe-jax "/proc/$pid/cmdline"; } 2>/dev/null'
+
 # gcloud connects again where a connection breaks, and starts the command again: one that still
-# runs is ended first, which saves. The file is in memory: a host that restarts has none.
+# runs is ended first, which saves.
 train() {
   (($#)) || die "train NAME --config=... --workdir=gs://..."
-  on all "pid=/dev/shm/pe_jax.pid; \
-if [ -s \$pid ] && kill -TERM \$(cat \$pid) 2>/dev/null; then \
-timeout 600 tail --pid=\$(cat \$pid) -f /dev/null; fi; \
-echo \$\$ > \$pid; exec pe_jax/bin/pe-jax train $(printf '%q ' "$@")--coordinator=auto"
+  on all "if $runs; then kill -TERM \$pid; timeout 600 tail --pid=\$pid -f /dev/null; fi; \
+echo \$\$ > /dev/shm/pe_jax.pid; \
+exec pe_jax/bin/pe-jax train $(printf '%q ' "$@")--coordinator=auto"
 }
 
-stop() { on all "kill -TERM \$(cat /dev/shm/pe_jax.pid)"; }
+stop() { on all "if $runs; then kill -TERM \$pid; else echo 'No training runs here.' >&2; fi"; }
 
 delete() { queued delete "$name" --force --quiet; }
 
@@ -92,18 +126,30 @@ attempt() {
   train "$@"
 }
 
+# Each folder that is copied needs a name of its own: all go into the home folder.
+check_copies() {
+  local folder names=' '
+  for folder in ${COPY:-}; do
+    [[ $folder == gs://* ]] || die "COPY is folders gs://BUCKET/FOLDER, got $folder."
+    folder=${folder%/}
+    [[ $names != *" ${folder##*/} "* ]] || die "COPY has two folders named ${folder##*/}."
+    names+="${folder##*/} "
+  done
+}
+
 run() {
   local status
+  check_copies
   trap 'echo "$name may still be there, and cost: $0 delete $name" >&2' EXIT
   while true; do
-    if [[ $(state) != ACTIVE ]]; then
-      [[ $(state) == NONE ]] || delete
+    if ! usable; then
+      look_at_request
+      [[ $now == NONE ]] || delete
       create
     fi
     status=0
     "$0" attempt "$name" "$@" || status=$? # A process of its own, which ends at its first fault.
-    ((status == 0)) || sleep "$pause" # Until the state tells what happened.
-    if ((status == 0)) || [[ $(state) == ACTIVE ]]; then break; fi
+    if ((status == 0)) || stays_usable; then break; fi
     echo "The slice was taken away: asking for another, to resume." >&2
   done
   delete

@@ -125,6 +125,16 @@ def on_a_host(command, stubs, home):
     return calls(home / "pe_jax" / "bin")
 
 
+def former_process(home, name):
+    """A process of that name, whose number is in the file."""
+    process = subprocess.Popen(
+        ["sleep", "60"] if name == "sleep" else [name, "60"], executable="sleep"
+    )
+    (home / "pe_jax.pid").write_text(str(process.pid))
+    threading.Thread(target=process.wait).start()  # Its parent has to notice its end.
+    return process
+
+
 def test_a_slice_trains_what_is_typed(stubs, tmp_path):
     """Through two shells; a run that is still there is ended first."""
     home = tmp_path / "home"
@@ -132,12 +142,20 @@ def test_a_slice_trains_what_is_typed(stubs, tmp_path):
     assert tpu("train", "pod", *ARGUMENTS).returncode == 0
     (ssh,) = calls(stubs)
     assert ssh[:-1] == SSH
-    with subprocess.Popen(["sleep", "60"]) as former:
-        (home / "pe_jax.pid").write_text(str(former.pid))
-        threading.Thread(target=former.wait).start()  # Its parent has to notice its end.
-        found = on_a_host(ssh[-1], stubs, home)
+    with former_process(home, "pe-jax") as former:
+        started = on_a_host(ssh[-1], stubs, home)
         assert former.wait(10) == -signal.SIGTERM
-    assert found == [["pe-jax", "train", *ARGUMENTS, "--coordinator=auto"]]
+    assert started == [["pe-jax", "train", *ARGUMENTS, "--coordinator=auto"]]
+    with former_process(home, "sleep") as other:  # Its number is that of a training that has ended.
+        on_a_host(ssh[-1], stubs, home)
+        assert tpu("stop", "pod").returncode == 0
+        (ssh,) = calls(stubs)
+        assert on_a_host(ssh[-1], stubs, home) == []
+        assert other.poll() is None
+        other.kill()
+    with former_process(home, "pe-jax") as former:
+        on_a_host(ssh[-1], stubs, home)
+        assert former.wait(10) == -signal.SIGTERM
     assert tpu("copy", "pod", "gs://b/some shards/").returncode == 0
     (ssh,) = calls(stubs)
     on_a_host(ssh[-1], stubs, home)
@@ -147,16 +165,24 @@ def test_a_slice_trains_what_is_typed(stubs, tmp_path):
     ]
 
 
-# The slice is taken away in the first training (ssh's own 255), the second one ends with $END.
+# The slice is taken away in the first training (ssh's own 255), the second one ends with $END. Its
+# request stays ACTIVE, and every second look fails without saying that nothing is there.
 PREEMPTED = (
     WHEEL
     + """
-[ "$4" != create ] || echo ACTIVE > $here/state
+[ "$4" != create ] || { echo ACTIVE > $here/state; echo READY > $here/node; }
 [ "$4" != delete ] || rm -f $here/state
-[ "$4" != describe ] || cat $here/state || exit 1
+if [ "$4" = describe ]; then
+  if [ ! -e $here/failed ]; then touch $here/failed; echo 503 >&2; exit 1; fi
+  rm $here/failed
+  file=$here/node
+  [ "$3" != queued-resources ] || file=$here/state
+  [ -e $file ] || { echo "ERROR: NOT_FOUND: pod was not found" >&2; exit 1; }
+  cat $file
+fi
 case "$*" in *"pe-jax train"*)
   echo x >> $here/trained
-  [ $(wc -l < $here/trained) = 2 ] || { echo SUSPENDED > $here/state; exit 255; }
+  [ $(wc -l < $here/trained) = 2 ] || { echo PREEMPTED > $here/node; exit 255; }
   exit $END
 esac
 """
@@ -171,7 +197,7 @@ def test_a_run_outlives_its_slice(stubs, monkeypatch, status):
     done = tpu("run", "pod", *ARGUMENTS)
     assert done.returncode == status, done.stderr
     assert ("the same command resumes" in done.stderr) == (status == 75)
-    found = [one for one in calls(stubs) if one != LOOK]
+    found = [one for one in calls(stubs) if "describe" not in one]
     copies = [one[-1].split("gs://b/")[1].split()[0] for one in found if "rsync" in one[-1]]
     assert copies == ["shards", "bert"] * 2
     shown = [
@@ -183,8 +209,25 @@ def test_a_run_outlives_its_slice(stubs, monkeypatch, status):
     assert shown == once * 2
 
 
+def test_a_state_that_nobody_knows_ends_the_run(stubs):
+    """Nothing is deleted or created."""
+    (stubs / "answers").write_text("echo 503 >&2; exit 1")
+    done = tpu("run", "pod", *ARGUMENTS)
+    assert done.returncode == 1
+    assert "error: The state of pod is unknown: 503" in done.stderr
+    assert calls(stubs) == [LOOK] * 5
+
+
+def test_two_copies_of_one_name_are_refused(stubs, monkeypatch):
+    monkeypatch.setenv("COPY", "gs://a/shards gs://b/c/shards/")
+    done = tpu("run", "pod", *ARGUMENTS)
+    assert (done.returncode, done.stderr) == (1, "error: COPY has two folders named shards.\n")
+    assert calls(stubs) == []
+
+
 def test_a_slice_that_is_not_deleted_is_named(stubs):
-    (stubs / "answers").write_text('[ "$4" != create ] || exit 1')
+    nothing = '[ "$4" != describe ] || { echo NOT_FOUND >&2; exit 1; }'
+    (stubs / "answers").write_text(f'[ "$4" != create ] || exit 1; {nothing}')
     done = tpu("run", "pod", *ARGUMENTS)
     assert done.returncode == 1
     assert "pod may still be there, and cost: " in done.stderr
