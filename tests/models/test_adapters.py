@@ -374,6 +374,27 @@ def test_the_page_of_modules(page):
     assert page["out"].shape == (2, 1, 32) and not np.isnan(page["out"]).any()
 
 
+def test_the_pages_cache_with_padding_on_the_left(page):
+    """Three tokens of a row alone, and after two of padding."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 1, 3, 2, 8)).astype(np.float32)
+    q, alone = q[:, -1:], attention(q, k, v, page["rotary"])[:, -1:]
+    padded = [np.concatenate([np.ones((1, 2, 2, 8), np.float32), x], axis=1) for x in (k, v)]
+    out = page["attend_to_cache"](q, *padded, 4, np.array([2]))
+    np.testing.assert_allclose(out, alone, atol=1e-6)
+
+
+def test_the_pages_t5_has_the_logits_of_t5(page):
+    q, k, v = np.random.default_rng(0).normal(size=(3, 1, 4, 2, 8)).astype(np.float32)
+    layer = page["T5Attention"](2, nnx.Rngs(0))
+    offsets = np.arange(4)[None] - np.arange(4)[:, None]
+    buckets = np.abs(offsets) + 16 * (offsets > 0)  # As near as this, one for each offset.
+    bias = np.moveaxis(layer.position["t5"]["table"][...][buckets], -1, 0)
+    weights = jax.nn.softmax(np.einsum("bqhd,bkhd->bhqk", q, k) + bias)
+    expected = np.einsum("bhqk,bkhd->bqhd", weights, v)
+    np.testing.assert_allclose(layer(q, k, v), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["learned_absolute", "learned_relative(clip=4)", "none"])
 @pytest.mark.parametrize("module", ["Model", "FlaxLayer", "NnxAttention", "AttentionFn"])
 def test_the_pages_modules_see_the_order(page, module, name):
