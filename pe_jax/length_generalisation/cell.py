@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,8 +29,8 @@ from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
 from pe_jax.tasks.train import train
 from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer
-from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, PyTree, Scalars, Sums
-from pe_jax.training.step import Task, TrainState, make_task, reused
+from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree, Scalars, Sums
+from pe_jax.training.step import Task, make_task, reused
 from pe_jax.training.workdir import read_metrics
 
 _TEST = 20_230_526  # Test examples are the same for every encoding and seed.
@@ -134,18 +133,11 @@ def run(
         seed_mesh(len(config.seeds)),
         config.seeds,
     )
-    step, answers = program.train_step(), program.outputs(_make_answers(model))
-    losses: deque[jax.Array] = deque(maxlen=max(1, steps // 10))
-
-    def recorded_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        state, metrics = step(state, batch)
-        total, count = metrics["loss"]
-        losses.append(total / count)
-        return state, metrics
+    answers = program.outputs(_make_answers(model))
 
     def evaluate(step: int, params: Params) -> Scalars:
         del step
-        by_seed = {"last_loss": np.mean(jax.device_get([*losses]), axis=0)}
+        by_seed: dict[str, np.ndarray] = {}
         for length in config.test_lengths:
             by_seed |= _score(functools.partial(answers, params), task, length, config)
         return {
@@ -158,19 +150,20 @@ def run(
         name=f"{position} on {config.tasks}",
         steps=steps,
         batches=functools.partial(_training_batches, task, config),
-        train_step=recorded_step,
+        train_step=program.train_step(),
         evaluate=evaluate,
         flops=functools.partial(train_flops, model, predictions=0),
     )
-    train(program, [stage], folder)
-    scalars = read_metrics(folder)[-1]
+    # The last line of the log covers the last tenth of the steps, also where a run was stopped.
+    train(program, [stage], folder, every=(steps - max(1, steps // 10), 0, 0))
+    training, held_out = read_metrics(folder)[-2:]
 
     def by_seed(name: str) -> list[float]:
-        return [scalars[f"held_out/{name}/{i}"] for i in range(len(config.seeds))]
+        return [held_out[f"held_out/{name}/{i}"] for i in range(len(config.seeds))]
 
     lengths = sorted(config.test_lengths)
     return Cell(
-        losses=by_seed("last_loss"),
+        losses=[training[f"train/loss/{i}"] for i in range(len(config.seeds))],
         accuracy={length: by_seed(f"accuracy/{length}") for length in lengths},
         exact={length: by_seed(f"exact/{length}") for length in lengths},
         seconds=time.perf_counter() - begin,

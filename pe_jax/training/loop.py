@@ -214,6 +214,16 @@ def _means(totals: _Totals) -> Scalars:
     return {name: float(np.mean(s / np.maximum(n, 1))) for name, (s, n) in totals.items()}
 
 
+def _means_by_seed(totals: _Totals) -> Scalars:
+    """Means under `name/i` for seed number i; empty without seeds."""
+    return {
+        f"{name}/{i}": float(sum_ / max(count, 1))
+        for name, pair in totals.items()
+        if pair.ndim == 2
+        for i, (sum_, count) in enumerate(pair.T)
+    }
+
+
 class _Meter:
     """The steps since the last line of the log: their metrics, their size, and their time.
 
@@ -237,10 +247,12 @@ class _Meter:
         self._waited += waited
 
     def scalars(self, learning_rate: float, peak: float) -> Scalars:
-        """Means of the metrics, and rates; `peak` FLOP/s of all devices, 0 where not known."""
+        """Means of the metrics, of all seeds and `name/i` of each, and rates; `peak` FLOP/s of all
+        devices, 0 where not known."""
         seconds = time.perf_counter() - self._start
         scalars = {
             **_means(self.totals),
+            **_means_by_seed(self.totals),
             "learning_rate": learning_rate,
             "examples_per_second": self._rows / seconds,
             "tokens_per_second": self._tokens / seconds,

@@ -1,5 +1,7 @@
 """The length generalisation suite: tasks against their definitions, rows, cells, the command."""
 
+import contextlib
+import dataclasses
 import json
 import re
 
@@ -9,6 +11,8 @@ import pytest
 from helpers.commands import call
 
 from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
+from pe_jax.console import stopping
+from pe_jax.errors import Interrupted
 from pe_jax.length_generalisation import (
     TASKS,
     row_length,
@@ -174,7 +178,7 @@ def tiny(position, **sizes):
     return with_position(model, position)
 
 
-def test_a_cell_learns_and_seeds_are_their_own(tmp_path):
+def test_a_cell_learns_and_seeds_are_their_own(tmp_path, monkeypatch):
     """Even pairs of three symbols are; a seed in a group scores what it scores alone."""
     task = TASKS["even_pairs"]
     config = LengthGeneralisationConfig(
@@ -188,6 +192,14 @@ def test_a_cell_learns_and_seeds_are_their_own(tmp_path):
     one_seed = changed(config, {"seeds": (2,)})
     alone = run(task, tiny("learned_absolute"), one_seed, tmp_path / "alone")
     np.testing.assert_allclose(alone.losses[0], cell.losses[2], rtol=2e-2, atol=1e-3)
+    # Stopped within the last tenth of its steps, it has the same loss over all of them.
+    with monkeypatch.context() as patch:
+        stop_requested = lambda step: 75 if step == 145 else 0
+        patch.setattr(stopping, "deferred", lambda: contextlib.nullcontext(stop_requested))
+        with pytest.raises(Interrupted, match="saved at step 145"):
+            run(task, tiny("learned_absolute"), one_seed, tmp_path / "stopped")
+    resumed = run(task, tiny("learned_absolute"), one_seed, tmp_path / "stopped")
+    assert dataclasses.replace(resumed, seconds=alone.seconds) == alone
 
 
 @pytest.fixture(scope="module")
