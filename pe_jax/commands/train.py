@@ -10,6 +10,7 @@ train.py --config=... --workdir=gs://... --coordinator=auto       (on each host 
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 from pe_jax.errors import extra
@@ -40,6 +41,9 @@ _LARGEST_BATCH = _bool(
 )
 _DRY_RUN = _bool("dry_run", False, "Of a study: only say what it makes, and how long that takes.")
 _OUT = _string("out", None, "With --compile_for: a JSON file for the numbers.")
+_PROFILE = _string(
+    "profile", None, "Steps to trace, such as 10-12: a profile in the run's folder for XProf."
+)
 _COORDINATOR = _string(
     "coordinator",
     None,
@@ -72,7 +76,7 @@ def _execute(config: Config, folder: Path) -> tuple[str, Path]:
     if isinstance(config, PretrainingConfig):
         from pe_jax.tasks import pretraining
 
-        experiment = pretraining.run(config, folder)
+        experiment = pretraining.run(config, folder, _profiled_steps())
         say("Measuring what the run has learned")
         from pe_jax.reports.pretraining_report import report_pretraining
 
@@ -87,10 +91,22 @@ def _execute(config: Config, folder: Path) -> tuple[str, Path]:
     from pe_jax.tasks import finetuning
 
     assert isinstance(config, FinetuningConfig)
-    finetuned = finetuning.run(config, folder)
+    finetuned = finetuning.run(config, folder, _profiled_steps())
     from pe_jax.reports.finetuning_report import report_finetuning
 
     return report_finetuning(finetuned, folder), folder
+
+
+def _profiled_steps() -> range:
+    if not _PROFILE.value:
+        return range(0)
+    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", _PROFILE.value)
+    steps = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if not steps or not steps[0]:
+        raise ValueError(
+            f"--profile is a step or a range of steps, from 1, such as 10-12; got {_PROFILE.value}."
+        )
+    return steps
 
 
 def _connect(config: Config) -> None:
@@ -132,6 +148,9 @@ def train_or_compile() -> None:
     is_study = _CONFIG.value.task == "study"
     if not is_study and _DRY_RUN.value:
         raise ValueError("--dry_run is for a study: --config=configs/study.py.")
+    if is_study and _PROFILE.value:
+        raise ValueError("--profile traces the steps of one run, not of a study.")
+    _profiled_steps()  # A mistake in it is an error before anything starts.
     if is_study and _COORDINATOR.value:
         raise ValueError("A study runs on one host: without --coordinator.")
     from pe_jax.files import reachable_path

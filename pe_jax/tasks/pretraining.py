@@ -54,8 +54,14 @@ class PretrainingExperiment:
     epochs: list[float]
 
 
-def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
-    """Train what `config` describes, or resume the run in `folder`; return the experiment."""
+def run(
+    config: PretrainingConfig, folder: Path, profile: range = range(0)
+) -> PretrainingExperiment:
+    """Train what `config` describes, or resume the run in `folder`; return the experiment.
+
+    Args:
+      profile: steps to trace, see `Profiler`.
+    """
     config = resolve(config, folder)
     tokenizer = introduce(folder, config, config.init)
     _introduce_text(config.data)
@@ -86,6 +92,7 @@ def run(config: PretrainingConfig, folder: Path) -> PretrainingExperiment:
         start=start if config.init else None,
         tokenizer=experiment.text.tokenizer,
         data=experiment.text.digests(),
+        profile=profile,
     )
     return experiment
 

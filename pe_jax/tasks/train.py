@@ -26,12 +26,13 @@ from pe_jax import cpu
 from pe_jax.console import stopping
 from pe_jax.console.terminal import Progress, counted, say, tell
 from pe_jax.data.tokenizer import load_tokenizer
-from pe_jax.files import Json, write_text
+from pe_jax.files import Json, is_remote, write_text
 from pe_jax.models import BertConfig
 from pe_jax.schema import Config
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, fingerprint, restore_newest
 from pe_jax.training.loop import Loop, Stage
+from pe_jax.training.profiler import Profiler
 from pe_jax.training.pytrees import Params, PyTree
 from pe_jax.training.step import (
     Task,
@@ -142,6 +143,7 @@ def train(
     start: Callable[[TrainState], TrainState] | None = None,
     tokenizer: Tokenizer | None = None,
     data: Mapping[str, str] = types.MappingProxyType({}),
+    profile: range = range(0),
 ) -> TrainState:
     """Train to the end of the last stage; `folder` becomes this run's with the first step.
 
@@ -151,6 +153,7 @@ def train(
       start: `start(fresh state)` takes parameters from another model; not called on resuming.
       tokenizer: of the run's text, kept in the folder.
       data: digests of what it trains on, by name. A run resumes only with the same.
+      profile: steps to trace, see `Profiler`.
 
     Raises:
       ValueError: if the folder holds a run of another config or other data, another process writes
@@ -192,6 +195,7 @@ def train(
         else:
             state = start(fresh) if start else fresh
             origin["start"] = fingerprint(state.params) if start else ""
+        _check_profile(profile, begin, sum(origin["stages"]), folder)
         del fresh, restored  # Otherwise its arrays would stay for as long as the run trains.
         checkpoints = Checkpoints(
             folder, keep=keep_checkpoints, keep_best=keep_best, run=run, origin=origin
@@ -208,6 +212,7 @@ def train(
             save_evaluated=keep_best > 0,
             batch_sharding=program.batch_sharding,
             schedule=program.schedule,
+            profiler=stack.enter_context(contextlib.closing(Profiler(folder, profile))),
             checkpoints=checkpoints,
             writer=writer,
             progress=stack.enter_context(contextlib.closing(progress)),
@@ -215,6 +220,19 @@ def train(
             check_folder=check_folder,
         )
         return loop.fit(state, stages, totals)
+
+
+def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
+    """Raise ValueError if no trace can be written, or the run has no such steps.
+
+    Steps that are done are said: the command that resumes a run is the one that started it.
+    """
+    if profile and is_remote(folder):
+        raise ValueError(f"--profile writes to a local folder, and --workdir is {folder}: omit it.")
+    if profile and profile[0] > steps:
+        raise ValueError(f"--profile={profile[0]}-{profile[-1]}: the run has {steps:,} steps.")
+    if profile and profile[-1] <= done:
+        say(f"--profile={profile[0]}-{profile[-1]}: {done:,} steps are done, so none is traced.")
 
 
 def _check_vocabulary(

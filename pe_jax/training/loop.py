@@ -17,6 +17,7 @@ from pe_jax.files import Json
 from pe_jax.models.flops import PEAKS
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import Checkpoints
+from pe_jax.training.profiler import Profiler
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
 from pe_jax.training.workdir import MetricsWriter
@@ -57,6 +58,7 @@ class Loop:
       save_evaluated: save after each evaluation, too.
       batch_sharding: of global batches.
       schedule: learning rate of a step.
+      profiler: traces some of the steps.
       stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop after
         `step`.
       check_folder: called before anything is written; raises if the folder is not this run's any
@@ -67,6 +69,7 @@ class Loop:
     save_evaluated: bool
     batch_sharding: NamedSharding
     schedule: optax.Schedule
+    profiler: Profiler
     checkpoints: Checkpoints
     writer: MetricsWriter
     progress: Progress
@@ -109,13 +112,16 @@ class Loop:
         for step in steps:
             # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
             #    unless the pipeline is the slower of the two.
+            self.profiler.begin(step)
             fetched = time.perf_counter()
             rows = next(iterator)
             batch = sharding.to_global(rows, self.batch_sharding)
             dispatched = time.perf_counter()
             meter.count(batch, stage.flops, dispatched - fetched)
             # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
-            state, metrics = stage.train_step(state, batch)
+            with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                state, metrics = stage.train_step(state, batch)
+            self.profiler.end(step, metrics)
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
                 seconds = time.perf_counter() - dispatched
                 say(f"{stage.name}: compiled in {seconds:.0f} s")

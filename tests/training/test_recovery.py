@@ -126,6 +126,21 @@ def _numbers(line):
     return {k: v for k, v in line.items() if not k.endswith(("_per_second", "data_wait"))}
 
 
+def test_a_profile_of_some_steps(straight, tmp_path, capsys):
+    """The trace changes nothing of the run, which resumes with the same command afterwards."""
+    config, done = straight
+    folder = shutil.copytree(done, tmp_path / "run")
+    shutil.rmtree(folder / "checkpoints" / "12")
+    with pytest.raises(ValueError, match=r"--profile=13-14: the run has 12 steps"):
+        pretraining.run(config, folder, range(13, 15))
+    pretraining.run(config, folder, range(10, 12))
+    assert list((folder / "profile").rglob("*.xplane.pb"))
+    assert f"Profile of steps up to 11 in {folder / 'profile'}" in capsys.readouterr().err
+    assert same(folder, done)
+    pretraining.run(config, folder, range(10, 12))
+    assert "--profile=10-11: 12 steps are done, so none is traced" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_run_resumes_with_other_workers(straight, tmp_path, monkeypatch, cores):
     """As many as the config says, or as a smaller machine has cores."""

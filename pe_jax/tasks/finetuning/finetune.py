@@ -245,10 +245,13 @@ def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[Tra
     return fresh._replace(params=params), changes
 
 
-def run(config: FinetuningConfig, folder: Path) -> FinetuningExperiment:
+def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> FinetuningExperiment:
     """Fine-tune what `config` describes, or resume the run in `folder`; return the experiment.
 
     Writes, next to what every run writes, `predictions/` (see `FinetuningExperiment.score`).
+
+    Args:
+      profile: steps to trace, see `Profiler`.
 
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
@@ -276,5 +279,6 @@ def run(config: FinetuningConfig, folder: Path) -> FinetuningExperiment:
         start=start,
         tokenizer=experiment.tokenizer,
         data=experiment.digests(),
+        profile=profile,
     )
     return experiment
