@@ -2,12 +2,12 @@
 
     python benchmarks/kills.py --kills=100 --out=kills.jsonl
 
-Five kinds of runs, short, on the CPU: pretraining under fsdp and pmap, fine-tuning, pretraining on
-two hosts, and one that mostly tokenizes its text. A kill, `kill -9` or SIGTERM, comes at any moment
-from the first import to the report, on two hosts to either. The same command then goes on; once
-done, the state (weights, optimizer, generators, metrics) or the tokenized text has to be
-that of the unbroken run, bit for bit, and the next run begins. Every kill is a line of --out, and a
-second start goes on from there. Prints a table.
+Six kinds of runs, short, on the CPU: pretraining under fsdp and pmap, fine-tuning, pretraining on
+two hosts, one that mostly tokenizes its text, and length generalisation. A kill, `kill -9` or
+SIGTERM, comes at any moment from the first import to the report, on two hosts to either. The same
+command then goes on; once done, the state (weights, optimizer, generators, metrics), the tokenized
+text or the scores have to be those of the unbroken run, bit for bit, and the next run begins. Every
+kill is a line of --out, and a second start goes on from there. Prints a table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -50,6 +49,7 @@ class Kind(NamedTuple):
       settings: keys of the config, and their values, from a folder for what they need.
       config: a file in configs/.
       hosts, devices: processes, and devices of each.
+      command: the script and its flag for the folder of results, then other flags.
       result: what of a run's folder, or of the folder of its cache, has to be the same.
     """
 
@@ -57,6 +57,7 @@ class Kind(NamedTuple):
     config: str = "quickstart"
     hosts: int = 1
     devices: int = 2
+    command: tuple[str, ...] = ("train.py", "--workdir")
     result: str = "run/checkpoints"
 
 
@@ -68,6 +69,12 @@ _PRETRAINING = {
     **_SIZE, "stage1.steps": 60, "stage1.batch_size": 8, "stage1.length": 64,
     "stage1.max_predictions": 10, "checkpoint_every": 5, "log_every": 10, "eval_every": 30,
     "eval_examples": 16, "data.vocab_size": 1_000,
+}  # fmt: skip
+
+_LENGTHS = {
+    "tasks": "copy,even_pairs", "steps": 400, "length": 5, "test_lengths": "(5, 10)",
+    "test_examples": 64, "test_batch_size": 32, "batch_size": 16, "seeds": "(0, 1)",
+    "model.num_layers": 2, "model.hidden_size": 32, "model.num_heads": 2,
 }  # fmt: skip
 
 
@@ -113,6 +120,13 @@ KINDS = {
     "fine-tuning": Kind(_finetuning, config="squad", devices=1),
     "two hosts": Kind(lambda _: _PRETRAINING, hosts=2, devices=1),
     "preparation": Kind(_preparation, devices=1, result="text"),
+    "length generalisation": Kind(
+        lambda _: _LENGTHS,
+        config="length_generalisation",
+        devices=1,
+        command=("eval.py", "--out", "--encodings=rope"),
+        result="run/cells",
+    ),
 }
 
 
@@ -133,9 +147,10 @@ def started(kind: Kind, data: Path, folder: Path, settings: object = None) -> li
     assert isinstance(values, dict)
     if kind.config == "quickstart":
         values = values | {"data.cache_dir": folder / "text"}
-    command = [sys.executable, "train.py", f"--config=configs/{kind.config}.py"]
+    script, out, *others = kind.command
+    command = [sys.executable, script, f"--config=configs/{kind.config}.py", *others]
     command += [f"--config.{key}={value}" for key, value in values.items()]
-    command += [f"--workdir={folder / 'run'}"]
+    command += [f"{out}={folder / 'run'}"]
     if kind.hosts > 1:
         with socket.socket() as free:
             free.bind(("localhost", 0))
@@ -185,8 +200,8 @@ def kill(processes: list[Process], folder: Path, how: str, which: int, seconds: 
     while time.monotonic() < until and processes[which].process.poll() is None:
         time.sleep(0.01)
     said = printed(processes)
-    began = re.findall(r"^step\s+([\d,]+)/", said, re.MULTILINE)
-    saving = any((folder / "run" / "checkpoints").glob("*tmp*"))
+    began = "compiled in" in said
+    saving = any((folder / "run").rglob("checkpoints/*tmp*"))
     processes[which].process.send_signal(_HOW[how])
     statuses = ended(processes)
     # Before Python has begun, the signal has its usual effect.
@@ -205,6 +220,12 @@ def kill(processes: list[Process], folder: Path, how: str, which: int, seconds: 
 
 def leaves(folder: Path) -> dict[str, object]:
     """The content of the newest checkpoint, or of all files, by name."""
+    if folder.name == "cells":
+        cells = {
+            str(path.relative_to(folder)): json.loads(path.read_text())
+            for path in folder.rglob("*.json")
+        }
+        return {name: cell | {"seconds": 0} for name, cell in cells.items()}
     if folder.name != "checkpoints":
         files = (path for path in folder.rglob("*") if path.is_file())
         return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
