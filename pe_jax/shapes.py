@@ -20,7 +20,9 @@ from jaxtyping import Bool, Float, Int, Real
 
 if TYPE_CHECKING:
     Array = Any  # jax and NumPy arrays mix freely; their shapes are checked at run time.
+    Size = int  # Of an axis.
 else:
     Array = jax.Array | np.ndarray  # Functions take either; what they return is a jax.Array.
+    Size = Any  # An int, or symbolic where `jax.export` traces.
 
-__all__ = ["Array", "Bool", "Float", "Int", "Real"]
+__all__ = ["Array", "Bool", "Float", "Int", "Real", "Size"]

@@ -18,9 +18,9 @@ from pe_jax.attention.masks import check_mask, masked_softmax
 from pe_jax.attention.operands import finish, prepare
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
-from pe_jax.encodings.positions import paired_positions
+from pe_jax.encodings.positions import default_positions, paired_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array, Float, Size
 
 
 @automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 1, 2))
@@ -42,6 +42,8 @@ def attention(
 
     Gradients are those of a backward pass written by hand (see `fast`): `jax.grad` and `jax.vjp`
     work. Forward mode (`jax.jvp`) and Hessians need `form="naive"`, ordinary JAX throughout.
+
+    Batch and lengths may be symbolic (`jax.export`). A form in blocks needs known lengths.
 
     Args:
       q, k, v: each of the G heads of keys and values serves H / G consecutive heads of queries
@@ -155,7 +157,7 @@ def _kernel() -> ModuleType:
 
 
 def completed(
-    context: Context | None, encoding: PositionEncoding, queries: int, keys: int
+    context: Context | None, encoding: PositionEncoding, queries: Size, keys: Size
 ) -> Context:
     """Return `context` with positions of all queries and keys, checked.
 
@@ -174,7 +176,10 @@ def completed(
         if x is not None and x.shape[1] != size:
             raise ValueError(f"Context.{name} has {x.shape[1]} hidden states for {size} tokens.")
     if not encoding.parts:  # Positions of any kind are those of other layers.
-        return context._replace(positions_q=range(queries), positions_k=range(keys))
+        of_q, of_k = default_positions(queries), default_positions(keys)
+        return context._replace(positions_q=of_q, positions_k=of_k)
     positions = context.positions_q, context.positions_k
-    positions_q, positions_k = paired_positions(*positions, queries, keys, encoding.axes)
+    positions_q, positions_k = paired_positions(
+        *positions, queries, keys, encoding.axes, encoding.longest
+    )
     return context._replace(positions_q=positions_q, positions_k=positions_k)

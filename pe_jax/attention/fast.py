@@ -38,7 +38,7 @@ from pe_jax.attention.operands import Operands, Term, farthest, repeat_heads, ta
 from pe_jax.attention.plain import bias
 from pe_jax.attention.product import head_product
 from pe_jax.encodings.positions import Reach, as_array, offsets
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array, Float, Size
 
 
 class Arrays(NamedTuple):
@@ -103,7 +103,7 @@ class Fixed:
     reach: Reach | None
     ranges: tuple[range, range] | None
     block: int | None
-    num_queries: int
+    num_queries: Size
     positions_q: Leaf
     positions_k: Leaf
     mask: Leaf

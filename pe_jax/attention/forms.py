@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import jax
 
-from pe_jax.encodings.positions import Reach
+from pe_jax.encodings.positions import Reach, check_length
+from pe_jax.shapes import Size
 
 
 class Form(NamedTuple):
@@ -58,22 +59,24 @@ PLATFORMS = tuple(_AUTO)
 
 
 def choose(
-    form: str | Form, keys: int, platform: str | None = None, reach: Reach | None = None
+    form: str | Form, keys: Size, platform: str | None = None, reach: Reach | None = None
 ) -> Form:
     """Return the form of a name, the best one here for `"auto"`; a form is returned as it is.
 
     Args:
-      keys: their number.
+      keys: their number. `"auto"` takes `"buckets"` for a symbolic one.
       platform: what the program is compiled for, `"cpu"`, `"gpu"`, `"tpu"` or `"tpu v4"`; default:
         where this process runs.
       reach: how far queries attend, where there is a limit.
 
     Raises:
-      ValueError: for an unknown form.
+      ValueError: for an unknown form, or one in blocks with a symbolic number of keys.
     """
     if isinstance(form, Form):
         return form
     if form == "auto":
+        if not isinstance(keys, int):
+            return FORMS["buckets"]
         rules = _AUTO.get(platform or _here(), _AUTO["gpu"])
         chosen = FORMS[next(name for longest, name in rules if keys <= longest)]
         block = FORMS["fused"].block
@@ -83,6 +86,8 @@ def choose(
         return chosen
     if form not in FORMS:
         raise ValueError(f"Attention has the forms auto, {', '.join(FORMS)}; got {form!r}.")
+    if FORMS[form].block:
+        check_length(keys, f"form={form!r}")
     return FORMS[form]
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.positions import Reach
-from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.shapes import Array, Bool, Float, Int, Size
 
 
 def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[Array, "B 1 1 Lk"]:
@@ -40,7 +40,7 @@ def reach_mask(reach: Reach, rows: int, columns: int, shift: ArrayLike) -> Bool[
     return reach.allows(index_offsets(rows, columns, shift))[None, None]
 
 
-def check_mask(mask: Any, shape: tuple[int, int, int, int]) -> None:
+def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
     """Checks a mask for logits of `shape` [B, H, Lq, Lk]; None is one.
 
     Raises:

@@ -28,7 +28,7 @@ from pe_jax.attention.masks import index_offsets
 from pe_jax.attention.product import product
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
-from pe_jax.shapes import Array, Float, Int
+from pe_jax.shapes import Array, Float, Int, Size
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -185,7 +185,7 @@ def rotated_values(
 
 
 def _vector_logits(
-    table: Array, clip: int, q: Array, keys: int, offset: ArrayLike, pairs: bool
+    table: Array, clip: int, q: Array, keys: Size, offset: ArrayLike, pairs: bool
 ) -> Float[Array, "B H Lq Lk"]:
     """The products of queries with the vectors of all offsets to so many keys."""
     if pairs:
@@ -196,14 +196,14 @@ def _vector_logits(
     return _spread_out(clip, keys, buckets, offset)
 
 
-def _rows(clip: int, lengths: tuple[int, int], offset: ArrayLike) -> Int[Array, "*B Lq Lk"]:
+def _rows(clip: int, lengths: tuple[Size, Size], offset: ArrayLike) -> Int[Array, "*B Lq Lk"]:
     """The row of the tables of each pair of query and key."""
     by_pair = offset if np.ndim(offset) else index_offsets(*lengths, offset)
     return jnp.clip(by_pair, -clip, clip) + clip
 
 
 def _pair_vectors(
-    table: Array, clip: int, lengths: tuple[int, int], offset: ArrayLike, dtype: DTypeLike
+    table: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike, dtype: DTypeLike
 ) -> tuple[Array, str]:
     """The row of each pair, and the names of its axes."""
     # Cast after the look-up, so that the gradients of a row are summed as wide as the table.
@@ -213,7 +213,7 @@ def _pair_vectors(
 
 
 def _spread_out(
-    clip: int, keys: int, buckets: Float[Array, "B H Lq M"], offset: ArrayLike
+    clip: int, keys: Size, buckets: Float[Array, "B H Lq M"], offset: ArrayLike
 ) -> Float[Array, "B H Lq Lk"]:
     """`spread`, for any integer positions."""
     if np.ndim(offset) == 0:
@@ -223,7 +223,7 @@ def _spread_out(
 
 
 def _bias_logits(
-    bias: Array, clip: int, lengths: tuple[int, int], offset: ArrayLike
+    bias: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike
 ) -> Float[Array, "#B #H Lq Lk"]:
     """No batch where positions have none, so that its gradient is one of a small array."""
     bias = (bias if bias.ndim == 2 else bias[:, None]).T.astype(jnp.float32)  # [#H, M]

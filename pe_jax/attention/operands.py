@@ -98,7 +98,7 @@ def prepare(
             projections=(to_queries, lambda x: repeat_heads(to_keys(x), heads))
         )
     parts = tuple(
-        (part, part_params, moved(part, context, len(q)))
+        (part, part_params, moved(part, context, q.shape[0]))
         for part, part_params in encoding.split(params)
     )
     scale = q.shape[-1] ** -0.5

@@ -32,7 +32,7 @@ import jax
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.positions import Positions, Reach, as_array
-from pe_jax.shapes import Array
+from pe_jax.shapes import Array, Size
 
 if TYPE_CHECKING:
     from pe_jax.encodings.encoding import PositionEncoding
@@ -70,7 +70,7 @@ class Context(NamedTuple):
     projections: tuple[Projection, Projection] | None = None
     rng: jax.Array | None = None
     tokens: Array | None = None
-    batch_size: int = 1
+    batch_size: Size = 1
     frequency_factors: Callable[[Array], Array] | None = None
     mask: Array | None = None
 
@@ -322,7 +322,7 @@ def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context:
     return heads
 
 
-def moved(part: Part, context: Context, batch_size: int) -> Context:
+def moved(part: Part, context: Context, batch_size: Size) -> Context:
     """`context` with the positions that `part` sees; `context` itself if they are the same."""
     if part.positions is None:
         return context

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.shapes import Array, Bool, Real
+from pe_jax.shapes import Array, Bool, Real, Size
 
 # `range(start, stop)`: consecutive positions, the same in every row, known while compiling. That is
 # what the fast forms need. Anything else is an array `[L]` or `[B, L]`, integer or real, or
@@ -16,8 +16,10 @@ from pe_jax.shapes import Array, Bool, Real
 Positions = range | Array
 
 
-def checked_positions(positions: Positions | None, size: int, axes: int, name: str) -> Positions:
-    """`positions` of `size` tokens, by default from 0.
+def checked_positions(
+    positions: Positions | None, size: Size, axes: int, name: str, longest: int | None = None
+) -> Positions:
+    """`positions` of `size` tokens, by default from 0; see `default_positions`.
 
     Raises:
       ValueError: for another number of positions, ones that are not of `axes` axes, bool, or floats
@@ -26,7 +28,7 @@ def checked_positions(positions: Positions | None, size: int, axes: int, name: s
     if positions is None:
         if axes > 1:
             raise ValueError(f"Positions of {axes} axes have no default: give [L, {axes}].")
-        return range(size)
+        return default_positions(size, longest)
     if isinstance(positions, range):
         if positions.step != 1 or axes > 1:
             raise ValueError(
@@ -47,6 +49,41 @@ def checked_positions(positions: Positions | None, size: int, axes: int, name: s
     return positions
 
 
+def default_positions(size: Size, longest: int | None = None) -> Positions:
+    """Positions from 0; an array if the size is symbolic (`jax.export`), which no range can be.
+
+    Args:
+      longest: the number of positions that there are, if there is a limit. Of known sizes encodings
+        check it.
+
+    Raises:
+      ValueError: for a symbolic size without a bound that is within the limit.
+    """
+    if isinstance(size, int):
+        return range(size)
+    try:
+        fits = longest is None or size <= longest
+    except jax.errors.InconclusiveDimensionOperation:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"The length {size} has no bound and the encoding has {longest} positions: export "
+            f"with symbolic_shape(..., constraints=['{size} <= {longest}'])."
+        )
+    return jnp.arange(size)
+
+
+def check_length(size: Size, user: str) -> None:
+    """Raises:
+    ValueError: for a symbolic size (`jax.export`).
+    """
+    if not isinstance(size, int):
+        raise ValueError(
+            f"{user} needs a length that is known while compiling, got {size}: export a program "
+            "for each length."
+        )
+
+
 def _signed(positions: Array, name: str) -> Array:
     """Positions of a type whose differences are right: integers of 32 bits or more, or floats."""
     x = positions if isinstance(positions, jax.Array) else np.asarray(positions)
@@ -65,9 +102,10 @@ def _signed(positions: Array, name: str) -> Array:
 def paired_positions(
     positions_q: Positions | None,
     positions_k: Positions | None,
-    queries: int,
-    keys: int,
+    queries: Size,
+    keys: Size,
     axes: int,
+    longest: int | None = None,
 ) -> tuple[Positions, Positions]:
     """Positions of so many queries and keys, checked.
 
@@ -83,14 +121,14 @@ def paired_positions(
             "Context(positions_q, positions_k)."
         )
     if positions_k is None:
-        of_q = of_k = checked_positions(positions_q, queries, axes, "q")
+        of_q = of_k = checked_positions(positions_q, queries, axes, "q", longest)
     else:
         of_k = checked_positions(positions_k, keys, axes, "k")
         of_q = of_k if positions_q is None else checked_positions(positions_q, queries, axes, "q")
     return of_q, of_k
 
 
-def length(positions: Positions, axes: int = 1) -> int:
+def length(positions: Positions, axes: int = 1) -> Size:
     """L of positions of so many axes."""
     if isinstance(positions, range):
         return len(positions)

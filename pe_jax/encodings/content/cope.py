@@ -6,9 +6,8 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from pe_jax.encodings.content.row_order import rows_of_queries
+from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Params, Part, Traits
 from pe_jax.shapes import Array, Float
@@ -46,7 +45,7 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cope")
         products = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
-        counted = jnp.asarray(np.arange(k.shape[1]) <= rows[:, None, :, None])
+        counted = jnp.asarray(indices(k.shape[1]) <= rows[:, None, :, None])
         if context.mask is not None:
             counted = counted & context.mask
         gates = jnp.where(counted, jax.nn.sigmoid(products), 0.0)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
+from pe_jax.encodings.content.row_order import hidden_states, indices, of_queries, rows_of_queries
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Params, Part, Traits
 from pe_jax.shapes import Array, Float
@@ -47,7 +46,7 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
         left_q, right_q = (of_queries(c, rows, known) for c in (left, right))
         to_left = left_q[:, :, None] - left[:, None]  # [B, Lq, Lk, H]
         to_right = right[:, None] - right_q[:, :, None]
-        is_left = np.arange(k.shape[1]) <= rows[..., None]
+        is_left = indices(k.shape[1]) <= rows[..., None]
         return jnp.moveaxis(jnp.where(is_left[..., None], to_left, to_right), -1, 1)
 
     return Part(

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.part import Context
-from pe_jax.encodings.positions import as_array
-from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.encodings.positions import as_array, default_positions
+from pe_jax.shapes import Array, Bool, Float, Int, Size
 
 
 def hidden_states(
@@ -36,8 +36,13 @@ def hidden_states(
     return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
 
 
+def indices(tokens: Size) -> Int[Array, " L"]:
+    """0 .. L - 1 of so many tokens, known while compiling unless their number is symbolic."""
+    return as_array(default_positions(tokens))
+
+
 def rows_of_queries(
-    context: Context, queries: int, keys: int, name: str
+    context: Context, queries: Size, keys: Size, name: str
 ) -> tuple[Int[Array, "#B Lq"], Bool[Array, "#B Lq"]]:
     """The index of each query among the keys, and whether it is there.
 
@@ -51,9 +56,11 @@ def rows_of_queries(
                 f"{name} needs all tokens between queries and keys, so the queries among the keys; "
                 f"got queries at {at_q} and keys at {at_k}."
             )
-        return np.arange(queries)[None] + (at_q.start - at_k.start), np.ones((1, queries), bool)
+        rows = np.arange(queries)[None]
+        return rows + (at_q.start - at_k.start), rows >= 0
     if queries == keys:
-        return np.arange(queries)[None], np.ones((1, queries), bool)
+        rows = indices(queries)[None]
+        return rows, rows >= 0
     assert at_k is not None
     same = jnp.asarray(as_array(at_q))[..., :, None] == jnp.asarray(as_array(at_k))[..., None, :]
     same = same.reshape(-1, queries, keys)

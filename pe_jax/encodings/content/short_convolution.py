@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.positions import Positions, as_array
+from pe_jax.encodings.positions import Positions, as_array, check_length
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -21,7 +21,11 @@ def short_convolution(
       x: tokens in the order of the row.
       kernel: the last row belongs to the token itself.
       positions: of the tokens, with one axis.
+
+    Raises:
+      ValueError: for a symbolic length.
     """
+    check_length(x.shape[1], "A short convolution")
     document = _documents(as_array(positions))
     width, length = kernel.shape[0], x.shape[1]
     y = jnp.asarray(x * kernel[-1])

@@ -10,7 +10,7 @@ import numpy as np
 
 from pe_jax.encodings.naming import wrapper
 from pe_jax.encodings.part import Context, Part
-from pe_jax.encodings.positions import Positions, as_array, length
+from pe_jax.encodings.positions import Positions, as_array, check_length, length
 from pe_jax.shapes import Array, Real
 
 Move = Callable[[Positions, Context], Positions]
@@ -75,6 +75,7 @@ def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
     def move(x: Positions, context: Context) -> Positions:
         assert context.positions_k is not None
         count = length(context.positions_k)
+        check_length(count, f"randomised({part.name})")
         return _look_up(_positions(count, longest, real, context.rng), x, longest)
 
     wrapped = at_positions(part, move, "Ruoss et al. 2023")

@@ -159,7 +159,7 @@ def rotate_heads(
     """
     if frequencies.ndim == 3:
         rows = jnp.broadcast_to(jnp.asarray(positions), x.shape[:2])
-        w = jnp.broadcast_to(frequencies, (len(x), *frequencies.shape[1:]))
+        w = jnp.broadcast_to(frequencies, (x.shape[0], *frequencies.shape[1:]))
         angle = jax.vmap(angles)(rows, w)
     else:
         angle = angles(positions, frequencies)  # [#B, L, #H, F]
