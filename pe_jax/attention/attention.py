@@ -40,8 +40,9 @@ def attention(
 ) -> Float[Array, "B Lq H f"]:
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.part`.
 
-    Gradients are those of a backward pass written by hand (see `fast`): `jax.grad` and `jax.vjp`
-    work. Forward mode (`jax.jvp`) and Hessians need `form="naive"`, ordinary JAX throughout.
+    Gradients are those of a backward pass written by hand (see `fast`). It can be differentiated
+    itself: `jax.grad`, `jax.vjp` and `jax.hessian` work. Forward mode (`jax.jvp`, `jax.jacfwd`)
+    needs `form="naive"`, ordinary JAX throughout, and so do all second derivatives on a TPU.
 
     Batch and lengths may be symbolic (`jax.export`). A form in blocks needs known lengths.
 

@@ -37,6 +37,7 @@ from pe_jax.attention.offset_terms import (
 from pe_jax.attention.operands import Operands, Term, farthest, repeat_heads, tables
 from pe_jax.attention.plain import bias
 from pe_jax.attention.product import head_product
+from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.encodings.positions import Reach, as_array, offsets
 from pe_jax.shapes import Array, Float, Size
 
@@ -235,7 +236,7 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         mask=x.mask,
         seed=seed,
     )
-    return _attend(arrays, fixed)
+    return _attend(jax.tree.map(reverse_only, arrays), fixed)
 
 
 def _rotation(term: Term) -> tuple[dict[str, Array], int | None]:

@@ -18,10 +18,13 @@ from the first query, which may be traced; of others all offsets `[*B, Lq, Lk]`.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.masks import index_offsets
@@ -31,28 +34,34 @@ from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float, Int, Size
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def spread(
     clip: int, keys: int, buckets: Float[Array, "*B Lq M"], shift: ArrayLike
 ) -> Float[Array, "*B Lq Lk"]:
     """Lay terms out along the keys: entry (i, j) is bucket clip(j - i + shift).
 
-    `collect` is its transpose, and each is the other's gradient: gathers both ways.
+    `collect` is its transpose: gathers both ways.
 
     Args:
       keys: how many.
       buckets: M = 2·clip + 1 terms a query, of offsets -clip .. clip.
       shift: position of the first key minus position of the first query.
     """
-    rows = jnp.clip(index_offsets(buckets.shape[-2], keys, shift), -clip, clip) + clip
-    return _take(buckets, rows)
+    return spread_p.bind(buckets, shift, clip=clip, keys=keys)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def collect(
     clip: int, keys: int, x: Float[Array, "*B Lq Lk"], shift: ArrayLike
 ) -> Float[Array, "*B Lq M"]:
     """Sum `x` over the keys of each bucket; the transpose of `spread`."""
+    return collect_p.bind(x, shift, clip=clip, keys=keys)
+
+
+def _spread(buckets: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
+    rows = jnp.clip(index_offsets(buckets.shape[-2], keys, shift), -clip, clip) + clip
+    return _take(buckets, rows)
+
+
+def _collect(x: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
     # The key of bucket m for query i: position i + m.
     key = index_offsets(x.shape[-2], 2 * clip - 1, 1 - clip, sign=1) - shift
     x = jax.lax.optimization_barrier(x)  # Or each of its uses recomputes it.
@@ -63,14 +72,34 @@ def collect(
     return jnp.concatenate([left, near, right], axis=-1)
 
 
-spread.defvjp(
-    lambda clip, keys, buckets, shift: (spread(clip, keys, buckets, shift), shift),
-    lambda clip, keys, shift, g: (collect(clip, keys, g, shift), None),
-)
-collect.defvjp(
-    lambda clip, keys, x, shift: (collect(clip, keys, x, shift), shift),
-    lambda clip, keys, shift, g: (spread(clip, keys, g, shift), None),
-)
+spread_p, collect_p = Primitive("spread"), Primitive("collect")
+
+
+def _define(primitive: Primitive, function: Callable[..., jax.Array], transpose: Primitive) -> None:
+    """Define a primitive as `function(x, shift, clip=, keys=)`, which is linear in x."""
+
+    def batch(operands, axes, **sizes):
+        if axes[1] is None:
+            x = jnp.moveaxis(operands[0], axes[0], 0)
+            return primitive.bind(x, operands[1], **sizes), 0
+        return jax.vmap(functools.partial(function, **sizes), axes)(*operands), 0
+
+    def abstract(x, shift, **sizes):
+        return jax.make_jaxpr(functools.partial(function, **sizes))(x, shift).out_avals[0]
+
+    primitive.def_impl(jax.jit(function, static_argnames=("clip", "keys")))
+    primitive.def_abstract_eval(abstract)
+    ad.defjvp(primitive, lambda g, x, shift, **sizes: primitive.bind(g, shift, **sizes), None)
+    ad.primitive_transposes[primitive] = lambda g, x, shift, **sizes: (
+        transpose.bind(g, shift, **sizes),
+        None,
+    )
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
+
+
+_define(spread_p, _spread, collect_p)
+_define(collect_p, _collect, spread_p)
 
 
 def _take(x: Array, index: Array) -> Array:

@@ -12,6 +12,7 @@ from helpers import paper_attention
 
 from pe_jax import encodings
 from pe_jax.attention import attention, dropout, masked_softmax, padding_mask, segment_mask
+from pe_jax.attention.forms import FORMS, Form
 
 H, d = 2, 4
 RELATIVE = [n for n in encodings.PAPER if n.endswith("relative") and "+" not in n]
@@ -238,3 +239,40 @@ def test_forward_mode_and_second_derivatives_of_the_plain_form():
     np.testing.assert_allclose(hessian, hessian.T, atol=1e-3)
     product = product.ravel()
     np.testing.assert_allclose(hessian @ to.ravel(), product, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        lambda f, x: jax.jvp(f, (x,), (x,)),
+        lambda f, x: jax.jvp(jax.jit(f), (x,), (x,)),
+        lambda f, x: jax.jit(lambda x: jax.jvp(f, (x,), (x,)))(x),
+        lambda f, x: jax.jacfwd(f)(x),
+    ],
+    ids=["jvp", "jvp of jit", "jit of jvp", "jacfwd"],
+)
+def test_forward_mode_names_the_plain_form(derivative):
+    x = jnp.zeros((1, 2, 1, 4))
+    with pytest.raises(TypeError, match=r'no forward mode.*form="naive"'):
+        derivative(lambda q: attention(q, x, x), x)
+
+
+def test_second_derivatives_of_all_queries_and_of_blocks():
+    encoding = encodings.learned_relative(head_size=d, clip=1)
+    params = encoding.init(jax.random.key(0))
+    q, k, v = (jnp.asarray(x) for x in draw(1, 3, 3))
+    to = jax.random.normal(jax.random.key(1), q.shape)
+
+    @jax.jit
+    def products(q):
+        """Of the Hessian with a vector."""
+        forms = FORMS["naive"], FORMS["buckets"], Form(block=2)
+        losses = [
+            lambda q, form=form: (attention(q, k, v, encoding, params, form=form) ** 2).sum()
+            for form in forms
+        ]
+        return [jax.jvp(jax.grad(loss), (q,), (to,))[1] for loss in losses]
+
+    expected, *results = products(q)
+    for result in results:
+        np.testing.assert_allclose(result, expected, atol=1e-4)
