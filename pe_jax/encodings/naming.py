@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec
 
+import jax
+
 from pe_jax.encodings.encoding import PositionEncoding, none
 from pe_jax.encodings.part import Part
 from pe_jax.errors import did_you_mean
@@ -74,6 +76,14 @@ def _check_arguments(build: Callable[..., PositionEncoding], arguments: Mapping[
             f"{build.__name__}() has no argument {name!r}.{suggestion(name, known)} It has: "
             f"{', '.join(known) or 'none'}."
         )
+    for name, value in arguments.items():
+        if isinstance(value, jax.Array):
+            learnable = "learnable=True" if "learnable" in known else "of an encoding that learns"
+            raise ValueError(
+                f"{name} of {build.__name__} must be a Python value, got {jax.typeof(value)}: "
+                "options are fixed when an encoding is built. Arrays, as under jax.vmap, go into "
+                f"parameters ({learnable}); float(...) makes a number of a known array."
+            )
 
 
 def _encoding(

@@ -195,3 +195,24 @@ def test_embeddings_keep_their_dtype(name, dtype):
     assert out.dtype == dtype
     precise = encodings.embed(encoding, params, x.astype(jnp.float32), tokens=tokens)
     np.testing.assert_array_equal(out, precise.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda x: encodings.rope(head_size=4, base=x),
+            r"base of rope .* float32\[\].*learnable=True",
+        ),
+        (lambda x: encodings.window(reach=x), r"reach of window .*of an encoding that learns"),
+        (
+            lambda x: encodings.randomised(encodings.alibi(num_heads=1), longest=x),
+            "longest of rand",
+        ),
+    ],
+)
+def test_options_are_no_arrays(build, message):
+    with pytest.raises(ValueError, match=message):
+        jax.vmap(lambda x: build(x).in_attention.init(jax.random.key(0)))(jnp.ones(3))
+    with pytest.raises(ValueError, match=message):
+        build(jnp.float32(3))

@@ -13,6 +13,7 @@ from pe_jax.attention import attention, attention_logits
 from pe_jax.encodings import Context, Part, PositionEncoding, Reach, Traits, from_hf, rotate_heads
 from pe_jax.encodings.rotary import rotation
 from pe_jax.encodings.rotary.rope_scaling import yarn_scale
+from pe_jax.encodings.sinusoid import default_frequencies
 
 SIZES = dict(hidden_size=16, head_size=8, num_heads=2, max_length=16)
 
@@ -438,3 +439,18 @@ def test_from_hf_of_one_layer_type():
 def test_from_hf_refuses(config, match):
     with pytest.raises(ValueError, match=match):
         from_hf({**LAYERS, **config})
+
+
+def test_many_bases_at_once():
+    """Parameters are mapped over where options cannot be."""
+    bases, q = [100.0, 10_000.0], jax.random.normal(jax.random.key(0), (1, 5, 2, 4))
+    learnable = encodings.rope(head_size=4, learnable=True)
+    w = jnp.array([default_frequencies(4, base) for base in bases])
+
+    @jax.jit
+    def apply(q, w):
+        many = jax.vmap(lambda w: attention(q, q, q, learnable, {"rope": {"frequencies": w}}))(w)
+        each = [attention(q, q, q, encodings.rope(head_size=4, base=base)) for base in bases]
+        return many, jnp.stack(each)
+
+    np.testing.assert_allclose(*apply(q, w), atol=1e-6)
