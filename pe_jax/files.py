@@ -67,8 +67,8 @@ def cache_folder() -> Path:
 
 
 def sha256(path: Path) -> str:
-    """Return the digest of a local file, in hexadecimal."""
-    with open(path, "rb") as file:
+    """Return the digest of a file, in hexadecimal."""
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

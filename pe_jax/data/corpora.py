@@ -6,11 +6,13 @@ derived from it is cached. Sources, as `config.data.source` writes them:
 - `pydoc`: the prose of Python 3.11's language reference, shipped with this package (PSF license);
 - `tfds:NAME:SPLIT`, e.g. `tfds:wiki40b/en:train` or `tfds:wiki40b/en:train[:1%]`: any prepared
   tfds text dataset, read without TensorFlow;
-- anything else is a path or glob of `.txt` or `.jsonl` files, each also as `.gz` or `.xz`.
+- anything else is a path or glob of `.txt` or `.jsonl` files, each also as `.gz` or `.xz`. Files of
+  an object store such as `gs://` are read whole at every start, for the fingerprint.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import gzip
 import hashlib
@@ -26,7 +28,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from pe_jax.data.tfds import decode, examples, open_dataset
-from pe_jax.files import parse_json, sha256
+from pe_jax.files import is_remote, parse_json, reachable_path, sha256
 
 
 class Corpus(NamedTuple):
@@ -77,13 +79,24 @@ _LONGEST_LINE = 2**28  # Bytes; a line takes ten times as much memory.
 def _files(pattern: str) -> list[Path]:
     if pattern == "pydoc":
         return [_PYDOC]
-    paths = [Path(p) for p in sorted(glob.glob(pattern, recursive=True)) if Path(p).is_file()]
+    paths = [path for path in _matches(pattern) if path.is_file()]
     if not paths:
         raise ValueError(
             f"No file matches the data source {pattern!r}. Give a path or glob of .txt or .jsonl "
             "files (also .gz, .xz), 'pydoc', or 'tfds:NAME:SPLIT'."
         )
     return paths
+
+
+def _matches(pattern: str) -> list[Path]:
+    """Return the local paths, or those in an object store, that a pattern matches."""
+    if not is_remote(pattern):
+        return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
+    path = reachable_path(pattern)
+    if "**" in pattern:
+        raise ValueError(f"{pattern!r}: ** is for local files; in an object store give * a level.")
+    folder = next(parent for parent in path.parents if not {*"*?["} & {*str(parent)})
+    return sorted(folder.glob(str(path.relative_to(folder))))
 
 
 def _file_corpus(pattern: str, feature: str) -> Corpus:
@@ -127,7 +140,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         # Decoded line by line: text files are decoded in blocks, so their errors name no line.
-        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+        opener = _OPENERS.get(path.suffix, contextlib.nullcontext)
+        with path.open("rb") as stored, opener(stored) as file:
             for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1):
                 if len(line) > _LONGEST_LINE:
                     raise ValueError(

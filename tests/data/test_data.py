@@ -2,21 +2,25 @@
 
 import collections
 import gzip
+import io
 import itertools
 import json
 import lzma
 import multiprocessing
 import pickle
 import sys
+from glob import glob
+from pathlib import Path
 
 import numpy as np
 import pytest
 from absl import flags
+from etils.epath import testing
 from helpers import tiny_run
 from helpers.tiny_run import write_books
 from tokenizers import Tokenizer, models
 
-from pe_jax import data
+from pe_jax import data, files
 from pe_jax.data import corpora, pretraining, tokenized
 from pe_jax.data.tokenized import sentences
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
@@ -73,6 +77,36 @@ def test_fingerprints_follow_content(tmp_path):
     assert data.open_corpus(str(path)).fingerprint() != first
     path.write_text("One.")
     assert data.open_corpus(str(path)).fingerprint() == first
+
+
+def test_text_in_a_bucket(tmp_path, monkeypatch):
+    """The documents and fingerprint of the same local files; what is missing is one line."""
+    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n")
+    with gzip.open(tmp_path / "b.txt.gz", "wt") as file:
+        file.write("Three.\n")
+    local = data.open_corpus(str(tmp_path / "*.txt*"))
+
+    def inside(path):
+        return str(path).replace("gs://bucket/text", str(tmp_path))
+
+    functions = {
+        "glob": lambda _, pattern: [
+            f"gs://bucket/text/{Path(path).name}" for path in glob(inside(pattern))
+        ],
+        "open": lambda original, path, *_, **__: io.BytesIO(Path(inside(path)).read_bytes()),
+        "exists": lambda original, path: Path(inside(path)).exists(),
+        "isdir": lambda original, path: Path(inside(path)).is_dir(),
+    }
+    with testing.mock_epath(**functions):
+        monkeypatch.setattr(files, "_STORES", {"gs": "json"})
+        corpus = data.open_corpus("gs://bucket/text/*.txt*")
+        assert [*corpus.documents()] == [*local.documents()] == ["One.", "Two.", "Three."]
+        assert corpus.fingerprint() == local.fingerprint()
+        with pytest.raises(ValueError, match="is for local files"):
+            data.open_corpus("gs://bucket/**/*.txt")
+    monkeypatch.setattr(files, "_STORES", {"gs": "not_installed"})
+    with pytest.raises(ValueError, match=r"gs://bucket/x.txt needs the package not_installed"):
+        data.open_corpus("gs://bucket/x.txt")
 
 
 def test_fingerprints_follow_the_type_of_the_file(tmp_path):
