@@ -76,15 +76,15 @@ def symbols_task(config: BertConfig) -> Task:
     """Training on the mean loss of all symbols asked for."""
 
     def counts(batch: Batch) -> Sums:
-        asked = batch["asked"].sum().astype(jnp.float32)
-        return {"loss": asked, "accuracy": asked}
+        count = batch["asked"].sum().astype(jnp.float32)
+        return {"loss": count, "accuracy": count}
 
     def sums(logits: jax.Array, batch: Batch) -> Sums:
         loss, right = cross_entropy(logits, batch["targets"])
-        asked = batch["asked"]
+        answer_mask = batch["asked"]
         return {
-            "loss": jnp.where(asked, loss, 0).sum(),
-            "accuracy": jnp.where(asked, right, 0).sum(),
+            "loss": jnp.where(answer_mask, loss, 0).sum(),
+            "accuracy": jnp.where(answer_mask, right, 0).sum(),
         }
 
     return make_task(BertForSymbols(config), ("tokens", "valid"), counts, sums)
@@ -98,10 +98,10 @@ def _make_answers(config: BertConfig) -> Callable[[Params, Batch], Sums]:
 
     def answers(params: Params, batch: Batch) -> Sums:
         _, right = cross_entropy(task.outputs(params, batch), batch["targets"])
-        asked = batch["asked"]
+        answer_mask = batch["asked"]
         return {
-            "right": jnp.where(asked, right, 0).sum(-1),
-            "exact": jnp.where(asked, right, 1).min(-1),
+            "right": jnp.where(answer_mask, right, 0).sum(-1),
+            "exact": jnp.where(answer_mask, right, 1).min(-1),
         }
 
     return answers

@@ -111,8 +111,8 @@ def _influence(
 
     def correlation(without: Sequence[int]) -> float:
         x = np.delete(violations, without)
-        each = [stats.spearmanr(x, np.delete(column, without)).statistic for column in scores]
-        return float(np.nanmean(each))
+        by_seed = [stats.spearmanr(x, np.delete(column, without)).statistic for column in scores]
+        return float(np.nanmean(by_seed))
 
     most = max(range(len(models)), key=lambda n: abs(correlation([n]) - correlation([])))
     return len(models), models[most], correlation([most])
@@ -203,12 +203,12 @@ class Verdict(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the effect has the sign that is claimed, by chance or not."""
+        """True if the effect has the sign that is claimed, by chance or not."""
         return self.effect is not None and bool(np.sign(self.effect) == self.claim.sign)
 
     @property
     def leans(self) -> bool:
-        """Whether it is undecided only for the correction over the table."""
+        """True if it is undecided only because of the correction over the table."""
         return self.says == "undecided" and self.p is not None and self.p < _LEVEL
 
 

@@ -81,8 +81,8 @@ def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
     columns: dict[str, list[float]] = {}
     for name in (SQUAD_F1, *GLUE, GLUE_MEAN):
         values = np.array(column(name))
-        known = values[np.isfinite(values) & measured]
-        if len(known) >= properties.MINIMUM_RUNS and np.ptp(known) > 0:
+        finite_values = values[np.isfinite(values) & measured]
+        if len(finite_values) >= properties.MINIMUM_RUNS and np.ptp(finite_values) > 0:
             columns[name] = values.tolist()
     if not columns:
         return []

@@ -136,9 +136,9 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
     """A table of verdicts, claim by claim, and one of effects for each arm."""
     claims = list(dict.fromkeys(verdict.claim for verdict in verdicts))
     arms = list(dict.fromkeys(verdict.arm for verdict in verdicts))
-    found = {(verdict.claim, verdict.arm): f"**{verdict.says}**" for verdict in verdicts}
+    answers = {(verdict.claim, verdict.arm): f"**{verdict.says}**" for verdict in verdicts}
     rows = [
-        [str(n), claim.says, claim.place, *(found.get((claim, arm), "–") for arm in arms)]
+        [str(n), claim.says, claim.place, *(answers.get((claim, arm), "–") for arm in arms)]
         for n, claim in enumerate(claims, 1)
     ]
     counts = Counter(verdict.says for verdict in verdicts)

@@ -63,8 +63,8 @@ def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokeniz
     train = whole.select(~whole.empty())
     held_out = {suffix or VALIDATION: read(split) for suffix, split in glue.validation}
     if config.data.held_out:
-        kept = split_off(len(train.labels), config.data.held_out)
-        train, held_out[HELD_OUT] = train.select(~kept), train.select(kept)
+        held_out_rows = split_off(len(train.labels), config.data.held_out)
+        train, held_out[HELD_OUT] = train.select(~held_out_rows), train.select(held_out_rows)
 
     def scores(name: str, answers: np.ndarray) -> Scalars:
         labels = held_out[name].labels

@@ -58,7 +58,7 @@ def split_off(count: int, fraction: float) -> np.ndarray:
 
     The same for all seeds and models; at least one is kept, and one left to train on.
     """
-    kept = np.zeros(count, bool)
+    mask = np.zeros(count, bool)
     size = min(max(1, round(fraction * count)), count - 1) if fraction else 0
-    kept[np.random.default_rng(_SPLIT_SEED).permutation(count)[:size]] = True
-    return kept
+    mask[np.random.default_rng(_SPLIT_SEED).permutation(count)[:size]] = True
+    return mask

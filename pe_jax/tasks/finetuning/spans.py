@@ -69,13 +69,13 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
     """
     data = config.data
     sizes = {"max_query": data.max_query, "stride": data.stride}
-    train, kept = _split(read_questions(data.train, data.data_dir), data.held_out)
+    train, held_out = _split(read_questions(data.train, data.data_dir), data.held_out)
     rows, starts, ends, skipped = training_windows(train, tokenizer, data.length, **sizes)
     questions = read_questions(data.validation, data.data_dir)
-    asked = {VALIDATION: questions, **({HELD_OUT: kept} if kept else {})}
+    question_sets = {VALIDATION: questions, **({HELD_OUT: held_out} if held_out else {})}
     windows = {
         name: evaluation_windows(some, tokenizer, data.length, **sizes)
-        for name, some in asked.items()
+        for name, some in question_sets.items()
     }
 
     def score(name: str, logits: SpanLogits) -> tuple[Scalars, dict[str, Any]]:
@@ -86,7 +86,7 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
     if skipped:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items())
         notes[0] += f"; left out: {reasons}"
-    for name, some in asked.items():
+    for name, some in question_sets.items():
         purpose = "to select by" if name == HELD_OUT else "to answer"
         count = len(windows[name].question)
         notes.append(f"{len(some):,} questions in {count:,} windows {purpose}")
@@ -100,7 +100,7 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
         score=score,
         baseline=_baseline(questions, config.version),
         metric="f1",
-        held_out_metric=score_name("f1", HELD_OUT) if kept else "",
+        held_out_metric=score_name("f1", HELD_OUT) if held_out else "",
         notes=notes,
     )
 
