@@ -58,11 +58,7 @@ def examples(builder: DatasetBuilder, name: str, split: str) -> Iterator[tuple[s
             place = f"{name}, {split}, example {number}"
             yield place, source[number]
     except Exception as error:  # Of array_record, protobuf and tfds: of many types.
-        fault = " ".join(str(error).split())
-        raise ValueError(
-            f"{place}: the files in {builder.data_dir} are damaged ({fault}). Copy them again, or "
-            "delete the folder and prepare the dataset again."
-        ) from error
+        raise _damaged(place, builder.data_dir, error) from error
 
 
 def decode(example: Json, feature: str, place: str) -> str:
@@ -88,12 +84,24 @@ def _builder(tfds: ModuleType, name: str, data_dir: str) -> DatasetBuilder:
     for module in ("tensorflow_datasets", "tensorflow_datasets.text"):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-        with contextlib.suppress(tfds.core.DatasetNotFoundError):  # Its message lists all datasets.
+        try:
             return tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+        except tfds.core.DatasetNotFoundError:  # Its message lists all datasets.
+            continue
+        except Exception as error:  # Of protobuf and tfds: of many types.
+            raise _damaged(name, data_dir or "the default folder of tfds", error) from error
     raise ValueError(
         f"No tfds dataset {name!r}: tfds does not know the name, and it is not in "
         f"{data_dir or 'the default folder of tfds'}. Check the name, or point "
         "--config.data.data_dir at a folder that has it."
+    )
+
+
+def _damaged(place: str, folder: str, error: Exception) -> ValueError:
+    fault = " ".join(str(error).split())
+    return ValueError(
+        f"{place}: its files in {folder} are damaged ({fault}). Copy them again, or delete them "
+        "and prepare the dataset again."
     )
 
 

@@ -13,23 +13,29 @@ import functools
 import io
 import json
 import math
+import re
 import shutil
 import time
+from pathlib import Path
 from unittest import mock
 
 import hypothesis.strategies as st
 import jax
 import numpy as np
 import pytest
-from helpers import published_bert, tiny_run
+from helpers import finetuning_data, published_bert, tiny_run
 from helpers.commands import call
 from helpers.config_schemas import FILES, changed, read, shipped
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from safetensors.numpy import load_file
 
-from pe_jax import data, interop
+from pe_jax import data, encodings, interop
+from pe_jax.attention import attention
 from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import compile_cache
+from pe_jax.data.squad import read_official
+from pe_jax.data.tokenized import sentences
+from pe_jax.encodings.naming import ENCODINGS, WRAPPERS, options_of
 from pe_jax.schema import class_for, flatten, keys
 from pe_jax.tasks import pretraining
 from pe_jax.tasks import train as runs
@@ -353,6 +359,205 @@ def test_weights(fuzz, model, tmp_path):
             return judged(lambda: load_words(path), path)
         outcome = judged(lambda: interop.load_position_table(folder), folder)
         return max(outcome, judged(lambda: load_weights(folder), folder))
+
+    fuzz(case)
+
+
+# --- text, questions and tfds records -------------------------------------------------------------
+
+# Letters and stops of scripts that split sentences differently.
+SCRIPTS = [
+    "aé ßA. ",
+    "яЖ. ",
+    "語文。「」！",
+    "ابج؟ ۔",
+    "कख। ",
+    "กข ",
+    "한글. ",
+    "𝒜😀\u0301\u200d. ",
+    "\r\x0b\u2028\x85",
+]
+LANGUAGES = st.lists(st.sampled_from(SCRIPTS), min_size=1, max_size=2).flatmap(
+    lambda scripts: st.text(st.sampled_from("".join(scripts)), max_size=300)
+)
+
+
+def test_languages(fuzz):
+    """No character is lost between a document and its sentences."""
+
+    def case(draw):
+        document = draw(LANGUAGES) * draw(st.sampled_from([1, 1, 50]))
+        parts = sentences(document)
+        assert re.sub(r"\s", "", "".join(parts)) == re.sub(r"\s", "", document)
+        assert all(part == part.strip() != "" for part in parts)
+        return "right"
+
+    fuzz(case)
+
+
+LINES = st.one_of(
+    st.sampled_from(
+        ["[" * 10_000, '{"text": ' * 10_000, "9" * 5_000, r'{"text": "\ud800"}', "", " "]
+    ),
+    st.text(max_size=20),
+    st.fixed_dictionaries({"text": st.one_of(LANGUAGES, JSON), "n": JSON}).map(json.dumps),
+    LANGUAGES.map(lambda text: json.dumps({"text": text}, ensure_ascii=False)),
+)
+
+
+def test_json_lines(fuzz, tmp_path):
+    def case(draw):
+        path = tmp_path / "a.jsonl"
+        lines = draw(st.lists(LINES, max_size=3))
+        with contextlib.suppress(UnicodeEncodeError):  # Half of a surrogate pair.
+            path.write_text("\n".join(lines), encoding="utf-8")
+        if draw(st.booleans()):
+            path.write_bytes(damaged(draw, path.read_bytes()))
+        return judged(lambda: "".join(data.open_corpus(str(path)).documents()).encode(), path)
+
+    fuzz(case)
+
+
+def test_questions(fuzz, tmp_path):
+    original = json.loads(Path(finetuning_data.questions(tmp_path / "q.json", 3, 0)).read_text())
+
+    def case(draw):
+        path = tmp_path / "odd.json"
+        path.write_text(json.dumps(odd_json(draw, original)))
+        return judged(lambda: questions_are_texts(path), path)
+
+    def questions_are_texts(path):
+        for question in read_official(path):
+            "".join([*question[:3], *(answer.text for answer in question.answers)]).encode()
+            assert all(type(answer.start) is int for answer in question.answers)
+
+    fuzz(case)
+
+
+def test_tfds_records(fuzz, tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
+
+    class FuzzedText(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": ((n, {"text": f"Text {n}. " * 9}) for n in range(50))}
+
+        def _generate_examples(self):
+            """Nothing: the split is a generator."""
+
+    FuzzedText(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
+    sound = {path: path.read_bytes() for path in files(tmp_path)}
+
+    def read():
+        corpus = data.open_corpus("tfds:fuzzed_text:train", data_dir=str(tmp_path))
+        return list(corpus.documents())
+
+    wanted = read()
+
+    def case(draw):
+        for path, content in sound.items():
+            path.write_bytes(content)
+        path = draw(st.sampled_from([*sound]))
+        path.write_bytes(damaged(draw, sound[path]))
+        return judged(lambda: check(read()), "fuzzed_text")
+
+    def check(documents):
+        assert documents == wanted
+
+    fuzz(case)
+
+
+# --- names and positions of encodings -------------------------------------------------------------
+
+OPTIONS = sorted(
+    {key for make in (*ENCODINGS.values(), *WRAPPERS.values()) for key in options_of(make)}
+)
+SIMPLE = st.sampled_from([*ENCODINGS] * 3 + [*WRAPPERS, "cycle", "own", "ropee", ""])
+OPTION_VALUES = st.one_of(NUMBERS, TEXTS, st.tuples(NUMBERS), st.booleans()).map(repr)
+
+
+@st.composite
+def call_of(draw, inside=None):
+    """The name of an encoding, with arguments and options that may not fit it."""
+    name = draw(SIMPLE)
+    arguments = [] if inside is None else draw(st.lists(inside, max_size=2))
+    known = sorted(options_of((ENCODINGS | WRAPPERS).get(name, lambda: None))) or OPTIONS
+    for option in draw(st.lists(st.sampled_from(known), max_size=2)):
+        arguments.append(f"{option}={draw(OPTION_VALUES)}")
+    return f"{name}({', '.join(arguments)})" if arguments else name
+
+
+NAMES = st.one_of(
+    st.recursive(
+        call_of(),
+        lambda inner: st.one_of(
+            call_of(inner), st.lists(inner, min_size=2, max_size=3).map("+".join)
+        ),
+        max_leaves=4,
+    ),
+    st.text("ropealib+(),.=0-[]{}'\0\ud800 ", max_size=20),
+    st.sampled_from(["+".join(["rope"] * 1_000), "own(" * 200, "-" * 9_999, "a" + ".a" * 9_999]),
+)
+SIZES = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
+
+
+def test_names(fuzz):
+    def case(draw):
+        name = draw(NAMES)
+        known = [word for word in (*ENCODINGS, *OPTIONS) if word in name]
+        return judged(
+            lambda: encodings.parameter_count(encodings.from_name(name, **SIZES)),
+            "position encoding",
+            *known,
+        )
+
+    fuzz(case)
+
+
+POSITIONS = st.one_of(
+    st.just(range(4)),
+    st.builds(range, st.integers(-3, 9), st.integers(-3, 13), st.sampled_from([1, 1, 2, -1])),
+    st.tuples(
+        st.sampled_from([(4,), (4,), (4,), (1, 4), (3,), (4, 1), (0,), ()]),
+        st.sampled_from(
+            ["int32", "int8", "uint8", "bool", "float16", "float32", "complex64", "<U3"]
+        ),
+        st.lists(
+            st.sampled_from([0, 1, 2, 3, 7, 8, 100, -1, float("nan"), float("inf")]),
+            min_size=8,
+            max_size=8,
+        ),
+    ),
+)
+
+
+def test_positions(fuzz):
+    encoding = encodings.from_name("rope+alibi", **SIZES)
+    x = np.asarray(jax.random.normal(jax.random.key(1), (1, 4, 2, 4)))
+
+    def positions_of(drawn):
+        if isinstance(drawn, range):
+            return drawn
+        shape, dtype, values = drawn
+        whole = [int(value) if math.isfinite(value) else 5 for value in values]
+        values = values if dtype == "float32" else whole
+        with np.errstate(all="ignore"):
+            return np.resize(np.array(values), shape).astype(dtype)
+
+    def case(draw):
+        positions = [positions_of(draw(POSITIONS)) for _ in range(draw(st.integers(1, 2)))]
+        return judged(lambda: check(positions), "ositions", "range")
+
+    def check(positions):
+        context = encodings.Context(*positions)
+        out = attention(x, x, x, encoding, {}, context=context, form="naive")
+        if all(np.isfinite(np.asarray(each)).all() for each in positions):
+            assert out.shape == x.shape and np.isfinite(out).all()
 
     fuzz(case)
 
