@@ -613,9 +613,9 @@ def done(tmp_path_factory):
     states, given = {}, {}
     save, train = runs.Checkpoints.save, runs.train
 
-    def saved(self, state, place):
+    def saved(self, state, *rest):
         states[int(state.step)] = fingerprint(state)
-        save(self, state, place)
+        save(self, state, *rest)
 
     def trained(program, stages, folder, **options):
         given["training"] = functools.partial(train, program, stages, **options)
