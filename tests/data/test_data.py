@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from absl import flags
 from etils.epath import testing
-from helpers import tiny_run
+from helpers import tfds_dataset, tiny_run
 from helpers.tiny_run import write_books
 from tokenizers import Tokenizer, models
 
@@ -135,25 +135,15 @@ def test_sources_that_do_not_exist(tmp_path):
 
 def test_tfds_without_tensorflow(tmp_path):
     """A real tfds dataset, written and read as array_record; TensorFlow is never imported."""
-    tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
+    examples = [
+        {"body": "First text. Again.", "number": 1},
+        {"body": "Ünïcode.", "number": 2},
+    ]
 
-    class TinyText(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
+    def features(kinds):
+        return {"body": kinds.Text(), "number": kinds.Scalar(np.int32)}
 
-        def _info(self):
-            features = tfds.features.FeaturesDict(
-                {"body": tfds.features.Text(), "number": tfds.features.Scalar(np.int32)}
-            )
-            return tfds.core.DatasetInfo(builder=self, features=features)
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples()}
-
-        def _generate_examples(self):
-            yield 0, {"body": "First text. Again.", "number": 1}
-            yield 1, {"body": "Ünïcode.", "number": 2}
-
-    TinyText(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
+    tfds_dataset.write(tmp_path, "TinyText", features, {"train": examples})
     assert "tensorflow" not in sys.modules
     source = "tfds:tiny_text:train"
     corpus = data.open_corpus(source, feature="body", data_dir=str(tmp_path))

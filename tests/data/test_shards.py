@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from absl import flags
-from helpers import tiny_run
+from helpers import tfds_dataset, tiny_run
 from helpers.tiny_run import write_books
 
 from pe_jax import data
@@ -134,22 +134,8 @@ def test_a_large_vocabulary_takes_four_bytes(tmp_path):
 
 
 def test_parts_of_a_tfds_dataset(tmp_path):
-    tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
-
-    class TinyLines(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
-            return tfds.core.DatasetInfo(builder=self, features=features)
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples()}
-
-        def _generate_examples(self):
-            yield from ((n, {"text": f"Line {n}."}) for n in range(10))
-
-    TinyLines(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
+    examples = [{"text": f"Line {n}."} for n in range(10)]
+    tfds_dataset.write(tmp_path, "TinyLines", tfds_dataset.texts, {"train": examples})
     for split, sizes in {"train": [4, 4, 2], "train[30%:80%]": [4, 1]}.items():
         source = f"tfds:tiny_lines:{split}"
         parts = corpora.parts(source, data_dir=str(tmp_path), examples=4)

@@ -23,7 +23,7 @@ import hypothesis.strategies as st
 import jax
 import numpy as np
 import pytest
-from helpers import finetuning_data, published_bert, tiny_run
+from helpers import finetuning_data, published_bert, tfds_dataset, tiny_run
 from helpers.commands import call
 from helpers.config_schemas import FILES, changed, read, shipped
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -435,22 +435,8 @@ def test_questions(fuzz, tmp_path):
 
 
 def test_tfds_records(fuzz, tmp_path):
-    tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
-
-    class FuzzedText(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
-            return tfds.core.DatasetInfo(builder=self, features=features)
-
-        def _split_generators(self, dl_manager):
-            return {"train": ((n, {"text": f"Text {n}. " * 9}) for n in range(50))}
-
-        def _generate_examples(self):
-            """Nothing: the split is a generator."""
-
-    FuzzedText(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
+    examples = [{"text": f"Text {n}. " * 9} for n in range(50)]
+    tfds_dataset.write(tmp_path, "FuzzedText", tfds_dataset.texts, {"train": examples})
     sound = {path: path.read_bytes() for path in files(tmp_path)}
 
     def read():

@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from helpers import tfds_dataset
 
 from pe_jax.data import load_tokenizer, squad
 from pe_jax.data.rows import pad_rows
@@ -52,60 +53,33 @@ AT = ["data", 0, "paragraphs", 0]  # Of a paragraph in the official format.
 
 
 def test_a_tfds_dataset_without_tensorflow(tmp_path):
-    tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
 
-    class TinyQuestions(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
+    def features(kinds):
+        spans = {"text": kinds.Text(), "answer_start": np.int32}
+        return {
+            "id": np.str_,
+            "title": kinds.Text(),
+            "context": kinds.Text(),
+            "question": kinds.Text(),
+            "is_impossible": np.bool_,
+            "answers": kinds.Sequence(spans),
+            "plausible_answers": kinds.Sequence(spans),
+        }
 
-        def _info(self):
-            spans = {"text": tfds.features.Text(), "answer_start": np.int32}
-            features = {
-                "id": np.str_,
-                "title": tfds.features.Text(),
-                "context": tfds.features.Text(),
-                "question": tfds.features.Text(),
-                "is_impossible": np.bool_,
-                "answers": tfds.features.Sequence(spans),
-                "plausible_answers": tfds.features.Sequence(spans),
-            }
-            return tfds.core.DatasetInfo(
-                builder=self, features=tfds.features.FeaturesDict(features)
-            )
-
-        def _split_generators(self, dl_manager):
-            return {"validation": self._generate_examples()}
-
-        def _generate_examples(self):
-            none = {"text": [], "answer_start": []}
-            example = {"title": "T", "context": "Ünï 東京.", "question": "Où?"}
-            spans = {"text": ["東京", "東"], "answer_start": [4, 4]}
-            yield (
-                0,
-                {**example, "id": "a", "is_impossible": False, "answers": spans}
-                | {"plausible_answers": none},
-            )
-            yield (
-                1,
-                {**example, "id": "b", "is_impossible": True, "answers": none}
-                | {"plausible_answers": spans},
-            )
-
-    class TinyTexts(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = tfds.features.FeaturesDict({"id": np.str_, "context": tfds.features.Text()})
-            return tfds.core.DatasetInfo(builder=self, features=features)
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples()}
-
-        def _generate_examples(self):
-            yield 0, {"id": "a", "context": "x"}
-
+    none = {"text": [], "answer_start": []}
+    spans = {"text": ["東京", "東"], "answer_start": [4, 4]}
+    example = {"title": "T", "context": "Ünï 東京.", "question": "Où?"}
+    answered = {"id": "a", "is_impossible": False, "answers": spans, "plausible_answers": none}
+    impossible = {"id": "b", "is_impossible": True, "answers": none, "plausible_answers": spans}
     folder = str(tmp_path)
-    for builder in (TinyQuestions, TinyTexts):
-        builder(data_dir=folder, file_format="array_record").download_and_prepare()
+    examples = [example | answered, example | impossible]
+    tfds_dataset.write(folder, "TinyQuestions", features, {"validation": examples})
+    tfds_dataset.write(
+        folder,
+        "TinyTexts",
+        lambda kinds: {"id": np.str_, "context": kinds.Text()},
+        {"train": [{"id": "a", "context": "x"}]},
+    )
     assert "tensorflow" not in sys.modules
     questions = sorted(squad.load_questions("tiny_questions", "validation", folder))
     assert questions == [
