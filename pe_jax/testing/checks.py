@@ -13,7 +13,7 @@ import numpy as np
 from pe_jax.attention import Cache, cached_attention, init_cache, segment_mask
 from pe_jax.attention.forms import FORMS
 from pe_jax.encodings import ENCODINGS, WRAPPERS, from_name, parameter_count
-from pe_jax.shapes import Array, Float, Int
+from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.testing.report import S
 from pe_jax.testing.subject import (
     BLOCKS,
@@ -181,17 +181,29 @@ def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
     return s.memo("alone", run)(layer, s.tokens[:, part], s.positions[:, :ALONE])
 
 
-@check
-def packing(s: Subject) -> Problems:
-    """Documents in a row, positions reset, give what each gives alone."""
-    out = s.run(s.at(restarted(DOCUMENTS)), packed(DOCUMENTS))
+def document_differences(out: Array, outputs_alone: Callable[[int], Array]) -> Problems:
+    """Yield how outputs of `DOCUMENTS` differ from `outputs_alone(first)`, those of each alone."""
     for row, segments in enumerate(DOCUMENTS):
         for document in range(1, segments.max() + 1):
             inside = segments == document
             if inside.sum() == ALONE:
-                expected = alone(s, int(np.argmax(inside)))[row]
+                expected = outputs_alone(int(np.argmax(inside)))[row]
                 name = f"row {row}, document {document}"
                 yield from differences(name, out[row, inside], expected, 1e-4)
+
+
+def padded(first: int) -> tuple[Bool[Array, " L"], Int[Array, "B L"]]:
+    """Return where `ALONE` tokens are that begin at `first`, amid padding, and their positions."""
+    index = np.arange(LENGTH) - first
+    valid = (index >= 0) & (index < ALONE)
+    return valid, np.tile(np.where(valid, index, 0), (ROWS, 1))
+
+
+@check
+def packing(s: Subject) -> Problems:
+    """Documents in a row, positions reset, give what each gives alone."""
+    out = s.run(s.at(restarted(DOCUMENTS)), packed(DOCUMENTS))
+    yield from document_differences(out, functools.partial(alone, s))
     nowhere = np.abs(out[DOCUMENTS == 0]).max()
     if nowhere != 0:
         yield f"padding, which attends to nothing, has outputs up to {nowhere:.2g} instead of 0"
@@ -201,12 +213,10 @@ def packing(s: Subject) -> Problems:
 def padding(s: Subject) -> Problems:
     """Padding on either side changes nothing."""
     for side, first in (("right", 0), ("left", LENGTH - ALONE)):
-        index = np.arange(LENGTH) - first
-        valid = (index >= 0) & (index < ALONE)
-        positions = s.at(np.tile(np.where(valid, index, 0), (ROWS, 1)))
+        valid, positions = padded(first)
         mask = np.broadcast_to(valid, s.everything.shape)
         to = s.to * valid[:, None, None]
-        out, grads = s.naive(s.layer, s.tokens, positions, mask, to)
+        out, grads = s.naive(s.layer, s.tokens, s.at(positions), mask, to)
         yield from differences(f"{side} padding", out[:, valid], alone(s, first), 1e-4)
         stray = np.abs(grads.x[:, ~valid]).max()
         if not stray < 1e-4:

@@ -29,7 +29,9 @@ from pe_jax.testing.checks import (
     Problems,
     as_check,
     differences,
+    document_differences,
     packed,
+    padded,
     restarted,
 )
 from pe_jax.testing.report import check_all, check_table
@@ -152,20 +154,12 @@ def shift(a: Attention) -> Problems:
 def packing(a: Attention) -> Problems:
     """Documents in a row, positions reset, give what each gives alone."""
     out = np.asarray(a.run(a.x, restarted(DOCUMENTS), packed(DOCUMENTS) & CAUSAL))
-    for row, segments in enumerate(DOCUMENTS):
-        for document in range(1, segments.max() + 1):
-            inside = segments == document
-            if inside.sum() == ALONE:
-                expected = _alone(a, int(np.argmax(inside)))[row]
-                name = f"row {row}, document {document}"
-                yield from differences(name, out[row, inside], expected, 1e-4)
+    yield from document_differences(out, functools.partial(_alone, a))
 
 
 def _padding(a: Attention, first: int) -> Problems:
     """Yield what padding around `ALONE` tokens changes."""
-    index = np.arange(LENGTH) - first
-    valid = (index >= 0) & (index < ALONE)
-    positions = np.tile(np.where(valid, index, 0), (ROWS, 1))
+    valid, positions = padded(first)
     mask = CAUSAL & valid
     out = np.asarray(a.run(a.x, positions, mask))
     yield from differences("outputs", out[:, valid], _alone(a, first), 1e-4)
