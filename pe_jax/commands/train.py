@@ -71,12 +71,12 @@ def _read_config() -> Config:
     return from_values(values, classes, " Configs of reports are for eval.py.")
 
 
-def _execute(config: Config, folder: Path) -> tuple[str, Path]:
+def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
     """Train, and return what to print and where the results are."""
     if isinstance(config, PretrainingConfig):
         from pe_jax.tasks import pretraining
 
-        experiment = pretraining.run(config, folder, _profiled_steps())
+        experiment = pretraining.run(config, folder, profile)
         say("Measuring what the run has learned")
         from pe_jax.reports.pretraining_report import report_pretraining
 
@@ -91,7 +91,7 @@ def _execute(config: Config, folder: Path) -> tuple[str, Path]:
     from pe_jax.tasks import finetuning
 
     assert isinstance(config, FinetuningConfig)
-    finetuned = finetuning.run(config, folder, _profiled_steps())
+    finetuned = finetuning.run(config, folder, profile)
     from pe_jax.reports.finetuning_report import report_finetuning
 
     return report_finetuning(finetuned, folder), folder
@@ -150,14 +150,14 @@ def train_or_compile() -> None:
         raise ValueError("--dry_run is for a study: --config=configs/study.py.")
     if is_study and _PROFILE.value:
         raise ValueError("--profile traces the steps of one run, not of a study.")
-    _profiled_steps()  # A mistake in it is an error before anything starts.
+    profile = _profiled_steps()
     if is_study and _COORDINATOR.value:
         raise ValueError("A study runs on one host: without --coordinator.")
     from pe_jax.files import reachable_path
 
     if _COORDINATOR.value:
         _connect(config)
-    text, out = _execute(config, reachable_path(_WORKDIR.value))
+    text, out = _execute(config, reachable_path(_WORKDIR.value), profile)
     if not is_quiet():
         print("\n" + for_terminal(text))
         if not _DRY_RUN.value:

@@ -209,7 +209,6 @@ def train(
         progress = Progress(sum(stage.steps for stage in stages), begin)
         loop = Loop(
             every,
-            save_evaluated=keep_best > 0,
             batch_sharding=program.batch_sharding,
             schedule=program.schedule,
             profiler=stack.enter_context(contextlib.closing(Profiler(folder, profile))),

@@ -29,7 +29,7 @@ from orbax.checkpoint import v1 as ocp
 from pe_jax.console import stopping
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, is_remote
-from pe_jax.training.pytrees import Params, PyTree, ShardingsOf
+from pe_jax.training.pytrees import Params, PyTree, ShardingsOf, named_leaves
 from pe_jax.training.sharding import abstract
 from pe_jax.training.step import TrainState
 
@@ -66,6 +66,7 @@ class Checkpoints:
         run: str = "",
         origin: Json | None = None,
     ):
+        self.keep_best = keep_best
         self._workdir, self._run, self._origin = workdir, run, origin or {}
         self._is_first = not saved_steps(workdir)
         self._writer = ocp.training.Checkpointer(
@@ -270,14 +271,14 @@ def examine(tree: PyTree) -> tuple[str, list[str]]:
     # Leaf by leaf: one program for each shape compiles many times faster than one for all leaves.
     # Sequentially: on a CPU, concurrent sums over several devices can deadlock.
     sums, not_finite = [], []
-    for path, leaf in jax.tree.leaves_with_path(tree):
+    for name, leaf in named_leaves(tree):
         is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         is_small = leaf.size <= _SMALL and leaf.is_fully_addressable and not is_key
         examine_leaf = _examine_small_leaf if is_small else _examine_leaf
         leaf_sum, finite = examine_leaf(leaf)
         sums.append(int(leaf_sum))
         if not finite:
-            not_finite.append(jax.tree_util.keystr(path, simple=True, separator="/"))
+            not_finite.append(name)
     return hashlib.sha256(np.array(sums, np.uint32).tobytes()).hexdigest()[:16], not_finite
 
 

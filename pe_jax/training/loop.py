@@ -55,7 +55,6 @@ class Loop:
     Attributes:
       every: after how many steps to write metrics, to evaluate and to save; 0 means at the end of
         a stage only.
-      save_evaluated: save after each evaluation, too.
       batch_sharding: of global batches.
       schedule: learning rate of a step.
       profiler: traces some of the steps.
@@ -66,7 +65,6 @@ class Loop:
     """
 
     every: tuple[int, int, int]
-    save_evaluated: bool
     batch_sharding: NamedSharding
     schedule: optax.Schedule
     profiler: Profiler
@@ -133,7 +131,7 @@ class Loop:
             log, evaluate, save = (
                 step == steps[-1] or (every > 0 and step % every == 0) for every in self.every
             )
-            save = save or bool(stop) or (evaluate and self.save_evaluated)
+            save = save or bool(stop) or (evaluate and self.checkpoints.keep_best > 0)
             if log or evaluate or save:
                 self.check_folder()
             # 3. Log. What is not finite is never saved.

@@ -15,7 +15,7 @@ import optax
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.models import BertConfig
 from pe_jax.models import frequencies as model_frequencies
-from pe_jax.training.pytrees import Params, PyTree
+from pe_jax.training.pytrees import Params, PyTree, named_leaves
 from pe_jax.training.step import reused
 
 # `mark(params)`: a tree like `params`, True for some of its leaves.
@@ -120,8 +120,7 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
       ValueError: for a pattern that fits no parameter. Those of position parameters may: encodings
         without parameters have none.
     """
-    leaves, tree = jax.tree.flatten_with_path(params)
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    paths = [path for path, _ in named_leaves(params)]
     ratio_by_path = dict.fromkeys(paths, 1.0)
     for pattern, ratio in ratios.items():
         fitting = fnmatch.filter(paths, pattern)
@@ -132,7 +131,7 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
                 f"{', '.join(groups)}."
             )
         ratio_by_path |= dict.fromkeys(fitting, ratio)
-    return jax.tree.unflatten(tree, [ratio_by_path[path] for path in paths])
+    return jax.tree.unflatten(jax.tree.structure(params), ratio_by_path.values())
 
 
 lamb = functools.partial(adamw, trust_ratio=True)

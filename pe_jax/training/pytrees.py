@@ -1,4 +1,4 @@
-"""Type aliases of the trees that training passes around."""
+"""The trees that training passes around: their types, and the names of their leaves."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ Scalars: TypeAlias = dict[str, float]
 
 # From a tree of arrays, or of their shapes, to the sharding of each leaf.
 ShardingsOf: TypeAlias = Callable[[PyTree], PyTree]
+
+
+def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    """Return the leaves of a tree after their paths, such as "bert/token/embedding", in order."""
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    ]

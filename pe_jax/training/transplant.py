@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from pe_jax.training.pytrees import Params
+from pe_jax.training.pytrees import Params, named_leaves
 
 
 class Changes(NamedTuple):
@@ -45,7 +45,7 @@ def transplant(
     Raises:
       ValueError: if parameters that must match differ in name or shape; every mismatch is listed.
     """
-    fresh, had = _named(params), _named(old)
+    fresh, had = dict(named_leaves(params)), dict(named_leaves(old))
     fits = {
         path
         for path in fresh.keys() & had.keys()
@@ -72,14 +72,6 @@ def transplant(
 
 _ENCODER = "bert"
 _POSITION = "bert/position/"
-
-
-def _named(params: Params) -> dict[str, jax.Array]:
-    """Leaves by path, in tree order."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree.leaves_with_path(params)
-    }
 
 
 def _top(path: str) -> str:

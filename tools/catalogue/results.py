@@ -64,9 +64,8 @@ def _measured(row: dict) -> Measured:
 
 
 def _plain(row: Measured) -> dict:
-    short = lambda values: [_short(value) for value in values]
     tuples = ("properties", "requirements", "cost")
-    return row._asdict() | {name: short(getattr(row, name)) for name in tuples}
+    return row._asdict() | {name: [*map(_short, getattr(row, name))] for name in tuples}
 
 
 def _short(value: str | float | None) -> str | float | None:
