@@ -2,7 +2,7 @@
 
     pip install equinox
     pip install --no-deps git+https://github.com/jax-ml/bonsai
-    python tools/write_attention_table.py [--out=docs/own-attention.md]
+    python tools/write_attention_table.py
 
 The checks are those of `pe_jax.testing.foreign`. It takes about a minute on two cores.
 """
@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags
 from flax import linen as nn
 from flax import nnx
 
@@ -30,7 +29,7 @@ from pe_jax import encodings
 from pe_jax.testing.foreign import Attend, Attention, Step, table
 
 ROOT = Path(__file__).resolve().parent.parent
-_OUT = flags.DEFINE_string("out", str(ROOT / "docs/own-attention.md"), "The page.")
+PAGE = ROOT / "docs/own-attention.md"
 START, END = "<!-- table -->\n", "<!-- end of table -->\n"
 LIBRARIES = ("jax", "flax", "equinox", "jax-bonsai")
 
@@ -258,15 +257,14 @@ def version(package: str) -> str:
     return f"{package} {package_files.version}" + (f" (commit {commit[:8]})" if commit else "")
 
 
-def main(_) -> None:
-    page = Path(_OUT.value)
-    before, rest = page.read_text(encoding="utf-8").split(START)
+def main() -> None:
+    before, rest = PAGE.read_text(encoding="utf-8").split(START)
     _, after = rest.split(END)
     rows, _, notes = table(attentions()).partition("\n\n")
     versions = ", ".join(map(version, LIBRARIES))
     text = f"{rows}\n\n{versions}:\n\n```text\n{notes}\n```\n\n"
-    page.write_text(f"{before}{START}\n{text}{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{START}\n{text}{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()
