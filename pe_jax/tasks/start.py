@@ -60,11 +60,14 @@ class Start:
         fields = {name: getattr(bert, name) for name in names}
         self.model = ModelConfig(position=bert.encoding().name, **fields)
 
-    def params(self, shardings_of: ShardingsOf, max_length: int, resize: str = "") -> Params:
+    def params(
+        self, shardings_of: ShardingsOf, max_length: int | None = None, resize: str = ""
+    ) -> Params:
         """Read the encoder, under "bert", and the pretraining heads that exist.
 
         Args:
-          max_length: of the model that takes them; tables of positions are resized to it.
+          max_length: of the model that takes them, to which tables of positions are resized;
+            default: they keep their length.
           resize: the method for tables that limit positions; empty leaves them as they are.
         """
         if self._is_run:
@@ -76,7 +79,7 @@ class Start:
             if bert.unread:
                 say(f"Not read from {self._path}: {', '.join(bert.unread)}")
             params = jax.device_get(bert.params)
-        if max_length != self.model.max_length and "position" in params["bert"]:
+        if max_length not in (None, self.model.max_length) and "position" in params["bert"]:
             encoding = from_config(self.model).encoding()
             position = encoding.resize(params["bert"]["position"], max_length, resize)
             params = {**params, "bert": {**params["bert"], "position": position}}
