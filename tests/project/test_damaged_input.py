@@ -20,7 +20,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from pe_jax import data
 from pe_jax.console import compile_cache
-from pe_jax.data import corpora, tokenized
+from pe_jax.data import corpora, tokenized, tokenizer
 from pe_jax.disk_cache import make_once
 from pe_jax.interop import open_checkpoint
 from pe_jax.locks import exclusive
@@ -298,6 +298,33 @@ def test_a_text_without_spaces_trains_a_vocabulary_at_once():
     tokenizer = data.train_tokenizer(texts, 60)
     assert tokenizer.encode("words 中").tokens[-1] == "中"
     assert time.process_time() - start < 10  # Minutes, in time quadratic in the longest word.
+
+
+def test_a_long_text_trains_a_vocabulary_in_pieces(monkeypatch):
+    word_piece, lengths = tokenizer._word_piece, []
+
+    class Recorded:
+        def __init__(self, vocab):
+            self._tokenizer = word_piece(vocab)
+
+        def __getattr__(self, name):
+            return getattr(self._tokenizer, name)
+
+        def train_from_iterator(self, texts, trainer):
+            texts = list(texts)
+            lengths.append(max(map(len, texts)))
+            self._tokenizer.train_from_iterator(texts, trainer)
+
+    monkeypatch.setattr(tokenizer, "_word_piece", Recorded)
+    # With separators that are none to the tokenizer, or none to Python, and accents apart.
+    prose = "Of café, cafe\u0301 a\x1cb\xa0c\u3000d: naïve!  中文，漢字 don't_stop\n\U00020000x\ty "
+    texts = [prose * 3_000, "ab cd " * 40_000, "中文" * 60_000]
+    vocabulary = data.train_tokenizer(texts, 60).get_vocab()
+    assert max(lengths) <= 100_000
+    assert "".join(tokenizer._pieces("ก็" * 70_000 + prose)) == "ก็" * 70_000 + prose
+    monkeypatch.setattr(tokenizer, "_LONGEST_PIECE", 10**9)
+    assert vocabulary == data.train_tokenizer(texts, 60).get_vocab()
+    assert max(lengths) > 100_000
 
 
 # --- text -----------------------------------------------------------------------------------------
