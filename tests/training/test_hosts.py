@@ -22,7 +22,7 @@ from pe_jax.disk_cache import make_once
 from pe_jax.locks import exclusive
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.seeds import seed_mesh
-from pe_jax.training import hosts
+from pe_jax.training import hosts, rendezvous
 from pe_jax.training.checkpointing import newest_params, saved_steps
 
 CHANGES = {"stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10}
@@ -117,7 +117,7 @@ def meet(*arguments, seconds=5):
 
     def wait(hosts_and_host):
         try:
-            hosts.wait_for_hosts(address, *hosts_and_host, seconds)
+            rendezvous.wait_for_hosts(address, *hosts_and_host, seconds)
         except ValueError as error:
             return str(error)
         return ""
@@ -153,10 +153,12 @@ def test_a_host_that_leaves_while_others_wait(capsys):
 
     with futures.ThreadPoolExecutor() as pool:
         for seconds, present in ((1.0, [2]), (5.0, [1, 2])):
-            first = pool.submit(hosts.wait_for_hosts, address, 3, 0, seconds)
+            first = pool.submit(rendezvous.wait_for_hosts, address, 3, 0, seconds)
             while "Host 1 has left" not in capsys.readouterr().err:
                 visit()
-            others = [pool.submit(hosts.wait_for_hosts, address, 3, host, 5) for host in present]
+            others = [
+                pool.submit(rendezvous.wait_for_hosts, address, 3, host, 5) for host in present
+            ]
             if present == [1, 2]:
                 assert [host.result(5) for host in (first, *others)] == [None] * 3
                 continue
@@ -168,21 +170,21 @@ def test_a_host_that_leaves_while_others_wait(capsys):
 def test_host_0_listens_where_it_is_told(capsys, monkeypatch):
     port = free_port()
     with futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(hosts.wait_for_hosts, f"127.0.0.1:{port}", 2, 0, 5)
+        first = pool.submit(rendezvous.wait_for_hosts, f"127.0.0.1:{port}", 2, 0, 5)
         while "Waiting for the other hosts at 127.0.0.1, port" not in (capsys.readouterr().err):
             pass
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port), 1)
-        hosts.wait_for_hosts(f"127.0.0.1:{port}", 2, 1, 5)
+        rendezvous.wait_for_hosts(f"127.0.0.1:{port}", 2, 1, 5)
         assert first.result(5) is None
     with pytest.raises(
         ValueError, match=r"192\.0\.2\.1, port 1\d*, of --coordinator: Cannot assign"
     ):
-        hosts.wait_for_hosts("192.0.2.1:12345", 2, 0, 1)
+        rendezvous.wait_for_hosts("192.0.2.1:12345", 2, 0, 1)
     loopback = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", port))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: loopback)
     with pytest.raises(ValueError, match=r"node7 is 127\.0\.1\.1 here, which no other machine"):
-        hosts.wait_for_hosts(f"node7:{port}", 2, 0, 1)
+        rendezvous.wait_for_hosts(f"node7:{port}", 2, 0, 1)
 
 
 def test_hosts_with_different_numbers_of_devices():
@@ -223,28 +225,101 @@ def test_a_host_that_is_killed_is_not_waited_for(tmp_path):
         pass
 
 
+# Two processes of a cluster, told by its scheduler where the first one is.
 SLURM = {
-    **{"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NTASKS": "2"},
-    **{"SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_NODES": "2"},
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_PROCID": "{host}",
 }
+OPEN_MPI = {
+    "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://127.0.0.1,10.148.0.1:34911",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "{host}",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+}
+
+
+def cluster(variables, host, port):
+    variables = {name: value.format(host=host) for name, value in variables.items()}
+    return {**variables, "JAX_COORDINATOR_PORT": str(port)}
+
+
+@pytest.mark.parametrize("variables", [SLURM, OPEN_MPI])
+@pytest.mark.parametrize(
+    ("host", "error"),
+    [
+        (0, r"1 of 2 hosts did not come in 0\.5 s: 1\.$"),
+        (1, r"host 0 was not at \S+:{port} in 0\.5 s \(Connection refused\)\.$"),
+    ],
+)
+def test_a_cluster_of_which_a_host_is_missing(monkeypatch, variables, host, error):
+    """The runtime, which would end this process with a stack dump, is not started."""
+    port = free_port()
+    for name, value in cluster(variables, host, port).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(hosts, "_WAIT", 0.5)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **_: pytest.fail("started"))
+    with pytest.raises(ValueError, match="^The hosts did not find one another: ") as raised:
+        hosts.connect("auto", None, None, 10)
+    assert re.search(error.format(port=port), str(raised.value))
+
+
+@pytest.mark.parametrize(
+    ("variables", "error"),
+    [
+        ({}, "finds no cluster: .* Slurm .*HOST:PORT"),
+        (SLURM | {"SLURM_NTASKS": "many"}, "settings .ValueError: .*'many'.*HOST:PORT"),
+        ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://127.0.0.1:1"}, "settings .KeyError: .*COMM_WORLD"),
+    ],
+)
+def test_a_cluster_that_cannot_be_read(monkeypatch, variables, error):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"^--coordinator=auto .*{error}"):
+        hosts.connect("auto", None, None, 10)
+
+
+def test_the_processes_of_a_cluster_meet():
+    program = "from pe_jax.training import hosts; hosts.connect('auto', None, None, 10)\n"
+    program += "import jax; print(jax.process_index(), jax.device_count())"
+    port = free_port()
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, **cluster(SLURM, host, port)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tiny_run.ROOT,
+        )
+        for host in (1, 0)
+    ]
+    statuses, outputs = end(both)
+    assert statuses == [0, 0], outputs
+    assert [out for out, _ in outputs] == ["1 8\n", "0 8\n"]
 
 
 @pytest.mark.parametrize(
     ("changes", "devices"),
     [
         ({"SLURM_GPUS_ON_NODE": "4"}, [0, 1, 2, 3]),
-        ({"SLURM_GPUS_ON_NODE": "4", "SLURM_NTASKS": "8"}, None),  # One for each task: JAX's way.
-        ({"SLURM_GPUS_ON_NODE": "4", "JAX_LOCAL_DEVICE_IDS": "1"}, None),
-        ({}, None),
+        ({"SLURM_GPUS_ON_NODE": "4", "SLURM_NTASKS": "8"}, [0]),  # One for each task: JAX's way.
+        ({"SLURM_GPUS_ON_NODE": "4", "JAX_LOCAL_DEVICE_IDS": "1"}, [1]),
+        ({}, [0]),
     ],
 )
 def test_a_process_for_each_node_has_its_gpus(monkeypatch, changes, devices):
-    for name, value in {**SLURM, **changes}.items():
+    for name, value in cluster({**SLURM, **changes}, 1, 1234).items():
         monkeypatch.setenv(name, value)
     asked = []
+    monkeypatch.setattr(rendezvous, "wait_for_hosts", lambda *_: None)
     monkeypatch.setattr(jax.distributed, "initialize", lambda **values: asked.append(values))
     hosts.connect("auto", None, None, 10)
-    assert asked[0]["local_device_ids"] == devices and asked[0]["process_id"] is None
+    assert asked[0]["local_device_ids"] == devices
+    assert asked[0]["coordinator_address"] == "localhost:1234" and asked[0]["process_id"] == 1
 
 
 @dataclasses.dataclass(frozen=True)
