@@ -147,6 +147,7 @@ class Loop:
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
             if save:
                 self.check_folder()  # The evaluation may have taken minutes.
+                self.writer.sync()
                 totals = {name: pair.tolist() for name, pair in meter.totals.items()}
                 self.checkpoints.save(state, totals, held_out_loss)
             if stop:

@@ -6,19 +6,22 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from pe_jax.files import Json, is_remote, parse_json, read_json, write_text
+from pe_jax.files import Json, flush_to_disk, is_remote, parse_json, read_json, write_text
 from pe_jax.locks import leads_to, lock, process_name
 from pe_jax.schema import C, Config, as_dict, flatten, from_values, tasks_of
 from pe_jax.training.pytrees import HostBatch, Scalars
 
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
 _WILDCARDS = frozenset("*?[\\")
+
+_UPLOAD_EVERY = 10.0  # Seconds, of metrics to an object store.
 
 # What may differ when a run resumes: nothing that its numbers depend on,
 _MAY_CHANGE = (
@@ -228,16 +231,18 @@ def read_metrics(workdir: Path) -> list[Json]:
 class MetricsWriter:
     """Writes scalars to `metrics.jsonl` (one object a line: step, scalars) and TensorBoard events.
 
-    A line is appended, and on disk before `write` returns. Object stores cannot append: there it
-    replaces the whole file. A run that resumes at `step` drops the lines of later steps: it will
-    write them again.
+    A line is appended in the same time whatever the file's size, and outlives the process. Only
+    `sync`, called before each checkpoint, waits for the disk. Object stores cannot append: there
+    the whole file is replaced, by `sync` and at most every ten seconds. A run that resumes at
+    `step` drops the lines of later steps: it will write them again.
     """
 
     def __init__(self, workdir: Path, step: int):
         self._path = workdir / "metrics.jsonl"
         old = read_metrics(workdir) if self._path.exists() else []
-        self._text = "".join(f"{json.dumps(line)}\n" for line in old if line["step"] <= step)
-        write_text(self._path, self._text)
+        self._lines = [f"{json.dumps(line)}\n" for line in old if line["step"] <= step]
+        write_text(self._path, "".join(self._lines))
+        self._uploaded = time.monotonic()
         self._events = None
         if jax.process_index() == 0:
             import tensorboardX  # Only here, so that what reads runs starts at once.
@@ -249,16 +254,24 @@ class MetricsWriter:
     def write(self, step: int, scalars: Scalars) -> None:
         line = json.dumps({"step": step, **scalars}) + "\n"
         if is_remote(self._path):
-            self._text += line
-            write_text(self._path, self._text)
+            self._lines.append(line)
+            if time.monotonic() - self._uploaded > _UPLOAD_EVERY:
+                self.sync()
         elif jax.process_index() == 0:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
         if self._events is not None:
             for name, value in scalars.items():
                 self._events.add_scalar(name, value, step)
+
+    def sync(self) -> None:
+        """Waits until all lines are stored for good, so that a power cut does not lose them."""
+        if is_remote(self._path):
+            write_text(self._path, "".join(self._lines))
+            self._uploaded = time.monotonic()
+        elif jax.process_index() == 0:
+            with contextlib.suppress(FileNotFoundError):  # Removed: then there is nothing to store.
+                flush_to_disk(self._path)
 
     def keep_batch(self, step: int, batch: HostBatch) -> Path:
         """Writes this host's rows of a step's batch; returns the path."""
@@ -269,5 +282,6 @@ class MetricsWriter:
         return path
 
     def close(self) -> None:
+        self.sync()
         if self._events is not None:
             self._events.close()

@@ -539,13 +539,22 @@ def test_a_loss_that_explodes(straight, tmp_path):
         assert all(np.array_equal(kept[name], batch[name]) for name in batch)
 
 
-def test_a_line_of_metrics_is_appended(tmp_path):
+def test_a_line_of_metrics_is_appended(tmp_path, monkeypatch):
     """Its cost does not grow with the file; half a line, left by a kill, is dropped."""
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), fsync(file))
+    )
     with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
+        synced.clear()
         writer.write(1, {"loss": 1.0})
         inode = (tmp_path / "metrics.jsonl").stat().st_ino
         writer.write(2, {"loss": 0.5})
         assert (tmp_path / "metrics.jsonl").stat().st_ino == inode
+        assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+        assert not synced  # A disk may take milliseconds.
+        writer.sync()
+        assert synced == [inode]
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "lo')
     with contextlib.closing(MetricsWriter(tmp_path, 2)) as writer:
@@ -571,9 +580,11 @@ def test_a_run_folder_in_a_bucket(tmp_path):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tensorboardX.SummaryWriter", unittest.mock.MagicMock())
             for start in (0, 1):  # The second start drops what came after its step.
-                writer = MetricsWriter(folder, start)
-                for step in (1, 2):
-                    writer.write(start + step, {"loss": 1.0})
+                with contextlib.closing(MetricsWriter(folder, start)) as writer:
+                    uploads = os.stat(inside(folder / "metrics.jsonl")).st_ino
+                    for step in (1, 2):
+                        writer.write(start + step, {"loss": 1.0})
+                    assert os.stat(inside(folder / "metrics.jsonl")).st_ino == uploads
         tokenizer = data.train_tokenizer(["one two"], 20)
         write_text(folder / "tokenizer.json", tokenizer.to_str())
         assert data.load_tokenizer(folder / "tokenizer.json").to_str() == tokenizer.to_str()
