@@ -41,9 +41,9 @@ def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
     terms = added_logits(x)
     if x.maps_logits:
         terms = [jnp.broadcast_to(functools.reduce(jnp.add, terms, jnp.zeros(())), total.shape)]
-    for part, params, context in x.parts:
+    for part, params, _ in x.parts:
         if part.logit_map:
-            total = part.logit_map(params, total, terms[0], context)
+            total = part.logit_map(params, total, terms[0], x.whole_mask)
             terms = [jnp.zeros_like(total)]
     return functools.reduce(jnp.add, terms, total)
 

@@ -4,7 +4,7 @@ Every encoding is an instance of one formula. In a layer of attention, for query
 
     q, k, v = heads(q, k, v)
     T_ij    = s · (q_i·K(j-i) + Q(j-i)·k_j) + bias(j-i) + logits(i, j)
-    S_ij    = logit_map(s · q_i·k_j, T_ij), by default their sum
+    S_i     = logit_map(s · q_i·k, T_i), by default their sum
     A_i     = softmax of S_i over the keys that the mask and the reach allow, and of the logit sink
     o_i     = output(Σ_j A_ij v_j) + Σ_j A_ij V(j-i)
 
@@ -217,9 +217,11 @@ class Part:
         in every form, leading axes of 1 may be left out; q is scaled by s.
       factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
       sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
-      logit_map: `(params, content, terms, Context) -> logits`, each float32 `[B, H, Lq, Lk]`, the
+      logit_map: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`, the
         finished logits before masks: those of queries and keys, and all that parts add to them. A
-        second map gets the result of the first as its content. In the plain form only.
+        second map gets the result of the first as its content. The mask is bool
+        `[#B, #H, #Lq, Lk]`, True where a query may attend to a key, or None. In the plain form
+        only.
       traits: what callers must respect.
       card: documentation and measurement only.
       family: the key of its parameters; default the name without options.
@@ -237,7 +239,7 @@ class Part:
     logits: Callable[[Params, Array, Array, Context], jax.Array] | None = None
     factor: Callable[[Params, Context], ArrayLike] | None = None
     sink: Callable[[Params, Context], ArrayLike] | None = None
-    logit_map: Callable[[Params, Array, Array, Context], jax.Array] | None = None
+    logit_map: Callable[[Params, Array, Array, Array | None], jax.Array] | None = None
     traits: Traits = Traits()  # noqa: RUF009, a tuple.
     card: Card | None = None
     family: str = ""

@@ -31,11 +31,11 @@ SINK = PositionEncoding(
 
 
 def soft_cap(cap):
-    cap_logits = lambda params, content, terms, context: cap * jnp.tanh((content + terms) / cap)
+    cap_logits = lambda params, content, terms, mask: cap * jnp.tanh((content + terms) / cap)
     return PositionEncoding((Part("soft_cap", no_parameters, logit_map=cap_logits),))
 
 
-def dape(params, content, terms, context):
+def dape(params, content, terms, mask):
     """DAPE (Zheng et al. 2024): content + bias + an MLP of both, over the heads of each pair."""
     both = jnp.concatenate([content, terms], axis=1)
     hidden = jnp.tanh(jnp.einsum("bhqk,hm->bmqk", both, params["in"]))

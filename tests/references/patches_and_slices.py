@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from pe_jax.testing import Pair, Reference
 
+from . import rope
 from .bias import press_slopes
 
 # --- patches of an image --------------------------------------------------------------------------
@@ -83,8 +84,35 @@ def dape(params, p: Pair, slopes=None):
     return (content + bias + x)[p.head]
 
 
+def dape_v2(params, p: Pair, slopes=None, causal=False):
+    """The rows of products and biases of a query, convolved over the keys that it sees."""
+    content = jnp.einsum("hd,khd->kh", p.row_q[p.at_q], p.row_k) / jnp.sqrt(len(p.q))
+    distance = jnp.abs(p.positions_k - p.i)[:, None]
+    bias = -jnp.array([0.0] * p.heads if slopes is None else slopes) * distance
+    seen = p.mask & ((p.positions_k <= p.i) if causal else True)
+
+    def convolved(layer, x):
+        total = layer["bias"]
+        for n, weights in enumerate(layer["kernel"]):
+            key = jnp.arange(len(x)) + n - len(layer["kernel"]) // 2
+            there = (key >= 0) & (key < len(x)) & jnp.take(seen, key, mode="clip")
+            total = total + jnp.where(there[:, None], jnp.take(x, key, 0, mode="clip"), 0) @ weights
+        return total
+
+    x = convolved(params["hidden"], jnp.concatenate([content, bias], axis=1))
+    x = convolved(params["out"], jnp.where(x > 0, x, 0.01 * x))
+    return (content + bias + x)[p.at_k, p.head]
+
+
 REFERENCES = {
     "dape": Reference(dape),
+    "dape_v2": Reference(dape_v2),
+    "dape_v2(width=5, kernel_size=5)+causal": rope.causal(
+        lambda params, p: dape_v2(params["dape_v2"], p, causal=True)
+    ),
+    "alibi+dape_v2(kernel_size=1)": Reference(
+        lambda params, p: dape_v2(params["dape_v2"], p, press_slopes(p.heads)),
+    ),
     "alibi+dape": Reference(
         lambda params, p: dape(params["dape"], p, press_slopes(p.heads)),
     ),
@@ -107,3 +135,4 @@ REFERENCES = {
         functools.partial(inkling, extent=4)
     ),
 }
+EXCUSED = {"dape_v2": {"permutation": "convolutions run over keys in the order of the row"}}

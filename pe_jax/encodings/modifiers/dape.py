@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part
-from pe_jax.shapes import Array, Float
+from pe_jax.encodings.part import Card, Params, Part
+from pe_jax.shapes import Array, Bool, Float
 
 
 @registered
@@ -22,9 +22,7 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
     encodings that it is joined with add to them: the network sees the 2 H numbers of a pair. The
     paper's biases are ALiBi, KERPLE and FIRE: `own(kerple+dape)`, each layer with its own. Nothing
     to join leaves B = 0. The network has one hidden layer with LeakyReLU, of slope 0.01 below 0, as
-    in the authors' code. Its second version, convolutions over the keys, is not here.
-
-    Only the plain form of attention can map finished logits.
+    in the authors' code. Where a bias of -inf forbids a key, the network sees 0.
 
     Params: `{"hidden": {"kernel": [2 H, width], "bias": [width]}, "out": {"kernel": [width, H],
     "bias": [H]}}`, uniform within one over the root of the inputs, as in the authors' code.
@@ -32,32 +30,19 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
     Raises:
       ValueError: for a width below 1.
     """
-    if width < 1:
-        raise ValueError(f"width must be at least 1, got {width}.")
+    _check_width(width)
     shapes = {"hidden": (2 * num_heads, width), "out": (width, num_heads)}
 
-    def init(rng: jax.Array) -> Params:
-        params = {}
-        rngs = jax.random.split(rng, len(shapes))
-        for layer_rng, (name, shape) in zip(rngs, shapes.items(), strict=True):
-            for_kernel, for_bias = jax.random.split(layer_rng)
-            most = 1 / math.sqrt(shape[0])
-            params[name] = {
-                "kernel": jax.random.uniform(for_kernel, shape, minval=-most, maxval=most),
-                "bias": jax.random.uniform(for_bias, shape[1:], minval=-most, maxval=most),
-            }
-        return params
-
     def logit_map(
-        params: Params, content: Array, terms: Array, context: Context
+        params: Params, content: Array, terms: Array, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
-        pairs = jnp.moveaxis(jnp.concatenate([content, terms], axis=1), 1, -1)
+        pairs, _ = _pairs(content, terms, None)
         hidden = pairs @ params["hidden"]["kernel"] + params["hidden"]["bias"]
         out = jax.nn.leaky_relu(hidden) @ params["out"]["kernel"] + params["out"]["bias"]
         return content + terms + jnp.moveaxis(out, -1, 1)
 
     return Part(
-        init=init,
+        init=lambda rng: _init(rng, shapes),
         logit_map=logit_map,
         card=Card(
             "C + B + MLP([C, B]) over heads, C = q·k/√d, B of other encodings",
@@ -66,3 +51,103 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
             invariant=True,
         ),
     )
+
+
+@registered
+def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
+    """DAPE with convolutions over the keys (Zheng et al. 2024, arXiv 2410.04798: DAPE V2).
+
+        logits_i = C_i + B_i + W2 * LeakyReLU(W1 * [C_i, B_i] + b1) + b2
+
+    for each query i. C and B are those of `dape`, rows of keys with H channels each, and * is a
+    convolution over the keys: a pair sees its neighbours, kernel_size / 2 keys to either side. As
+    in the authors' code (github.com/chuanyang-Zheng/DAPE, `DAPEV2` and its relatives) both layers
+    convolve; with a kernel of 1 it is `dape`. The paper's biases are ALiBi, KERPLE, FIRE and none:
+    `own(kerple+dape_v2)`, each layer with its own.
+
+    Convolutions do not see keys that the query may not attend to: masked ones, those beyond a
+    window, later ones under `causal`, those with a bias of -inf. These are zeros in both layers,
+    like what is beyond the ends of the row. The authors' code sets them to zero before the first
+    layer only (`torch.tril`). There the last key that a query sees depends on whether other tokens
+    follow, and here it does not: padding, packed documents and a cache do not change the result.
+
+    Neighbours are those in the row, in its order.
+
+    Params: `{"hidden": {"kernel": [kernel_size, 2 H, width], "bias": [width]}, "out": {"kernel":
+    [kernel_size, width, H], "bias": [H]}}`, uniform within one over the root of the inputs, as in
+    the authors' code. Row n of a kernel meets the key n - kernel_size // 2 places to the right.
+
+    Raises:
+      ValueError: for a width below 1, or a kernel size that is even or below 1.
+    """
+    _check_width(width)
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(
+            f"kernel_size must be odd and at least 1, got {kernel_size}: a key and as many "
+            "neighbours on either side."
+        )
+    shapes = {
+        "hidden": (kernel_size, 2 * num_heads, width),
+        "out": (kernel_size, width, num_heads),
+    }
+
+    def logit_map(
+        params: Params, content: Array, terms: Array, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        pairs, visible = _pairs(content, terms, mask)
+        hidden = jax.nn.leaky_relu(_convolve(params["hidden"], pairs))
+        # A hidden unit belongs to no head: zero where no head sees the key.
+        hidden = jnp.where(visible.any(-1, keepdims=True), hidden, 0.0)
+        return content + terms + jnp.moveaxis(_convolve(params["out"], hidden), -1, 1)
+
+    return Part(
+        init=lambda rng: _init(rng, shapes),
+        logit_map=logit_map,
+        card=Card(
+            f"C + B + CNN([C, B]) over heads and {kernel_size} keys, C = q·k/√d, B of other "
+            "encodings",
+            "Zheng et al. 2024 (DAPE V2)",
+            parameters="(2H·k + 1)·width + (width·k + 1)·H",
+            invariant=True,
+            monotone=False,  # At the ends of the row.
+        ),
+    )
+
+
+def _check_width(width: int) -> None:
+    if width < 1:
+        raise ValueError(f"width must be at least 1, got {width}.")
+
+
+def _init(rng: jax.Array, shapes: dict[str, tuple[int, ...]]) -> Params:
+    """Kernels and biases of layers as PyTorch draws them; a kernel's last axis is its outputs."""
+    params = {}
+    rngs = jax.random.split(rng, len(shapes))
+    for layer_rng, (name, shape) in zip(rngs, shapes.items(), strict=True):
+        for_kernel, for_bias = jax.random.split(layer_rng)
+        most = 1 / math.sqrt(math.prod(shape[:-1]))
+        params[name] = {
+            "kernel": jax.random.uniform(for_kernel, shape, minval=-most, maxval=most),
+            "bias": jax.random.uniform(for_bias, shape[-1:], minval=-most, maxval=most),
+        }
+    return params
+
+
+def _pairs(
+    content: Float[Array, "B H Lq Lk"],
+    terms: Float[Array, "B H Lq Lk"],
+    mask: Bool[Array, "#B #H #Lq Lk"] | None,
+) -> tuple[Float[Array, "B Lq Lk C"], Bool[Array, "B Lq Lk H"]]:
+    """The numbers of each pair, 0 where the query does not see the key; and True where it does."""
+    visible = terms > -jnp.inf
+    visible = visible if mask is None else visible & mask
+    rows = [jnp.where(visible, x, 0.0) for x in (content, terms)]
+    return jnp.moveaxis(jnp.concatenate(rows, axis=1), 1, -1), jnp.moveaxis(visible, 1, -1)
+
+
+def _convolve(layer: Params, x: Float[Array, "B Lq Lk C"]) -> Float[Array, "B Lq Lk F"]:
+    kernel, keys = layer["kernel"], x.shape[2]
+    side = len(kernel) // 2
+    padded = jnp.pad(x, ((0, 0), (0, 0), (side, side), (0, 0)))
+    shifted = (padded[:, :, n : n + keys] @ weights for n, weights in enumerate(kernel))
+    return sum(shifted, layer["bias"])
