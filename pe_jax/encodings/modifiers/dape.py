@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +120,7 @@ def _check_width(width: int) -> None:
         raise ValueError(f"width must be at least 1, got {width}.")
 
 
-def _init(rng: jax.Array, shapes: dict[str, tuple[int, ...]]) -> Params:
+def _init(rng: jax.Array, shapes: Mapping[str, tuple[int, ...]]) -> Params:
     """Kernels and biases of layers as PyTorch draws them; a kernel's last axis is its outputs."""
     params = {}
     rngs = jax.random.split(rng, len(shapes))
