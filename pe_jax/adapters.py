@@ -214,7 +214,7 @@ def process_heads(
 
     def process(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
         shapes = [x.shape for x in (query, key, value)]
-        here = completed(context, encoding, query.shape[0], key.shape[0])
+        here = completed(context, encoding, (1, len(query)), (1, len(key)))
         heads = query[None], key[None], value[None]
         check_heads(encoding, *heads)
         for part, part_params in encoding.split(params):
@@ -265,7 +265,7 @@ def attention_inputs(
       >>> jax.nn.dot_product_attention(q, k, v, bias, mask).shape
       (2, 10, 4, 8)
     """
-    context = completed(context, encoding, q.shape[1], k.shape[1])
+    context = completed(context, encoding, q.shape[:2], k.shape[:2])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     for part in encoding.parts:
         terms = part.offsets or Offsets()

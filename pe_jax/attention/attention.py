@@ -88,7 +88,7 @@ def attention(
       (2, 10, 4, 8)
     """
     encoding = encoding if encoding is not None else none()
-    context = completed(context, encoding, q.shape[1], k.shape[1])
+    context = completed(context, encoding, q.shape[:2], k.shape[:2])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = prepare(encoding, params, q, k, v, context, mask)
     seed = None if dropout_rng is None or dropout_rate == 0.0 else dropout.seed(dropout_rng)
@@ -129,7 +129,7 @@ def attention_logits(
     Times sqrt(d), the raw products that identical word probing reads, where an encoding leaves the
     scale as it is.
     """
-    context = completed(context, encoding, q.shape[1], k.shape[1])
+    context = completed(context, encoding, q.shape[:2], k.shape[:2])
     return plain.logits(prepare(encoding, params, q, k, k, context, None))
 
 
@@ -144,7 +144,7 @@ def attention_weights(
     mask: Any = None,
 ) -> Float[Array, "B H Lq Lk"]:
     """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest."""
-    context = completed(context, encoding, q.shape[1], k.shape[1])
+    context = completed(context, encoding, q.shape[:2], k.shape[:2])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = prepare(encoding, params, q, k, k, context, mask)
     return masked_softmax(plain.logits(x), x.whole_mask, x.sink)
@@ -158,9 +158,12 @@ def _kernel() -> ModuleType:
 
 
 def completed(
-    context: Context | None, encoding: PositionEncoding, queries: Size, keys: Size
+    context: Context | None,
+    encoding: PositionEncoding,
+    queries: tuple[Size, ...],
+    keys: tuple[Size, ...],
 ) -> Context:
-    """Return `context` with positions of all queries and keys, checked.
+    """Return `context` with positions of all queries [B, Lq] and keys [B, Lk], checked.
 
     Raises:
       ValueError: see `attention`.
@@ -173,11 +176,11 @@ def completed(
             f"context must be a Context, got {type(context).__name__}: pass "
             "context=Context(positions_q, positions_k)."
         )
-    for name, x, size in (("x_q", context.x_q, queries), ("x_k", context.x_k, keys)):
+    for name, x, size in (("x_q", context.x_q, queries[1]), ("x_k", context.x_k, keys[1])):
         if x is not None and x.shape[1] != size:
             raise ValueError(f"Context.{name} has {x.shape[1]} hidden states for {size} tokens.")
     if not encoding.parts:  # Positions of any kind are those of other layers.
-        of_q, of_k = default_positions(queries), default_positions(keys)
+        of_q, of_k = default_positions(queries[1]), default_positions(keys[1])
         return context._replace(positions_q=of_q, positions_k=of_k)
     positions = context.positions_q, context.positions_k
     positions_q, positions_k = paired_positions(

@@ -237,11 +237,10 @@ def _positions(
     positions: Positions | None, index: Int[Array, "B T"], encoding: PositionEncoding
 ) -> Int[Array, "B T *A"]:
     """Positions of the new tokens, in every row."""
-    rows, new = index.shape
     if positions is None and encoding.axes == 1:
         return index
-    x = as_array(checked_positions(positions, new, encoding.axes, "q"))
+    x = as_array(checked_positions(positions, index.shape, encoding.axes, "q"))
     if not jnp.issubdtype(x.dtype, jnp.integer):
         raise ValueError(f"A cache has integer positions, got {x.dtype}.")
     last = x.shape[x.ndim - (1 if encoding.axes == 1 else 2) :]
-    return jnp.broadcast_to(jnp.asarray(x, jnp.int32), (rows, *last))
+    return jnp.broadcast_to(jnp.asarray(x, jnp.int32), (len(index), *last))

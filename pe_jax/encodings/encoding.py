@@ -392,7 +392,7 @@ def embed(
         size = part.traits.hidden_size
         if part.embed and size not in (None, x.shape[-1]):
             raise ValueError(f"x must be [B, L, {size}] for {part!r}, got {list(x.shape)}.")
-    positions = checked_positions(positions, x.shape[1], encoding.axes, "x", encoding.longest)
+    positions = checked_positions(positions, x.shape[:2], encoding.axes, "x", encoding.longest)
     context, out = Context(positions, positions, tokens=tokens, rng=rng), x
     for part, part_params in encoding.split(params):
         if part.embed:

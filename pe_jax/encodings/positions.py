@@ -17,14 +17,19 @@ Positions = range | Array
 
 
 def checked_positions(
-    positions: Positions | None, size: Size, axes: int, name: str, longest: int | None = None
+    positions: Positions | None,
+    tokens: tuple[Size, ...],
+    axes: int,
+    name: str,
+    longest: int | None = None,
 ) -> Positions:
-    """`positions` of `size` tokens, by default from 0; see `default_positions`.
+    """`positions` of `tokens`, [B, L], by default from 0; see `default_positions`.
 
     Raises:
-      ValueError: for another number of positions, ones that are not of `axes` axes, bool, or floats
-        of fewer than 32 bits.
+      ValueError: for another number of positions or of rows, ones that are not of `axes` axes,
+        bool, or floats of fewer than 32 bits.
     """
+    rows, size = tokens
     if positions is None:
         if axes > 1:
             raise ValueError(f"Positions of {axes} axes have no default: give [L, {axes}].")
@@ -45,6 +50,13 @@ def checked_positions(
         raise ValueError(
             f"There are {length(positions, axes)} positions for {size} tokens of {name}, its axis "
             "1: one each."
+        )
+    shape = () if isinstance(positions, range) else np.shape(positions)
+    if len(shape) > min(axes, 2) and shape[0] not in (1, rows):
+        raise ValueError(
+            f"positions of {name} have {shape[0]} rows for a batch of {rows}: pass as many as "
+            f"the batch has, or the same for all rows, [L{', axes' * (axes > 1)}]. "
+            "jnp.repeat(x, rows, axis=0) makes a batch of one input."
         )
     return positions
 
@@ -102,12 +114,12 @@ def _signed(positions: Array, name: str) -> Array:
 def paired_positions(
     positions_q: Positions | None,
     positions_k: Positions | None,
-    queries: Size,
-    keys: Size,
+    queries: tuple[Size, ...],
+    keys: tuple[Size, ...],
     axes: int,
     longest: int | None = None,
 ) -> tuple[Positions, Positions]:
-    """Positions of so many queries and keys, checked.
+    """Positions of queries [B, Lq] and keys [B, Lk], checked.
 
     Where there are as many of both, either default to the other's, both to a range from 0.
 
@@ -115,10 +127,10 @@ def paired_positions(
       ValueError: for missing positions of different numbers of queries and keys; and see
         `checked_positions`.
     """
-    if queries != keys and (positions_q is None or positions_k is None):
+    if queries[1] != keys[1] and (positions_q is None or positions_k is None):
         raise ValueError(
-            f"Attention of {queries} queries to {keys} keys needs the positions of both: pass "
-            "Context(positions_q, positions_k)."
+            f"Attention of {queries[1]} queries to {keys[1]} keys needs the positions of both: "
+            "pass Context(positions_q, positions_k)."
         )
     if positions_k is None:
         of_q = of_k = checked_positions(positions_q, queries, axes, "q", longest)

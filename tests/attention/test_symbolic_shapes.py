@@ -72,3 +72,19 @@ def test_what_needs_a_length_says_so(name, form, message):
 def test_randomised_positions_need_a_length():
     with pytest.raises(ValueError, match=r"randomised\(rope\) needs a length that is known"):
         exported(layer("randomised(rope, longest=16)"), "l <= 16")
+
+
+def test_positions_of_each_row():
+    """Of the same symbolic batch, or one row for all."""
+    encoding, _ = named("rope+causal")
+    batch, length = export.symbolic_shape("b, l")
+
+    def apply(q, positions):
+        return attention(q, q, q, encoding, context=encodings.Context(positions))
+
+    q = jax.random.normal(jax.random.key(1), (2, 3, H, d))
+    for rows, positions in ((batch, [[0, 1, 2], [5, 7, 9]]), (1, [[2, 4, 5]])):
+        shapes = [((batch, length, H, d), jnp.float32), ((rows, length), jnp.int32)]
+        program = export.export(jax.jit(apply))(*(ShapeDtypeStruct(*shape) for shape in shapes))
+        x = np.array(positions, np.int32)
+        np.testing.assert_allclose(program.call(q, x), apply(q, x), atol=1e-5)

@@ -161,6 +161,32 @@ def test_positions_that_are_no_numbers_or_too_coarse(name, dtype):
         encodings.embed(absolute, {}, jnp.zeros((B, L, 32)), jnp.arange(L).astype(dtype))
 
 
+@pytest.mark.parametrize("name", ["causal", "rope", "alibi", "fox"])
+def test_positions_of_more_rows_than_the_batch(name):
+    """They were broadcast: three outputs of one input."""
+    encoding, positions = build(name), np.tile(np.arange(L), (3, 1))
+    params, x = encoding.init(jax.random.key(0)), np.ones((1, L, H * d), np.float32)
+    context = Context(positions, x_q=x, x_k=x)
+    with pytest.raises(ValueError, match="positions of q have 3 rows for a batch of 1"):
+        attention(Q[:1], K[:1], V[:1], encoding, params, context)
+    with pytest.raises(ValueError, match="positions of k have 3 rows for a batch of 1"):
+        attention(Q[:1], K[:1], V[:1], encoding, params, Context(range(L), positions))
+    for rows in (1, 2):  # Of the batch, or of each row.
+        x = np.ones((2, L, H * d), np.float32)
+        attention(Q, K, V, encoding, params, Context(positions[:rows], x_q=x, x_k=x))
+
+
+def test_positions_of_more_rows_than_an_input():
+    absolute, grid = build("sinusoidal_absolute"), build("sinusoidal_2d")
+    x = np.ones((1, L, H * d), np.float32)
+    with pytest.raises(ValueError, match=r"positions of x have 2 rows for a batch of 1.*\[L\]"):
+        encodings.embed(absolute, {}, x, np.tile(np.arange(L), (2, 1)))
+    pairs = np.ones((L, 2), np.int32)  # Of two axes, [L, 2].
+    assert encodings.embed(grid, {}, x, pairs).shape == x.shape
+    with pytest.raises(ValueError, match=r"have 2 rows for a batch of 1.*\[L, axes\]"):
+        encodings.embed(grid, {}, x, np.stack([pairs, pairs]))
+
+
 def test_unsigned_positions_in_a_cache():
     encoding = build("alibi+causal")
     cache = init_cache(encoding, B, L, num_heads=H, head_size=d, hidden_size=32)
