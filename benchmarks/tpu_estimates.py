@@ -24,7 +24,7 @@ from absl import app, flags
 from benchmarks.tpu_waterfall import waterfall
 from pe_jax import encodings
 from pe_jax.configs.model import ModelConfig
-from pe_jax.configs.pretraining import PretrainingConfig, StageConfig
+from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import Progress, say
 from pe_jax.tpu.chips import GIB
@@ -56,7 +56,7 @@ def compile_one(key: dict) -> dict:
         max_length=max(512, key["length"]),
     )
     config = PretrainingConfig(model=model)
-    stage = StageConfig(
+    stage = PretrainingStageConfig(
         length=key["length"],
         batch_size=key["rows"] * chips.mesh.size,
         max_predictions=math.ceil(config.data.mask_rate * key["length"]),

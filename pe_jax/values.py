@@ -161,16 +161,17 @@ def optional(kind: Kind) -> Kind:
     )
 
 
-def several(kind: Kind, least: int = 0, most: int = 1_000) -> Kind:
-    """A tuple or list of `least` to `most` different values of that kind."""
+def several(kind: Kind, least: int = 0, most: int = 1_000, *, repeated: bool = False) -> Kind:
+    """A tuple or list of `least` to `most` values of that kind, different unless `repeated`."""
 
     def accepts(value: object) -> bool:
         if not isinstance(value, tuple | list) or not least <= len(value) <= most:
             return False
-        return all(map(kind.accepts, value)) and len(set(value)) == len(value)
+        return all(map(kind.accepts, value)) and (repeated or len(set(value)) == len(value))
 
-    different = f"a tuple of {least:,} to {most:,} different values, each "
-    return Kind(tuple, lambda: different + kind.describe(), accepts)
+    values = "values" if repeated else "different values"
+    tuple_of = f"a tuple of {least:,} to {most:,} {values}, each "
+    return Kind(tuple, lambda: tuple_of + kind.describe(), accepts)
 
 
 def pair(kind: Kind) -> Kind:

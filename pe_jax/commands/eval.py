@@ -22,6 +22,7 @@ with extra("train", SystemExit):
     from absl import flags
 
     from pe_jax.configs.all_tasks import EVALUATIONS, TRAINING
+    from pe_jax.configs.distill_positions import DistillationConfig
     from pe_jax.configs.export import ExportConfig
     from pe_jax.configs.finetuning import FinetuningConfig
     from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
@@ -91,6 +92,7 @@ def _names() -> list[str]:
 def _report_scores() -> tuple[str, Path]:
     """Report on a run, or compare several."""
     from pe_jax.reports.comparison import compare
+    from pe_jax.reports.distillation_report import report_distillation
     from pe_jax.reports.pretraining_report import report_pretraining
     from pe_jax.reports.rescoring import rescore
     from pe_jax.training.workdir import load_config
@@ -100,8 +102,11 @@ def _report_scores() -> tuple[str, Path]:
     out, folders = _out("report"), _run_folders()
     if _RUNS.value:
         return compare(folders, out), out
-    if isinstance(load_config(folders[0], *TRAINING), FinetuningConfig):
+    config = load_config(folders[0], *TRAINING)
+    if isinstance(config, FinetuningConfig):
         return rescore(folders[0], out), out
+    if isinstance(config, DistillationConfig):
+        return report_distillation(folders[0], out), out
     return report_pretraining(folders[0], out), out
 
 

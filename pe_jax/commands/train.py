@@ -61,7 +61,9 @@ def _read_config() -> Config:
     if values is None:
         raise ValueError("--config is required; --help lists the available configs.")
     if _COMPILE_FOR.value:
-        return from_values(values, [PretrainingConfig], " --compile_for is for pretraining.")
+        from pe_jax.configs.all_tasks import ENCODERS
+
+        return from_values(values, ENCODERS, " --compile_for is for runs on text.")
     classes: tuple[type[Config], ...] = (PretrainingConfig,)
     if not hasattr(values, "get") or values.get("task") != "pretraining":
         from pe_jax.configs.all_tasks import TRAINING
@@ -81,8 +83,16 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
         from pe_jax.reports.pretraining_report import report_pretraining
 
         return report_pretraining(folder, folder / "report", experiment), folder / "report"
+    from pe_jax.configs.distill_positions import DistillationConfig
     from pe_jax.configs.study import StudyConfig
 
+    if isinstance(config, DistillationConfig):
+        from pe_jax.tasks import distillation
+
+        distillation.run(config, folder, profile)
+        from pe_jax.reports.distillation_report import report_distillation
+
+        return report_distillation(folder, folder / "report"), folder / "report"
     if isinstance(config, StudyConfig):
         from pe_jax import study
 
@@ -123,10 +133,12 @@ def _connect(config: Config) -> None:
     hosts.check_shared(reachable_path(_WORKDIR.value))
 
 
-def _compile_only(config: PretrainingConfig) -> None:
+def _compile_only(config: Config) -> None:
+    from pe_jax.configs.all_tasks import ENCODERS
     from pe_jax.files import to_path
     from pe_jax.tpu.compile_report import compile_for
 
+    assert isinstance(config, ENCODERS)
     out = to_path(_OUT.value) if _OUT.value else None
     sections = compile_for(config, _COMPILE_FOR.value, find_largest=_LARGEST_BATCH.value, out=out)
     for section in sections:
@@ -138,7 +150,6 @@ def train_or_compile() -> None:
     if (_HOSTS.value, _HOST.value) != (None, None) and not _COORDINATOR.value:
         raise ValueError("--hosts and --host go with --coordinator=HOST:PORT, the same on each.")
     if _COMPILE_FOR.value:
-        assert isinstance(config, PretrainingConfig)
         _compile_only(config)
         return
     if _LARGEST_BATCH.value or _OUT.value:

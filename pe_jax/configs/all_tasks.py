@@ -2,6 +2,7 @@
 
 from typing import TypeAlias
 
+from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.export import ExportConfig
 from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
@@ -13,8 +14,11 @@ from pe_jax.configs.sweep import SweepConfig
 from pe_jax.configs.tables import TablesConfig
 from pe_jax.schema import Config
 
-Training: TypeAlias = PretrainingConfig | FinetuningConfig
-TRAINING: tuple[type[Training], ...] = (PretrainingConfig, FinetuningConfig, SquadConfig)
+# Runs that hold an encoder, which others start from.
+EncoderTraining: TypeAlias = PretrainingConfig | DistillationConfig
+ENCODERS: tuple[type[EncoderTraining], ...] = (PretrainingConfig, DistillationConfig)
+Training: TypeAlias = EncoderTraining | FinetuningConfig
+TRAINING: tuple[type[Training], ...] = (*ENCODERS, FinetuningConfig, SquadConfig)
 EVALUATIONS: tuple[type[Config], ...] = (
     ExportConfig,
     LengthGeneralisationConfig,

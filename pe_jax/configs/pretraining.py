@@ -1,9 +1,9 @@
-"""Keys of the configs for pretraining."""
+"""Keys of the configs that train an encoder on text: pretraining, and what it shares."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pe_jax.configs.model import ModelConfig
 from pe_jax.configs.training import (
@@ -21,11 +21,10 @@ from pe_jax.values import FLAG, SEED, integer, number, one_of, text
 
 @dataclasses.dataclass(frozen=True)
 class StageConfig(Config):
-    """A stage of pretraining: inputs of one length."""
+    """A stage of training on text: inputs of one length."""
 
     length: int = key(512, integer(8, 10**6))  # Room for two sentences.
     batch_size: int = key(64, ROWS)
-    max_predictions: int = key(77, integer(1, 10**6))
     steps: int = key(0, COUNT_OR_ZERO)
     epochs: float = key(0.0, EPOCHS, "Instead of steps.")
     accumulation: int = key(1, ROWS, ACCUMULATION)
@@ -36,11 +35,6 @@ class StageConfig(Config):
                 f"steps={self.steps} and epochs={self.epochs}: a stage takes steps or epochs, not "
                 "both; set one of them to 0."
             )
-        if self.max_predictions > self.length:
-            yield (
-                f"max_predictions={self.max_predictions} is more than the length of the inputs, "
-                f"{self.length}: lower it."
-            )
         if self.batch_size % self.accumulation:
             yield (
                 f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}: "
@@ -49,8 +43,23 @@ class StageConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingDataConfig(Config):
-    """The text of pretraining, and how examples are made of it."""
+class PretrainingStageConfig(StageConfig):
+    """A stage of pretraining: its inputs have masked words to predict."""
+
+    max_predictions: int = key(77, integer(1, 10**6))
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        if self.max_predictions > self.length:
+            yield (
+                f"max_predictions={self.max_predictions} is more than the length of the inputs, "
+                f"{self.length}: lower it."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig(Config):
+    """The text that an encoder is trained on."""
 
     source: str = key(
         "pydoc",
@@ -70,10 +79,6 @@ class PretrainingDataConfig(Config):
     vocab_size: int = key(  # Five special tokens, and one.
         30_522, integer(6, 10**7), "The size of a vocabulary that is trained."
     )
-    mask_rate: float = key(0.15, number(0, 1, "(]"), "The fraction of tokens to predict.")
-    short_probability: float = key(
-        0.1, number(0, 1), "How often an example is truncated to a random length."
-    )
     workers: int = key(0, integer(0, 128), "Processes that make batches; 0 makes them in a thread.")
     cache_dir: str = key("", text(), "Tokenized text; empty means ~/.cache/pe_jax.")
 
@@ -86,20 +91,27 @@ class PretrainingDataConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingConfig(Config):
-    """Pretraining: masked language model and next sentence.
+class PretrainingDataConfig(TextConfig):
+    """The text of pretraining, and how examples are made of it."""
 
-    Two stages, as in BERT, or three: short sequences, then longer ones, with one optimizer state
-    and one learning rate schedule. A stage without steps and epochs is left out.
+    mask_rate: float = key(0.15, number(0, 1, "(]"), "The fraction of tokens to predict.")
+    short_probability: float = key(
+        0.1, number(0, 1), "How often an example is truncated to a random length."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderTrainingConfig(Config):
+    """Training of an encoder on text: the keys of pretraining and distillation.
+
+    One, two or three stages share one optimizer state and one learning rate schedule. A stage
+    without steps and epochs is left out.
     """
 
-    task: str = task_key("pretraining")
+    task: str = task_key("")  # Subclasses name theirs.
     seed: int = key(0, SEED, "Initial parameters, dropout and data order.")
     init: str = key(
         "", text(), "A run to start from, its workdir, or a published BERT: docs/checkpoints.md."
-    )
-    keep_position: bool = key(
-        True, FLAG, "With init: its positions as well, where they fit; or new ones."
     )
     parallel: str = key(
         "jit",
@@ -108,8 +120,8 @@ class PretrainingConfig(Config):
         "gradients in that dtype.",
     )
     model: ModelConfig = part(ModelConfig)
-    data: PretrainingDataConfig = part(PretrainingDataConfig)
-    stage1: StageConfig = part(StageConfig, length=128, max_predictions=20)
+    data: TextConfig = part(TextConfig)
+    stage1: StageConfig = part(StageConfig, length=128)
     stage2: StageConfig = part(StageConfig)
     stage3: StageConfig = part(StageConfig)
     optimizer: OptimizerConfig = part(OptimizerConfig)
@@ -127,7 +139,29 @@ class PretrainingConfig(Config):
     )
 
     @property
-    def stages(self) -> dict[str, StageConfig]:
+    def stages(self) -> Mapping[str, StageConfig]:
         """The stages that have steps or epochs, by key."""
-        stages = {name: getattr(self, name) for name in ("stage1", "stage2", "stage3")}
+        stages = {"stage1": self.stage1, "stage2": self.stage2, "stage3": self.stage3}
+        return {name: stage for name, stage in stages.items() if stage.steps or stage.epochs}
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingConfig(EncoderTrainingConfig):
+    """Pretraining: masked language model and next sentence.
+
+    Two stages, as in BERT, or three: short sequences, then longer ones.
+    """
+
+    task: str = task_key("pretraining")
+    keep_position: bool = key(
+        True, FLAG, "With init: its positions as well, where they fit; or new ones."
+    )
+    data: PretrainingDataConfig = part(PretrainingDataConfig)
+    stage1: PretrainingStageConfig = part(PretrainingStageConfig, length=128, max_predictions=20)
+    stage2: PretrainingStageConfig = part(PretrainingStageConfig)
+    stage3: PretrainingStageConfig = part(PretrainingStageConfig)
+
+    @property
+    def stages(self) -> Mapping[str, PretrainingStageConfig]:
+        stages = {"stage1": self.stage1, "stage2": self.stage2, "stage3": self.stage3}
         return {name: stage for name, stage in stages.items() if stage.steps or stage.epochs}

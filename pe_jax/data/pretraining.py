@@ -23,6 +23,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import grain
 import numpy as np
@@ -100,8 +101,16 @@ class PretrainingExamples:
         }
 
 
+class Examples(Protocol):
+    """A random map for grain: from the number of an example, and a generator, to its arrays."""
+
+    def __len__(self) -> int: ...
+
+    def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]: ...
+
+
 def batches(
-    examples: PretrainingExamples,
+    examples: Examples,
     begin: int = 0,
     *,
     batch_size: int,
@@ -119,9 +128,9 @@ def batches(
       workers: see `in_workers`.
 
     Returns:
-      Dicts: tokens, segments `[B, L]` int32, valid `[B, L]` bool, masked_positions, masked_tokens
-      `[B, P]` int32, masked_weights `[B, P]` float32 (0 where padded), next_sentence `[B]` int32 (0
-      is next, 1 is random).
+      Dicts of the examples' arrays. Of `PretrainingExamples`: tokens, segments `[B, L]` int32,
+      valid `[B, L]` bool, masked_positions, masked_tokens `[B, P]` int32, masked_weights `[B, P]`
+      float32 (0 where padded), next_sentence `[B]` int32 (0 is next, 1 is random).
 
     Raises:
       ValueError: if the batch is not divisible by the number of hosts.

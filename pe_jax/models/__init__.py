@@ -3,7 +3,7 @@
 from pe_jax.errors import extra
 
 with extra("flax"):
-    from pe_jax.models.bert import Bert, frequencies
+    from pe_jax.models.bert import Bert, LayerOutputs, frequencies
     from pe_jax.models.config import PRESETS, BertConfig, preset, with_position
     from pe_jax.models.flops import forward_flops, train_flops
     from pe_jax.models.heads import (
@@ -18,6 +18,7 @@ with extra("flax"):
         attention_map,
         hidden_states,
         kernel_map,
+        layer_outputs,
         projections,
         queries_keys_values,
         query_key_matrices,
@@ -33,6 +34,7 @@ __all__ = [
     "BertForClassification",
     "BertForPretraining",
     "BertForSpans",
+    "LayerOutputs",
     "Pooler",
     "PretrainingLogits",
     "attended",
@@ -41,6 +43,7 @@ __all__ = [
     "frequencies",
     "hidden_states",
     "kernel_map",
+    "layer_outputs",
     "preset",
     "projections",
     "queries_keys_values",

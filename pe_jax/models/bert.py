@@ -5,6 +5,8 @@ Shapes: B batch, L length, D hidden size, H heads, d head size.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,18 @@ from pe_jax.models.layers import BertModule, DenseParts, gelu, projection
 from pe_jax.shapes import Array, Bool, Float, Int
 
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
+
+
+class LayerOutputs(NamedTuple):
+    """Outputs of all N layers, in the dtype of the model.
+
+    Attributes:
+      hidden: input of the first layer, then the output of each.
+      attention: output of each layer's attention, before it is added to its input.
+    """
+
+    hidden: Float[Array, "N+1 B L D"]
+    attention: Float[Array, "N B L D"]
 
 
 class SelfAttention(BertModule):
@@ -79,8 +93,8 @@ class Block(BertModule):
         context: Context,
         mask: Bool[Array, "B 1 #L L"] | None,
         rng: jax.Array | None,
-    ) -> Float[Array, "B L D"]:
-        """The hidden states after this block.
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
+        """The hidden states after this block, and the output of its attention.
 
         Args:
           context: the positions, and the rng of encodings that draw while training.
@@ -90,10 +104,10 @@ class Block(BertModule):
         attention_rng, first_rng, second_rng = _split(rng, 3)
         attend = SelfAttention(c, self.encoding, name="attention")
         x = embed(self.at_input, position_params, x, context.positions_q, rng=context.rng)
-        y = attend(x, position_params, context, mask, attention_rng)
-        x = self.layer_norm("attention_norm")(x + dropout(y, c.dropout_rate, first_rng))
+        attended = attend(x, position_params, context, mask, attention_rng)
+        x = self.layer_norm("attention_norm")(x + dropout(attended, c.dropout_rate, first_rng))
         y = self.dense(c.hidden_size, "down")(gelu(self.dense(c.intermediate_size, "up")(x)))
-        return self.layer_norm("mlp_norm")(x + dropout(y, c.dropout_rate, second_rng))
+        return self.layer_norm("mlp_norm")(x + dropout(y, c.dropout_rate, second_rng)), attended
 
 
 def _split(rng: jax.Array | None, count: int) -> jax.Array | list[None]:
@@ -120,6 +134,9 @@ class Bert(BertModule):
         deterministic: bool = True,
     ) -> Float[Array, "B L D"]:
         """Hidden states of the last layer.
+
+        Where the collection "intermediates" is mutable, it holds the outputs of all layers:
+        `pe_jax.models.layer_outputs` reads them.
 
         All derivatives exist with `attention="naive"`: `jax.jvp`, `jax.hessian`, products with the
         Hessian. In other forms attention has a backward pass of its own, and no forward mode.
@@ -152,23 +169,36 @@ class Bert(BertModule):
         x = embed(encoding, position_params, x, positions, tokens=tokens, rng=position_rng)
         x = self.layer_norm("embedding_norm")(x)
         x = dropout(x, c.dropout_rate, embedding_rng)
+        every_layer = self.is_mutable_collection("intermediates")
         of_layers = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
+            hidden: list[Array] = [x]
+            attention: list[Array] = []
             for i in range(c.num_layers):
                 block = Block(c, encoding.layer(i), encoding.at_layer(i), name=f"layer_{i}")
-                x = block(x, of_layers[i], context, mask, layer_rngs[i])
+                x, attended = block(x, of_layers[i], context, mask, layer_rngs[i])
+                hidden.append(x)
+                attention.append(attended)
+            if every_layer:
+                outputs = LayerOutputs(jnp.stack(hidden), jnp.stack(attention))
+                self.sow("intermediates", "outputs", outputs)
             return x
 
         # The blocks as a pure function, as many at a time as differ in their encoding.
         turn = max(1, len(encoding.layers))
 
-        def run(x: Array, group: list) -> tuple[Array, None]:
+        def run(x: Array, group: list) -> tuple[Array, tuple[Array, Array] | None]:
+            hidden: list[Array] = []
+            attention: list[Array] = []
             for i, (params, layer_params, layer_rng) in enumerate(group):
                 block = Block(c, encoding.layer(i), encoding.at_layer(i), parent=None)
                 # What layers share is no input of the loop: its gradient is summed over them.
                 layer_params = layer_params if encoding.per_layer else of_layers[i]
-                x = block.apply({"params": params}, x, layer_params, context, mask, layer_rng)
-            return x, None
+                variables = {"params": params}
+                x, attended = block.apply(variables, x, layer_params, context, mask, layer_rng)
+                hidden.append(x)
+                attention.append(attended)
+            return x, (jnp.stack(hidden), jnp.stack(attention)) if every_layer else None
 
         if c.remat != "none":
             # In a loop nothing could be merged with the forward pass: no need to prevent it.
@@ -178,10 +208,18 @@ class Bert(BertModule):
             for i, r in enumerate(layer_rngs)
         ]
         groups = [layers[i : i + turn] for i in range(0, c.num_layers, turn)]
+        first, groups_outputs = x[None], []
         if c.scan_layers:
-            return jax.lax.scan(run, x, jax.tree.map(lambda *x: jnp.stack(x), *groups))[0]
-        for group in groups:
-            x, _ = run(x, group)
+            x, stacked = jax.lax.scan(run, x, jax.tree.map(lambda *x: jnp.stack(x), *groups))
+            groups_outputs = [jax.tree.map(lambda leaf: leaf.reshape(-1, *x.shape), stacked)]
+        else:
+            for group in groups:
+                x, group_outputs = run(x, group)
+                groups_outputs.append(group_outputs)
+        if every_layer:
+            hidden, attention = (list(parts) for parts in zip(*groups_outputs, strict=True))
+            outputs = LayerOutputs(jnp.concatenate([first, *hidden]), jnp.concatenate(attention))
+            self.sow("intermediates", "outputs", outputs)
         return x
 
 

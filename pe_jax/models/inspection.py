@@ -7,16 +7,46 @@ import functools
 from collections.abc import Callable
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import attention_logits, attention_weights
 from pe_jax.encodings import Context, Params, Positions
 from pe_jax.encodings.positions import offsets
-from pe_jax.models.bert import Bert, Mask
+from pe_jax.models.bert import Bert, LayerOutputs, Mask
 from pe_jax.models.config import BertConfig
 from pe_jax.models.layers import projection
 from pe_jax.shapes import Array, Bool, Float, Int
+
+
+def layer_outputs(
+    config: BertConfig,
+    params: Params,
+    tokens: Int[Array, "B L"],
+    segments: Int[Array, "B L"] | None = None,
+    mask: Mask | None = None,
+    positions: Positions | None = None,
+    rng: jax.Array | None = None,
+) -> LayerOutputs:
+    """Hidden states and attention outputs of all layers; pure, and differentiable.
+
+    Args:
+      params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
+      tokens, segments, mask, positions: see `Bert`.
+      rng: of dropout; None is no dropout.
+    """
+    _, state = Bert(config).apply(
+        {"params": params},
+        tokens,
+        segments,
+        mask,
+        positions,
+        deterministic=rng is None,
+        rngs=None if rng is None else {"dropout": rng},
+        mutable="intermediates",
+    )
+    return state["intermediates"]["outputs"][0]
 
 
 def hidden_states(
@@ -33,19 +63,7 @@ def hidden_states(
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
       tokens, segments, mask, positions: see `Bert`.
     """
-    # Layers that run as one loop, or that the backward pass runs again, show nothing.
-    model = Bert(dataclasses.replace(config, scan_layers=False, remat="none"))
-    paths = [("embedding_norm",), *((f"layer_{i}",) for i in range(config.num_layers))]
-    _, state = model.apply(
-        {"params": params},
-        tokens,
-        segments,
-        mask,
-        positions,
-        capture_intermediates=lambda module, _: module.path in paths,
-        mutable="intermediates",
-    )
-    return jnp.stack([state["intermediates"][name]["__call__"][0] for (name,) in paths])
+    return layer_outputs(config, params, tokens, segments, mask, positions).hidden
 
 
 def queries_keys_values(

@@ -15,7 +15,8 @@ from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.reports.property_report.vectors import position_vectors
 from pe_jax.reports.tables import write_report
-from pe_jax.tasks.pretraining import PretrainingExperiment, build
+from pe_jax.tasks.on_text import Experiment
+from pe_jax.tasks.pretraining import build
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import newest_params
@@ -23,7 +24,7 @@ from pe_jax.training.pytrees import Params, Scalars
 
 
 def report_pretraining(
-    folder: Path, out: Path, experiment: PretrainingExperiment | None = None
+    folder: Path, out: Path, experiment: Experiment[PretrainingConfig] | None = None
 ) -> str:
     """Measure the newest checkpoint in `folder`; write report.json, .md and figures to `out`;
     return the page.
@@ -54,7 +55,7 @@ def report_pretraining(
     return write_report(out, "report", numbers, text)
 
 
-def _scores(experiment: PretrainingExperiment, step: int, params: Params) -> Scalars:
+def _scores(experiment: Experiment[PretrainingConfig], step: int, params: Params) -> Scalars:
     """Return the model's means on held-out text, and those of two baselines on the same tokens."""
     batches = experiment.held_out[-1]
 
@@ -75,7 +76,7 @@ def _scores(experiment: PretrainingExperiment, step: int, params: Params) -> Sca
     }
 
 
-def _unigram(experiment: PretrainingExperiment) -> np.ndarray:
+def _unigram(experiment: Experiment[PretrainingConfig]) -> np.ndarray:
     """Return log frequencies of tokens in the training documents, with add-one smoothing."""
     text = experiment.text
     counts = np.ones(text.vocabulary.size)

@@ -1,4 +1,4 @@
-"""The arguments of a pretraining step as shapes, for estimates of its time and memory."""
+"""The arguments of a training step as shapes, for estimates of its time and memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,41 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax import data
-from pe_jax.configs.pretraining import PretrainingConfig, StageConfig
+from pe_jax.configs.all_tasks import EncoderTraining
+from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig, StageConfig
+from pe_jax.models import BertConfig, train_flops
+from pe_jax.tasks import distillation, pretraining
 from pe_jax.tasks.start import tokenizer_file
 from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
+from pe_jax.training.pytrees import PyTree
 from pe_jax.training.step import TrainState, state_shapes
 
 
-def expected_vocab_size(config: PretrainingConfig) -> int:
+def resolve(config: EncoderTraining) -> EncoderTraining:
+    """Fill in the model of `config` as its task does; raises as that does."""
+    if isinstance(config, PretrainingConfig):
+        return pretraining.resolve(config)
+    return distillation.resolve(config)
+
+
+def make_program(config: EncoderTraining, mesh: jax.sharding.Mesh, model: BertConfig) -> Program:
+    """Return what a resolved `config` runs on the devices of `mesh`, without data, for one step."""
+    if isinstance(config, PretrainingConfig):
+        return pretraining.make_program(config, mesh, model, steps=1)
+    return distillation.make_program(config, mesh, model, steps=1)
+
+
+def step_flops(config: EncoderTraining, model: BertConfig, stage: StageConfig) -> float:
+    """Return the model FLOPs of a step of `stage`."""
+    rows, length = stage.batch_size, stage.length
+    if isinstance(config, PretrainingConfig):
+        assert isinstance(stage, PretrainingStageConfig)
+        return train_flops(model, rows, length, stage.max_predictions)
+    return distillation.step_flops(model, distillation.teacher_model(config, model), rows, length)
+
+
+def expected_vocab_size(config: EncoderTraining) -> int:
     """Return the size of the run's vocabulary; the largest one where the run trains its own."""
     file = tokenizer_file(config)
     return data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
@@ -21,12 +48,18 @@ def expected_vocab_size(config: PretrainingConfig) -> int:
 
 def batch_shapes(stage: StageConfig) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the shapes and dtypes of a global batch of `data.batches` for `stage`."""
-    rows, length, predictions = stage.batch_size, stage.length, stage.max_predictions
+    rows, length = stage.batch_size, stage.length
     shape = jax.ShapeDtypeStruct
-    return {
+    shapes = {
         "tokens": shape((rows, length), jnp.int32),
-        "segments": shape((rows, length), jnp.int32),
         "valid": shape((rows, length), jnp.bool_),
+    }
+    if not isinstance(stage, PretrainingStageConfig):
+        return shapes
+    predictions = stage.max_predictions
+    return {
+        **shapes,
+        "segments": shape((rows, length), jnp.int32),
         "masked_positions": shape((rows, predictions), jnp.int32),
         "masked_tokens": shape((rows, predictions), jnp.int32),
         "masked_weights": shape((rows, predictions), jnp.float32),
@@ -36,7 +69,9 @@ def batch_shapes(stage: StageConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 def abstract_arguments(
     program: Program, stage: StageConfig
-) -> tuple[TrainState, dict[str, jax.ShapeDtypeStruct]]:
-    """Return shapes, dtypes and shardings of the arguments of a step; takes no memory."""
+) -> tuple[TrainState, dict[str, jax.ShapeDtypeStruct], tuple[PyTree, ...]]:
+    """Return a step's state, batch and constants as shapes with shardings; takes no memory."""
     state = sharding.abstract(state_shapes(program.task, program.optimizer), program.shardings)
-    return state, sharding.abstract(batch_shapes(stage), program.batch_sharding)
+    batch = sharding.abstract(batch_shapes(stage), program.batch_sharding)
+    constants = sharding.abstract(program.constants, program.shardings_of(program.constants))
+    return state, batch, constants

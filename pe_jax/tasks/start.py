@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 
+from pe_jax.configs.all_tasks import ENCODERS
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.model import SIZES, ModelConfig
-from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
@@ -22,12 +24,15 @@ from pe_jax.training.checkpointing import newest_params, saved_steps
 from pe_jax.training.pytrees import Params, ShardingsOf
 from pe_jax.training.transplant import Changes, transplant
 
+C = TypeVar("C", bound=EncoderTrainingConfig)
+
 
 class Start:
     """A trained model to start from; its parameters are not read yet.
 
     Args:
-      init: the workdir of a pretraining run, or a published BERT, see `interop.open_checkpoint`.
+      init: the workdir of a run of pretraining or distillation, or a published BERT, see
+        `interop.open_checkpoint`.
 
     Attributes:
       model: the keys of a run's config that describe it.
@@ -46,7 +51,7 @@ class Start:
         self._path = reachable_path(init)
         self._is_run = _is_run(self._path)
         if self._is_run:
-            self.model = workdir.load_config(self._path, PretrainingConfig).model
+            self.model = workdir.load_config(self._path, *ENCODERS).model
             return
         from pe_jax.interop import read_config
 
@@ -103,7 +108,9 @@ class Start:
         return file
 
 
-def start_model(config: PretrainingConfig | FinetuningConfig, folder: Path | None) -> ModelConfig:
+def start_model(
+    config: EncoderTrainingConfig | FinetuningConfig, folder: Path | None
+) -> ModelConfig:
     """Return the model that `config.init` describes.
 
     A run with a checkpoint in `folder` resumes without it: where it is gone, the run's own config
@@ -121,9 +128,7 @@ def start_model(config: PretrainingConfig | FinetuningConfig, folder: Path | Non
         return workdir.load_config(folder, type(config)).model
 
 
-def fill_in(
-    config: PretrainingConfig, longest: int, folder: Path | None = None
-) -> PretrainingConfig:
+def fill_in(config: C, longest: int, folder: Path | None = None) -> C:
     """Fill in the model of `config` from the one that it starts from.
 
     These are the sizes that `config.model` does not give one by one, and constants that it has no
@@ -147,7 +152,7 @@ def fill_in(
     return changed(config, {f"model.{name}": value for name, value in taken.items()})
 
 
-def tokenizer_file(config: PretrainingConfig) -> str:
+def tokenizer_file(config: EncoderTrainingConfig) -> str:
     """Return the tokenizer for a run of `config`; empty where the run trains its own.
 
     Raises:
@@ -166,15 +171,18 @@ def tokenizer_file(config: PretrainingConfig) -> str:
 
 
 def transplant_start(
-    config: PretrainingConfig, params: Params, shardings_of: ShardingsOf
+    config: EncoderTrainingConfig, params: Params, shardings_of: ShardingsOf, keep_position: bool
 ) -> tuple[Params, Changes]:
     """Replace everything in fresh `params` that fits by the model that the run starts from.
+
+    Args:
+      keep_position: whether that includes its positions.
 
     Raises:
       ValueError: if it has no parameters yet, or a part other than the positions does not fit.
     """
     old = Start(config.init).params(shardings_of, from_config(config.model).max_length)
-    return transplant(params, old, position=config.keep_position)
+    return transplant(params, old, position=keep_position)
 
 
 def _is_run(path: Path) -> bool:

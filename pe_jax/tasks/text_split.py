@@ -1,4 +1,4 @@
-"""The text of a pretraining run, split for training and evaluation, from `config.data`."""
+"""The text of a run, split for training and evaluation, from `config.data`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax import data
-from pe_jax.configs.pretraining import PretrainingDataConfig
+from pe_jax.configs.pretraining import TextConfig
 from pe_jax.console.terminal import counted, say
 from pe_jax.files import cache_folder, to_path
 
@@ -18,17 +18,23 @@ _MUCH_UNKNOWN = 0.03  # Of English by a vocabulary for it, 0.1 % is [UNK].
 
 @dataclasses.dataclass(frozen=True)
 class TextSplit:
-    """Tokenized corpora, and which of their documents are for training and which are held out."""
+    """Tokenized corpora, and which of their documents are for training and which are held out.
+
+    Attributes:
+      pairs: whether examples are sentence pairs, of which documents of one sentence make none.
+    """
 
     tokenizer: Tokenizer
     train: data.TokenizedCorpus
     train_documents: np.ndarray
     held_out: data.TokenizedCorpus
     held_out_documents: np.ndarray
+    pairs: bool = True
 
     def summary(self) -> str:
         """Return how many documents there are, how many are used, and why the others are not."""
-        single, empty = int(self.train.single_sentences.sum()), self.train.empty
+        single = int(self.train.single_sentences.sum()) if self.pairs else 0
+        empty = self.train.empty
         read = len(self.train.documents) - 1 + empty
         reasons = {"of a single sentence, which makes no pair": single, "empty": empty}
         dropped = "".join(f"; dropped {n:,}, {why}" for why, n in reasons.items() if n)
@@ -48,8 +54,8 @@ class TextSplit:
         return data.vocabulary(self.tokenizer)
 
 
-def load_text(config: PretrainingDataConfig, vocab: str) -> TextSplit:
-    """Reads, splits and tokenizes the text of `config`.
+def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSplit:
+    """Read, split and tokenize the text of `config`.
 
     Tokenized text is cached (`pe_jax.data.tokenized`); shards (`pe_jax.data.shards`) are only
     opened.
@@ -57,30 +63,32 @@ def load_text(config: PretrainingDataConfig, vocab: str) -> TextSplit:
     Args:
       config: the `data` part of a run's config.
       vocab: path of the tokenizer; empty trains one on the text, or uses that of the shards.
+      pairs: whether examples are sentence pairs.
 
     Raises:
-      ValueError: for a source, feature or tokenizer that does not exist, or a text whose documents
-        are mostly of one sentence, or most of which is [UNK] to the tokenizer.
+      ValueError: for a source, feature or tokenizer that does not exist, a text most of which is
+        [UNK] to the tokenizer, or, for pairs, one whose documents are mostly of one sentence.
     """
     cache = to_path(config.cache_dir) if config.cache_dir else cache_folder()
     open_source = functools.partial(
         data.open_source, feature=config.feature, data_dir=config.data_dir, cache_dir=cache
     )
     train, tokenizer = open_source(config.source, vocab=vocab, vocab_size=config.vocab_size)
-    _check(config.source, train, tokenizer)
+    _check(config.source, train, tokenizer, pairs)
     if not config.validation:
         train_documents, held_out_documents = train.split(config.held_out)
-        return TextSplit(tokenizer, train, train_documents, train, held_out_documents)
+        return TextSplit(tokenizer, train, train_documents, train, held_out_documents, pairs)
     held_out, _ = open_source(config.validation, tokenizer=tokenizer)
-    _check(config.validation, held_out, tokenizer)
-    return TextSplit(tokenizer, train, train.all_documents(), held_out, held_out.all_documents())
+    _check(config.validation, held_out, tokenizer, pairs)
+    documents = train.all_documents(), held_out.all_documents()
+    return TextSplit(tokenizer, train, documents[0], held_out, documents[1], pairs)
 
 
-def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer) -> None:
+def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pairs: bool) -> None:
     """Raise ValueError if most of a text cannot be used; warn if much of it is [UNK]."""
     tokens, single = np.diff(corpus.sentences[corpus.documents]), corpus.single_sentences
     lost = tokens[single].sum() / tokens.sum()
-    if lost > 0.5:
+    if pairs and lost > 0.5:
         raise ValueError(
             f"{source}: {single.sum():,} of {counted(len(single), 'document')}, {lost:.0%} of the "
             "text, are a single sentence, of which no sentence pair can be made. Put more "

@@ -33,11 +33,12 @@ from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, fingerprint, restore_newest
 from pe_jax.training.loop import Loop, Stage
 from pe_jax.training.profiler import Profiler
-from pe_jax.training.pytrees import Params, PyTree
+from pe_jax.training.pytrees import Metrics, Params, PyTree
 from pe_jax.training.step import (
     Task,
     TrainState,
     init_state,
+    make_eval_step,
     make_train_step,
     state_shapes,
 )
@@ -55,6 +56,7 @@ class Program:
       config: of the run, which resumes only if it is the same.
       schedule: learning rate of a step.
       parallel: a name in `sharding.PARALLEL`.
+      constants: shapes of the task's constants, see `Task.sums`.
     """
 
     config: Config
@@ -65,6 +67,7 @@ class Program:
     mesh: Mesh
     seeds: tuple[int, ...]
     parallel: str
+    constants: tuple[PyTree, ...] = ()
 
     @functools.cached_property
     def shardings(self) -> TrainState:
@@ -85,9 +88,15 @@ class Program:
         return init(self.task, self.optimizer, jax.random.key(self.seeds[0]))
 
     def train_step(self, accumulation: int = 1) -> jax.stages.Wrapped:
-        """Return the jitted step: `(state, global batch) -> (state, metrics)`."""
+        """Return the jitted step: `(state, global batch, *constants) -> (state, metrics)`."""
         step = make_train_step(self.task, self.optimizer, accumulation=accumulation)
-        return sharding.parallelize(step, self.mesh, self.parallel, self.shardings)
+        constants = self.shardings_of(self.constants)
+        return sharding.parallelize(step, self.mesh, self.parallel, self.shardings, *constants)
+
+    def eval_step(self) -> Callable[..., Metrics]:
+        """Return the jitted evaluation: `(params, global batch, *constants) -> metrics`."""
+        step, constants = make_eval_step(self.task), self.shardings_of(self.constants)
+        return sharding.parallelize_eval(step, self.mesh, self.shardings.params, *constants)
 
 
 def saved_tokenizer(folder: Path) -> Path:
@@ -178,11 +187,12 @@ def train(
         _check_vocabulary(changes, text, folder)
         run = workdir.identity(program.config, text, resumed=True)
         restored = restore_newest(folder, fresh, run)
-        begin, totals = 0, {}
+        begin, totals, evaluations = 0, {}, {}
         origin: Json = {"data": dict(data), "stages": [stage.steps for stage in stages]}
         if restored:
             state, facts = restored
             begin, totals, before = int(state.step), facts["totals"], facts["origin"]
+            evaluations = workdir.read_evaluations(folder, begin)
             _check_data(before["data"], data, folder)
             _check_steps(before["stages"], origin["stages"], begin, folder)
             origin["start"] = before["start"]
@@ -218,7 +228,7 @@ def train(
             stop_requested=stack.enter_context(stop_requests),
             check_folder=check_folder,
         )
-        return loop.fit(state, stages, totals)
+        return loop.fit(state, stages, totals, evaluations)
 
 
 def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.configs.all_tasks import EncoderTraining
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.models.config import from_config
-from pe_jax.tasks.pretraining import resolve
+from pe_jax.tasks.abstract import resolve
 from pe_jax.tasks.train import model_size
 from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.estimate import Estimate, estimate_stage, largest_batch
@@ -30,7 +30,7 @@ time from the compiled program."""
 
 
 def compile_for(
-    config: PretrainingConfig, topology: str, *, find_largest: bool = False, out: Path | None = None
+    config: EncoderTraining, topology: str, *, find_largest: bool = False, out: Path | None = None
 ) -> Iterator[str]:
     """Yield the report on all stages of `config`, compiled for `topology`; trains nothing.
 

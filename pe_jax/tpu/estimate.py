@@ -15,14 +15,19 @@ from typing import NamedTuple
 import jax
 
 from pe_jax.attention.forms import PLATFORMS
-from pe_jax.configs.pretraining import PretrainingConfig, StageConfig
+from pe_jax.configs.all_tasks import EncoderTraining
+from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import Json
-from pe_jax.models import BertConfig, train_flops
+from pe_jax.models import BertConfig
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
-from pe_jax.tasks.abstract import abstract_arguments, expected_vocab_size
-from pe_jax.tasks.pretraining import make_program
+from pe_jax.tasks.abstract import (
+    abstract_arguments,
+    expected_vocab_size,
+    make_program,
+    step_flops,
+)
 from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.topology import Slice
 from pe_jax.training.pytrees import PyTree
@@ -78,16 +83,16 @@ class Estimate(NamedTuple):
         return numbers | {"fits": self.fits, "mfu_bound": self.mfu_bound if self.fits else None}
 
 
-def estimate_stage(config: PretrainingConfig, stage: StageConfig, chips: Slice) -> Estimate:
+def estimate_stage(config: EncoderTraining, stage: StageConfig, chips: Slice) -> Estimate:
     """Compile the training step of `stage` for `chips`; one that does not fit is not an error.
 
     The batch must divide among the chips, see `sharding.check_rows`.
     """
     model = _for_tpu(from_config(config.model, vocab_size=expected_vocab_size(config)), chips)
-    program = make_program(config, chips.mesh, model, steps=1)
-    state, batch = abstract_arguments(program, stage)
-    flops = train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
-    lowered = program.train_step(stage.accumulation).lower(state, batch)
+    program = make_program(config, chips.mesh, model)
+    state, batch, constants = abstract_arguments(program, stage)
+    flops = step_flops(config, model, stage)
+    lowered = program.train_step(stage.accumulation).lower(state, batch, *constants)
     start = time.perf_counter()
     compiled, failure = None, ""
     try:
@@ -113,7 +118,7 @@ def estimate_stage(config: PretrainingConfig, stage: StageConfig, chips: Slice) 
     sent = 2 * (chips.mesh.size - 1) / chips.mesh.size * _GRADIENT_BYTES * parameters
     moved = stats.argument_size_in_bytes + stats.output_size_in_bytes
     return estimate._replace(
-        memory=memory(stats, state, batch),
+        memory=memory(stats, state, batch, constants),
         flops=analysis["flops"],
         bounds={
             "products": flops / chips.mesh.size / chips.tpu.peak,
@@ -125,27 +130,31 @@ def estimate_stage(config: PretrainingConfig, stage: StageConfig, chips: Slice) 
 
 
 def memory(
-    stats: jax.stages.CompiledMemoryStats, state: TrainState, batch: PyTree
+    stats: jax.stages.CompiledMemoryStats,
+    state: TrainState,
+    batch: PyTree,
+    constants: tuple[PyTree, ...] = (),
 ) -> dict[str, int]:
     """Return the bytes on each chip by kind; the program needs their sum.
 
     Args:
       stats: `compiled.memory_analysis()`.
       state: shapes with shardings of the state that the program updates in place.
-      batch: those of its other arguments.
+      batch, constants: those of its other arguments.
     """
     parameters, optimizer = shard_bytes(state.params), shard_bytes(state.opt_state)
-    rows = shard_bytes(batch)
+    rows, teacher = shard_bytes(batch), shard_bytes(constants)
     arguments = (
         stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
     )
     return {
         "parameters": parameters,
         "optimizer state": optimizer,
+        **({"teacher": teacher} if constants else {}),
         "batch": rows,
         "temporaries": stats.temp_size_in_bytes,
         "generated code": stats.generated_code_size_in_bytes,
-        "padding, metrics": arguments - parameters - optimizer - rows,
+        "padding, metrics": arguments - parameters - optimizer - teacher - rows,
     }
 
 
@@ -164,7 +173,7 @@ def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
 
 
 def largest_batch(
-    config: PretrainingConfig, stage: StageConfig, chips: Slice, fits: bool
+    config: EncoderTraining, stage: StageConfig, chips: Slice, fits: bool
 ) -> tuple[int, int]:
     """Return rows a chip with which `stage` fits, and slightly more with which it does not.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import jax
 import numpy as np
@@ -20,9 +21,15 @@ from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.profiler import Profiler
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
-from pe_jax.training.workdir import MetricsWriter
+from pe_jax.training.workdir import HELD_OUT, MetricsWriter
 
 _ON_THE_TERMINAL = ("loss", "accuracy", "examples_per_second", "mfu")  # Ends of names.
+
+
+def never(evaluations: Sequence[Scalars]) -> bool:
+    """Return False: the stage trains all of its steps."""
+    del evaluations
+    return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +45,10 @@ class Stage:
       evaluate: `evaluate(step, params) -> {name: value}`, on held-out data. Names with a `/` are
         details, for the files and not for the terminal.
       flops: `flops(rows, length)`, model FLOPs of a step, see `pe_jax.models.flops`.
+      converged: `converged(evaluations)`, True if the stage ends with the last of its evaluations,
+        scores by name, oldest first.
+      baselines: `baselines(params) -> {name: value}`, written once, if the run begins with this
+        stage.
     """
 
     name: str
@@ -46,6 +57,8 @@ class Stage:
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
     evaluate: Callable[[int, Params], Scalars]
     flops: Callable[[int, int], float]
+    converged: Callable[[Sequence[Scalars]], bool] = never
+    baselines: Callable[[Params], Scalars] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +88,18 @@ class Loop:
     check_folder: Callable[[], None]
 
     def fit(
-        self, state: TrainState, stages: Sequence[Stage], totals: Json | None = None
+        self,
+        state: TrainState,
+        stages: Sequence[Stage],
+        totals: Json | None = None,
+        evaluations: Mapping[int, Scalars] = MappingProxyType({}),
     ) -> TrainState:
         """Trains from `state.step` to the end of the last stage; resumes inside any of them.
 
         Args:
           totals: of the metrics since the last line of the log of a stage that resumes, so that the
             next line covers the same steps.
+          evaluations: held-out scores by step, up to `state.step`.
 
         Raises:
           FloatingPointError: if a loss or gradient is not finite; the batch is written to the run's
@@ -89,19 +107,40 @@ class Loop:
           OSError: if something cannot be written, or the folder was removed.
           Interrupted: if the run was asked to stop, once it has saved.
         """
-        begin, end = 0, 0
+        begin = 0
         for stage in stages:
-            begin, end = end, end + stage.steps
+            scores: list[Scalars] = []
+            end = begin + stage.steps
+            for step in range(begin + 1, min(end, int(state.step)) + 1):
+                if step in evaluations:
+                    scores.append(evaluations[step])
+                    if stage.converged(scores):
+                        end = step
+                        break
             steps = range(max(begin, int(state.step)) + 1, end + 1)
             if steps:
+                if stage.baselines and not int(state.step):
+                    self.writer.write(0, stage.baselines(state.params))
                 resumed = totals if totals and steps[0] > begin + 1 else {}
-                state = self._fit_stage(state, stage, begin, steps, resumed)
+                state = self._fit_stage(state, stage, begin, steps, resumed, scores)
+                end = int(state.step)
+            begin = end
         return state
 
     def _fit_stage(
-        self, state: TrainState, stage: Stage, begin: int, steps: range, totals: Json
+        self,
+        state: TrainState,
+        stage: Stage,
+        begin: int,
+        steps: range,
+        totals: Json,
+        evaluations: list[Scalars],
     ) -> TrainState:
-        """Trains `steps` of a stage, whose first step is `begin + 1`."""
+        """Trains `steps` of a stage, whose first step is `begin + 1`, or until it has converged.
+
+        Args:
+          evaluations: held-out scores of the stage so far; those of `steps` are added.
+        """
         iterator = iter(stage.batches(steps[0] - 1 - begin))
         meter = _Meter(totals)
         # On a CPU minutes may pass between this line and the first of the log.
@@ -141,7 +180,19 @@ class Loop:
             if log:
                 self._log(step, meter)
             # 4. Evaluate.
-            held_out_loss = self._evaluate(step, stage, state.params) if evaluate else None
+            held_out_loss, converged = None, False
+            if evaluate:
+                evaluations.append(self._evaluate(step, stage, state.params))
+                held_out_loss = _check_held_out(step, evaluations[-1])
+                converged = step != steps[-1] and stage.converged(evaluations)
+            if converged:  # The stage ends here, as it would with its last step.
+                say(f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}")
+                if unread is not None:
+                    self._read(*unread, meter)
+                    unread = None
+                if not log:
+                    self._log(step, meter)
+                save = True
             if log:
                 meter = _Meter({})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
@@ -156,6 +207,8 @@ class Loop:
                     stop,
                     on_all_hosts=True,
                 )
+            if converged:
+                break
         return state
 
     def _read(self, step: int, metrics: Metrics, rows: HostBatch, meter: _Meter) -> None:
@@ -180,13 +233,13 @@ class Loop:
         shown = {name: x for name, x in scalars.items() if name.endswith(_ON_THE_TERMINAL)}
         self.progress.report(step, "training", shown)
 
-    def _evaluate(self, step: int, stage: Stage, params: Params) -> float | None:
-        """Writes a stage's scores; returns the sum of its losses, None if it has none."""
+    def _evaluate(self, step: int, stage: Stage, params: Params) -> Scalars:
+        """Writes a stage's scores and returns them."""
         scalars = stage.evaluate(step, params)
-        self.writer.write(step, {f"held_out/{name}": value for name, value in scalars.items()})
+        self.writer.write(step, {f"{HELD_OUT}{name}": value for name, value in scalars.items()})
         shown = {name: value for name, value in scalars.items() if "/" not in name}
         self.progress.report(step, "held out", shown)
-        return _check_held_out(step, scalars)
+        return scalars
 
 
 def evaluate(

@@ -132,12 +132,16 @@ def gather(
     return gathered
 
 
-def parallelize(step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree) -> Wrapped:
-    """`step(state, batch, axis=None) -> (state, metrics)`, compiled for the mesh; state is donated.
+def parallelize(
+    step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree, *constants: PyTree
+) -> Wrapped:
+    """`step(state, batch, *constants, axis=None) -> (state, metrics)`, compiled for the mesh; state
+    is donated.
 
     Args:
       parallel: a name in `PARALLEL`.
       shardings: of the state, from `state_shardings`.
+      constants: shardings of the constants, from `state_shardings`.
 
     Raises:
       ValueError: for a `parallel` that is not known.
@@ -145,30 +149,33 @@ def parallelize(step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree) -
     if parallel not in PARALLEL:
         raise ValueError(f"parallel must be one of {', '.join(PARALLEL)}, got {parallel!r}.")
     if parallel in ("jit", "fsdp"):
-        arguments, results = (shardings, by_rows(mesh)), (shardings, replicated(mesh))
+        arguments, results = (shardings, by_rows(mesh), *constants), (shardings, replicated(mesh))
         return compiled(step, mesh, arguments, results, donate=(0,))
     dtype = jnp.dtype(jnp.bfloat16) if parallel == "pmap_bfloat16" else None
-    return jax.jit(_by_device(step, mesh, dtype), donate_argnums=0)
+    return jax.jit(_by_device(step, mesh, dtype, len(constants)), donate_argnums=0)
 
 
 @reused
-def _by_device(step: TrainStep, mesh: Mesh, exchanged: jnp.dtype | None) -> TrainStep:
+def _by_device(
+    step: TrainStep, mesh: Mesh, exchanged: jnp.dtype | None, constants: int
+) -> TrainStep:
     # check_vma=False: otherwise shard_map sums the gradients of replicated parameters itself, and
     # the step's own psum would count every device's gradient again.
     return jax.shard_map(
         functools.partial(step, axis=AXIS, exchanged=exchanged),
         mesh=mesh,
-        in_specs=(PartitionSpec(), PartitionSpec(AXIS)),
+        in_specs=(PartitionSpec(), PartitionSpec(AXIS), *[PartitionSpec()] * constants),
         out_specs=PartitionSpec(),
         check_vma=False,
     )
 
 
 def parallelize_eval(
-    step: Callable[[Params, Batch], T], mesh: Mesh, shardings: PyTree
-) -> Callable[[Params, Batch], T]:
-    """`step(params, batch) -> metrics`, compiled for the mesh; `shardings` are the parameters'."""
-    return compiled(step, mesh, (shardings, by_rows(mesh)), replicated(mesh))
+    step: Callable[..., T], mesh: Mesh, shardings: PyTree, *constants: PyTree
+) -> Callable[..., T]:
+    """`step(params, batch, *constants) -> metrics`, compiled for the mesh; `shardings` are the
+    parameters', `constants` those of the constants."""
+    return compiled(step, mesh, (shardings, by_rows(mesh), *constants), replicated(mesh))
 
 
 def compiled(

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from pe_jax.training.pytrees import Batch, Metrics, Params, Sums
+from pe_jax.training.pytrees import Batch, Metrics, Params, PyTree, Sums
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,15 +48,16 @@ class Task(NamedTuple):
     Attributes:
       init: `init(rng) -> params`.
       counts: `counts(batch) -> {name: denominator}`, scalars.
-      sums: `sums(params, batch, rng) -> {name: sum}`, scalars under the same names; `rng` None
-        means no dropout.
+      sums: `sums(params, batch, rng, *constants) -> {name: sum}`, scalars under the same names;
+        `rng` None means no dropout. Most tasks have no constants: they are trees of arrays that a
+        run does not train, such as a teacher.
       losses: the names whose means add up to the objective.
       outputs: `outputs(params, batch, rng=None)` of the model that `sums` is of.
     """
 
     init: Callable[[jax.Array], Params]
     counts: Callable[[Batch], Sums]
-    sums: Callable[[Params, Batch, jax.Array | None], Sums]
+    sums: Callable[..., Sums]
     losses: tuple[str, ...]
     outputs: Callable[..., Any]
 
@@ -126,14 +127,16 @@ def make_train_step(
     """A step that runs the batch in `accumulation` micro-batches, with the result of one.
 
     Returns:
-      `train_step(state, batch, axis=None, exchanged=None) -> (state, metrics)`. `axis` names the
-      mapped device axis where the step runs per device; without it, batch and sums are global
-      already. `exchanged` is the dtype in which devices add their gradients; default: their own.
+      `train_step(state, batch, *constants, axis=None, exchanged=None) -> (state, metrics)`. `axis`
+      names the mapped device axis where the step runs per device; without it, batch and sums are
+      global already. `exchanged` is the dtype in which devices add their gradients; default: their
+      own.
     """
 
     def train_step(
         state: TrainState,
         batch: Batch,
+        *constants: PyTree,
         axis: str | None = None,
         exchanged: jnp.dtype | None = None,
     ) -> tuple[TrainState, Metrics]:
@@ -144,7 +147,7 @@ def make_train_step(
             rng = jax.random.fold_in(rng, jax.lax.axis_index(axis))
 
         def objective(params: Params, part: Batch, rng: jax.Array) -> tuple[jax.Array, Sums]:
-            sums = task.sums(params, part, rng)
+            sums = task.sums(params, part, rng, *constants)
             means = [_mean(sums[name], counts[name]) for name in task.losses]
             return sum(means, start=jnp.float32(0)), sums
 
@@ -178,11 +181,11 @@ def make_train_step(
 
 
 @reused
-def make_eval_step(task: Task) -> Callable[[Params, Batch], Metrics]:
-    """`eval_step(params, batch) -> {name: (sum, count)}`, without dropout."""
+def make_eval_step(task: Task) -> Callable[..., Metrics]:
+    """`eval_step(params, batch, *constants) -> {name: (sum, count)}`, without dropout."""
 
-    def eval_step(params: Params, batch: Batch) -> Metrics:
-        sums, counts = task.sums(params, batch, None), task.counts(batch)
+    def eval_step(params: Params, batch: Batch, *constants: PyTree) -> Metrics:
+        sums, counts = task.sums(params, batch, None, *constants), task.counts(batch)
         return {name: (sums[name], counts[name]) for name in sums}
 
     return eval_step

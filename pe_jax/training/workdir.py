@@ -18,6 +18,8 @@ from pe_jax.locks import leads_to, lock, process_name
 from pe_jax.schema import C, Config, as_dict, flatten, from_values, tasks_of
 from pe_jax.training.pytrees import HostBatch, Scalars
 
+HELD_OUT = "held_out/"  # Begins the names of scores on held-out data in a run's log.
+
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
 _WILDCARDS = frozenset("*?[\\")
 
@@ -228,6 +230,28 @@ def read_metrics(workdir: Path) -> list[Json]:
     return metrics
 
 
+def read_evaluations(workdir: Path, step: int | None = None) -> dict[int, Scalars]:
+    """Read the held-out scores in a run's log by step, up to `step` if given.
+
+    Raises:
+      ValueError: for a line that is damaged; the message names it.
+    """
+    if not (workdir / "metrics.jsonl").exists():
+        return {}
+    return {
+        line["step"]: scores
+        for line in read_metrics(workdir)
+        if (step is None or line["step"] <= step)
+        and (
+            scores := {
+                name.removeprefix(HELD_OUT): value
+                for name, value in line.items()
+                if name.startswith(HELD_OUT)
+            }
+        )
+    }
+
+
 class MetricsWriter:
     """Writes scalars to `metrics.jsonl` (one object a line: step, scalars) and TensorBoard events.
 
@@ -240,7 +264,8 @@ class MetricsWriter:
     def __init__(self, workdir: Path, step: int):
         self._path = workdir / "metrics.jsonl"
         old = read_metrics(workdir) if self._path.exists() else []
-        self._lines = [f"{json.dumps(line)}\n" for line in old if line["step"] <= step]
+        kept = [line for line in old if 0 < step >= line["step"]]
+        self._lines = [f"{json.dumps(line)}\n" for line in kept]
         write_text(self._path, "".join(self._lines))
         self._uploaded = time.monotonic()
         self._events = None

@@ -31,7 +31,7 @@ def config(tmp_path):
 def test_memory_by_kind(config):
     model = from_config(config.model, vocab_size=120)
     program = pretraining.make_program(config, sharding.data_mesh(), model, steps=1)
-    state, batch = abstract_arguments(program, config.stage1)
+    state, batch, _ = abstract_arguments(program, config.stage1)
     stats = SimpleNamespace(
         argument_size_in_bytes=10**6,
         output_size_in_bytes=900_000,
@@ -57,7 +57,8 @@ def test_abstract_state_and_batch_are_those_of_a_run(config):
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
     program = experiment.program
     for stage, stage_config in zip(experiment.stages, config.stages.values()):
-        state, batch = abstract_arguments(program, stage_config)
+        state, batch, constants = abstract_arguments(program, stage_config)
+        assert constants == ()
         assert described(state) == described(program.init())
         global_batch = sharding.to_global(next(iter(stage.batches(0))), program.batch_sharding)
         assert described(batch) == described(global_batch)

@@ -36,7 +36,8 @@ def test_a_second_run_of_a_config_traces_nothing(traced_losses, tmp_path, parall
         optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
         changed = dataclasses.replace(config, seed=seed, optimizer=optimizer)
         program = make_program(changed, sharding.data_mesh(), MODEL, steps=20)
-        program.train_step().trace(*abstract_arguments(program, config.stage1))
+        state, batch, _ = abstract_arguments(program, config.stage1)
+        program.train_step().trace(state, batch)
         before = len(traced_losses)
         traced_losses.clear()
         return before

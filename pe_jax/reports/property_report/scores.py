@@ -21,7 +21,8 @@ from pe_jax.reports.property_report.matrices import headings, violations
 from pe_jax.reports.property_report.render import Figure, Findings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.schema import as_dict, changed
-from pe_jax.tasks.pretraining import PretrainingExperiment, build
+from pe_jax.tasks.on_text import Experiment
+from pe_jax.tasks.pretraining import build
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
@@ -48,7 +49,7 @@ def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
     """
     findings = Findings()
     for run in subjects:
-        if run.folder is not None:
+        if run.folder is not None and workdir.saved_values(run.folder).get("task") == "pretraining":
             cache = out / "scores_cache" / f"{run.name}.json"
             cached = _cached_scores(run.folder, cache, config.score_examples)
             findings.add(_measure_run(run.name, cached))
@@ -120,7 +121,7 @@ def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:
     return cached
 
 
-def _stages(experiment: PretrainingExperiment) -> list[Json]:
+def _stages(experiment: Experiment[PretrainingConfig]) -> list[Json]:
     """Return the beginning of each stage, in epochs and steps, and its length."""
     stages, begin, epoch = [], 0, 0.0
     keys = experiment.config.stages.values()

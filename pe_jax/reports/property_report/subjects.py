@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from tokenizers import Tokenizer
 
+from pe_jax.configs.all_tasks import ENCODERS, EncoderTraining
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
@@ -186,7 +187,7 @@ def from_run(folder: Path) -> Subject:
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
     """
-    config = workdir.load_config(folder, PretrainingConfig)
+    config = workdir.load_config(folder, *ENCODERS)
     step, params = newest_params(folder)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     return trained(folder.name, folder, config, tokenizer, step, params)
@@ -195,13 +196,14 @@ def from_run(folder: Path) -> Subject:
 def trained(
     name: str,
     folder: Path,
-    config: PretrainingConfig,
+    config: EncoderTraining,
     tokenizer: Tokenizer,
     step: int,
     params: Params,
 ) -> Subject:
     """A run that is already read: `params` are those of the model with its heads."""
     model = from_config(config.model, vocab_size=tokenizer.get_vocab_size())
+    keeps_position = isinstance(config, PretrainingConfig) and config.keep_position
     position = params["bert"].get("position", {})
     return Subject(
         name=name,
@@ -215,7 +217,7 @@ def trained(
         folder=folder,
         step=step,
         # A run that starts from another's positions does not draw its own.
-        start=None if config.init and config.keep_position else _initial_positions(config, model),
+        start=None if config.init and keeps_position else _initial_positions(config, model),
     )
 
 
@@ -285,7 +287,7 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     )
 
 
-def _initial_positions(config: PretrainingConfig, model: BertConfig) -> Params:
+def _initial_positions(config: EncoderTraining, model: BertConfig) -> Params:
     """Return the position parameters that a run of `config` draws before its first step."""
     init = jax.jit(init_state, static_argnums=(0, 1))
     state = init(pretraining_task(model), optax.identity(), jax.random.key(config.seed))

@@ -17,7 +17,8 @@ from jaxtyping import PyTree
 from tokenizers import Tokenizer
 
 from pe_jax import data, properties
-from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.configs.all_tasks import ENCODERS
+from pe_jax.configs.pretraining import PretrainingDataConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.encodings import Positions
@@ -91,8 +92,9 @@ def _corpus(
 ) -> tuple[data.TokenizedCorpus, np.ndarray, str]:
     """Return a corpus, the documents of it to read, and its description."""
     if subject.folder is not None and not source:
-        config = workdir.load_config(subject.folder, PretrainingConfig)
-        split = load_text(config.data, str(saved_tokenizer(subject.folder)))
+        config = workdir.load_config(subject.folder, *ENCODERS)
+        pairs = isinstance(config.data, PretrainingDataConfig)
+        split = load_text(config.data, str(saved_tokenizer(subject.folder)), pairs=pairs)
         return split.held_out, split.held_out_documents, "held-out text"
     source = source or "pydoc"
     corpus, _ = data.open_source(source, tokenizer=tokenizer, cache_dir=cache_folder())

@@ -1,0 +1,70 @@
+"""Give a trained encoder another position encoding, by imitation of its own hidden states.
+
+Command:  python train.py --config=configs/distill_positions.py --config.init=BERT \
+              --config.model.position=rope --workdir=W
+Hardware: 2 CPU cores for a model of 6 layers of 384; a GPU or TPU for BERT-base.
+Data:     any text in the model's language; the default is small and in English.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig
+from pe_jax.configs.training import COUNT, COUNT_OR_ZERO, OptimizerConfig
+from pe_jax.schema import config_dict, key, part, task_key
+from pe_jax.values import FLAG, number, several
+
+_WEIGHT = number(0, 1e6)
+# Frozen: the embeddings that teacher and student share. New positions learn faster.
+_RATES = (
+    "bert/token/*=0",
+    "bert/segment/*=0",
+    "bert/position/*=5",
+    "bert/position/*/frequencies=1",
+    "bert/position/*/generators=1",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillationConfig(EncoderTrainingConfig):
+    """Position distillation: the model at `init` with `model.position` imitates `init` itself.
+
+    The loss is a weighted mean over layers of the squared distance of their outputs, over the
+    variance of the teacher's.
+    """
+
+    task: str = task_key("distillation")
+    model: ModelConfig = part(ModelConfig, dropout_rate=0.0, attention_dropout_rate=0.0)
+    stage1: StageConfig = part(StageConfig, length=128, batch_size=8, steps=1_500)
+    stage2: StageConfig = part(StageConfig, length=256, batch_size=4, steps=500)
+    optimizer: OptimizerConfig = part(
+        OptimizerConfig, learning_rate=6e-4, weight_decay=0.0, b2=0.98, rates=_RATES
+    )
+    layers: tuple[float, ...] = key(
+        (),
+        several(_WEIGHT, most=10**4, repeated=True),
+        "Weights in the loss, one a layer; 0 leaves a layer out, empty weights all alike.",
+    )
+    attention: float = key(
+        0.0, _WEIGHT, "Weight of the same loss on the outputs of attention, before they are added."
+    )
+    centred: bool = key(
+        False, FLAG, "Imitate the teacher's states without their mean at each position."
+    )
+    patience: int = key(
+        3, COUNT_OR_ZERO, "Evaluations without `min_gain` that end a stage; 0 means never."
+    )
+    min_gain: float = key(0.001, number(0, 1), "The least rise of the held-out R² that counts.")
+    eval_every: int = key(100, COUNT_OR_ZERO, "On held-out text.")
+    eval_examples: int = key(64, COUNT, "Held-out rows of each length.")
+
+    def faults(self) -> Iterator[str]:
+        if self.layers and not any(self.layers):
+            yield f"layers={self.layers} leaves every layer out: give one of them a weight above 0."
+
+
+def get_config():
+    return config_dict(DistillationConfig)

@@ -1,0 +1,71 @@
+"""The report of a distillation run: R² of the student's hidden states by layer and length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.files import Json
+from pe_jax.reports.tables import number_table, write_report
+from pe_jax.tasks.distillation import NONE
+from pe_jax.training import workdir
+from pe_jax.training.pytrees import Scalars
+
+
+def report_distillation(folder: Path, out: Path) -> str:
+    """Write report.json and report.md of the run in `folder` to `out`; return the page.
+
+    The numbers are those that the run has logged: with the first step those of the student before
+    training and of one without positions, and the last evaluation.
+
+    Raises:
+      ValueError: if the folder holds no run of distillation, or none that was evaluated yet.
+    """
+    config = workdir.load_config(folder, DistillationConfig)
+    evaluations = workdir.read_evaluations(folder)
+    if not max(evaluations, default=0):
+        raise ValueError(f"The run in {folder} was not evaluated yet: train further.")
+    step = max(evaluations)
+    first = next((line for line in workdir.read_metrics(folder) if not line["step"]), {})
+    none = {name.removeprefix(NONE): x for name, x in first.items() if name.startswith(NONE)}
+    sources: dict[str, Scalars] = {
+        "none": none, "before": evaluations.get(0, {}), "after": evaluations[step]
+    }  # fmt: skip
+    lengths = dict.fromkeys(stage.length for stage in config.stages.values())
+    numbers: Json = {
+        "step": step,
+        "position": config.model.position,
+        "teacher": config.init,
+        "r2": {
+            str(length): {name: _by_layer(scores, length) for name, scores in sources.items()}
+            for length in lengths
+        },
+    }
+    return write_report(out, "report", numbers, _readable(numbers))
+
+
+def _by_layer(scores: Scalars, length: int) -> list[float]:
+    """Return R² of each layer; empty where the log has none."""
+    other = f"length_{length}/r2/layer_"
+    prefix = other if any(name.startswith(other) for name in scores) else "r2/layer_"
+    layers = [name for name in scores if name.startswith(prefix)]
+    return [scores[f"{prefix}{i}"] for i in range(1, len(layers) + 1)]
+
+
+def _readable(numbers: Json) -> str:
+    lines = [
+        f"# Distilled into {numbers['position']}: {numbers['step']:,} steps",
+        "",
+        "R² of the student's hidden states on held-out text: 1 minus their squared distance from",
+        "the teacher's, over the variance of the teacher's. `none` has the teacher's parameters",
+        "and no positions; `before` has the new positions, not trained.",
+    ]
+    for length, by_source in numbers["r2"].items():
+        count = len(by_source["after"])
+        rows = [
+            [str(layer + 1), *(values[layer] if values else None for values in by_source.values())]
+            for layer in range(count)
+        ]
+        columns = [(name, ".3f") for name in by_source]
+        lines += ["", f"Length {length}:", "", *number_table(["layer", *columns], rows)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,431 @@
+"""Position distillation: a model with another position encoding imitates itself, layer by layer.
+
+The teacher is the model at `config.init`. The student has the same parameters but for new ones of
+`config.model.position`. Both read the same text, and the student learns to have the teacher's
+hidden states.
+
+Shapes: N layers, B rows, L length, D hidden size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax import data
+from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.configs.pretraining import StageConfig
+from pe_jax.models import (
+    Bert,
+    BertConfig,
+    BertForPretraining,
+    LayerOutputs,
+    forward_flops,
+    layer_outputs,
+    train_flops,
+    with_position,
+)
+from pe_jax.models.config import from_config
+from pe_jax.schema import changed
+from pe_jax.shapes import Array, Float
+from pe_jax.tasks import on_text
+from pe_jax.tasks.on_text import Experiment
+from pe_jax.tasks.start import Start
+from pe_jax.tasks.text_split import TextSplit
+from pe_jax.tasks.train import Program
+from pe_jax.training import sharding
+from pe_jax.training.checkpointing import fingerprint
+from pe_jax.training.loop import Stage, evaluate
+from pe_jax.training.optimizer import make_optimizer
+from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
+from pe_jax.training.step import Task, TrainState, reused
+
+NONE = "none/"  # Begins the names of scores of a student without positions in a run's log.
+
+
+class Statistics(NamedTuple):
+    """Statistics of the teacher's outputs on held-out text, float32.
+
+    Attributes:
+      hidden, attention: variance of each layer's output, and of its attention's: the mean squared
+        distance of a token's vector from the mean vector.
+      centre: how far the mean of the hidden states at a position is from the mean over positions;
+        None without `config.centred`.
+    """
+
+    hidden: Float[Array, " N"]
+    attention: Float[Array, " N"]
+    centre: Float[Array, "N L D"] | None
+
+
+def run(
+    config: DistillationConfig, folder: Path, profile: range = range(0)
+) -> Experiment[DistillationConfig]:
+    """Distill what `config` describes, or resume the run in `folder`; return the experiment.
+
+    Args:
+      profile: steps to trace, see `Profiler`.
+    """
+    return on_text.run(resolve(config, folder), folder, build, profile, keep_position=False)
+
+
+# --- the loss -------------------------------------------------------------------------------------
+
+
+@reused
+def distillation_task(
+    student: BertConfig,
+    teacher: BertConfig,
+    config: DistillationConfig,
+    mesh: jax.sharding.Mesh,
+    heads: tuple[str, ...] = (),
+) -> Task:
+    """Return the task of imitating a teacher.
+
+    Its constants are the parameters of the teacher's `Bert`, and `Statistics`. Its scores are
+    `loss`, and R² of the hidden states: 1 minus the squared distance over the variance, of the last
+    layer (`r2`), the mean over layers (`r2_mean`), and of each (`r2/layer_1`, ...).
+
+    Args:
+      heads: the heads of `BertForPretraining` that the student holds besides; nothing trains them.
+    """
+    weights = np.array(config.layers or [1.0] * student.num_layers, np.float32)
+    weights /= weights.sum()
+    student_outputs = _outputs_of(student, mesh, config.parallel)
+    teacher_outputs = _outputs_of(teacher, mesh, config.parallel)
+    layers = [f"r2/layer_{i}" for i in range(1, student.num_layers + 1)]
+
+    def init(rng: jax.Array) -> Params:
+        tokens = jnp.zeros((1, 8), jnp.int32)
+        params = BertForPretraining(student).init(rng, tokens, tokens)["params"]
+        return {name: params[name] for name in ("bert", *heads)}
+
+    def counts(batch: Batch) -> Sums:
+        tokens = batch["valid"].sum().astype(jnp.float32)
+        return dict.fromkeys(("loss", "r2", "r2_mean", *layers), tokens)
+
+    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
+        return student_outputs(params["bert"], batch, rng)
+
+    def sums(
+        params: Params,
+        batch: Batch,
+        rng: jax.Array | None,
+        teacher_params: Params,
+        statistics: Statistics,
+    ) -> Sums:
+        ours, theirs = outputs(params, batch, rng), teacher_outputs(teacher_params, batch)
+        distance = functools.partial(_distance, valid=batch["valid"])
+        hidden = distance(ours.hidden[1:], theirs.hidden[1:]) / statistics.hidden
+        loss = hidden
+        if statistics.centre is not None:
+            target = _centred(theirs.hidden[1:], statistics.centre, batch["valid"])
+            loss = distance(ours.hidden[1:], target) / statistics.hidden
+        if config.attention:
+            attention = distance(ours.attention, theirs.attention) / statistics.attention
+            loss = loss + config.attention * attention
+        r2 = batch["valid"].sum() - hidden
+        by_layer = dict(zip(layers, r2, strict=True))
+        return {"loss": loss @ weights, "r2": r2[-1], "r2_mean": r2.mean(), **by_layer}
+
+    return Task(init, counts, sums, ("loss",), outputs)
+
+
+def _outputs_of(
+    model: BertConfig, mesh: jax.sharding.Mesh, parallel: str
+) -> Callable[..., LayerOutputs]:
+    """Return `outputs(params of Bert, batch, rng=None)`."""
+
+    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
+        return layer_outputs(model, params, batch["tokens"], None, batch["valid"], rng=rng)
+
+    return sharding.gather(outputs, mesh, parallel)
+
+
+def _distance(
+    ours: Float[Array, "N B L D"], theirs: Float[Array, "N B L D"], valid: Array
+) -> Float[Array, " N"]:
+    """Squared distances at real tokens, added up."""
+    difference = ours.astype(jnp.float32) - theirs.astype(jnp.float32)
+    return jnp.where(valid[..., None], difference**2, 0).sum((1, 2, 3))
+
+
+def _inner(valid: Array) -> Array:
+    """True at tokens between [CLS] and [SEP], whose vectors stand for more than a position."""
+    return valid.at[:, 0].set(False) & jnp.pad(valid[:, 1:], ((0, 0), (0, 1)))
+
+
+def _centred(
+    hidden: Float[Array, "N B L D"], centre: Float[Array, "N L D"], valid: Array
+) -> Float[Array, "N B L D"]:
+    """Hidden states without the mean of their position."""
+    shift = centre[:, None, : hidden.shape[2]]
+    return hidden.astype(jnp.float32) - jnp.where(_inner(valid)[..., None], shift, 0)
+
+
+# --- the teacher ----------------------------------------------------------------------------------
+
+
+def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig:
+    """Return the model at `config.init`, with the dtype and platform of `student`."""
+    teacher = from_config(Start(config.init).model, vocab_size=student.vocab_size)
+    return dataclasses.replace(
+        teacher, dtype=student.dtype, platform=student.platform, attention="auto"
+    )
+
+
+def measure(
+    config: DistillationConfig,
+    teacher: BertConfig,
+    mesh: jax.sharding.Mesh,
+    params: Params,
+    held_out: Sequence[Sequence[Batch]],
+) -> list[Statistics]:
+    """Return the statistics of a teacher on held-out batches, for each stage.
+
+    Args:
+      params: of the teacher's `Bert`, with the shardings of `sharding.state_shardings`.
+    """
+    outputs = _outputs_of(teacher, mesh, config.parallel)
+
+    def sums(params: Params, batch: Batch) -> Sums:
+        theirs, valid = outputs(params, batch), batch["valid"]
+        hidden, attention = (x.astype(jnp.float32) for x in (theirs.hidden[1:], theirs.attention))
+        inner, mask = _inner(valid), valid[..., None]
+        return {
+            "tokens": valid.sum(),
+            "hidden": jnp.where(mask, hidden, 0).sum((1, 2)),
+            "hidden_squares": jnp.where(mask, hidden**2, 0).sum((1, 2, 3)),
+            "attention": jnp.where(mask, attention, 0).sum((1, 2)),
+            "attention_squares": jnp.where(mask, attention**2, 0).sum((1, 2, 3)),
+            "inner": inner.sum(0),
+            "by_position": jnp.where(inner[..., None], hidden, 0).sum(1),
+        }
+
+    shardings = sharding.state_shardings(mesh, config.parallel, params)
+    step = sharding.parallelize_eval(sums, mesh, shardings)
+    totals = []
+    for batches in held_out:
+        parts = [
+            jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(step(params, batch)))
+            for batch in batches
+        ]
+        totals.append(jax.tree.map(lambda *x: sum(x), *parts))
+    longest = max(totals, key=lambda total: len(total["inner"]))
+    centre = _centre(longest) if config.centred else None
+    return [Statistics(_variance(t, "hidden"), _variance(t, "attention"), centre) for t in totals]
+
+
+def _variance(total: dict[str, np.ndarray], name: str) -> np.ndarray:
+    tokens = total["tokens"]
+    mean = total[name] / tokens
+    return (total[f"{name}_squares"] / tokens - (mean**2).sum(-1)).astype(np.float32)
+
+
+def _centre(total: dict[str, np.ndarray]) -> np.ndarray:
+    """Return `[N, L, D]`, zero where there is no inner token."""
+    counts = total["inner"][:, None]
+    mean = total["by_position"].sum(1, keepdims=True) / counts.sum()
+    by_position = total["by_position"] / np.maximum(counts, 1)
+    return np.where(counts > 0, by_position - mean, 0).astype(np.float32)
+
+
+def statistics_shapes(config: DistillationConfig, teacher: BertConfig) -> Statistics:
+    """Return the shapes of what `measure` gives for a stage."""
+    layers, shape = teacher.num_layers, jax.ShapeDtypeStruct
+    longest = max(stage.length for stage in config.stages.values())
+    centre = shape((layers, longest, teacher.hidden_size), jnp.float32)
+    variance = shape((layers,), jnp.float32)
+    return Statistics(variance, variance, centre if config.centred else None)
+
+
+# --- from a config to a program -------------------------------------------------------------------
+
+
+def resolve(config: DistillationConfig, folder: Path | None = None) -> DistillationConfig:
+    """Fill in the sizes of the student from its teacher; see `on_text.resolve`.
+
+    Raises:
+      ValueError: for a value that is not right, or if there is no teacher at `config.init`, which a
+        run needs to resume as well.
+    """
+    if not config.init:
+        raise ValueError(
+            "config.init is required: the model to give other positions, a run's workdir or the "
+            "folder of a published BERT, --config.init=BERT."
+        )
+    teacher = from_config(Start(config.init).model)
+    config = on_text.resolve(config, folder)
+    layers, rows = config.model.num_layers, teacher.encoding().longest
+    if config.layers and len(config.layers) != layers:
+        raise ValueError(
+            f"config.layers={config.layers} has {len(config.layers)} weights, and the model "
+            f"{layers} layers: give one weight a layer, or none."
+        )
+    if rows is not None and max(stage.length for stage in config.stages.values()) > rows:
+        name = on_text.longer_stage(config, rows)
+        raise ValueError(
+            f"config.{name}.length={config.stages[name].length} does not fit the teacher, whose "
+            f"{teacher.encoding().name!r} has {rows} positions: lower it. The student may be used "
+            "with longer inputs afterwards."
+        )
+    return config
+
+
+def make_program(
+    config: DistillationConfig,
+    mesh: jax.sharding.Mesh,
+    model: BertConfig,
+    steps: int,
+    heads: tuple[str, ...] = (),
+) -> Program:
+    """Return what `config` runs on the devices of `mesh` in `steps` steps, without data.
+
+    Args:
+      model: the student.
+      heads: see `distillation_task`.
+    """
+    frozen = [f"{head}/*=0" for head in heads]
+    optimizer_config = changed(config.optimizer, {"rates": (*config.optimizer.rates, *frozen)})
+    schedule, optimizer = make_optimizer(optimizer_config, steps, model)
+    teacher = teacher_model(config, model)
+    task = distillation_task(model, teacher, config, mesh, heads)
+    shapes = jax.eval_shape(Bert(teacher).init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
+    constants = (shapes["params"], statistics_shapes(config, teacher))
+    seeds = (config.seed,)
+    return Program(
+        config, model, task, optimizer, schedule, mesh, seeds, config.parallel, constants
+    )
+
+
+def step_flops(student: BertConfig, teacher: BertConfig, rows: int, length: int) -> float:
+    """Return the model FLOPs of a step."""
+    return train_flops(student, rows, length, 0) + forward_flops(teacher, rows, length, 0)
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def build(
+    config: DistillationConfig, tokenizer: Path | None = None
+) -> Experiment[DistillationConfig]:
+    """Build everything that a resolved `config` stands for; reads text and teacher, trains nothing.
+
+    Args:
+      tokenizer: see `on_text.load`.
+
+    Raises:
+      ValueError: for a config that cannot run; the message names the key and the way out.
+    """
+    text, stages = on_text.load(config, tokenizer, pairs=False), [*config.stages.values()]
+    mesh = sharding.data_mesh()
+    examples = [_examples(stage, text) for stage in stages]
+    steps = [on_text.stage_steps(*pair) for pair in zip(stages, examples, strict=True)]
+    model = from_config(config.model, vocab_size=text.vocabulary.size)
+    teacher = teacher_model(config, model)
+    shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
+    params = Start(config.init).params(shardings_of)
+    heads = tuple(name for name in params if name != "bert")
+    program = make_program(config, mesh, model, sum(steps), heads)
+    held_out = [
+        on_text.held_out_batches(config, stage, _examples(stage, text, held_out=True), program)
+        for stage in stages
+    ]
+    statistics = measure(config, teacher, mesh, params["bert"], held_out)
+    constants = [(params["bert"], each) for each in statistics]
+    scores = functools.partial(_scores, program, held_out, constants)
+
+    def baselines(params: Params) -> Scalars:
+        before = scores(0, params)
+        return {f"held_out/{name}": value for name, value in before.items()} | _none_scores()
+
+    def _none_scores() -> Scalars:
+        bert = {name: leaf for name, leaf in constants[0][0].items() if name != "position"}
+        without = make_program(config, mesh, with_position(model, "none"), 1)
+        by_name = _scores(without, held_out, constants, 0, {"bert": bert})
+        return {f"{NONE}{name}": value for name, value in by_name.items()}
+
+    def make_stage(number: int) -> Stage:
+        stage, step = stages[number], program.train_step(stages[number].accumulation)
+
+        def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+            return step(state, batch, *constants[number])
+
+        return Stage(
+            name=f"length {stage.length}",
+            steps=steps[number],
+            batches=on_text.stage_batches(config, number, examples[number]),
+            train_step=train_step,
+            evaluate=lambda step, params: scores(number, params),
+            flops=functools.partial(step_flops, model, teacher),
+            converged=functools.partial(
+                converged, patience=config.patience, min_gain=config.min_gain
+            ),
+            baselines=baselines,
+        )
+
+    return Experiment(
+        config,
+        program,
+        text,
+        stages=[make_stage(number) for number in range(len(stages))],
+        held_out=held_out,
+        epochs=on_text.stage_epochs(config, steps, examples),
+        digests={**text.digests(), "config.init": fingerprint(params["bert"])},
+    )
+
+
+def _examples(
+    stage: StageConfig, text: TextSplit, *, held_out: bool = False
+) -> data.PackedExamples:
+    return data.PackedExamples(
+        text.held_out if held_out else text.train,
+        text.held_out_documents if held_out else text.train_documents,
+        text.vocabulary,
+        stage.length,
+    )
+
+
+def _scores(
+    program: Program,
+    held_out: Sequence[Sequence[Batch]],
+    constants: Sequence[tuple[Params, Statistics]],
+    number: int,
+    params: Params,
+) -> Scalars:
+    """Return the held-out scores of a stage, and R² at the lengths of the others."""
+    eval_step = program.eval_step()
+    lengths = [batches[0]["tokens"].shape[1] for batches in held_out]
+
+    def of_stage(i: int) -> Scalars:
+        return evaluate(
+            lambda params, batch: eval_step(params, batch, *constants[i]), params, held_out[i]
+        )
+
+    scores = of_stage(number)
+    for i, length in enumerate(lengths):
+        if length != lengths[number]:
+            others = of_stage(i).items()
+            scores |= {f"length_{length}/{name}": x for name, x in others if name != "loss"}
+    return scores
+
+
+def converged(evaluations: Sequence[Scalars], *, patience: int, min_gain: float) -> bool:
+    """Return whether R² of the last layer has stopped rising.
+
+    Args:
+      evaluations: held-out scores of a stage, oldest first.
+      patience: how many evaluations have to pass without a rise of at least `min_gain` over the
+        best before them; 0 means that it never stops.
+    """
+    values = [scores["r2"] for scores in evaluations]
+    if not patience or len(values) <= patience:
+        return False
+    return max(values[-patience:]) < max(values[:-patience]) + min_gain

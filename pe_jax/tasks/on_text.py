@@ -1,0 +1,218 @@
+"""Training of an encoder on text: what pretraining and distillation have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import jax
+
+from pe_jax import data
+from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig, TextConfig
+from pe_jax.console.terminal import say, tell
+from pe_jax.models.config import from_config
+from pe_jax.tasks.text_split import TextSplit, load_text
+from pe_jax.tasks.train import Program, introduce, train
+from pe_jax.training import sharding
+from pe_jax.training.loop import Stage
+from pe_jax.training.pytrees import Batch, HostBatch
+from pe_jax.training.step import TrainState
+
+C = TypeVar("C", bound=EncoderTrainingConfig)
+
+_HELD_OUT_SEED = 20_210_503  # Held-out examples are the same for every run and seed.
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(Generic[C]):
+    """A program and its data: everything that a config stands for, ready to run.
+
+    Attributes:
+      held_out: global batches of held-out text for each stage.
+      epochs: how many each stage takes.
+      digests: of what the run trains on, by name.
+    """
+
+    config: C
+    program: Program
+    text: TextSplit
+    stages: list[Stage]
+    held_out: list[list[Batch]]
+    epochs: list[float]
+    digests: dict[str, str]
+
+
+def run(
+    config: C,
+    folder: Path,
+    build: Callable[[C, Path | None], Experiment[C]],
+    profile: range,
+    *,
+    keep_position: bool,
+) -> Experiment[C]:
+    """Train what a resolved `config` describes, or resume the run in `folder`.
+
+    Args:
+      build: `build(config, the run's tokenizer)`, the experiment that is returned.
+      profile: steps to trace, see `Profiler`.
+      keep_position: whether the run starts from the positions of `config.init`, where they fit.
+    """
+    tokenizer = introduce(folder, config, config.init)
+    _introduce_text(config.data)
+    experiment = build(config, tokenizer)
+    tell("Documents", experiment.text.summary())
+    tell("Tokens", f"{experiment.text.vocabulary.size:,} in the vocabulary")
+    for stage, keys, epochs in zip(
+        experiment.stages, config.stages.values(), experiment.epochs, strict=True
+    ):
+        size = f"{stage.name}, {keys.batch_size:,} rows"
+        tell("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
+
+    def start(fresh: TrainState) -> TrainState:
+        from pe_jax.tasks.start import transplant_start
+
+        shardings_of = experiment.program.shardings_of
+        params, changes = transplant_start(config, fresh.params, shardings_of, keep_position)
+        say(f"Parameters from {config.init}:\n{changes}")
+        return fresh._replace(params=params)
+
+    train(
+        experiment.program,
+        experiment.stages,
+        folder,
+        every=(config.log_every, config.eval_every, config.checkpoint_every),
+        keep_checkpoints=config.keep_checkpoints,
+        keep_best=config.keep_best,
+        start=start if config.init else None,
+        tokenizer=experiment.text.tokenizer,
+        data=experiment.digests,
+        profile=profile,
+    )
+    return experiment
+
+
+# --- from a config to a program -------------------------------------------------------------------
+
+
+def resolve(config: C, folder: Path | None = None) -> C:
+    """Fill in what `config` leaves open of its model from the one that it starts from.
+
+    Args:
+      folder: of the run, which resumes also where `config.init` is gone.
+
+    Raises:
+      ValueError: for a value that is not right, or if there is nothing to start from at
+        `config.init`.
+    """
+    if not config.stages:
+        raise ValueError("Nothing to train: give config.stage1, 2 or 3 steps or epochs.")
+    from_config(config.model)  # A value that is not right is an error before anything is read.
+    longest = max(stage.length for stage in config.stages.values())
+    if config.init:
+        from pe_jax.tasks.start import fill_in
+
+        config = fill_in(config, longest, folder)
+    rows = from_config(config.model).encoding().longest
+    if rows is not None and longest > rows:
+        name = longer_stage(config, rows)
+        raise ValueError(
+            f"config.{name}.length={config.stages[name].length} does not fit the {rows} positions "
+            f"of {config.model.position!r}: raise config.model.max_length, or take a sinusoidal or "
+            "relative encoding, which have no maximum length."
+        )
+    return config
+
+
+def longer_stage(config: EncoderTrainingConfig, length: int) -> str:
+    """Return the key of the first stage whose inputs are longer than `length`."""
+    return next(name for name, stage in config.stages.items() if stage.length > length)
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def load(config: EncoderTrainingConfig, tokenizer: Path | None, *, pairs: bool) -> TextSplit:
+    """Read the text of a resolved `config`, once its batches are known to divide among devices.
+
+    Args:
+      tokenizer: the run's own, where it has one already; default that of `config.init`, or
+        `config.data.vocab`, or the run trains its own.
+      pairs: whether examples are sentence pairs.
+    """
+    for stage in config.stages.values():
+        sharding.check_rows(stage.batch_size, sharding.data_mesh(), stage.accumulation)
+    vocab = str(tokenizer or config.data.vocab)
+    if config.init and not tokenizer:
+        from pe_jax.tasks.start import tokenizer_file
+
+        vocab = tokenizer_file(config)
+    return load_text(config.data, vocab, pairs=pairs)
+
+
+def stage_steps(stage: StageConfig, examples: data.Examples) -> int:
+    """Return the steps of a stage that trains on `examples`."""
+    return stage.steps or math.ceil(stage.epochs * len(examples) / stage.batch_size)
+
+
+def stage_epochs(
+    config: EncoderTrainingConfig, steps: Sequence[int], examples: Sequence[data.Examples]
+) -> list[float]:
+    """Return how often each stage goes through its examples."""
+    stages = config.stages.values()
+    return [
+        count * stage.batch_size / len(each)
+        for count, stage, each in zip(steps, stages, examples, strict=True)
+    ]
+
+
+def stage_batches(
+    config: EncoderTrainingConfig, number: int, examples: data.Examples
+) -> Callable[[int], Iterable[HostBatch]]:
+    """Return a function from n to this host's batches of a stage from batch n on.
+
+    Args:
+      number: of the stage, from 0; each stage has an order of its own.
+    """
+    stage = [*config.stages.values()][number]
+    return _batches(examples, stage, config.seed + number, config.data.workers)
+
+
+def held_out_batches(
+    config: EncoderTrainingConfig, stage: StageConfig, examples: data.Examples, program: Program
+) -> list[Batch]:
+    """Return global batches of about `config.eval_examples` rows, the same for every run."""
+    count = max(1, round(config.eval_examples / stage.batch_size))
+    rows = itertools.islice(iter(_batches(examples, stage, _HELD_OUT_SEED, 0)(0)), count)
+    return [sharding.to_global(batch, program.batch_sharding) for batch in rows]
+
+
+def _batches(
+    examples: data.Examples, stage: StageConfig, seed: int, workers: int
+) -> Callable[[int], Iterable[HostBatch]]:
+    return functools.partial(
+        data.batches,
+        examples,
+        batch_size=stage.batch_size,
+        seed=seed,
+        host=jax.process_index(),
+        hosts=jax.process_count(),
+        workers=workers,
+    )
+
+
+def _introduce_text(config: TextConfig) -> None:
+    """Print what is read and, where every host might tokenize the same text, how to do it once."""
+    if config.source.startswith("shards:"):
+        tell("Text", config.source)
+        return
+    tell("Text", f"{config.source}; tokenized now, unless it is in the cache")
+    if jax.process_count() > 1 and config.source != "pydoc":
+        tell("Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with")
+        source, vocab = shlex.quote(config.source), config.vocab or "tokenizer.json"
+        tell("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")
