@@ -1,0 +1,426 @@
+"""Position distillation: the loss, what it trains, how it ends and resumes, and what others read."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import tiny_run
+from helpers.commands import call
+from helpers.published_bert import BERT, D, LAYERS, encoder_shapes, head_shapes, random_tensors
+from helpers.published_bert import write as write_published
+
+from pe_jax import data, schema
+from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.interop import load_bert
+from pe_jax.models import Bert, BertConfig, hidden_states, layer_outputs, with_position
+from pe_jax.models.config import from_config
+from pe_jax.reports.distillation_report import report_distillation
+from pe_jax.reports.property_report.subjects import from_run
+from pe_jax.reports.run_export import export
+from pe_jax.schema import changed, from_values
+from pe_jax.tasks import distillation
+from pe_jax.tasks.abstract import abstract_arguments
+from pe_jax.tasks.start import Start
+from pe_jax.training import checkpointing, sharding, workdir
+from pe_jax.training.checkpointing import newest_params, restore_params
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
+LONGEST = 24
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A published encoder of 24 positions with a pooler."""
+    shapes = encoder_shapes(len(VOCAB))
+    shapes |= {name: s for name, s in head_shapes().items() if name.startswith("pooler")}
+    shapes["embeddings.position_embeddings.weight"] = (LONGEST, D)
+    folder = tmp_path_factory.mktemp("published")
+    sizes = {"vocab_size": len(VOCAB), "max_position_embeddings": LONGEST}
+    write_published(folder, random_tensors(shapes), {**BERT, **sizes})
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    return folder
+
+
+def config(folder, published, **changes):
+    """A short run of two stages."""
+    c = schema.config_dict(DistillationConfig)
+    c.init = str(published)
+    c.model.position = "learned_relative"
+    c.data.source = str(tiny_run.write_books(folder))
+    c.data.held_out = 0.25
+    c.data.cache_dir = str(folder / "cache")
+    c.stage1.update(length=16, batch_size=8, steps=8)
+    c.stage2.update(length=24, batch_size=8, steps=4)
+    c.optimizer.learning_rate = 2e-4
+    c.update(log_every=2, eval_every=2, eval_examples=16, checkpoint_every=3, patience=0)
+    c.update_from_flattened_dict(changes)
+    return from_values(c, [DistillationConfig])
+
+
+def build(folder, published, **changes):
+    return distillation.build(distillation.resolve(config(folder, published, **changes)))
+
+
+@pytest.fixture(scope="module")
+def finished(published, tmp_path_factory):
+    """The folder of a finished run, and its experiment."""
+    folder = tmp_path_factory.mktemp("finished")
+    return folder / "run", distillation.run(config(folder, published), folder / "run")
+
+
+def student_params(experiment, position=None):
+    """The teacher's parameters with fresh or given positions."""
+    fresh = experiment.program.init().params
+    teacher = Start(experiment.config.init).params(experiment.program.shardings_of)
+    positions = fresh["bert"].get("position") if position is None else position
+    bert = {**teacher["bert"], "position": positions}
+    return {**teacher, "bert": bert} if positions is not None else teacher
+
+
+# --- hidden states -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{"scan_layers": True}, {"remat": "full"}])
+@pytest.mark.parametrize("position", ["rope", "cycle(rope, t5)"])
+def test_outputs_of_all_layers(how, position):
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_layers": 4, "num_heads": 2}
+    model = with_position(BertConfig(**sizes, intermediate_size=8), position)
+    tokens = jax.random.randint(jax.random.key(0), (2, 6), 0, 20)
+    params = jax.jit(Bert(model).init)(jax.random.key(1), tokens)["params"]
+    other = dataclasses.replace(model, **how)
+    plain, through = (
+        jax.jit(lambda p, m=m: layer_outputs(m, p, tokens))(params) for m in (model, other)
+    )
+    assert plain.hidden.shape == (5, 2, 6, 8) and plain.attention.shape == (4, 2, 6, 8)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), plain, through)
+    last = jax.jit(Bert(model).apply)({"params": params}, tokens)
+    np.testing.assert_allclose(plain.hidden[-1], last, atol=2e-6)
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def test_packed_rows(tmp_path):
+    """Every token of the documents, once, in order; only the last row is padded."""
+    tokenizer = tmp_path / "vocab.txt"
+    tokenizer.write_text("\n".join(VOCAB) + "\n")
+    corpus, words = data.open_source(
+        str(tiny_run.write_books(tmp_path, count=5, length=3)),
+        vocab=str(tokenizer),
+        cache_dir=tmp_path / "cache",
+    )
+    documents = np.array([0, 2, 3])
+    rows = data.PackedExamples(corpus, documents, data.vocabulary(words), 20)
+    starts = corpus.sentences[corpus.documents]
+    expected = np.concatenate([corpus.tokens[starts[i] : starts[i + 1]] for i in documents])
+    assert len(rows) == -(-len(expected) // 18) > 3
+    made = [rows(number, np.random.default_rng(0)) for number in range(len(rows))]
+    inside = []
+    for number, row in enumerate(made):
+        size = int(row["valid"].sum())
+        assert size == 20 or number == len(rows) - 1
+        assert row["valid"][:size].all()
+        assert (row["tokens"][0], row["tokens"][size - 1]) == (2, 3)
+        assert not row["tokens"][size:].any()
+        inside.append(row["tokens"][1 : size - 1])
+    np.testing.assert_array_equal(np.concatenate(inside), expected)
+    stream = lambda begin: iter(data.batches(rows, begin, batch_size=2, seed=0))
+    first = stream(0)
+    next(first)
+    np.testing.assert_array_equal(next(first)["tokens"], next(stream(1))["tokens"])
+    with pytest.raises(ValueError, match="length is at least 3"):
+        data.PackedExamples(corpus, documents, data.vocabulary(words), 2)
+
+
+# --- the loss ------------------------------------------------------------------------------------
+
+
+def naive_scores(experiment, params, stage):
+    """Loss and R² by layer of a stage, token by token in float64."""
+    config, model = experiment.config, experiment.program.model
+    teacher = distillation.teacher_model(config, model)
+    teacher_params = Start(config.init).params(experiment.program.shardings_of)["bert"]
+
+    def outputs(model, params, batch):
+        found = jax.jit(lambda p, b: layer_outputs(model, p, b["tokens"], None, b["valid"]))(
+            params, batch
+        )
+        both = (found.hidden[1:], found.attention)
+        return [np.asarray(x, np.float64)[:, np.asarray(batch["valid"])] for x in both]
+
+    batches = experiment.held_out[stage]
+    theirs = [outputs(teacher, teacher_params, batch) for batch in batches]
+    ours = [outputs(model, params["bert"], batch) for batch in batches]
+    errors = []
+    for part in (0, 1):
+        target, state = (np.concatenate([x[part] for x in each], 1) for each in (theirs, ours))
+        spread = ((target - target.mean(1, keepdims=True)) ** 2).sum(-1).mean(1)
+        errors.append(((state - target) ** 2).sum(-1).mean(1) / spread)
+    weights = np.array(config.layers or [1] * model.num_layers)
+    loss = (weights * (errors[0] + config.attention * errors[1])).sum() / weights.sum()
+    return loss, 1 - errors[0]
+
+
+@pytest.mark.parametrize("changes", [{}, {"layers": (0, 1.0)}, {"attention": 0.5}])
+def test_loss_and_r2(published, tmp_path, changes):
+    experiment = build(tmp_path, published, **changes)
+    params = student_params(experiment)
+    scores = experiment.stages[0].evaluate(0, params)
+    loss, r2 = naive_scores(experiment, params, 0)
+    np.testing.assert_allclose(scores["loss"], loss, rtol=1e-4)
+    for layer in range(LAYERS):
+        np.testing.assert_allclose(scores[f"r2/layer_{layer + 1}"], r2[layer], atol=1e-4)
+    assert scores["r2"] == scores[f"r2/layer_{LAYERS}"]
+    np.testing.assert_allclose(scores["r2_mean"], r2.mean(), atol=1e-4)
+    _, longer = naive_scores(experiment, params, 1)
+    np.testing.assert_allclose(scores["length_24/r2/layer_1"], longer[0], atol=1e-4)
+
+
+def test_identical_student(published, tmp_path):
+    """With the teacher's own positions R² is 1, whatever the weights; `none` is below."""
+    own = {"model.position": "learned_absolute", "model.max_length": LONGEST, "attention": 1.0}
+    experiment = build(tmp_path, published, **own)
+    teacher = Start(str(published)).params(experiment.program.shardings_of)
+    scores = experiment.stages[1].evaluate(0, teacher)
+    assert abs(scores["loss"]) < 1e-6
+    assert {name: round(x, 5) for name, x in scores.items() if "r2" in name} == dict.fromkeys(
+        (name for name in scores if "r2" in name), 1.0
+    )
+    baselines = experiment.stages[0].baselines(teacher)
+    assert round(baselines["held_out/r2"], 5) == 1 > 0.9 > baselines["none/r2/layer_1"]
+    assert baselines["none/length_24/r2/layer_2"] < 0.9
+
+
+def test_targets_without_their_mean_by_position(published, tmp_path):
+    """Of tokens between [CLS] and [SEP] alone; R² stays that of the teacher's states."""
+    plain, centred = (
+        build(tmp_path, published, centred=value, **{"stage1.steps": 0}) for value in (False, True)
+    )
+    params = student_params(plain)
+    batch = plain.held_out[0][0]
+    hidden = np.arange(2 * 8 * LONGEST * D, dtype=np.float32).reshape(2, 8, LONGEST, D)
+    centre = np.ones((2, LONGEST, D), np.float32)
+    valid = np.ones((8, LONGEST), bool)
+    valid[0, 5:] = False
+    shifted = distillation._centred(hidden, centre, jnp.asarray(valid)) - hidden
+    assert (shifted[:, 1:, 1:-1] == -1).all() and (shifted[:, 0, 1:4] == -1).all()
+    assert not shifted[:, :, 0].any() and not shifted[:, 1:, -1].any()
+    assert not shifted[:, 0, 4:].any()
+    scores = [each.stages[0].evaluate(0, params) for each in (plain, centred)]
+    assert scores[0]["r2"] == scores[1]["r2"] and scores[0]["loss"] != scores[1]["loss"]
+    statistics = distillation.measure(
+        centred.config,
+        distillation.teacher_model(centred.config, centred.program.model),
+        centred.program.mesh,
+        Start(str(published)).params(centred.program.shardings_of)["bert"],
+        [[batch]],
+    )[0]
+    teacher = load_bert(published)
+    states = hidden_states(teacher.config, teacher.params["bert"], batch["tokens"])[1:]
+    mean = np.asarray(states, np.float64)[:, :, 1:-1].mean(1)
+    expected = mean - mean.mean(1, keepdims=True)
+    np.testing.assert_allclose(statistics.centre[:, 1:-1], expected, atol=1e-5)
+    assert not statistics.centre[:, [0, -1]].any()
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def test_what_is_trained(finished):
+    """Embeddings and heads stay the teacher's; R² rises; the teacher is in no checkpoint."""
+    folder, experiment = finished
+    step, params = newest_params(folder)
+    assert step == 12
+    teacher = Start(experiment.config.init).params(experiment.program.shardings_of)
+    for path in ("bert/token", "bert/segment", "pooler"):
+        old, new = teacher, params
+        for name in path.split("/"):
+            old, new = old[name], new[name]
+        jax.tree.map(np.testing.assert_array_equal, new, old)
+    kernel = lambda tree: np.asarray(tree["bert"]["layer_0"]["up"]["kernel"])
+    assert (kernel(params) != kernel(teacher)).any()
+    evaluations = workdir.read_evaluations(folder)
+    assert list(evaluations) == [0, 2, 4, 6, 8, 10, 12]
+    assert evaluations[8]["r2"] > evaluations[0]["r2"]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(experiment.program.init())]
+    assert sum(shape == (LONGEST, D) for shape in shapes) == 0  # The teacher's table.
+
+
+@pytest.mark.parametrize("parallel", ["fsdp", "pmap"])
+def test_parallel_is_the_same(published, tmp_path, parallel, monkeypatch):
+    """Sharded small leaves too, and micro-batches."""
+    monkeypatch.setattr(sharding, "_SMALLEST_SPLIT", 16)
+    changes = {"stage1.steps": 3, "stage2.steps": 0, "checkpoint_every": 0, "centred": True}
+    other = {"parallel": parallel, "stage1.accumulation": 2}
+    params = []
+    for name, more in (("jit", {}), ("other", other)):
+        c = config(tmp_path, published, **changes, **more)
+        distillation.run(c, tmp_path / name)
+        params.append(restore_params(tmp_path / name, 3))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), *params)
+    logged = [workdir.read_evaluations(tmp_path / name)[3] for name in ("jit", "other")]
+    np.testing.assert_allclose(logged[0]["r2"], logged[1]["r2"], atol=1e-4)
+
+
+def states(folder):
+    """Checksums of the saved states by step."""
+    return {
+        step: checkpointing._load(folder, step, "facts")["state"]
+        for step in checkpointing.saved_steps(folder)
+    }
+
+
+def test_resumes_bit_for_bit(finished, published, tmp_path, monkeypatch):
+    """A run that dies after step 5 ends as one that does not, log included."""
+    folder, experiment = finished
+    data_of = experiment.config.data
+    same = {"data.source": data_of.source, "data.cache_dir": data_of.cache_dir}
+    c = config(tmp_path, published, **same)
+    build_stage = distillation._scores
+
+    def fails(program, held_out, constants, number, params):
+        if number == 0 and fails.calls == 3:
+            raise KeyboardInterrupt
+        fails.calls += 1
+        return build_stage(program, held_out, constants, number, params)
+
+    fails.calls = 0
+    monkeypatch.setattr(distillation, "_scores", fails)
+    with pytest.raises(KeyboardInterrupt):
+        distillation.run(c, tmp_path / "run")
+    monkeypatch.undo()
+    assert checkpointing.saved_steps(tmp_path / "run") == [3]
+    distillation.run(c, tmp_path / "run")
+    assert states(tmp_path / "run") == {
+        step: state for step, state in states(folder).items() if step in states(tmp_path / "run")
+    }
+    assert workdir.read_evaluations(tmp_path / "run") == workdir.read_evaluations(folder)
+
+
+def test_converged():
+    values = lambda *r2: [{"r2": x} for x in r2]
+    ends = lambda *r2: distillation.converged(values(*r2), patience=2, min_gain=0.01)
+    assert not ends(0.5) and not ends(0.5, 0.5)
+    assert ends(0.5, 0.5, 0.505) and not ends(0.5, 0.5, 0.52)
+    assert not ends(0.5, 0.52, 0.515) and ends(0.5, 0.52, 0.515, 0.52)
+    assert not distillation.converged(values(*[0.5] * 9), patience=0, min_gain=0.01)
+
+
+def test_stops_by_itself_and_resumes_there(published, tmp_path, capsys):
+    """Each stage ends early; the command again, or after a stop between, gives the same."""
+    early = {"patience": 1, "min_gain": 1.0, "stage1.steps": 20, "stage2.steps": 20}
+    c = config(tmp_path, published, **early)
+    distillation.run(c, tmp_path / "a")
+    assert "length 16: no more gain on held-out data, so it ends at step 4" in (
+        capsys.readouterr().err
+    )
+    assert list(workdir.read_evaluations(tmp_path / "a")) == [0, 2, 4, 6, 8]
+    assert checkpointing.saved_steps(tmp_path / "a")[-1] == 8
+    before = (tmp_path / "a" / "metrics.jsonl").read_text()
+    distillation.run(c, tmp_path / "a")  # Nothing is left to do.
+    assert (tmp_path / "a" / "metrics.jsonl").read_text() == before
+    for step in checkpointing.saved_steps(tmp_path / "a"):
+        if step > 6:  # As if it had died after the save of step 6.
+            (tmp_path / "a" / "checkpoints" / str(step)).rename(tmp_path / str(step))
+    distillation.run(c, tmp_path / "a")
+    lines = [json.loads(line) for line in before.splitlines()]
+    again = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").open()]
+    timed = ("per_second", "data_wait", "mfu")
+    plain = lambda line: {n: x for n, x in line.items() if not n.endswith(timed)}
+    assert [*map(plain, again)] == [*map(plain, lines)]
+
+
+def test_another_teacher_is_refused(finished, published, tmp_path):
+    folder, experiment = finished
+    bert = load_bert(published)
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("config.json", "vocab.txt"):
+        (other / name).write_bytes((published / name).read_bytes())
+    del bert
+    shapes = encoder_shapes(len(VOCAB)) | {"embeddings.position_embeddings.weight": (LONGEST, D)}
+    shapes |= {name: s for name, s in head_shapes().items() if name.startswith("pooler")}
+    write_published(other, random_tensors(shapes, seed=1))
+    with pytest.raises(ValueError, match=r"config.init is not what the run in .* has trained on"):
+        distillation.run(changed(experiment.config, {"init": str(other)}), folder)
+
+
+# --- what reads the run --------------------------------------------------------------------------
+
+
+def test_the_report(finished):
+    folder, experiment = finished
+    text = report_distillation(folder, folder / "report")
+    assert "# Distilled into learned_relative: 12 steps" in text
+    numbers = json.loads((folder / "report" / "report.json").read_text())
+    log = workdir.read_evaluations(folder)
+    assert numbers["r2"]["16"]["before"][0] == log[0]["r2/layer_1"]
+    assert numbers["r2"]["24"]["before"][1] == log[0]["length_24/r2/layer_2"]
+    assert numbers["r2"]["24"]["after"][1] == log[12]["r2"]
+    assert numbers["r2"]["16"]["after"][1] == log[12]["length_16/r2/layer_2"]
+    assert len(numbers["r2"]["24"]["none"]) == LAYERS
+    subject = from_run(folder)  # As the property report reads it.
+    assert subject.encoding.name == "learned_relative" and subject.start is not None
+    assert Start(str(folder)).model.position == "learned_relative"
+
+
+def test_the_command_and_what_starts_from_it(published, tmp_path):
+    """train.py, then again, eval.py, and fine-tuning's model of the run."""
+    books = tiny_run.write_books(tmp_path)
+    args = [
+        "--config=distill_positions", f"--config.init={published}",
+        "--config.model.position=learned_absolute", f"--config.model.max_length={LONGEST}",
+        f"--config.data.source={books}", f"--config.data.cache_dir={tmp_path / 'cache'}",
+        "--config.stage1.length=16", "--config.stage1.steps=2", "--config.stage2.steps=0",
+        "--config.eval_examples=8", "--config.data.held_out=0.25", f"--workdir={tmp_path / 'run'}",
+    ]  # fmt: skip
+    code, out, err = call("train.py", *args)
+    assert code == 0, err
+    assert "# Distilled into learned_absolute: 2 steps" in out
+    code, out, err = call("eval.py", f"--workdir={tmp_path / 'run'}", f"--out={tmp_path / 'o'}")
+    assert code == 0 and "Distilled into" in out, err
+    text = export(tmp_path / "run", tmp_path / "exported")
+    assert text.startswith("BertModel of")
+    back = load_bert(tmp_path / "exported")
+    _, params = newest_params(tmp_path / "run")
+    model = from_config(Start(str(tmp_path / "run")).model, vocab_size=len(VOCAB))
+    tokens = np.arange(5, 21)[None]
+    states = [hidden_states(model, params["bert"], tokens)]
+    states.append(hidden_states(back.config, back.params["bert"], tokens))
+    np.testing.assert_allclose(*states, atol=1e-5)
+    np.testing.assert_array_equal(
+        back.params["pooler"]["dense"]["kernel"], params["pooler"]["dense"]["kernel"]
+    )
+
+
+def test_arguments_of_compile_for(published, tmp_path):
+    """The constants of a run have the shapes and shardings that are compiled for."""
+    experiment = build(tmp_path, published, centred=True)
+    program, stage = experiment.program, experiment.config.stage2
+    state, batch, constants = abstract_arguments(program, stage)
+    lowered = program.train_step().lower(state, batch, *constants)
+    teacher = Start(str(published)).params(program.shardings_of)["bert"]
+    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+    assert described(constants[0]) == described(teacher)
+    assert constants[1].centre.shape == (LAYERS, 24, D)
+    assert lowered.as_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"init": ""}, "config.init is required"),
+        ({"init": "nowhere"}, "neither a run nor a published BERT"),
+        ({"layers": (1.0, 2.0, 3.0)}, "has 3 weights, and the model 2 layers"),
+        ({"layers": (0.0, 0.0)}, "leaves every layer out"),
+        ({"stage2.length": 32}, r"config.stage2.length=32 does not fit the teacher"),
+        ({"stage1.steps": 0, "stage2.steps": 0}, "Nothing to train"),
+        ({"min_gain": 2.0}, "config.min_gain is a number"),
+    ],
+)
+def test_errors(published, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        distillation.resolve(config(tmp_path, published, **changes))
