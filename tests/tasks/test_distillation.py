@@ -1,7 +1,9 @@
-"""Position distillation: the loss, what it trains, how it ends and resumes, and what others read."""
+"""Position distillation: its loss, what it trains, how it ends and resumes, what reads its runs."""
 
 import dataclasses
+import importlib.util
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +11,15 @@ import numpy as np
 import pytest
 from helpers import tiny_run
 from helpers.commands import call
-from helpers.published_bert import BERT, D, LAYERS, encoder_shapes, head_shapes, random_tensors
+from helpers.finetuning_data import examples
+from helpers.published_bert import BERT, LAYERS, D, encoder_shapes, head_shapes, random_tensors
 from helpers.published_bert import write as write_published
 
 from pe_jax import data, schema
+from pe_jax.configs import glue as glue_config
 from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.configs.finetuning import FinetuningConfig
+from pe_jax.data import glue
 from pe_jax.interop import load_bert
 from pe_jax.models import Bert, BertConfig, hidden_states, layer_outputs, with_position
 from pe_jax.models.config import from_config
@@ -21,7 +27,7 @@ from pe_jax.reports.distillation_report import report_distillation
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.run_export import export
 from pe_jax.schema import changed, from_values
-from pe_jax.tasks import distillation
+from pe_jax.tasks import distillation, finetuning
 from pe_jax.tasks.abstract import abstract_arguments
 from pe_jax.tasks.start import Start
 from pe_jax.training import checkpointing, sharding, workdir
@@ -279,13 +285,13 @@ def test_resumes_bit_for_bit(finished, published, tmp_path, monkeypatch):
     data_of = experiment.config.data
     same = {"data.source": data_of.source, "data.cache_dir": data_of.cache_dir}
     c = config(tmp_path, published, **same)
-    build_stage = distillation._scores
+    scores = distillation._scores
 
     def fails(program, held_out, constants, number, params):
         if number == 0 and fails.calls == 3:
             raise KeyboardInterrupt
         fails.calls += 1
-        return build_stage(program, held_out, constants, number, params)
+        return scores(program, held_out, constants, number, params)
 
     fails.calls = 0
     monkeypatch.setattr(distillation, "_scores", fails)
@@ -335,12 +341,10 @@ def test_stops_by_itself_and_resumes_there(published, tmp_path, capsys):
 
 def test_another_teacher_is_refused(finished, published, tmp_path):
     folder, experiment = finished
-    bert = load_bert(published)
     other = tmp_path / "other"
     other.mkdir()
     for name in ("config.json", "vocab.txt"):
         (other / name).write_bytes((published / name).read_bytes())
-    del bert
     shapes = encoder_shapes(len(VOCAB)) | {"embeddings.position_embeddings.weight": (LONGEST, D)}
     shapes |= {name: s for name, s in head_shapes().items() if name.startswith("pooler")}
     write_published(other, random_tensors(shapes, seed=1))
@@ -352,7 +356,7 @@ def test_another_teacher_is_refused(finished, published, tmp_path):
 
 
 def test_the_report(finished):
-    folder, experiment = finished
+    folder, _ = finished
     text = report_distillation(folder, folder / "report")
     assert "# Distilled into learned_relative: 12 steps" in text
     numbers = json.loads((folder / "report" / "report.json").read_text())
@@ -367,8 +371,8 @@ def test_the_report(finished):
     assert Start(str(folder)).model.position == "learned_relative"
 
 
-def test_the_command_and_what_starts_from_it(published, tmp_path):
-    """train.py, then again, eval.py, and fine-tuning's model of the run."""
+def test_the_commands(published, tmp_path):
+    """train.py, eval.py and export."""
     books = tiny_run.write_books(tmp_path)
     args = [
         "--config=distill_positions", f"--config.init={published}",
@@ -382,18 +386,53 @@ def test_the_command_and_what_starts_from_it(published, tmp_path):
     assert "# Distilled into learned_absolute: 2 steps" in out
     code, out, err = call("eval.py", f"--workdir={tmp_path / 'run'}", f"--out={tmp_path / 'o'}")
     assert code == 0 and "Distilled into" in out, err
-    text = export(tmp_path / "run", tmp_path / "exported")
-    assert text.startswith("BertModel of")
-    back = load_bert(tmp_path / "exported")
-    _, params = newest_params(tmp_path / "run")
-    model = from_config(Start(str(tmp_path / "run")).model, vocab_size=len(VOCAB))
+    assert_exported(tmp_path / "run", tmp_path / "exported")
+
+
+def assert_exported(run, out):
+    """The run, exported, has the same hidden states here and in transformers, if installed."""
+    assert export(run, out).startswith("BertModel of")
+    back, (_, params) = load_bert(out), newest_params(run)
+    model = from_config(Start(str(run)).model, vocab_size=len(VOCAB))
     tokens = np.arange(5, 21)[None]
-    states = [hidden_states(model, params["bert"], tokens)]
-    states.append(hidden_states(back.config, back.params["bert"], tokens))
-    np.testing.assert_allclose(*states, atol=1e-5)
+    states = hidden_states(model, params["bert"], tokens)
+    again = hidden_states(back.config, back.params["bert"], tokens)
+    np.testing.assert_allclose(again, states, atol=1e-5)
     np.testing.assert_array_equal(
         back.params["pooler"]["dense"]["kernel"], params["pooler"]["dense"]["kernel"]
     )
+    if not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")):
+        return
+    import torch
+    import transformers
+
+    theirs = transformers.BertModel.from_pretrained(out).eval()
+    with torch.no_grad():
+        hidden = theirs(torch.tensor(tokens), output_hidden_states=True).hidden_states
+    np.testing.assert_allclose(np.stack([x.numpy() for x in hidden]), states, atol=1e-4)
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs the extra parity")
+@pytest.mark.parametrize("position", ["none", "learned_absolute+learnable_sinusoidal_absolute"])
+def test_other_encodings_that_transformers_loads(published, tmp_path, position):
+    changes = {"model.position": position, "model.max_length": LONGEST, "stage2.steps": 0}
+    distillation.run(config(tmp_path, published, **changes), tmp_path / "run")
+    assert_exported(tmp_path / "run", tmp_path / "exported")
+
+
+def test_fine_tuning_from_it(finished, tmp_path, monkeypatch):
+    """Its encoder is where fine-tuning begins."""
+    sets = {"train": examples(20, 0), "validation": examples(9, 1)}
+    opened = lambda name, split, data_dir="": types.SimpleNamespace(as_data_source=sets.__getitem__)
+    monkeypatch.setattr(glue, "open_dataset", opened)
+    c = glue_config.get_config()
+    c.init, c.seeds, c.steps = str(finished[0]), (3,), 1
+    c.optimizer.learning_rate = 0.0
+    c.data.update(length=16, buckets=(), batch_size=8, eval_batch_size=8)
+    finetuning.run(from_values(c, [FinetuningConfig]), tmp_path / "tuned")
+    tuned, params = (newest_params(folder)[1] for folder in (tmp_path / "tuned", finished[0]))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b), tuned["bert"], params["bert"])
 
 
 def test_arguments_of_compile_for(published, tmp_path):
