@@ -212,7 +212,7 @@ def test_relations_and_ways_out(changes, says):
         ("optimizer.learing_rate", "Did you mean config.optimizer.learning_rate"),
         (
             "foo",
-            "config.foo is not a key of the task 'pretraining'. It has seed, init, keep_position, ",
+            "config.foo is not a key of the task 'pretraining'. It has seed, init, parallel, ",
         ),
     ],
 )
