@@ -12,6 +12,7 @@ from pe_jax.files import write_text
 from pe_jax.reports.property_report import (
     head_dimensions,
     logits,
+    offset_share,
     position_losses,
     scores,
     states,
@@ -27,6 +28,7 @@ PARTS: dict[str, Part] = {
     "vectors": vectors.position_vectors,
     "words": logits.identical_words,
     "offset_kernel": logits.offset_kernel,
+    "offset_share": offset_share.offset_share,
     "frequencies": vectors.frequencies,
     "evolution": vectors.evolution,
     "scores": scores.scores,

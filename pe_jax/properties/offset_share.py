@@ -1,0 +1,78 @@
+"""How much of the mean logits of a head a function of the offset explains."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.properties.metrics import by_offset
+from pe_jax.shapes import Array, Bool, Float
+
+
+@jax.jit
+def offset_fit(
+    phi: Float[Array, "*B L L"], where: Bool[Array, "L L"] | None = None
+) -> Float[Array, "*B M"]:
+    """Return the function ψ of the offset that is nearest to Φ where only softmax counts.
+
+    ψ minimises Σ_ij (Φ_ij - r_i - ψ(j - i))² over ψ and a level r_i of each row, which a softmax
+    over keys does not see. The levels are eliminated, and the normal equations of ψ solved.
+
+    Args:
+      phi: mean logits, row = query.
+      where: only these entries count; default all.
+
+    Returns:
+      by the offset m = j - i from -(L - 1) to L - 1, with a mean of 0 over the offsets that occur,
+      and 0 at those that do not.
+    """
+    centred, present = centred_rows(phi, where)
+    weights = present.astype(phi.dtype)
+    counts = jnp.maximum(weights.sum(-1, keepdims=True), 1)
+    occurs = weights.sum(-2) > 0
+    normal = jnp.diag(weights.sum(-2)) - (weights / counts).T @ weights
+    # ψ has no level of its own either; and an offset that does not occur has no equation.
+    normal += jnp.outer(occurs, occurs) + jnp.diag(~occurs)
+    return jnp.linalg.solve(normal, centred.sum(-2)[..., None])[..., 0]
+
+
+@jax.jit
+def offset_variance(
+    phi: Float[Array, "*B L L"],
+    where: Bool[Array, "L L"] | None = None,
+    error: Float[Array, "*B L L"] | None = None,
+) -> tuple[Float[Array, "*B"], Float[Array, "*B"]]:
+    """Return the variance of Φ within its rows, and the part of it that offsets explain.
+
+        whole     = mean_ij (Φ_ij - mean of row i)²
+        explained = whole - mean_ij (Φ_ij - r_i - ψ(j - i))²
+
+    with ψ and r of `offset_fit`. Their ratio is the share: 1 where a bias of the offset gives the
+    same attention, 0 where knowing the offset does not help. Sums of both over heads give the share
+    of a layer.
+
+    Args:
+      phi: mean logits, row = query.
+      where: only these entries count; default all.
+      error: standard errors of Φ. Their squares are variance of Φ's estimate and not of Φ: they are
+        taken off the whole.
+    """
+    centred, present = centred_rows(phi, where)
+    count = jnp.maximum(present.sum(), 1)
+    explained = (offset_fit(phi, where)[..., None, :] * centred).sum((-2, -1)) / count
+    whole = (centred**2).sum((-2, -1)) / count
+    if error is not None:
+        noise = jnp.where(True if where is None else where, error, 0) ** 2
+        whole = jnp.maximum(whole - noise.sum((-2, -1)) / count, explained)
+    return whole, explained
+
+
+def centred_rows(
+    phi: Float[Array, "*B L L"], where: Bool[Array, "L L"] | None
+) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
+    """Return Φ less the mean of each row, by row and offset, 0 where no entry is; and the entries
+    that there are."""
+    length = phi.shape[-1]
+    values, present = by_offset(phi, jnp.ones((length, length), bool) if where is None else where)
+    mean = values.sum(-1, keepdims=True) / jnp.maximum(present.sum(-1, keepdims=True), 1)
+    return jnp.where(present, values - mean, 0), present

@@ -1,0 +1,174 @@
+"""Position parameters that imitate the attention of another model, by least squares.
+
+A teacher's attention logits, averaged over texts, are a function of the positions of query and key:
+its *positional logits*. Another encoding is fitted to them layer by layer, without training.
+
+Shapes: B texts, L length, N layers, H heads, d head size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from pe_jax.attention import attention_logits
+from pe_jax.encodings import Params, PositionEncoding, embed, none
+from pe_jax.models import BertConfig, kernel_map, queries_keys_values
+from pe_jax.properties import Estimate, offset_kernel
+from pe_jax.properties.offset_share import centred_rows
+from pe_jax.shapes import Array, Bool, Float, Int
+
+_BATCH = 4  # Texts whose logits of all layers are in memory at a time.
+
+
+class PositionFit(NamedTuple):
+    """Fitted position parameters.
+
+    Attributes:
+      params: of the student's encoding.
+      explained: `[N]`, the share of the variance of the teacher's positional logits within their
+        rows that the fit reproduces, by layer.
+    """
+
+    params: Params
+    explained: Float[np.ndarray, " N"]
+
+
+def move_table_mean(config: BertConfig, params: Params, length: int) -> Params:
+    """Return `Bert` parameters whose segment embedding includes the mean position vector.
+
+    The mean of a table of absolute positions is the same for all tokens, so it is no position, and
+    a model that loses the table should keep it.
+
+    Args:
+      config: of the model that `params` were trained in.
+      length: the positions that are averaged.
+    """
+    zeros = jnp.zeros((1, length, config.hidden_size))
+    vectors = embed(config.encoding(), params.get("position", {}), zeros, range(length))
+    table = params["segment"]["embedding"]
+    return {**params, "segment": {"embedding": table + vectors.mean((0, 1)).astype(table.dtype)}}
+
+
+def inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:
+    """Return True at pairs of tokens between the first and the last.
+
+    [CLS] and [SEP] are at the same positions in all texts: the effect of the token could not be
+    told from that of the position.
+    """
+    inside = np.zeros(length, bool)
+    inside[1:-1] = True
+    return inside & inside[:, None]
+
+
+def mean_logits(config: BertConfig, params: Params, tokens: Int[Array, "B L"]) -> Estimate:
+    """Return the mean over texts of the logits that enter the softmax, and its standard error.
+
+    Returns:
+      `[N, H, L, L]` each, 0 outside `inner_pairs`.
+    """
+    where = inner_pairs(tokens.shape[1])
+    phi = offset_kernel(kernel_map(config), params, tokens[:, None], where=where, batch=_BATCH)
+    return Estimate(*(jnp.where(where, x, 0) / config.head_size**0.5 for x in phi))
+
+
+def fit_positions(
+    teacher: BertConfig,
+    teacher_params: Params,
+    student: BertConfig,
+    student_params: Params,
+    tokens: Int[Array, "B L"],
+    *,
+    steps: int = 100,
+) -> PositionFit:
+    """Fit the position parameters of a student to the positional logits of a teacher.
+
+    Minimises, over the parameters of all layers,
+
+        mean over layers of Σ (T + r - F)² / Σ (T - mean of row)²
+
+    by L-BFGS. T is the teacher's mean logits less those of the student without positions, F the
+    terms that the student's encoding adds for the teacher's mean query and key, r a level of each
+    row, which no softmax sees. For biases and vectors that meet the queries it is linear least
+    squares.
+
+    Args:
+      teacher_params, student_params: of `Bert`; all but the position of the student may have been
+        taken from the teacher.
+      tokens: texts `[CLS] ... [SEP]` without padding.
+      steps: of L-BFGS.
+
+    Raises:
+      ValueError: if the student's encoding has no parameters.
+    """
+    if "position" not in student_params:
+        raise ValueError(
+            f"The encoding {student.encoding().name!r} has no parameters to fit; distil it instead."
+        )
+    bare = _without_positions(student, student_params)
+    target = mean_logits(teacher, teacher_params, tokens).mean - mean_logits(*bare, tokens).mean
+    where = inner_pairs(tokens.shape[1])
+    target, _ = centred_rows(target, where)
+    queries, keys, _ = queries_keys_values(teacher, teacher_params, tokens[: 4 * _BATCH])
+    content = [x.mean((1, 2)) for x in (queries, keys)]
+    start, unravel = ravel_pytree(student_params["position"])
+    flat, errors = _minimise(
+        lambda flat: _errors(student.encoding(), unravel(flat), content, target, where),
+        start,
+        steps,
+    )
+    return PositionFit(unravel(flat), 1 - np.asarray(errors))
+
+
+def _without_positions(config: BertConfig, params: Params) -> tuple[BertConfig, Params]:
+    """Return the model and its parameters without a position encoding."""
+    bare = dataclasses.replace(config, position=none())
+    return bare, {name: value for name, value in params.items() if name != "position"}
+
+
+def _errors(
+    encoding: PositionEncoding,
+    params: Params,
+    content: list[Float[Array, "N H d"]],
+    target: Float[Array, "N H L M"],
+    where: Bool[np.ndarray, "L L"],
+) -> Float[Array, " N"]:
+    """Return the squared error of each layer over the target's square."""
+    length, errors = len(where), []
+    for layer, (query, key, goal) in enumerate(zip(*content, target, strict=True)):
+        q, k = (jnp.broadcast_to(x, (1, length, *x.shape)) for x in (query, key))
+        layer_params = encoding.layer_params(params, layer)
+        logits = attention_logits(q, k, encoding.layer(layer).in_attention, layer_params)
+        terms, _ = centred_rows(logits[0], where)  # q·k is the same in a row, and drops out.
+        errors.append(((terms - goal) ** 2).sum() / (goal**2).sum())
+    return jnp.stack(errors)
+
+
+def _minimise(
+    errors: Callable[[Array], Float[Array, " N"]], start: Float[Array, " P"], steps: int
+) -> tuple[Array, Array]:
+    """Return the minimum of the mean of `errors` by L-BFGS, and the errors there."""
+    optimizer = optax.lbfgs()
+
+    def loss(x: Array) -> jax.Array:
+        return errors(x).mean()
+
+    def step(carry: tuple, _: None) -> tuple[tuple, None]:
+        x, state = carry
+        value, grad = optax.value_and_grad_from_state(loss)(x, state=state)
+        updates, state = optimizer.update(grad, state, x, value=value, grad=grad, value_fn=loss)
+        return (optax.apply_updates(x, updates), state), None
+
+    @jax.jit
+    def run(x: Array) -> tuple[Array, Array]:
+        (x, _), _ = jax.lax.scan(step, (x, optimizer.init(x)), None, length=steps)
+        return x, errors(x)
+
+    return run(start)

@@ -1,0 +1,97 @@
+"""Position parameters fitted to a model's attention, and the share that offsets explain."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.models import Bert, BertConfig, hidden_states, with_position
+from pe_jax.reports.property_report.offset_share import offset_share
+from pe_jax.reports.property_report.subjects import from_name
+from pe_jax.tasks.position_fit import fit_positions, mean_logits, move_table_mean
+
+CONFIG = BertConfig(
+    vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_length=16,
+    initializer_stddev=0.2,
+)  # fmt: skip
+TOKENS = jax.random.randint(jax.random.key(5), (12, 16), 5, 60)
+
+
+@functools.cache
+def model(position, seed=0):
+    config = with_position(CONFIG, position)
+    params = jax.jit(Bert(config).init)(jax.random.key(seed), TOKENS[:1])["params"]
+    return config, params
+
+
+def student_of(teacher_params, position):
+    config, params = model(position, seed=1)
+    kept = {name: value for name, value in teacher_params.items() if name != "position"}
+    return config, {**kept, **({"position": params["position"]} if "position" in params else {})}
+
+
+def test_a_bias_of_the_same_kind_is_recovered():
+    """The student's states become the teacher's."""
+    config, params = model("own(t5(buckets=8,max_distance=6))")
+    student, student_params = student_of(params, "own(t5(buckets=8,max_distance=6))")
+    before = states(student, student_params)
+    fit = fit_positions(config, params, student, student_params, TOKENS)
+    np.testing.assert_allclose(fit.explained, 1, atol=0.005)
+    after = states(student, {**student_params, "position": fit.params})
+    expected = states(config, params)
+    assert np.abs(after - expected).max() < 0.1 * np.abs(before - expected).max()
+
+
+def states(config, params):
+    return np.asarray(hidden_states(config, params, TOKENS))
+
+
+def test_vectors_reproduce_the_mean_logits_of_alibi():
+    config, params = model("alibi")
+    student, student_params = student_of(params, "own(learned_relative(clip=15,separate=True))")
+    fit = fit_positions(config, params, student, student_params, TOKENS)
+    assert (fit.explained > 0.99).all()
+    fitted = mean_logits(student, {**student_params, "position": fit.params}, TOKENS).mean
+    target = mean_logits(config, params, TOKENS).mean
+    apart = np.array(fitted - target)
+    apart, target = (x - x.mean(-1, keepdims=True) for x in (apart, np.array(target)))
+    inside = (0, slice(None), slice(1, -1), slice(1, -1))
+    assert apart[inside].std() < 0.3 * target[inside].std()
+
+
+def test_encodings_without_parameters_are_refused():
+    config, params = model("alibi")
+    student, student_params = student_of(params, "rope")
+    with pytest.raises(ValueError, match="'rope' has no parameters to fit; distil it"):
+        fit_positions(config, params, student, student_params, TOKENS)
+
+
+def test_the_mean_of_a_table_is_kept():
+    """Without its table, but with its mean, the model reads the mean position everywhere."""
+    config, params = model("learned_absolute")
+    moved = move_table_mean(config, params, 10)
+    bare = with_position(CONFIG, "none")
+    table = params["position"]["learned_absolute"]["table"]
+    mean = {"learned_absolute": {"table": jnp.broadcast_to(table[:10].mean(0), table.shape)}}
+    np.testing.assert_allclose(
+        states(bare, {name: value for name, value in moved.items() if name != "position"}),
+        states(config, {**params, "position": mean}),
+        atol=1e-5,
+    )
+    config, params = model("alibi")  # Adds nothing at the input.
+    same = move_table_mean(config, params, 10)["segment"]["embedding"]
+    np.testing.assert_array_equal(same, params["segment"]["embedding"])
+
+
+def test_the_report_tells_biases_from_tables():
+    config = dataclasses.replace(PropertiesConfig(), size="tiny", length=16, texts=64)
+    shares = {}
+    for name in ("alibi", "learned_absolute"):
+        findings = offset_share.measure([from_name(name, config, 0)], config, None)
+        (numbers,) = findings.numbers.values()
+        shares[name] = numbers["layers"][0]["share"]
+    assert shares["alibi"] > 0.95 and shares["learned_absolute"] < 0.6
