@@ -1,0 +1,173 @@
+"""How many tokens of distillation does a published BERT need to answer questions as before?
+
+    python benchmarks/distillation_curve.py --init=BERT --text='text/*.txt' --data_dir=TFDS \
+        --out=docs/distillation.jsonl
+
+For every encoding, number of tokens and seed: distil the BERT's positions (or train it further with
+masked words), fine-tune the result on questions (squad_shifts, 320 steps of 16) and score it on a
+tenth of SQuAD v1.1's validation set. "untouched" is the BERT as published. Each model is a line of
+--out, and a second start goes on from there; the models themselves are not kept. Without anything
+left to do, it prints the table of the results.
+
+Hardware: any. One core of a slow CPU takes about half an hour for a model of half a million tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import app, flags
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+_INIT = flags.DEFINE_string("init", None, "Folder of a published BERT.", required=True)
+_TEXT = flags.DEFINE_string("text", None, "Source of text to distil on.", required=True)
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "Where tfds datasets lie.", required=True)
+_OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
+_TOKENS = flags.DEFINE_list("tokens", ["0", "500000", "2000000"], "Of distillation.")
+_SEEDS = flags.DEFINE_list("seeds", ["0"], "Of distillation and of fine-tuning.")
+_METHODS = flags.DEFINE_list("methods", ["distillation"], "Or masked_lm, or both.")
+_ENCODINGS = flags.DEFINE_list(
+    "encodings",
+    ["none", "learned_relative", "rope", "t5", "sinusoidal_relative", "alibi"],
+    "Names without commas in their options.",
+)
+_STEPS = flags.DEFINE_integer("steps", 320, "Of fine-tuning.")
+
+UNTOUCHED = "untouched"
+_TOKENS_PER_STEP = 1_024
+_SHARE_OF_LONG_ROWS = 4  # One step of so many has rows of 256 tokens, the others of 128.
+
+
+class Job(NamedTuple):
+    """A model to make and score."""
+
+    position: str
+    method: str
+    tokens: int
+    seed: int
+
+
+def jobs() -> list[Job]:
+    """Return all models that the flags ask for, the untouched BERT first."""
+    seeds = [int(seed) for seed in _SEEDS.value]
+    made = [
+        Job(position, method, int(tokens), seed)
+        for seed in seeds
+        for tokens in _TOKENS.value
+        for position in _ENCODINGS.value
+        for method in _METHODS.value
+    ]
+    return [*(Job(UNTOUCHED, "", 0, seed) for seed in seeds), *made]
+
+
+def train(config: str, folder: Path, **settings: object) -> float:
+    """Train with a config of this project; return the seconds that it took."""
+    values = [f"--config.{name.replace('__', '.')}={value}" for name, value in settings.items()]
+    start = time.monotonic()
+    command = [sys.executable, ROOT / "train.py", f"--config=configs/{config}.py", *values]
+    subprocess.run([*command, f"--workdir={folder}"], cwd=ROOT, check=True)
+    return time.monotonic() - start
+
+
+def make(job: Job, folder: Path) -> float:
+    """Train the model of a job to `folder`; return the seconds that it took."""
+    # The first step of a schedule with warm-up has rate 0: one step leaves the model as it is.
+    steps = max(1, job.tokens // _TOKENS_PER_STEP)
+    long_rows = steps // _SHARE_OF_LONG_ROWS
+    settings: dict[str, object] = {
+        "init": _INIT.value, "seed": job.seed, "data__source": _TEXT.value,
+        "model__position": job.position, "eval_every": max(1, steps // 4),
+        "stage1__batch_size": 8, "stage1__length": 128, "stage1__steps": steps - long_rows,
+        "stage2__batch_size": 4, "stage2__length": 256, "stage2__steps": long_rows,
+    }  # fmt: skip
+    if job.method == "distillation":
+        return train("distill_positions", folder, patience=0, **settings)
+    settings |= {
+        "keep_position": False, "model__dropout_rate": 0.0, "model__attention_dropout_rate": 0.0,
+        "stage1__max_predictions": 20, "stage2__max_predictions": 40,
+        "optimizer__learning_rate": 2e-4, "model__dtype": "float32",
+    }  # fmt: skip
+    return train("pretrain_base", folder, **settings)
+
+
+def score(init: Path, folder: Path, seed: int) -> dict[str, float]:
+    """Fine-tune the model at `init` on questions; return its scores and the seconds they took."""
+    seconds = train(
+        "squad", folder, init=init, seeds=f"({seed},)", steps=_STEPS.value, eval_every=0,
+        select="last", optimizer__learning_rate=2e-4, model__dropout_rate=0.0,
+        model__attention_dropout_rate=0.0, data__batch_size=16, data__length=256,
+        data__buckets="(128, 192)", data__data_dir=_DATA_DIR.value,
+        data__train="squad_shifts:new_wiki+reddit", data__validation="squad/v1.1:validation[:10%]",
+    )  # fmt: skip
+    scores = last_line(folder, "held_out/f1")
+    return {
+        "f1": scores["held_out/f1"],
+        "exact": scores["held_out/exact"],
+        "finetuning_seconds": seconds,
+    }
+
+
+def last_line(folder: Path, name: str) -> dict[str, float]:
+    """Return the last line of a run's metrics that has a scalar."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [line for line in map(json.loads, lines) if name in line][-1]
+
+
+def measure(job: Job) -> dict[str, object]:
+    """Make a model and score it; return its line of the results."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Path(folder)
+        record: dict[str, object] = job._asdict()
+        init = Path(_INIT.value).absolute()
+        if job.position != UNTOUCHED:
+            init = runs / "model"
+            record["seconds"] = make(job, init)
+            name = "held_out/r2" if job.method == "distillation" else "held_out/masked_lm_loss"
+            numbers = last_line(init, name)
+            record |= {key: numbers[key] for key in (name, f"{name}_mean") if key in numbers}
+        return record | score(init, runs / "questions", job.seed)
+
+
+def table(records: list[dict]) -> list[str]:
+    """Return the results as lines of Markdown, means over seeds."""
+    by_model = defaultdict(list)
+    for record in records:
+        by_model[record["position"], record["method"], record["tokens"]].append(record)
+    lines = ["| position | training | tokens | R² | F1 | exact | seeds |", "|" + "---|" * 7]
+    for (position, method, tokens), group in sorted(by_model.items()):
+        r2 = [record["held_out/r2"] for record in group if "held_out/r2" in record]
+        f1, exact = (
+            f"{statistics.mean(record[name] for record in group):.1f}" for name in ("f1", "exact")
+        )
+        share = f"{statistics.mean(r2):.3f}" if r2 else "–"
+        cells = [position, method or "–", f"{tokens:,}", share, f1, exact, str(len(group))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main(_: list[str]) -> None:
+    out = Path(_OUT.value)
+    lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
+    records = [json.loads(line) for line in lines]
+    for job in jobs():
+        if any(all(record[key] == x for key, x in job._asdict().items()) for record in records):
+            continue
+        print(f"== {job}", flush=True)
+        records.append(measure(job))
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(records[-1]) + "\n")
+    print("\n".join(table(records)))
+
+
+if __name__ == "__main__":
+    app.run(main)
