@@ -18,6 +18,7 @@ from pe_jax.files import Json
 from pe_jax.models.flops import PEAKS
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import Checkpoints
+from pe_jax.training.meter import Meter, Totals, add, means
 from pe_jax.training.profiler import Profiler
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
@@ -109,14 +110,7 @@ class Loop:
         """
         begin = 0
         for stage in stages:
-            scores: list[Scalars] = []
-            end = begin + stage.steps
-            for step in range(begin + 1, min(end, int(state.step)) + 1):
-                if step in evaluations:
-                    scores.append(evaluations[step])
-                    if stage.converged(scores):
-                        end = step
-                        break
+            end, scores = _end(stage, begin, evaluations)
             steps = range(max(begin, int(state.step)) + 1, end + 1)
             if steps:
                 if stage.baselines and not int(state.step):
@@ -142,7 +136,7 @@ class Loop:
           evaluations: held-out scores of the stage so far; those of `steps` are added.
         """
         iterator = iter(stage.batches(steps[0] - 1 - begin))
-        meter = _Meter(totals)
+        meter = Meter(totals)
         # On a CPU minutes may pass between this line and the first of the log.
         say(f"{stage.name}: compiling, then steps {steps[0]:,} to {steps[-1]:,}")
         unread: tuple[int, Metrics, HostBatch] | None = None
@@ -174,7 +168,7 @@ class Loop:
             if log or evaluate or save:
                 self.check_folder()
             # 3. Log. What is not finite is never saved.
-            if log or save:
+            if log or evaluate or save:
                 self._read(*unread, meter)
                 unread = None
             if log:
@@ -187,14 +181,11 @@ class Loop:
                 converged = step != steps[-1] and stage.converged(evaluations)
             if converged:  # The stage ends here, as it would with its last step.
                 say(f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}")
-                if unread is not None:
-                    self._read(*unread, meter)
-                    unread = None
                 if not log:
                     self._log(step, meter)
                 save = True
             if log:
-                meter = _Meter({})
+                meter = Meter({})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
             if save:
                 self.check_folder()  # The evaluation may have taken minutes.
@@ -211,13 +202,13 @@ class Loop:
                 break
         return state
 
-    def _read(self, step: int, metrics: Metrics, rows: HostBatch, meter: _Meter) -> None:
+    def _read(self, step: int, metrics: Metrics, rows: HostBatch, meter: Meter) -> None:
         """Adds the metrics of a step to `meter`; waits for the devices.
 
         Raises:
           FloatingPointError: if they are not finite.
         """
-        if wrong := _add(meter.totals, metrics):
+        if wrong := add(meter.totals, metrics):
             path = self.writer.keep_batch(step, rows)
             raise FloatingPointError(
                 f"Step {step:,} gave {', '.join(wrong)}. Its batch was written to {path}, and the "
@@ -225,7 +216,7 @@ class Loop:
                 "config.optimizer.clip_norm may help, in another --workdir."
             )
 
-    def _log(self, step: int, meter: _Meter) -> None:
+    def _log(self, step: int, meter: Meter) -> None:
         devices = self.batch_sharding.mesh.devices
         peak = devices.size * PEAKS.get(devices.flat[0].device_kind, 0)
         scalars = meter.scalars(float(self.schedule(step - 1)), peak)
@@ -242,81 +233,30 @@ class Loop:
         return scalars
 
 
+def _end(stage: Stage, begin: int, evaluations: Mapping[int, Scalars]) -> tuple[int, list[Scalars]]:
+    """Return the last step of a stage, as far as is known, and its held-out scores up to there.
+
+    Args:
+      begin: the last step of the stage before.
+      evaluations: held-out scores of the run by step, up to where it resumes.
+    """
+    scores = []
+    for step in range(begin + 1, begin + stage.steps + 1):
+        if step in evaluations:
+            scores.append(evaluations[step])
+            if stage.converged(scores):
+                return step, scores
+    return begin + stage.steps, scores
+
+
 def evaluate(
     eval_step: Callable[[Params, Batch], Metrics], params: Params, batches: Iterable[Batch]
 ) -> Scalars:
     """Means of a task's metrics over global batches."""
-    totals: _Totals = {}
+    totals: Totals = {}
     for batch in batches:
-        _add(totals, eval_step(params, batch))
-    return _means(totals)
-
-
-# By the name of a metric, its sum and count over several steps: `[2]`, or `[2, S]` of S seeds.
-_Totals = dict[str, np.ndarray]
-
-
-def _add(totals: _Totals, metrics: Metrics) -> list[str]:
-    """Adds sums and counts to `totals`; returns what is not finite, in words."""
-    wrong = []
-    for name, pair in jax.device_get(metrics).items():
-        pair = np.asarray(pair, np.float64)
-        totals[name] = totals.get(name, 0) + pair
-        if not np.isfinite(pair).all():
-            wrong.append(f"{name} {pair[0].flat[np.argmin(np.isfinite(pair[0]))]}")
-    return wrong
-
-
-def _means(totals: _Totals) -> Scalars:
-    """Sums divided by counts, once; means over seeds, if any."""
-    return {name: float(np.mean(s / np.maximum(n, 1))) for name, (s, n) in totals.items()}
-
-
-def _means_by_seed(totals: _Totals) -> Scalars:
-    """Means under `name/i` for seed number i; empty without seeds."""
-    return {
-        f"{name}/{i}": float(sum_ / max(count, 1))
-        for name, pair in totals.items()
-        if pair.ndim == 2
-        for i, (sum_, count) in enumerate(pair.T)
-    }
-
-
-class _Meter:
-    """The steps since the last line of the log: their metrics, their size, and their time.
-
-    Args:
-      totals: of the metrics of steps before, as JSON has them.
-    """
-
-    def __init__(self, totals: Json):
-        self.totals: _Totals = {name: np.array(pair) for name, pair in totals.items()}
-        self._rows = self._tokens = 0
-        self._flops = self._waited = 0.0
-        self._start = time.perf_counter()
-
-    def count(self, batch: Batch, flops: Callable[[int, int], float], waited: float) -> None:
-        """Counts a step on a global batch, that took so many seconds to fetch; tokens `[..., L]`,
-        padding included."""
-        size, length = batch["tokens"].size, batch["tokens"].shape[-1]
-        self._rows += size // length
-        self._tokens += size
-        self._flops += flops(size // length, length)
-        self._waited += waited
-
-    def scalars(self, learning_rate: float, peak: float) -> Scalars:
-        """Means of the metrics, of all seeds and `name/i` of each, and rates; `peak` FLOP/s of all
-        devices, 0 where not known."""
-        seconds = time.perf_counter() - self._start
-        scalars = {
-            **_means(self.totals),
-            **_means_by_seed(self.totals),
-            "learning_rate": learning_rate,
-            "examples_per_second": self._rows / seconds,
-            "tokens_per_second": self._tokens / seconds,
-            "data_wait": self._waited / seconds,
-        }
-        return scalars | ({"mfu": self._flops / seconds / peak} if peak else {})
+        add(totals, eval_step(params, batch))
+    return means(totals)
 
 
 def _check_held_out(step: int, scalars: Scalars) -> float | None:

@@ -27,7 +27,7 @@ from pe_jax.reports.distillation_report import report_distillation
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.run_export import export
 from pe_jax.schema import changed, from_values
-from pe_jax.tasks import distillation, finetuning
+from pe_jax.tasks import distillation, finetuning, imitation
 from pe_jax.tasks.abstract import abstract_arguments
 from pe_jax.tasks.start import Start
 from pe_jax.training import checkpointing, sharding, workdir
@@ -211,13 +211,13 @@ def test_targets_without_their_mean_by_position(published, tmp_path):
     centre = np.ones((2, LONGEST, D), np.float32)
     valid = np.ones((8, LONGEST), bool)
     valid[0, 5:] = False
-    shifted = distillation._centred(hidden, centre, jnp.asarray(valid)) - hidden
+    shifted = imitation._centred(hidden, centre, jnp.asarray(valid)) - hidden
     assert (shifted[:, 1:, 1:-1] == -1).all() and (shifted[:, 0, 1:4] == -1).all()
     assert not shifted[:, :, 0].any() and not shifted[:, 1:, -1].any()
     assert not shifted[:, 0, 4:].any()
     scores = [each.stages[0].evaluate(0, params) for each in (plain, centred)]
     assert scores[0]["r2"] == scores[1]["r2"] and scores[0]["loss"] != scores[1]["loss"]
-    statistics = distillation.measure(
+    statistics = imitation.measure(
         centred.config,
         distillation.teacher_model(centred.config, centred.program.model),
         centred.program.mesh,

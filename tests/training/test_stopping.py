@@ -83,7 +83,7 @@ def test_signals_all_the_way(tmp_path):
     ctrl_c, term = (signal.SIGINT, 130), (signal.SIGTERM, 75)
     assert stop(tmp_path, pretraining, "load_text", *term) == []
     assert stop(tmp_path, workdir, "claim", *ctrl_c) == []
-    assert stop(tmp_path, loop._Meter, "count", *term) == [1]
+    assert stop(tmp_path, loop.Meter, "count", *term) == [1]
     assert stop(tmp_path, loop, "_check_held_out", *term) == [1, 4]
     assert ends(tmp_path) == [1, 4]
 

@@ -1,0 +1,195 @@
+"""Imitation of a teacher's hidden states: the loss, and the statistics that it needs.
+
+Shapes: N layers, B rows, L length, D hidden size.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_outputs
+from pe_jax.shapes import Array, Float
+from pe_jax.training import sharding
+from pe_jax.training.pytrees import Batch, Params, Sums
+from pe_jax.training.step import Task, reused
+
+
+class Statistics(NamedTuple):
+    """Statistics of the teacher's outputs on held-out text, float32.
+
+    Attributes:
+      hidden, attention: variance of each layer's output, and of its attention's: the mean squared
+        distance of a token's vector from the mean vector.
+      centre: how far the mean of the hidden states at a position is from the mean over positions;
+        None without `config.centred`.
+    """
+
+    hidden: Float[Array, " N"]
+    attention: Float[Array, " N"]
+    centre: Float[Array, "N L D"] | None
+
+
+@reused
+def imitation_task(
+    student: BertConfig,
+    teacher: BertConfig,
+    config: DistillationConfig,
+    mesh: jax.sharding.Mesh,
+    heads: tuple[str, ...] = (),
+) -> Task:
+    """Return the task of imitating a teacher.
+
+    Its constants are the parameters of the teacher's `Bert`, and `Statistics`. Its scores are
+    `loss`, and R² of the hidden states: 1 minus the squared distance over the variance, of the last
+    layer (`r2`), the mean over layers (`r2_mean`), and of each (`r2/layer_1`, ...).
+
+    Args:
+      heads: the heads of `BertForPretraining` that the student holds besides; nothing trains them.
+    """
+    weights = np.array(config.layers or [1.0] * student.num_layers, np.float32)
+    weights /= weights.sum()
+    student_outputs = _outputs_of(student, mesh, config.parallel)
+    teacher_outputs = _outputs_of(teacher, mesh, config.parallel)
+    layers = [f"r2/layer_{i}" for i in range(1, student.num_layers + 1)]
+
+    def init(rng: jax.Array) -> Params:
+        tokens = jnp.zeros((1, 8), jnp.int32)
+        params = BertForPretraining(student).init(rng, tokens, tokens)["params"]
+        return {name: params[name] for name in ("bert", *heads)}
+
+    def counts(batch: Batch) -> Sums:
+        tokens = batch["valid"].sum().astype(jnp.float32)
+        return dict.fromkeys(("loss", "r2", "r2_mean", *layers), tokens)
+
+    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
+        return student_outputs(params["bert"], batch, rng)
+
+    def sums(
+        params: Params,
+        batch: Batch,
+        rng: jax.Array | None,
+        teacher_params: Params,
+        statistics: Statistics,
+    ) -> Sums:
+        ours, theirs = outputs(params, batch, rng), teacher_outputs(teacher_params, batch)
+        distance = functools.partial(_distance, valid=batch["valid"])
+        hidden = distance(ours.hidden[1:], theirs.hidden[1:]) / statistics.hidden
+        loss = hidden
+        if statistics.centre is not None:
+            target = _centred(theirs.hidden[1:], statistics.centre, batch["valid"])
+            loss = distance(ours.hidden[1:], target) / statistics.hidden
+        if config.attention:
+            attention = distance(ours.attention, theirs.attention) / statistics.attention
+            loss = loss + config.attention * attention
+        r2 = batch["valid"].sum() - hidden
+        by_layer = dict(zip(layers, r2, strict=True))
+        return {"loss": loss @ weights, "r2": r2[-1], "r2_mean": r2.mean(), **by_layer}
+
+    return Task(init, counts, sums, ("loss",), outputs)
+
+
+def _outputs_of(
+    model: BertConfig, mesh: jax.sharding.Mesh, parallel: str
+) -> Callable[..., LayerOutputs]:
+    """Return `outputs(params of Bert, batch, rng=None)`."""
+
+    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
+        return layer_outputs(model, params, batch["tokens"], None, batch["valid"], rng=rng)
+
+    return sharding.gather(outputs, mesh, parallel)
+
+
+def _distance(
+    ours: Float[Array, "N B L D"], theirs: Float[Array, "N B L D"], valid: Array
+) -> Float[Array, " N"]:
+    """Squared distances at real tokens, added up."""
+    difference = ours.astype(jnp.float32) - theirs.astype(jnp.float32)
+    return jnp.where(valid[..., None], difference**2, 0).sum((1, 2, 3))
+
+
+def _inner(valid: Array) -> Array:
+    """True at tokens between [CLS] and [SEP], whose vectors stand for more than a position."""
+    return valid.at[:, 0].set(False) & jnp.pad(valid[:, 1:], ((0, 0), (0, 1)))
+
+
+def _centred(
+    hidden: Float[Array, "N B L D"], centre: Float[Array, "N L D"], valid: Array
+) -> Float[Array, "N B L D"]:
+    """Hidden states without the mean of their position."""
+    shift = centre[:, None, : hidden.shape[2]]
+    return hidden.astype(jnp.float32) - jnp.where(_inner(valid)[..., None], shift, 0)
+
+
+# --- statistics of the teacher --------------------------------------------------------------------
+
+
+def measure(
+    config: DistillationConfig,
+    teacher: BertConfig,
+    mesh: jax.sharding.Mesh,
+    params: Params,
+    held_out: Sequence[Sequence[Batch]],
+) -> list[Statistics]:
+    """Return the statistics of a teacher on held-out batches, for each stage.
+
+    Args:
+      params: of the teacher's `Bert`, with the shardings of `sharding.state_shardings`.
+    """
+    outputs = _outputs_of(teacher, mesh, config.parallel)
+
+    def sums(params: Params, batch: Batch) -> Sums:
+        theirs, valid = outputs(params, batch), batch["valid"]
+        hidden, attention = (x.astype(jnp.float32) for x in (theirs.hidden[1:], theirs.attention))
+        inner, mask = _inner(valid), valid[..., None]
+        return {
+            "tokens": valid.sum(),
+            "hidden": jnp.where(mask, hidden, 0).sum((1, 2)),
+            "hidden_squares": jnp.where(mask, hidden**2, 0).sum((1, 2, 3)),
+            "attention": jnp.where(mask, attention, 0).sum((1, 2)),
+            "attention_squares": jnp.where(mask, attention**2, 0).sum((1, 2, 3)),
+            "inner": inner.sum(0),
+            "by_position": jnp.where(inner[..., None], hidden, 0).sum(1),
+        }
+
+    shardings = sharding.state_shardings(mesh, config.parallel, params)
+    step = sharding.parallelize_eval(sums, mesh, shardings)
+    totals = []
+    for batches in held_out:
+        parts = [
+            jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(step(params, batch)))
+            for batch in batches
+        ]
+        totals.append(jax.tree.map(lambda *x: sum(x), *parts))
+    longest = max(totals, key=lambda total: len(total["inner"]))
+    centre = _centre(longest) if config.centred else None
+    return [Statistics(_variance(t, "hidden"), _variance(t, "attention"), centre) for t in totals]
+
+
+def _variance(total: dict[str, np.ndarray], name: str) -> np.ndarray:
+    tokens = total["tokens"]
+    mean = total[name] / tokens
+    return (total[f"{name}_squares"] / tokens - (mean**2).sum(-1)).astype(np.float32)
+
+
+def _centre(total: dict[str, np.ndarray]) -> np.ndarray:
+    """Return `[N, L, D]`, zero where there is no inner token."""
+    counts = total["inner"][:, None]
+    mean = total["by_position"].sum(1, keepdims=True) / counts.sum()
+    by_position = total["by_position"] / np.maximum(counts, 1)
+    return np.where(counts > 0, by_position - mean, 0).astype(np.float32)
+
+
+def statistics_shapes(config: DistillationConfig, teacher: BertConfig) -> Statistics:
+    """Return the shapes of what `measure` gives for a stage."""
+    layers, shape = teacher.num_layers, jax.ShapeDtypeStruct
+    longest = max(stage.length for stage in config.stages.values())
+    centre = shape((layers, longest, teacher.hidden_size), jnp.float32)
+    variance = shape((layers,), jnp.float32)
+    return Statistics(variance, variance, centre if config.centred else None)
