@@ -81,8 +81,8 @@ def train(config: str, folder: Path, **settings: object) -> float:
 
 def make(job: Job, folder: Path) -> float:
     """Train the model of a job to `folder`; return the seconds that it took."""
-    # The first step of a schedule with warm-up has rate 0: one step leaves the model as it is.
     steps = max(1, job.tokens // _TOKENS_PER_STEP)
+    rate = {} if job.tokens else {"optimizer__learning_rate": 0.0}  # The positions as drawn.
     long_rows = steps // _SHARE_OF_LONG_ROWS
     settings: dict[str, object] = {
         "init": _INIT.value, "seed": job.seed, "data__source": _TEXT.value,
@@ -91,11 +91,11 @@ def make(job: Job, folder: Path) -> float:
         "stage2__batch_size": 4, "stage2__length": 256, "stage2__steps": long_rows,
     }  # fmt: skip
     if job.method == "distillation":
-        return train("distill_positions", folder, patience=0, **settings)
+        return train("distill_positions", folder, patience=0, **settings, **rate)
     settings |= {
         "keep_position": False, "model__dropout_rate": 0.0, "model__attention_dropout_rate": 0.0,
         "stage1__max_predictions": 20, "stage2__max_predictions": 40,
-        "optimizer__learning_rate": 2e-4, "model__dtype": "float32",
+        "model__dtype": "float32", "optimizer__learning_rate": 2e-4, **rate,
     }  # fmt: skip
     return train("pretrain_base", folder, **settings)
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.pretraining import StageConfig
+from pe_jax.encodings import parameter_count
 from pe_jax.models import (
     Bert,
     BertConfig,
@@ -30,6 +31,7 @@ from pe_jax.schema import changed
 from pe_jax.tasks import on_text
 from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statistics_shapes
 from pe_jax.tasks.on_text import Experiment
+from pe_jax.tasks.position_fit import better_start, fit_positions, keep_table_mean
 from pe_jax.tasks.start import Start
 from pe_jax.tasks.text_split import TextSplit
 from pe_jax.tasks.train import Program
@@ -40,6 +42,7 @@ from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, Params, Scalars
 from pe_jax.training.step import TrainState
 
+_FIT_ROWS = 64  # Held-out rows that positions are fitted on.
 NONE = "none/"  # Begins the names of scores of a student without positions in a run's log.
 
 
@@ -80,6 +83,14 @@ def resolve(config: DistillationConfig, folder: Path | None = None) -> Distillat
     teacher = from_config(Start(config.init).model)
     config = on_text.resolve(config, folder)
     layers, rows = config.model.num_layers, teacher.encoding().longest
+    student = from_config(config.model)
+    if config.fit and not parameter_count(student.encoding(), student.num_layers):
+        raise ValueError(
+            f"config.fit=True fits the parameters of positions, and {config.model.position!r} has "
+            "none: leave it out."
+        )
+    if config.fit and jax.process_count() > 1:
+        raise ValueError("config.fit=True runs on one host: leave it out, or convert first.")
     if config.layers and len(config.layers) != layers:
         raise ValueError(
             f"config.layers={config.layers} has {len(config.layers)} weights, and the model "
@@ -163,10 +174,21 @@ def build(
         return {f"held_out/{name}": value for name, value in before.items()} | _none_scores()
 
     def _none_scores() -> Scalars:
-        bert = {name: leaf for name, leaf in constants[0][0].items() if name != "position"}
+        bert = {name: leaf for name, leaf in params["bert"].items() if name != "position"}
         without = make_program(config, mesh, with_position(model, "none"), 1)
-        by_name = _scores(without, held_out, constants, 0, {"bert": bert})
+        by_name = _scores(without, held_out, constants, 0, {"bert": keep_mean(bert)})
         return {f"{NONE}{name}": value for name, value in by_name.items()}
+
+    def keep_mean(bert: Params) -> Params:
+        return keep_table_mean(teacher, params["bert"], bert, stages[0].length)
+
+    def adapt(start: Params) -> Params:
+        start = {**start, "bert": keep_mean(start["bert"])}
+        if not config.fit:
+            return start
+        tokens = jnp.concatenate([batch["tokens"] for batch in held_out[0]])[:_FIT_ROWS]
+        fit = fit_positions(teacher, params["bert"], model, start["bert"], tokens)
+        return better_start(start, fit, lambda params: scores(0, params)["r2_mean"])
 
     def make_stage(number: int) -> Stage:
         stage, step = stages[number], program.train_step(stages[number].accumulation)
@@ -195,6 +217,7 @@ def build(
         held_out=held_out,
         epochs=on_text.stage_epochs(config, steps, examples),
         digests={**text.digests(), "config.init": fingerprint(params["bert"])},
+        adapt=adapt,
     )
 
 

@@ -21,7 +21,7 @@ from pe_jax.tasks.text_split import TextSplit, load_text
 from pe_jax.tasks.train import Program, introduce, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
-from pe_jax.training.pytrees import Batch, HostBatch
+from pe_jax.training.pytrees import Batch, HostBatch, Params
 from pe_jax.training.step import TrainState
 
 C = TypeVar("C", bound=EncoderTrainingConfig)
@@ -37,6 +37,8 @@ class Experiment(Generic[C]):
       held_out: global batches of held-out text for each stage.
       epochs: how many each stage takes.
       digests: of what the run trains on, by name.
+      adapt: a function of the parameters that a run starts from, applied to those of
+        `config.init`; None leaves them as they are.
     """
 
     config: C
@@ -46,6 +48,7 @@ class Experiment(Generic[C]):
     held_out: list[list[Batch]]
     epochs: list[float]
     digests: dict[str, str]
+    adapt: Callable[[Params], Params] | None = None
 
 
 def run(
@@ -80,6 +83,8 @@ def run(
         shardings_of = experiment.program.shardings_of
         params, changes = transplant_start(config, fresh.params, shardings_of, keep_position)
         say(f"Parameters from {config.init}:\n{changes}")
+        if experiment.adapt:
+            params = jax.device_put(experiment.adapt(params), shardings_of(params))
         return fresh._replace(params=params)
 
     train(

@@ -9,6 +9,7 @@ Shapes: B texts, L length, N layers, H heads, d head size.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from pe_jax.attention import attention_logits
+from pe_jax.console.terminal import say
 from pe_jax.encodings import Params, PositionEncoding, embed, none
 from pe_jax.models import BertConfig, kernel_map, queries_keys_values
 from pe_jax.properties import Estimate, offset_kernel
@@ -41,20 +43,24 @@ class PositionFit(NamedTuple):
     explained: Float[np.ndarray, " N"]
 
 
-def move_table_mean(config: BertConfig, params: Params, length: int) -> Params:
-    """Return `Bert` parameters whose segment embedding includes the mean position vector.
+@functools.partial(jax.jit, static_argnames=("teacher", "length"))
+def keep_table_mean(
+    teacher: BertConfig, teacher_params: Params, student_params: Params, length: int
+) -> Params:
+    """Return the student's parameters with the teacher's mean position vector added to segments.
 
-    The mean of a table of absolute positions is the same for all tokens, so it is no position, and
-    a model that loses the table should keep it.
+    The mean of a table of absolute positions is the same for all tokens. So it is no position, and
+    a student without the table should keep it.
 
     Args:
-      config: of the model that `params` were trained in.
+      teacher_params, student_params: of `Bert`.
       length: the positions that are averaged.
     """
-    zeros = jnp.zeros((1, length, config.hidden_size))
-    vectors = embed(config.encoding(), params.get("position", {}), zeros, range(length))
-    table = params["segment"]["embedding"]
-    return {**params, "segment": {"embedding": table + vectors.mean((0, 1)).astype(table.dtype)}}
+    zeros = jnp.zeros((1, length, teacher.hidden_size))
+    vectors = embed(teacher.encoding(), teacher_params.get("position", {}), zeros, range(length))
+    table = student_params["segment"]["embedding"]
+    moved = table + vectors.mean((0, 1)).astype(table.dtype)
+    return {**student_params, "segment": {"embedding": moved}}
 
 
 def inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:
@@ -125,6 +131,24 @@ def fit_positions(
         steps,
     )
     return PositionFit(unravel(flat), 1 - np.asarray(errors))
+
+
+def better_start(start: Params, fit: PositionFit, score: Callable[[Params], float]) -> Params:
+    """Return parameters with fitted positions, or `start` if these score better.
+
+    Vectors that enter keys and values alike, for example, are fitted to keys only.
+
+    Args:
+      start: of a model with heads, its encoder under "bert".
+      score: the higher the better.
+    """
+    fitted = {**start, "bert": {**start["bert"], "position": fit.params}}
+    before, after = score(start), score(fitted)
+    explained = ", ".join(f"{share:.2f}" for share in fit.explained)
+    say(f"Positions fitted to the teacher's mean logits; explained by layer: {explained}.")
+    kept = "the fitted ones" if after > before else "those that were drawn"
+    say(f"Mean R² of positions as drawn {before:.3f}, fitted {after:.3f}: kept {kept}.")
+    return fitted if after > before else start
 
 
 def _without_positions(config: BertConfig, params: Params) -> tuple[BertConfig, Params]:

@@ -12,7 +12,7 @@ from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import Bert, BertConfig, hidden_states, with_position
 from pe_jax.reports.property_report.offset_share import offset_share
 from pe_jax.reports.property_report.subjects import from_name
-from pe_jax.tasks.position_fit import fit_positions, mean_logits, move_table_mean
+from pe_jax.tasks.position_fit import fit_positions, keep_table_mean, mean_logits
 
 CONFIG = BertConfig(
     vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_length=16,
@@ -73,7 +73,7 @@ def test_encodings_without_parameters_are_refused():
 def test_the_mean_of_a_table_is_kept():
     """Without its table, but with its mean, the model reads the mean position everywhere."""
     config, params = model("learned_absolute")
-    moved = move_table_mean(config, params, 10)
+    moved = keep_table_mean(config, params, params, 10)
     bare = with_position(CONFIG, "none")
     table = params["position"]["learned_absolute"]["table"]
     mean = {"learned_absolute": {"table": jnp.broadcast_to(table[:10].mean(0), table.shape)}}
@@ -83,7 +83,7 @@ def test_the_mean_of_a_table_is_kept():
         atol=1e-5,
     )
     config, params = model("alibi")  # Adds nothing at the input.
-    same = move_table_mean(config, params, 10)["segment"]["embedding"]
+    same = keep_table_mean(config, params, params, 10)["segment"]["embedding"]
     np.testing.assert_array_equal(same, params["segment"]["embedding"])
 
 
