@@ -106,6 +106,28 @@ def test_outputs_of_all_layers(how, position):
     np.testing.assert_allclose(plain.hidden[-1], last, atol=2e-6)
 
 
+# --- start ---------------------------------------------------------------------------------------
+
+
+def test_fitted_positions_are_nearer_to_the_teacher(published, tmp_path, capsys):
+    """One step at rate 0 converts without training; the report has what it brought."""
+    only_convert = {"stage1.steps": 1, "stage2.steps": 0, "optimizer.learning_rate": 0.0}
+    scores = {}
+    for fit in (False, True):
+        c = config(tmp_path, published, fit=fit, **{"model.position": "own(t5)", **only_convert})
+        distillation.run(c, tmp_path / str(fit))
+        evaluations = workdir.read_evaluations(tmp_path / str(fit))
+        assert evaluations[0]["r2_mean"] == pytest.approx(evaluations[1]["r2_mean"], abs=1e-6)
+        scores[fit] = evaluations[1]["r2_mean"]
+    assert scores[True] > scores[False] + 0.01
+    assert "kept the fitted ones" in capsys.readouterr().err
+
+
+def test_fit_needs_parameters(published, tmp_path):
+    with pytest.raises(ValueError, match="'rope' has none: leave it out"):
+        build(tmp_path, published, fit=True, **{"model.position": "rope"})
+
+
 # --- rows ----------------------------------------------------------------------------------------
 
 
