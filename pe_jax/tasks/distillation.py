@@ -166,7 +166,10 @@ def build(
         for stage in stages
     ]
     statistics = measure(config, teacher, mesh, params["bert"], held_out)
-    constants = [(params["bert"], each) for each in statistics]
+    constants = [
+        (params["bert"], jax.device_put(each, shardings_of(each)))  # On every host's devices.
+        for each in statistics
+    ]
     scores = functools.partial(_scores, program, held_out, constants)
 
     def baselines(params: Params) -> Scalars:

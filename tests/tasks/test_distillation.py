@@ -3,6 +3,10 @@
 import dataclasses
 import importlib.util
 import json
+import os
+import socket
+import subprocess
+import sys
 import types
 
 import jax
@@ -291,6 +295,34 @@ def test_parallel_is_the_same(published, tmp_path, parallel, monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), *params)
     logged = [workdir.read_evaluations(tmp_path / name)[3] for name in ("jit", "other")]
     np.testing.assert_allclose(logged[0]["r2"], logged[1]["r2"], atol=1e-4)
+
+
+def test_two_hosts(published, tmp_path):
+    """Two processes of two devices do what one of four does, with a teacher that is sharded."""
+    books = tiny_run.write_books(tmp_path)
+    args = [
+        sys.executable, tiny_run.ROOT / "train.py", "--config=distill_positions",
+        f"--config.init={published}", "--config.model.position=learned_relative",
+        f"--config.data.source={books}", f"--config.data.cache_dir={tmp_path / 'cache'}",
+        "--config.data.held_out=0.25", "--config.stage1.length=16", "--config.stage1.steps=3",
+        "--config.stage2.steps=0", "--config.eval_examples=16", "--config.centred=True",
+        "--config.parallel=fsdp",
+    ]  # fmt: skip
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    join = [f"--workdir={tmp_path / 'two'}", f"--coordinator={address}", "--hosts=2"]
+    flags = os.environ["XLA_FLAGS"].replace("device_count=4", "device_count=2")
+    env = {**os.environ, "XLA_FLAGS": flags}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen([*args, *join, f"--host={i}"], env=env, **pipes) for i in (0, 1)]
+    outputs = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert "# Distilled into" in outputs[0][0] and "Distilled" not in outputs[1][0]
+    one = subprocess.run([*args, f"--workdir={tmp_path / 'one'}"], **pipes)
+    assert one.returncode == 0, one.stderr
+    params = [restore_params(tmp_path / name, 3) for name in ("one", "two")]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), *params)
 
 
 def states(folder):
