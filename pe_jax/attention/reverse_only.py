@@ -33,6 +33,24 @@ def _reverse_only_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
     return primals[0], reverse_only_p.bind(tangents[0])
 
 
+@jax.custom_jvp
+def first_order(x: Array) -> Array:
+    """Return `x` itself, in a `jax.custom_vjp` whose two passes cannot be differentiated.
+
+    Raises:
+      TypeError: where they are, as by `jax.hessian`.
+    """
+    return x
+
+
+@first_order.defjvp
+def _first_order_jvp(*_: object) -> NoReturn:
+    raise TypeError(
+        "attention has no second derivatives (jax.hessian, jax.grad of jax.grad) in the TPU "
+        'kernel: pass form="naive", or attention="naive" to Bert.'
+    )
+
+
 def _refuse(*_: object, **__: object) -> NoReturn:
     raise TypeError(
         "attention has no forward mode (jax.jvp, jax.jacfwd, jax.linearize) in this form: pass "

@@ -9,6 +9,8 @@ from helpers import paper_attention
 from pe_jax import encodings
 from pe_jax.attention import attention, attention_weights
 from pe_jax.attention.forms import FORMS
+from pe_jax.attention.operands import prepare
+from pe_jax.attention.tpu_kernel import adapter
 from pe_jax.encodings import Context, Part, PositionEncoding
 from pe_jax.encodings.part import no_parameters
 
@@ -89,6 +91,28 @@ def check(encoding, form, finish=None):
 def test_a_sink_of_each_head(form):
     """Outputs and gradients, those of the sink among them."""
     check(encodings.alibi(num_heads=H) + SINK, form)
+
+
+@pytest.mark.parametrize("kv_heads", [H, 2])
+def test_sinks_in_the_kernel(kv_heads):
+    """By `auto` on a TPU as well; a row without any key, and heads that share keys."""
+    encoding = encodings.alibi(num_heads=H) + SINK
+    params = encoding.init(jax.random.key(0))
+    mask = jnp.asarray(np.random.default_rng(2).random((2, 1, 1, L)) < 0.7).at[0].set(False)
+    k, v = K[:, :, :kv_heads], V[:, :, :kv_heads]
+
+    def run(form):
+        out = lambda *x: attention(*x[:3], encoding, x[3], mask=mask, form=form)
+        loss = lambda *x: (out(*x) * TO).sum()
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, k, v, params)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        run("kernel"),
+        run("naive"),
+    )
+    context = Context(range(L), range(L))
+    assert adapter.supports(prepare(encoding, params, Q, k, v, context, mask))
 
 
 def test_weights_leave_room_for_a_sink():

@@ -11,6 +11,8 @@ import pytest
 from helpers import paper_attention
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pe_jax import encodings
+from pe_jax.attention import attention
 from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
 from pe_jax.attention.tpu_kernel import fits, flash, flash_attention
@@ -25,18 +27,22 @@ from pe_jax.training.step import init_state
 
 
 def draw(rows, lq, lk, heads, size, clip, terms="kv"):
-    """q, k, v and terms: a table for keys, one for values, a bias; capitals have one per head."""
+    """q, k, v and terms: a table for keys, one for values, a bias, a sink; capitals have one per
+    head."""
     rng = np.random.default_rng(0)
     shapes = [(rows, n, heads, size) for n in (lq, lk, lk)]
     for term in terms:
         shape = (2 * clip + 1, *([heads] if term.isupper() else []))
+        if term == "s":
+            shapes.append((heads,))
+            continue
         shapes.append(shape if term in "bB" else (*shape, size))
     return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
 def with_terms(function, terms, **settings):
     """`function` of q, k, v and the arrays that `terms` names."""
-    names = {"k": "key_table", "v": "value_table", "b": "bias"}
+    names = {"k": "key_table", "v": "value_table", "b": "bias", "s": "sink"}
 
     def run(q, k, v, *arrays):
         given = {names[term.lower()]: x for term, x in zip(terms, arrays, strict=True)}
@@ -53,6 +59,7 @@ def dense(
     value_table=None,
     *,
     bias=None,
+    sink=None,
     reach=None,
     offset=0,
     valid,
@@ -78,8 +85,12 @@ def dense(
         logits += jnp.moveaxis(per_head(bias, 2), 2, 0)
     allowed = valid[:, None, None] & (reach or Reach()).allows(offsets)
     allowed = jnp.broadcast_to(allowed, logits.shape)
+    if sink is not None:
+        column = jnp.broadcast_to(sink[:, None, None], (rows, heads, lq, 1))
+        logits = jnp.concatenate([logits, column], axis=-1)
+        allowed = jnp.concatenate([allowed, jnp.ones_like(column, bool)], axis=-1)
     weights = jax.nn.softmax(logits, where=allowed, axis=-1)
-    weights = jnp.where(allowed.any(-1, keepdims=True), weights, 0)
+    weights = jnp.where(allowed.any(-1, keepdims=True), weights, 0)[..., :lk]
     if dropout_rate:
         numbers = np.arange(rows * heads * lq, dtype=np.uint32).reshape(rows, heads, lq, 1)
         kept = keep(seed, numbers, np.arange(lk, dtype=np.uint32), dropout_rate)
@@ -135,6 +146,9 @@ CASES = {  # lengths; heads and their size; clip, terms, offset, reach
     "a window that hides all keys": (9, 8, 1, 128, 2, "b", 500, around(100)),
     "causal, all terms": (300, 280, 1, 128, 20, "kvb", 0, Reach(None, 0)),
     "causal with a window": (20, 300, 2, 64, 60, "b", -140, Reach(70, 0)),
+    "sinks alone, causal, many blocks": (300, 280, 2, 64, 1, "s", 0, Reach(None, 0)),
+    "sinks beside other terms": (140, 150, 2, 128, 20, "vBs", 3, None),
+    "sinks where a window hides all keys": (9, 8, 2, 64, 2, "bs", 500, around(100)),
 }
 
 
@@ -271,8 +285,24 @@ def test_bad_input():
         flash_attention(q, k, v, bias=np.zeros((5, 3), np.float32))
     with pytest.raises(ValueError, match=r"got Reach\(left=-1"):
         flash_attention(q, k, v, reach=around(-1))
+    with pytest.raises(ValueError, match="sink is not supported beside key_table"):
+        flash_attention(q, k, v, table, sink=np.zeros(1, np.float32))
     with pytest.raises(ValueError, match=r"got \(100, 128\)"):
         flash_attention(q, k, v, block=(100, 128))
+
+
+@pytest.mark.parametrize(
+    ("derivative", "missing"),
+    [(jax.jacfwd, "forward mode"), (jax.hessian, "second derivatives")],
+)
+def test_derivatives_that_need_another_form(derivative, missing, quick_kernel):
+    q, k, v = draw(1, 4, 4, 2, 8, 1, "")
+
+    def loss(q):
+        return attention(q, k, v, encodings.alibi(num_heads=2), form="kernel").sum()
+
+    with pytest.raises(TypeError, match=f'attention has no {missing}.*pass form="naive"'):
+        derivative(loss)(q)
 
 
 @pytest.mark.tpu_compiler
@@ -288,6 +318,7 @@ def test_bad_input():
         ("b", Reach(None, 0), 12),
         ("KvB", Reach(None, 0), 4),
         ("kv", None, 1),
+        ("s", Reach(127, 0), 4),
     ],
 )
 def test_compiles_for_a_tpu_without_gathering_the_batch(terms, reach, kv_heads, monkeypatch):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention.operands import Operands, Term, tables
+from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.encodings.part import Offsets
 from pe_jax.encodings.positions import as_array
@@ -20,14 +21,15 @@ from pe_jax.shapes import Array, Float
 
 NEEDS = (
     "positions that are ranges, no mask but of keys, no terms but those of the offset, tables of "
-    "these that fit on the chip, and as many heads of values as tables of these"
+    "these that fit on the chip, as many heads of values as tables of these, and no sink beside "
+    "vectors that join the keys"
 )
 
 
 def supports(x: Operands) -> bool:
     """Return whether `attend` can compute this attention."""
     shift, mapped = x.context.shift, x.q is not x.content_q
-    if shift is None or x.added is not None or x.sink is not None or x.maps_logits:
+    if shift is None or x.added is not None or x.maps_logits:
         return False
     if x.k.shape[2] != x.v.shape[2]:
         return False
@@ -38,6 +40,8 @@ def supports(x: Operands) -> bool:
         if context.shift != shift or term.queries or vectors:
             return False
     (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
+    if x.sink is not None and "key_table" in terms:
+        return False
     values = terms.get("value_table")
     if k.shape[2] < q.shape[2] and values is not None and values.ndim > 2:
         return False
@@ -55,9 +59,11 @@ def attend(
     """
     assert x.context.shift is not None
     qkv, terms = _laid_out(x)
+    qkv, terms, sink = jax.tree.map(reverse_only, (qkv, terms, x.sink))
     out = flash_attention(
         *qkv,
         **terms,
+        sink=sink,
         reach=x.reach,
         offset=x.context.shift,
         valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),

@@ -3,6 +3,8 @@
     logits_ij = scale · q_i·(k_j + P_{j−i}) + bias_{j−i}      weights = dropout(softmax(logits))
     out_i = Σ_j weights_ij (v_j + R_{j−i})
 
+A sink is a logit of each head that the softmax has in its denominator and no value belongs to.
+
 m = j − i is the offset of a key from a query; P and R are tables of 2·clip + 1 rows (Shaw et al.
 2018), of all heads or one per head, and so is the bias. Logits, weights and dropout bits exist only
 as tiles on the chip (see `tiles`). For TPU v5 and later, whose registers rotate by rows. What
@@ -24,9 +26,10 @@ from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from pe_jax.attention.product import add_row
+from pe_jax.attention.reverse_only import first_order
 from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
-from pe_jax.attention.tpu_kernel.tiles import MASKED
+from pe_jax.attention.tpu_kernel.tiles import LOG2_E, MASKED
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
 from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array, Bool, Float
@@ -45,6 +48,7 @@ def flash_attention(
     value_table: Float[Array, "Mv *Hv d"] | None = None,
     *,
     bias: Float[Array, "Mb *Hb"] | None = None,
+    sink: Float[Array, " H"] | None = None,
     reach: Reach | None = None,
     offset: int = 0,
     valid: Bool[Array, "B Lk"] | None = None,
@@ -55,7 +59,7 @@ def flash_attention(
     on_chip: int = ON_CHIP,
     interpret: bool = False,
 ) -> Float[Array, "B Lq H d"]:
-    """Multi-head attention with relative terms, differentiable in q, k, v, tables and bias.
+    """Multi-head attention with relative terms, differentiable in q, k, v, tables, bias and sink.
 
     Under `jit` over several devices, call it inside `jax.set_mesh(mesh)`: a kernel cannot be split
     by the compiler, so each device runs it on its rows of the batch.
@@ -68,6 +72,8 @@ def flash_attention(
       bias: `[M]`, shared by the heads, or `[M, H]`, the same way; added to the logits as it is.
         `scale` does not multiply it. Inside, that of clip is subtracted from all others, in
         float32: finite numbers, no masks of -1e9.
+      sink: logits in the denominator; a query without any key still gets zeros. Not beside a key
+        table.
       reach: queries attend to keys within it only; None: to all keys. Tiles outside are neither
         loaded nor computed.
       offset: position of key 0 minus position of query 0.
@@ -90,10 +96,14 @@ def flash_attention(
       ValueError: for tables or a bias of an even number of rows, of fewer than 3, of unlike
         numbers, or of a number of heads that is not that of q; for heads of k that do not divide
         those of q; for q, k, v of unlike dtypes; for a negative reach; for a block that does not
-        fit.
+        fit; for a sink beside a key table.
     """
+    if sink is not None and key_table is not None:
+        # Inside, each query's product with the last row would have to be subtracted from it.
+        raise ValueError("sink is not supported beside key_table: use another form of attention.")
     terms = Shared(None, key_table, bias, value_table)
     config = _configure(q, k, terms, reach, offset, on_chip, block)._replace(
+        sink=sink is not None,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         rate=0.0 if seed is None else dropout_rate,
         interpret=interpret,
@@ -101,7 +111,9 @@ def flash_attention(
     if len({x.dtype for x in (q, k, v)}) > 1:
         raise ValueError(f"q, k and v share a dtype, got {q.dtype}, {k.dtype} and {v.dtype}: cast.")
     terms = _occurring(terms, config.clip)
-    shared = _lay_out_terms(config, terms, seed)
+    if sink is not None and terms.bias is not None:
+        sink = sink - terms.bias[-1]  # As from all logits, see `tiles`.
+    shared = _lay_out_terms(config, terms, seed)._replace(sink=sink)
     out = _flash(config, shared, _lay_out_rows(config, terms, q, k, v, valid))
     return out[:, : q.shape[1]].reshape(q.shape)
 
@@ -316,18 +328,37 @@ def _forward_pass(config, shared, rows):
         key_table=_cast(shared.key_table, rows.q.dtype),
         bias=_cast(shared.bias, jnp.float32),
         value_table=_cast(shared.value_table, rows.q.dtype),
+        sink=_cast(shared.sink, jnp.float32),
     )
+    narrow, rows = jax.tree.map(first_order, (narrow, rows))
     out, log_sum = _by_rows(functools.partial(launch.forward, config), narrow, rows)
     return out, (shared, narrow, rows._replace(out=out, log_sum=log_sum))
 
 
 def _backward_pass(config, saved, grad):
     shared, narrow, rows = saved
+    grad = first_order(grad)
     run = functools.partial(launch.backward, config)
     dshared, drows = _by_rows(run, narrow, rows._replace(grad=grad))
     # The sum over the batch is all that devices exchange.
-    terms = shared._replace(seed=None)
-    return jax.tree.map(lambda dx, x: dx.sum(0).astype(x.dtype), dshared, terms), drows
+    terms = shared._replace(seed=None, sink=None)
+    dshared = jax.tree.map(lambda dx, x: dx.sum(0).astype(x.dtype), dshared, terms)
+    if config.sink:
+        dsink = _sink_gradient(config, narrow.sink, rows, grad)
+        dshared = dshared._replace(sink=dsink.astype(shared.sink.dtype))
+    return dshared, drows
+
+
+def _sink_gradient(
+    config: KernelConfig, sink: Float[Array, " H"], rows: Batched, grad: Array
+) -> Float[Array, " H"]:
+    """-Σ w (grad·out) over queries, with w the sink's weight, as its value is 0."""
+    products = (grad.astype(jnp.float32) * rows.out.astype(jnp.float32)).reshape(
+        *grad.shape[:2], config.heads, config.size
+    )
+    log_sum = rows.log_sum.reshape(len(grad), config.heads, -1)
+    weight = jnp.exp2(sink[:, None] * LOG2_E - log_sum)
+    return -jnp.einsum("bhq,bqh->h", weight, products.sum(-1))
 
 
 _flash.defvjp(_forward_pass, _backward_pass)

@@ -33,12 +33,14 @@ class Shared(NamedTuple):
       seed: of dropout, uint32 [2]; None among gradients.
       key_table, value_table: [1 or H, width, d], or None.
       bias: float32 [H / group, group, width], or None.
+      sink: logits in the denominator, float32 [H], or None; for the forward kernel.
     """
 
     seed: Leaf
     key_table: Leaf
     bias: Leaf
     value_table: Leaf
+    sink: Leaf = None
 
 
 class Batched(NamedTuple):
@@ -79,6 +81,11 @@ def forward_kernel(config, shared, rows, out, log_sum, top, total, sums, terms, 
     def begin():
         top[...] = jnp.full_like(top, UNSEEN)
         clear(total, sums, bands)
+        if shared.sink is not None:  # A key of weight 1 so far, and without a value.
+            total[...] = jnp.full_like(total, 1 / LANES)
+            for h in range(config.group):
+                logit = jnp.maximum(shared.sink[tile.head + h] * LOG2_E, UNSEEN)
+                top[h] = jnp.full(top.shape[1:], logit)
         _lay_out_logit_terms(config, shared, rows, terms)
 
     @tile.each

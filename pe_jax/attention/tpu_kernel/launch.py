@@ -35,7 +35,7 @@ def backward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[Share
 
     Those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, width].
     """
-    return _run(config, shared, rows, backward=True)
+    return _run(config, shared._replace(sink=None), rows, backward=True)
 
 
 def on_chip_bytes(config: KernelConfig, dtype: DTypeLike) -> int:
@@ -107,7 +107,10 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     shared_specs = Shared(scalars, key_table, bias, value_table)
     if not backward:
         return (
-            (shared_specs, Batched(scalars, mask, queries, keys, keys)),
+            (
+                shared_specs._replace(sink=scalars if config.sink else None),
+                Batched(scalars, mask, queries, keys, keys),
+            ),
             (queries, sums),
             (Shape(rows.q.shape, rows.v.dtype), _log_sum(config, len(rows.q))),
             (per_head(LANES), per_head(LANES), per_head(config.size), logit_terms, value_terms),

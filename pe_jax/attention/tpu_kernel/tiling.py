@@ -31,6 +31,7 @@ class KernelConfig(NamedTuple):
       width: period of the offsets in lanes, at least 2·clip.
       key_tables, value_tables: 0 for no table, 1 for one shared by the heads, else one per head.
       bias: whether logits have a bias per offset.
+      sink: whether heads have a logit in the softmax's denominator.
       scale: of q·(k + P).
       rate: of dropout.
       interpret: runs as ordinary JAX operations.
@@ -52,6 +53,7 @@ class KernelConfig(NamedTuple):
     key_tables: int
     value_tables: int
     bias: bool
+    sink: bool = False
     scale: float = 1.0
     rate: float = 0.0
     interpret: bool = False
