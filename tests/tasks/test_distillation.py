@@ -262,16 +262,20 @@ def test_targets_without_their_mean_by_position(published, tmp_path):
 
 
 def test_what_is_trained(finished):
-    """Embeddings and heads stay the teacher's; R² rises; the teacher is in no checkpoint."""
+    """Embeddings and heads stay the teacher's, segments with the mean of its table; R² rises; the
+    teacher is in no checkpoint."""
     folder, experiment = finished
     step, params = newest_params(folder)
     assert step == 12
     teacher = Start(experiment.config.init).params(experiment.program.shardings_of)
-    for path in ("bert/token", "bert/segment", "pooler"):
+    for path in ("bert/token", "pooler"):
         old, new = teacher, params
         for name in path.split("/"):
             old, new = old[name], new[name]
         jax.tree.map(np.testing.assert_array_equal, new, old)
+    mean = teacher["bert"]["position"]["learned_absolute"]["table"][:16].mean(0)
+    old, new = (tree["bert"]["segment"]["embedding"] for tree in (teacher, params))
+    np.testing.assert_allclose(new, old + mean, atol=1e-6)
     kernel = lambda tree: np.asarray(tree["bert"]["layer_0"]["up"]["kernel"])
     assert (kernel(params) != kernel(teacher)).any()
     evaluations = workdir.read_evaluations(folder)
