@@ -113,18 +113,19 @@ def test_outputs_of_all_layers(how, position):
 # --- start ---------------------------------------------------------------------------------------
 
 
-def test_fitted_positions_are_nearer_to_the_teacher(published, tmp_path, capsys):
-    """One step at rate 0 converts without training; the report has what it brought."""
-    only_convert = {"stage1.steps": 1, "stage2.steps": 0, "optimizer.learning_rate": 0.0}
-    scores = {}
-    for fit in (False, True):
-        c = config(tmp_path, published, fit=fit, **{"model.position": "own(t5)", **only_convert})
-        distillation.run(c, tmp_path / str(fit))
-        evaluations = workdir.read_evaluations(tmp_path / str(fit))
-        assert evaluations[0]["r2_mean"] == pytest.approx(evaluations[1]["r2_mean"], abs=1e-6)
-        scores[fit] = evaluations[1]["r2_mean"]
-    assert scores[True] > scores[False] + 0.01
-    assert "kept the fitted ones" in capsys.readouterr().err
+def test_conversion_without_training(published, tmp_path, capsys):
+    """A step at rate 0 changes nothing. This teacher's positions do nothing that a fit could find:
+    the positions as drawn are kept."""
+    c = config(
+        tmp_path, published, fit=True, log_every=0,
+        **{"model.position": "own(t5)", "stage1.steps": 1, "stage2.steps": 0},
+        **{"optimizer.learning_rate": 0.0},
+    )  # fmt: skip
+    distillation.run(c, tmp_path / "run")
+    before, after = workdir.read_evaluations(tmp_path / "run").values()
+    assert before["r2_mean"] == pytest.approx(after["r2_mean"], abs=1e-6)
+    said = capsys.readouterr().err
+    assert "explained by layer" in said and "kept those that were drawn" in said
 
 
 def test_fit_needs_parameters(published, tmp_path):
