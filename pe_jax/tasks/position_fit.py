@@ -47,10 +47,11 @@ class PositionFit(NamedTuple):
 def keep_table_mean(
     teacher: BertConfig, teacher_params: Params, student_params: Params, length: int
 ) -> Params:
-    """Return the student's parameters with the teacher's mean position vector added to segments.
+    """Return the student's parameters with the teacher's mean position vector in the embeddings.
 
     The mean of a table of absolute positions is the same for all tokens. So it is no position, and
-    a student without the table should keep it.
+    a student without the table should keep it: in the segment embedding, or in that of the tokens
+    where there are no segments.
 
     Args:
       teacher_params, student_params: of `Bert`.
@@ -58,9 +59,10 @@ def keep_table_mean(
     """
     zeros = jnp.zeros((1, length, teacher.hidden_size))
     vectors = embed(teacher.encoding(), teacher_params.get("position", {}), zeros, range(length))
-    table = student_params["segment"]["embedding"]
+    name = "segment" if "segment" in student_params else "token"
+    table = student_params[name]["embedding"]
     moved = table + vectors.mean((0, 1)).astype(table.dtype)
-    return {**student_params, "segment": {"embedding": moved}}
+    return {**student_params, name: {"embedding": moved}}
 
 
 def inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:
