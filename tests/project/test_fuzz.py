@@ -37,7 +37,7 @@ from pe_jax.data.squad import read_official
 from pe_jax.data.tokenized import sentences
 from pe_jax.encodings.naming import ENCODINGS, WRAPPERS, options_of
 from pe_jax.schema import class_for, flatten, keys
-from pe_jax.tasks import pretraining
+from pe_jax.tasks import on_text, pretraining
 from pe_jax.tasks import train as runs
 from pe_jax.training.checkpointing import fingerprint
 from pe_jax.training.workdir import read_metrics
@@ -609,7 +609,7 @@ def done(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs.Checkpoints, "save", saved)
-        patch.setattr(pretraining, "train", trained)
+        patch.setattr(on_text, "train", trained)
         pretraining.run(config, folder / "run")
     return folder / "run", states, given["training"]
 
