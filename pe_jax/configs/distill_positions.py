@@ -15,7 +15,7 @@ from pe_jax.configs.model import ModelConfig
 from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig
 from pe_jax.configs.training import COUNT, COUNT_OR_ZERO, OptimizerConfig
 from pe_jax.schema import config_dict, key, part, task_key
-from pe_jax.values import FLAG, number, several
+from pe_jax.values import FLAG, integer, number, several
 
 _WEIGHT = number(0, 1e6)
 # Frozen: the embeddings that teacher and student share. New positions learn faster.
@@ -65,6 +65,16 @@ class DistillationConfig(EncoderTrainingConfig):
     min_gain: float = key(0.001, number(0, 1), "The least rise of the held-out R² that counts.")
     eval_every: int = key(100, COUNT_OR_ZERO, "On held-out text.")
     eval_examples: int = key(64, COUNT, "Held-out rows of each length.")
+
+    test_lengths: tuple[int, ...] = key(
+        (), several(integer(8, 10**6)), "More lengths of inputs that R² is measured at."
+    )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of inputs that R² is measured at, those of the stages first."""
+        trained = [stage.length for stage in self.stages.values()]
+        return tuple(dict.fromkeys((*trained, *self.test_lengths)))
 
     def faults(self) -> Iterator[str]:
         if self.layers and not any(self.layers):

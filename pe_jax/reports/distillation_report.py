@@ -31,14 +31,13 @@ def report_distillation(folder: Path, out: Path) -> str:
     sources: dict[str, Scalars] = {
         "none": none, "before": evaluations.get(0, {}), "after": evaluations[step]
     }  # fmt: skip
-    lengths = dict.fromkeys(stage.length for stage in config.stages.values())
     numbers: Json = {
         "step": step,
         "position": config.model.position,
         "teacher": config.init,
         "r2": {
             str(length): {name: _by_layer(scores, length) for name, scores in sources.items()}
-            for length in lengths
+            for length in config.lengths
         },
     }
     return write_report(out, "report", numbers, _readable(numbers))

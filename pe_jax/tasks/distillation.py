@@ -96,12 +96,13 @@ def resolve(config: DistillationConfig, folder: Path | None = None) -> Distillat
             f"config.layers={config.layers} has {len(config.layers)} weights, and the model "
             f"{layers} layers: give one weight a layer, or none."
         )
-    if rows is not None and max(stage.length for stage in config.stages.values()) > rows:
-        name = on_text.longer_stage(config, rows)
+    if rows is not None and max(config.lengths) > rows:
+        long = next((n for n, stage in config.stages.items() if stage.length > rows), None)
+        name = f"config.{long}.length" if long else "config.test_lengths"
         raise ValueError(
-            f"config.{name}.length={config.stages[name].length} does not fit the teacher, whose "
-            f"{teacher.encoding().name!r} has {rows} positions: lower it. The student may be used "
-            "with longer inputs afterwards."
+            f"{name} has inputs of {max(config.lengths)} tokens, and the teacher's "
+            f"{teacher.encoding().name!r} {rows} positions: lower it. The student may be used with "
+            "longer inputs afterwards."
         )
     return config
 
@@ -161,9 +162,10 @@ def build(
     params = Start(config.init).params(shardings_of)
     heads = tuple(name for name in params if name != "bert")
     program = make_program(config, mesh, model, sum(steps), heads)
+    tests = [changed(stages[-1], {"length": length}) for length in config.test_lengths]
     held_out = [
         on_text.held_out_batches(config, stage, _examples(stage, text, held_out=True), program)
-        for stage in stages
+        for stage in (*stages, *tests)
     ]
     statistics = measure(config, teacher, mesh, params["bert"], held_out)
     constants = [

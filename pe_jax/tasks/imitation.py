@@ -189,7 +189,7 @@ def _centre(total: dict[str, np.ndarray]) -> np.ndarray:
 def statistics_shapes(config: DistillationConfig, teacher: BertConfig) -> Statistics:
     """Return the shapes of what `measure` gives for a stage."""
     layers, shape = teacher.num_layers, jax.ShapeDtypeStruct
-    longest = max(stage.length for stage in config.stages.values())
+    longest = max(config.lengths)
     centre = shape((layers, longest, teacher.hidden_size), jnp.float32)
     variance = shape((layers,), jnp.float32)
     return Statistics(variance, variance, centre if config.centred else None)

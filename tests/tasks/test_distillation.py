@@ -117,13 +117,15 @@ def test_conversion_without_training(published, tmp_path, capsys):
     """A step at rate 0 changes nothing. This teacher's positions do nothing that a fit could find:
     the positions as drawn are kept."""
     c = config(
-        tmp_path, published, fit=True, log_every=0,
+        tmp_path, published, fit=True, log_every=0, test_lengths=(12,),
         **{"model.position": "own(t5)", "stage1.steps": 1, "stage2.steps": 0},
         **{"optimizer.learning_rate": 0.0},
     )  # fmt: skip
     distillation.run(c, tmp_path / "run")
     before, after = workdir.read_evaluations(tmp_path / "run").values()
     assert before["r2_mean"] == pytest.approx(after["r2_mean"], abs=1e-6)
+    assert 0 < after["length_12/r2"] < 1
+    assert "Length 12:" in report_distillation(tmp_path / "run", tmp_path / "report")
     said = capsys.readouterr().err
     assert "explained by layer" in said and "kept those that were drawn" in said
 
@@ -514,7 +516,8 @@ def test_arguments_of_compile_for(published, tmp_path):
         ({"init": "nowhere"}, "neither a run nor a published BERT"),
         ({"layers": (1.0, 2.0, 3.0)}, "has 3 weights, and the model 2 layers"),
         ({"layers": (0.0, 0.0)}, "leaves every layer out"),
-        ({"stage2.length": 32}, r"config.stage2.length=32 does not fit the teacher"),
+        ({"stage2.length": 32}, r"config.stage2.length has inputs of 32 tokens, and the teacher's"),
+        ({"test_lengths": (64,)}, r"config.test_lengths has inputs of 64 tokens"),
         ({"stage1.steps": 0, "stage2.steps": 0}, "Nothing to train"),
         ({"min_gain": 2.0}, "config.min_gain is a number"),
     ],
