@@ -48,11 +48,11 @@ def attention(
 
     Args:
       q, k, v: each of the G heads of keys and values serves H / G consecutive heads of queries
-        (grouped-query attention; G = 1 is multi-query), and none is repeated in memory but for
-        encodings whose terms read keys (hooks `logits`, vectors that join the queries). Swap axes
-        of arrays `[B, H, L, d]` first, `jnp.swapaxes(x, 1, 2)`. They are an error where an encoding
-        knows H, or where positions, a mask, hidden states or a cache have L tokens. Without any of
-        these, or if H = L, nothing tells them from H tokens of L heads: heads attend to heads.
+        (grouped-query attention; G = 1 is multi-query). Keys and values are not repeated in
+        memory, unless the encoding reads the keys (hook `logits`, or offset vectors that are added
+        to queries). Swap axes of arrays `[B, H, L, d]` first, `jnp.swapaxes(x, 1, 2)`. Such arrays
+        are an error if the encoding fixes H, or if positions, a mask, hidden states or a cache fix
+        L. Otherwise, or if H = L, the swap is not detected, and attention runs over heads.
       encoding: a position encoding; None means no position information in the attention.
       params: what `encoding.init` returned, possibly trained since.
       context: positions of queries and keys, and what else the encoding asks for; default
@@ -65,9 +65,10 @@ def attention(
         stands; `"pairs"`, `"buckets"` and `"rotation"` save all weights and differ in how they
         compute terms of the offset (see `offset_terms`); `"fused"` has memory linear in the
         length, and so has `"kernel"`, which is written for TPUs and slow elsewhere. Same numbers
-        and gradients. What the others cannot compute runs as `"naive"` by `"auto"`, and in a
-        `forms.Form`.
-      platform: what `"auto"` chooses for: `"cpu"`, `"gpu"` or `"tpu"`; default: where this runs.
+        and gradients. `"auto"` and a `forms.Form` run as `"naive"` where the chosen form cannot
+        compute the encoding; a form given by name raises.
+      platform: what `"auto"` chooses for: `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
+        `"tpu v4"`; default: where this runs.
 
     Returns:
       `[B, Lq, H, f]` in the dtype of `v`.

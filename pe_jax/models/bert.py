@@ -138,8 +138,8 @@ class Bert(BertModule):
         Where the collection "intermediates" is mutable, it holds the outputs of all layers:
         `pe_jax.models.layer_outputs` reads them.
 
-        All derivatives exist with `attention="naive"`: `jax.jvp`, `jax.hessian`, products with the
-        Hessian. In other forms attention has a backward pass of its own, and no forward mode.
+        Derivatives exist as in `pe_jax.attention.attention`: forward mode (`jax.jvp`) needs
+        `attention="naive"`.
 
         Args:
           tokens: vocabulary ids.

@@ -4,10 +4,10 @@ Each metric is a violation in [0, 1], 0 if the property holds exactly, of a prox
 Φ `[*B, L, L]`, Φ[x, y] the proximity of positions x and y. Leading axes are batch axes. The metrics
 are our own: the accepted paper has indicators whose formulas could not be obtained.
 
-All are pure and jittable. `length` restricts them to the first positions, so that padded matrices
-of several sizes fit one program (fewer than three positions violate nothing); `where` to entries
-that exist, where queries do not attend to every key: what the others hold, NaN included, is not
-read. A constant Φ violates nothing, except that it orders no pair (every comparison is a tie, so
+All are pure and jittable. `length` restricts a metric to the first positions, so matrices of
+several sizes can be padded to one shape (fewer than three positions violate nothing). `where` marks
+the entries that exist, such as those of a causal mask; other entries are ignored, even NaN. A
+constant Φ violates nothing, except that it orders no pair (every comparison is a tie, so
 monotonicity is 1/2). Φ and c·Φ violate the same, for any c > 0 that leaves Φ's numbers normal in
 their dtype. A Φ that is not finite gives NaN. Gradients are those of the formulas; the unweighted
 monotonicity is a count and has none.
@@ -244,7 +244,7 @@ def symmetry(
 
     Args:
       length: only the first `length` positions count; default all. May be traced.
-      where: only these entries count, of which (y, x) is one as well; default all.
+      where: entry (x, y) counts only if it and (y, x) are True; default all.
 
     Example:
       >>> import jax.numpy as jnp

@@ -102,10 +102,14 @@ def fit_positions(
 
         mean over layers of Σ (T + r - F)² / Σ (T - mean of row)²
 
-    by L-BFGS. T is the teacher's mean logits less those of the student without positions, F the
-    terms that the student's encoding adds for the teacher's mean query and key, r a level of each
-    row, which no softmax sees. For biases and vectors that meet the queries it is linear least
-    squares.
+    by L-BFGS, where
+
+    - T: the teacher's mean logits minus those of the student without positions.
+    - F: the terms that the student's encoding adds, computed with the teacher's mean query and key.
+    - r: one constant for each row, to which the softmax is invariant.
+
+    For biases that are linear in their parameters, and for vectors that meet the queries, this is
+    linear least squares.
 
     Args:
       teacher_params, student_params: of `Bert`; all but the position of the student may have been
@@ -138,7 +142,8 @@ def fit_positions(
 def better_start(start: Params, fit: PositionFit, score: Callable[[Params], float]) -> Params:
     """Return parameters with fitted positions, or `start` if these score better.
 
-    Vectors that enter keys and values alike, for example, are fitted to keys only.
+    A fit can make things worse: vectors that are added to both keys and values, for example, are
+    fitted through the keys only.
 
     Args:
       start: of a model with heads, its encoder under "bert".

@@ -1,7 +1,7 @@
 """The trainer: a program, its batches and evaluations become a run in a folder.
 
-Pretraining, fine-tuning and length generalisation each build a `Program` and its stages from a
-typed config, and call `train`.
+Pretraining, distillation, fine-tuning and length generalisation each build a `Program` and its
+stages from a typed config, and call `train`.
 
 Shapes: S seeds, B rows of a batch.
 """
@@ -50,10 +50,13 @@ _StopRequests = contextlib.AbstractContextManager[Callable[[int], int]]
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Programs of the devices for a run: the state, the steps and their shardings, but no data.
+    """Everything that a run compiles: initial state, train and eval steps, shardings; no data.
 
     Attributes:
       config: of the run, which resumes only if it is the same.
+      model, task, optimizer: which model, its losses, and how it learns.
+      mesh: the devices.
+      seeds: of parameters, dropout and data order; several train side by side.
       schedule: learning rate of a step.
       parallel: a name in `sharding.PARALLEL`.
       constants: shapes of the task's constants, see `Task.sums`.
@@ -154,7 +157,7 @@ def train(
     data: Mapping[str, str] = types.MappingProxyType({}),
     profile: range = range(0),
 ) -> TrainState:
-    """Train to the end of the last stage; `folder` becomes this run's with the first step.
+    """Train to the end of the last stage. The run claims `folder` after all checks have passed.
 
     Args:
       every: after how many steps to log, to evaluate and to save, see `Loop`.

@@ -1,4 +1,4 @@
-"""Checks for attention that is not ours: Flax's, Equinox's or your own; jax and NumPy only.
+"""Conformance checks for third-party attention: Flax's, Equinox's or yours; jax and NumPy only.
 
 >>> import jax
 >>> from pe_jax.testing import foreign
@@ -55,8 +55,8 @@ class Attention:
       name: for tables and messages.
       attend: `(x [B, L, D], positions [B, L], mask [B, 1, L, L]) -> [B, L, ...]`, a pure function
         that `jax.jit` takes. The mask is bool, True where a query may attend to a key. It never
-        allows a later key, so attention that is always causal fits. What has no use for positions
-        or masks ignores them.
+        allows a later key, so attention that is always causal fits. Attention that does not use
+        positions or masks may ignore them.
       decode: `(rows, length) -> step`, an empty cache for so many tokens. `step(x [B, T, D],
         positions [B, T], mask [B, 1, T, length]) -> [B, T, ...]` appends T tokens to it.
       with_dtype: `(dtype) -> attend` that computes in this dtype, with the same weights.
@@ -105,11 +105,11 @@ def check(attention: Attention, excused: Mapping[str, str] | None = None) -> dic
       excused: checks that are known not to hold, with the reason. They must fail.
 
     Returns:
-      By the name of the check, `"ok"` or the reason why it does not apply.
+      the result by the name of the check: `"ok"`, or the reason why it does not apply.
 
     Raises:
       AssertionError: lists everything that is wrong, with the numbers met.
-      ValueError: an excuse from a check that does not exist.
+      ValueError: if `excused` names an unknown check.
     """
     return check_all(attention, CHECKS, excused or {})
 
@@ -152,7 +152,7 @@ def shift(a: Attention) -> Problems:
 
 @_check
 def packing(a: Attention) -> Problems:
-    """Documents in a row, positions reset, give what each gives alone."""
+    """Packed documents whose positions restart give the same outputs as separate ones."""
     out = np.asarray(a.run(a.x, restarted(DOCUMENTS), packed(DOCUMENTS) & CAUSAL))
     yield from document_differences(out, functools.partial(_alone, a))
 
@@ -186,7 +186,7 @@ def left_padding(a: Attention) -> Problems:
 
 @_check
 def masked_queries(a: Attention) -> Problems:
-    """A query that may attend to nothing takes nothing from other tokens."""
+    """A query without any allowed key has no gradient to other tokens."""
     query = 4
     mask = CAUSAL.copy()
     mask[:, :, query] = False
@@ -219,7 +219,7 @@ def decoding(a: Attention) -> Problems:
 
 @_check
 def padded_decoding(a: Attention) -> Problems:
-    """The same after a prompt that is padded on the left."""
+    """Decoding after a prompt that is padded on the left matches the full pass."""
     pads = np.array([2, 0])
     positions = np.maximum(POSITIONS - pads[:, None], 0)
     valid = np.arange(LENGTH) >= pads[:, None]

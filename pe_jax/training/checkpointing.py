@@ -2,7 +2,8 @@
 
 A checkpoint appears under the name of its step once it is complete: a run killed while saving
 leaves the one before. Each holds checksums of its content, which are compared on restoring: a
-damaged or truncated checkpoint is skipped with a message, and never deleted.
+damaged or truncated checkpoint is reported, moved to `damaged/` in the run's folder when the run
+resumes, and never deleted.
 """
 
 from __future__ import annotations
@@ -77,18 +78,18 @@ class Checkpoints:
         )
 
     def save(self, state: TrainState, totals: Json, held_out_loss: float | None = None) -> None:
-        """Saves the state after its step; finishes in the background.
+        """Save the state in the background.
 
         The first checkpoint of a run is read back before this returns.
 
         Args:
-          totals: of the metrics since the last line of the log. The same on every host.
+          totals: sums of the metrics since the last line of the log, the same on every host.
           held_out_loss: of this state, if it was measured.
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.
-          OSError: if this checkpoint, or the one before, cannot be written, or the first not be
-            read.
+          OSError: if this or the previous checkpoint cannot be written, or the first one cannot be
+            read back.
         """
         step, (checksum, not_finite) = int(state.step), examine(state)
         if not_finite:
@@ -138,7 +139,7 @@ class Checkpoints:
         say(f"Saved step {step:,}, and read it back.")
 
     def close(self) -> None:
-        """Waits until everything is written, and signals to stop wait as well.
+        """Wait for pending writes. Signals to stop are deferred until then.
 
         Raises:
           OSError: if it cannot be written.

@@ -40,14 +40,14 @@ class Stage:
     Attributes:
       name: for the log.
       steps: how many.
-      batches: `batches(n)`, endless batches of this host from the stage's batch n on, NumPy. They
-        are the same however many processes make them.
+      batches: `batches(n)` yields this host's NumPy batches without end, starting at batch n of the
+        stage. They are the same however many processes make them.
       train_step: compiled, `(state, global batch) -> (state, metrics)`.
       evaluate: `evaluate(step, params) -> {name: value}`, on held-out data. Names with a `/` are
         details, for the files and not for the terminal.
       flops: `flops(rows, length)`, model FLOPs of a step, see `pe_jax.models.flops`.
-      converged: `converged(evaluations)`, True if the stage ends with the last of its evaluations,
-        scores by name, oldest first.
+      converged: `converged(evaluations)`, True to end the stage early. `evaluations` has the scores
+        of the stage so far by name, oldest first.
       baselines: `baselines(params) -> {name: value}`, written once, if the run begins with this
         stage.
     """
@@ -67,11 +67,12 @@ class Loop:
     """The loop over the steps of a run in its folder.
 
     Attributes:
-      every: after how many steps to write metrics, to evaluate and to save; 0 means at the end of
-        a stage only.
+      every: intervals in steps, of writing metrics, evaluating and saving. All three happen at the
+        end of a stage too; 0 means only then.
       batch_sharding: of global batches.
       schedule: learning rate of a step.
       profiler: traces some of the steps.
+      checkpoints, writer, progress: where states, metrics and lines of the terminal go.
       stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop after
         `step`.
       check_folder: called before anything is written; raises if the folder is not this run's any

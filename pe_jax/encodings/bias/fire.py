@@ -34,15 +34,16 @@ def fire(
     the input has the sign of i - j, so that f distinguishes left from right; keys to the left still
     get the paper's numbers.
 
-    Not a function of j - i, so invariant only at pairs whose positions are all below L. Any real
-    positions from 0 on.
+    The bias is a function of |i - j| alone only where both positions are at most L. Positions may
+    be any real numbers from 0 on.
 
     Params: `{"c": [], "scale": [], "hidden": {"kernel": [width], "bias": [width]}, "out":
     {"kernel": [width, H], "bias": [H]}}`; L = |scale| · `threshold`, scale starting at 1 so that
     steps of a usual learning rate move it. f is drawn as the authors' (PyTorch's) linear layers.
 
-    Memory: [Lq, Lk, H] numbers, and times `width` while they are computed, for each row of the
-    batch if rows differ in positions. The latter are recomputed in the backward pass.
+    Memory: the result [Lq, Lk, H] and, while it is computed, the hidden layer [Lq, Lk, width], for
+    each row of the batch if rows differ in positions. The backward pass recomputes the hidden
+    layer.
 
     Raises:
       ValueError: for a width below 1, or c or a threshold that is not positive.

@@ -37,17 +37,21 @@ def rope(
     learnable: bool = False,
     per_head: bool = False,
 ) -> Part:
-    """Rotary encoding, ω_m = base^(-2m/r) (Su et al. 2021, eqs. 14-16). Logits depend on positions
-    through j - i alone, at any distance.
+    """Rotary encoding with ω_m = base^(-2m/r) (Su et al. 2021, eqs. 14-16).
+
+    Logits depend on positions only through j - i.
 
     Args:
+      head_size: d.
+      num_heads: H, for `per_head` only.
       base: of the frequencies.
       layout: which dimensions make a pair, see `Layout` and `convert_layout`.
       fraction: only the first r = int(fraction·d) dimensions are rotated (GPT-NeoX).
-      proportional: only the first int(proportional·r/2) frequencies rotate, the slower ones are 0;
-        exponents are over all r dimensions (p-RoPE: Barbero et al. 2024; Gemma 4).
+      proportional: keep only the fastest int(proportional·r/2) frequencies and set the rest to 0;
+        exponents still use all r dimensions (p-RoPE: Barbero et al. 2024; Gemma 4).
       learnable: params `{"frequencies": [r/2]}`, which start at the fixed ones.
-      per_head: `[H, r/2]`, each head learns its own; needs `num_heads`.
+      per_head: learn separate frequencies for each head, `[H, r/2]`; needs `learnable` and
+        `num_heads`.
 
     Raises:
       ValueError: for options out of range, or that leave no even number of dimensions to rotate.
@@ -189,9 +193,9 @@ def with_factors(
 ) -> PositionEncoding:
     """`encoding` with every frequency ω of its rotations (`Card.pairs`) multiplied by a factor.
 
-    Its parameters are those of `encoding`, and so are their names. A factor of 0 takes the position
-    from a pair of dimensions and leaves its content. Factors may be traced: all changes of one
-    model compile to one program. What has been changed is not there to be measured: it has no card.
+    Its parameters are those of `encoding`, and so are their names. A factor of 0 removes position
+    from a pair of dimensions and keeps its content. Factors may be traced: all changes of one model
+    compile to one program. Changed parts have no `Card`, so they cannot be measured.
 
     Args:
       factors: `ω -> factors`, both `[#H, F]`.
