@@ -95,9 +95,9 @@ def attention_fn(
         del broadcast_dropout, force_fp32_for_softmax  # See the docstring above.
         if isinstance(mask, str):
             raise ValueError(
-                "attention_fn was called without mask: Flax passes its mask to functions that have "
-                "an argument of this name, so a function around this one needs functools.wraps. "
-                "Without Flax, pass mask=None for no mask."
+                "attention_fn was called without mask. Flax passes its mask only to functions "
+                "with an argument of this name: wrap the function with functools.wraps. Outside "
+                "Flax, pass mask=None for no mask."
             )
         _refuse(
             precision=(precision, "take jax.default_matmul_precision"),
@@ -169,7 +169,9 @@ def dot_product_attention(
         q, k, v = (jnp.asarray(x) for x in (query, key, value))
         seen = None if mask is None else jnp.asarray(mask)
         if seen is not None and seen.dtype != jnp.bool_:
-            raise ValueError(f"A mask is bool, got {seen.dtype}: an additive one is a bias.")
+            raise ValueError(
+                f"mask must be bool, got {seen.dtype}. Pass an additive mask as a bias."
+            )
         for lengths, size, axis in (
             (query_seq_lengths, q.shape[-3], (1, -1, 1)),
             (key_value_seq_lengths, k.shape[-3], (1, 1, -1)),
@@ -208,8 +210,8 @@ def process_heads(
     ]
     if others:
         raise ValueError(
-            f"process_heads maps queries, keys and values, and {encoding.name} is no such map: "
-            f"{'; '.join(others)}. {_OURS}"
+            f"process_heads cannot apply {encoding.name}, which does more than map queries, keys "
+            f"and values: {'; '.join(others)}. {_OURS}"
         )
 
     def process(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
@@ -278,8 +280,8 @@ def attention_inputs(
         for effect, hook in effects.items():
             if hook:
                 raise ValueError(
-                    f"{part.name} {effect}, for which the inputs of another attention have no "
-                    "place: call pe_jax.attention.attention, which takes every encoding."
+                    f"{part.name} {effect}, which no argument of another attention function can "
+                    "express. Call pe_jax.attention.attention, which supports every encoding."
                 )
     x = prepare(encoding, params, q, k, v, context, mask)
     scale = x.q.shape[-1] ** -0.5 if scale is None else scale

@@ -42,8 +42,8 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
             _make(folder, make)
     except OSError as error:
         raise OSError(
-            f"{folder} cannot be read or made: {error}. PE_JAX_CACHE names another folder for "
-            "caches."
+            f"{folder} cannot be read or created: {error}. Set PE_JAX_CACHE to use another folder "
+            "for caches."
         ) from error
     return folder
 
@@ -54,7 +54,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
         if damaged is None:  # It was made in the meantime.
             return
         if folder.exists():
-            say(f"{folder / damaged} is not as it was written: dropped, and made again.")
+            say(f"{folder / damaged} is damaged; it was deleted and is recomputed.")
         remove_leftovers(folder.parent)
         with temporary_folder(folder.parent) as temporary:
             new = temporary / "new"

@@ -24,13 +24,13 @@ def extra(name: str, error: Callable[[str], BaseException] = ModuleNotFoundError
         if package in ("", __name__.partition(".")[0]):  # Not a package that pip would install.
             raise
         raise error(
-            f"{package} is part of the extra {name!r}, which is not installed: pip install "
+            f"{package} is not installed. It is part of the extra {name!r}: pip install "
             f"'pe_jax[{name}]', or '.[{name}]' in a checkout."
         ) from missing
 
 
 class Interrupted(SystemExit):
-    """A command that was asked to stop. Nothing that catches errors catches it.
+    """A request to stop the command. No handler of errors catches it.
 
     Attributes:
       code: what the process exits with.

@@ -40,7 +40,7 @@ def to_path(text: str | Path) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError as error:  # Python's, for `~name` where nobody has that name.
-        raise ValueError(f"{text}: there is no such home folder.") from error
+        raise ValueError(f"{text}: this user has no home folder.") from error
 
 
 def reachable_path(text: str | Path) -> Path:
@@ -52,11 +52,11 @@ def reachable_path(text: str | Path) -> Path:
     store = str(text).partition("://")[0] if is_remote(text) else None
     if store is not None and store not in _STORES:
         stores = ", ".join(f"{name}://" for name in _STORES)
-        raise ValueError(f"{text} is in no object store that is known here: {stores}.")
+        raise ValueError(f"{text} is not in a supported object store: {stores}.")
     if store is not None and not any(map(importlib.util.find_spec, (_STORES[store], "tensorflow"))):
         raise ValueError(
             f"{text} needs the package {_STORES[store]}, which is not installed: pip install "
-            f"{_STORES[store]} (for gs:// it is part of the extra 'gcs')."
+            f"{_STORES[store]} (for gs://, it is in the extra 'gcs')."
         )
     return to_path(text)
 
@@ -98,13 +98,13 @@ def parse_json(text: str) -> Any:
     except json.JSONDecodeError:
         raise
     except ValueError:  # Python's own advice would be a setting of the interpreter.
-        raise ValueError("a whole number has thousands of digits") from None
+        raise ValueError("an integer has thousands of digits") from None
     if _SURROGATE.search(text):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             half = ascii(error.object[error.start])[1:-1]
-            raise ValueError(f"{half} is half of a surrogate pair, no character") from None
+            raise ValueError(f"{half} is half of a surrogate pair, not a character") from None
     return value
 
 
@@ -122,7 +122,7 @@ def read_json(path: Path, way_out: str) -> Json:
     except ValueError as error:  # Of JSON, or bytes that are no text.
         raise ValueError(f"{path} is damaged ({error}). {way_out}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path} is damaged (it holds no object). {way_out}")
+        raise ValueError(f"{path} is damaged (it is not a JSON object). {way_out}")
     return values
 
 

@@ -149,8 +149,8 @@ class MultiHeadAttention(nn.Module):
         """The variable with the cache; None during initialisation."""
         if not self.is_initializing() and not self.has_variable("cache", "tokens"):
             raise ValueError(
-                "There is no cache to decode with: make one with init(rngs, x, decode=True), x of "
-                "the full length, and pass its collection 'cache', mutable."
+                "There is no cache for decoding. Create it with init(rngs, x, decode=True), where "
+                "x has the full length, and pass its collection 'cache' as mutable."
             )
         holder = self.variable("cache", "tokens", make)
         return None if self.is_initializing() else holder
@@ -204,8 +204,8 @@ class PositionEmbedding(nn.Module):
     def _positions(self, rows: int, length: int, decode: bool) -> Positions | None:
         if not decode and self.is_mutable_collection("cache") and not self.is_initializing():
             raise ValueError(
-                "The collection 'cache' is mutable, so this is a step of decoding, in which "
-                "positions do not start from 0: pass positions or decode=True."
+                "The collection 'cache' is mutable, so this call is a decoding step, whose "
+                "positions do not start from 0. Pass positions or decode=True."
             )
         if not decode:
             return None

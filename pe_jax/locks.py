@@ -62,7 +62,7 @@ def exclusive(folder: Path, longest: float = _LONGEST) -> Iterator[None]:
         if time.monotonic() > deadline:
             raise ValueError(
                 f"{holder or 'Another process'} has been making {folder} for more than "
-                f"{longest / 3600:g} h: end it, and the same command goes on."
+                f"{longest / 3600:g} h. Stop that process, then run the same command again."
             )
         time.sleep(_PAUSE)
     try:

@@ -160,7 +160,7 @@ class MultiHeadAttention(nnx.Module):
         """
         holder = self.cache if decode else None
         if decode and holder is None:
-            raise ValueError("There is no cache to decode with: call init_cache(rows, length).")
+            raise ValueError("There is no cache for decoding. Call init_cache(rows, length) first.")
         out, cache = layer.attend(
             (inputs_q, inputs_k, inputs_v),
             (self.query, self.key, self.value),
@@ -230,7 +230,7 @@ class PositionEmbedding(nnx.Module):
         if decode and positions is None and self.encoding.parts:
             if self.index is None:
                 raise ValueError(
-                    "Decoding counts tokens: call init_cache(rows), or pass positions."
+                    "decode needs a cache or positions. Call init_cache(rows), or pass positions."
                 )
             positions = self.index[...][:, None] + jnp.arange(x.shape[1])
             self.index[...] += x.shape[1]

@@ -224,7 +224,9 @@ def from_values(values: Any, classes: Iterable[type[C]], way_out: str = "") -> C
     if hasattr(values, "to_dict"):
         values = values.to_dict()
     if not isinstance(values, Mapping):  # Where the file is missing this raises an OSError.
-        raise ValueError(f"A config file's get_config() returns a ConfigDict, got {shown(values)}.")
+        raise ValueError(
+            f"get_config() of a config file must return a ConfigDict, got {shown(values)}."
+        )
     config = class_for(values.get("task"), classes, way_out)
     known = keys(config, internal=True)
     for name in flatten(values):
@@ -243,7 +245,8 @@ def _build(config: type[C], values: Mapping[str, Any], path: str) -> C:
                 continue
             wanted = field.metadata["kind"].describe() if "kind" in field.metadata else "a part"
             raise ValueError(
-                f"{name} is missing: it is {wanted}. configs/ has every key's default."
+                f"{name} is missing. It must be {wanted}. The files in configs/ have every key's "
+                "default."
             )
         value = values[field.name]
         if "part" in field.metadata:

@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
     Attributes:
       type: Python's type of a value, for flags.
-      describe: `describe()`, to go on after "is": "an integer from 1 to 10".
+      describe: `describe()`, to go on after "must be": "an integer from 1 to 10".
       accepts: whether a value is one; takes any object, raises nothing.
       hint: the nearest right value or the way out, a sentence that begins with a space, or nothing.
     """
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
         """Return the fault of a value, in one line that follows its name; empty if it is right."""
         if self.accepts(value):
             return ""
-        return f"is {self.describe()}, got {shown(value)}.{self.hint(value)}"
+        return f"must be {self.describe()}, got {shown(value)}.{self.hint(value)}"
 
 
 def shown(value: object) -> str:

@@ -103,8 +103,8 @@ def attention(
         obstacle = fast.obstacle(x, form)
     if obstacle and form in forms.FORMS:
         raise ValueError(
-            f"Attention in the form {form!r} needs {obstacle}, which {encoding.name!r} has not "
-            "here. Use 'auto', or 'naive', which supports all."
+            f"form={form!r} needs {obstacle}, which does not hold for {encoding.name!r} here. Use "
+            "'auto', or 'naive', which supports every encoding."
         )
     if kernel and in_kernel:
         on_tpu = (platform or jax.default_backend()) == "tpu"

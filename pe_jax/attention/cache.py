@@ -73,8 +73,8 @@ def init_cache(
     grow = [part.name for part in encoding.parts if not part.traits.cacheable]
     if grow:
         raise ValueError(
-            f"{', '.join(grow)} has no decoding with a cache: what it computes for a token changes "
-            "once more tokens follow (Traits.cacheable is False). Run all tokens at each step."
+            f"{', '.join(grow)} cannot decode with a cache: results for earlier tokens change when "
+            "more tokens follow (Traits.cacheable is False). Run all tokens at each step."
         )
     head = num_heads, head_size
     axes = () if encoding.axes == 1 else (encoding.axes,)
@@ -137,13 +137,13 @@ def cached_attention(
     count = 0 if isinstance(cache.index, jax.core.Tracer) else int(cache.index.max())
     if count + new > length:
         raise ValueError(
-            f"The cache has room for {length} tokens, {count} are written and {new} are to follow: "
-            "make one of a greater length."
+            f"The cache has room for {length} tokens, but {count} are written and {new} more were "
+            "passed. Make a longer cache."
         )
     if context.positions_k is not None or context.x_k is not None:
         raise ValueError(
-            "Positions and hidden states of keys are those of the cache: give those of the new "
-            "tokens, Context(positions_q, x_q=x)."
+            "context must not contain positions or hidden states of keys: they come from the "
+            "cache. Pass those of the new tokens only, Context(positions_q, x_q=x)."
         )
     check_mask(mask, (rows, heads, new, length))
     index = cache.index[:, None] + jnp.arange(new)
@@ -213,8 +213,8 @@ def _check_cache(
         hidden = None
     elif context.x_q is None:
         raise ValueError(
-            f"{encoding.name} reads hidden states of keys, which are cached: give those of the new "
-            "tokens, Context(positions_q, x_q=x)."
+            f"{encoding.name} reads hidden states of keys, which come from the cache. Pass those "
+            "of the new tokens, Context(positions_q, x_q=x)."
         )
     else:
         hidden = (rows, length, context.x_q.shape[-1])
@@ -241,6 +241,6 @@ def _positions(
         return index
     x = as_array(checked_positions(positions, index.shape, encoding.axes, "q"))
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise ValueError(f"A cache has integer positions, got {x.dtype}.")
+        raise ValueError(f"positions must be integers when a cache is used, got {x.dtype}.")
     last = x.shape[x.ndim - (1 if encoding.axes == 1 else 2) :]
     return jnp.broadcast_to(jnp.asarray(x, jnp.int32), (len(index), *last))

@@ -68,7 +68,7 @@ def scale(rate: float) -> float:
 
 def _threshold(rate: float) -> int:
     if not 0.0 <= rate < 1.0:
-        raise ValueError(f"A dropout rate lies in [0, 1), got {rate}.")
+        raise ValueError(f"dropout_rate must be in [0, 1), got {rate}.")
     return min(round(rate * 2**32), 2**32 - 1)
 
 

@@ -85,7 +85,7 @@ def choose(
             return chosen._replace(block=block)
         return chosen
     if form not in FORMS:
-        raise ValueError(f"Attention has the forms auto, {', '.join(FORMS)}; got {form!r}.")
+        raise ValueError(f"form must be one of auto, {', '.join(FORMS)}; got {form!r}.")
     if FORMS[form].block:
         check_length(keys, f"form={form!r}")
     return FORMS[form]

@@ -49,8 +49,8 @@ def attend(
         raise ValueError("inputs_v was given without inputs_k; pass inputs_k to use it for both.")
     if cache is not None and x_k is not None:
         raise ValueError(
-            "A cache is for self-attention, whose keys are new tokens at each step; those of "
-            "another sequence are all there: give inputs_k without decode."
+            "decode is for self-attention only, where keys arrive step by step. For the keys of "
+            "another sequence, pass inputs_k without decode."
         )
     x_k = x_q if x_k is None else x_k
     to_queries, to_keys, to_values = maps
@@ -80,10 +80,12 @@ def head_sizes(features: int, num_heads: int, num_kv_heads: int | None) -> tuple
       ValueError: if heads do not divide the features, or those of keys not the heads of queries.
     """
     if features % num_heads:
-        raise ValueError(f"qkv_features {features} is not a multiple of num_heads {num_heads}.")
+        raise ValueError(
+            f"qkv_features must be a multiple of num_heads={num_heads}, got {features}."
+        )
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if num_kv_heads < 1 or num_heads % num_kv_heads:
-        raise ValueError(f"num_kv_heads {num_kv_heads} does not divide num_heads {num_heads}.")
+        raise ValueError(f"num_kv_heads must divide num_heads={num_heads}, got {num_kv_heads}.")
     return features // num_heads, num_kv_heads
 
 

@@ -51,13 +51,14 @@ def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
     dtype = getattr(mask, "dtype", type(mask).__name__)
     if dtype != jnp.bool_:
         raise ValueError(
-            f"A mask is a bool array, True where a query may attend to a key; got {dtype}. For an "
-            "additive one that is 0 where allowed: mask=additive == 0; a bias is an encoding."
+            f"mask must be bool (True where a query may attend to a key), got {dtype}. For an "
+            "additive mask that is 0 where allowed, pass `mask=additive == 0`. Pass a bias as an "
+            "encoding."
         )
     if mask.ndim != 4 or any(m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
         raise ValueError(
-            f"A mask is [B or 1, H or 1, Lq or 1, Lk], here {list(shape)}; got {list(mask.shape)}. "
-            "Lengths are axis 1 of q and k, [B, L, H, d]."
+            f"mask must be [B or 1, H or 1, Lq or 1, Lk], here {list(shape)}; got "
+            f"{list(mask.shape)}. Lengths are axis 1 of q and k, [B, L, H, d]."
         )
 
 

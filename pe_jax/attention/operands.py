@@ -156,7 +156,7 @@ def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"
 
 
 def finish(x: Operands, out: Float[Array, "B Lq H f"]) -> Float[Array, "B Lq H f"]:
-    """Undo what the encoding's maps did to the values, last map first."""
+    """Undo the encoding's maps of the values, last map first."""
     for part, params, context in reversed(x.parts):
         if part.output:
             out = part.output(params, out, context)

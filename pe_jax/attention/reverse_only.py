@@ -53,8 +53,8 @@ def _first_order_jvp(*_: object) -> NoReturn:
 
 def _refuse(*_: object, **__: object) -> NoReturn:
     raise TypeError(
-        "attention has no forward mode (jax.jvp, jax.jacfwd, jax.linearize) in this form: pass "
-        'form="naive", or attention="naive" to Bert.'
+        "attention has no forward mode (jax.jvp, jax.jacfwd, jax.linearize) in this form. For it, "
+        'pass form="naive", or attention="naive" to Bert.'
     )
 
 

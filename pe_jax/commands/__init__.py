@@ -28,5 +28,5 @@ def main() -> None:
     usage = "\n".join(f"  pe-jax {one:9}{what}" for one, (_, what) in _COMMANDS.items())
     usage += "\n\npe-jax COMMAND --help says more."
     if name not in ("--help", "-h"):
-        raise SystemExit(f"error: {name} is no command of pe-jax:\n{usage}")
+        raise SystemExit(f"error: {name} is not a command of pe-jax:\n{usage}")
     print(usage)

@@ -40,7 +40,7 @@ with extra("train", SystemExit):
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
 _FLAGS = flags.FlagValues()
-_CONFIG = define_config(_FLAGS, "What to measure, by name or as a file; default the scores.")
+_CONFIG = define_config(_FLAGS, "What to measure: a config, by name or as a file; default: scores.")
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
 _WORKDIR = _string("workdir", None, "Folder of a run.")
 _RUNS = _string("runs", None, "Glob of the folders of runs.")
@@ -53,7 +53,7 @@ _CHECKPOINTS = flags.DEFINE_list(
     "Published models: folders or .safetensors files, each PATH or NAME=PATH.",
     flag_values=_FLAGS,
 )
-_OUT = _string("out", None, "Where the results go; default a folder in the run's.")
+_OUT = _string("out", None, "Folder for the results; default: a folder inside the run's.")
 
 
 def _out(default: str) -> Path:
@@ -63,7 +63,9 @@ def _out(default: str) -> Path:
 
 def _run_folder(what: str) -> Path:
     if not _WORKDIR.value:
-        raise ValueError(f"--workdir is required: the folder of {what}. --out is for the results.")
+        raise ValueError(
+            f"--workdir is required: the folder of {what}. --out names the folder for results."
+        )
     return reachable_path(_WORKDIR.value)
 
 
@@ -74,7 +76,7 @@ def _run_folders() -> list[Path]:
         paths = map(Path, sorted(glob.glob(str(to_path(_RUNS.value)))))
         runs = [path for path in paths if (path / "config.json").exists()]
         if not runs:
-            raise ValueError(f"No runs at {_RUNS.value}: no folder there has a config.json.")
+            raise ValueError(f"No runs match {_RUNS.value}: no folder there has a config.json.")
         folders += runs
     return folders
 
@@ -132,12 +134,12 @@ def _report_study(config: StudyConfig, out: Path) -> str:
 
     folder = _run_folder("a study, from train.py --config=configs/study.py")
     if config != from_values(study.get_config(), [StudyConfig]):
-        raise ValueError(f"The settings of a study are those in {folder}: give no --config.KEY.")
+        raise ValueError(f"The settings of the study come from {folder}: remove --config.KEY.")
     return report(folder, out)
 
 
 def _evaluate(config: Config, out: Path) -> str:
-    """Evaluate what the config describes; return the text to print."""
+    """Run the evaluation of the config; return the text to print."""
     match config:
         case ExportConfig():
             from pe_jax.reports.run_export import export
@@ -163,7 +165,7 @@ def _evaluate(config: Config, out: Path) -> str:
             return write_tables(_run_folders(), config, out)
         case StudyConfig():
             return _report_study(config, out)
-    raise NotImplementedError(f"No evaluation for {type(config).__name__}.")
+    raise NotImplementedError(f"There is no evaluation for {type(config).__name__}.")
 
 
 def evaluate() -> None:

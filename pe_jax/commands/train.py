@@ -32,22 +32,22 @@ _CONFIG = define_config(_FLAGS, "The experiment, by name or as a file.")
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
 _bool = functools.partial(flags.DEFINE_bool, flag_values=_FLAGS)
 _integer = functools.partial(flags.DEFINE_integer, flag_values=_FLAGS)
-_WORKDIR = _string("workdir", None, "Folder of the run; one that exists is resumed.")
+_WORKDIR = _string("workdir", None, "Folder of the run; an existing run is resumed.")
 _COMPILE_FOR = _string(
-    "compile_for", None, "Only compile, for TPUs that need not be attached, such as v5e:4x4."
+    "compile_for", None, "Only compile, for a TPU slice such as v5e:4x4; needs no TPU."
 )
 _LARGEST_BATCH = _bool(
-    "largest_batch", False, "With --compile_for: find the largest batch; compiles several times."
+    "largest_batch", False, "With --compile_for: find the largest batch by several compilations."
 )
-_DRY_RUN = _bool("dry_run", False, "Of a study: only say what it makes, and how long that takes.")
-_OUT = _string("out", None, "With --compile_for: a JSON file for the numbers.")
+_DRY_RUN = _bool("dry_run", False, "For a study: only print its plan and its time.")
+_OUT = _string("out", None, "With --compile_for: JSON file for the results.")
 _PROFILE = _string(
-    "profile", None, "Steps to trace, such as 10-12: a profile in the run's folder for XProf."
+    "profile", None, "Steps to trace, such as 10-12; XProf reads the profile in the run's folder."
 )
 _COORDINATOR = _string(
     "coordinator",
     None,
-    "On several hosts: HOST:PORT of the first, where it listens, or 'auto' on pods and Slurm.",
+    "For several hosts: HOST:PORT of host 0, or 'auto' on a cluster (TPU, Slurm, ...).",
 )
 _HOSTS = _integer("hosts", None, "Number of hosts, with --coordinator=HOST:PORT.")
 _HOST = _integer("host", None, "Index of this host, from 0.")
@@ -114,7 +114,8 @@ def _profiled_steps() -> range:
     steps = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     if not steps or not steps[0]:
         raise ValueError(
-            f"--profile is a step or a range of steps, from 1, such as 10-12; got {_PROFILE.value}."
+            "--profile must be a step or a range of steps, counted from 1, such as 10-12; got "
+            f"{_PROFILE.value}."
         )
     return steps
 
@@ -148,22 +149,22 @@ def _compile_only(config: Config) -> None:
 def train_or_compile() -> None:
     config = _read_config()
     if (_HOSTS.value, _HOST.value) != (None, None) and not _COORDINATOR.value:
-        raise ValueError("--hosts and --host go with --coordinator=HOST:PORT, the same on each.")
+        raise ValueError("--hosts and --host need --coordinator=HOST:PORT, the same on every host.")
     if _COMPILE_FOR.value:
         _compile_only(config)
         return
     if _LARGEST_BATCH.value or _OUT.value:
-        raise ValueError("--largest_batch and --out go with --compile_for=TOPOLOGY.")
+        raise ValueError("--largest_batch and --out need --compile_for=TOPOLOGY.")
     if not _WORKDIR.value:
         raise ValueError("--workdir is required: the folder of the run.")
     is_study = _CONFIG.value.task == "study"
     if not is_study and _DRY_RUN.value:
-        raise ValueError("--dry_run is for a study: --config=configs/study.py.")
+        raise ValueError("--dry_run needs a study: --config=configs/study.py.")
     if is_study and _PROFILE.value:
-        raise ValueError("--profile traces the steps of one run, not of a study.")
+        raise ValueError("--profile traces the steps of a single run, not of a study.")
     profile = _profiled_steps()
     if is_study and _COORDINATOR.value:
-        raise ValueError("A study runs on one host: without --coordinator.")
+        raise ValueError("A study runs on a single host: remove --coordinator.")
     from pe_jax.files import reachable_path
 
     if _COORDINATOR.value:

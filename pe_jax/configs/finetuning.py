@@ -29,12 +29,12 @@ class FinetuningDataConfig(Config):
     buckets: tuple[int, ...] = key(
         (16, 32, 64, 96),
         several(integer(1, 10**6)),
-        "Shorter inputs are padded to these; () for none.",
+        "Shorter inputs are padded to these lengths; () for none.",
     )
     batch_size: int = key(32, ROWS)
     eval_batch_size: int = key(64, ROWS)
     held_out: float = key(
-        0.0, HELD_OUT, "The fraction of the training data kept to select by, see `select`."
+        0.0, HELD_OUT, "Fraction of the training data held out for model selection, see `select`."
     )
 
     def faults(self) -> Iterator[str]:
@@ -132,5 +132,5 @@ class SquadConfig(FinetuningConfig):
     null_threshold: float = key(
         0.0,
         number(float("-inf"), float("inf")),
-        "v2.0: no answer where its score exceeds the best span's by this.",
+        "v2.0: predict no answer if the null score exceeds the best span's by this.",
     )

@@ -111,13 +111,13 @@ class EncoderTrainingConfig(Config):
     task: str = task_key("")  # Subclasses name theirs.
     seed: int = key(0, SEED, "Initial parameters, dropout and data order.")
     init: str = key(
-        "", text(), "A run to start from, its workdir, or a published BERT: docs/checkpoints.md."
+        "", text(), "Start from this run's workdir or published BERT, see docs/checkpoints.md."
     )
     parallel: str = key(
         "jit",
         one_of("pe_jax.training.sharding:PARALLEL"),
-        'Or "fsdp", the state sharded; "pmap", mapped per device; "pmap_bfloat16", which exchanges '
-        "gradients in that dtype.",
+        'Or "fsdp" (sharded state), "pmap" (mapped per device), "pmap_bfloat16" (which exchanges '
+        "gradients in bfloat16).",
     )
     model: ModelConfig = part(ModelConfig)
     data: TextConfig = part(TextConfig)
@@ -126,16 +126,16 @@ class EncoderTrainingConfig(Config):
     stage3: StageConfig = part(StageConfig)
     optimizer: OptimizerConfig = part(OptimizerConfig)
     log_every: int = key(
-        100, COUNT_OR_ZERO, "Steps, as the next ones; 0 at the end of a stage only."
+        100, COUNT_OR_ZERO, "In steps, like the other *_every; 0: only at the end of a stage."
     )
-    eval_every: int = key(1_000, COUNT_OR_ZERO, "On held-out text.")
+    eval_every: int = key(1_000, COUNT_OR_ZERO, "Steps between evaluations on held-out text.")
     eval_examples: int = key(1_024, COUNT, "Held-out examples.")
     checkpoint_every: int = key(1_000, COUNT_OR_ZERO)
-    keep_checkpoints: int = key(3, integer(1, 10**6), "The newest.")
+    keep_checkpoints: int = key(3, integer(1, 10**6), "How many of the newest to keep.")
     keep_best: int = key(
         0,
         integer(0, 10**6),
-        "Besides, those of the lowest held-out loss; saves after each evaluation.",
+        "How many of the lowest held-out loss to keep too; saves after each evaluation.",
     )
 
     @property
@@ -154,7 +154,7 @@ class PretrainingConfig(EncoderTrainingConfig):
 
     task: str = task_key("pretraining")
     keep_position: bool = key(
-        True, FLAG, "With init: its positions as well, where they fit; or new ones."
+        True, FLAG, "With init: also copy its position parameters, if they fit."
     )
     data: PretrainingDataConfig = part(PretrainingDataConfig)
     stage1: PretrainingStageConfig = part(PretrainingStageConfig, length=128, max_predictions=20)

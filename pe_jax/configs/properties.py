@@ -36,7 +36,7 @@ class PropertiesConfig(Config):
         some_of("pe_jax.reports.property_report.report:PARTS"),
         "Separated by commas; empty means all that apply. docs/measures lists them.",
     )
-    length: int = key(128, _POSITIONS, "Positions to measure, or all of a shorter encoding.")
+    length: int = key(128, _POSITIONS, "Positions to measure; all of an encoding that has fewer.")
     windows: tuple[int, ...] = key(
         (5, 10, 20, 50), several(_WINDOW), "Offsets of local monotonicity."
     )
@@ -44,42 +44,41 @@ class PropertiesConfig(Config):
     attention: str = key(
         "logits",
         one_of(("logits", "weights")),
-        'Of identical words, before scaling; or softmaxed "weights".',
+        'Attention among identical words: "logits" before scaling, or softmaxed "weights".',
     )
     heads: str = key(
         "average",
         one_of(("average", "each")),
-        'Figures of it, or of "each" head.',
+        'Figures of the average over heads, or of "each" head.',
     )
-    layer: int = key(0, integer(0, 10**4 - 1), "Whose attention.")
-    words: int = key(300, COUNT, "Random ones, each repeated for an input.")
+    layer: int = key(0, integer(0, 10**4 - 1), "Index of the layer whose attention is measured.")
+    words: int = key(300, COUNT, "Random words, each repeated to fill an input.")
     kernel: str = key(
         "words",
         one_of(("words", "texts")),
-        'Offset kernel, in the same number of inputs: "words", copies of one word whose queries '
-        'meet the keys of copies of another, or "texts" of random words as the model itself '
-        "attends to them.",
+        'Inputs of the offset kernel: "words", where queries of copies of a word meet keys of '
+        'copies of another word; or "texts" of random words, attended to as in the model.',
     )
     texts: int = key(
         64,
         integer(2, 10**6),
-        "Trained models are measured on as many: of a run, its held-out ones.",
+        "Texts that trained models are measured on; for a run, held-out ones.",
     )
     text: str = key(
-        "", any_text(), "Of others: a source as config.data.source of training; empty: pydoc."
+        "", any_text(), "For other models: a source like config.data.source; empty: pydoc."
     )
     size: str = key(
-        "base", one_of(PRESETS), "Untrained encodings (and table 1): the BERT around them."
+        "base", one_of(PRESETS), "Size of the BERT around untrained encodings, and for table 1."
     )
     seeds: int = key(3, integer(1, 10**4), "Random models that table 1 averages over.")
-    table_window: int = key(10, _WINDOW, "Offsets of its local monotonicity.")
+    table_window: int = key(10, _WINDOW, "Offsets of local monotonicity in table 1.")
     bands: int = key(
-        4, integer(1, 10**4), "Of the frequencies of a rotary encoding, equally large."
+        4, integer(1, 10**4), "Bands of equal size for the frequencies of a rotary encoding."
     )
     massive: float = key(
         5.0,
         number(1, 1e6),
-        "Massive values of queries and keys: as many times their head's mean.",
+        "A value of queries or keys is massive above this many times its head's mean.",
     )
     ridge: tuple[float, ...] = key(
         _ridge, several(number(0, 1e9), least=1), "Penalties of the regression probe."
@@ -87,7 +86,7 @@ class PropertiesConfig(Config):
     family: str = key(
         "",
         one_of("pe_jax.interop.position_tables:MODEL_TYPES", ""),
-        "For tables whose file does not tell: bert, roberta or gpt2.",
+        "Family of a position table whose file does not name it.",
     )
     score_examples: int = key(256, COUNT, "Held-out examples that each checkpoint is scored on.")
     scores: str = key(

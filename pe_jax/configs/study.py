@@ -51,10 +51,14 @@ class ArmConfig(Config):
     first: str = key(
         "none", any_text("Give names of encodings, joined by commas."), "Encodings to begin with."
     )
-    then: str = key("", any_text(), "More of them, once `first` are done, fine-tuning included.")
-    kept: str = key("", any_text(), "Once more, with the published model's parameters.")
+    then: str = key(
+        "", any_text(), "Encodings that follow once `first` are done, fine-tuning included."
+    )
+    kept: str = key(
+        "", any_text(), "Encodings to run again with the published model's position parameters."
+    )
     repeats: tuple[int, ...] = key(
-        (), several(SEED), "Seeds with which `first` are pretrained again in the end."
+        (), several(SEED), "Seeds to pretrain `first` again with, at the end."
     )
     # A study sets model.position, seed, init and the text of each run.
     pretraining: PretrainingConfig = part(PretrainingConfig)
@@ -65,9 +69,7 @@ class StudyConfig(Config):
     """The paper's comparison: encodings pretrained, fine-tuned and measured."""
 
     task: str = task_key("study")
-    published: str = key(
-        "", any_text(), "The folder of a published BERT; empty leaves the arm `replaced` out."
-    )
+    published: str = key("", any_text(), "Folder of a published BERT; empty: no arm `replaced`.")
     text: str = key(
         "pydoc",
         any_text("Give files to pretrain on, or another source."),
@@ -75,13 +77,11 @@ class StudyConfig(Config):
     )
     held_out_text: str = key("", any_text(), "Another source; empty holds out documents of `text`.")
     data_dir: str = key("", any_text(), "Folder of tfds datasets; empty means tfds's default.")
-    jobs: int = key(
-        1, integer(1, 10**4), "Runs side by side, each on its share of the CPU's cores."
-    )
+    jobs: int = key(1, integer(1, 10**4), "Parallel runs, each on a share of the CPU's cores.")
     from_scratch: ArmConfig = part(ArmConfig)
     replaced: ArmConfig = part(ArmConfig)
     tasks: str = key(
-        "squad,cola,rte,mrpc,sst2", some_of("pe_jax.study.plan:TASKS"), "Without one: fewer."
+        "squad,cola,rte,mrpc,sst2", some_of("pe_jax.study.plan:TASKS"), "Tasks to fine-tune on."
     )
     steps: FinetuningSteps = part(FinetuningSteps)
     glue: FinetuningConfig = part(FinetuningConfig)
@@ -89,11 +89,11 @@ class StudyConfig(Config):
     lengths: tuple[int, ...] = key(
         (384, 512),
         several(LENGTH),
-        "Of inputs, that models fine-tuned on questions are scored on too.",
+        "Further input lengths to score models fine-tuned on questions at.",
     )
     measures: PropertiesConfig = part(PropertiesConfig)
     figures: str = key(
-        "", any_text(), "Models of which the page shows figures; names without options."
+        "", any_text(), "Models whose figures the page shows, named without options."
     )
 
 

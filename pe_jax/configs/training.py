@@ -22,7 +22,7 @@ RESIZE = one_of(("", "interpolate", "repeat"))  # Methods of `resize_table` for 
 HELD_OUT = number(0, 0.5)
 VECTOR = one_of("pe_jax.figures.style:VECTOR", "")
 FORMATS = '"pdf" or "svg" writes every figure in that format as well.'
-ACCUMULATION = "Micro-batches a step: the memory of one, the result of all."
+ACCUMULATION = "Micro-batches per step: memory of one, gradients of all."
 _RATE = number(0, 1e9)
 _ADAM = number(0, 1 - 1e-7)  # Above the limit it is 1 in float32.
 

@@ -51,7 +51,7 @@ def cache_compiled_programs() -> None:
             share_with_group(folder, folder.parent)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        say(f"Compiled programs are not cached: {error}. PE_JAX_CACHE names another folder.")
+        say(f"Compiled programs are not cached: {error}. Set PE_JAX_CACHE to use another folder.")
         return
     remove_leftovers(folder)
     jax.config.update("jax_compilation_cache_dir", f"{_SCHEME}{folder}")
@@ -87,13 +87,16 @@ class VerifiedPath(PosixGPath):
         except FileNotFoundError:
             return False
         except PermissionError:
-            _say_once(f"Another user's programs in {path.parent} cannot be read: compiled again.")
+            _say_once(
+                f"Programs in {path.parent} belong to another user and cannot be read; they are "
+                "compiled again."
+            )
             return False
         except ValueError:
             with contextlib.suppress(OSError):
                 path.unlink()
             _say_once(
-                f"Compiled programs in {path.parent} are not as they were written: dropped, and "
+                f"Compiled programs in {path.parent} are damaged; they were deleted and are "
                 "compiled again."
             )
             return False
@@ -103,7 +106,7 @@ class VerifiedPath(PosixGPath):
         content = Path(os.fspath(self)).read_bytes()
         content, digest = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
         if hashlib.sha256(content).digest() != digest:
-            raise ValueError(f"{self} is not as it was written.")
+            raise ValueError(f"{self} is damaged.")
         return content
 
     def write_bytes(self, content: bytes) -> int:

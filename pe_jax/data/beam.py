@@ -66,7 +66,7 @@ def prepare(
     # Every file that the same command has written before it was stopped is written again.
     same = "tokenizer.json" not in present or _read(path) == text
     if not same or present - _unfinished_files(present, [name for name, _ in named]):
-        raise ValueError(f"{out} is not empty. Give another --out, or delete its content.")
+        raise ValueError(f"{out} is not empty. Give another --out, or delete its contents.")
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary, "tokenizer.json")
         file.write_bytes(text)

@@ -94,7 +94,10 @@ def _matches(pattern: str) -> list[Path]:
         return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
     path = reachable_path(pattern)
     if "**" in pattern:
-        raise ValueError(f"{pattern!r}: ** is for local files; in an object store give * a level.")
+        raise ValueError(
+            f"{pattern!r}: ** works for local files only. In an object store, write a * for each "
+            "level."
+        )
     folder = next(parent for parent in path.parents if not {*"*?["} & {*str(parent)})
     return sorted(folder.glob(str(path.relative_to(folder))))
 
@@ -125,8 +128,8 @@ def _reader(path: Path) -> Callable[[Path, str], Iterator[str]]:
     kind = _kind(path)
     if kind not in _READERS:
         raise ValueError(
-            f"Unknown type of file {path}: its name should end in one of {', '.join(_READERS)}, "
-            f"followed by nothing or one of {', '.join(_OPENERS)}."
+            f"Unknown file type: {path}. Its name must end in {', '.join(_READERS)}, optionally "
+            f"followed by {', '.join(_OPENERS)}."
         )
     return _READERS[kind]
 
@@ -145,8 +148,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1):
                 if len(line) > _LONGEST_LINE:
                     raise ValueError(
-                        f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes, all of which "
-                        "would be in memory at once. Break it, for example with fold -s -w 100000."
+                        f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes, the most "
+                        "that is read into memory at once. Split it, for example with fold -s -w "
+                        "100000."
                     )
                 text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
                 yield from ((number, part) for part in text.split("\r"))
@@ -157,8 +161,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from error
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(
-            f"{path}, after line {number}: the compressed file is damaged or its end is missing "
-            f"({error}). Download or compress it again."
+            f"{path}, after line {number}: the compressed file is damaged or truncated ({error}). "
+            "Download it or compress it again."
         ) from error
 
 
@@ -187,8 +191,8 @@ def _read_json_lines(path: Path, feature: str) -> Iterator[str]:
         if not isinstance(record, dict) or not isinstance(record.get(feature), str):
             keys = sorted(record) if isinstance(record, dict) else type(record).__name__
             raise ValueError(
-                f"{path}, line {number}: no text under {feature!r}, found {keys}. "
-                "Name the key with --config.data.feature=..."
+                f"{path}, line {number}: no text under the key {feature!r}; it has {keys}. Set the "
+                "key with --config.data.feature=..."
             )
         yield record[feature]
 
@@ -214,13 +218,13 @@ def _tfds_name(source: str) -> tuple[str, str]:
     _, _, rest = source.partition(":")
     name, _, split = rest.partition(":")
     if not name or not split:
-        raise ValueError(f"A tfds source is written tfds:NAME:SPLIT, got {source!r}.")
+        raise ValueError(f"A tfds source must be tfds:NAME:SPLIT, got {source!r}.")
     return name, split
 
 
 def _tfds_parts(source: str, data_dir: str, examples: int) -> list[str]:
     if examples < 1:
-        raise ValueError(f"A part has at least one example, got {examples}.")
+        raise ValueError(f"examples must be at least 1, got {examples}.")
     name, split = _tfds_name(source)
     splits = open_dataset(name, split, data_dir).info.splits
     instruction = importlib.import_module("tensorflow_datasets").core.ReadInstruction
@@ -239,15 +243,15 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
     builder = open_dataset(name, split, data_dir)
     if feature not in builder.info.features:
         raise ValueError(
-            f"{source!r} has no feature {feature!r} but {sorted(builder.info.features)}. "
-            "Name the one that holds the text: --config.data.feature=..."
+            f"{source!r} has no feature {feature!r}; it has {sorted(builder.info.features)}. Set "
+            "the one that holds the text: --config.data.feature=..."
         )
 
     described = builder.info.features[feature]
     if described.shape != () or np.dtype(described.np_dtype).kind not in "OSU":
         raise ValueError(
-            f"{source!r}: the feature {feature!r} is {described}, not a text. "
-            "Name the one that holds the text: --config.data.feature=..."
+            f"{source!r}: the feature {feature!r} is {described}, not text. Set the one that holds "
+            "the text: --config.data.feature=..."
         )
     clean = _CLEANING.get(name.partition("/")[0], str)
 

@@ -87,7 +87,7 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
         unknown label (as in the test splits of tfds).
     """
     if name not in GLUE:
-        raise ValueError(f"GLUE has the tasks {', '.join(GLUE)}; got {name!r}.")
+        raise ValueError(f"Unknown GLUE task {name!r}: use one of {', '.join(GLUE)}.")
     dataset = f"glue/{name}"
     builder = open_dataset(dataset, split, data_dir)
     task = GLUE[name]
@@ -108,7 +108,9 @@ def _label(value: float | None, task: GlueTask, place: str) -> float:
     accepted = (
         f"0 to {len(task.labels) - 1} ({', '.join(task.labels)})" if task.labels else "0 to 5"
     )
-    raise ValueError(f"{place} has the label {value!r}; known are {accepted}. Is it a test split?")
+    raise ValueError(
+        f"{place} has the label {value!r}, but labels are {accepted}. Is it a test split?"
+    )
 
 
 def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Rows:
@@ -127,7 +129,10 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
     ]
     room = length - 1 - len(columns)
     if room < len(columns):
-        raise ValueError(f"Inputs of {length} tokens have no room for {len(columns)} text(s).")
+        raise ValueError(
+            f"An input of {length} tokens is too short for {len(columns)} text(s). Raise the "
+            "length."
+        )
     rows, second = [], []
     for parts in zip(*columns):
         sizes = _truncated_sizes([len(part) for part in parts], room)

@@ -68,7 +68,7 @@ def _parse(args: list[str]) -> list[str]:
         flags.FLAGS.mark_as_parsed()
         return rest
     except flags.Error as error:
-        raise SystemExit(f"error: in the flags: {error} Beam's own options follow a --.") from None
+        raise SystemExit(f"error: in the flags: {error} Put Beam's own options after --.") from None
 
 
 def main() -> None:

@@ -52,13 +52,14 @@ class PretrainingExamples:
     def __post_init__(self):
         if self.length < 8:
             raise ValueError(
-                f"Sequences need room for two parts: at least 8 tokens, got length {self.length}."
+                "length must be at least 8 tokens, enough for the two parts of a pair, got "
+                f"{self.length}."
             )
         rows = chunks(self.corpus, self.documents, self.length - 3)
         if not len(rows):
             raise ValueError(
-                "No document of this corpus has two sentences, so no sentence pair can be made; "
-                "text files separate documents by blank lines."
+                "No document of this corpus has two sentences, so no sentence pair can be made. "
+                "In text files, a blank line separates documents."
             )
         object.__setattr__(self, "chunks", rows)
 
@@ -136,7 +137,7 @@ def batches(
       ValueError: if the batch is not divisible by the number of hosts.
     """
     if batch_size % hosts:
-        raise ValueError(f"A batch of {batch_size} rows does not divide among {hosts} hosts.")
+        raise ValueError(f"batch_size must be a multiple of the {hosts} hosts, got {batch_size}.")
     dataset = (
         grain.MapDataset.range(len(examples))
         .seed(seed)
@@ -251,8 +252,8 @@ def _random_text(
         outside = high - low - (chunk[1] - chunk[0])
         if outside < 1:
             raise ValueError(
-                "Next-sentence pairs need a second document, or one longer than an example: this "
-                "corpus has a single short one."
+                "Next-sentence pairs need a second document, or one longer than an example. This "
+                "corpus has a single short document."
             )
         begin = low + int(rng.integers(outside))
         begin += (chunk[1] - chunk[0]) if begin >= chunk[0] else 0
@@ -347,8 +348,8 @@ class _FromWorkers:
                 raise
             code = re.search(r"exit code (-?\d+)", str(error))
             raise ChildProcessError(
-                f"A process that makes batches was ended from outside (exit code "
-                f"{code[1] if code else 'unknown'}), often for lack of memory: lower "
+                "A process that makes batches was killed (exit code "
+                f"{code[1] if code else 'unknown'}), often because memory ran out. Lower "
                 "config.data.workers. The same command resumes."
             ) from error
 
@@ -358,8 +359,8 @@ def _limit_to_cores(workers: int) -> int:
     cores = cpu.cores()
     if workers > cores:
         say(
-            f"config.data.workers={workers}, and this process may use {cores} core(s): {cores} "
-            "worker(s) make batches."
+            f"config.data.workers={workers} is more than the {cores} core(s) of this process: "
+            f"{cores} worker(s) make batches."
         )
     return min(workers, cores)
 

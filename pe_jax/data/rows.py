@@ -105,10 +105,12 @@ class TrainingBatches:
     ):
         sizes = rows.sizes()
         if len(sizes) < batch_size:
-            raise ValueError(f"{len(sizes)} examples do not fill a batch of {batch_size}.")
+            raise ValueError(f"{len(sizes)} examples are too few for a batch of {batch_size}.")
         host, hosts = shard.shard_index, shard.shard_count
         if batch_size % hosts:
-            raise ValueError(f"A batch of {batch_size} rows does not divide among {hosts} hosts.")
+            raise ValueError(
+                f"batch_size must be a multiple of the {hosts} hosts, got {batch_size}."
+            )
         check_lengths(lengths, int(sizes.max()))
         self._rows, self._lengths, self._size = rows, lengths, batch_size
         self._seeds, self._steps = seeds, steps
@@ -188,8 +190,8 @@ def evaluation_batches(
 def check_lengths(lengths: Sequence[int], longest: int) -> None:
     """Raise ValueError unless `lengths` ascend and the last one fits `longest` tokens."""
     if list(lengths) != sorted(set(lengths)) or not lengths or lengths[0] < 1:
-        raise ValueError(
-            f"Lengths of buckets have to be positive and ascend, got {tuple(lengths)}."
-        )
+        raise ValueError(f"Bucket lengths must be positive and ascending, got {tuple(lengths)}.")
     if longest > lengths[-1]:
-        raise ValueError(f"A row of {longest} tokens does not fit the longest bucket, {lengths}.")
+        raise ValueError(
+            f"A row of {longest} tokens does not fit the longest bucket, which has {lengths}."
+        )

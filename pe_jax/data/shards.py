@@ -165,7 +165,7 @@ def write_index(
         shards=shards,
     )
     if not info.tokens:
-        raise ValueError(f"The {len(shards)} part(s) of the source hold no text.")
+        raise ValueError(f"The source has {len(shards)} part(s) and none holds text.")
     sentences = _starts_file(folder / "sentences.npy", info.sentences)
     documents = _starts_file(folder / "documents.npy", info.documents)
     s = d = 0
@@ -173,8 +173,8 @@ def write_index(
         counts = (int(in_tokens.sum(dtype=np.int64)), len(in_tokens), len(in_sentences))
         if counts != (shard.tokens, shard.sentences, shard.documents):
             raise ValueError(
-                f"{sizes_file(shard.name)} counts {counts} tokens, sentences and documents, its "
-                f"shard {shard[2:5]}: prepare the corpus again."
+                f"{sizes_file(shard.name)} lists {counts} tokens, sentences and documents, but its "
+                f"shard has {shard[2:5]}. Prepare the corpus again."
             )
         # Written in place, continuing from the last start of the previous shard.
         for starts, n, counted in ((sentences, s, in_tokens), (documents, d, in_sentences)):
@@ -240,7 +240,7 @@ class ShardedTokens:
     def __getitem__(self, part: slice) -> np.ndarray:
         begin, stop, step = part.indices(len(self))
         if step != 1:
-            raise ValueError(f"Tokens are read in steps of 1, got {part}.")
+            raise ValueError(f"Tokens can be sliced in steps of 1 only, got {part}.")
         pieces = []
         while begin < stop:
             pieces.append(self._from(begin)[: stop - begin])
@@ -278,9 +278,9 @@ def open_shards(folder: Path, tokenizer: Tokenizer | None = None) -> ShardedCorp
     info = read_about(folder)
     if tokenizer is not None and (saved := shards_tokenizer(folder)).to_str() != tokenizer.to_str():
         raise ValueError(
-            f"The shards in {folder} were made with another tokenizer, of "
-            f"{saved.get_vocab_size():,} tokens; the run's has {tokenizer.get_vocab_size():,}. "
-            "Leave --config.data.vocab empty to use theirs, or prepare the corpus with the run's."
+            f"The shards in {folder} were made with another tokenizer ({saved.get_vocab_size():,} "
+            f"tokens) than the run's ({tokenizer.get_vocab_size():,} tokens). Leave "
+            "--config.data.vocab empty to use theirs, or prepare the corpus with the run's."
         )
     expected = {tokens_file(shard.name): shard.bytes for shard in info.shards}
     sizes = {path.name: path.stat().st_size for path in folder.glob("*.array_record")}
@@ -321,8 +321,8 @@ def shards_tokenizer(folder: Path) -> Tokenizer:
     tokenizer = load_tokenizer(path)
     if sha256(path) != digest:
         raise ValueError(
-            f"{path} is not the tokenizer that the shards next to it were made with. "
-            "Copy the folder again, or prepare the corpus again."
+            f"{path} is not the tokenizer that these shards were made with. Copy the folder again, "
+            "or prepare the corpus again."
         )
     return tokenizer
 
@@ -336,8 +336,8 @@ def read_about(folder: Path) -> ShardsInfo:
     path = folder / "about.json"
     if not path.is_file():
         raise ValueError(
-            f"{folder} holds no finished corpus: there is no {path}. Prepare one with "
-            "python -m pe_jax.data.prepare, and wait until it has finished."
+            f"{folder} holds no complete corpus: {path} is missing. Prepare it with python -m "
+            "pe_jax.data.prepare, and wait until that has finished."
         )
     try:
         facts = parse_json(path.read_text(encoding="utf-8"))
@@ -347,8 +347,8 @@ def read_about(folder: Path) -> ShardsInfo:
         raise _damaged(path, "it holds no object")
     if facts.get("format") != FORMAT:
         raise ValueError(
-            f"{path} is of format {facts.get('format')!r}, this version reads {FORMAT}: "
-            "prepare the corpus again."
+            f"{path} has format {facts.get('format')!r}, but this version reads format {FORMAT}. "
+            "Prepare the corpus again."
         )
     try:
         return ShardsInfo(**{**facts, "shards": [Shard(**shard) for shard in facts["shards"]]})

@@ -71,7 +71,7 @@ def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Pa
         if (size := tokenizer.get_vocab_size()) > vocab_size:
             raise ValueError(
                 f"--config.data.vocab_size={vocab_size} is too small for {corpus.source}: its "
-                f"characters and the special tokens are {size:,} tokens. Give at least as many."
+                f"characters and the special tokens alone are {size:,} tokens. Set at least that."
             )
         (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
@@ -90,7 +90,7 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Tokenized
         documents = _Texts(corpus, "tokenizing")
         tokenized = list(tokenize_documents(documents, tokenizer))
         if not tokenized:
-            raise ValueError(f"The corpus {corpus.source!r} holds no text.")
+            raise ValueError(f"The corpus {corpus.source!r} contains no text.")
         tokens, sizes = zip(*tokenized)
         np.save(folder / "tokens.npy", np.concatenate(tokens))
         np.save(folder / "sentences.npy", _starts(np.concatenate(sizes)))

@@ -60,8 +60,8 @@ def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
     missing = [feature for feature in _FEATURES if feature not in builder.info.features]
     if missing:
         raise ValueError(
-            f"{name!r} has no feature {', '.join(missing)} but {sorted(builder.info.features)}: "
-            "a dataset of questions needs those of SQuAD."
+            f"{name!r} lacks the features {', '.join(missing)}; it has "
+            f"{sorted(builder.info.features)}. A dataset of questions needs those of SQuAD."
         )
     contexts: dict[str, str] = {}  # One string shared by all questions on a context.
     questions = []
@@ -105,8 +105,8 @@ def read_official(path: str | Path) -> list[Question]:
         raise ValueError(f"Cannot read the questions of {path}: {error.strerror}.") from error
     except ValueError as error:
         raise ValueError(
-            f"{path} is not in SQuAD's format (data, paragraphs, qas, each with id, question and "
-            f"answers): {error}."
+            f"{path} is not in SQuAD's format (data, paragraphs, qas, each question with id, "
+            f"question and answers): {error}."
         ) from error
 
 
@@ -206,7 +206,7 @@ def evaluation_windows(
     """
     _check(length, max_query, stride)
     if not questions:
-        raise ValueError("There are no questions to make windows of: check the split.")
+        raise ValueError("There are no questions. Check the split.")
     encoded = _encode(questions, tokenizer)
     return _windows(questions, *encoded, tokenizer, length, max_query, stride)
 
@@ -248,7 +248,8 @@ def training_windows(
             spans.append(span)
     if not used:
         raise ValueError(
-            f"None of {len(questions)} questions can be trained on; skipped: {dict(skipped)}."
+            f"None of the {len(questions)} questions can be used for training; skipped: "
+            f"{dict(skipped)}."
         )
     windows = _windows(
         [questions[number] for number in used],
@@ -291,11 +292,13 @@ def max_context(windows: Windows) -> np.ndarray:
 
 def _check(length: int, max_query: int, stride: int) -> None:
     if max_query < 1 or stride < 1:
-        raise ValueError(f"max_query and stride count tokens, got {max_query} and {stride}.")
+        raise ValueError(
+            f"max_query and stride are numbers of tokens, at least 1; got {max_query} and {stride}."
+        )
     if length - max_query - 3 < 1:
         raise ValueError(
-            f"Inputs of {length} tokens have no room for a context next to questions of up to "
-            f"{max_query} and three special tokens: raise the length or lower max_query."
+            f"Inputs of {length} tokens leave no room for a context after a question of up to "
+            f"{max_query} tokens and three special tokens. Raise the length or lower max_query."
         )
 
 

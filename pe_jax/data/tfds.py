@@ -68,10 +68,10 @@ def decode(example: Json, feature: str, place: str) -> str:
       ValueError: if it is missing, no text, or not UTF-8; the message begins with `place`.
     """
     if feature not in example:
-        raise ValueError(f"{place} has no {feature!r} but {sorted(example)}.")
+        raise ValueError(f"{place} has no {feature!r}; it has {sorted(example)}.")
     text = example[feature]
     if not isinstance(text, bytes | str):
-        raise ValueError(f"{place}: {feature!r} is {text!r}, not a text.")
+        raise ValueError(f"{place}: {feature!r} is {text!r}, not text.")
     try:
         return text.decode("utf-8") if isinstance(text, bytes) else text
     except UnicodeDecodeError as error:
@@ -91,9 +91,9 @@ def _builder(tfds: ModuleType, name: str, data_dir: str) -> DatasetBuilder:
         except Exception as error:  # Of protobuf and tfds: of many types.
             raise _damaged(name, data_dir or "the default folder of tfds", error) from error
     raise ValueError(
-        f"No tfds dataset {name!r}: tfds does not know the name, and it is not in "
-        f"{data_dir or 'the default folder of tfds'}. Check the name, or point "
-        "--config.data.data_dir at a folder that has it."
+        f"There is no tfds dataset {name!r}: tfds does not know the name, and it is not in "
+        f"{data_dir or 'the default folder of tfds'}. Check the name, or set "
+        "--config.data.data_dir to a folder that has it."
     )
 
 

@@ -89,7 +89,9 @@ class TokenizedCorpus:
           ValueError: if the fraction is not in (0, 0.5], or no document would be held out.
         """
         if not 0 < held_out <= 0.5:
-            raise ValueError(f"held_out is a fraction of documents in (0, 0.5], got {held_out}.")
+            raise ValueError(
+                f"held_out must be a fraction of the documents in (0, 0.5], got {held_out}."
+            )
         numbers = self.all_documents()
         # Rounded, so that 0.1 · 30 is 3.
         is_held_out = (
@@ -97,8 +99,8 @@ class TokenizedCorpus:
         )
         if not is_held_out.any():
             raise ValueError(
-                f"{len(numbers)} document(s) cannot be split with held_out={held_out}: name a "
-                "validation source with --config.data.validation=..., or hold out more."
+                f"held_out={held_out} holds out none of {len(numbers)} document(s). Raise it, or "
+                "give a validation source with --config.data.validation=..."
             )
         return numbers[~is_held_out], numbers[is_held_out]
 

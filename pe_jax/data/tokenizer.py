@@ -97,28 +97,31 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     if not path.is_file():
         raise ValueError(f"No tokenizer at {path}: give a tokenizer.json or a vocab.txt.")
     if path.suffix not in _READERS:
-        raise ValueError(f"{path} is neither a tokenizer.json nor a vocab.txt.")
+        raise ValueError(f"{path} is neither a tokenizer.json nor a vocab.txt. Give one of them.")
     try:
         tokenizer = _READERS[path.suffix](path)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}).") from error
+        raise ValueError(f"{path} is not UTF-8 text ({error}). Download it again.") from error
     tokens = tokenizer.get_vocab()
     missing = [token for token in SPECIAL_TOKENS if token not in tokens]
     if missing:
-        raise ValueError(f"The vocabulary of {path} lacks {', '.join(missing)}.")
+        raise ValueError(
+            f"The vocabulary of {path} lacks {', '.join(missing)}. Give one that has all of BERT's "
+            "special tokens."
+        )
     if len(set(tokens.values())) < len(tokens):
         ids = sorted(tokens.values())
         twice = next(a for a, b in itertools.pairwise(ids) if a == b)
         names = sorted(token for token, number in tokens.items() if number == twice)
         raise ValueError(
             f"{path} gives the id {twice} to several tokens: {', '.join(map(repr, names[:5]))}. "
-            "Each token needs an id of its own."
+            "Every token needs a different id."
         )
     if max(tokens.values()) >= len(tokens):
         unused = min(set(range(len(tokens))) - set(tokens.values()))
         raise ValueError(
-            f"The ids of {path} have gaps: no token has id {unused}, and the last one is "
-            f"{max(tokens.values())} of {len(tokens)} tokens. Ids count from 0."
+            f"The ids of {path} have gaps: no token has id {unused}, but the last of {len(tokens)} "
+            f"tokens has id {max(tokens.values())}. Ids must count up from 0."
         )
     return tokenizer
 
@@ -129,12 +132,11 @@ def _read_json(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # The library raises nothing more specific.
         raise ValueError(
-            f"{path} is not a tokenizer that Hugging Face tokenizers can read ({error}). Take it "
-            "from where it came from once more."
+            f"Hugging Face tokenizers cannot read {path} ({error}). Download it again."
         ) from error
     if dropout := getattr(tokenizer.model, "dropout", None):
         raise ValueError(
-            f"{path} tokenizes at random (dropout {dropout:g}): the same text would give other "
+            f"{path} tokenizes at random (dropout {dropout:g}), so the same text gives different "
             "tokens each time. Set the model's dropout to null."
         )
     tokenizer.no_truncation()
@@ -155,8 +157,8 @@ def _read_vocab(path: Path) -> Tokenizer:
         if not token.strip(" \t") or token in vocab:
             what = f"repeats line {vocab[token] + 1}" if token in vocab else "is blank"
             raise ValueError(
-                f"{path}, line {number + 1}: {token!r} {what}. Each line is one token, its number "
-                "the id."
+                f"{path}, line {number + 1}: {token!r} {what}. Each line must hold one token, "
+                "the first with id 0."
             )
         vocab[token] = number
     tokenizer = _word_piece(vocab)
@@ -168,7 +170,7 @@ _READERS: dict[str, Callable[[Path], Tokenizer]] = {".json": _read_json, ".txt":
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Return what the data pipeline works with."""
+    """Return the ids and flags that the data pipeline needs."""
     size = tokenizer.get_vocab_size()
     ids = tokenizer.get_vocab()
     tokens = sorted(ids, key=ids.__getitem__)

@@ -47,15 +47,15 @@ class PositionEncoding:
 
     def __post_init__(self) -> None:
         if any(layer.layers for layer in self.layers):
-            raise ValueError(f"{self.name}: 'cycle' and 'own' cannot be inside each other.")
+            raise ValueError(f"{self.name}: 'cycle' and 'own' cannot contain each other.")
         for extra in [layer.parts for layer in self.layers] or [()]:
             keys = [part.key for part in self.parts + extra]
             if not all(keys):
-                raise ValueError("A part of an encoding has no name: Part(name=...).")
+                raise ValueError("A part of an encoding needs a name: Part(name=...).")
             if len(set(keys)) < len(keys):
                 raise ValueError(
-                    f"{self.name} joins encodings of one family, whose parameters would collide: "
-                    "each may occur once, give each a family of its own (Part.family)."
+                    f"{self.name} joins encodings of the same family, whose parameters would "
+                    "collide. Use each family once, or set Part.family."
                 )
 
     @property
@@ -101,7 +101,7 @@ class PositionEncoding:
         return PositionEncoding(self.parts + self.at_layer(index).parts) if self.layers else self
 
     def at_layer(self, index: int) -> PositionEncoding:
-        """Return what a layer has besides `parts`; its `embed` acts at the input of the layer."""
+        """Return a layer's encoding without `parts`; its `embed` acts at the layer's input."""
         return self.layers[index % len(self.layers)] if self.layers else PositionEncoding()
 
     # --- parameters ---
@@ -118,7 +118,7 @@ class PositionEncoding:
             inits = {part.key: part.init for part in self.parts}
             rngs = jax.random.split(rng, len(inits)) if len(inits) > 1 else [rng]
         elif num_layers is None:
-            raise ValueError(f"Layers of {self.name} differ: give init(rng, num_layers).")
+            raise ValueError(f"The layers of {self.name} differ: call init(rng, num_layers).")
         else:
             inits = {self._entry(i): self.at_layer(i).init for i in range(num_layers)}
             rng, *rngs = jax.random.split(rng, 1 + len(inits))
@@ -143,7 +143,7 @@ class PositionEncoding:
         params = {} if params is None else params
         if not isinstance(params, Mapping):
             raise ValueError(
-                f"Parameters are the dict that encoding.init(rng) returned, got "
+                "params must be the dict that encoding.init(rng) returned, got "
                 f"{type(params).__name__}."
             )
         split = [(part, params.get(part.key, {})) for part in self.parts]
@@ -160,12 +160,12 @@ class PositionEncoding:
                     strange.append(f"{place} has shape {shape}, {part!r} has {expected}")
         if missing:
             raise ValueError(
-                f"The parameters of {', '.join(dict.fromkeys(missing))} are missing; got "
+                f"params lacks the parameters of {', '.join(dict.fromkeys(missing))}; got "
                 f"{', '.join(params) or 'none'}. Pass what encoding.init(rng) returned."
             )
         if strange:
             raise ValueError(
-                f"These are parameters of another encoding: {'; '.join(strange)}. Pass what "
+                f"params has parameters of another encoding: {'; '.join(strange)}. Pass what "
                 "encoding.init(rng) returned."
             )
         return split
@@ -247,7 +247,10 @@ class PositionEncoding:
         """
         axes = {part.traits.axes for part in self.all_parts} or {1}
         if len(axes) > 1:
-            raise ValueError(f"The parts of {self.name} take positions of {sorted(axes)} axes.")
+            raise ValueError(
+                f"The parts of {self.name} need positions of different numbers of axes: "
+                f"{sorted(axes)}."
+            )
         return axes.pop()
 
     @property
@@ -275,14 +278,14 @@ class PositionEncoding:
         """
         if self.layers:
             raise ValueError(
-                f"The layers of {self.name} differ: attention takes encoding.layer(i), with "
+                f"The layers of {self.name} differ. Pass attention encoding.layer(i) and "
                 "encoding.layer_params(params, i)."
             )
         for part in self.parts:
             if part.traits.causal_only and not self.is_causal:
                 raise ValueError(
-                    f"{part.name} is for causal attention: {part.traits.causal_only}. Join it with "
-                    f"causal: {self.name + '+causal'!r}."
+                    f"{part.name} needs causal attention: {part.traits.causal_only}. Combine it "
+                    f"with causal: {self.name + '+causal'!r}."
                 )
 
     def check_acts_in_attention(self) -> None:
@@ -293,8 +296,8 @@ class PositionEncoding:
         """
         if self.at_input.parts and not self.in_attention.parts:
             raise ValueError(
-                f"encoding {self.name} acts at the input of a model, by encodings.embed, and does "
-                "nothing in attention. Pass encoding.in_attention, which leaves such parts out."
+                f"encoding {self.name} acts only at the input of a model, by encodings.embed, not "
+                "in attention. Pass encoding.in_attention, which leaves out such parts."
             )
 
 
@@ -349,7 +352,7 @@ def checked_encoding(encoding: object) -> PositionEncoding:
     if not isinstance(encoding, PositionEncoding):
         raise ValueError(
             f"encoding must be a PositionEncoding, got {type(encoding).__name__}. "
-            "encodings.from_name makes one from a name."
+            "encodings.from_name builds one from a name."
         )
     return encoding
 

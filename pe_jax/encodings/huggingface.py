@@ -82,11 +82,11 @@ def _default(
 ) -> PositionEncoding:
     if sections is None:
         if interleaved:
-            raise ValueError("mrope_interleaved interleaves mrope_section, which is missing.")
+            raise ValueError("mrope_interleaved needs mrope_section, which is missing.")
         return rope(head_size=head_size, layout=layout, **options)
     if layout != "half" or any(n % 1 for n in sections):
         raise ValueError(
-            "mrope_section is a list of integers, for pairs of a head's halves; got "
+            "mrope_section must be a list of integers, and the layout 'half'; got "
             f"{reprlib.repr(list(sections))} with layout={layout!r}."
         )
     return mrope(
@@ -391,13 +391,13 @@ def _checked(config: object) -> tuple[Options, Family]:
     for key, effect in _NOT_READ.items():
         if values.get(key):
             raise ValueError(
-                f"{key} {effect}, which from_hf does not read: build the encoding from "
-                "encodings.rope and its kin."
+                f"{key} {effect}, which from_hf does not support. Build the encoding from "
+                "encodings.rope or a related encoding."
             )
     if family is UNNAMED:
         for key in _NEED_FAMILY:
             if values.get(key):
-                raise ValueError(f"{key} is read with a model_type only; add that of the model.")
+                raise ValueError(f"{key} needs model_type: add that of the model.")
     else:
         for key, default in {"rope_theta": family.theta, **family.defaults}.items():
             values.setdefault(key, default)
@@ -413,12 +413,11 @@ def _family(model_type: str | None) -> Family:
         return UNNAMED
     name = model_type.removesuffix("_text")
     if name in REFUSED:
-        raise ValueError(f"model_type {model_type!r} is not read: {REFUSED[name]}.")
+        raise ValueError(f"model_type {model_type!r} is not supported: {REFUSED[name]}.")
     if name not in FAMILIES:
         raise ValueError(
-            f"model_type {reprlib.repr(model_type)} is not known."
-            f"{did_you_mean(name[:40], FAMILIES)} If its model does what Llama's does, leave "
-            "model_type out."
+            f"Unknown model_type {reprlib.repr(model_type)}.{did_you_mean(name[:40], FAMILIES)} If "
+            "the model works like Llama, leave out model_type."
         )
     return FAMILIES[name]
 
@@ -442,8 +441,8 @@ def _full_head_size(config: Config) -> int:
         map(str, full)
     ):
         raise ValueError(
-            "per_layer_config is read where it gives one head_dim to all layers with full "
-            f"attention, got {reprlib.repr(overrides)}."
+            "per_layer_config is supported only if it gives all layers with full attention the "
+            f"same head_dim, got {reprlib.repr(overrides)}."
         )
     return _converted("head_dim", next(iter(overrides.values()))["head_dim"], _SIZE)
 
@@ -455,7 +454,9 @@ def _without_rotation(config: Config, family: Family, name: str) -> PositionEnco
     heads = required(config, "num_attention_heads")
     if name == "alibi":
         if not (config.get("attn_config") or {}).get("alibi", True):
-            raise ValueError("attn_config.alibi is False, which transformers does not have.")
+            raise ValueError(
+                "attn_config.alibi=False is not supported: transformers has no such model."
+            )
         return alibi(num_heads=heads)
     rows = required(config, "max_position_embeddings")
     hidden_size = required(config, "hidden_size")
@@ -478,7 +479,9 @@ def _layers(config: Config, family: Family, layer_type: str | None) -> list[_Lay
     listed, interval = config.get("no_rope_layers"), config.get("no_rope_layer_interval")
     count = config.get("num_hidden_layers", len(listed or ()))
     if listed and len(listed) != count:
-        raise ValueError(f"no_rope_layers has {len(listed)} entries for {count} layers.")
+        raise ValueError(
+            f"no_rope_layers must have an entry for each of {count} layers, got {len(listed)}."
+        )
     types = _layer_types(config, family)
     if len(types) == 1 and (listed or interval):
         types *= len(listed) if listed else required(config, "num_hidden_layers")
@@ -492,8 +495,7 @@ def _layers(config: Config, family: Family, layer_type: str | None) -> list[_Lay
     matching = [layer for layer in dict.fromkeys(layers) if layer[0] == layer_type]
     if len(matching) != 1:
         raise ValueError(
-            f"layer_type must be one of {', '.join(dict(layers))}, whose layers are all the same; "
-            f"got {layer_type!r}."
+            f"layer_type must be one of {', '.join(dict(layers))}, got {layer_type!r}."
         )
     return matching
 
@@ -506,7 +508,9 @@ def _layer_types(config: Config, family: Family) -> list[str]:
     if config.get("layer_types"):
         types = [_known_layer(name) for name in config["layer_types"]]
         if count is not None and len(types) != count:
-            raise ValueError(f"layer_types has {len(types)} entries for {count} layers.")
+            raise ValueError(
+                f"layer_types must have an entry for each of {count} layers, got {len(types)}."
+            )
         return types
     if family.is_full is None and not has_window(config):
         return [FULL]
@@ -514,7 +518,7 @@ def _layer_types(config: Config, family: Family) -> list[str]:
     is_full = family.is_full or next(iter(patterns), None)
     if is_full is None:
         raise ValueError(
-            "The config has a window, but does not say for which layers: add layer_types, or take "
+            "The config has a window but does not say for which layers. Add layer_types, or build "
             "one kind of layer with from_hf(config, layer_type=...)."
         )
     count = required(config, "num_hidden_layers")
@@ -524,8 +528,8 @@ def _layer_types(config: Config, family: Family) -> list[str]:
 def _known_layer(name: str) -> str:
     if name not in _LAYER_TYPES:
         raise ValueError(
-            f"The layer type {reprlib.repr(name)} is not known."
-            f"{did_you_mean(name[:40], _LAYER_TYPES)} Known: {', '.join(_LAYER_TYPES)}."
+            f"Unknown layer type {reprlib.repr(name)}.{did_you_mean(name[:40], _LAYER_TYPES)} Use "
+            f"one of {', '.join(_LAYER_TYPES)}."
         )
     return _LAYER_TYPES[name]
 
@@ -576,7 +580,10 @@ def _settings(config: Config, family: Family, layer_type: str) -> Config | None:
     """The rope settings of a layer type as the config has them; None for layers without RoPE."""
     old, new = config.get("rope_scaling") or {}, config.get("rope_parameters") or {}
     if old and new and old != new:
-        raise ValueError("The config has rope_scaling and rope_parameters, which differ: keep one.")
+        raise ValueError(
+            "The config has both rope_scaling and rope_parameters, with different values. Keep "
+            "one of them."
+        )
     settings = new or old
     if not any(name in _BASES or isinstance(value, Mapping) for name, value in settings.items()):
         full_only = family.scales_full_only or "rope_local_base_freq" in config
@@ -589,7 +596,7 @@ def _settings(config: Config, family: Family, layer_type: str) -> Config | None:
             )
     if layer_type not in settings:
         raise ValueError(
-            f"The rope settings have {', '.join(settings)}, but not {layer_type!r}. Add it, with "
+            f"The rope settings have {', '.join(settings)}, but not {layer_type!r}. Add it; use "
             "None for layers without RoPE."
         )
     return settings[layer_type]
@@ -612,8 +619,8 @@ def _rotation(
     if config.get("rotary_dim"):
         if "rotary_dim" not in family.defaults:
             raise ValueError(
-                f"rotary_dim must be left out for {_described(config)}, which does not read it; "
-                f"got {config['rotary_dim']}."
+                f"rotary_dim must be left out for {_described(config)}, which ignores it; got "
+                f"{config['rotary_dim']}."
             )
         values["partial_rotary_factor"] = config["rotary_dim"] / head_size
     options = {
@@ -661,8 +668,8 @@ def _type_of(settings: Config) -> tuple[str, _Type]:
         name = "dynamic with alpha"
     if not isinstance(name, str) or name not in _TYPES:
         raise ValueError(
-            f"The rope type {reprlib.repr(name)} is not known."
-            f"{did_you_mean(str(name)[:40], _TYPES)} Known: {', '.join(_TYPES)}."
+            f"Unknown rope type {reprlib.repr(name)}.{did_you_mean(str(name)[:40], _TYPES)} Use "
+            f"one of {', '.join(_TYPES)}."
         )
     known = _TYPES[name].options
     for key in settings:

@@ -19,7 +19,7 @@ ORIGINAL = "original_max_position_embeddings"
 
 def required(config: Config, key: str) -> Any:
     if config.get(key) is None:
-        raise ValueError(f"The config has no {key}, which its position encoding needs.")
+        raise ValueError(f"The config lacks {key}, which its position encoding needs.")
     return config[key]
 
 

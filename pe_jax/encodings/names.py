@@ -123,7 +123,8 @@ def _parsed(name: str) -> ast.expr:
     parts = name.count("+") + name.count("(")
     if parts > _MOST_PARTS:
         raise ValueError(
-            f"The position encoding {shown} has {parts:,} '+' and '(': at most {_MOST_PARTS}."
+            f"The position encoding {shown} has {parts:,} '+' and '(', but at most {_MOST_PARTS} "
+            "are allowed."
         )
     try:
         expression = ast.parse(name.strip(), mode="eval").body
@@ -148,7 +149,7 @@ def _read(node: ast.expr, sizes: dict[str, int]) -> PositionEncoding:
             return _call(name, [], [], sizes)
         case ast.Call(ast.Name(name), arguments, keywords):
             return _call(name, arguments, keywords, sizes)
-    raise _Unreadable(f"{ast.unparse(node)!r} is no encoding")
+    raise _Unreadable(f"{ast.unparse(node)!r} is not an encoding")
 
 
 def _call(
@@ -157,16 +158,16 @@ def _call(
     known = [*ENCODINGS, *WRAPPERS, *_LAYERED]
     if name not in known:
         raise _Unreadable(
-            f"{name!r} is not known.{suggestion(name, known)} Known: {', '.join(known)}"
+            f"{name!r} is unknown.{suggestion(name, known)} Known: {', '.join(known)}"
         )
     if name in ENCODINGS and arguments:
-        raise _Unreadable(f"the options of {name!r} need their names")
+        raise _Unreadable(f"the options of {name!r} must be written NAME=VALUE")
     inside = [_read(argument, sizes) for argument in arguments]
     if any(encoding.layers for encoding in inside):
         raise _Unreadable("'cycle' and 'own' cannot be inside another encoding")
     if name in _LAYERED:
         if keywords or not inside:
-            raise _Unreadable(f"{name!r} takes encodings, at least one, and no options")
+            raise _Unreadable(f"{name!r} takes one or more encodings and no options")
         return _LAYERED[name](*inside)
     if name in WRAPPERS:
         if len(inside) != 1:
@@ -201,7 +202,9 @@ def _options(
         try:
             value = ast.literal_eval(keyword.value)
         except ValueError:
-            raise _Unreadable(f"the value of {option!r} is no number, word or tuple") from None
+            raise _Unreadable(
+                f"the value of {option!r} is not a number, a word or a tuple"
+            ) from None
         options[option] = _convert(option, value, option_types[option])
     required = [option for option, default in defaults.items() if default is REQUIRED]
     if missing := [option for option in required if option not in options]:

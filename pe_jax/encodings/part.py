@@ -277,7 +277,7 @@ class Part:
 
     @property
     def effects(self) -> tuple[str, ...]:
-        """The effects of a part in attention, in words; none if it acts at the input alone."""
+        """Descriptions of a part's effects in attention; none if it acts only at the input."""
         terms = self.offsets or Offsets()
         effects = {
             "maps queries, keys or values": self.heads or self.output,
@@ -313,8 +313,8 @@ def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context:
         if k.shape[2] == q.shape[2]:
             raise
         raise ValueError(
-            f"{part.name!r} does not map {k.shape[2]} heads of keys beside {q.shape[2]} heads of "
-            f"queries: repeat the keys and values. ({error})"
+            f"{part.name!r} cannot map {k.shape[2]} heads of keys with {q.shape[2]} heads of "
+            f"queries. Repeat the keys and values. ({error})"
         ) from error
     if [x.shape[:3] for x in heads] != before or heads[0].shape[3] != heads[1].shape[3]:
         raise ValueError(

@@ -32,24 +32,26 @@ def checked_positions(
     rows, size = tokens
     if positions is None:
         if axes > 1:
-            raise ValueError(f"Positions of {axes} axes have no default: give [L, {axes}].")
+            raise ValueError(
+                f"Positions of {axes} axes have no default. Pass an array [L, {axes}]."
+            )
         return default_positions(size, longest)
     if isinstance(positions, range):
         if positions.step != 1 or axes > 1:
             raise ValueError(
-                f"A range stands for consecutive positions of one axis, got {positions} for "
-                f"{axes}: give an array."
+                f"A range must be consecutive positions of one axis, got {positions} for "
+                f"{axes}. Pass an array."
             )
     else:
         positions = _signed(positions, name)
         shape, rank = np.shape(positions), 1 if axes == 1 else 2
         if not rank <= len(shape) <= rank + 1 or (axes > 1 and shape[-1] != axes):
             last = "" if axes == 1 else f", {axes}"
-            raise ValueError(f"Positions are [L{last}] or [B, L{last}], got {list(shape)}.")
+            raise ValueError(f"positions must be [L{last}] or [B, L{last}], got {list(shape)}.")
     if length(positions, axes) != size:
         raise ValueError(
-            f"There are {length(positions, axes)} positions for {size} tokens of {name}, its axis "
-            "1: one each."
+            f"positions must have one entry for each of {size} tokens of {name} (its axis 1), got "
+            f"{length(positions, axes)}."
         )
     shape = () if isinstance(positions, range) else np.shape(positions)
     if len(shape) > min(axes, 2) and shape[0] not in (1, rows):
@@ -79,7 +81,7 @@ def default_positions(size: Size, longest: int | None = None) -> Positions:
         fits = False
     if not fits:
         raise ValueError(
-            f"The length {size} has no bound and the encoding has {longest} positions: export "
+            f"The length {size} is unbounded, but the encoding has {longest} positions. Export "
             f"with symbolic_shape(..., constraints=['{size} <= {longest}'])."
         )
     return jnp.arange(size)
@@ -91,7 +93,7 @@ def check_length(size: Size, user: str) -> None:
     """
     if not isinstance(size, int):
         raise ValueError(
-            f"{user} needs a length that is known while compiling, got {size}: export a program "
+            f"{user} needs a length that is known at compile time, got {size}. Export a program "
             "for each length."
         )
 
@@ -129,8 +131,8 @@ def paired_positions(
     """
     if queries[1] != keys[1] and (positions_q is None or positions_k is None):
         raise ValueError(
-            f"Attention of {queries[1]} queries to {keys[1]} keys needs the positions of both: "
-            "pass Context(positions_q, positions_k)."
+            f"Attention of {queries[1]} queries to {keys[1]} keys needs the positions of both. "
+            "Pass Context(positions_q, positions_k)."
         )
     if positions_k is None:
         of_q = of_k = checked_positions(positions_q, queries, axes, "q", longest)

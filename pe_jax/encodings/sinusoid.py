@@ -24,9 +24,9 @@ def default_frequencies(dim: int, base: float = 10_000.0) -> Float[Array, " F"]:
         base that is not positive.
     """
     if dim <= 0 or dim % 2:
-        raise ValueError(f"A sinusoid needs an even, positive dimension, got {dim}.")
+        raise ValueError(f"The dimension of a sinusoid must be even and positive, got {dim}.")
     if not base > 0:
-        raise ValueError(f"The base of the frequencies is positive, got {base}.")
+        raise ValueError(f"base must be positive, got {base}.")
     return (base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)).astype(np.float32)
 
 

@@ -25,8 +25,8 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
     length = table.shape[0]
     if not jnp.issubdtype(positions.dtype, jnp.integer):
         raise ValueError(
-            f"A learned table has rows for integers, got {positions.dtype} positions. Use a "
-            "sinusoidal or relative encoding, which take real ones."
+            f"positions must be integers for a learned table, got {positions.dtype}. Sinusoidal "
+            "and relative encodings take real positions."
         )
     if isinstance(positions, jax.core.Tracer):
         past = jnp.where(positions < 0, length, positions)  # -1 would be the last row.
@@ -34,10 +34,10 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
     rows = np.asarray(positions)
     if rows.size and not 0 <= rows.min() <= rows.max() < length:
         raise ValueError(
-            f"Positions {rows.min()} to {rows.max()} do not fit a learned table of length "
-            f"{length} (positions 0 to {length - 1}). Use a sinusoidal or relative encoding, which "
-            "have no length, or lengthen the table: pe_jax.encodings.resize_table(table, length, "
-            "method), with method one of " + ", ".join(RESIZE_METHODS) + "."
+            f"positions {rows.min()} to {rows.max()} do not fit a learned table of length {length} "
+            f"(positions 0 to {length - 1}). Use a sinusoidal or relative encoding, which has no "
+            "maximum length, or lengthen the table: pe_jax.encodings.resize_table(table, length, "
+            f"method), with method one of {', '.join(RESIZE_METHODS)}."
         )
     if rows.ndim == 1 and rows.size and np.array_equal(rows, rows[0] + np.arange(rows.size)):
         return table[rows[0] : rows[0] + rows.size]  # A slice: its gradient needs no scatter.
@@ -56,12 +56,12 @@ def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[
     """
     rows = table.shape[0]
     if length < 1:
-        raise ValueError(f"A table needs at least one row, got length={length}.")
+        raise ValueError(f"length must be at least 1, got {length}.")
     if method == "truncate":
         if length > rows:
             raise ValueError(
-                f"Cannot truncate a table of {rows} rows to {length}: use 'repeat' or "
-                "'interpolate' for a longer one."
+                f"method='truncate' cannot lengthen a table of {rows} rows to {length}. Use "
+                "'repeat' or 'interpolate'."
             )
         return table[:length]
     if method == "repeat":
@@ -72,4 +72,4 @@ def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[
         high = np.minimum(low + 1, rows - 1)
         part = jnp.asarray(places - low, table.dtype)[:, None]
         return table[low] * (1 - part) + table[high] * part
-    raise ValueError(f"Unknown resize method {method!r}: use one of {', '.join(RESIZE_METHODS)}.")
+    raise ValueError(f"method must be one of {', '.join(RESIZE_METHODS)}, got {method!r}.")

@@ -64,7 +64,7 @@ def colour_map(limits: tuple[float, float]) -> str:
     """
     low, high = limits
     if low < 0 and low != -high:
-        raise ValueError(f"A signed scale is symmetric, got {limits}.")
+        raise ValueError(f"A signed scale must be symmetric, got {limits}.")
     return "RdBu_r" if low < 0 else "viridis"
 
 
@@ -130,7 +130,7 @@ def save(figure: Figure, path: str | Path, vector: str = "") -> Path:
       ValueError: for another vector format.
     """
     if vector and vector not in VECTOR:
-        raise ValueError(f"Vector figures are {' or '.join(VECTOR)}, got {vector!r}.")
+        raise ValueError(f"vector must be {' or '.join(VECTOR)}, got {vector!r}.")
     path = to_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()

@@ -90,10 +90,10 @@ def save_bert(
 
 def _checked_folder(folder: str | Path) -> Path:
     if is_remote(folder):
-        raise ValueError(f"{folder} is no local folder: export to one, then copy it there.")
+        raise ValueError(f"{folder} is not a local folder. Export to one, then copy it there.")
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty: give a new folder to export to.")
+        raise ValueError(f"{folder} is not empty. Export to a new folder.")
     return folder
 
 
@@ -104,8 +104,8 @@ def _checked_heads(params: Params) -> tuple[str, ...]:
     if heads not in _ARCHITECTURES or unknown:
         supported = "; ".join("bert " + " ".join(heads) for heads in _ARCHITECTURES)
         raise ValueError(
-            f"No BERT of transformers has the parts {', '.join(sorted(params))}. Known: "
-            f"{supported}."
+            f"No BERT of transformers has exactly the parts {', '.join(sorted(params))}. "
+            f"Supported: {supported}."
         )
     return heads
 
@@ -126,9 +126,9 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     other_effects = [f"{part.key} {effect}" for part in encoding.parts for effect in _others(part)]
     if encoding.layers or other_effects:
         raise ValueError(
-            f"PyTorch's BERT has nothing but a table of absolute positions, which cannot represent "
-            f"{encoding.name!r}: {', '.join(other_effects) or 'it differs from layer to layer'}. "
-            "Export a model with an absolute encoding or none, or use this one with pe_jax."
+            "PyTorch's BERT has only a table of absolute positions, which cannot represent "
+            f"{encoding.name!r}: {', '.join(other_effects) or 'it differs between layers'}. Export "
+            "a model with an absolute encoding or none, or use this one with pe_jax."
         )
     table = np.zeros((config.max_length, config.hidden_size), np.float32)
     for part, params in encoding.split(position):
@@ -157,7 +157,7 @@ def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
 
 
 def _others(part: Part) -> list[str]:
-    """Return what a part does other than adding vectors of positions to the input."""
+    """Return the effects of a part other than adding vectors of positions to the input."""
     adds = part.card is not None and part.card.kind == "absolute" and part.card.vectors
     of_its_own = [] if adds or not part.embed else ["changes the input in a way of its own"]
     return [*part.effects, *of_its_own]

@@ -116,9 +116,9 @@ def _read_params(
         flat[leaf.ours] = leaf.to_ours(tensors, config.num_heads)
     if broken:
         raise ValueError(
-            f"{checkpoint.path} has tensors with weights that are NaN, infinite or too large for "
-            f"float32: {', '.join(broken[:5])}"
-            f"{', ...' if len(broken) > 5 else ''}. Its training failed, or the file is damaged."
+            f"{checkpoint.path} has weights that are NaN, infinite or too large for float32: "
+            f"{', '.join(broken[:5])}{', ...' if len(broken) > 5 else ''}. Its training diverged, "
+            "or the file is damaged."
         )
     params = flax.traverse_util.unflatten_dict(flat, sep="/")
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
@@ -133,8 +133,9 @@ def _config(checkpoint: Checkpoint) -> BertConfig:
     theirs = checkpoint.config
     if not theirs:
         raise ValueError(
-            f"{checkpoint.path} has no config.json (Google's: bert_config.json) next to it: the "
-            "tensors do not tell the number of heads. Download it from the checkpoint's source."
+            f"{checkpoint.path} has no config.json (for Google's checkpoints, bert_config.json) "
+            "next to it, and the tensors do not show the number of heads. Download it from the "
+            "checkpoint's source."
         )
     errors = [
         f"{key} is {theirs.get(key, default)!r}, not {only!r}"
@@ -149,7 +150,7 @@ def _config(checkpoint: Checkpoint) -> BertConfig:
     ]
     if errors:
         raise ValueError(
-            f"The config.json of {checkpoint.path} is not that of a BERT that can be loaded: "
+            f"The config.json of {checkpoint.path} does not describe a supported BERT: "
             f"{'; '.join(errors)}. (An old file may lack a key: add it if you know its value.)"
         )
     constants = {ours: theirs[key] for ours, key in layout.CONSTANTS.items() if key in theirs}

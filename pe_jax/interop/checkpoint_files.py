@@ -95,8 +95,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if not path.exists():
         raise ValueError(
             f"No checkpoint at {path}. Give a folder with {_WHOLE} and config.json, or a "
-            ".safetensors file. A model of the Hugging Face Hub is downloaded first: "
-            "hf download NAME --local-dir FOLDER."
+            ".safetensors file. Download a model of the Hugging Face Hub with: hf download NAME "
+            "--local-dir FOLDER"
         )
     if path.suffix in _PICKLES:
         raise _pickle_error([path], path.with_suffix(".safetensors"))
@@ -123,8 +123,8 @@ def _tensor_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
     if weights and not any(folder.glob("*.safetensors")):
         raise _pickle_error(weights, folder / _WHOLE)
     raise ValueError(
-        f"{folder} has neither {_WHOLE} nor {_INDEX} nor a TensorFlow checkpoint. If its tensors "
-        "are in a file of another name, give that file as the path."
+        f"{folder} has neither {_WHOLE} nor {_INDEX} nor a TensorFlow checkpoint. If the tensors "
+        "are in a file of another name, give its path."
     )
 
 
@@ -137,7 +137,7 @@ def _open_files(
         with _opened(file) as tensors:
             for name in tensors.keys():  # noqa: SIM118
                 if not name.isprintable():  # Messages and reports print it.
-                    raise ValueError(f"{file} has a tensor of the name {name!r}: it is damaged.")
+                    raise ValueError(f"{file} has two tensors of the name {name!r}: it is damaged.")
                 if file_of and file_of.get(name) != file.name:
                     continue  # A copy that the index does not name.
                 part = tensors.get_slice(name)
@@ -146,8 +146,8 @@ def _open_files(
 
     if missing := sorted(file_of.keys() - headers.keys()):
         raise ValueError(
-            f"{files[0].parent / file_of[missing[0]]} has no tensor {missing[0]!r}, which "
-            f"{_INDEX} says is in it: download both again."
+            f"{files[0].parent / file_of[missing[0]]} has no tensor {missing[0]!r}, although "
+            f"{_INDEX} lists it there. Download both again."
         )
 
     def read(name: str) -> np.ndarray:
@@ -160,19 +160,19 @@ def _open_files(
 def _shards(index: Path) -> tuple[list[Path], dict[str, str]]:
     shards = _json(index).get("weight_map")
     if not isinstance(shards, dict):
-        raise ValueError(f'{index} has no "weight_map" from tensors to files: download it again.')
+        raise ValueError(f'{index} has no "weight_map" from tensors to files. Download it again.')
     names = sorted({str(shard) for shard in shards.values()})
     outside = [name for name in names if Path(name).name != name]
     if outside:
         raise ValueError(
-            f"{index} names files that would not be in its own folder: "
-            f"{', '.join(map(repr, outside[:3]))}. A checkpoint's files are next to its index."
+            f"{index} lists files outside of its own folder: {', '.join(map(repr, outside[:3]))}. "
+            "All files of a checkpoint must be next to its index."
         )
     files = [index.parent / name for name in names]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise ValueError(
-            f"{index} names files that are not in {index.parent}: {', '.join(missing)}. Download "
+            f"{index} lists files that are not in {index.parent}: {', '.join(missing)}. Download "
             "them into that folder."
         )
     return files, {tensor: str(shard) for tensor, shard in shards.items()}
@@ -185,8 +185,8 @@ def _opened(file: Path) -> Iterator[safe_open]:
             yield tensors
     except SafetensorError as error:
         raise ValueError(
-            f"{file} is not a complete safetensors file ({error}). Its download was interrupted, "
-            "or it is only a Git LFS pointer: download it again."
+            f"{file} is not a complete safetensors file ({error}). Either its download was "
+            "interrupted, or it is only a Git LFS pointer. Download it again."
         ) from error
 
 
@@ -194,7 +194,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         return dict(parse_json(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{file} is not a JSON object ({error}): download it again.") from error
+        raise ValueError(f"{file} is not a JSON object ({error}). Download it again.") from error
 
 
 def _pickle_error(pickles: list[Path], to: Path) -> ValueError:

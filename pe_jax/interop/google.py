@@ -50,7 +50,7 @@ def find_google(path: Path) -> str:
     prefixes = [str(file.with_suffix("")) for file in sorted(path.glob("*.index"))]
     if len(prefixes) > 1:
         raise ValueError(
-            f"{path} holds {len(prefixes)} checkpoints: give one, {' or '.join(prefixes)}."
+            f"{path} holds {len(prefixes)} checkpoints. Give one of them: {' or '.join(prefixes)}."
         )
     return "".join(prefixes)
 
@@ -66,7 +66,7 @@ def open_google(prefix: str) -> tuple[dict[str, Header], Callable[[str], np.ndar
     tf = _tensorflow(prefix)
     folder, name = os.path.split(prefix)
     if not any(Path(folder or ".").glob(f"{name}.data-*")):
-        raise ValueError(f"{prefix}.index has no {name}.data-* next to it: download it again.")
+        raise ValueError(f"{prefix}.index has no {name}.data-* next to it. Download it again.")
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -104,8 +104,8 @@ def _tensorflow(prefix: str) -> ModuleType:
         return importlib.import_module("tensorflow")
     except ImportError as error:
         raise ValueError(
-            f"{prefix} is a TensorFlow checkpoint; reading it needs TensorFlow: "
-            f"pip install 'pe_jax[tf]' ({error})."
+            f"{prefix} is a TensorFlow checkpoint, which needs TensorFlow: pip install "
+            f"'pe_jax[tf]' ({error})."
         ) from error
 
 

@@ -68,8 +68,8 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
     kind = checkpoint.config.get("position_embedding_type", "absolute")
     if kind != "absolute":
         raise ValueError(
-            f"{path} has position_embedding_type {kind!r} in its config.json: such a model has "
-            "a table of absolute positions, but never uses it."
+            f"{path} has position_embedding_type {kind!r} in its config.json. Such a model "
+            "contains a table of absolute positions but never uses it."
         )
     names_by_family = _tables(checkpoint)
     family = _family(checkpoint, names_by_family, family)
@@ -78,7 +78,7 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
     shape = checkpoint.shape(name)
     if len(shape) != 2 or shape[0] <= first_row or not checkpoint.is_float(name):
         raise ValueError(
-            f"{name} of {path} is {checkpoint.headers[name].dtype} {shape}: no table [N, D] of "
+            f"{name} of {path} is {checkpoint.headers[name].dtype} {shape}, not a table [N, D] of "
             f"floats with more than {first_row} rows."
         )
     vectors = checkpoint.read(name)[first_row:].astype(np.float32, copy=False)
@@ -108,8 +108,8 @@ def _tables(checkpoint: Checkpoint) -> dict[str, str]:
         near = [name for name in names if "pos" in name.lower()][:5]
         looked = dict.fromkeys(key for candidates in keys.values() for key in candidates)
         raise ValueError(
-            f"{checkpoint.path} has no learned position table that is known here. Tensors with "
-            f"'pos' in their name: {', '.join(near) or 'none'}. Looked for: {', '.join(looked)}."
+            f"{checkpoint.path} has no known learned position table. Tensors with 'pos' in their "
+            f"name: {', '.join(near) or 'none'}. Looked for: {', '.join(looked)}."
         )
     return names_by_family
 
@@ -128,8 +128,8 @@ def _family(checkpoint: Checkpoint, names_by_family: dict[str, str], family: str
     fits = f"{checkpoint.path}: {names} can be of {' or '.join(names_by_family)}"
     if claims:
         listed = " and ".join(f"{source} is {kind!r}" for source, kind in claims.items())
-        raise ValueError(f"{fits}, but {listed}. Correct what is wrong.")
+        raise ValueError(f"{fits}, but {listed}. Correct the one that is wrong.")
     raise ValueError(
-        f"{fits}, whose first positions are in different rows, and config.json has no known "
-        f"model_type. Choose: family={' or family='.join(map(repr, names_by_family))}."
+        f"{fits}, which start positions at different rows, and config.json has no known "
+        f"model_type. Set family={' or family='.join(map(repr, names_by_family))}."
     )

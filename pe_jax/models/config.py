@@ -102,7 +102,7 @@ def preset(name: str, **overrides: Any) -> BertConfig:
     """
     if name not in PRESETS:
         hint = did_you_mean(name, PRESETS)
-        raise ValueError(f"Unknown model size {name!r}.{hint} Known: {', '.join(PRESETS)}.")
+        raise ValueError(f"Unknown model size {name!r}.{hint} Use one of {', '.join(PRESETS)}.")
     return BertConfig(**{**PRESETS[name], **overrides})
 
 

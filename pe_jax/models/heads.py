@@ -63,7 +63,7 @@ class BertForPretraining(BertModule):
         *,
         deterministic: bool = True,
     ) -> PretrainingLogits:
-        """As `Bert`, but with `masked_positions`, the P positions per row to predict."""
+        """Predict tokens at `masked_positions`, P per row; other arguments as for `Bert`."""
         bert = Bert(self.config, name="bert")
         hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
         embedding = bert.variables["params"]["token"]["embedding"]

@@ -117,7 +117,7 @@ def rotations(
 def _compared(config: BertConfig, params: Params, tokens: Array, layer: int) -> tuple[Array, ...]:
     """Input of a layer's attention `[B, L, D]`, its queries, keys and values."""
     if not 0 <= layer < config.num_layers:
-        raise ValueError(f"The model has layers 0 to {config.num_layers - 1}, got layer {layer}.")
+        raise ValueError(f"layer must be 0 to {config.num_layers - 1}, got {layer}.")
     return _compared_below(config, params, tokens, layer + 1)[layer]
 
 
@@ -164,7 +164,7 @@ def attention_map(
       ValueError: for another `what`.
     """
     if what not in ("logits", "weights"):
-        raise ValueError(f"Attention is seen as 'logits' or 'weights', got {what!r}.")
+        raise ValueError(f"what must be 'logits' or 'weights', got {what!r}.")
 
     def attend(params, tokens):
         x, q, k, _ = _compared(config, params, tokens, layer)

@@ -131,7 +131,7 @@ def monotonicity(
     positions = phi.shape[-1]
     window = positions - 1 if window is None else window
     if not 2 <= window <= positions - 1:
-        raise ValueError(f"A window is between 2 and L - 1 = {positions - 1}, got {window}.")
+        raise ValueError(f"window must be between 2 and L - 1 = {positions - 1}, got {window}.")
     if isinstance(phi, Toeplitz):
         if where is None:
             return toeplitz.monotonicity(phi, window, length, weighted=weighted)

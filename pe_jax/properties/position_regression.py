@@ -61,11 +61,11 @@ def regress(
     train = y % 2 == 0 if train is None else np.asarray(train)
     if train.sum() < 2 or train.all():
         raise ValueError(
-            f"A regression probe trains on 2 vectors or more and tests on others, got {len(x)} "
-            f"vectors, {train.sum()} of them to train on."
+            "The regression probe needs at least 2 vectors to train on and others to test on, got "
+            f"{len(x)} vectors, {train.sum()} of them to train on."
         )
     if not np.isfinite(x).all():
-        raise ValueError("The position vectors hold values that are not finite.")
+        raise ValueError("The position vectors contain NaN or infinity.")
     predictions = (predict(x) for predict in ridge_maps(x[train], y[train], ridge))
     subsets = {"all": np.ones_like(train), "train": train, "test": ~train}
     return [
@@ -93,7 +93,7 @@ def ridge_maps(
       ValueError: for a penalty below 0.
     """
     if min(penalties) < 0:
-        raise ValueError(f"A ridge penalty is 0 or more, got {min(penalties)}.")
+        raise ValueError(f"penalties must be 0 or more, got {min(penalties)}.")
     x = np.asarray(x, np.float64)
     centre, level = x.mean(0), float(np.mean(y))
     # The triangle has the singular values and right vectors of `x`, in rows no more than columns.

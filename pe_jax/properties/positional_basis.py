@@ -95,7 +95,10 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     """
     texts, length, _ = hidden.shape[-3:]
     if min(texts, length) < 2:
-        raise ValueError(f"Needs two texts and two positions, got {texts} and {length}.")
+        raise ValueError(
+            f"The positional basis needs at least two texts and two positions, got {texts} and "
+            f"{length}."
+        )
     mean, position, context, residual = decompose(hidden)
     product = partial(jnp.einsum, precision="highest")
 

@@ -131,7 +131,7 @@ def random_words(
     """
     size = len(words)
     if size < 2:
-        raise ValueError(f"Pairs of different words need two words or more, got {size}.")
+        raise ValueError(f"Pairs of different words need at least two words, got {size}.")
     first, further = jax.random.split(rng)
     a = jax.random.randint(first, (count,), 0, size)
     b = (a + jax.random.randint(further, (count,), 1, size)) % size

@@ -44,7 +44,7 @@ def correlate(
     columns = {**violations, **scores}
     lengths = {name: len(np.asarray(column)) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"Columns of one table have one length, got {lengths}.")
+        raise ValueError(f"All columns of a table must have the same length, got {lengths}.")
     return [
         _correlation(violation, score, np.asarray(x, float), np.asarray(y, float))
         for violation, x in violations.items()
@@ -59,8 +59,8 @@ def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Co
     x, y = x[finite], y[finite]
     if len(x) < MINIMUM_RUNS:
         raise ValueError(
-            f"A correlation of {violation} with {score} needs at least {MINIMUM_RUNS} runs that "
-            f"have both, got {len(x)}: give more runs, or a table with more of their scores."
+            f"The correlation of {violation} with {score} needs at least {MINIMUM_RUNS} runs that "
+            f"have both, got {len(x)}. Give more runs, or a table with more of their scores."
         )
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return Correlation(violation, score, len(x), None, None, None, None)

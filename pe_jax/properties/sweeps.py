@@ -117,7 +117,7 @@ def _count(settings: PyTree) -> int:
     sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(settings)}
     if len(sizes) != 1 or () in sizes or (0,) in sizes:
         raise ValueError(
-            "Every array of the settings has one and the same leading axis, an entry per setting; "
+            "All arrays of the settings must have the same leading axis, one entry per setting; "
             f"got leading axes {sorted(sizes)}."
         )
     return sizes.pop()[0]

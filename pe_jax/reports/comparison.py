@@ -39,7 +39,7 @@ def compare(folders: list[Path], out: Path) -> str:
       ValueError: for fewer than two runs, or runs on different text or lengths.
     """
     if len(folders) < 2:
-        raise ValueError(f"Nothing to compare: got {len(folders)} run(s), give two or more.")
+        raise ValueError(f"A comparison needs at least two runs, got {len(folders)}.")
     runs = []
     for folder in folders:
         say(f"Scoring {folder}")

@@ -59,7 +59,7 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
         other settings.
     """
     if not names:
-        raise ValueError("Which encodings are compared? Give --encodings=none,rope,alibi or 'all'.")
+        raise ValueError("--encodings is required: a list such as none,rope,alibi, or 'all'.")
     chosen = tasks(config)
     models = {name: {task: _model(name, TASKS[task], config) for task in chosen} for name in names}
     _check_settings(config, out)
@@ -136,7 +136,7 @@ def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
     if not path.exists():
         write_text(path, json.dumps(settings, indent=2) + "\n")
         return
-    old = read_json(path, "The cells next to it are of unknown settings: give another --out.")
+    old = read_json(path, "The results next to it have unknown settings. Give another --out.")
     differences = [
         f"  {key}: {old.get(key)!r} there, {settings.get(key)!r} now"
         for key in sorted(old.keys() | settings.keys())
@@ -144,7 +144,7 @@ def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
     ]
     if differences:
         raise ValueError(
-            f"{out} has cells of other settings:\n" + "\n".join(differences) + "\n"
+            f"{out} has results of other settings:\n" + "\n".join(differences) + "\n"
             "Give another --out, or the same settings to continue."
         )
 
@@ -166,7 +166,7 @@ def _read(path: Path) -> Cell:
         return Cell(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
-            f"{path} is damaged ({error}): delete it, and it is trained once more."
+            f"{path} is damaged ({error}). Delete it, and the same command trains that model again."
         ) from error
 
 

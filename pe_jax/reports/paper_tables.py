@@ -108,7 +108,7 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
     runs = pool(run for run in by_folder.values() if run)
     if not runs:
         raise ValueError(
-            f"None of {len(folders)} runs has finished: no results.json in "
+            f"None of the {len(folders)} runs has finished: no results.json in "
             f"{', '.join(unfinished) or 'any folder'}. Give --runs='RUNS/*' of fine-tuning runs."
         )
     tables = build_all(runs, config)
@@ -154,7 +154,7 @@ def read(folder: Path) -> Results | None:
         raise ValueError(f"{path}: Unknown GLUE task {dataset!r}; table 2 has {tasks}.")
     seeds = results["seeds"]
     if not isinstance(seeds, list) or not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"{path}: seeds must be a list of different numbers, got {seeds!r}.")
+        raise ValueError(f"{path}: seeds must be a list of distinct integers, got {seeds!r}.")
     # How often a run was scored decides which step was its best, but not which was the last.
     without = _NOT_SETTINGS | ({"eval_every"} if results["select"] == "last" else set())
     settings = {
@@ -191,11 +191,13 @@ def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> tuple[flo
         raise ValueError(f"{path} has no score {name!r}; it has {', '.join(scores) or 'none'}.")
     values = scores[name]
     if not isinstance(values, list) or len(values) != len(seeds):
-        raise ValueError(f"{path}: {len(seeds)} seeds need as many scores {name!r}, got {values}.")
+        raise ValueError(
+            f"{path}: {name!r} needs one score for each of {len(seeds)} seeds, got {values}."
+        )
     if not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
         raise ValueError(
-            f"{path}: scores {name!r} must be finite numbers, got {values}. "
-            "A run that diverged cannot enter a mean: leave it out, or run it again."
+            f"{path}: scores {name!r} must be finite, got {values}. Leave out the run that "
+            "diverged, or run it again."
         )
     return tuple(float(value) for _, value in sorted(zip(seeds, values)))
 

@@ -37,7 +37,7 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
         number = _number(config, seed)
         params = jax.tree.map(lambda leaf: leaf[number], params)
     elif seed not in (None, config.seed):
-        raise ValueError(f"{folder} holds a run of seed {config.seed}, got config.seed={seed}.")
+        raise ValueError(f"{folder} holds a run of seed {config.seed}, but config.seed is {seed}.")
     glue = GLUE.get(config.task)
     architecture = save_bert(
         out,
@@ -60,7 +60,6 @@ def _number(config: FinetuningConfig, seed: int | None) -> int:
         return 0
     if seed is None or seed not in seeds:
         raise ValueError(
-            f"The run has the seeds {', '.join(map(str, seeds))}: choose one, --config.seed=SEED; "
-            f"got {seed}."
+            f"config.seed must be one of the run's seeds, {', '.join(map(str, seeds))}; got {seed}."
         )
     return seeds.index(seed)

@@ -123,7 +123,7 @@ def _rate(config: PretrainingConfig, model: BertConfig) -> float:
 
 
 def cost_table(costs: Costs) -> str:
-    """Return a table of what is left and how long it takes: a row for each arm and kind."""
+    """Return a table of the remaining runs and their time: a row for each arm and kind."""
     left = to_execute(costs.runs, costs.done)  # A model may be retrained for runs of other kinds.
     rows = []
     for arm, kind in dict.fromkeys((run.arm, run.kind) for run in costs.runs):

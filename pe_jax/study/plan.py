@@ -62,7 +62,7 @@ class Run(NamedTuple):
 
     @property
     def settings(self) -> str:
-        """A digest of what the run's numbers depend on, wherever the study stands."""
+        """A digest of the settings that the run's numbers depend on, not of the study's folder."""
         config = self.config
         if self.needs and isinstance(config, FinetuningConfig):
             config = changed(config, {"init": self.needs.name})
@@ -85,8 +85,9 @@ def plan(config: StudyConfig, folder: Path) -> list[Run]:
     models = [run.name for run in runs if run.kind == PRETRAINING]
     if twice := sorted({name for name in models if models.count(name) > 1}):
         raise ValueError(
-            f"A study has each model once; it has {', '.join(twice)} twice. Models are named "
-            "without the options of encodings: compare options in studies of their own."
+            f"A study can contain a model only once; {', '.join(twice)} is listed twice. Models "
+            "are identified without the options of their encodings, so compare options in "
+            "separate studies."
         )
     return runs
 

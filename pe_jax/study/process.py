@@ -74,8 +74,8 @@ def _check_steps(run: Run) -> None:
     for key in STEPS:
         if old.get(key) != new.get(key):
             raise ValueError(
-                f"{run.folder} began with config.{key}={old.get(key)}, and the study has "
-                f"{new.get(key)} now. {_FIX}"
+                f"{run.folder} was started with config.{key}={old.get(key)}, but the study now has "
+                f"{new.get(key)}. {_FIX}"
             )
 
 

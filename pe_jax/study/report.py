@@ -27,7 +27,9 @@ def report(folder: Path, out: Path) -> str:
     """
     results = state.load(folder)
     if not any(results["runs"].values()):
-        raise ValueError(f"No run of the study in {folder} is done yet: see {folder}/progress.md.")
+        raise ValueError(
+            f"No run of the study in {folder} has finished yet: see {folder}/progress.md."
+        )
     config = from_values(results["config"], [StudyConfig])
     positions = list(dict.fromkeys(
         entry["position"] for _, kind, _, entry in finished(results) if kind == PRETRAINING

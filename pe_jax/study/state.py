@@ -27,7 +27,7 @@ def load(folder: Path) -> Json:
     path = folder / FILE
     if not path.is_file():
         raise ValueError(
-            f"{folder} holds no study: there is no {path}. Give the --workdir of train.py "
+            f"{folder} holds no study: {path} is missing. Give the --workdir of train.py "
             "--config=configs/study.py."
         )
     return read_json(path, "Remove it: the study's command writes it again from its runs.")
@@ -73,7 +73,7 @@ def finished_entries(runs: Sequence[Run], folder: Path) -> dict[str, Json]:
 
 
 def finished_entry(run: Run) -> Json | None:
-    """Return what the run's process has written, or None if the run is not complete."""
+    """Return the results of the run's process, or None if the run is not complete."""
     path = run.folder / RESULT
     if not path.is_file():
         return None
@@ -92,14 +92,14 @@ def check(runs: Sequence[Run], done: Mapping[str, Json]) -> None:
     if other:
         more = f" and {len(other) - 3} more" if len(other) > 3 else ""
         raise ValueError(
-            f"{', '.join(other[:3])}{more}: made with other settings than these. Give those that "
-            f"the study was begun with (its {FILE} has them), or another --workdir. To repeat "
-            f"these runs, remove their folders, and their entries in {FILE}."
+            f"{', '.join(other[:3])}{more}: made with other settings. Use the settings that the "
+            f"study was started with (listed in its {FILE}), or another --workdir. To repeat these "
+            f"runs, delete their folders and their entries in {FILE}."
         )
 
 
 def seconds(run: Run) -> float:
-    """Return what the run's processes took, all starts together."""
+    """Return the seconds of the run's processes, all starts together."""
     path = run.folder / _TIMES
     return sum(map(json.loads, path.read_text().splitlines())) if path.is_file() else 0.0
 
@@ -110,7 +110,7 @@ def add_seconds(run: Run, more: float) -> None:
 
 
 def to_execute(runs: Sequence[Run], done: Collection[str]) -> list[Run]:
-    """Return what is not done, and the models without weights that it starts from."""
+    """Return the unfinished runs, and the models without weights that they start from."""
     needed = {run.needs for run in runs if run.name not in done}
     return [
         run

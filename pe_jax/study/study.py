@@ -24,7 +24,7 @@ _POLL = 0.2  # Seconds.
 
 
 def dry_run(config: StudyConfig, folder: Path) -> str:
-    """Return a table of what is left in `folder`, and how long it takes here; execute nothing."""
+    """Return a table of the remaining runs in `folder` and their time here; execute nothing."""
     runs = plan(config, folder)
     return cost_table(costs(runs, state.finished_entries(runs, folder), config.jobs))
 
@@ -54,7 +54,7 @@ def execute(config: StudyConfig, folder: Path) -> str:
         failed = _execute(folder, costs(runs, done, config.jobs), stop_requests, save)
     if failed:
         logs = "\n".join(f"  {run.name}: {run.folder / LOG}" for run in failed)
-        raise OSError(f"{len(failed)} runs failed; the same command tries them again:\n{logs}")
+        raise OSError(f"{len(failed)} runs failed. The same command retries them:\n{logs}")
     return state.progress_table(runs, done)
 
 

@@ -31,7 +31,7 @@ _HELD_OUT_SEED = 20_210_503  # Held-out examples are the same for every run and 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """A program and its data: everything that a config stands for, ready to run.
+    """The program and data of a config, ready to run.
 
     Attributes:
       held_out: global batches of held-out text for each stage.
@@ -116,7 +116,10 @@ def resolve(config: C, folder: Path | None = None) -> C:
         `config.init`.
     """
     if not config.stages:
-        raise ValueError("Nothing to train: give config.stage1, 2 or 3 steps or epochs.")
+        raise ValueError(
+            "Nothing to train: set steps or epochs of config.stage1, config.stage2 or "
+            "config.stage3."
+        )
     from_config(config.model)  # A value that is not right is an error before anything is read.
     longest = max(stage.length for stage in config.stages.values())
     if config.init:
@@ -128,8 +131,8 @@ def resolve(config: C, folder: Path | None = None) -> C:
         name = longer_stage(config, rows)
         raise ValueError(
             f"config.{name}.length={config.stages[name].length} does not fit the {rows} positions "
-            f"of {config.model.position!r}: raise config.model.max_length, or take a sinusoidal or "
-            "relative encoding, which have no maximum length."
+            f"of {config.model.position!r}. Raise config.model.max_length, or use a sinusoidal or "
+            "relative encoding, which has no maximum length."
         )
     return config
 

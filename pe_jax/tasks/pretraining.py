@@ -76,9 +76,9 @@ def resolve(config: PretrainingConfig, folder: Path | None = None) -> Pretrainin
         masked = round(config.data.mask_rate * (stage.length - 3))
         if masked > stage.max_predictions:
             raise ValueError(
+                f"config.{name}.max_predictions={stage.max_predictions} is too low: "
                 f"config.data.mask_rate={config.data.mask_rate} masks {masked} of the "
-                f"{stage.length - 3} tokens of an input, and config.{name}.max_predictions="
-                f"{stage.max_predictions} allows fewer: raise it to {masked}, or lower the rate."
+                f"{stage.length - 3} tokens of an input. Raise it to {masked}, or lower the rate."
             )
     return on_text.resolve(config, folder)
 

@@ -44,9 +44,9 @@ class Start:
     def __init__(self, init: str):
         if not init:
             raise ValueError(
-                "config.init is a text that is not empty, got ''. Fine-tuning starts from a "
-                "pretrained run: give its workdir, --config.init=RUN, or the folder of a published "
-                "BERT."
+                "config.init must not be empty, got ''. Fine-tuning starts from a pretrained "
+                "model: set --config.init to the workdir of a run, or to the folder of a "
+                "published BERT."
             )
         self._path = reachable_path(init)
         self._is_run = _is_run(self._path)
@@ -102,8 +102,8 @@ class Start:
         tokens = load_tokenizer(file).get_vocab_size()
         if tokens != self._rows:
             raise ValueError(
-                f"{file} has {tokens:,} tokens, the model next to it {self._rows:,} rows of "
-                "embeddings: they do not belong to the same model, or the rows were padded."
+                f"{file} has {tokens:,} tokens, but the model next to it has {self._rows:,} rows "
+                "of embeddings. They belong to different models, or the rows were padded."
             )
         return file
 
@@ -164,8 +164,8 @@ def tokenizer_file(config: EncoderTrainingConfig) -> str:
     started = Start(config.init).tokenizer()
     if vocab and load_tokenizer(vocab).get_vocab() != load_tokenizer(started).get_vocab():
         raise ValueError(
-            f"The tokens of config.data.vocab={vocab} are not those of {started}, which the model "
-            f"at {config.init} was trained with: leave config.data.vocab empty."
+            f"config.data.vocab={vocab} has other tokens than {started}, which the model at "
+            f"{config.init} was trained with. Leave config.data.vocab empty."
         )
     return str(started)
 
@@ -206,7 +206,7 @@ def published_tokenizer(path: Path) -> Path:
         return folder / "tokenizer.json"
     vocab = folder / "vocab.txt"
     if not vocab.is_file():
-        raise ValueError(f"{path} has no tokenizer.json or vocab.txt next to it: put one there.")
+        raise ValueError(f"{path} has no tokenizer.json or vocab.txt next to it. Put one there.")
     tokens = vocab.read_text(encoding="utf-8").split("\n")
     if any(token != token.lower() for token in tokens if token not in SPECIAL_TOKENS):
         raise ValueError(

@@ -202,7 +202,7 @@ def train(
             if start and "init" in changes and fingerprint(start(fresh).params) != origin["start"]:
                 raise ValueError(
                     f"config.init={changes['init'][1]} is not the model that the run in {folder} "
-                    f"began from, {changes['init'][0]}. Give that, or another --workdir."
+                    f"started from, {changes['init'][0]}. Give that one, or another --workdir."
                 )
             say(f"Resuming from step {begin:,}.")
         else:
@@ -237,12 +237,16 @@ def train(
 def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
     """Raise ValueError if no trace can be written, or the run has no such steps.
 
-    Steps that are done are said: the command that resumes a run is the one that started it.
+    Steps that are done are reported: the command that resumes a run is the one that started it.
     """
     if profile and is_remote(folder):
-        raise ValueError(f"--profile writes to a local folder, and --workdir is {folder}: omit it.")
+        raise ValueError(
+            f"--profile writes to a local folder only, but --workdir is {folder}. Remove --profile."
+        )
     if profile and profile[0] > steps:
-        raise ValueError(f"--profile={profile[0]}-{profile[-1]}: the run has {steps:,} steps.")
+        raise ValueError(
+            f"--profile={profile[0]}-{profile[-1]} is out of range: the run has {steps:,} steps."
+        )
     if profile and profile[-1] <= done:
         say(f"--profile={profile[0]}-{profile[-1]}: {done:,} steps are done, so none is traced.")
 
@@ -255,7 +259,7 @@ def _check_vocabulary(
     if vocab is not None and load_tokenizer(str(vocab)).to_str() != tokenizer:
         raise ValueError(
             f"config.data.vocab={vocab} is not the tokenizer of the run in {folder}, "
-            f"{saved_tokenizer(folder)}. Give that, or another --workdir."
+            f"{saved_tokenizer(folder)}. Give that one, or another --workdir."
         )
 
 
@@ -264,8 +268,9 @@ def _check_data(old: Mapping[str, str], new: Mapping[str, str], folder: Path) ->
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             raise ValueError(
-                f"{name} is not what the run in {folder} has trained on: its digest was "
-                f"{old.get(name)} and is {new.get(name)}. Restore it, or give another --workdir."
+                f"{name} is not the data that the run in {folder} was trained on: its digest was "
+                f"{old.get(name)} and now is {new.get(name)}. Restore the data, or give another "
+                "--workdir."
             )
 
 
@@ -274,9 +279,9 @@ def _check_steps(old: Sequence[int], new: Sequence[int], done: int, folder: Path
     ends, new_ends = ([*itertools.accumulate(steps)] for steps in (old, new))
     if new_ends[-1] < done or _before(ends, done) != _before(new_ends, done):
         raise ValueError(
-            f"config: its stages end after steps {new_ends}, those of the run in {folder} after "
-            f"{ends}, and {done:,} are done. Change only steps that are still to come, or give "
-            "another --workdir."
+            f"config: its stages now end after steps {new_ends}, but those of the run in {folder} "
+            f"end after {ends}, and {done:,} steps are done. Change only steps that are still to "
+            "come, or give another --workdir."
         )
     if ends != new_ends:
         say(f"The learning rate follows the schedule of {new_ends[-1]:,} steps from now on.")

@@ -225,9 +225,9 @@ def padding(s: Subject) -> Problems:
 
 @check
 def decoding(s: Subject) -> Problems:
-    """Token by token with a cache gives what a causal mask gives."""
+    """Decoding token by token with a cache equals the full pass with a causal mask."""
     if not all(part.traits.cacheable for part in s.encoding.parts):
-        raise NotApplicable("keys do not stay right when the sequence grows (Traits.cacheable)")
+        raise NotApplicable("keys change when the sequence grows (Traits.cacheable)")
     in_attention = s.encoding.in_attention
     empty = init_cache(
         in_attention, ROWS, LENGTH, num_heads=s.heads, head_size=s.head_size, hidden_size=s.width
@@ -268,7 +268,7 @@ def shift(s: Subject) -> Problems:
     if s.encoding.longest is not None:
         by = min(by, s.encoding.longest - LENGTH)
     if by < 1:
-        raise NotApplicable(f"there are {s.encoding.longest} positions only")
+        raise NotApplicable(f"the encoding has only {s.encoding.longest} positions")
     claimed = all(part.card.invariant for part in s.encoding.parts if part.card)
     here, there = s.run(), s.run(s.positions + by)
     if not claimed:
@@ -445,7 +445,7 @@ def draws(s: Subject) -> Problems:
 
     traced = jax.make_jaxpr(run)(jax.random.key(0)).jaxpr
     if not any(used is traced.invars[0] for eqn in traced.eqns for used in eqn.invars):
-        raise NotApplicable("nothing is drawn while training")
+        raise NotApplicable("training draws no random numbers")
     compiled = jax.jit(run)
     first, again, other = (np.asarray(compiled(jax.random.key(n))) for n in (0, 0, 1))
     if not np.isfinite(first).all():

@@ -22,7 +22,10 @@ Checks = Mapping[str, Callable[..., str]]
 def check_all(subject: S, checks: Checks, excused: Mapping[str, str]) -> dict[str, str]:
     """Run all checks on a subject; see `pe_jax.testing.check`."""
     if unknown := [name for name in excused if name not in checks]:
-        raise ValueError(f"There are no checks {unknown} to excuse from: {', '.join(checks)}.")
+        raise ValueError(
+            f"excused lists checks that do not exist, {unknown}. The checks are "
+            f"{', '.join(checks)}."
+        )
     results, wrong = _results(subject, checks, excused)
     assert not wrong, "\n".join(wrong.values())
     return results

@@ -54,7 +54,7 @@ class Subject:
         self.width, self.head_size, self.heads, longest = (sizes[name] for name in SIZES)
         if self.width != self.heads * self.head_size or longest < LENGTH:
             raise ValueError(
-                f"The suite needs hidden_size = num_heads * head_size and max_length >= {LENGTH}, "
+                f"sizes must have hidden_size = num_heads * head_size and max_length >= {LENGTH}, "
                 f"got {sizes}."
             )
         self.encoding, self.reference, self.sizes = encoding, reference, sizes

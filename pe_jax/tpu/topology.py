@@ -49,7 +49,7 @@ def make_slice(name: str) -> Slice:
     match = re.fullmatch(r"(\w+):(\d+(?:x\d+){1,2})", name)
     if not match or match[1] not in TPUS:
         raise ValueError(
-            f"No TPU slice {name!r}: give a chip ({', '.join(TPUS)}) and a grid, as in {EXAMPLES}."
+            f"No TPU slice {name!r}. Give a chip ({', '.join(TPUS)}) and a grid, as in {EXAMPLES}."
         )
     tpu, shape = TPUS[match[1]], tuple(map(int, match[2].split("x")))
     _stay_off_the_machine()
@@ -60,7 +60,7 @@ def make_slice(name: str) -> Slice:
         ).devices
     except jax.errors.JaxRuntimeError:
         raise ValueError(
-            f"No TPU slice {name!r}: {match[1]} has none of {match[2]} chips. There is, for "
+            f"No TPU slice {name!r}: {match[1]} has no slice of {match[2]} chips. Use, for "
             f"example, {EXAMPLES}."
         ) from None
     except RuntimeError as error:  # JAX raises this if libtpu is missing.

@@ -94,9 +94,9 @@ class Checkpoints:
         step, (checksum, not_finite) = int(state.step), examine(state)
         if not_finite:
             raise FloatingPointError(
-                f"The state after step {step:,} is not finite in {len(not_finite)} arrays, such "
-                f"as {not_finite[0]}, and was not saved: the checkpoints are of steps before. A "
-                "lower learning rate or a longer warmup may help, in another --workdir."
+                f"The state after step {step:,} is not finite in {len(not_finite)} arrays, such as "
+                f"{not_finite[0]}, and was not saved. Earlier checkpoints are unchanged. A lower "
+                "learning rate or a longer warmup may help, in another --workdir."
             )
         facts: Json = {
             "params": fingerprint(state.params),
@@ -133,8 +133,9 @@ class Checkpoints:
         if not _on_all_hosts(error is None):
             reason = _brief(error or OSError("another host cannot read it"))
             raise OSError(
-                f"The checkpoint of step {step:,} was written to {self._workdir} and cannot be "
-                f"read: {reason}. It ends here, as it could not resume. Give another --workdir."
+                f"The checkpoint of step {step:,} was written to {self._workdir} but cannot be "
+                f"read: {reason}. The run stops, because it could not resume. Give another "
+                "--workdir."
             ) from error
         say(f"Saved step {step:,}, and read it back.")
 
@@ -158,8 +159,8 @@ class Checkpoints:
             newest = f"The newest complete one is of step {steps[-1]:,}"
             raise OSError(
                 f"{checkpoint}, or the one before, was not written to {self._workdir}: "
-                f"{_brief(error)}. {newest if steps else 'There is none yet'}; the same command "
-                "resumes from there."
+                f"{_brief(error)}. {newest if steps else 'There is no complete one yet'}; the same "
+                "command resumes from there."
             ) from error
 
 
@@ -202,7 +203,7 @@ def restore_newest(
             folder.mkdir(parents=True, exist_ok=True)
             target = folder / f"{step}-{1 + sum(1 for _ in folder.iterdir())}"
             (workdir / "checkpoints" / str(step)).rename(target)
-            say(f"The damaged one was moved to {target}.")
+            say(f"The damaged checkpoint was moved to {target}.")
         _on_all_hosts(True)  # A barrier.
     return restored
 
@@ -318,7 +319,7 @@ def _hash_words(words: Words, position: Words) -> Words:
 
 def _check_size(dtype: np.dtype) -> None:
     if dtype.itemsize != 4:
-        raise TypeError(f"A fingerprint is of elements of 4 bytes, got {dtype}.")
+        raise TypeError(f"A fingerprint needs elements of 4 bytes, got {dtype}.")
 
 
 def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int]]:
@@ -336,14 +337,14 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
             for bad, why in damaged.items():
                 say(f"The checkpoint of step {bad:,} cannot be read ({_brief(why)}).")
             if damaged:
-                say(f"Using the one before, of step {step:,}.")
+                say(f"Using the earlier checkpoint of step {step:,}.")
             return content, list(damaged)
         damaged[step] = error or OSError("another host cannot read it")
     if damaged:
         lines = "\n".join(f"  step {step:,}: {_brief(why)}" for step, why in damaged.items())
         raise ValueError(
             f"None of the checkpoints in {workdir} can be read:\n{lines}\n"
-            "They were not changed. Another version of this project may have written them; "
+            "They were left unchanged. Another version of this project may have written them; "
             "otherwise give another --workdir."
         )
     return None, []

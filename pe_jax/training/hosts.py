@@ -91,9 +91,9 @@ def _check(coordinator: str, hosts: int | None, host: int | None) -> None:
             f"10.0.0.1:8476 or [::1]:8476; got {coordinator!r}."
         )
     if hosts is not None and hosts < 1:
-        raise ValueError(f"There is at least one host, got --hosts={hosts}.")
+        raise ValueError(f"--hosts must be at least 1, got {hosts}.")
     if hosts is not None and host is not None and not 0 <= host < hosts:
-        raise ValueError(f"Hosts are numbered 0 to {hosts - 1}, got --host={host}.")
+        raise ValueError(f"--host must be 0 to {hosts - 1}, got {host}.")
 
 
 def check_devices(process_indices: Sequence[int]) -> None:
@@ -109,8 +109,8 @@ def check_devices(process_indices: Sequence[int]) -> None:
     if len(set(counts.values())) > 1:
         devices = ", ".join(f"host {host} has {counts[host]}" for host in sorted(counts))
         raise ValueError(
-            f"The hosts have different numbers of devices ({devices}). Start it on equal hosts, or "
-            "limit each to as many with JAX_LOCAL_DEVICE_IDS or CUDA_VISIBLE_DEVICES."
+            f"The hosts have different numbers of devices ({devices}). Use equal hosts, or limit "
+            "each to the same number with JAX_LOCAL_DEVICE_IDS or CUDA_VISIBLE_DEVICES."
         )
 
 
@@ -149,8 +149,8 @@ def agree(facts: Mapping[str, str]) -> None:
     ]
     if different:
         raise ValueError(
-            f"The hosts do not have the same settings ({'; '.join(different)}). Start all with the "
-            "same command, on the same files and versions."
+            f"The hosts have different settings ({'; '.join(different)}). Start all of them with "
+            "the same command, files and versions."
         )
 
 
@@ -179,8 +179,8 @@ def check_shared(workdir: Path) -> None:
     if blind := [n for n, facts in enumerate(facts_by_host) if not facts["seen"]]:
         folders = ", ".join(f"host {n} has {facts_by_host[n]['folder']}" for n in (0, *blind))
         raise ValueError(
-            f"--workdir is not the same folder on all hosts ({folders}). Give a path on a file "
-            "system that they share, or in a bucket."
+            f"--workdir is not the same folder on all hosts ({folders}). Give a path on a shared "
+            "file system, or in a bucket."
         )
 
 

@@ -212,8 +212,8 @@ class Loop:
         if wrong := add(meter.totals, metrics):
             path = self.writer.keep_batch(step, rows)
             raise FloatingPointError(
-                f"Step {step:,} gave {', '.join(wrong)}. Its batch was written to {path}, and the "
-                "checkpoints are of steps before it. A lower learning rate, a longer warmup or "
+                f"Step {step:,} gave {', '.join(wrong)}. Its batch was written to {path}; the "
+                "checkpoints are from earlier steps. A lower learning rate, a longer warmup or "
                 "config.optimizer.clip_norm may help, in another --workdir."
             )
 
@@ -269,7 +269,8 @@ def _check_held_out(step: int, scalars: Scalars) -> float | None:
     losses = {name: value for name, value in scalars.items() if name.endswith("loss")}
     if wrong := [f"{name} {value}" for name, value in losses.items() if not np.isfinite(value)]:
         raise FloatingPointError(
-            f"After step {step:,} held-out data gives {', '.join(wrong)}: the checkpoints are of "
-            "steps before. A lower learning rate or a longer warmup may help, in another --workdir."
+            f"After step {step:,} the held-out data gives {', '.join(wrong)}; the checkpoints are "
+            "from earlier steps. A lower learning rate or a longer warmup may help, in another "
+            "--workdir."
         )
     return sum(losses.values()) if losses else None

@@ -16,7 +16,7 @@ Totals = dict[str, np.ndarray]
 
 
 def add(totals: Totals, metrics: Metrics) -> list[str]:
-    """Adds sums and counts to `totals`; returns what is not finite, in words."""
+    """Adds sums and counts to `totals`; returns descriptions of values that are not finite."""
     wrong = []
     for name, pair in jax.device_get(metrics).items():
         pair = np.asarray(pair, np.float64)

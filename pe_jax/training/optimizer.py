@@ -127,7 +127,7 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
         if not fitting and not pattern.startswith("bert/position/"):
             groups = sorted({"/".join(path.split("/")[:2]) for path in paths})
             raise ValueError(
-                f"config.optimizer.rates: no parameter fits {pattern!r}. Their paths begin with "
+                f"config.optimizer.rates: no parameter matches {pattern!r}. Their paths begin with "
                 f"{', '.join(groups)}."
             )
         ratio_by_path |= dict.fromkeys(fitting, ratio)

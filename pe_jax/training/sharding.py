@@ -76,9 +76,8 @@ def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
     if rows % unit:
         near = [n for n in (rows // unit * unit, -(-rows // unit) * unit) if n]
         raise ValueError(
-            f"A batch of {rows} rows does not divide among {devices} devices times "
-            f"{accumulation} micro-batches: the nearest that does is "
-            f"{' or '.join(f'{n:,}' for n in near)}."
+            f"A batch of {rows} rows is not divisible by {devices} devices times {accumulation} "
+            f"micro-batches. The nearest that is: {' or '.join(f'{n:,}' for n in near)}."
         )
 
 

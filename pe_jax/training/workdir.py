@@ -69,13 +69,13 @@ def check(workdir: Path, config: Config) -> dict[str, tuple[object, object]]:
     absolute = workdir if is_remote(workdir) else workdir.absolute()
     if wildcards := sorted(_WILDCARDS.intersection(str(absolute))):
         raise ValueError(
-            f"--workdir is {absolute}, and {' '.join(wildcards)} in it makes Orbax lose the arrays "
-            "of its checkpoints. Give a path without * ? [ and \\."
+            f"--workdir is {absolute}, but Orbax cannot read checkpoints from a path with "
+            f"{' '.join(wildcards)} in it. Give a path without * ? [ and \\."
         )
     path = workdir / "config.json"
     if not path.exists():
         return {}
-    way_out = "Remove it: the command that started the run writes it again."
+    way_out = "Delete it: the command that started the run writes it again."
     old, new = flatten(read_json(path, way_out)), flatten(_as_json(config))
     fixed = [_determining(values, resumed=True) for values in (old, new)]
     changes = {
@@ -150,9 +150,8 @@ def occupy(workdir: Path) -> Iterator[Callable[[], None]]:
         if not (lock(folder) and lock(file.fileno())):
             file.seek(0)
             raise ValueError(
-                f"Another run is writing in {workdir}: {file.read().strip() or 'unknown'}. "
-                "Wait until it has ended, stop it (it saves, and can be resumed), or give "
-                "another --workdir."
+                f"Another run is writing in {workdir}: {file.read().strip() or 'unknown'}. Wait "
+                "until it ends, stop it (it saves and can be resumed), or give another --workdir."
             )
         file.truncate(0)
         file.write(f"{process_name()}\n")
@@ -162,9 +161,9 @@ def occupy(workdir: Path) -> Iterator[Callable[[], None]]:
             for name, descriptor in ((workdir, folder), (path, file.fileno())):
                 if not leads_to(name, descriptor):
                     raise OSError(
-                        f"{name} was removed or replaced while this run was writing there, so that "
-                        "another may have begun: nothing more is saved. The same command starts "
-                        "again from what is there."
+                        f"{name} was removed or replaced while this run was writing there, so "
+                        "another run may have started. Nothing more is saved. The same command "
+                        "resumes from what is there."
                     )
 
         yield check
@@ -188,7 +187,7 @@ def load_config(workdir: Path, *classes: type[C]) -> C:
     task = values.get("task")
     names = [name for each in classes for name in tasks_of(each)]
     if isinstance(task, str) and task not in names:
-        raise ValueError(f"{workdir} holds a run of {task!r}; wanted {' or '.join(names)}.")
+        raise ValueError(f"{workdir} holds a run of {task!r}, but this needs {' or '.join(names)}.")
     try:
         return from_values(values, classes)
     except ValueError as error:
@@ -203,8 +202,10 @@ def saved_values(workdir: Path) -> Json:
     """
     path = workdir / "config.json"
     if not path.is_file():
-        raise ValueError(f"{workdir} holds no run: there is no {path}. Give train.py's --workdir.")
-    way_out = "Remove it, and start the run's training command, which writes it again."
+        raise ValueError(
+            f"{workdir} holds no run: {path} is missing. Give the --workdir of a training run."
+        )
+    way_out = "Delete it, and run the training command again, which writes it."
     return read_json(path, way_out)
 
 
@@ -224,8 +225,8 @@ def read_metrics(workdir: Path) -> list[Json]:
             metrics[-1]["step"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"Line {number} of {path} is damaged: {line[:40]!r}. Remove it to do without its "
-                "numbers."
+                f"Line {number} of {path} is damaged: {line[:40]!r}. Delete the line to go on "
+                "without its numbers."
             ) from error
     return metrics
 

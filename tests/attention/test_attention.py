@@ -168,13 +168,13 @@ def test_what_attention_refuses():
     params = encoding.init(jax.random.key(0))
     at, none = encodings.Context, encodings.none()
     for message, arguments, more in (
-        ("learned_relative are missing", (encoding, None, at(range(3), range(5))), {}),
+        ("of learned_relative", (encoding, None, at(range(3), range(5))), {}),
         ("3 queries to 5 keys needs the positions of both", (encoding, params), {}),
-        ("4 positions for 3 tokens of q", (encoding, params, at(range(4), range(5))), {}),
-        ("4 positions for 5 tokens of k", (encoding, params, at(range(3), range(4))), {}),
+        ("each of 3 tokens of q .*got 4", (encoding, params, at(range(4), range(5))), {}),
+        ("each of 5 tokens of k .*got 4", (encoding, params, at(range(3), range(4))), {}),
         ("3 queries to 5 keys needs the positions", (encoding, params, at(range(3))), {}),
-        ("A mask is a bool.*additive == 0", (none,), {"mask": np.zeros((1, 1, 3, 5))}),
-        ("A mask is .*here", (none,), {"mask": np.ones((3, 5), bool)}),
+        ("mask must be bool.*additive == 0", (none,), {"mask": np.zeros((1, 1, 3, 5))}),
+        ("mask must be .*here", (none,), {"mask": np.ones((3, 5), bool)}),
     ):
         with pytest.raises(ValueError, match=message):
             attention(q, k, v, *arguments, **more)

@@ -205,13 +205,13 @@ def test_heads_that_do_not_fit():
     per_head = encodings.rope(head_size=d, learnable=True, per_head=True, num_heads=H)
     params = per_head.init(jax.random.key(0))
     for count in (1, 2):
-        with pytest.raises(ValueError, match=f"does not map {count} heads of keys beside 4 heads"):
+        with pytest.raises(ValueError, match=f"cannot map {count} heads of keys with 4 heads"):
             attention(Q, k[:, :, :count], v[:, :, :count], per_head, params)
     for make in (
         lambda: pe_jax.nnx.MultiHeadAttention(H, D, num_kv_heads=3, rngs=nnx.Rngs(0)),
         lambda: pe_jax.linen.MultiHeadAttention(H, num_kv_heads=3).init(jax.random.key(0), X),
     ):
-        with pytest.raises(ValueError, match="num_kv_heads 3 does not divide num_heads 4"):
+        with pytest.raises(ValueError, match="num_kv_heads must divide num_heads=4, got 3"):
             make()
 
 

@@ -58,8 +58,8 @@ def test_the_numbers_are_those_of_known_sizes():
 @pytest.mark.parametrize(
     ("name", "form", "message"),
     [
-        ("learned_absolute", "auto", r"length l has no bound.* 16 positions.*'l <= 16'"),
-        ("tupe", "auto", r"length l has no bound.* 16 positions.*'l <= 16'"),
+        ("learned_absolute", "auto", r"length l is unbounded.* 16 positions.*'l <= 16'"),
+        ("tupe", "auto", r"length l is unbounded.* 16 positions.*'l <= 16'"),
         ("selective_rope", "auto", "short convolution needs a length that is known"),
         ("rope", "fused", "form='fused' needs a length that is known.*got l"),
     ],

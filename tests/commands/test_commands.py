@@ -208,21 +208,21 @@ def test_measuring_properties(trained, tmp_path):
         (["train.py", *SMALL, "--config.stage1.steps=many"], "many"),
         (["train.py", *SMALL, "extra"], "arguments not understood: extra"),
         (["train.py", "--config=configs/nothing.py"], "configs/nothing.py"),
-        (["train.py", *SMALL, "--compile_for=v6e"], "No TPU slice 'v6e': give a chip (v4, v5e, "),
+        (["train.py", *SMALL, "--compile_for=v6e"], "No TPU slice 'v6e'. Give a chip (v4, v5e, "),
         (
             ["train.py", "--config=configs/glue.py"],
-            "Fine-tuning starts from a pretrained run: ",
+            "Fine-tuning starts from a pretrained model: ",
         ),
-        (["eval.py"], "there is no WORKDIR/config.json"),
+        (["eval.py"], "WORKDIR/config.json is missing"),
         (
             ["eval.py", "--config=configs/quickstart.py"],
             "study, sweep, tables, got 'pretr",
         ),
         (["eval.py", "--runs=WORKDIR/*"], "Give --workdir=RUN to report on it, or --runs"),
-        (["eval.py", *MEASURE, "--runs=WORKDIR/*"], "No runs at WORKDIR/*"),
-        (["eval.py", *MEASURE, "--encodings=rope"], "there is no WORKDIR/config.json"),
+        (["eval.py", *MEASURE, "--runs=WORKDIR/*"], "No runs match WORKDIR/*"),
+        (["eval.py", *MEASURE, "--encodings=rope"], "WORKDIR/config.json is missing"),
         # Told before the run is looked for, or any other encoding is measured.
-        (["eval.py", *MEASURE, "--encodings=rope,learnt"], "'learnt' is not known"),
+        (["eval.py", *MEASURE, "--encodings=rope,learnt"], "'learnt' is unknown"),
     ],
     ids=[
         "key",

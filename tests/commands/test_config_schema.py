@@ -169,7 +169,10 @@ def test_wrong_values_are_named(name, key, value):
             {"data.held_out": 0.0},
             "config.data.held_out=0.0 must be above 0 if config.data.validation",
         ),
-        ({"stage1.steps": 0}, "Nothing to train: give config.stage1, 2 or 3 steps or epochs"),
+        (
+            {"stage1.steps": 0},
+            "Nothing to train: set steps or epochs of config.stage1, config.stage2",
+        ),
         (
             {"stage1.epochs": 2.0},
             "config.stage1.steps=450 and epochs=2.0: a stage takes",
@@ -190,8 +193,8 @@ def test_wrong_values_are_named(name, key, value):
         ({"model.position": f"rope(base=1{400 * '0'})"}, "the option 'base' takes float, got 100"),
         (
             {"data.mask_rate": 0.4},
-            "config.data.mask_rate=0.4 masks 50 of the 125 tokens of an input, and "
-            "config.stage1.max_predictions=20 allows fewer: raise it to 50, or lower the rate.",
+            "config.stage1.max_predictions=20 is too low: config.data.mask_rate=0.4 masks 50 of "
+            "the 125 tokens of an input. Raise it to 50, or lower the rate.",
         ),
         ({"stage1.length": 129}, "config.stage1.length=129 does not fit the 128 positions"),
     ],
@@ -223,17 +226,17 @@ def test_unknown_keys(key, says):
 def test_missing_keys_and_tasks():
     config = shipped("quickstart")
     del config.stage1.accumulation
-    assert "config.stage1.accumulation is missing: it is an integer" in message(config)
+    assert "config.stage1.accumulation is missing. It must be an integer" in message(config)
     assert "config.stage1 is a part" in message(changed(config, "stage1", 3))
     for task in ("pretrainning", 3, None, ["cola"]):
-        assert "config.task is one of pretraining, " in message(ConfigDict({"task": task}))
-    assert "config.task is one of" in message(ConfigDict())
-    assert "returns a ConfigDict, got None" in message(None)
+        assert "config.task must be one of pretraining, " in message(ConfigDict({"task": task}))
+    assert "config.task must be one of" in message(ConfigDict())
+    assert "must return a ConfigDict, got None" in message(None)
 
 
 def test_fine_tuning_without_a_start():
     config = importlib.import_module("pe_jax.configs.glue").get_config()
-    says = "config.init is a text that is not empty, got ''. Fine-tuning starts from a pretrained"
+    says = "config.init must not be empty, got ''. Fine-tuning starts from a pretrained"
     assert says in message(config, lambda config: finetuning.resolve(read(config)))
 
 
@@ -307,14 +310,14 @@ def test_published_padding(tmp_path, row):
     config = {"model_type": "roberta", "pad_token_id": row}
     publish(tmp_path, config, "roberta.embeddings.position_embeddings.weight")
     found = message(tmp_path, load_position_table)
-    assert f"pad_token_id is an integer from 0 to 1,000,000, got {row!r}" in found
+    assert f"pad_token_id must be an integer from 0 to 1,000,000, got {row!r}" in found
 
 
 @pytest.mark.parametrize(
     ("path", "says"),
     [
         ("gs://bucket/run", "gs://bucket/run needs the package gcsfs, which is not installed: "),
-        ("s4://bucket/run", "s4://bucket/run is in no object store that is known here: gs://, "),
+        ("s4://bucket/run", "s4://bucket/run is not in a supported object store: gs://, "),
     ],
 )
 def test_object_stores_out_of_reach(monkeypatch, path, says):
@@ -333,10 +336,13 @@ def test_object_stores_out_of_reach(monkeypatch, path, says):
         (["--config.seed=1.5"], "error: in the flags: flag --config.seed=1.5: "),
         (
             ["--config.data.mask_rate=2"],
-            "error: config.data.mask_rate is a number in (0, 1], got 2.0.",
+            "error: config.data.mask_rate must be a number in (0, 1], got 2.0.",
         ),
-        (["--hosts=2", "--host=0"], "error: --hosts and --host go with --coordinator=HOST:PORT"),
-        (["--compile_for=v5e:2x4", "--config.seed=-1"], "error: config.seed is an integer from 0"),
+        (["--hosts=2", "--host=0"], "error: --hosts and --host need --coordinator=HOST:PORT"),
+        (
+            ["--compile_for=v5e:2x4", "--config.seed=-1"],
+            "error: config.seed must be an integer from 0",
+        ),
     ],
 )
 def test_train_says_so_before_it_begins(tmp_path, args, says):

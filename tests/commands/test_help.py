@@ -87,7 +87,7 @@ def test_a_command_that_does_not_exist(monkeypatch, capsys):
     from pe_jax import commands
 
     monkeypatch.setattr("sys.argv", ["pe-jax", "trian"])
-    with pytest.raises(SystemExit, match="trian is no command"):
+    with pytest.raises(SystemExit, match="trian is not a command"):
         commands.main()
     monkeypatch.setattr("sys.argv", ["pe-jax"])
     commands.main()

@@ -53,7 +53,7 @@ def test_sinusoid_of_negative_offsets_flips_sines_only():
 
 @pytest.mark.parametrize("dim", [3, 0, -2])
 def test_sinusoid_needs_an_even_dimension(dim):
-    with pytest.raises(ValueError, match=f"even, positive dimension, got {dim}"):
+    with pytest.raises(ValueError, match=f"must be even and positive, got {dim}"):
         encodings.default_frequencies(dim)
 
 
@@ -159,9 +159,9 @@ def test_separate_tables_for_keys_and_values():
     ("name", "message"),
     [
         ("learned_absolut", "Did you mean learned_absolute"),
-        ("learned_absolute+relative", "'relative' is not known.*in 'learned_absolute\\+relative'"),
+        ("learned_absolute+relative", "'relative' is unknown.*in 'learned_absolute\\+relative'"),
         ("", "Cannot read the position encoding ''"),
-        ("+".join(["rope"] * 1_000), r"has 999 '\+' and '\(': at most 100"),
+        ("+".join(["rope"] * 1_000), r"has 999 '\+' and '\(', but at most 100"),
         ("own(" * 1_000 + ")" * 1_000, r"has 1,000 '\+' and '\('"),
         ("-" * 100_000 + "rope", "Cannot read the position encoding '----"),
         ("rope" + ".a" * 100_000, "Cannot read the position encoding 'rope.a"),
@@ -169,20 +169,20 @@ def test_separate_tables_for_keys_and_values():
         ("rope\ud83d", "Cannot read the position encoding"),
         ("rope\0", "Cannot read the position encoding"),
         ("learned_absolute+", "Cannot read the position encoding"),
-        ("learned_relative+learned_relative", "may occur once"),
-        ("learned_relative(clip=4)+learned_relative(clip=8)", "may occur once"),
+        ("learned_relative+learned_relative", "Use each family once"),
+        ("learned_relative(clip=4)+learned_relative(clip=8)", "Use each family once"),
         ("learned_relative(clp=3)", "has no option 'clp'. Did you mean clip"),
         ("learned_relative(clip=3, clip=4)", "given twice"),
         ("learned_relative(clip='three')", "'clip' takes int, got 'three'"),
         ("learned_relative(clip=2.5)", "'clip' takes int, got 2.5"),
         ("learned_relative(clip=True)", "'clip' takes int, got True"),
         ("learned_relative(clip=0)", "must be >= 1, got 0"),
-        ("sinusoidal_relative(base=0)", "base of the frequencies is positive, got 0"),
-        ("learned_relative(3)", "need their names"),
-        ("learned_relative(clip=1 + 2)", "is no number, word or tuple"),
-        ("1+none", "'1' is no encoding"),
-        ("none.x", "'none.x' is no encoding"),
-        ("__import__('os')", "'__import__' is not known"),
+        ("sinusoidal_relative(base=0)", "base must be positive, got 0"),
+        ("learned_relative(3)", "must be written NAME=VALUE"),
+        ("learned_relative(clip=1 + 2)", "is not a number, a word or a tuple"),
+        ("1+none", "'1' is not an encoding"),
+        ("none.x", "'none.x' is not an encoding"),
+        ("__import__('os')", "'__import__' is unknown"),
     ],
 )
 def test_names_that_mean_nothing(name, message):
@@ -247,9 +247,9 @@ def test_any_other_combination():
 def test_missing_parameters_are_named():
     encoding = build("learned_absolute+learned_relative")
     for params, message in (
-        ({"learned_absolute": {"table": 0}}, "learned_relative are missing; got learned_absolute"),
-        ({"learned_absolute": {}}, "learned_absolute/table, learned_relative are missing"),
-        ({"table": 0}, "learned_absolute, learned_relative are missing; got table"),
+        ({"learned_absolute": {"table": 0}}, "of learned_relative; got learned_absolute"),
+        ({"learned_absolute": {}}, "learned_absolute/table, learned_relative"),
+        ({"table": 0}, "of learned_absolute, learned_relative; got table"),
     ):
         with pytest.raises(ValueError, match=message):
             encoding.split(params)
@@ -260,10 +260,10 @@ def test_positions_that_do_not_fit():
     encoding = build("sinusoidal_absolute")
     x = jnp.zeros((1, 5, 8))
     for positions, message in (
-        (range(4), "4 positions for 5 tokens"),
-        (np.zeros((2, 3)), "3 positions for 5 tokens"),
+        (range(4), "each of 5 tokens .*got 4"),
+        (np.zeros((2, 3)), "each of 5 tokens .*got 3"),
         (range(0, 10, 2), "consecutive"),
-        (np.zeros((1, 1, 5)), r"Positions are \[L\] or \[B, L\], got \[1, 1, 5\]"),
+        (np.zeros((1, 1, 5)), r"positions must be \[L\] or \[B, L\], got \[1, 1, 5\]"),
     ):
         with pytest.raises(ValueError, match=message):
             encodings.embed(encoding, {}, x, positions)
@@ -316,9 +316,9 @@ def test_encodings_by_layer_in_python():
     assert both.name == "alibi+own(tisa, none)" and both == build(both.name)
     assert both.layer(2) == bias + far and both.layer(1) == bias
     assert far.layer(5) is far and far == encodings.tisa(num_heads=2)
-    with pytest.raises(ValueError, match=r"Layers of alibi\+own\(.*\) differ"):
+    with pytest.raises(ValueError, match=r"layers of alibi\+own\(.*\) differ"):
         both.init(jax.random.key(0))
-    with pytest.raises(ValueError, match="inside each other"):
+    with pytest.raises(ValueError, match="cannot contain each other"):
         encodings.cycle(both)
     with pytest.raises(ValueError, match="more than one"):
         both + both
@@ -328,8 +328,8 @@ def test_layers_that_cannot_be():
     for name, message in {
         "cycle(none)+own(none)": "more than one",
         "cycle(cycle(none))": "inside another encoding",
-        "cycle()": "at least one",
-        "learned_relative+cycle(learned_relative)": "may occur once",
+        "cycle()": "one or more",
+        "learned_relative+cycle(learned_relative)": "Use each family once",
     }.items():
         with pytest.raises(ValueError, match=message):
             build(name)
@@ -368,11 +368,11 @@ def test_resize_table_by_hand():
     assert resize(7, "repeat") == [0, 2, 6, 0, 2, 6, 0]
     assert resize(5, "interpolate") == [0, 1, 2, 4, 6]
     assert resize(3, "interpolate") == [0, 2, 6]
-    with pytest.raises(ValueError, match="Cannot truncate a table of 3 rows to 4"):
+    with pytest.raises(ValueError, match="cannot lengthen a table of 3 rows to 4"):
         resize(4, "truncate")
-    with pytest.raises(ValueError, match="Unknown resize method 'stretch'"):
+    with pytest.raises(ValueError, match="method must be one of .*got 'stretch'"):
         resize(4, "stretch")
-    with pytest.raises(ValueError, match="length=0"):
+    with pytest.raises(ValueError, match="got 0"):
         resize(0, "repeat")
 
 

@@ -49,7 +49,7 @@ def test_a_name_and_a_call():
     )
     assert build("rope") != encodings.rope(head_size=8)
     assert build("rope(base=500)") != build("rope")
-    with pytest.raises(ValueError, match="num_heads is for per_head=True"):
+    with pytest.raises(ValueError, match="num_heads and per_head=True need each other"):
         encodings.rope(head_size=4, num_heads=2)
 
 
@@ -98,7 +98,7 @@ def test_help_shows_what_a_call_takes_and_returns(name):
 @pytest.mark.parametrize(
     ("use", "hint"),
     [
-        (lambda: build("RoPE"), "'RoPE' is not known. Did you mean rope"),
+        (lambda: build("RoPE"), "'RoPE' is unknown. Did you mean rope"),
         (lambda: build("Rotary"), "Did you mean rope"),
         (lambda: build("ALiBi+causal"), "Did you mean alibi"),
         (lambda: build("nope"), "Did you mean none"),

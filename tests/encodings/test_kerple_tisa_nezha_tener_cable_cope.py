@@ -285,7 +285,7 @@ def test_cope_is_refused_without_causal_attention():
     encoding, params = made("cope")
     q = draw(1, 3, 2, 4)
     with pytest.raises(
-        ValueError, match=r"cope is for causal attention: it counts .*'cope\+causal'"
+        ValueError, match=r"cope needs causal attention: it counts .*'cope\+causal'"
     ):
         attention(q, q, q, encoding, params)
     attention(q, q, q, *made("cope+causal"))
@@ -298,12 +298,12 @@ def test_cope_is_refused_without_causal_attention():
     ("name", "message"),
     [
         ("kerple(kernel='exp')", "kernel"),
-        ("sandwich(dim=3)", "even, positive dimension, got 3"),
-        ("tisa(kernels=0)", "kernels=0"),
+        ("sandwich(dim=3)", "must be even and positive, got 3"),
+        ("tisa(kernels=0)", "kernels must be at least 1, got 0"),
         ("dynamic_position_bias(depth=0)", "depth=0"),
         ("dynamic_position_bias(bound=0)", "bound=0"),
         ("nezha(clip=0)", "clip .* must be >= 1, got 0"),
-        ("cope(npos_max=1)", "npos_max=1"),
+        ("cope(npos_max=1)", "npos_max must be at least 2, got 1"),
     ],
 )
 def test_options_that_do_not_fit(name, message):
@@ -316,5 +316,5 @@ def test_cable_says_what_it_needs():
     q = draw(1, 3, 2, 4)
     with pytest.raises(ValueError, match=r"cable computes its terms .* x_k=x"):
         attention(q, q, q, encoding, params)
-    with pytest.raises(ValueError, match="cable needs .* the queries among the keys"):
+    with pytest.raises(ValueError, match="cable needs .* every query must be among the keys"):
         attention(q, q, q, encoding, params, Context(range(3, 6), range(3), x_k=draw(1, 3, 8)))

@@ -121,7 +121,7 @@ def test_grape_m_starts_with_orthonormal_vectors_and_ropes_frequencies():
     gram = vectors @ vectors.swapaxes(1, 2)
     np.testing.assert_allclose(gram, np.tile(np.eye(2), (4, 1, 1)), atol=1e-6)
     np.testing.assert_allclose(params["frequencies"], [1, 0.5, 0.25, 0.125], rtol=1e-6)
-    with pytest.raises(ValueError, match="head_size must be at least 2 and base positive, got 1"):
+    with pytest.raises(ValueError, match="head_size of at least 2 and a positive base, got 1"):
         build("grape_m", head_size=1)
 
 
@@ -335,9 +335,9 @@ def test_sinusoids_of_an_image_count_columns_first():
     end = build("sinusoidal_2d(width=3, end=True)").parts[0].card.vectors({}, np.arange(3))
     w = 10_000.0 ** (-np.arange(4) / 3)
     np.testing.assert_allclose(end[1, :4], np.sin(w), atol=1e-6)
-    with pytest.raises(ValueError, match="multiple of 4, .* got 18"):
+    with pytest.raises(ValueError, match="multiple of 4 .* got 18"):
         build("sinusoidal_2d", hidden_size=18)
-    with pytest.raises(ValueError, match="at least 1; got 0"):
+    with pytest.raises(ValueError, match="at least 1.*got 0"):
         build("sinusoidal_2d(width=0)")
 
 
@@ -369,7 +369,9 @@ def test_factorised_tables_of_an_image():
         for column in range(3):
             expected = np.append(params["columns"][column], params["rows"][row])
             np.testing.assert_array_equal(found[row, column], expected)
-    with pytest.raises(ValueError, match="hidden_size even with factorised=True; got 2, 3 and 15"):
+    with pytest.raises(
+        ValueError, match="with factorised=True hidden_size must be even; got 2, 3 and 15"
+    ):
         build("learned_2d(height=2, width=3, factorised=True)", hidden_size=15)
 
 

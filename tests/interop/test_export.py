@@ -193,10 +193,10 @@ def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
     out.mkdir()
     save_bert(out, MODEL, params, tokenizer)  # An empty folder is accepted.
     before = {file.name: file.read_bytes() for file in out.iterdir()}
-    with pytest.raises(ValueError, match="out is not empty: give a new folder"):
+    with pytest.raises(ValueError, match="out is not empty. Export to a new folder"):
         save_bert(out, MODEL, params, tokenizer)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-    with pytest.raises(ValueError, match="gs://bucket/out is no local folder"):
+    with pytest.raises(ValueError, match="gs://bucket/out is not a local folder"):
         save_bert("gs://bucket/out", MODEL, params, tokenizer)
     listing = set(os.listdir(tmp_path))
 
@@ -241,7 +241,7 @@ def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
     assert restored.encoding().name == MODEL.encoding().name
     assert dataclasses.replace(restored, position=None) == MODEL
     assert load_tokenizer(start.tokenizer()).get_vocab() == tokenizer.get_vocab()
-    with pytest.raises(ValueError, match=r"a run of seed 0, got config.seed=3"):
+    with pytest.raises(ValueError, match=r"a run of seed 0, but config.seed is 3"):
         runs.export(tmp_path / "run", tmp_path / "seed", 3)
 
 
@@ -257,5 +257,5 @@ def test_one_seed_of_several(tokenizer, tmp_path, monkeypatch):
     labels = {"0": "entailment", "1": "not_entailment"}
     assert read(tmp_path / "out" / "config.json")["id2label"] == labels
     for seed in (None, 4):
-        with pytest.raises(ValueError, match=r"has the seeds 3, 7: choose one, --config.seed"):
+        with pytest.raises(ValueError, match=r"config.seed must be one of the run's seeds, 3, 7"):
             runs.export(tmp_path / "run", tmp_path / "other", seed)

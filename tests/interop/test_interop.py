@@ -143,7 +143,7 @@ def test_the_conversion_command_lists_the_weights_only(tmp_path):
 def test_errors_for_missing_or_damaged_files_say_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"No checkpoint at .*nowhere.*hf download"):
         open_checkpoint(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="neither model.safetensors nor .*give that file"):
+    with pytest.raises(ValueError, match="neither model.safetensors nor .*give its path"):
         open_checkpoint(tmp_path)
     file = write(tmp_path, {"a": np.ones(9)}) / "model.safetensors"
     whole = file.read_bytes()
@@ -151,7 +151,7 @@ def test_errors_for_missing_or_damaged_files_say_what_to_do(tmp_path):
     for damaged in (b"", whole[:5], whole[:-5], pointer):
         file.write_bytes(damaged)
         with pytest.raises(
-            ValueError, match=r"model.safetensors is not a complete.*download it again"
+            ValueError, match=r"model.safetensors is not a complete.*Download it again"
         ):
             open_checkpoint(tmp_path)
     file.write_bytes(whole)
@@ -234,7 +234,7 @@ def test_contradictions_are_errors(tmp_path, name, model_type, argument, match):
 def test_no_position_table(tmp_path):
     near = [f"block.{i}.relPosition" for i in range(7)]
     write(tmp_path, {**{name: ROWS for name in near}, "shared.weight": ROWS})
-    with pytest.raises(ValueError, match=r"no learned position table") as caught:
+    with pytest.raises(ValueError, match=r"no known learned position table") as caught:
         load_position_table(tmp_path)
     assert sum(name in str(caught.value) for name in near) == 5
     assert "shared.weight" not in str(caught.value)
@@ -249,7 +249,9 @@ def test_a_table_that_is_unused_or_no_table(tmp_path):
         load_position_table(tmp_path)
     for wrong in (ROWS[0], ROWS[:2], ROWS.astype(np.int8)):
         write(tmp_path, {f"roberta.{TABLE}": wrong}, {})
-        with pytest.raises(ValueError, match=r"no table \[N, D\] of floats with more than 2 rows"):
+        with pytest.raises(
+            ValueError, match=r"not a table \[N, D\] of floats with more than 2 rows"
+        ):
             load_position_table(tmp_path)
 
 
@@ -470,9 +472,11 @@ def test_a_tensorflow_checkpoint_is_the_same_bert(google, tmp_path_factory):
 def test_tensorflow_checkpoints_that_cannot_be_read(google, monkeypatch):
     folder, _ = google
     (folder / "model.ckpt-9.index").touch()
-    with pytest.raises(ValueError, match=r"2 checkpoints: give one, .*bert_model.ckpt or .*ckpt-9"):
+    with pytest.raises(
+        ValueError, match=r"2 checkpoints. Give one of them: .*bert_model.ckpt or .*ckpt-9"
+    ):
         open_checkpoint(folder)
-    with pytest.raises(ValueError, match=r"has no model.ckpt-9.data-\* next to it: download"):
+    with pytest.raises(ValueError, match=r"has no model.ckpt-9.data-\* next to it. Download"):
         open_checkpoint(folder / "model.ckpt-9")
     (folder / "model.ckpt-9.index").unlink()
     data = folder / "bert_model.ckpt.data-00000-of-00001"
@@ -480,9 +484,7 @@ def test_tensorflow_checkpoints_that_cannot_be_read(google, monkeypatch):
     with pytest.raises(ValueError, match=r"TensorFlow cannot read .*bert_model.ckpt \(.*again"):
         open_checkpoint(folder)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(
-        ValueError, match=r"reading it needs TensorFlow: pip install 'pe_jax\[tf\]'"
-    ):
+    with pytest.raises(ValueError, match=r"which needs TensorFlow: pip install 'pe_jax\[tf\]'"):
         open_checkpoint(folder)
 
 

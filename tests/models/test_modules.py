@@ -146,10 +146,10 @@ def test_a_prompt_at_once_then_token_by_token():
     np.testing.assert_allclose(np.concatenate(found, axis=1), full, atol=1e-5)
     assert traced == [(B, 4, D), (B, 1, D)]
     assert np.isnan(step(model, X[:, :1])).all()  # Past the end, where that is not known.
-    with pytest.raises(ValueError, match="room for 7 tokens, 8 are written and 1 are to follow"):
+    with pytest.raises(ValueError, match="room for 7 tokens, but 8 are written and 1 more"):
         model(X[:, :1], decode=True)
     model.attention.init_cache(B, 3)
-    with pytest.raises(ValueError, match="room for 3 tokens, 0 are written and 7"):
+    with pytest.raises(ValueError, match="room for 3 tokens, but 0 are written and 7"):
         step(model, X)
 
 
@@ -162,7 +162,7 @@ def test_an_embedding_counts_while_decoding(framework):
     if framework == "nnx":
         model = in_nnx(name, params)
         model.attention.init_cache(B, L)
-        with pytest.raises(ValueError, match=r"call init_cache\(rows\), or pass positions"):
+        with pytest.raises(ValueError, match=r"Call init_cache\(rows\), or pass positions"):
             model(X[:, :1], decode=True)
         model.embedding.init_cache(B)
         step = nnx.jit(lambda model, x: model(x, decode=True))
@@ -179,7 +179,7 @@ def test_an_embedding_counts_while_decoding(framework):
 
 def test_an_embedding_that_decodes_without_saying_so():
     module = pe_jax.linen.PositionEmbedding(named("sinusoidal_absolute"))
-    with pytest.raises(ValueError, match="pass positions or decode=True"):
+    with pytest.raises(ValueError, match="Pass positions or decode=True"):
         module.apply({"cache": {"other": 0}}, X[:, :1], mutable=["cache"])
     module.apply({"cache": {"other": 0}}, X[:, :1], np.array([3]), mutable=["cache"])
 
@@ -277,14 +277,17 @@ def test_a_cache_that_does_not_fit(message, sizes):
 
 def test_what_decoding_refuses():
     layer = pe_jax.nnx.MultiHeadAttention(H, D, named("rope+causal"), rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match=r"call init_cache\(rows, length\)"):
+    with pytest.raises(ValueError, match=r"Call init_cache\(rows, length\)"):
         layer(X, decode=True)
     layer.init_cache(B, L)
     for message, arguments in (
         ("inputs_k without decode", {"inputs_k": X}),
         ("those of the new tokens", {"positions_k": range(L)}),
         (r"here \[2, 2, 7, 7\]; got \[1, 1, 7, 6\]", {"mask": np.ones((1, 1, 7, 6), bool)}),
-        ("integer positions, got float32", {"positions_q": np.arange(L, dtype=np.float32)}),
+        (
+            "must be integers when a cache is used, got float32",
+            {"positions_q": np.arange(L, dtype=np.float32)},
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             layer(X, **arguments, decode=True)
@@ -293,16 +296,16 @@ def test_what_decoding_refuses():
         Model(named("rope+causal")).apply({"params": params}, X, decode=True, mutable=["cache"])
     sizes = dict(num_heads=H, head_size=4, hidden_size=D)
     for name in ("randomised(alibi)", "rope_dynamic_ntk(factor=2, original_length=4)"):
-        with pytest.raises(ValueError, match="no decoding with a cache"):
+        with pytest.raises(ValueError, match="cannot decode with a cache"):
             init_cache(encodings.from_name(name, **SIZES), B, L, **sizes)
     layer = pe_jax.nnx.MultiHeadAttention(
         H, D, named("normalised_index+rope+causal"), rngs=nnx.Rngs(0)
     )
-    with pytest.raises(ValueError, match="normalised_index has no decoding"):
+    with pytest.raises(ValueError, match="normalised_index cannot decode"):
         layer.init_cache(B, L)
     fox = encodings.from_name("fox", **SIZES)
     heads = [X.reshape(B, L, H, 4)] * 3
-    with pytest.raises(ValueError, match="reads hidden states of keys, which are cached"):
+    with pytest.raises(ValueError, match="reads hidden states of keys, which come from the cache"):
         cached_attention(*heads, init_cache(fox, B, L, **sizes), fox, fox.init(jax.random.key(0)))
 
 

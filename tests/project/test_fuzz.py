@@ -581,7 +581,7 @@ def test_caches(fuzz, tmp_path):
             if path == program:
                 return "right" if entry.exists() and entry.read_bytes() == content else "refused"
             assert read() == wanted
-        return "refused" if "made again" in told.getvalue() else "right"
+        return "refused" if "recomputed" in told.getvalue() else "right"
 
     fuzz(case)
     assert len(list(cache.iterdir())) == 2  # No leftovers.

@@ -121,7 +121,7 @@ def test_random_inputs():
     for column in range(LENGTH):  # Every word at every position once.
         np.testing.assert_array_equal(np.sort(rows[:LENGTH, 0, column]), np.sort(rows[0, 0]))
     assert len(set(rows[0, 0])) == LENGTH and set(rows[0, 0]) != set(rows[LENGTH, 0])
-    with pytest.raises(ValueError, match="two words or more, got 1"):
+    with pytest.raises(ValueError, match="at least two words, got 1"):
         properties.random_words(jax.random.key(0), WORDS[:1], count=2, length=4)
 
 

@@ -103,7 +103,7 @@ def test_a_compiled_sweep_takes_any_number_of_settings():
     "settings", [{"a": np.ones(3), "b": np.ones(4)}, np.ones(0), np.float32(1), {}]
 )
 def test_settings_without_one_leading_axis(settings):
-    with pytest.raises(ValueError, match="one and the same leading axis"):
+    with pytest.raises(ValueError, match="the same leading axis"):
         properties.sweep(lambda s: s, settings)
 
 
@@ -127,7 +127,7 @@ def test_queries_keys_and_values_are_those_of_the_model(layer):
 
 def test_no_such_layer():
     config, _, params = model("none")
-    with pytest.raises(ValueError, match="layers 0 to 2, got layer 3"):
+    with pytest.raises(ValueError, match="layer must be 0 to 2, got 3"):
         attention_map(config, layer=3)(params, jnp.zeros((1, 4), jnp.int32))
     with pytest.raises(ValueError, match="'logits' or 'weights', got 'probabilities'"):
         attention_map(config, what="probabilities")
@@ -288,5 +288,5 @@ def test_correlations_with_gaps_and_constants():
 def test_too_few_runs_to_correlate():
     with pytest.raises(ValueError, match="at least 4 runs that have both, got 3"):
         properties.correlate({"v": [1, 2, 3]}, {"s": [1, 2, 3]})
-    with pytest.raises(ValueError, match=r"one length, got \{'v': 4, 's': 5\}"):
+    with pytest.raises(ValueError, match=r"the same length, got \{'v': 4, 's': 5\}"):
         properties.correlate({"v": [1, 2, 3, 4]}, {"s": [1, 2, 3, 4, 5]})

@@ -255,7 +255,7 @@ def test_the_report(config, tmp_path):
     assert "| all " in "\n".join(lines)
     assert render(part, subjects[2:], config, tmp_path) is None
     config = dataclasses.replace(config, bands=3)
-    with pytest.raises(ValueError, match="has 2 frequencies: config.bands is at most that, got 3"):
+    with pytest.raises(ValueError, match="config.bands must be at most the 2 frequencies"):
         render(part, subjects[1:2], config, tmp_path)
 
 

@@ -281,10 +281,10 @@ def test_what_cannot_be_measured(runs, config, tmp_path):
     config = replace(config, parts="correlation")
     with pytest.raises(ValueError, match="correlation needs four runs or more that have scores"):
         measure_properties(subjects, config, tmp_path)
-    with pytest.raises(ValueError, match="vector is one of '', pdf, svg, got 'eps'"):
+    with pytest.raises(ValueError, match="vector must be one of '', pdf, svg, got 'eps'"):
         replace(config, parts="vectors", vector="eps")
     config = replace(config, parts="words", layer=1)
-    with pytest.raises(ValueError, match="layers 0 to 0, got layer 1"):
+    with pytest.raises(ValueError, match="layer must be 0 to 0, got 1"):
         measure_properties(subjects, config, tmp_path)
 
 

@@ -352,10 +352,13 @@ def test_rows_of_other_settings_are_warned_of(tmp_path, config):
     ("changes", "message"),
     [
         ({"scores": {}}, "has no score 'accuracy'; it has none"),
-        ({"scores": {"accuracy": [1.0]}}, "2 seeds need as many scores 'accuracy', got [1.0]"),
-        ({"scores": {"accuracy": [1.0, math.nan]}}, "finite numbers, got [1.0, nan]"),
-        ({"scores": {"accuracy": [1.0, None]}}, "finite numbers, got [1.0, None]"),
-        ({"seeds": [1, 1]}, "different numbers, got [1, 1]"),
+        (
+            {"scores": {"accuracy": [1.0]}},
+            "'accuracy' needs one score for each of 2 seeds, got [1.0]",
+        ),
+        ({"scores": {"accuracy": [1.0, math.nan]}}, "must be finite, got [1.0, nan]"),
+        ({"scores": {"accuracy": [1.0, None]}}, "must be finite, got [1.0, None]"),
+        ({"seeds": [1, 1]}, "distinct integers, got [1, 1]"),
         (
             {"dataset": "glue/rtee"},
             "results.json: Unknown GLUE task 'glue/rtee'; table 2 has glue/cola",

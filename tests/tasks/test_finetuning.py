@@ -297,16 +297,19 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"init": ""}, "Fine-tuning starts from a pretrained run.*--config.init=RUN"),
+        ({"init": ""}, "Fine-tuning starts from a pretrained model.*--config.init"),
         ({"init": "/nowhere"}, "config.init='/nowhere' is neither a run nor a published BERT"),
-        ({"task": "snli"}, "config.task is one of cola, .*, squad, got 'snli'"),
-        ({"seeds": (1, 1)}, r"config.seeds is a tuple of .* different values, .* got \(1, 1\)"),
-        ({"select": "first"}, "config.select is one of last, best, held_out, got 'first'"),
+        ({"task": "snli"}, "config.task must be one of cola, .*, squad, got 'snli'"),
+        (
+            {"seeds": (1, 1)},
+            r"config.seeds must be a tuple of .* different values, .* got \(1, 1\)",
+        ),
+        ({"select": "first"}, "config.select must be one of last, best, held_out, got 'first'"),
         (
             {"data.batch_size": 9},
-            "9 rows does not divide among 2 devices .* is 8 or 10",
+            "9 rows is not divisible by 2 devices .* is: 8 or 10",
         ),
-        ({"data.batch_size": 64}, "44 examples do not fill a batch of 64"),
+        ({"data.batch_size": 64}, "44 examples are too few for a batch of 64"),
         ({"model.position": "learned"}, "Did you mean learned_"),
     ],
 )
@@ -317,13 +320,13 @@ def test_configs_that_cannot_run(pretrained, tmp_path, changes, message):
 
 
 def test_a_run_does_not_start_from_a_fine_tuned_one(done, pretrained, tmp_path):
-    with pytest.raises(ValueError, match="holds a run of 'cola'; wanted pretraining"):
+    with pytest.raises(ValueError, match="holds a run of 'cola', but this needs pretraining"):
         finetune(config(pretrained, init=str(done)), tmp_path)
 
 
 def test_what_is_for_pretraining_runs_says_so(done):
     for read_run in (from_run, score):
-        with pytest.raises(ValueError, match="holds a run of 'cola'; wanted pretraining"):
+        with pytest.raises(ValueError, match="holds a run of 'cola', but this needs pretraining"):
             read_run(done)
 
 

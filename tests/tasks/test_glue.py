@@ -54,13 +54,13 @@ def test_a_regression_has_values(prepared):
 @pytest.mark.parametrize(
     ("name", "example", "message"),
     [
-        ("cola", {"sentence": b"x", "label": -1}, r"glue/cola, test, example 0 has the label -1; "
-         r"known are 0 to 1 \(unacceptable, acceptable\). Is it a test split\?"),
-        ("mnli", {"premise": b"x", "hypothesis": b"y", "label": 3}, "known are 0 to 2"),
-        ("stsb", {"sentence1": b"x", "sentence2": b"y", "label": 5.5}, "known are 0 to 5"),
+        ("cola", {"sentence": b"x", "label": -1}, r"glue/cola, test, example 0 has the label "
+         r"-1, but labels are 0 to 1 \(unacceptable, acceptable\). Is it a test split\?"),
+        ("mnli", {"premise": b"x", "hypothesis": b"y", "label": 3}, "labels are 0 to 2"),
+        ("stsb", {"sentence1": b"x", "sentence2": b"y", "label": 5.5}, "labels are 0 to 5"),
         ("stsb", {"sentence1": b"x", "sentence2": b"y", "label": float("nan")}, "label nan"),
         ("cola", {"sentence": b"x"}, "has the label None"),
-        ("rte", {"sentence1": b"x", "label": 0}, r"has no 'sentence2' but \['label', 'sentence1'"),
+        ("rte", {"sentence1": b"x", "label": 0}, r"no 'sentence2'; it has \['label', 'sentence1'"),
     ],
 )  # fmt: skip
 def test_bad_examples(prepared, name, example, message):
@@ -70,7 +70,7 @@ def test_bad_examples(prepared, name, example, message):
 
 
 def test_an_unknown_task():
-    with pytest.raises(ValueError, match=r"GLUE has the tasks cola, sst2, .*; got 'snli'"):
+    with pytest.raises(ValueError, match=r"Unknown GLUE task 'snli': use one of cola, sst2, "):
         load_glue("snli", "train")
 
 
@@ -106,7 +106,7 @@ def test_inputs_by_hand(tokenizer):
     assert encoded(tokenizer, 4, "a b c") == ([CLS, 5, 6, SEP], 4)
     assert encoded(tokenizer, 8, "a b c d", "e f") == ([CLS, 5, 6, 7, SEP, 9, 10, SEP], 5)
     assert encoded(tokenizer, 9, "", "c") == ([CLS, SEP, 7, SEP], 2)
-    with pytest.raises(ValueError, match=r"4 tokens have no room for 2 text\(s\)"):
+    with pytest.raises(ValueError, match=r"4 tokens is too short for 2 text\(s\)"):
         encoded(tokenizer, 4, "a", "b")
 
 

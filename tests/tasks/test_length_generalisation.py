@@ -253,10 +253,10 @@ def test_it_continues(suite, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("--config.steps=4", "cells of other settings"),
-        ("--encodings=", "Which encodings"),
+        ("--config.steps=4", "results of other settings"),
+        ("--encodings=", "--encodings is required"),
         ("--encodings=rope,ropee", "Did you mean rope"),
-        ("--encodings=xpos", "Join it with causal"),
+        ("--encodings=xpos", "Combine it with causal"),
         ("--config.length=1", "must have lengths up to config.length=1 and longer"),
         ("--config.test_examples=9", "multiple of config.test_batch_size"),
         ("--config.tasks=coppy", "Did you mean copy"),

@@ -89,9 +89,11 @@ def test_a_tfds_dataset_without_tensorflow(tmp_path):
     assert questions[0].context is questions[1].context
     with pytest.raises(ValueError, match=r"no split 'train' .*splits: validation"):
         squad.load_questions("tiny_questions", "train", folder)
-    with pytest.raises(ValueError, match=r"no feature question, answers but \['context', 'id'\]"):
+    with pytest.raises(
+        ValueError, match=r"lacks the features question, answers; it has \['context', 'id'\]"
+    ):
         squad.load_questions("tiny_texts", "train", folder)
-    with pytest.raises(ValueError, match="No tfds dataset 'no_such_questions'"):
+    with pytest.raises(ValueError, match="no tfds dataset 'no_such_questions'"):
         squad.load_questions("no_such_questions", "train", folder)
 
 
@@ -305,7 +307,7 @@ def test_evaluation_leaves_no_question_out(tokenizer):
 
 
 def test_settings_of_windows_that_cannot_be(tokenizer):
-    with pytest.raises(ValueError, match="Inputs of 67 tokens have no room .* up to 64"):
+    with pytest.raises(ValueError, match="Inputs of 67 tokens leave no room .* up to 64"):
         squad.evaluation_windows([ask("a")], tokenizer, 67)
     with pytest.raises(ValueError, match="got 64 and 0"):
         squad.training_windows([ask("a", "a")], tokenizer, 384, stride=0)
@@ -430,9 +432,11 @@ def test_the_threshold_of_no_answer(tokenizer):
 def test_logits_that_do_not_fit(tokenizer):
     windows = squad.evaluation_windows([ask("a b c")], tokenizer, 8, max_query=4)
     logits = np.zeros((1, 8), np.float32)
-    with pytest.raises(ValueError, match=r"start logits have shape \(2, 8\), but there are 1 "):
+    with pytest.raises(
+        ValueError, match=r"start logits must have a row for each of 1 .* got shape \(2, 8\)"
+    ):
         best_answers(windows, np.zeros((2, 8)), logits)
-    with pytest.raises(ValueError, match="end logits hold NaN"):
+    with pytest.raises(ValueError, match="end logits contain NaN"):
         best_answers(windows, logits, np.full((1, 8), np.nan))
 
 
@@ -534,7 +538,7 @@ def test_the_best_threshold():
         "best_f1_thresh": -2.5,
     }
     assert scores["exact"] == pytest.approx(100 / 3)
-    with pytest.raises(ValueError, match="2 predictions have no null score, 'b' first"):
+    with pytest.raises(ValueError, match="2 predictions, such as 'b', have no null score"):
         score(questions, predictions, "v2.0", {"a": 3.0})
 
 

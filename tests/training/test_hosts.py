@@ -82,7 +82,7 @@ def test_hosts_with_different_settings_do_not_train(tmp_path):
     statuses, outputs = end(both)
     assert statuses == [1, 1]
     for _, err in outputs:
-        assert "error: The hosts do not have the same settings (config.seed: host 0 has 0" in err
+        assert "error: The hosts have different settings (config.seed: host 0 has 0" in err
         assert "host 1 has 7)" in err and "Traceback" not in err
     assert not (tmp_path / "run").exists()
 
@@ -189,7 +189,7 @@ def test_host_0_listens_where_it_is_told(capsys, monkeypatch):
 
 def test_hosts_with_different_numbers_of_devices():
     hosts.check_devices([0, 0, 1, 1])
-    with pytest.raises(ValueError, match=r"\(host 0 has 2, host 1 has 1\)\. Start it on equal"):
+    with pytest.raises(ValueError, match=r"\(host 0 has 2, host 1 has 1\)\. Use equal"):
         hosts.check_devices([0, 1, 0])
 
 
@@ -346,8 +346,8 @@ def test_each_host_has_all_seeds_and_its_own_rows():
     [
         ("localhost:1", 2, None, "needs --hosts and --host"),
         ("auto", 2, 0, "auto finds the hosts"),
-        ("localhost:1", 2, 2, "numbered 0 to 1, got --host=2"),
-        ("localhost:1", 0, 0, "at least one host, got --hosts=0"),
+        ("localhost:1", 2, 2, "--host must be 0 to 1, got 2"),
+        ("localhost:1", 0, 0, "--hosts must be at least 1, got 0"),
         *[
             (address, 2, 0, f"'auto' or HOST:PORT of host 0, .*got {address!r}")
             for address in ("localhost", ":", "localhost:", ":1", "a:b", "a:0", "a:65536", "::1:80")

@@ -165,11 +165,13 @@ def test_a_run_resumes_with_more_steps_and_moved_text(straight, tmp_path, capsys
     assert "Changed   stage1.steps: 12 there, 14 now" in printed
     assert "The learning rate follows the schedule of 14 steps from now on." in printed
     assert saved_steps(folder) == [4, 8, 12, 14]
-    with pytest.raises(ValueError, match=r"config: its stages end after steps \[13\], those of"):
+    with pytest.raises(
+        ValueError, match=r"config: its stages now end after steps \[13\], but those of"
+    ):
         pretraining.run(changed(config, {**more, "stage1.steps": 13}), folder)
     train._check_steps([14, 4], [16, 6], 14, folder)  # The second stage has not begun.
     with pytest.raises(
-        ValueError, match=r"after steps \[16, 20\], those .* \[12, 20\], and 15 are"
+        ValueError, match=r"after steps \[16, 20\], but those .* \[12, 20\], and 15 steps are"
     ):
         train._check_steps([12, 8], [16, 4], 15, folder)
 
@@ -180,7 +182,7 @@ def test_a_text_that_was_replaced(straight, tmp_path):
     folder = shutil.copytree(done, tmp_path / "run")
     other = str(tiny_run.write_books(tmp_path, seed=1))
     with pytest.raises(
-        ValueError, match=r"config.data.source is not what the run in .* digest was"
+        ValueError, match=r"config.data.source is not the data that the run in .* digest was"
     ):
         pretraining.run(changed(config, {"data.source": other}), folder)
     with pytest.raises(ValueError, match=r"holds a run .*\n  data.validation: '' there"):
@@ -241,7 +243,7 @@ def test_two_runs_in_one_folder(straight, tmp_path):
 
 @pytest.mark.parametrize("name", ["[a]", "back\\slash", "sta*r", "which?"])
 def test_a_folder_whose_checkpoints_could_not_be_read(straight, tmp_path, name):
-    with pytest.raises(ValueError, match=r"--workdir is .* in it makes Orbax lose"):
+    with pytest.raises(ValueError, match=r"--workdir is .* Orbax cannot read checkpoints"):
         pretraining.run(straight[0], tmp_path / name / "run")
     assert not (tmp_path / name).exists()
 
@@ -292,7 +294,7 @@ def test_a_lock_removed_under_a_run(straight, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         claim = workdir.claim
         patch.setattr(workdir, "claim", lambda *run: (claim(*run), (folder / "lock").unlink()))
-        with pytest.raises(OSError, match="nothing more is saved. The same command starts again"):
+        with pytest.raises(OSError, match="Nothing more is saved. The same command resumes"):
             pretraining.run(config, folder)
     assert saved_steps(folder) == [4]
     assert (folder / "metrics.jsonl").read_text().splitlines() == lines

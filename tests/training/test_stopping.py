@@ -156,7 +156,7 @@ def test_no_more_workers_than_cores(monkeypatch, capsys):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 5, 6})
     assert (at_most(2), at_most(3)) == (2, 3) and not capsys.readouterr().err
     assert at_most(200) == 3
-    assert "config.data.workers=200, and this process may use 3 core(s)" in capsys.readouterr().err
+    assert "config.data.workers=200 is more than the 3 core(s)" in capsys.readouterr().err
 
 
 def test_signals_wait():

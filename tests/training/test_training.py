@@ -359,7 +359,9 @@ def test_rates_by_group():
     np.testing.assert_allclose(updates["position"], same * 5, rtol=1e-6)
     np.testing.assert_allclose(updates["layer"], same * 2, rtol=1e-6)
     typo = optimizers.adamw(lambda _: 1.0, ratios={"bert/tokens": 0.0})
-    with pytest.raises(ValueError, match="no parameter fits 'bert/tokens'. Their paths begin with"):
+    with pytest.raises(
+        ValueError, match="no parameter matches 'bert/tokens'. Their paths begin with"
+    ):
         typo.init(params)
 
 
@@ -640,11 +642,11 @@ def test_transplant_lists_every_mismatch():
             {"stage1.epochs": 1.0},
             "config.stage1.steps=12 and epochs=1.0: .*not both",
         ),
-        ({"stage1.batch_size": 6}, "6 rows does not divide among 4 devices"),
+        ({"stage1.batch_size": 6}, "6 rows is not divisible by 4 devices"),
         ({"parallel": "pmapp"}, "one of jit, fsdp, pmap, pmap_bfloat16, got 'pmapp'"),
         ({"optimizer.name": "adam"}, "one of adamw, lamb, got 'adam'"),
         ({"optimizer.rates": ("bert/token",)}, "rates are PATTERN=RATIO, .*; got 'bert/token'"),
-        ({"optimizer.rates": ("bert/tokn/*=0",)}, "no parameter fits 'bert/tokn/[*]'"),
+        ({"optimizer.rates": ("bert/tokn/*=0",)}, "no parameter matches 'bert/tokn/[*]'"),
         ({"data.source": "/nowhere/*.txt"}, "No file matches"),
         ({"data.vocab": "/nowhere/vocab.txt"}, "No tokenizer at"),
     ],

@@ -109,7 +109,10 @@ def flash_attention(
         interpret=interpret,
     )
     if len({x.dtype for x in (q, k, v)}) > 1:
-        raise ValueError(f"q, k and v share a dtype, got {q.dtype}, {k.dtype} and {v.dtype}: cast.")
+        raise ValueError(
+            f"q, k and v must have the same dtype, got {q.dtype}, {k.dtype} and {v.dtype}. Cast "
+            "them."
+        )
     terms = _occurring(terms, config.clip)
     if sink is not None and terms.bias is not None:
         sink = sink - terms.bias[-1]  # As from all logits, see `tiles`.
@@ -162,10 +165,12 @@ def _configure(
     """The sizes, by the shapes of the arguments."""
     (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
     if heads % kv_heads:
-        raise ValueError(f"k has {kv_heads} heads, which do not divide the {heads} heads of q.")
+        raise ValueError(f"k has {kv_heads} heads, which must divide the {heads} heads of q.")
     reach = reach or Reach()
     if any(side is not None and side < 0 for side in reach):
-        raise ValueError(f"A reach is 0 or more on each side, or None for no limit, got {reach}.")
+        raise ValueError(
+            f"reach must be 0 or more on each side, or None for no limit, got {reach}."
+        )
     # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
     most = length - 1 - offset, keys - 1 + offset
     reach = Reach(*(None if side is None or side >= n else side for side, n in zip(reach, most)))
@@ -174,8 +179,8 @@ def _configure(
     value_tables = _tables(terms.value_table, heads, 2)
     if value_tables > 1 and kv_heads < heads:
         raise ValueError(
-            f"value_table has a table for each of {heads} heads, which share {kv_heads} heads of "
-            "values: give one table [M, d], or as many heads of values."
+            f"value_table has a table for each of {heads} heads, but they share {kv_heads} heads "
+            "of values. Pass one table [M, d], or as many heads of values."
         )
 
     def with_tiles(of_queries: int, of_keys: int) -> KernelConfig:
@@ -203,7 +208,9 @@ def _configure(
         fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= on_chip)
         return next(fitting, choices[-1])
     if min(block) < 1 or any(n % LANES for n in block):
-        raise ValueError(f"A block has a multiple of 128 queries and of keys, got {block}.")
+        raise ValueError(
+            f"block sizes must be multiples of 128, for queries and for keys, got {block}."
+        )
     return with_tiles(*block)
 
 
@@ -212,7 +219,7 @@ def _clip(terms: Shared) -> int:
     rows = {len(x) if isinstance(x, np.ndarray) else x.shape[0] for x in terms if x is not None}
     if any(n % 2 == 0 or n < 3 for n in rows) or len(rows) > 1:
         raise ValueError(
-            f"Tables and bias have 2·clip + 1 rows, clip at least 1, got {sorted(rows)}."
+            f"Tables and bias must have 2·clip + 1 rows with clip >= 1, got {sorted(rows)}."
         )
     return max(rows, default=3) // 2
 
@@ -224,7 +231,9 @@ def _tables(x: jax.ShapeDtypeStruct | Array | None, heads: int, shared_axes: int
     if x.ndim == shared_axes:
         return 1
     if x.shape[1] != heads:
-        raise ValueError(f"{x.shape[1]} tables or biases for {heads} heads: give one, or {heads}.")
+        raise ValueError(
+            f"Got {x.shape[1]} tables or biases for {heads} heads. Pass one, or {heads}."
+        )
     return heads
 
 

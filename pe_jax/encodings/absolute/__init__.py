@@ -1,1 +1,1 @@
-"""Absolute positions: what is added to the embeddings, or meets in the logits, at each position."""
+"""Absolute positions: vectors or logits that depend on each single position."""

@@ -31,12 +31,12 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
     """
     start = default_frequencies(hidden_size, base)
     if vocab_size < 1:
-        raise ValueError(f"vocab_size is a number of tokens, at least 1, got {vocab_size}.")
+        raise ValueError(f"vocab_size must be at least 1, got {vocab_size}.")
 
     def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
         if context.tokens is None:
             raise ValueError(
-                "complex_order has frequencies for each token and got no tokens: pass them, "
+                "complex_order has frequencies for each token, so it needs tokens: pass "
                 "embed(..., tokens=tokens)."
             )
         w = look_up(params["frequencies"], context.tokens)

@@ -96,7 +96,9 @@ def sinusoidal_concatenated(
       ValueError: for a share that is not in (0, 1).
     """
     if not 0 < share < 1:
-        raise ValueError(f"share is that of the position in the embedding, in (0, 1); got {share}.")
+        raise ValueError(
+            f"share must be in (0, 1), got {share}: the position's share of the embedding."
+        )
     size = max(2, int(hidden_size * share) // 2 * 2)
     w = default_frequencies(size, base)
 

@@ -43,7 +43,7 @@ def floater(
     """
     size = hidden_size if width is None else width
     if not step > 0 or size < 1:
-        raise ValueError(f"step is positive and width at least 1, got {step} and {size}.")
+        raise ValueError(f"step must be positive and width at least 1, got {step} and {size}.")
 
     def init(rng: jax.Array) -> Params:
         for_start, for_hidden, for_out = jax.random.split(rng, 3)
@@ -80,8 +80,8 @@ def floater(
         known = not isinstance(x, jax.core.Tracer) and x.size
         if known and not 0 <= np.min(x) <= np.max(x) < max_length:
             raise ValueError(
-                f"floater was built for max_length={max_length} and got positions {np.min(x)} to "
-                f"{np.max(x)}: build it for more, with the same parameters."
+                f"floater was built for max_length={max_length}, got positions {np.min(x)} to "
+                f"{np.max(x)}. Build it with a greater max_length and the same parameters."
             )
         return look_up(path(params), x)
 

@@ -47,8 +47,8 @@ def fourier_features(
     count = hidden_size if features is None else features
     if count < 2 or count % 2 or axes < 1 or not gamma > 0:
         raise ValueError(
-            "Fourier features are an even number of sines and cosines, with gamma positive and one "
-            f"axis or more; got features={count}, gamma={gamma}, axes={axes}."
+            "features must be even (sines and cosines), gamma positive and axes at least 1, got "
+            f"features={count}, gamma={gamma}, axes={axes}."
         )
 
     def init(rng: jax.Array) -> Params:

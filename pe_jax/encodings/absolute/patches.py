@@ -45,11 +45,11 @@ def sinusoidal_2d(
     """
     if hidden_size % 4 or (end and hidden_size < 8):
         raise ValueError(
-            "hidden_size must be a multiple of 4, a sine and a cosine for each axis, and at least "
-            f"8 with end=True; got {hidden_size}."
+            "hidden_size must be a multiple of 4 (a sine and a cosine for each axis), and at "
+            f"least 8 with end=True; got {hidden_size}."
         )
     if width is not None and width < 1:
-        raise ValueError(f"width is a number of patches, at least 1; got {width}.")
+        raise ValueError(f"width must be at least 1 patch, got {width}.")
     quarter = hidden_size // 4
     w = default_frequencies(hidden_size // 2, base)
     if end:  # The exponents t / (quarter - 1) instead of t / quarter.
@@ -112,8 +112,8 @@ def learned_2d(
     """
     if height < 1 or width < 1 or (factorised and hidden_size % 2):
         raise ValueError(
-            "height and width must be at least 1, and hidden_size even with factorised=True; got "
-            f"{height}, {width} and {hidden_size}."
+            "height and width must be at least 1, and with factorised=True hidden_size must be "
+            f"even; got {height}, {width} and {hidden_size}."
         )
     half = hidden_size // 2
     shapes: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}

@@ -41,8 +41,8 @@ def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) ->
     """
     if directed and not learnable and num_heads % 2:
         raise ValueError(
-            f"alibi(directed=True) lets half of the heads attend to each side, got {num_heads} "
-            "heads: take an even number, or learnable=True, which gives each head both sides."
+            "alibi(directed=True) assigns half of the heads to each side, so num_heads must be "
+            f"even; got {num_heads}. Or use learnable=True, which gives every head both sides."
         )
     halves = directed and not learnable
     fixed = np.tile(slopes(num_heads // 2), 2) if halves else slopes(num_heads)
@@ -91,7 +91,7 @@ def slopes(num_heads: int) -> Float[np.ndarray, " H"]:
       ValueError: without heads.
     """
     if num_heads < 1:
-        raise ValueError(f"ALiBi has a slope for each head, got {num_heads} heads.")
+        raise ValueError(f"num_heads must be at least 1 for ALiBi, got {num_heads}.")
 
     def of_power(count: int) -> np.ndarray:
         return 2.0 ** (-8.0 * np.arange(1, count + 1) / count)

@@ -35,13 +35,13 @@ def t5(
     side = buckets // 2 if bidirectional else buckets
     if side < 2 or (bidirectional and buckets % 2):
         raise ValueError(
-            f"T5 needs at least {4 if bidirectional else 2} buckets, and an even number where they "
-            f"are bidirectional; got buckets={buckets}."
+            f"buckets must be at least {4 if bidirectional else 2}, and even with "
+            f"bidirectional=True; got {buckets}."
         )
     if max_distance <= side // 2:
         raise ValueError(
-            f"max_distance={max_distance} is within the {side // 2} distances that have a bucket "
-            "of their own: raise it, or take fewer buckets."
+            f"max_distance={max_distance} must be greater than {side // 2}, the number of "
+            "distances with a separate bucket. Raise it, or use fewer buckets."
         )
     rows, clip = _rows(side, max_distance, bidirectional)
 

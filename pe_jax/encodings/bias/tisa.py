@@ -27,7 +27,7 @@ def tisa(*, num_heads: int, kernels: int = 5) -> Part:
       ValueError: for fewer than one kernel.
     """
     if kernels < 1:
-        raise ValueError(f"TISA is a sum of at least one kernel, got kernels={kernels}.")
+        raise ValueError(f"kernels must be at least 1, got {kernels}.")
 
     def init(rng: jax.Array) -> Params:
         spread = {"amplitude": (0.1, 0.01), "sharpness": (0.1, 0.01), "centre": (0.0, 5.0)}

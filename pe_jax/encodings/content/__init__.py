@@ -1,1 +1,1 @@
-"""Positions that depend on what the tokens are."""
+"""Positions that depend on the content of tokens."""

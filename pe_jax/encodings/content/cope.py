@@ -40,7 +40,7 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
       ValueError: for fewer than two positions.
     """
     if npos_max < 2:
-        raise ValueError(f"CoPE needs at least two positions, got npos_max={npos_max}.")
+        raise ValueError(f"npos_max must be at least 2, got {npos_max}.")
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cope")

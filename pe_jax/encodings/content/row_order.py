@@ -29,9 +29,8 @@ def hidden_states(
     if x is None:
         tokens = "keys" if side == "k" else "queries"
         raise ValueError(
-            f"{name} computes its terms from hidden states and got none: pass those that the "
-            f"{tokens} were projected from, attention(..., context=Context(positions, "
-            f"x_{side}=x))."
+            f"{name} computes its terms from hidden states, but got none. Pass those that the "
+            f"{tokens} were projected from, attention(..., context=Context(positions, x_{side}=x))."
         )
     return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
 
@@ -53,8 +52,8 @@ def rows_of_queries(
     if isinstance(at_q, range) and isinstance(at_k, range):
         if not (at_k.start <= at_q.start and at_q.stop <= at_k.stop):
             raise ValueError(
-                f"{name} needs all tokens between queries and keys, so the queries among the keys; "
-                f"got queries at {at_q} and keys at {at_k}."
+                f"{name} needs all tokens between queries and keys, so every query must be among "
+                f"the keys; got queries at {at_q} and keys at {at_k}."
             )
         rows = np.arange(queries)[None]
         return rows + (at_q.start - at_k.start), rows >= 0

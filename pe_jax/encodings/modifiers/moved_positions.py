@@ -33,7 +33,7 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
       max_shift: K; the paper's experiments have 10 to 500, for sentences of some dozen tokens.
     """
     if max_shift < 0:
-        raise ValueError(f"max_shift is a number of positions, 0 or more, got {max_shift}.")
+        raise ValueError(f"max_shift must be 0 or more, got {max_shift}.")
 
     def move(x: Positions, context: Context) -> Positions:
         if context.rng is None:
@@ -79,8 +79,8 @@ def cape(
     """
     if not (max_global_shift >= 0 and max_local_shift >= 0 and max_global_scaling >= 1):
         raise ValueError(
-            "Shifts are 0 or more and max_global_scaling 1 or more, got "
-            f"{max_global_shift}, {max_local_shift} and {max_global_scaling}."
+            f"Shifts must be 0 or more, and max_global_scaling 1 or more; got {max_global_shift}, "
+            f"{max_local_shift} and {max_global_scaling}."
         )
     _refuse_table(part, "cape", "take shifted, which shifts by integers")
     axes = part.traits.axes
@@ -121,7 +121,7 @@ def interpolated(part: Part, *, factor: float) -> Part:
         for integers; tables of offsets refuse real ones when they are met.
     """
     if not factor > 0:
-        raise ValueError(f"Positions are divided by a positive factor, got {factor}.")
+        raise ValueError(f"factor must be positive, got {factor}.")
     _refuse_table(
         part,
         "interpolated",
@@ -142,8 +142,8 @@ def interpolated(part: Part, *, factor: float) -> Part:
 def _refuse_table(part: Part, name: str, solution: str) -> None:
     if part.traits.longest is not None:
         raise ValueError(
-            f"{name} makes positions real numbers, and {part.name} has {part.traits.longest} "
-            f"rows for integers: {solution}."
+            f"{name} makes positions real numbers, but {part.name} has {part.traits.longest} rows "
+            f"for integers: {solution}."
         )
 
 

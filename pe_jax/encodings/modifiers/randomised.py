@@ -62,14 +62,16 @@ def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
       ValueError: for an encoding of several axes, or a learned table of fewer than `longest` rows.
     """
     if longest < 1:
-        raise ValueError(f"longest is a number of positions, at least 1, got {longest}.")
+        raise ValueError(f"longest must be at least 1, got {longest}.")
     if part.traits.axes != 1:
-        raise ValueError(f"randomised positions have one axis, {part.name} has {part.traits.axes}.")
+        raise ValueError(
+            f"randomised needs positions of one axis, but {part.name} has {part.traits.axes}."
+        )
     rows = part.traits.longest
     if rows is not None and rows < longest:
         raise ValueError(
-            f"{part.name} has {rows} positions, fewer than longest={longest}: give it "
-            f"max_length={longest}, or randomised(..., longest={rows})."
+            f"{part.name} has {rows} positions, fewer than longest={longest}. Build it with "
+            f"max_length={longest}, or use randomised(..., longest={rows})."
         )
 
     def move(x: Positions, context: Context) -> Positions:
@@ -90,8 +92,8 @@ def _positions(count: int, longest: int, real: bool, rng: jax.Array | None) -> R
     """Increasing positions of `count` tokens; drawn with an rng, else spread evenly."""
     if not real and count > longest:
         raise ValueError(
-            f"There are no {count} different positions below longest={longest}: give "
-            f"randomised(..., longest={count}) or more, or real=True."
+            f"longest={longest} is less than the {count} tokens, which need different positions. "
+            f"Use randomised(..., longest={count}) or more, or real=True."
         )
     if rng is None:
         even = np.arange(count) * (longest - 1)
@@ -103,18 +105,20 @@ def _positions(count: int, longest: int, real: bool, rng: jax.Array | None) -> R
 
 
 def _look_up(table: Real[Array, " N"], positions: Positions, longest: int) -> Real[Array, "*B"]:
-    """Entries of `table`; what is outside is an error, or unlike every entry."""
+    """Entries of `table`. Positions outside are an error, or unlike every entry."""
     count = len(table)
     x = as_array(positions)
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise ValueError(f"randomised positions count tokens, by integers; got {x.dtype}.")
+        raise ValueError(
+            f"positions must be integers for randomised, which counts tokens; got {x.dtype}."
+        )
     if isinstance(x, jax.core.Tracer):
         outside = longest if jnp.issubdtype(table.dtype, jnp.integer) else jnp.nan
         return jnp.asarray(table).at[x].get(mode="fill", fill_value=outside)
     known = np.asarray(x)
     if known.size and not 0 <= known.min() <= known.max() < count:
         raise ValueError(
-            f"randomised positions count the {count} keys from 0, got {known.min()} to "
-            f"{known.max()}: restart them in each row, and pass all keys."
+            f"positions of the {count} keys must count from 0 for randomised, got {known.min()} to "
+            f"{known.max()}. Start from 0 in each row, and pass all keys."
         )
     return table[known]

@@ -52,9 +52,9 @@ def log_n(
       ValueError: for a length below 2, or steps that are not smooth.
     """
     if length < 2:
-        raise ValueError(f"length is a number of keys, at least 2, got {length}.")
+        raise ValueError(f"length must be at least 2 keys, got {length}.")
     if stepped and not smooth:
-        raise ValueError("stepped=True rounds n/L down, which needs smooth=True.")
+        raise ValueError("stepped=True needs smooth=True: it rounds n/L down.")
     c = 1 / math.log(length) if coefficient is None else coefficient
 
     def factor(params: Params, context: Context) -> Float[Array, "#B #L 1 1"]:

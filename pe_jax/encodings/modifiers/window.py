@@ -23,8 +23,8 @@ def window(*, reach: int) -> Part:
     """
     if reach < 1:
         raise ValueError(
-            f"A window's reach is how many positions away a key may be, at least 1; got {reach}. "
-            "For no window leave it out."
+            "reach must be at least 1, the number of positions that a key may be away; got "
+            f"{reach}. For no window, leave it out."
         )
     card = Card(
         "a_ij = 0 where |j − i| > reach",
@@ -49,7 +49,7 @@ def chunks(*, size: int) -> Part:
       ValueError: for a size below 1.
     """
     if size < 1:
-        raise ValueError(f"size is a number of positions, at least 1, got {size}.")
+        raise ValueError(f"size must be at least 1 position, got {size}.")
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "#B 1 Lq Lk"]:
         i, j = (jnp.asarray(x) // size for x in context.arrays())

@@ -41,9 +41,8 @@ def deberta(
     """
     if buckets is not None and (buckets % 2 or not 4 <= buckets < 2 * max_relative_positions - 2):
         raise ValueError(
-            "DeBERTa needs an even number of buckets, at least 4, half of them below "
-            f"max_relative_positions - 1 = {max_relative_positions - 1}; got buckets={buckets}. "
-            "buckets=None has none."
+            "buckets must be even, at least 4, with half of them below max_relative_positions - 1 "
+            f"= {max_relative_positions - 1}; got {buckets}. For none, use buckets=None."
         )
     if max_relative_positions < 1:
         raise ValueError(f"max_relative_positions must be >= 1, got {max_relative_positions}.")
@@ -83,9 +82,9 @@ def deberta(
 def _projections(context: Context) -> tuple[Projection, Projection]:
     if context.projections is None:
         raise ValueError(
-            "DeBERTa sends its table through the projections of the layer and was given none: "
-            "attention(..., context=Context(projections=(to_queries, to_keys))), functions "
-            "[N, D] -> [N, H, d]."
+            "DeBERTa projects its table with the layer's projections, but got none. Pass "
+            "attention(..., context=Context(projections=(to_queries, to_keys))), functions [N, D] "
+            "-> [N, H, d]."
         )
     return context.projections
 

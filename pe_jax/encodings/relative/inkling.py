@@ -66,7 +66,7 @@ def inkling(
         x = hidden_states(context, "inkling", "q")
         offset = jnp.asarray(offsets(*context.arrays()))
         if not jnp.issubdtype(offset.dtype, jnp.integer):
-            raise ValueError(f"inkling has a table for integer offsets, got {offset.dtype}.")
+            raise ValueError(f"inkling needs integer offsets for its table, got {offset.dtype}.")
         weights = jnp.einsum("bqD,Dhr->bhqr", x, params["projection"])
         by_row = jnp.einsum("bhqr,mr->bhqm", weights, params["table"])
         row = offset + (extent - 1)

@@ -57,8 +57,8 @@ def _resize(params: Params, length: int, method: str) -> Params:
 def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) -> Part:
     if max_length < 2:
         raise ValueError(
-            f"max_length={max_length} leaves a single offset, so no order: pass the longest row, "
-            "2 or more."
+            f"max_length must be at least 2, got {max_length}: a single offset shows no order. "
+            "Pass the longest row."
         )
     clip = max_length - 1
 

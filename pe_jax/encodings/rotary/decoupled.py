@@ -37,7 +37,7 @@ def rope_slice(
     """
     count = head_size // 2 if size is None else size
     if not 0 < count <= head_size:
-        raise ValueError(f"size must be from 2 to head_size={head_size}, got {count}.")
+        raise ValueError(f"size must be 2 to head_size={head_size}, got {count}.")
     w, first = default_frequencies(count, base), head_size - count
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:

@@ -40,8 +40,8 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
     """
     if head_size < 2 or not base > 0:
         raise ValueError(
-            "grape_m rotates a plane of each head, by frequencies of a positive base: head_size "
-            f"must be at least 2 and base positive, got {head_size} and {base}."
+            f"grape_m needs head_size of at least 2 and a positive base, got {head_size} and "
+            f"{base}."
         )
 
     def init(rng: jax.Array) -> Params:

@@ -49,17 +49,17 @@ def liere(
     """
     if axes < 2:
         raise ValueError(
-            f"axes must be at least 2, got {axes}: with one axis generators commute, which is "
+            f"axes must be at least 2, got {axes}. With one axis the generators commute: use "
             "string(axes=1)."
         )
     if width is not None and (axes != 2 or width < 1):
         raise ValueError(
-            f"An image has 2 axes and a width of at least 1, got axes={axes}, width={width}."
+            f"With width, axes must be 2 and width at least 1, got axes={axes}, width={width}."
         )
     if block < 2 or head_size < 2 or not side > 0:
         raise ValueError(
-            "block and head_size must be at least 2 and side positive, got "
-            f"{block}, {head_size} and {side}."
+            f"block and head_size must be at least 2 and side must be positive, got {block}, "
+            f"{head_size} and {side}."
         )
     size = min(block, head_size)
     blocks = head_size // size

@@ -63,7 +63,7 @@ def rope(
         )
     if per_head != (num_heads is not None):
         raise ValueError(
-            f"num_heads is for per_head=True, which needs it; got num_heads={num_heads}, "
+            f"num_heads and per_head=True need each other, got num_heads={num_heads}, "
             f"per_head={per_head}."
         )
     card = Card(
@@ -133,12 +133,14 @@ def frequencies(
     """
     for name, share in (("fraction", fraction), ("proportional", proportional)):
         if not 0 < share <= 1:
-            raise ValueError(f"{name} is a share of a head's dimensions, in (0, 1]; got {share}.")
+            raise ValueError(
+                f"{name} must be a share of a head's dimensions in (0, 1], got {share}."
+            )
     dims = int(head_size * fraction)
     if dims < 2 or dims % 2:
         raise ValueError(
-            f"Rotations need an even number of dimensions, got {dims}: fraction={fraction} of a "
-            f"head of {head_size}. Choose fraction={max(2, dims - dims % 2) / head_size:g}."
+            f"Rotations need an even number of dimensions, got {dims} (fraction={fraction} of "
+            f"head_size={head_size}). Use fraction={max(2, dims - dims % 2) / head_size:g}."
         )
     w = default_frequencies(dims, base).astype(np.float64)
     w[int(proportional * dims // 2) :] = 0

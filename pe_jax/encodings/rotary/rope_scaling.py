@@ -136,13 +136,13 @@ def rope_yarn(
     """
     _at_least(1, factor=factor, original_length=original_length)
     if not beta_fast >= beta_slow > 0:
-        raise ValueError(
-            f"beta_fast >= beta_slow > 0 are numbers of rotations; got {beta_fast} and {beta_slow}."
-        )
+        raise ValueError(f"beta_fast >= beta_slow > 0 must hold, got {beta_fast} and {beta_slow}.")
     if not base > 1:
-        raise ValueError(f"YaRN needs a base above 1, for its frequencies to differ; got {base}.")
+        raise ValueError(
+            f"base must be above 1 for YaRN, so that its frequencies differ; got {base}."
+        )
     if scale_logits and not mscale_all_dim:
-        raise ValueError(f"scale_logits needs mscale_all_dim, got {mscale_all_dim}.")
+        raise ValueError(f"scale_logits needs a positive mscale_all_dim, got {mscale_all_dim}.")
     scale = attention_factor
     if scale is None:
         scale = yarn_scale(factor, mscale, mscale_all_dim)
@@ -185,7 +185,7 @@ def rope_llama3(
     _at_least(1, factor=factor, original_length=original_length)
     if not high_frequency_factor >= low_frequency_factor > 0:
         raise ValueError(
-            "high_frequency_factor >= low_frequency_factor > 0 are numbers of rotations; got "
+            "high_frequency_factor >= low_frequency_factor > 0 must hold, got "
             f"{high_frequency_factor} and {low_frequency_factor}."
         )
     w = frequencies(head_size, base, fraction)
@@ -228,7 +228,7 @@ def rope_longrope(
     for name, divisors in (("short", short), ("long", long)):
         if len(divisors) != w.size or min(divisors) <= 0:
             raise ValueError(
-                f"{name} has a positive divisor for each of {w.size} frequencies, got "
+                f"{name} must have a positive divisor for each of {w.size} frequencies, got "
                 f"{len(divisors)}: {reprlib.repr(divisors)}."
             )
     scale = attention_factor
@@ -273,4 +273,4 @@ def _at_least(least: int, **options: float | int) -> None:
     """Raises a ValueError for an option below `least`."""
     for name, value in options.items():
         if not value >= least:
-            raise ValueError(f"{name} is at least {least}, got {value}.")
+            raise ValueError(f"{name} must be at least {least}, got {value}.")

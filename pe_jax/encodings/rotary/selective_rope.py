@@ -63,8 +63,8 @@ def selective_rope(
         raise ValueError(f"rank and width must be at least 1, got rank={rank} and width={width}.")
     if hidden_size % num_heads:
         raise ValueError(
-            f"hidden_size must be a multiple of num_heads, got {hidden_size} and {num_heads}: "
-            "selective_rope divides hidden states into a share for each head."
+            "hidden_size must be a multiple of num_heads for selective_rope, which divides hidden "
+            f"states among heads; got {hidden_size} and {num_heads}."
         )
     shapes = {
         "down": (hidden_size, rank),

@@ -37,8 +37,8 @@ def rope_axial(
     frequencies = _by_share(head_size, axes, base)
     if width is not None and (axes != 2 or width < 1):
         raise ValueError(
-            f"An image has 2 axes and a width of at least 1, got axes={axes}, width={width}; "
-            "without a width, positions of any number of axes are given as arrays."
+            f"With width, axes must be 2 and width at least 1, got axes={axes}, width={width}. For "
+            "other numbers of axes, leave out width and pass positions as arrays."
         )
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
@@ -143,8 +143,8 @@ def mrope(
         sections = w.size - 2 * share, share, share
     if sum(sections) != w.size or min(sections) < 0:
         raise ValueError(
-            f"Sections share the {w.size} pairs of a head of {head_size}, got "
-            f"{reprlib.repr(sections)}: {sum(sections)}."
+            f"sections must add up to {w.size}, the pairs of a head of size {head_size}; got "
+            f"{reprlib.repr(sections)}, which adds up to {sum(sections)}."
         )
     axis_of = np.repeat(np.arange(len(sections)), sections)
     if interleaved:
@@ -152,8 +152,8 @@ def mrope(
         axis_of = np.where(turn < np.array(sections)[axis], axis, 0)
         if (np.bincount(axis_of, minlength=len(sections)) != sections).any():
             raise ValueError(
-                f"Sections {sections} cannot be interleaved: the first takes every "
-                f"{len(sections)}th pair and what the others leave, so it is the largest."
+                f"sections {sections} cannot be interleaved: the first takes every "
+                f"{len(sections)}th pair and all that the others leave, so it must be the largest."
             )
     by_axis = np.argsort(axis_of, kind="stable")
 
@@ -179,8 +179,7 @@ def _by_share(head_size: int, axes: int, base: float) -> Float[np.ndarray, " F"]
     """The frequencies of each of `axes` equal shares of a head."""
     if axes < 1 or head_size % (2 * axes):
         raise ValueError(
-            f"Pairs of {axes} axes need a head size that is a multiple of {2 * axes}, got "
-            f"{head_size}."
+            f"head_size must be a multiple of {2 * axes} for pairs of {axes} axes, got {head_size}."
         )
     return np.asarray(default_frequencies(head_size // axes, base))
 

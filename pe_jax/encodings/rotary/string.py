@@ -55,7 +55,7 @@ def string(
         )
     if per_head != (num_heads is not None):
         raise ValueError(
-            f"num_heads is for per_head=True, which needs it; got num_heads={num_heads}, "
+            f"num_heads and per_head=True need each other, got num_heads={num_heads}, "
             f"per_head={per_head}."
         )
     heads_shape = (num_heads,) if num_heads else ()

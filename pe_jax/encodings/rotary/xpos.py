@@ -48,7 +48,7 @@ def xpos(
       ValueError: for a `scale_base` or `gamma` that is not positive.
     """
     if not (scale_base > 0 and gamma > 0):
-        raise ValueError(f"scale_base and gamma are positive, got {scale_base} and {gamma}.")
+        raise ValueError(f"scale_base and gamma must be positive, got {scale_base} and {gamma}.")
     w = default_frequencies(head_size, base)[None]
     decay = np.log((np.arange(0, head_size, 2) / head_size + gamma) / (1 + gamma)) / scale_base
 

@@ -107,7 +107,7 @@ def _rotating_layers(subject: Subject, config: PropertiesConfig) -> dict[int, _L
     least = min(map(len, pairs))
     if config.bands > least:
         raise ValueError(
-            f"{subject.name} has {least} frequencies: config.bands is at most that, got "
+            f"config.bands must be at most the {least} frequencies of {subject.name}, got "
             f"{config.bands}."
         )
     tokens = texts(subject, config).tokens

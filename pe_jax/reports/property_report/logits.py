@@ -60,7 +60,7 @@ def attention_among_copies(
     """Return Ā `[H, L, L]` of one layer, the mean over random words: logits or weights."""
     model = subject.bert
     if not len(subject.words):
-        raise ValueError(f"{subject.name} has no whole words in its vocabulary to probe with.")
+        raise ValueError(f"The vocabulary of {subject.name} has no whole words to probe with.")
     rng = np.random.default_rng(config.seed)
     count = min(config.words, len(subject.words))
     words = rng.choice(subject.words, count, replace=False).astype(np.int32)
@@ -128,7 +128,9 @@ def kernel(subject: Subject, config: PropertiesConfig) -> Estimate:
     model, (draw, texts, _) = subject.bert, _INPUTS[config.kernel]
     length = min(config.length, subject.length)
     if len(subject.words) < 2:
-        raise ValueError(f"{subject.name} has no two whole words in its vocabulary to pair.")
+        raise ValueError(
+            f"The vocabulary of {subject.name} has fewer than two whole words to pair."
+        )
     words = jnp.asarray(subject.words, jnp.int32)
     rng = jax.random.key(config.seed)
     tokens = draw(rng, words, count=_sample_count(config), length=length)

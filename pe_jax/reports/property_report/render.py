@@ -1,4 +1,4 @@
-"""Renderer of property reports: what the parts measure becomes Markdown, figures and JSON.
+"""Renderer of property reports: writes the parts' measurements as Markdown, figures and JSON.
 
 A part measures subjects and returns `Findings`; it draws nothing and knows no Markdown.
 """

@@ -112,13 +112,13 @@ def _pieces(
     begin = np.repeat(first, whole) + size * number
     if not len(begin):
         raise ValueError(
-            f"No document of the text has {size} tokens: lower config.length, or give other text "
-            "with --config.text."
+            f"No document has {size} tokens. Lower config.length, or give other text with "
+            "--config.text."
         )
     if len(begin) < count:
         say(
-            f"The text has {len(begin):,} pieces of {size} tokens, not config.texts={count}: "
-            "all are read."
+            f"The text has only {len(begin):,} pieces of {size} tokens, fewer than "
+            f"config.texts={count}. All are used."
         )
     chosen = begin[np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)]
     return np.asarray(corpus.tokens)[chosen[:, None] + np.arange(size)].astype(np.int32)

@@ -84,11 +84,11 @@ def _check(name: str, logits: np.ndarray, windows: Windows) -> None:
     shape = (len(windows.question), windows.length)
     if logits.shape != shape:
         raise ValueError(
-            f"The {name} logits have shape {logits.shape}, but there are {shape[0]} windows of "
-            f"length {shape[1]}: give a row for each window, in order, without padding rows."
+            f"{name} logits must have a row for each of {shape[0]} windows of length {shape[1]}, "
+            f"in order and without padding rows; got shape {logits.shape}."
         )
     if not np.isfinite(logits).all():
-        raise ValueError(f"The {name} logits hold NaN or infinity: has training diverged?")
+        raise ValueError(f"{name} logits contain NaN or infinity. Has training diverged?")
 
 
 def _spans(

@@ -47,7 +47,7 @@ _SECONDS_A_LINE = 10.0  # For a long evaluation, such as SQuAD's on a CPU.
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningExperiment:
-    """Everything that a fine-tuning config stands for, ready to run.
+    """The programs and data of a fine-tuning config, ready to run.
 
     Attributes:
       config: with the model's sizes filled in, see `resolve`.
@@ -172,10 +172,10 @@ def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> Fin
         return config
     if from_config(config.model).encoding().longest is not None and not config.resize:
         raise ValueError(
-            f"Inputs of {length} tokens do not fit a learned table of {rows} positions: give "
-            "--config.resize=interpolate or repeat (pe_jax.encodings.resize_table), give shorter "
-            f"inputs (--{key}), or start from a sinusoidal or relative encoding, which "
-            "have no maximum length."
+            f"Inputs of {length} tokens do not fit a learned table of {rows} positions. Set "
+            "--config.resize=interpolate or repeat (pe_jax.encodings.resize_table), shorten "
+            f"inputs (--{key}), or start from a sinusoidal or relative encoding, which has no "
+            "maximum length."
         )
     return changed(config, {"model.max_length": length})
 
@@ -183,7 +183,7 @@ def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> Fin
 def build(
     config: FinetuningConfig, folder: Path, tokenizer: Path | None = None
 ) -> FinetuningExperiment:
-    """Build everything that a resolved `config` stands for; reads the data, trains nothing.
+    """Build the programs and read the data of a resolved `config`; train nothing.
 
     Args:
       folder: of the run.

@@ -15,7 +15,7 @@ def _sklearn() -> ModuleType:
         return importlib.import_module("sklearn.metrics")
     except ImportError as error:
         raise ValueError(
-            f"GLUE is scored with scikit-learn: pip install 'pe_jax[finetuning]' ({error})."
+            f"GLUE scores need scikit-learn: pip install 'pe_jax[finetuning]' ({error})."
         ) from error
 
 
@@ -54,7 +54,7 @@ def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> floa
     """
     if broken := int(np.sum(~np.isfinite(predictions))):
         raise ValueError(
-            f"{broken} of {len(predictions)} predictions are not finite: they have no score. The "
-            "model's weights are broken."
+            f"{broken} of {len(predictions)} predictions are not finite, so they cannot be scored. "
+            "The model's weights are broken."
         )
     return 100 * float(METRICS[metric](labels, predictions))

@@ -152,8 +152,8 @@ def read_questions(source: str, data_dir: str) -> list[Question]:
     name, _, splits = source.partition(":")
     if not name or not splits:
         raise ValueError(
-            "Questions come from NAME:SPLIT (tfds), such as squad/v1.1:train, or from a .json "
-            f"file in SQuAD's format; got {source!r}."
+            "A source of questions must be NAME:SPLIT (tfds), such as squad/v1.1:train, or a "
+            f".json file in SQuAD's format; got {source!r}."
         )
     return [q for split in splits.split("+") for q in load_questions(name, split, data_dir)]
 

@@ -68,11 +68,11 @@ def score(
         in v2.0, or a prediction without a null score.
     """
     if version not in VERSIONS:
-        raise ValueError(f"SQuAD has the versions {' and '.join(VERSIONS)}, got {version!r}.")
+        raise ValueError(f"version must be {' or '.join(VERSIONS)}, got {version!r}.")
     if not questions:
         raise ValueError("There are no questions to score.")
     if version == "v1.1" and null_scores is not None:
-        raise ValueError("Null scores are for v2.0: by v1.1 every question has an answer.")
+        raise ValueError("Null scores are for v2.0 only: in v1.1 every question has an answer.")
     scorer = _score_v1 if version == "v1.1" else _score_v2
     missing = sum(q.id not in predictions for q in questions)
     return {**scorer(questions, predictions, null_scores), "missing": missing}
@@ -112,7 +112,7 @@ def _score_v2(
             overlap[q.id] = max(f1(predictions[q.id], gold) for gold in golds)
     if not exact:
         raise ValueError(
-            f"None of the {len(questions)} questions has a prediction: do the ids belong to "
+            f"None of the {len(questions)} questions has a prediction. Do the ids belong to "
             "another file?"
         )
     scores = _averages("", exact.values(), overlap.values())
@@ -153,7 +153,7 @@ def _best_threshold(
     without = [id for id in scores if id not in null_scores]
     if without:
         raise ValueError(
-            f"{len(without)} predictions have no null score, {without[0]!r} first: give one for "
+            f"{len(without)} predictions, such as {without[0]!r}, have no null score. Give one for "
             "each, or none at all."
         )
     current: float = sum(not has for has in answerable.values())
