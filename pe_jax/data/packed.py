@@ -35,12 +35,12 @@ class PackedExamples:
     def __post_init__(self):
         if self.length < 3:
             raise ValueError(
-                f"length is at least 3, a token between [CLS] and [SEP]; got {self.length}."
+                f"length must be at least 3 (a token between [CLS] and [SEP]), got {self.length}."
             )
         starts = self.corpus.sentences[self.corpus.documents]
         sizes = starts[self.documents + 1] - starts[self.documents]
         if not sizes.sum():
-            raise ValueError("The documents have no token: give other text.")
+            raise ValueError("The documents have no token. Give other text.")
         object.__setattr__(self, "begins", starts[self.documents])
         object.__setattr__(self, "ends", np.cumsum(sizes))
 

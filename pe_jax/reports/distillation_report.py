@@ -24,7 +24,7 @@ def report_distillation(folder: Path, out: Path) -> str:
     config = workdir.load_config(folder, DistillationConfig)
     evaluations = workdir.read_evaluations(folder)
     if not max(evaluations, default=0):
-        raise ValueError(f"The run in {folder} was not evaluated yet: train further.")
+        raise ValueError(f"The run in {folder} has not been evaluated yet. Train further.")
     step = max(evaluations)
     first = next((line for line in workdir.read_metrics(folder) if not line["step"]), {})
     none = {name.removeprefix(NONE): x for name, x in first.items() if name.startswith(NONE)}

@@ -268,8 +268,8 @@ def _check_data(old: Mapping[str, str], new: Mapping[str, str], folder: Path) ->
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             raise ValueError(
-                f"{name} is not the data that the run in {folder} was trained on: its digest was "
-                f"{old.get(name)} and now is {new.get(name)}. Restore the data, or give another "
+                f"{name} is not what the run in {folder} was trained on: its digest was "
+                f"{old.get(name)} and now is {new.get(name)}. Restore it, or give another "
                 "--workdir."
             )
 

@@ -76,7 +76,9 @@ def test_a_gradient_step(name, positions, learned):
 @pytest.mark.parametrize("name", ["liere", "sinusoidal_2d"])
 def test_pairs_of_coordinates_have_to_be_given(name):
     """A text has no rows and columns: the message says what to pass."""
-    with pytest.raises(ValueError, match=r"Positions of 2 axes have no default: give \[L, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"Positions of 2 axes have no default. Pass an array \[L, 2\]"
+    ):
         Bert(with_position(CONFIG, name)).init(jax.random.key(0), TOKENS)
 
 

@@ -166,7 +166,7 @@ def test_packed_rows(tmp_path):
     first = stream(0)
     next(first)
     np.testing.assert_array_equal(next(first)["tokens"], next(stream(1))["tokens"])
-    with pytest.raises(ValueError, match="length is at least 3"):
+    with pytest.raises(ValueError, match="length must be at least 3"):
         data.PackedExamples(corpus, documents, data.vocabulary(words), 2)
 
 
@@ -409,7 +409,7 @@ def test_another_teacher_is_refused(finished, published, tmp_path):
     shapes = encoder_shapes(len(VOCAB)) | {"embeddings.position_embeddings.weight": (LONGEST, D)}
     shapes |= {name: s for name, s in head_shapes().items() if name.startswith("pooler")}
     write_published(other, random_tensors(shapes, seed=1))
-    with pytest.raises(ValueError, match=r"config.init is not what the run in .* has trained on"):
+    with pytest.raises(ValueError, match=r"config.init is not what the run in .* was trained on"):
         distillation.run(changed(experiment.config, {"init": str(other)}), folder)
 
 

@@ -182,7 +182,7 @@ def test_a_text_that_was_replaced(straight, tmp_path):
     folder = shutil.copytree(done, tmp_path / "run")
     other = str(tiny_run.write_books(tmp_path, seed=1))
     with pytest.raises(
-        ValueError, match=r"config.data.source is not the data that the run in .* digest was"
+        ValueError, match=r"config.data.source is not what the run in .* digest was"
     ):
         pretraining.run(changed(config, {"data.source": other}), folder)
     with pytest.raises(ValueError, match=r"holds a run .*\n  data.validation: '' there"):
