@@ -41,21 +41,21 @@ class LengthGeneralisationConfig(Config):
     tasks: str = key(
         "",
         some_of("pe_jax.length_generalisation:TASKS"),
-        "Separated by commas; empty means all 19.",
+        "Tasks, separated by commas; empty: all 19.",
     )
     position: str = key("", text(), "The encoding of one run of the suite.", internal=True)
     seeds: tuple[int, ...] = key(
-        (0, 1, 2), several(SEED, least=1), "Of parameters and data; one program."
+        (0, 1, 2), several(SEED, least=1), "Seeds of parameters and data, trained in one program."
     )
-    length: int = key(20, integer(1, 10**4), "Symbols of the longest training inputs.")
+    length: int = key(20, integer(1, 10**4), "Length of the longest training inputs, in symbols.")
     test_lengths: tuple[int, ...] = key(
         (10, 20, 30, 40, 80, 160), several(integer(1, 10**5), least=1)
     )
-    test_examples: int = key(256, COUNT, "Of each length.")
+    test_examples: int = key(256, COUNT, "Test inputs of each length.")
     test_batch_size: int = key(32, ROWS)
     model: SizesConfig = part(SizesConfig)
     steps: int = key(1_000, COUNT)
-    batch_size: int = key(32, ROWS, "Of each seed.")
+    batch_size: int = key(32, ROWS, "Rows of a batch, for each seed.")
     learning_rate: float = key(3e-3, number(0, 1e3, "(]"))
     weight_decay: float = key(0.01, number(0, 1e3))
     vector: str = key("", VECTOR, FORMATS)

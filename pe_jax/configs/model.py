@@ -46,26 +46,28 @@ class ModelSettings(Config):
         2, integer(1, 10**5), "Rows of the segment (token type) embedding.", internal=True
     )
     dropout_rate: float = key(
-        0.1, number(0, 1, "[)"), "Of embeddings and of what each sublayer adds."
+        0.1, number(0, 1, "[)"), "Dropout of embeddings and of each sublayer's output."
     )
-    attention_dropout_rate: float = key(0.1, number(0, 1, "[)"), "Of the weights of attention.")
+    attention_dropout_rate: float = key(0.1, number(0, 1, "[)"), "Dropout of attention weights.")
     layer_norm_epsilon: float = key(1e-12, number(1e-38, 1), internal=True)
     initializer_stddev: float = key(
-        0.02, number(0, 100, "(]"), "BERT's; about 1/sqrt(hidden_size) suits small models."
+        0.02,
+        number(0, 100, "(]"),
+        "Of initial weights. Small models: about 1/sqrt(hidden_size).",
     )
     dtype: str = key(
-        "float32", one_of(("float32", "bfloat16")), 'The dtype to compute in; or "bfloat16".'
+        "float32", one_of(("float32", "bfloat16")), 'Dtype of the computation; or "bfloat16".'
     )
     attention: str = key(
         "auto",
         one_of("pe_jax.attention.forms:FORMS", "auto"),
-        "Or naive, pairs, buckets, rotation, fused, kernel.",
+        "Form of attention; or naive, pairs, buckets, rotation, fused, kernel.",
     )
     scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")
     remat: str = key(
         "none",
         one_of("pe_jax.models.config:REMAT"),
-        'Or "dots", "full": less memory, more computing.',
+        'Recomputation: "dots" or "full" take less memory and more time.',
     )
 
 
@@ -74,10 +76,12 @@ class ModelConfig(ModelSettings):
     """The part `config.model` of a run: a named size, and what replaces the size's own values."""
 
     size: str = key(
-        "base", one_of(PRESETS), "tiny, mini, small, medium, base, large; with init: its own."
+        "base",
+        one_of(PRESETS),
+        "tiny, mini, small, medium, base or large; with init: the size of init.",
     )
     num_layers: int | None = key(
-        None, optional(LAYERS), "These four, if given, replace the size's own."
+        None, optional(LAYERS), "Replaces the value of the size, as do the other sizes."
     )
     hidden_size: int | None = key(None, optional(WIDTH))
     num_heads: int | None = key(None, optional(HEADS))

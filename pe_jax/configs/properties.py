@@ -34,7 +34,7 @@ class PropertiesConfig(Config):
     parts: str = key(
         "",
         some_of("pe_jax.reports.property_report.report:PARTS"),
-        "Separated by commas; empty means all that apply. docs/measures lists them.",
+        "Parts of the report, separated by commas; empty: all that apply. See docs/measures.",
     )
     length: int = key(128, _POSITIONS, "Positions to measure; all of an encoding that has fewer.")
     windows: tuple[int, ...] = key(

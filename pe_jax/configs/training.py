@@ -34,20 +34,22 @@ class OptimizerConfig(Config):
     name: str = key(
         "adamw",
         one_of("pe_jax.training.optimizer:OPTIMIZERS"),
-        'Or "lamb", for batches of thousands of sequences.',
+        '"adamw", or "lamb" for batches of thousands of sequences.',
     )
-    learning_rate: float = key(1e-4, _RATE, "The highest: it rises, then falls to 0.")
+    learning_rate: float = key(
+        1e-4, _RATE, "Highest learning rate: it rises to this, then falls to 0."
+    )
     frequency_learning_rate: float | None = key(
-        None, optional(_RATE), "Of sinusoids; default: the same."
+        None, optional(_RATE), "Learning rate of sinusoids; default: the same."
     )
-    warmup: float = key(0.1, number(0, 1), "The fraction of all steps.")
+    warmup: float = key(
+        0.1, number(0, 1), "Fraction of all steps in which the learning rate rises."
+    )
     weight_decay: float = key(0.01, _RATE)
     b1: float = key(0.9, _ADAM)
-    b2: float = key(
-        0.999, _ADAM, "BERT's; 0.98 forgets the large first gradients within a short run."
-    )
+    b2: float = key(0.999, _ADAM, "Decay of second moments, BERT's; 0.98 suits short runs.")
     epsilon: float = key(1e-6, number(1e-38, 1))
-    clip_norm: float = key(1.0, _RATE, "0 means no clipping.")
+    clip_norm: float = key(1.0, _RATE, "Norm that gradients are clipped to; 0: no clipping.")
     rates: tuple[str, ...] = key(
         (),
         several(text("Give PATTERN=RATIO.")),
