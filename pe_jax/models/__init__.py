@@ -8,6 +8,7 @@ with extra("flax"):
     from pe_jax.models.flops import forward_flops, train_flops
     from pe_jax.models.heads import (
         BertForClassification,
+        BertForMaskedLM,
         BertForPretraining,
         BertForSpans,
         Pooler,
@@ -32,6 +33,7 @@ __all__ = [
     "Bert",
     "BertConfig",
     "BertForClassification",
+    "BertForMaskedLM",
     "BertForPretraining",
     "BertForSpans",
     "LayerOutputs",

@@ -1,11 +1,15 @@
-"""BERT in Flax Linen: the original post-LayerNorm encoder, its position encoding an argument.
+"""BERT in Flax Linen, and the encoders that differ from it in settings.
+
+The position encoding is an argument. `pe_jax.configs.model.Architecture` has the settings.
 
 Shapes: B batch, L length, D hidden size, H heads, d head size.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -21,7 +25,12 @@ from pe_jax.encodings import (
     parameter_count,
 )
 from pe_jax.models.config import REMAT, BertConfig
-from pe_jax.models.layers import BertModule, DenseParts, gelu, projection
+from pe_jax.models.layers import (
+    BertModule,
+    DenseParts,
+    activate,
+    query_key_maps,
+)
 from pe_jax.shapes import Array, Bool, Float, Int
 
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
@@ -40,7 +49,7 @@ class LayerOutputs(NamedTuple):
 
 
 class SelfAttention(BertModule):
-    """Multi-head self-attention."""
+    """Multi-head self-attention; fewer heads of keys and values serve several of queries each."""
 
     encoding: PositionEncoding
 
@@ -54,36 +63,49 @@ class SelfAttention(BertModule):
         rng: jax.Array | None,
     ) -> Float[Array, "B L D"]:
         c = self.config
-        qkv = self.dense((3, c.num_heads, c.head_size), "qkv", kind=DenseParts)
-        q, k, v = qkv(x)  # [B, L, H, d] each
+        q, k, v = self.projected(x)
         self.sow("intermediates", "compared", (x, q, k, v))  # For inspection; costs nothing else.
-        to_queries, to_keys = (projection(qkv.variables["params"], i) for i in (0, 1))
+        maps = query_key_maps(self.variables["params"])
         out = attention(
             q,
             k,
             v,
             self.encoding.in_attention,
             position_params,
-            context._replace(x_q=x, x_k=x, projections=(to_queries, to_keys)),
+            context._replace(x_q=x, x_k=x, projections=maps),
             mask=mask,
             dropout_rate=c.attention_dropout_rate,
             dropout_rng=rng,
             form=c.attention,
             platform=c.platform or None,
         )
-        return self.dense(c.hidden_size, "out", axes=2)(out)
+        return self.dense(c.hidden_size, "out", axes=2, has_bias=c.attention_bias)(out)
+
+    @nn.nowrap
+    def projected(self, x: Float[Array, "B L D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries `[B, L, H, d]`, keys and values `[B, L, G, d]`."""
+        c = self.config
+        dense = functools.partial(self.dense, has_bias=c.attention_bias)
+        if c.key_heads == c.num_heads:
+            return dense((3, c.num_heads, c.head_size), "qkv", kind=DenseParts)(x)
+        q = dense((c.num_heads, c.head_size), "query")(x)
+        return q, *dense((2, c.key_heads, c.head_size), "key_value", kind=DenseParts)(x)
 
 
 class Block(BertModule):
-    """One Transformer block: each sublayer is added to its input, then normalised.
+    """One Transformer block: attention and an MLP, each added to its input.
+
+    With `pre_norm` their inputs are normalised, else the sums.
 
     Attributes:
       encoding: acts in attention.
       at_input: acts at the input of this block, see `PositionEncoding.at_layer`.
+      has_attention_norm: False leaves out the normalisation that belongs to attention.
     """
 
     encoding: PositionEncoding
     at_input: PositionEncoding
+    has_attention_norm: bool = True
 
     @nn.compact
     def __call__(
@@ -104,10 +126,29 @@ class Block(BertModule):
         attention_rng, first_rng, second_rng = _split(rng, 3)
         attend = SelfAttention(c, self.encoding, name="attention")
         x = embed(self.at_input, position_params, x, context.positions_q, rng=context.rng)
-        attended = attend(x, position_params, context, mask, attention_rng)
-        x = self.layer_norm("attention_norm")(x + dropout(attended, c.dropout_rate, first_rng))
-        y = self.dense(c.hidden_size, "down")(gelu(self.dense(c.intermediate_size, "up")(x)))
-        return self.layer_norm("mlp_norm")(x + dropout(y, c.dropout_rate, second_rng)), attended
+        attention_norm = self.norm("attention_norm") if self.has_attention_norm else _same
+        mlp_norm = self.norm("mlp_norm")
+        before, after = (attention_norm, _same) if c.pre_norm else (_same, attention_norm)
+        attended = attend(before(x), position_params, context, mask, attention_rng)
+        x = after(x + dropout(attended, c.dropout_rate, first_rng))
+        before, after = (mlp_norm, _same) if c.pre_norm else (_same, mlp_norm)
+        return after(x + dropout(self.mlp(before(x)), c.dropout_rate, second_rng)), attended
+
+    @nn.nowrap
+    def mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        c = self.config
+        if c.gated_mlp:
+            up = self.dense((2, c.intermediate_size), "up", kind=DenseParts, has_bias=c.up_bias)
+            gate, y = up(x)
+            y = activate(gate, c.activation) * y
+        else:
+            y = self.dense(c.intermediate_size, "up", has_bias=c.up_bias)(x)
+            y = activate(y, c.activation)
+        return self.dense(c.hidden_size, "down", has_bias=c.down_bias)(y)
+
+
+def _same(x: Array) -> Array:
+    return x
 
 
 def _split(rng: jax.Array | None, count: int) -> jax.Array | list[None]:
@@ -143,7 +184,8 @@ class Bert(BertModule):
 
         Args:
           tokens: vocabulary ids.
-          segments: token types, 0 or 1; default all 0.
+          segments: token types, 0 or 1; default all 0, and so for a model of a single type. A
+            model without segment embeddings ignores them.
           mask: `[B, L]`, True at tokens and False at padding; or a whole attention mask
             `[B, 1, L, L]` such as `pe_jax.attention.segment_mask` gives for packed sequences.
           positions: see `pe_jax.encodings.Positions`; default range(L).
@@ -164,34 +206,57 @@ class Bert(BertModule):
             position_params = self.param("position", encoding.init, c.num_layers)
 
         x = self.embedding(c.vocab_size, "token")(tokens)
-        segments = jnp.zeros_like(tokens) if segments is None else segments
-        x = x + self.embedding(c.num_segments, "segment")(segments)
+        if c.num_segments:
+            absent = segments is None or c.num_segments == 1
+            segments = jnp.zeros_like(tokens) if absent else segments
+            x = x + self.embedding(c.num_segments, "segment")(segments)
         x = embed(encoding, position_params, x, positions, tokens=tokens, rng=position_rng)
-        x = self.layer_norm("embedding_norm")(x)
+        x = self.norm("embedding_norm")(x) if c.embedding_norm else x.astype(c.dtype)
         x = dropout(x, c.dropout_rate, embedding_rng)
+        x, outputs = self.run_layers(x, position_params, context, mask, layer_rngs)
+        x = self.norm("final_norm")(x) if c.final_norm else x
+        if outputs is not None:
+            if c.final_norm:
+                outputs = outputs._replace(hidden=outputs.hidden.at[-1].set(x))
+            self.sow("intermediates", "outputs", outputs)
+        return x
+
+    @nn.nowrap
+    def run_layers(
+        self,
+        x: Float[Array, "B L D"],
+        position_params: Params,
+        context: Context,
+        mask: Bool[Array, "B 1 #L L"] | None,
+        rngs: Sequence[jax.Array | None],
+    ) -> tuple[Float[Array, "B L D"], LayerOutputs | None]:
+        """Return the output of the last block, and of all where "intermediates" is mutable.
+
+        Args:
+          rngs: of the dropout of each layer.
+        """
+        c = self.config
+        encoding = c.encoding()
         every_layer = self.is_mutable_collection("intermediates")
         of_layers = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
             hidden: list[Array] = [x]
             attention: list[Array] = []
             for i in range(c.num_layers):
-                block = Block(c, encoding.layer(i), encoding.at_layer(i), name=f"layer_{i}")
-                x, attended = block(x, of_layers[i], context, mask, layer_rngs[i])
+                block = self.block(i, name=f"layer_{i}")
+                x, attended = block(x, of_layers[i], context, mask, rngs[i])
                 hidden.append(x)
                 attention.append(attended)
-            if every_layer:
-                outputs = LayerOutputs(jnp.stack(hidden), jnp.stack(attention))
-                self.sow("intermediates", "outputs", outputs)
-            return x
+            return x, LayerOutputs(jnp.stack(hidden), jnp.stack(attention)) if every_layer else None
 
         # The blocks as a pure function, as many at a time as differ in their encoding.
         turn = max(1, len(encoding.layers))
 
-        def run(x: Array, group: list) -> tuple[Array, tuple[Array, Array] | None]:
+        def run(start: int, x: Array, group: list) -> tuple[Array, tuple[Array, Array] | None]:
             hidden: list[Array] = []
             attention: list[Array] = []
-            for i, (params, layer_params, layer_rng) in enumerate(group):
-                block = Block(c, encoding.layer(i), encoding.at_layer(i), parent=None)
+            for i, (params, layer_params, layer_rng) in enumerate(group, start):
+                block = self.block(i, parent=None)
                 # What layers share is no input of the loop: its gradient is summed over them.
                 layer_params = layer_params if encoding.per_layer else of_layers[i]
                 variables = {"params": params}
@@ -202,25 +267,45 @@ class Bert(BertModule):
 
         if c.remat != "none":
             # In a loop nothing could be merged with the forward pass: no need to prevent it.
-            run = jax.checkpoint(run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers)
+            run = jax.checkpoint(
+                run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers, static_argnums=0
+            )
         layers = [
             (self.variables["params"][f"layer_{i}"], of_layers[i] if encoding.per_layer else {}, r)
-            for i, r in enumerate(layer_rngs)
+            for i, r in enumerate(rngs)
         ]
-        groups = [layers[i : i + turn] for i in range(0, c.num_layers, turn)]
+        # Layers before the loop: those left over, and a first one with other parameters.
+        lead = c.num_layers % turn or (0 if c.first_norm else turn)
+        groups = [layers[i : i + turn] for i in range(lead, c.num_layers, turn)]
         first, groups_outputs = x[None], []
-        if c.scan_layers:
-            x, stacked = jax.lax.scan(run, x, jax.tree.map(lambda *x: jnp.stack(x), *groups))
-            groups_outputs = [jax.tree.map(lambda leaf: leaf.reshape(-1, *x.shape), stacked)]
+        if lead:
+            x, group_outputs = run(0, x, layers[:lead])
+            groups_outputs.append(group_outputs)
+        if c.scan_layers and groups:
+            run_group = functools.partial(run, lead)
+            x, stacked = jax.lax.scan(run_group, x, jax.tree.map(lambda *x: jnp.stack(x), *groups))
+            groups_outputs.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *x.shape), stacked))
         else:
             for group in groups:
-                x, group_outputs = run(x, group)
+                x, group_outputs = run(lead, x, group)
                 groups_outputs.append(group_outputs)
-        if every_layer:
-            hidden, attention = (list(parts) for parts in zip(*groups_outputs, strict=True))
-            outputs = LayerOutputs(jnp.concatenate([first, *hidden]), jnp.concatenate(attention))
-            self.sow("intermediates", "outputs", outputs)
-        return x
+        if not every_layer:
+            return x, None
+        hidden, attention = (list(parts) for parts in zip(*groups_outputs, strict=True))
+        return x, LayerOutputs(jnp.concatenate([first, *hidden]), jnp.concatenate(attention))
+
+    @nn.nowrap
+    def block(self, index: int, **arguments: Any) -> Block:
+        """The block of a layer; `arguments` are those of every Flax module."""
+        c = self.config
+        encoding = c.encoding()
+        return Block(
+            c,
+            encoding.layer(index),
+            encoding.at_layer(index),
+            has_attention_norm=index > 0 or c.first_norm,
+            **arguments,
+        )
 
 
 def frequencies(config: BertConfig, params: Params) -> Params:

@@ -54,19 +54,21 @@ class BertConfig(ModelSettings):
     platform: str = key("", one_of("pe_jax.attention.forms:PLATFORMS", ""))
 
     def faults(self) -> Iterator[str]:
+        yield from super().faults()
         if self.hidden_size % self.num_heads:
             yield f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}."
-        encoding = encodings.checked_encoding(self.encoding())
-        turn = len(encoding.layers) or 1
-        if self.scan_layers and self.num_layers % turn:
-            yield (
-                f"scan_layers runs {turn} layers of {encoding.name!r} at a time, which does "
-                f"not divide num_layers {self.num_layers}: give scan_layers=False."
-            )
+        if self.num_heads % self.key_heads:
+            yield f"num_key_heads {self.key_heads} does not divide num_heads {self.num_heads}."
+        encodings.checked_encoding(self.encoding())
 
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_key_heads or self.num_heads
 
     def encoding(self) -> encodings.PositionEncoding:
         """The position encoding: `position`, or BERT's own."""
@@ -95,7 +97,7 @@ def with_position(config: BertConfig, name: str) -> BertConfig:
 
 
 def preset(name: str, **overrides: Any) -> BertConfig:
-    """A BertConfig of a named size: tiny, mini, small, medium, base or large.
+    """A BertConfig of a named size, such as tiny, base or modernbert_base; see `PRESETS`.
 
     Raises:
       ValueError: for a name that is not a preset.
@@ -103,7 +105,11 @@ def preset(name: str, **overrides: Any) -> BertConfig:
     if name not in PRESETS:
         hint = did_you_mean(name, PRESETS)
         raise ValueError(f"Unknown model size {name!r}.{hint} Use one of {', '.join(PRESETS)}.")
-    return BertConfig(**{**PRESETS[name], **overrides})
+    values = {**PRESETS[name], **overrides}
+    position = values.pop("position", None)
+    if isinstance(position, str):
+        return with_position(BertConfig(**values), position)
+    return BertConfig(position=position, **values)
 
 
 def from_config(model: ModelConfig, **fields: Any) -> BertConfig:

@@ -46,10 +46,12 @@ def forward_flops(config: BertConfig, rows: int, length: int, predictions: int) 
       predictions: a row; the masked-LM head works at these positions only.
     """
     d, inner, vocabulary = config.hidden_size, config.intermediate_size, config.vocab_size
-    projections = 2 * d * (4 * d + 2 * inner)  # A token's queries, keys, values, out, up, down.
+    # A token's queries, keys, values, out; up (and gate), down.
+    attention = 2 * d + 2 * config.key_heads * config.head_size
+    projections = 2 * d * (attention + (3 if config.gated_mlp else 2) * inner)
     layers = config.num_layers * length * projections
     layers += sum(_attended(config, i, length) for i in range(config.num_layers))
-    masked_lm = predictions * 2 * d * (d + vocabulary)
+    masked_lm = predictions * 2 * d * (d * config.head_dense + vocabulary)
     next_sentence = 2 * d * (d + 2)
     return float(rows * (layers + masked_lm + next_sentence))
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from pe_jax.attention import dropout
 from pe_jax.encodings import Positions
 from pe_jax.models.bert import Bert, Mask
-from pe_jax.models.layers import BertModule, gelu, linear
+from pe_jax.models.layers import BertModule, activate, linear
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -26,7 +26,7 @@ class Pooler(BertModule):
 
 
 class MaskedLanguageHead(BertModule):
-    """Vocabulary logits at chosen positions only, the output embedding tied to the input's."""
+    """Vocabulary logits at chosen positions only, by the token embedding or a `decoder`."""
 
     @nn.compact
     def __call__(
@@ -35,9 +35,18 @@ class MaskedLanguageHead(BertModule):
         at: Int[Array, "B P"],
         embedding: Float[Array, "V D"],
     ) -> Float[Array, "B P V"]:
+        c = self.config
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
-        x = self.layer_norm("norm")(gelu(self.dense(self.config.hidden_size, "dense")(x)))
-        bias = self.param("bias", nn.initializers.zeros, (embedding.shape[0],))
+        if c.head_dense:
+            x = self.dense(c.hidden_size, "dense", has_bias=c.head_bias)(x)
+            x = activate(x, c.head_activation)
+            x = self.norm("norm")(x) if c.head_norm else x
+        if not c.tied_decoder:
+            draw = nn.initializers.normal(c.initializer_stddev)
+            embedding = self.param("decoder", draw, embedding.shape)
+        bias = None
+        if c.decoder_bias:
+            bias = self.param("bias", nn.initializers.zeros, (embedding.shape[0],))
         rows = linear(x.reshape(-1, x.shape[-1]), embedding.astype(x.dtype), bias, tied=True)
         return rows.reshape(*x.shape[:-1], -1)
 
@@ -73,6 +82,28 @@ class BertForPretraining(BertModule):
         pooled = Pooler(self.config, name="pooler")(hidden)
         next_sentence = self.dense(2, "next_sentence")(pooled).astype(jnp.float32)
         return PretrainingLogits(masked_lm, next_sentence)
+
+
+class BertForMaskedLM(BertModule):
+    """BERT with the head of a masked language model alone."""
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, "B L"],
+        masked_positions: Int[Array, "B P"],
+        segments: Int[Array, "B L"] | None = None,
+        mask: Mask | None = None,
+        positions: Positions | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "B P V"]:
+        """Logits in float32; arguments as of `BertForPretraining`."""
+        bert = Bert(self.config, name="bert")
+        hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
+        embedding = bert.variables["params"]["token"]["embedding"]
+        head = MaskedLanguageHead(self.config, name="masked_lm")
+        return head(hidden, masked_positions, embedding)
 
 
 class BertForClassification(BertModule):

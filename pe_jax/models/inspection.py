@@ -16,7 +16,7 @@ from pe_jax.encodings import Context, Params, Positions
 from pe_jax.encodings.positions import offsets
 from pe_jax.models.bert import Bert, LayerOutputs, Mask
 from pe_jax.models.config import BertConfig
-from pe_jax.models.layers import projection
+from pe_jax.models.layers import query_key_maps, query_key_parameters
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -30,6 +30,8 @@ def layer_outputs(
     rng: jax.Array | None = None,
 ) -> LayerOutputs:
     """Hidden states and attention outputs of all layers; pure, and differentiable.
+
+    The last hidden states are normalised where the model has a final norm.
 
     Args:
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
@@ -58,6 +60,8 @@ def hidden_states(
     positions: Positions | None = None,
 ) -> Float[Array, "N B L D"]:
     """Input of the first layer and output of each, N = `config.num_layers` + 1; pure.
+
+    The last is normalised where the model has a final norm.
 
     Args:
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
@@ -143,8 +147,7 @@ def _attention(
     """`attention_logits` or `attention_weights` of a layer whose keys were projected from `x`."""
     encoding = config.encoding()
     position_params = encoding.layer_params(params.get("position", {}), layer)
-    dense = params[f"layer_{layer}"]["attention"]["qkv"]
-    maps = (projection(dense, 0), projection(dense, 1))
+    maps = query_key_maps(params[f"layer_{layer}"]["attention"])
     context = Context(x_q=x, x_k=x, projections=maps)
     acting = encoding.layer(layer).in_attention
     return measure(q, k, acting, position_params, context)
@@ -234,9 +237,9 @@ def attended(config: BertConfig, length: int) -> Bool[Array, "N L L"]:
 
 
 def projections(params: Params, layer: int) -> tuple[Float[Array, "D H d"], Float[Array, "D H d"]]:
-    """W_Q and W_K of a layer, by head."""
-    kernel = params[f"layer_{layer}"]["attention"]["qkv"]["kernel"]  # [D, 3, H, d]
-    return kernel[:, 0], kernel[:, 1]
+    """W_Q and W_K of a layer, by head; each of fewer heads of keys serves several of queries."""
+    q, k = query_key_parameters(params[f"layer_{layer}"]["attention"])
+    return q["kernel"], jnp.repeat(k["kernel"], q["kernel"].shape[1] // k["kernel"].shape[1], 1)
 
 
 def query_key_matrices(params: Params, num_layers: int) -> Float[Array, "N D D"]:

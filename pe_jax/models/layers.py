@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -20,7 +21,7 @@ from pe_jax.shapes import Array, Float
 def linear(
     x: Float[Array, "M K"],
     kernel: Float[Array, "#K N"],
-    bias: Float[Array, " N"],
+    bias: Float[Array, " N"] | None,
     *,
     tied: bool = False,
 ) -> Float[Array, "M N"]:
@@ -28,26 +29,42 @@ def linear(
 
     Args:
       kernel: in the dtype of `x`.
-      bias: float32.
+      bias: float32; None adds none.
       tied: the kernel is `[N, K]`, as an embedding is that serves as the output layer.
     """
-    return add_row(product("mk,nk->mn" if tied else "mk,kn->mn", x, kernel), bias, x.dtype)
+    out = product("mk,nk->mn" if tied else "mk,kn->mn", x, kernel)
+    return out if bias is None else add_row(out, bias, x.dtype)
 
 
-def gelu(x: Float[Array, "*B N"]) -> Float[Array, "*B N"]:
-    """The exact GELU, x·Φ(x), of the original BERT (Hendrycks & Gimpel 2016); float32 inside."""
+def activate(x: Float[Array, "*B N"], name: str) -> Float[Array, "*B N"]:
+    """Apply an activation of `pe_jax.configs.model.ACTIVATIONS`; float32 inside."""
     # Rows in one axis, as the products before and after have them: with the axes of a batch XLA
     # keeps a float32 copy in another layout on TPUs.
-    return _gelu_of_rows(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+    return _activate_rows(x.reshape(-1, x.shape[-1]), name).reshape(x.shape)
 
 
 # Kept for the backward pass is the input alone, in its own dtype: erf is cheaper to compute again
 # than its float32 values are to keep.
-@functools.partial(jax.checkpoint, prevent_cse=False)
-def _gelu_of_rows(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
-    x32 = x.astype(jnp.float32)
-    below = 0.5 * (1.0 + jax.lax.erf(x32 * np.float32(0.5**0.5)))
-    return (x32 * below).astype(x.dtype)
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=(1,))
+def _activate_rows(x: Float[Array, "M N"], name: str) -> Float[Array, "M N"]:
+    return _ACTIVATIONS[name](x.astype(jnp.float32)).astype(x.dtype)
+
+
+def _gelu(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    """The exact GELU, x·Φ(x), of the original BERT (Hendrycks & Gimpel 2016)."""
+    below = 0.5 * (1.0 + jax.lax.erf(x * np.float32(0.5**0.5)))
+    return x * below
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], jax.Array]] = {
+    "gelu": _gelu,
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+}
+
+
+Projection = Callable[[Array], jax.Array]  # `[..., D] -> [..., H, d]`.
 
 
 class Dense(nn.Module):
@@ -57,23 +74,27 @@ class Dense(nn.Module):
       features: of the output, one or several axes.
       axes: how many of the input's last axes are contracted.
       dtype: of the products and the result.
+      has_bias: whether there is a parameter `bias`.
     """
 
     features: tuple[int, ...]
     dtype: jnp.dtype
     stddev: float
     axes: int = 1
+    has_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         kernel, bias = self.parameters(x.shape[x.ndim - self.axes :])
-        return _dense(x.astype(self.dtype), kernel, bias)
+        return _dense(x.astype(self.dtype), kernel, bias, self.features)
 
     @nn.nowrap
-    def parameters(self, inner: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    def parameters(self, inner: tuple[int, ...]) -> tuple[jax.Array, jax.Array | None]:
         """Kernel `[*inner, *features]` and bias, for an input whose last axes are `inner`."""
         draw = nn.initializers.normal(self.stddev)
         kernel = self.param("kernel", draw, (*inner, *self.features))
+        if not self.has_bias:
+            return kernel, None
         return kernel, self.param("bias", nn.initializers.zeros, self.features)
 
 
@@ -87,36 +108,52 @@ class DenseParts(Dense):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> tuple[jax.Array, ...]:
         kernel, bias = self.parameters(x.shape[-1:])
-        x, parts = x.astype(self.dtype), self.features[0]
+        x, (parts, *features) = x.astype(self.dtype), self.features
+        biases = [None] * parts if bias is None else jnp.split(bias, parts)
         return tuple(
-            _dense(x, part_kernel.squeeze(1), part_bias.squeeze(0))
-            for part_kernel, part_bias in zip(
-                jnp.split(kernel, parts, axis=1), jnp.split(bias, parts), strict=True
+            _dense(
+                x,
+                part_kernel.squeeze(1),
+                None if part_bias is None else part_bias.squeeze(0),
+                tuple(features),
             )
+            for part_kernel, part_bias in zip(jnp.split(kernel, parts, axis=1), biases, strict=True)
         )
 
 
-def _dense(x: Array, kernel: Array, bias: Array) -> jax.Array:
+def _dense(x: Array, kernel: Array, bias: Array | None, features: tuple[int, ...]) -> jax.Array:
     """`x` times a kernel whose first axes are the last ones of `x`, in the dtype of `x`."""
-    outer = x.shape[: x.ndim - (kernel.ndim - bias.ndim)]
+    outer = x.shape[: x.ndim - (kernel.ndim - len(features))]
     rows = x.reshape(math.prod(outer), -1)
     kernel = kernel.astype(x.dtype).reshape(rows.shape[1], -1)
-    out = linear(rows, kernel, bias.reshape(-1)).astype(x.dtype)
-    return out.reshape(*outer, *bias.shape)
+    out = linear(rows, kernel, None if bias is None else bias.reshape(-1)).astype(x.dtype)
+    return out.reshape(*outer, *features)
 
 
-def projection(params: Params, part: int) -> Callable[[Array], jax.Array]:
-    """The map `[..., D] -> [..., H, d]` that is one part of a layer with features (parts, H, d).
+def query_key_parameters(params: Mapping[str, Any]) -> tuple[Params, Params]:
+    """Kernel `[D, H, d]` and bias `[H, d]`, if any, of the projections to queries and to keys.
 
     Args:
-      params: of the layer.
+      params: of `SelfAttention`. With fewer heads of keys, the keys' are `[D, G, d]` and `[G, d]`.
     """
 
-    def project(x: Float[Array, "*M D"]) -> Float[Array, "*M H d"]:
-        kernel, bias = params["kernel"][:, part], params["bias"][part]
-        return jnp.einsum("...d,dhe->...he", x, kernel.astype(x.dtype)) + bias.astype(x.dtype)
+    def part(dense: Params, index: int) -> Params:
+        return {name: x[:, index] if name == "kernel" else x[index] for name, x in dense.items()}
 
-    return project
+    if "qkv" in params:
+        return part(params["qkv"], 0), part(params["qkv"], 1)
+    return params["query"], part(params["key_value"], 0)
+
+
+def query_key_maps(params: Mapping[str, Any]) -> tuple[Projection, Projection]:
+    """The projections to queries and to keys, of the same `params`."""
+
+    def project(part: int, x: Float[Array, "*M D"]) -> Float[Array, "*M H d"]:
+        dense = query_key_parameters(params)[part]
+        out = jnp.einsum("...d,dhe->...he", x, dense["kernel"].astype(x.dtype))
+        return out + dense["bias"].astype(x.dtype) if "bias" in dense else out
+
+    return functools.partial(project, 0), functools.partial(project, 1)
 
 
 class BertModule(nn.Module):
@@ -130,18 +167,24 @@ class BertModule(nn.Module):
         name: str,
         axes: int = 1,
         kind: type[Dense] = Dense,
+        has_bias: bool = True,
     ):
         return kind(
             features if isinstance(features, tuple) else (features,),
             dtype=jnp.dtype(self.config.dtype),
             stddev=self.config.initializer_stddev,
             axes=axes,
+            has_bias=has_bias,
             name=name,
         )
 
-    def layer_norm(self, name: str):
+    def norm(self, name: str):
+        c = self.config
+        dtype = jnp.dtype(c.dtype)
+        if c.norm == "rms_norm":
+            return nn.RMSNorm(epsilon=c.layer_norm_epsilon, dtype=dtype, name=name)
         return nn.LayerNorm(
-            epsilon=self.config.layer_norm_epsilon, dtype=jnp.dtype(self.config.dtype), name=name
+            epsilon=c.layer_norm_epsilon, dtype=dtype, use_bias=c.norm_bias, name=name
         )
 
     def embedding(self, rows: int, name: str):

@@ -10,7 +10,7 @@ import jax
 
 from pe_jax.configs.all_tasks import ENCODERS
 from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.configs.model import SIZES, ModelConfig
+from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelConfig
 from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
@@ -140,7 +140,7 @@ def fill_in(config: C, longest: int, folder: Path | None = None) -> C:
     """
     start, model = from_config(start_model(config, folder)), from_config(config.model)
     names = [name for name in SIZES if getattr(config.model, name) is None]
-    names += ["num_segments", "layer_norm_epsilon"]
+    names += ARCHITECTURE
     if start.encoding().longest and model.encoding().longest and longest <= start.max_length:
         names.append("max_length")
     taken = {

@@ -179,8 +179,3 @@ def test_schedules_over_layers_run_as_loops(name):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), grads, others
         )
-
-
-def test_a_turn_that_does_not_divide_the_layers():
-    with pytest.raises(ValueError, match=r"2 layers of 'cycle\(rope, none\)' at a time"):
-        configured("cycle(rope, none)", scan_layers=True)

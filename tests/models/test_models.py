@@ -15,7 +15,7 @@ from helpers.compiled import value_and_pullback
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset, with_position
-from pe_jax.models.layers import Dense, DenseParts, gelu, linear
+from pe_jax.models.layers import Dense, DenseParts, activate, linear
 from pe_jax.tasks.losses import cross_entropy
 
 CONFIG = BertConfig(
@@ -134,6 +134,11 @@ def test_presets():
         "medium": (8, 512),
         "base": (12, 768),
         "large": (24, 1024),
+        "ettin_17m": (7, 256),
+        "ettin_32m": (10, 384),
+        "ettin_68m": (19, 512),
+        "modernbert_base": (22, 768),
+        "modernbert_large": (28, 1024),
     }
     assert preset("medium").head_size == 64
     assert preset("base") == BertConfig()
@@ -410,7 +415,7 @@ def test_linear_against_the_formula(tied, dtype):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_gelu_and_its_gradient_against_float64(dtype):
     x = np.linspace(-9.0, 9.0, 360).reshape(2, 3, 60).astype(dtype)
-    value, back = jax.vjp(gelu, jnp.asarray(x))
+    value, back = jax.vjp(lambda x: activate(x, "gelu"), jnp.asarray(x))
     x = x.astype(np.float64)
     below, density = scipy.stats.norm.cdf(x), scipy.stats.norm.pdf(x)
     accuracy = {"rtol": 2e-6 if dtype == jnp.float32 else 2**-8, "atol": 1e-6}
