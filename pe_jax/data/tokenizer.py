@@ -1,4 +1,4 @@
-"""WordPiece: an existing vocabulary, or one trained on the corpus (Hugging Face tokenizers)."""
+"""WordPiece trained on the corpus, or an existing tokenizer, such as a byte-level BPE."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ from pe_jax.files import to_path
 # Longer words are [UNK], whatever the vocabulary.
 _LONGEST_WORD = 100
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# The special tokens of published tokenizers by what they are for.
+_SPECIAL_NAMES = {
+    "pad": ("[PAD]", "<pad>", "<|pad|>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<bos>", "<|begin_of_text|>"),
+    "sep": ("[SEP]", "</s>", "<eos>", "<|end_of_text|>"),
+    "mask": ("[MASK]", "<mask>", "<|mask|>"),
+}
+# Of tokens that begin a word after a space or a line feed, in byte-level BPE and SentencePiece.
+_WORD_STARTS = ("\u0120", "\u010a", "\u2581")
 
 
 class Vocabulary(NamedTuple):
@@ -25,7 +35,8 @@ class Vocabulary(NamedTuple):
     Attributes:
       size: number of ids.
       pad, cls, sep, mask: ids of the special tokens.
-      continues: `[size]` bool, True where a token continues a word (`##...`).
+      continues: `[size]` bool, True where a token continues a word: `##...` of WordPiece; letters
+        or digits without the mark of a space of other tokenizers.
       ordinary: ids of all tokens that are not special.
     """
 
@@ -103,12 +114,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}). Download it again.") from error
     tokens = tokenizer.get_vocab()
-    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
-    if missing:
-        raise ValueError(
-            f"The vocabulary of {path} lacks {', '.join(missing)}. Give one that has all of BERT's "
-            "special tokens."
-        )
+    missing = [role for role, name in special_tokens(tokenizer).items() if not name]
+    if missing and (missing != ["unk"] or is_word_piece(tokenizer)):
+        names = (" or ".join(_SPECIAL_NAMES[role]) for role in missing)
+        raise ValueError(f"The vocabulary of {path} lacks {', '.join(names)}.")
     if len(set(tokens.values())) < len(tokens):
         ids = sorted(tokens.values())
         twice = next(a for a, b in itertools.pairwise(ids) if a == b)
@@ -169,20 +178,42 @@ def _read_vocab(path: Path) -> Tokenizer:
 _READERS: dict[str, Callable[[Path], Tokenizer]] = {".json": _read_json, ".txt": _read_vocab}
 
 
+def is_word_piece(tokenizer: Tokenizer) -> bool:
+    return isinstance(tokenizer.model, models.WordPiece)
+
+
+def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the names of the special tokens: pad, unk, cls, sep and mask; empty if there is none.
+
+    A tokenizer without a token for padding is padded with `sep`.
+    """
+    tokens = tokenizer.get_vocab()
+    names = {
+        role: next((name for name in known if name in tokens), "")
+        for role, known in _SPECIAL_NAMES.items()
+    }
+    return {**names, "pad": names["pad"] or ("" if is_word_piece(tokenizer) else names["sep"])}
+
+
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     """Return the ids and flags that the data pipeline needs."""
     size = tokenizer.get_vocab_size()
     ids = tokenizer.get_vocab()
     tokens = sorted(ids, key=ids.__getitem__)
-    special = {token: ids[token] for token in SPECIAL_TOKENS}
+    special = {role: ids[name] for role, name in special_tokens(tokenizer).items() if name}
+    others = [i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+    if is_word_piece(tokenizer):
+        continues = [token.startswith("##") for token in tokens]
+    else:
+        continues = [token[0].isalnum() and not token.startswith(_WORD_STARTS) for token in tokens]
     return Vocabulary(
         size=size,
-        pad=special["[PAD]"],
-        cls=special["[CLS]"],
-        sep=special["[SEP]"],
-        mask=special["[MASK]"],
-        continues=np.array([token.startswith("##") for token in tokens]),
-        ordinary=np.setdiff1d(np.arange(size), list(special.values())),
+        pad=special["pad"],
+        cls=special["cls"],
+        sep=special["sep"],
+        mask=special["mask"],
+        continues=np.array(continues),
+        ordinary=np.setdiff1d(np.arange(size), [*special.values(), *others]),
     )
 
 

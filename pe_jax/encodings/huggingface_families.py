@@ -154,6 +154,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma": Family(defaults=_HEADS_OF_256),
     "seed_oss": Family(defaults=_HEADS_OF_128),
+    "gte": Family(1.6e5),
     "nomic_bert": Family(1e3),
     "jina_embeddings_v3": Family(2e4),
     "bitnet": Family(5e5),

@@ -1,39 +1,31 @@
-"""Exports a BERT as a Hugging Face folder, if PyTorch's BERT can represent it."""
+"""Exports an encoder as a Hugging Face folder, if a model of transformers can represent it."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import flax.traverse_util
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, processors
 
+from pe_jax.configs.model import ARCHITECTURE
+from pe_jax.data.tokenizer import is_word_piece, special_tokens
 from pe_jax.encodings import Params, Part, embed
 from pe_jax.files import is_remote
 from pe_jax.interop import layout
+from pe_jax.interop.bert_import import config_of, first_row
+from pe_jax.interop.families import ACTIVATIONS, ENCODERS, Family, is_table
+from pe_jax.interop.rotary_keys import rotary_keys
 from pe_jax.models import BertConfig
-
-# The heads of a model: its class in transformers.
-_ARCHITECTURES = {
-    (): "BertModel",
-    ("pooler",): "BertModel",
-    ("pooler", "masked_lm", "next_sentence"): "BertForPreTraining",
-    ("pooler", "classifier"): "BertForSequenceClassification",
-    ("spans",): "BertForQuestionAnswering",
-}
-_SPECIAL = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
 
 
 def save_bert(
@@ -43,48 +35,48 @@ def save_bert(
     tokenizer: Tokenizer,
     *,
     labels: Sequence[str] = (),
+    family: str = "",
 ) -> str:
     """Write a folder that `from_pretrained` of transformers reads, weights and tokenizer.
 
-    The position encoding becomes a table of `config.max_length` rows, see `position_table`. The
-    folder appears whole or not at all.
+    In the families of BERT and RoBERTa the position encoding becomes a table of `config.max_length`
+    rows, see `position_table`; RoBERTa's rows before the first position become zeros. The folder
+    appears whole or not at all.
 
     Args:
       folder: a local one, new or empty.
       params: of `BertForPretraining`, `BertForClassification` or `BertForSpans`, or from
         `load_bert`: the encoder under "bert", each head under its own name.
-      tokenizer: WordPiece, with BERT's special tokens; a copy that adds [CLS] and [SEP] is saved.
+      tokenizer: with special tokens that `load_tokenizer` knows; a copy that adds those of the
+        beginning and end is saved.
       labels: names of the classes of "classifier".
+      family: a key of `ENCODERS`; default: the first that can represent the model.
 
     Returns:
       The name of the class of transformers that loads the folder.
 
     Raises:
-      ValueError: if the folder is not empty or not local, PyTorch's BERT cannot represent the
-        position encoding, or the parts do not fit each other; every mismatch is listed, and nothing
-        is written.
+      ValueError: if the folder is not empty or not local, no model of transformers can represent
+        the encoder or its position encoding, or the parts do not fit each other; every mismatch is
+        listed, and nothing is written.
     """
     folder = _checked_folder(folder)
-    heads = _checked_heads(params)
-    architecture = _ARCHITECTURES[heads]
-    table = position_table(config, params["bert"].get("position", {}))
-    tensors, errors = _tensors(config, params, table, heads)
+    kind = ENCODERS[family or _family_for(config)]
+    heads = _checked_heads(kind, params)
+    architecture = kind.name + kind.classes[heads]
+    theirs = their_config(kind, config, tokenizer)
+    tensors, errors = _tensors(kind, config, params, heads, first_row(kind, theirs))
     tokens = tokenizer.get_vocab_size()
     if tokens != config.vocab_size:
         errors.append(f"the tokenizer has {tokens} tokens, the model {config.vocab_size}")
-    classes = len(tensors["classifier.bias"]) if "classifier" in heads else 0
+    classes = len(params["classifier"]["bias"]) if "classifier" in heads else 0
     if labels and len(labels) != classes:
         errors.append(f"{len(labels)} labels for a classifier of {classes} outputs")
     if errors:
         raise ValueError("The parts do not make one BERT:\n  " + "\n  ".join(errors))
-    if architecture != "BertModel":  # The other classes hold the encoder as a submodule.
-        encoder = ("embeddings.", "encoder.", "pooler.")
-        tensors = {
-            f"bert.{name}" if name.startswith(encoder) else name: tensor
-            for name, tensor in tensors.items()
-        }
     labels = labels or [f"LABEL_{i}" for i in range(classes)]
-    _write(folder, _config(config, tokenizer, architecture, labels), tensors, tokenizer)
+    theirs = {"architectures": [architecture], **theirs, **_labels(labels)}
+    _write(folder, theirs, tensors, tokenizer)
     return architecture
 
 
@@ -97,17 +89,72 @@ def _checked_folder(folder: str | Path) -> Path:
     return folder
 
 
-def _checked_heads(params: Params) -> tuple[str, ...]:
-    """Return the heads in `params`, a key of `_ARCHITECTURES`."""
-    heads = tuple(head for head in layout.HEADS if head in params)
+def _checked_heads(family: Family, params: Params) -> tuple[str, ...]:
+    """Return the heads in `params`, a key of `family.classes`."""
+    heads = tuple(head for head in family.heads if head in params)
     unknown = sorted(params.keys() - {"bert", *heads})
-    if heads not in _ARCHITECTURES or unknown:
-        supported = "; ".join("bert " + " ".join(heads) for heads in _ARCHITECTURES)
+    if heads not in family.classes or unknown:
+        supported = "; ".join("bert " + " ".join(heads) for heads in family.classes)
         raise ValueError(
-            f"No BERT of transformers has exactly the parts {', '.join(sorted(params))}. "
+            f"No {family.name} of transformers has exactly the parts {', '.join(sorted(params))}. "
             f"Supported: {supported}."
         )
     return heads
+
+
+def _family_for(config: BertConfig) -> str:
+    """Return the first family that can represent an encoder; BERT, whose error tells, if none."""
+    for name, family in ENCODERS.items():
+        with contextlib.suppress(ValueError):
+            their_config(family, config)
+            return name
+    return "bert"
+
+
+def their_config(
+    family: Family, config: BertConfig, tokenizer: Tokenizer | None = None
+) -> dict[str, Any]:
+    """Return the content of config.json, without the class and its labels.
+
+    Raises:
+      ValueError: if the family cannot represent the encoder.
+    """
+    keys = {**family.keys, **family.optional_keys}
+    theirs: dict[str, Any] = {"model_type": family.model_types[0]}
+    theirs |= {key: value for key, (value, _) in family.only.items() if family.name == "Bert"}
+    theirs |= {keys[name]: _their_value(name, getattr(config, name)) for name in keys}
+    if tokenizer is not None:
+        theirs["pad_token_id"] = tokenizer.token_to_id(special_tokens(tokenizer)["pad"])
+    theirs["num_key_value_heads"] = config.key_heads
+    if "num_key_heads" not in keys:
+        del theirs["num_key_value_heads"]
+    theirs["max_position_embeddings"] += first_row(family, theirs)
+    if is_table(family):
+        _check_only_embeds(config)
+    else:
+        theirs |= rotary_keys(config)
+    back = config_of(family, theirs, "the exported model")
+    differences = [
+        f"{name} {getattr(config, name)!r}"
+        for name in ARCHITECTURE
+        if name != "num_key_heads" and getattr(back, name) != getattr(config, name)
+    ]
+    if back.key_heads != config.key_heads:
+        differences.append(f"num_key_heads {config.key_heads}")
+    if not is_table(family) and back.encoding() != config.encoding():
+        differences.append(f"the position encoding {config.encoding().name!r}")
+    if differences:
+        raise ValueError(
+            f"{family.name} of transformers cannot represent {', '.join(differences)}. Use this "
+            "model with pe_jax."
+        )
+    return theirs
+
+
+def _their_value(name: str, value: Any) -> Any:
+    if name.endswith("activation"):
+        return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == value)
+    return value
 
 
 def position_table(config: BertConfig, position: Params) -> np.ndarray:
@@ -122,6 +169,18 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     Raises:
       ValueError: for an encoding that does more than add vectors to the token embeddings.
     """
+    _check_only_embeds(config)
+    encoding = config.encoding()
+    table = np.zeros((config.max_length, config.hidden_size), np.float32)
+    for part, params in encoding.split(position):
+        assert part.card and part.card.vectors
+        table += np.asarray(part.card.vectors(params, np.arange(config.max_length)))
+    _compare(config, position, table)
+    return table
+
+
+def _check_only_embeds(config: BertConfig) -> None:
+    """Raise ValueError for an encoding that does not only embed the input."""
     encoding = config.encoding()
     other_effects = [f"{part.key} {effect}" for part in encoding.parts for effect in _others(part)]
     if encoding.layers or other_effects:
@@ -130,12 +189,6 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
             f"{encoding.name!r}: {', '.join(other_effects) or 'it differs between layers'}. Export "
             "a model with an absolute encoding or none, or use this one with pe_jax."
         )
-    table = np.zeros((config.max_length, config.hidden_size), np.float32)
-    for part, params in encoding.split(position):
-        assert part.card and part.card.vectors
-        table += np.asarray(part.card.vectors(params, np.arange(config.max_length)))
-    _compare(config, position, table)
-    return table
 
 
 def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
@@ -164,17 +217,16 @@ def _others(part: Part) -> list[str]:
 
 
 def _tensors(
-    config: BertConfig, params: Params, table: np.ndarray, heads: tuple[str, ...]
+    family: Family, config: BertConfig, params: Params, heads: tuple[str, ...], skipped: int
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the exported tensors by name, and one line per parameter that does not fit."""
     ours = flax.traverse_util.flatten_dict(params, sep="/")
     ours = {path: x for path, x in ours.items() if not path.startswith("bert/position/")}
-    ours[layout.POSITIONS.ours] = table
-    leaves = [
-        *layout.encoder_leaves(config.num_layers),
-        *(x for h in heads for x in layout.HEADS[h]),
-    ]
+    if is_table(family):
+        ours[layout.POSITIONS] = position_table(config, params["bert"].get("position", {}))
+        config = dataclasses.replace(config, position=None)
     classes = len(ours.get("classifier/bias", ()))
+    leaves = layout.leaves(family, config, heads, classes, skipped)
     unknown = sorted(ours.keys() - {leaf.ours for leaf in leaves})
     tensors: dict[str, np.ndarray] = {}
     errors = [f"{path}: is not part of such a model" for path in unknown]
@@ -182,34 +234,31 @@ def _tensors(
         if leaf.ours not in ours:
             errors.append(f"{leaf.ours}: missing")
             continue
-        converted = leaf.to_theirs(np.asarray(ours[leaf.ours], np.float32))
-        shape = layout.tensor_shape(leaf, config, classes)
-        if any(tensor.shape != shape for tensor in converted):
-            errors.append(f"{leaf.ours}: converts to {converted[0].shape}, {shape} expected")
-        tensors |= zip(leaf.tensors, converted, strict=True)
+        x = np.asarray(ours[leaf.ours], np.float32)
+        if x.shape != leaf.shape:
+            errors.append(f"{leaf.ours}: {x.shape}, {leaf.shape} expected")
+            continue
+        # Classes with heads hold the encoder as a submodule.
+        in_encoder = heads not in ((), ("pooler",)) and leaf.ours.startswith(("bert/", "pooler/"))
+        prefix = family.prefixes[0] if in_encoder else ""
+        names = [f"{prefix}{name}" for name in leaf.tensors]
+        tensors |= zip(names, leaf.to_theirs(x), strict=True)
     return tensors, errors
 
 
-def _config(
-    config: BertConfig, tokenizer: Tokenizer, architecture: str, labels: Sequence[str]
-) -> dict[str, object]:
-    """Return the content of config.json; `labels` are empty without a classifier."""
-    values: dict[str, object] = {
-        "architectures": [architecture],
-        **{key: only for key, (only, _) in layout.ONLY.items()},
-        **{key: getattr(config, ours) for ours, key in (layout.SIZES | layout.CONSTANTS).items()},
-        "pad_token_id": tokenizer.token_to_id(_SPECIAL["pad_token"]),
-        "torch_dtype": "float32",
+def _labels(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the keys of config.json about a classifier; none without labels."""
+    if not labels:
+        return {}
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+        "problem_type": "regression" if len(labels) == 1 else "single_label_classification",
     }
-    if labels:
-        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        values["label2id"] = {label: i for i, label in enumerate(labels)}
-        values["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
-    return values
 
 
 def _write(
-    folder: Path, config: dict[str, object], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
+    folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
 ) -> None:
     """Write all files to a temporary folder, which is then renamed to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -228,20 +277,25 @@ def _write(
         raise
 
 
-def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, object]) -> None:
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, Any]) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
+    names = {role: name for role, name in special_tokens(tokenizer).items() if name}
+    values: dict[str, Any] = {
+        "model_max_length": config["max_position_embeddings"],
+        **{f"{role}_token": name for role, name in names.items()},
+    }
+    if not is_word_piece(tokenizer):
+        values = {"tokenizer_class": "PreTrainedTokenizerFast", **values}
+        return _save_json(folder / "tokenizer_config.json", values)
     normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
-    _save_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": normalizer.get("lowercase", True),
-            "strip_accents": normalizer.get("strip_accents"),
-            "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
-            "model_max_length": config["max_position_embeddings"],
-            **_SPECIAL,
-        },
-    )
+    values = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": normalizer.get("lowercase", True),
+        "strip_accents": normalizer.get("strip_accents"),
+        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+        **values,
+    }
+    _save_json(folder / "tokenizer_config.json", values)
     ids = tokenizer.get_vocab()
     vocabulary = "".join(f"{token}\n" for token in sorted(ids, key=ids.__getitem__))
     (folder / "vocab.txt").write_text(vocabulary, encoding="utf-8")
@@ -252,7 +306,8 @@ def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
-    cls, sep = (_SPECIAL[key] for key in ("cls_token", "sep_token"))
+    names = special_tokens(copy)
+    cls, sep = names["cls"], names["sep"]
     copy.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
@@ -261,5 +316,5 @@ def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def _save_json(file: Path, values: dict[str, object]) -> None:
+def _save_json(file: Path, values: dict[str, Any]) -> None:
     file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

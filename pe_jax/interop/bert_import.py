@@ -1,10 +1,10 @@
-"""Imports a published BERT as parameters of `pe_jax.models`."""
+"""Imports published encoders, BERT and its successors, as parameters of `pe_jax.models`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
@@ -12,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings import Params
+from pe_jax.encodings.huggingface import from_hf
+from pe_jax.encodings.huggingface_families import FAMILIES
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
+from pe_jax.interop.families import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, Family, is_known
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
 from pe_jax.schema import kinds
@@ -22,7 +25,7 @@ PRETRAINING = ("pooler", "masked_lm", "next_sentence")  # The heads of BertForPr
 
 
 class PublishedBert(NamedTuple):
-    """A BERT from a checkpoint.
+    """An encoder from a checkpoint.
 
     Attributes:
       config: its sizes and constants.
@@ -38,20 +41,21 @@ class PublishedBert(NamedTuple):
     unread: tuple[str, ...]
 
 
-def load_bert(path: str | Path, heads: Collection[str] = tuple(layout.HEADS)) -> PublishedBert:
-    """Return a published BERT, with the heads that it has.
+def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert:
+    """Return a published encoder of a family in `ENCODERS`, with the heads that it has.
 
-    Tensor names may or may not begin with `bert.`; the gamma and beta of old files are read as
-    LayerNorm's weight and bias.
+    Tensor names may or may not begin with the name of the encoder, such as `bert.`; the gamma and
+    beta of old files are read as LayerNorm's weight and bias.
 
     Args:
       path: see `open_checkpoint`; config.json is required.
       heads: the heads to read, if the checkpoint has them.
 
     Raises:
-      ValueError: if it is not such a BERT, or if any tensor of the encoder or of a head that it has
-        is missing, has another shape, is not of floats, is not finite, is unknown, or differs
-        from a tensor that this model ties it to. The message lists all of them.
+      ValueError: if config.json has a value or key that is not supported, or if any tensor of the
+        encoder or of a head that it has is missing, has another shape, is not of floats, is not
+        finite, is unknown, or differs from a tensor that this model ties it to. The message lists
+        all of them.
 
     Example:
       >>> from pe_jax import interop, models
@@ -59,49 +63,58 @@ def load_bert(path: str | Path, heads: Collection[str] = tuple(layout.HEADS)) ->
       >>> states = models.hidden_states(bert.config, bert.params["bert"], tokens)
     """
     checkpoint = open_checkpoint(path)
-    config = _config(checkpoint)
-    names = {_modern(name): name for name in checkpoint.names}
-    present = {
-        head: leaves
-        for head, leaves in layout.HEADS.items()
-        if head in heads and any(t in names for leaf in leaves for t in leaf.tensors)
+    family, theirs = _family(checkpoint)
+    config = config_of(family, theirs, str(checkpoint.path))
+    names = {_modern(family, name): name for name in checkpoint.names}
+    ties = layout.tied(family, config)
+    of_heads = {
+        head: {f"{module}.{kind}" for module in modules.values() for kind in ("weight", "bias")}
+        for head, modules in family.heads.items()
     }
-    leaves = [
-        *layout.encoder_leaves(config.num_layers),
-        *(leaf for head in present.values() for leaf in head),
-    ]
+    present = tuple(
+        head for head, known in of_heads.items() if head in heads and known & names.keys()
+    )
+    classifier = names.get("classifier.weight", "")
+    classes = checkpoint.shape(classifier)[0] if classifier else 0  # Any number of classes fits.
+    leaves = layout.leaves(family, config, present, classes, first_row(family, theirs))
     expected = {name for leaf in leaves for name in leaf.tensors}
-    unread = sorted(names.keys() - expected - _REDUNDANT)
+    unread = sorted(names.keys() - expected - {"embeddings.position_ids", *ties})
+    readable = set().union(*of_heads.values())
+    complete = _complete(family)
+    unknown = [name for name in unread if name.startswith(complete) and name not in readable]
     errors = [
-        *_mismatches(checkpoint, config, names, leaves),
-        *_untied(checkpoint, names),
+        *_mismatches(checkpoint, names, leaves),
+        *_untied(checkpoint, names, ties),
         # More layers than config.json says, or relative position embeddings: another model.
-        *(f"{names[name]}: is not part of this model" for name in unread if _is_unknown(name)),
+        *(f"{names[name]}: is not part of this model" for name in unknown),
     ]
     if errors:
-        heading = f"{path} does not hold the BERT that its config.json describes:"
+        heading = f"{path} does not hold the {_title(family)} that its config.json describes:"
         raise ValueError("\n  ".join([heading, *errors]))
     return PublishedBert(
         config,
-        _read_params(checkpoint, config, names, leaves),
+        _read_params(checkpoint, names, leaves),
         absent=tuple(head for head in PRETRAINING if head not in present),
         unread=tuple(names[name] for name in unread),
     )
 
 
-# Tensors that hold no information: position ids 0, 1, ..., and copies of tied tensors.
-_REDUNDANT = {"embeddings.position_ids", *layout.TIED}
-_HEADS = {name for leaves in layout.HEADS.values() for leaf in leaves for name in leaf.tensors}
+def _title(family: Family) -> str:
+    return "BERT" if family.name == "Bert" else family.name
 
 
-def _is_unknown(name: str) -> bool:
-    """Return whether an unread tensor belongs to a part of BERT that is read completely."""
-    return name.startswith(("embeddings.", "encoder.", "pooler.", "cls.")) and name not in _HEADS
+def _complete(family: Family) -> tuple[str, ...]:
+    """Return the beginnings of names of which every tensor is read: `encoder.`, `cls.`."""
+    tables = (family.embeddings, family.layer, *family.heads.values())
+    modules = [module for table in tables for module in table.values()]
+    names = [
+        name for module in modules for name in ((module,) if isinstance(module, str) else module)
+    ]
+    starts = {f"{name.split('.')[0]}." for name in names}
+    return tuple(starts - {"classifier.", "qa_outputs."})
 
 
-def _read_params(
-    checkpoint: Checkpoint, config: BertConfig, names: dict[str, str], leaves: list[Leaf]
-) -> Params:
+def _read_params(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]) -> Params:
     """Return the parameters of `leaves`, float32, nested by their paths."""
     flat: dict[str, np.ndarray] = {}
     broken: list[str] = []
@@ -113,7 +126,7 @@ def _read_params(
             for name, tensor in zip(leaf.tensors, tensors)
             if not np.isfinite(tensor).all()
         ]
-        flat[leaf.ours] = leaf.to_ours(tensors, config.num_heads)
+        flat[leaf.ours] = leaf.to_ours(tensors)
     if broken:
         raise ValueError(
             f"{checkpoint.path} has weights that are NaN, infinite or too large for float32: "
@@ -126,10 +139,12 @@ def _read_params(
 
 def read_config(path: str | Path) -> BertConfig:
     """Return the config that `load_bert` returns, without reading a tensor; raises as it does."""
-    return _config(open_checkpoint(path))
+    checkpoint = open_checkpoint(path)
+    return config_of(*_family(checkpoint), str(checkpoint.path))
 
 
-def _config(checkpoint: Checkpoint) -> BertConfig:
+def _family(checkpoint: Checkpoint) -> tuple[Family, dict[str, Any]]:
+    """Return the family of a checkpoint, and its config.json under current names of keys."""
     theirs = checkpoint.config
     if not theirs:
         raise ValueError(
@@ -137,45 +152,92 @@ def _config(checkpoint: Checkpoint) -> BertConfig:
             "next to it, and the tensors do not show the number of heads. Download it from the "
             "checkpoint's source."
         )
+    kind = theirs.get("model_type")
+    if kind not in FAMILY_OF:
+        raise ValueError(
+            f"The config.json of {checkpoint.path} is not that of an encoder that can be loaded: "
+            f"model_type is {kind!r}, not {', '.join(map(repr, ENCODERS))}."
+        )
+    family = FAMILY_OF[kind]
+    named = {family.aliases.get(key, key): value for key, value in theirs.items()}
+    named |= {key: value for key, value in theirs.items() if key in named}
+    return family, {**named, "model_type": family.model_types[0]}
+
+
+def config_of(family: Family, theirs: Mapping[str, Any], path: str) -> BertConfig:
+    """Return our config for their config.json.
+
+    Raises:
+      ValueError: for keys that are missing or not known, and values that are not supported; the
+        message lists all of them.
+    """
+    keys = {**family.keys, **family.optional_keys}
+    ours = {name: _value(name, theirs[key]) for name, key in keys.items() if key in theirs}
     errors = [
         f"{key} is {theirs.get(key, default)!r}, not {only!r}"
-        for key, (only, default) in layout.ONLY.items()
-        if theirs.get(key, default) != only
+        for key, (only, default) in family.only.items()
+        if theirs.get(key, default) not in (only, None)
     ]
-    errors += [f"{key} is missing" for key in layout.SIZES.values() if key not in theirs]
+    errors += [f"{key} is missing" for key in family.keys.values() if key not in theirs]
     errors += [
-        f"{key} {fault}"
-        for ours, key in (layout.SIZES | layout.CONSTANTS).items()
-        if key in theirs and (fault := kinds(BertConfig)[ours].fault(theirs[key]))
+        f"{keys[name]} {fault}"
+        for name, value in ours.items()
+        if (fault := kinds(BertConfig)[name].fault(value))
+    ]
+    errors += [
+        f"{key} is {value!r}, but is not known"
+        for key, value in theirs.items()
+        if value not in (None, False) and not is_known(family, key)
     ]
     if errors:
         raise ValueError(
-            f"The config.json of {checkpoint.path} does not describe a supported BERT: "
+            f"The config.json of {path} does not describe a supported {_title(family)}: "
             f"{'; '.join(errors)}. (An old file may lack a key: add it if you know its value.)"
         )
-    constants = {ours: theirs[key] for ours, key in layout.CONSTANTS.items() if key in theirs}
-    sizes = {ours: theirs[key] for ours, key in layout.SIZES.items()}
+    ours["max_length"] -= first_row(family, theirs)
     try:
-        return BertConfig(**sizes, **constants)
+        config = BertConfig(**{**family.settings, **ours})
+        if theirs.get("head_dim") not in (None, config.head_size):
+            raise ValueError(
+                f"head_dim is {theirs['head_dim']}, not hidden_size / num_attention_heads, "
+                f"{config.head_size}."
+            )
+        encoding = from_hf(theirs)
+        if encoding == config.encoding():  # A learned table is the default.
+            return config
+        return BertConfig(**{**family.settings, **ours, "position": encoding})
     except ValueError as error:
-        raise ValueError(f"The config.json of {checkpoint.path}: {error}") from error
+        raise ValueError(f"The config.json of {path}: {error}") from error
 
 
-def _modern(name: str) -> str:
-    """Return a tensor's name as in `layout`."""
-    name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
+def _value(name: str, value: Any) -> Any:
+    is_activation = name.endswith("activation") and isinstance(value, str)
+    return ACTIVATIONS.get(value, value) if is_activation else value
+
+
+def first_row(family: Family, theirs: Mapping[str, Any]) -> int:
+    """Return the row of a learned table that is the first position's."""
+    if not FAMILIES[family.model_types[0]].padded_table:
+        return 0
+    padding = theirs.get("pad_token_id", 1)
+    return (
+        padding + 1 if isinstance(padding, int) and padding >= 0 else 0
+    )  # from_hf refuses others.
+
+
+def _modern(family: Family, name: str) -> str:
+    """Return a tensor's name as in the tables of its family."""
+    for prefix in family.prefixes:
+        name = name.removeprefix(prefix)
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _mismatches(
-    checkpoint: Checkpoint, config: BertConfig, names: dict[str, str], leaves: list[Leaf]
-) -> list[str]:
+def _mismatches(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]) -> list[str]:
     """Return a line per tensor that is missing, or has another shape or dtype."""
-    classifier = names.get("classifier.weight", "")
-    classes = checkpoint.shape(classifier)[0] if classifier else 0  # Any number of classes fits.
     errors = []
     for leaf in leaves:
-        shape = layout.tensor_shape(leaf, config, classes)
+        shape = leaf.tensor_shape
         for name in leaf.tensors:
             if name not in names:
                 errors.append(f"{name}: missing, {shape} expected")
@@ -187,11 +249,11 @@ def _mismatches(
     return errors
 
 
-def _untied(checkpoint: Checkpoint, names: dict[str, str]) -> list[str]:
+def _untied(checkpoint: Checkpoint, names: dict[str, str], ties: dict[str, str]) -> list[str]:
     """Return a line per tensor that should equal another one, and does not."""
     return [
         f"{names[again]}: not the same as {names[first]}, to which this model ties it"
-        for again, first in layout.TIED.items()
+        for again, first in ties.items()
         if again in names and first in names
         if not np.array_equal(checkpoint.read(names[again]), checkpoint.read(names[first]))
     ]

@@ -1,159 +1,180 @@
-"""Names and memory layouts of PyTorch's BERT and of `pe_jax.models`, for import and export.
+"""Parameters of a model and the tensors that hold them in a checkpoint, by the tables of a family.
 
-Names and shapes are those of a Hugging Face checkpoint without the prefix `bert.`, and of its
-config.json; readers of other formats translate to them. `ours` is pe_jax, `theirs` Hugging Face.
+A dense kernel is [out, in] in PyTorch and [in, out] in Flax, where several axes may take the place
+of each. Everything else has the same order in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+import flax.linen as nn
+import flax.traverse_util
+import jax
 import numpy as np
 
 from pe_jax.encodings import PUBLISHED
-from pe_jax.models import BertConfig
-
-# Field of BertConfig: key in config.json.
-SIZES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_length": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-}
-# Old files lack some of these; the defaults are those of BertConfig.
-CONSTANTS = {
-    "layer_norm_epsilon": "layer_norm_eps",
-    "dropout_rate": "hidden_dropout_prob",
-    "attention_dropout_rate": "attention_probs_dropout_prob",
-    "initializer_stddev": "initializer_range",
-}
-# Key in config.json: the only value that `Bert` supports, and the meaning of a missing key.
-ONLY: dict[str, tuple[str | bool, str | bool | None]] = {
-    "model_type": ("bert", None),
-    "position_embedding_type": ("absolute", "absolute"),
-    "hidden_act": ("gelu", "gelu"),
-    "is_decoder": (False, False),
-}
-# Tensors that repeat another one: the output layer is tied to the token embedding.
-TIED = {
-    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-
-
-# `(tensors, number of heads) -> parameter`, and its inverse.
-_Conversion = tuple[
-    Callable[[list[np.ndarray], int], np.ndarray], Callable[[np.ndarray], list[np.ndarray]]
-]
-# A dense kernel is [out, in] in PyTorch and [in, out] in Flax; an axis of size D = H·d is split
-# heads first.
-_SAME: _Conversion = (lambda tensors, heads: tensors[0], lambda x: [x])
-_TRANSPOSED: _Conversion = (lambda tensors, heads: tensors[0].T, lambda x: [x.T])
-_OUT_KERNEL: _Conversion = (
-    lambda tensors, heads: tensors[0].T.reshape(heads, -1, len(tensors[0])),
-    lambda x: [x.reshape(-1, x.shape[-1]).T],
+from pe_jax.interop.families import Family, Modules
+from pe_jax.models import (
+    BertConfig,
+    BertForClassification,
+    BertForMaskedLM,
+    BertForPretraining,
+    BertForSpans,
 )
-_QKV_KERNEL: _Conversion = (
-    lambda qkv, heads: np.stack([w.T.reshape(len(w), heads, -1) for w in qkv], axis=1),
-    lambda x: [w.reshape(len(w), -1).T for w in np.moveaxis(x, 1, 0)],
-)
-_QKV_BIAS: _Conversion = (
-    lambda qkv, heads: np.stack([b.reshape(heads, -1) for b in qkv]),
-    lambda x: [b.reshape(-1) for b in x],
-)
+
+POSITIONS = "/".join(("bert/position", *PUBLISHED))
+# Axes that a dense layer contracts, if more than one.
+_CONTRACTED = {"attention/out/kernel": 2}
 
 
 class Leaf(NamedTuple):
-    """A parameter, by its path, and the tensors that hold it in a checkpoint.
+    """A parameter, and the tensors that hold it, concatenated along their first axis.
 
     Attributes:
       ours: path of the parameter, joined by `/`.
-      theirs: name of the tensor; with a `*`, of three, for query, key and value.
-      shape: that of each tensor, see `tensor_shape`.
-      to_ours: `(tensors, number of heads) -> parameter`; to_theirs: its inverse.
+      tensors: their names.
+      shape: of the parameter.
+      swapped: the halves of the tensor are in the other order.
+      skipped: rows of the tensor before the first that the parameter has.
     """
 
     ours: str
-    theirs: str
-    shape: str
-    to_ours: Callable[[list[np.ndarray], int], np.ndarray]
-    to_theirs: Callable[[np.ndarray], list[np.ndarray]]
+    tensors: tuple[str, ...]
+    shape: tuple[int, ...]
+    swapped: bool = False
+    skipped: int = 0
 
     @property
-    def tensors(self) -> list[str]:
-        """Names of the tensors, in the order of the conversions."""
-        if "*" not in self.theirs:
-            return [self.theirs]
-        return [self.theirs.replace("*", which) for which in ("query", "key", "value")]
+    def tensor_shape(self) -> tuple[int, ...]:
+        """The shape of each of the tensors."""
+        shape = self.shape if not self._inputs else (self._outputs, self._inputs)
+        if len(shape) > 1 and self.ours.endswith("/bias"):
+            shape = (math.prod(shape),)
+        return (shape[0] // len(self.tensors) + self.skipped, *shape[1:])
+
+    @property
+    def _inputs(self) -> int:
+        """The size that a kernel contracts; 0 for other parameters."""
+        if not self.ours.endswith("/kernel"):
+            return 0
+        axes = next((n for end, n in _CONTRACTED.items() if self.ours.endswith(end)), 1)
+        return math.prod(self.shape[:axes])
+
+    @property
+    def _outputs(self) -> int:
+        return math.prod(self.shape) // self._inputs
+
+    def to_ours(self, tensors: list[np.ndarray]) -> np.ndarray:
+        """Return the parameter."""
+        x = np.concatenate(tensors)[self.skipped :]
+        x = np.roll(x, len(x) // 2, axis=0) if self.swapped else x
+        return (x.T if self._inputs else x).reshape(self.shape)
+
+    def to_theirs(self, x: np.ndarray) -> list[np.ndarray]:
+        """Return the tensors; rows that are skipped become zeros."""
+        x = x.reshape(self._inputs, -1).T if self._inputs else x
+        if self.ours.endswith("/bias"):
+            x = x.reshape(-1)
+        x = np.roll(x, len(x) // 2, axis=0) if self.swapped else x
+        x = np.pad(x, [(self.skipped, 0), *[(0, 0)] * (x.ndim - 1)]) if self.skipped else x
+        return np.split(x, len(self.tensors))
 
 
-def _dense(ours: str, theirs: str, shape: str) -> tuple[Leaf, Leaf]:
-    return (
-        Leaf(f"{ours}/kernel", f"{theirs}.weight", shape, *_TRANSPOSED),
-        Leaf(f"{ours}/bias", f"{theirs}.bias", shape.split()[0], *_SAME),
-    )
+def leaves(
+    family: Family, config: BertConfig, heads: tuple[str, ...], classes: int, skipped: int = 0
+) -> list[Leaf]:
+    """Return every parameter of an encoder and its heads.
 
+    Args:
+      heads: those of `family.heads` to return.
+      classes: outputs of the head "classifier".
+      skipped: rows of the position table before the first position.
 
-def _norm(ours: str, theirs: str) -> tuple[Leaf, Leaf]:
-    return (
-        Leaf(f"{ours}/scale", f"{theirs}.LayerNorm.weight", "D", *_SAME),
-        Leaf(f"{ours}/bias", f"{theirs}.LayerNorm.bias", "D", *_SAME),
-    )
-
-
-POSITIONS = Leaf(
-    "/".join(("bert/position", *PUBLISHED)), "embeddings.position_embeddings.weight", "N D", *_SAME
-)
-_EMBEDDINGS = (
-    Leaf("bert/token/embedding", "embeddings.word_embeddings.weight", "V D", *_SAME),
-    POSITIONS,
-    Leaf("bert/segment/embedding", "embeddings.token_type_embeddings.weight", "S D", *_SAME),
-    *_norm("bert/embedding_norm", "embeddings"),
-)
-_LAYER = (
-    Leaf("attention/qkv/kernel", "attention.self.*.weight", "D D", *_QKV_KERNEL),
-    Leaf("attention/qkv/bias", "attention.self.*.bias", "D", *_QKV_BIAS),
-    Leaf("attention/out/kernel", "attention.output.dense.weight", "D D", *_OUT_KERNEL),
-    Leaf("attention/out/bias", "attention.output.dense.bias", "D", *_SAME),
-    *_norm("attention_norm", "attention.output"),
-    *_dense("up", "intermediate.dense", "M D"),
-    *_dense("down", "output.dense", "D M"),
-    *_norm("mlp_norm", "output"),
-)
-# By their names in `pe_jax.models`.
-HEADS: dict[str, tuple[Leaf, ...]] = {
-    "pooler": _dense("pooler/dense", "pooler.dense", "D D"),
-    "masked_lm": (
-        *_dense("masked_lm/dense", "cls.predictions.transform.dense", "D D"),
-        *_norm("masked_lm/norm", "cls.predictions.transform"),
-        Leaf("masked_lm/bias", "cls.predictions.bias", "V", *_SAME),
-    ),
-    "next_sentence": _dense("next_sentence", "cls.seq_relationship", "2 D"),
-    "classifier": _dense("classifier", "classifier", "C D"),
-    "spans": _dense("spans", "qa_outputs", "2 D"),
-}
-
-
-def encoder_leaves(num_layers: int) -> Iterator[Leaf]:
-    """Yield every parameter of the encoder."""
-    yield from _EMBEDDINGS
-    for i in range(num_layers):
-        for leaf in _LAYER:
-            yield leaf._replace(
-                ours=f"bert/layer_{i}/{leaf.ours}", theirs=f"encoder.layer.{i}.{leaf.theirs}"
-            )
-
-
-def tensor_shape(leaf: Leaf, config: BertConfig, classes: int) -> tuple[int, ...]:
-    """Return the shape of each tensor of `leaf`.
-
-    V vocabulary, N positions, S segments, D hidden size, M intermediate size, C classes.
+    Raises:
+      ValueError: if the family has no tensor for a parameter.
     """
-    c = config
-    size = dict(V=c.vocab_size, N=c.max_length, S=c.num_segments, C=classes)
-    size |= dict(D=c.hidden_size, M=c.intermediate_size)
-    return tuple(size[s] if s in size else int(s) for s in leaf.shape.split())
+    shapes = parameter_shapes(config, heads, classes)
+    if "masked_lm" in heads and config.tied_decoder:
+        shapes.pop("masked_lm/decoder", None)
+    found = [
+        leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
+        for leaf in _all_leaves(family, config.num_layers, heads, shapes)
+    ]
+    if missing := sorted(shapes.keys() - {leaf.ours for leaf in found}):
+        raise ValueError(
+            f"{family.name} of transformers has nothing for {', '.join(missing[:3])}"
+            f"{', ...' if len(missing) > 3 else ''}."
+        )
+    return found
+
+
+def _all_leaves(
+    family: Family, num_layers: int, heads: tuple[str, ...], shapes: dict[str, tuple[int, ...]]
+) -> Iterator[Leaf]:
+    yield from _of_table(family, family.embeddings, shapes)
+    for i in range(num_layers):
+        layer = {f"bert/layer_{i}/{ours}": theirs for ours, theirs in family.layer.items()}
+        yield from _of_table(family, layer, shapes, str(i))
+    for head in heads:
+        yield from _of_table(family, family.heads[head], shapes)
+
+
+def _of_table(
+    family: Family, table: Modules, shapes: dict[str, tuple[int, ...]], layer: str = ""
+) -> Iterator[Leaf]:
+    """Yield the parameters that modules of a table have in this model."""
+    for ours, theirs in table.items():
+        modules = (theirs,) if isinstance(theirs, str) else theirs
+        swapped = modules[0] in family.swapped
+        for name in ("", "/kernel", "/embedding", "/table", "/scale", "/bias"):
+            path, suffix = f"{ours}{name}", "bias" if name == "/bias" else "weight"
+            if path in shapes:
+                names = tuple(f"{module}.{suffix}".replace("*", layer) for module in modules)
+                yield Leaf(path, names, shapes[path], swapped)
+
+
+def parameter_shapes(
+    config: BertConfig, heads: tuple[str, ...], classes: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all parameters by path.
+
+    Positions are among them only if they are a learned table.
+    """
+    few = dataclasses.replace(config, num_layers=min(2, config.num_layers))  # Others are the same.
+    models: list[nn.Module] = [BertForMaskedLM(few)]
+    if {"pooler", "next_sentence"} & {*heads}:
+        models.append(BertForPretraining(few))
+    if "classifier" in heads:
+        models.append(BertForClassification(few, outputs=classes))
+    if "spans" in heads:
+        models.append(BertForSpans(few))
+    tree: dict[str, Any] = {}
+    one = jax.ShapeDtypeStruct((1, 1), np.int32)
+    for model in models:
+        tree |= jax.eval_shape(model.init, jax.random.key(0), one, one)["params"]
+    shapes = {
+        path: leaf.shape
+        for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()
+        if path.split("/")[0] in ("bert", *heads)
+        and (path == POSITIONS or not path.startswith("bert/position/"))
+    }
+    for i in range(2, config.num_layers):
+        shapes |= {
+            path.replace("layer_1", f"layer_{i}", 1): shape
+            for path, shape in list(shapes.items())
+            if path.startswith("bert/layer_1/")
+        }
+    return shapes
+
+
+def tied(family: Family, config: BertConfig) -> dict[str, str]:
+    """Return the tensors that repeat another one, and which."""
+    table = family.heads.get("masked_lm", {})
+    decoder, head = table.get("masked_lm/decoder"), table.get("masked_lm")
+    copies = {f"{decoder}.weight": f"{family.embeddings['bert/token']}.weight"}
+    copies = copies if config.tied_decoder else {}
+    return copies | ({f"{decoder}.bias": f"{head}.bias"} if decoder != head else {})

@@ -176,10 +176,10 @@ def test_parts_that_do_not_fit_are_listed(tokenizer, tmp_path):
         save_bert(tmp_path / "out", config, params, tokenizer, labels=("a", "b"))
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
         "bert/extra: is not part of such a model",
-        "bert/token/embedding: converts to (13, 12), (14, 12) expected",
+        "bert/token/embedding: (13, 12), (14, 12) expected",
         "bert/layer_1/up/kernel: missing",
         "bert/layer_1/up/bias: missing",
-        "pooler/dense/bias: converts to (13,), (12,) expected",
+        "pooler/dense/bias: (13,), (12,) expected",
         "the tokenizer has 13 tokens, the model 14",
         "2 labels for a classifier of 3 outputs",
     ]

@@ -383,7 +383,7 @@ def test_all_mismatches_are_listed(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"model_type": "roberta"}, "model_type is 'roberta', not 'bert'"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2', not 'bert', 'roberta'"),
         ({"model_type": None}, "model_type is None, not 'bert'"),
         ({"position_embedding_type": "relative_key"}, "is 'relative_key', not 'absolute'"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu', not 'gelu'"),

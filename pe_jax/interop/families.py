@@ -1,0 +1,411 @@
+"""Families of published encoders as data: what their config.json and their tensors are called.
+
+`ours` is pe_jax, `theirs` a Hugging Face folder: keys of its config.json, and names of its tensors
+without the prefix of the encoder, which some of its classes have. Names of layers contain a `*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pe_jax.configs.model import MODERNBERT
+from pe_jax.encodings import PUBLISHED
+
+# Activations of transformers, and ours.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+# A module of ours: the modules of theirs that hold it, concatenated along their outputs.
+Modules = Mapping[str, str | tuple[str, ...]]
+# Keys that say nothing about what an encoder computes.
+_NO_MEANING = (
+    *("architectures", "auto_map", "bos_token_id", "classifier_dropout", "cls_token_id", "dtype"),
+    *("eos_token_id", "gradient_checkpointing", "id2label", "initializer_cutoff_factor"),
+    *("label2id", "mask_token_id", "model_type", "pad_token_id", "problem_type", "sep_token_id"),
+    *("tokenizer_class", "torch_dtype", "transformers_version", "use_cache", "_name_or_path"),
+    *("classifier_pooling", "max_trained_positions"),
+)
+
+
+class Family(NamedTuple):
+    """Encoders with the same tensors and the same keys.
+
+    Attributes:
+      model_types: `model_type` in their config.json; the first is written.
+      name: of their classes in transformers, before `Model`.
+      classes: what follows the name in the class that has some heads.
+      prefixes: of the encoder's tensors in classes with heads; the first is written.
+      settings: fields of BertConfig, where they differ from the defaults and config.json does not
+        say otherwise.
+      keys: field of BertConfig: required key in config.json.
+      optional_keys: the same for keys that may be missing.
+      only: key: the only value that is supported, and the meaning of a missing key.
+      positions: keys that `encodings.from_hf` reads.
+      ignored: other keys that are accepted; None accepts all.
+      embeddings, layer: tables of the encoder's modules.
+      heads: tables of the heads that are read, by name.
+      swapped: packed tensors whose halves are in the other order.
+      aliases: other names of keys, as older configs have them.
+    """
+
+    model_types: tuple[str, ...]
+    name: str
+    prefixes: tuple[str, ...]
+    classes: Mapping[tuple[str, ...], str]
+    embeddings: Modules
+    layer: Modules
+    heads: Mapping[str, Modules]
+    keys: Mapping[str, str]
+    optional_keys: Mapping[str, str]
+    only: Mapping[str, tuple[Any, Any]] = {}
+    settings: Mapping[str, Any] = {}
+    positions: tuple[str, ...] = ("rope_theta", "rope_parameters", "rope_scaling")
+    ignored: tuple[str, ...] | None = ()
+    swapped: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = {}
+
+
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_length": "max_position_embeddings",
+}
+_SEGMENTS = {"num_segments": "type_vocab_size"}
+_DROPOUT = {
+    "dropout_rate": "hidden_dropout_prob",
+    "attention_dropout_rate": "attention_probs_dropout_prob",
+}
+_INITIAL = {"initializer_stddev": "initializer_range"}
+_POST_NORM = {"layer_norm_epsilon": "layer_norm_eps", **_DROPOUT, **_INITIAL}
+_TABLE = f"bert/position/{PUBLISHED[0]}"
+
+_Classes = Mapping[tuple[str, ...], str]
+_MODEL: _Classes = {(): "Model"}
+_POOLED: _Classes = {("pooler",): "Model"}
+_MASKED_LM: _Classes = {("masked_lm",): "ForMaskedLM"}
+
+# --- BERT and RoBERTa ---
+
+_BERT = Family(
+    model_types=("bert",),
+    name="Bert",
+    prefixes=("bert.",),
+    classes={
+        **_MODEL,
+        **_POOLED,
+        **_MASKED_LM,
+        ("pooler", "masked_lm", "next_sentence"): "ForPreTraining",
+        ("pooler", "classifier"): "ForSequenceClassification",
+        ("spans",): "ForQuestionAnswering",
+    },
+    keys={**_SIZES, **_SEGMENTS},
+    optional_keys=_POST_NORM,
+    only={
+        "position_embedding_type": ("absolute", "absolute"),
+        "hidden_act": ("gelu", "gelu"),
+        "is_decoder": (False, False),
+    },
+    ignored=None,
+    embeddings={
+        "bert/token": "embeddings.word_embeddings",
+        _TABLE: "embeddings.position_embeddings",
+        "bert/segment": "embeddings.token_type_embeddings",
+        "bert/embedding_norm": "embeddings.LayerNorm",
+    },
+    layer={
+        "attention/qkv": tuple(
+            f"encoder.layer.*.attention.self.{name}" for name in ("query", "key", "value")
+        ),
+        "attention/out": "encoder.layer.*.attention.output.dense",
+        "attention_norm": "encoder.layer.*.attention.output.LayerNorm",
+        "up": "encoder.layer.*.intermediate.dense",
+        "down": "encoder.layer.*.output.dense",
+        "mlp_norm": "encoder.layer.*.output.LayerNorm",
+    },
+    heads={
+        "pooler": {"pooler/dense": "pooler.dense"},
+        "masked_lm": {
+            "masked_lm/dense": "cls.predictions.transform.dense",
+            "masked_lm/norm": "cls.predictions.transform.LayerNorm",
+            "masked_lm/decoder": "cls.predictions.decoder",
+            "masked_lm": "cls.predictions",
+        },
+        "next_sentence": {"next_sentence": "cls.seq_relationship"},
+        "classifier": {"classifier": "classifier"},
+        "spans": {"spans": "qa_outputs"},
+    },
+)
+_ROBERTA = _BERT._replace(
+    model_types=("roberta",),
+    name="Roberta",
+    prefixes=("roberta.",),
+    classes={**_MODEL, **_POOLED, **_MASKED_LM},
+    heads={
+        "pooler": _BERT.heads["pooler"],
+        "masked_lm": {
+            "masked_lm/dense": "lm_head.dense",
+            "masked_lm/norm": "lm_head.layer_norm",
+            "masked_lm/decoder": "lm_head.decoder",
+            "masked_lm": "lm_head",
+        },
+    },
+)
+
+# --- Encoders with rotary positions ---
+
+_MODERNBERT = Family(
+    model_types=("modernbert",),
+    name="ModernBert",
+    prefixes=("model.",),
+    classes={**_MODEL, **_MASKED_LM},
+    settings={k: v for k, v in MODERNBERT.items() if k not in ("position", "max_length")},
+    keys=_SIZES,
+    optional_keys={
+        "layer_norm_epsilon": "norm_eps",
+        "norm_bias": "norm_bias",
+        "attention_bias": "attention_bias",
+        "up_bias": "mlp_bias",
+        "down_bias": "mlp_bias",
+        "activation": "hidden_activation",
+        "head_bias": "classifier_bias",
+        "head_activation": "classifier_activation",
+        "tied_decoder": "tie_word_embeddings",
+        "decoder_bias": "decoder_bias",
+        "attention_dropout_rate": "attention_dropout",
+        "dropout_rate": "embedding_dropout",
+        **_INITIAL,
+    },
+    only={"mlp_dropout": (0.0, 0.0)},
+    positions=(
+        *("rope_parameters", "rope_scaling", "layer_types", "global_attn_every_n_layers"),
+        *("local_attention", "global_rope_theta", "local_rope_theta", "position_embedding_type"),
+    ),
+    ignored=(
+        *("deterministic_flash_attn", "layer_norm_eps", "reference_compile", "sparse_prediction"),
+        *("repad_logits_with_grad", "sparse_pred_ignore_index"),
+    ),
+    embeddings={
+        "bert/token": "embeddings.tok_embeddings",
+        "bert/embedding_norm": "embeddings.norm",
+        "bert/final_norm": "final_norm",
+    },
+    layer={
+        "attention_norm": "layers.*.attn_norm",
+        "attention/qkv": "layers.*.attn.Wqkv",
+        "attention/out": "layers.*.attn.Wo",
+        "mlp_norm": "layers.*.mlp_norm",
+        "up": "layers.*.mlp.Wi",
+        "down": "layers.*.mlp.Wo",
+    },
+    heads={
+        "masked_lm": {
+            "masked_lm/dense": "head.dense",
+            "masked_lm/norm": "head.norm",
+            "masked_lm/decoder": "decoder",
+            "masked_lm": "decoder",
+        }
+    },
+)
+_EUROBERT = Family(
+    model_types=("eurobert",),
+    name="EuroBert",
+    prefixes=("model.",),
+    classes={**_MODEL, **_MASKED_LM},
+    settings=dict(
+        pre_norm=True,
+        norm="rms_norm",
+        norm_bias=False,
+        layer_norm_epsilon=1e-5,
+        embedding_norm=False,
+        final_norm=True,
+        num_segments=0,
+        activation="silu",
+        gated_mlp=True,
+        attention_bias=False,
+        up_bias=False,
+        down_bias=False,
+        head_dense=False,
+        tied_decoder=False,
+        decoder_bias=False,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+    ),
+    keys=_SIZES,
+    optional_keys={
+        "layer_norm_epsilon": "rms_norm_eps",
+        "num_key_heads": "num_key_value_heads",
+        "activation": "hidden_act",
+        "attention_bias": "attention_bias",
+        "up_bias": "mlp_bias",
+        "down_bias": "mlp_bias",
+        "decoder_bias": "mlp_bias",
+        "tied_decoder": "tie_word_embeddings",
+        "attention_dropout_rate": "attention_dropout",
+        **_INITIAL,
+    },
+    only={"pretraining_tp": (1, 1)},
+    positions=("rope_theta", "rope_parameters", "rope_scaling", "head_dim"),
+    embeddings={"bert/token": "embed_tokens", "bert/final_norm": "norm"},
+    layer={
+        "attention_norm": "layers.*.input_layernorm",
+        "attention/qkv": tuple(f"layers.*.self_attn.{name}_proj" for name in "qkv"),
+        "attention/query": "layers.*.self_attn.q_proj",
+        "attention/key_value": tuple(f"layers.*.self_attn.{name}_proj" for name in "kv"),
+        "attention/out": "layers.*.self_attn.o_proj",
+        "mlp_norm": "layers.*.post_attention_layernorm",
+        "up": ("layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"),
+        "down": "layers.*.mlp.down_proj",
+    },
+    heads={"masked_lm": {"masked_lm/decoder": "lm_head", "masked_lm": "lm_head"}},
+)
+_NOMIC = Family(
+    model_types=("nomic_bert",),
+    name="NomicBert",
+    prefixes=("nomic_bert.", "bert."),
+    classes={**_MODEL, **_MASKED_LM},
+    settings=dict(
+        activation="silu",
+        gated_mlp=True,
+        attention_bias=False,
+        up_bias=False,
+        down_bias=False,
+        head_activation="silu",
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+    ),
+    keys={**_SIZES, **_SEGMENTS},
+    optional_keys={"activation": "hidden_act", "head_activation": "hidden_act", **_POST_NORM},
+    only={
+        # Keys of the first configs, of code outside transformers.
+        "activation_function": ("swiglu", "swiglu"),
+        "causal": (False, False),
+        "prenorm": (False, False),
+        "use_rms_norm": (False, False),
+        "qkv_proj_bias": (False, False),
+        "mlp_fc1_bias": (False, False),
+        "mlp_fc2_bias": (False, False),
+        "tie_word_embeddings": (True, True),
+        "parallel_block": (False, False),
+        "rotary_emb_fraction": (1.0, 1.0),
+        "rotary_emb_interleaved": (False, False),
+    },
+    positions=(
+        *("rope_theta", "rope_parameters", "rope_scaling", "head_dim", "rotary_emb_base"),
+        *("rotary_emb_scale_base", "rotary_scaling_factor"),
+    ),
+    ignored=(
+        *("dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset"),
+        *("pad_vocab_size_multiple", "reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx"),
+        *("scale_attn_weights", "summary_activation", "summary_first_dropout", "summary_type"),
+        *("summary_proj_to_labels", "summary_use_proj", "use_flash_attn", "use_xentropy"),
+    ),
+    aliases={
+        "n_embd": "hidden_size",
+        "n_head": "num_attention_heads",
+        "n_layer": "num_hidden_layers",
+        "n_inner": "intermediate_size",
+        "n_positions": "max_position_embeddings",
+        "layer_norm_epsilon": "layer_norm_eps",
+        "attn_pdrop": "attention_probs_dropout_prob",
+        "resid_pdrop": "hidden_dropout_prob",
+        "embd_pdrop": "hidden_dropout_prob",
+    },
+    embeddings={
+        "bert/token": "embeddings.word_embeddings",
+        "bert/segment": "embeddings.token_type_embeddings",
+        "bert/embedding_norm": "emb_ln",
+    },
+    layer={
+        "attention/qkv": "encoder.layers.*.attn.Wqkv",
+        "attention/out": "encoder.layers.*.attn.out_proj",
+        "attention_norm": "encoder.layers.*.norm1",
+        "up": ("encoder.layers.*.mlp.fc12", "encoder.layers.*.mlp.fc11"),
+        "down": "encoder.layers.*.mlp.fc2",
+        "mlp_norm": "encoder.layers.*.norm2",
+    },
+    heads={
+        "masked_lm": {
+            "masked_lm/dense": "cls.predictions.transform.dense",
+            "masked_lm/norm": "cls.predictions.transform.layer_norm",
+            "masked_lm/decoder": "cls.predictions.decoder",
+            "masked_lm": "cls.predictions",
+        }
+    },
+)
+_GTE = Family(
+    model_types=("gte", "new"),
+    name="Gte",
+    prefixes=("gte.", "new."),
+    classes={**_MODEL, **_POOLED, **_MASKED_LM},
+    settings=dict(gated_mlp=True, up_bias=False, attention_dropout_rate=0.0),
+    keys={**_SIZES, **_SEGMENTS},
+    optional_keys={"activation": "hidden_act", "head_activation": "hidden_act", **_POST_NORM},
+    only={
+        # Keys of the first configs, of code outside transformers.
+        "layer_norm_type": ("layer_norm", "layer_norm"),
+        "logn_attention_scale": (False, False),
+        "pack_qkv": (True, True),
+        "tie_word_embeddings": (True, True),
+    },
+    positions=("rope_theta", "rope_parameters", "rope_scaling", "position_embedding_type"),
+    ignored=("logn_attention_clip1", "unpad_inputs", "use_memory_efficient_attention"),
+    swapped=("encoder.layer.*.mlp.up_gate_proj",),
+    embeddings={
+        "bert/token": "embeddings.word_embeddings",
+        "bert/segment": "embeddings.token_type_embeddings",
+        "bert/embedding_norm": "embeddings.LayerNorm",
+    },
+    layer={
+        "attention/qkv": "encoder.layer.*.attention.qkv_proj",
+        "attention/out": "encoder.layer.*.attention.o_proj",
+        "attention_norm": "encoder.layer.*.attn_ln",
+        "up": "encoder.layer.*.mlp.up_gate_proj",
+        "down": "encoder.layer.*.mlp.down_proj",
+        "mlp_norm": "encoder.layer.*.mlp_ln",
+    },
+    heads={
+        "pooler": {"pooler/dense": "pooler.dense"},
+        "masked_lm": {
+            "masked_lm/dense": "lm_head.dense",
+            "masked_lm/norm": "lm_head.norm",
+            "masked_lm/decoder": "lm_head.decoder",
+            "masked_lm": "lm_head.decoder",
+        },
+    },
+)
+
+ENCODERS: Mapping[str, Family] = {
+    family.model_types[0]: family
+    for family in (
+        _BERT,
+        _ROBERTA,
+        _ROBERTA._replace(model_types=("xlm-roberta",), name="XLMRoberta"),
+        _MODERNBERT,
+        _EUROBERT,
+        _NOMIC,
+        _GTE,
+    )
+}
+FAMILY_OF = {kind: family for family in ENCODERS.values() for kind in family.model_types}
+HEADS = tuple(_BERT.heads)
+
+
+def is_known(family: Family, key: str) -> bool:
+    """Return whether a key of config.json is read, or may be there."""
+    if family.ignored is None or key in (*_NO_MEANING, *family.ignored, *family.positions):
+        return True
+    return key in (*family.keys.values(), *family.optional_keys.values(), *family.only)
+
+
+def is_table(family: Family) -> bool:
+    """Return whether positions are a learned table."""
+    return _TABLE in family.embeddings

@@ -1,0 +1,19 @@
+"""A small byte-level BPE tokenizer, as ModernBERT's and RoBERTa's are."""
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
+
+
+def byte_level(size, special=SPECIAL):
+    """A tokenizer of `size` tokens: special ones, letters with and without a space, words."""
+    letters = list("abcdefghij")
+    tokens = [*special, *letters, *(f"\u0120{x}" for x in letters), "ab", "\u0120ab", "cd"]
+    tokens += [f"filler{i}" for i in range(size - len(tokens))]
+    merges = [("a", "b"), ("\u0120a", "b"), ("c", "d")] if size >= len(tokens) else []
+    model = models.BPE({token: i for i, token in enumerate(tokens)}, merges, unk_token=special[1])
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(special)
+    return tokenizer

@@ -1,0 +1,144 @@
+"""Hidden states, masked-LM logits and gradients of published encoders agree with transformers."""
+
+import copy
+import importlib.util
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.published_encoders import ENCODERS
+from helpers.tokenizers import byte_level
+from safetensors.numpy import load_file
+
+from pe_jax.interop import load_bert, save_bert
+from pe_jax.models import BertForMaskedLM, hidden_states
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")),
+        reason="PyTorch and transformers, the extra parity, are not installed",
+    ),
+]
+ROWS, LENGTH = 3, 17
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+def random_model(torch, transformers, name, theirs):
+    """A masked language model whose weights are larger than at initialization, biases drawn too."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**theirs)
+    model = getattr(transformers, f"{name}ForMaskedLM")(config).eval()
+    with torch.no_grad():
+        for path, weight in model.named_parameters():
+            weight += 0.1 * torch.randn_like(weight)
+            if name in ("Roberta", "XLMRoberta") and "position_embeddings" in path:
+                weight[: config.pad_token_id + 1] = 0  # Rows of no position.
+    return model
+
+
+def batch(theirs):
+    """Tokens and their mask; no padding token is inside, as models give such a vector none."""
+    rng = np.random.default_rng(0)
+    valid = np.arange(LENGTH) < np.array([[17], [11], [2]])
+    tokens = rng.integers(5, theirs["vocab_size"], valid.shape)
+    return np.where(valid, tokens, theirs["pad_token_id"]), valid
+
+
+def losses_of_theirs(torch, model, tokens, valid, weights):
+    """Hidden states, logits, and a copy of the model that has the gradients for weights."""
+    out = model(
+        input_ids=torch.tensor(tokens),
+        attention_mask=torch.tensor(valid).long(),
+        output_hidden_states=True,
+    )
+    model.zero_grad()
+    (out.logits * torch.tensor(weights)).sum().backward()
+    gradients = copy.deepcopy(model)
+    with torch.no_grad():
+        for path, weight in gradients.named_parameters():
+            weight.copy_(dict(model.named_parameters())[path].grad)
+    states = np.stack([state.detach().numpy() for state in out.hidden_states])
+    return states, out.logits.detach().numpy(), gradients
+
+
+def differences(torch, transformers, folder, name, theirs):
+    """The largest differences of hidden states, logits and gradients, and what they are of."""
+    model = random_model(torch, transformers, name, theirs)
+    model.save_pretrained(folder / "model")
+    config, params, _, unread = load_bert(folder / "model")
+    assert unread == ()
+    tokens, valid = batch(theirs)
+    weights = np.random.default_rng(1).normal(size=(ROWS, LENGTH, config.vocab_size))
+    weights = (weights * valid[:, :, None]).astype(np.float32)
+    want = losses_of_theirs(torch, model, tokens, valid, weights)
+    want[-1].save_pretrained(folder / "gradients")
+    gradients = load_bert(folder / "gradients").params
+    everywhere = np.tile(np.arange(LENGTH), (ROWS, 1))
+
+    def loss(params):
+        logits = BertForMaskedLM(config).apply(
+            {"params": params}, tokens, everywhere, None, jnp.asarray(valid)
+        )
+        return (logits * weights).sum(), logits
+
+    (_, logits), got = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    states = hidden_states(config, params["bert"], tokens, None, jnp.asarray(valid))
+    scales = [float(jnp.abs(x).max()) for x in jax.tree.leaves(gradients)]
+    return {
+        "hidden states": np.abs(states - want[0])[:, valid].max(),
+        "logits": np.abs(logits - want[1])[valid].max(),
+        "gradients": max(
+            np.abs(a - b).max() / max(scales)
+            for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(gradients), strict=True)
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", ENCODERS)
+def test_states_logits_and_gradients(torch, transformers, tmp_path, case):
+    found = differences(torch, transformers, tmp_path, *ENCODERS[case])
+    print(case, {name: f"{value:.1e}" for name, value in found.items()})
+    assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize("case", ENCODERS)
+def test_round_trip(torch, transformers, tmp_path, case):
+    """An exported encoder has the same tensors, and transformers reads it."""
+    name, theirs = ENCODERS[case]
+    model = random_model(torch, transformers, name, theirs)
+    model.save_pretrained(tmp_path / "in")
+    config, params, *_ = load_bert(tmp_path / "in")
+    words = byte_level(theirs["vocab_size"])
+    family = theirs["model_type"]
+    architecture = save_bert(tmp_path / "out", config, params, words, family=family)
+    assert architecture == f"{name}ForMaskedLM"
+    before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("in", "out"))
+    assert before.keys() == after.keys()
+    for key, tensor in before.items():
+        if "position_embeddings" not in key:
+            np.testing.assert_array_equal(after[key], tensor, strict=True, err_msg=key)
+    loaded, report = getattr(transformers, architecture).from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokens, valid = batch(theirs)
+    mask = torch.tensor(valid).long()
+    with torch.inference_mode():
+        want, got = (
+            m(input_ids=torch.tensor(tokens), attention_mask=mask).logits.numpy()
+            for m in (model, loaded.eval())
+        )
+    np.testing.assert_array_equal(got[valid], want[valid])
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == family
