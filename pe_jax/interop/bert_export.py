@@ -132,7 +132,7 @@ def their_config(
     if is_table(family):
         _check_only_embeds(config)
     else:
-        theirs |= rotary_keys(config)
+        theirs |= rotary_keys(config, by_layer="layer_types" in family.positions)
     back = config_of(family, theirs, "the exported model")
     differences = [
         f"{name} {getattr(config, name)!r}"

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.byte_level import byte_level
 from helpers.published_encoders import ENCODERS
-from helpers.tokenizers import byte_level
 from safetensors.numpy import load_file
 
 from pe_jax.interop import load_bert, save_bert

@@ -6,9 +6,20 @@ SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
 
 
 def byte_level(size, special=SPECIAL):
-    """A tokenizer of `size` tokens: special ones, letters with and without a space, words."""
+    """A tokenizer of `size` tokens: special ones, letters with and without a space, words.
+
+    Fewer than 30 are tokens without merges.
+    """
     letters = list("abcdefghij")
-    tokens = [*special, *letters, *(f"\u0120{x}" for x in letters), "ab", "\u0120ab", "cd"]
+    tokens = [
+        *special,
+        *letters,
+        "\u0120",
+        *(f"\u0120{x}" for x in letters),
+        "ab",
+        "\u0120ab",
+        "cd",
+    ]
     tokens += [f"filler{i}" for i in range(size - len(tokens))]
     merges = [("a", "b"), ("\u0120a", "b"), ("c", "d")] if size >= len(tokens) else []
     model = models.BPE({token: i for i, token in enumerate(tokens)}, merges, unk_token=special[1])

@@ -1,0 +1,205 @@
+"""Published encoders other than BERT: what is written and read, and what is refused."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.byte_level import byte_level
+from helpers.published_bert import write
+from helpers.published_encoders import ENCODERS
+from safetensors.numpy import load_file
+
+from pe_jax.data.tokenizer import load_tokenizer, special_tokens, vocabulary
+from pe_jax.interop import ENCODERS as FAMILIES
+from pe_jax.interop import load_bert, save_bert
+from pe_jax.interop.bert_import import config_of
+from pe_jax.models import BertForMaskedLM, preset, with_position
+
+MODERN = ENCODERS["modernbert"][1]
+LAYER = {
+    "attn_norm.weight": (12,),
+    "attn.Wqkv.weight": (36, 12),
+    "attn.Wo.weight": (12, 12),
+    "mlp_norm.weight": (12,),
+    "mlp.Wi.weight": (38, 12),
+    "mlp.Wo.weight": (12, 19),
+}
+
+
+def random_encoder(theirs):
+    """Our config of a config.json, and random parameters."""
+    config = config_of(FAMILIES[theirs["model_type"]], theirs, "the test")
+    return config, random_params(config)
+
+
+def random_params(config):
+    one = jnp.zeros((1, 1), jnp.int32)
+    shapes = jax.eval_shape(BertForMaskedLM(config).init, jax.random.key(0), one, one)["params"]
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
+
+
+def saved(folder, theirs):
+    config, params = random_encoder(theirs)
+    words = byte_level(config.vocab_size)
+    save_bert(folder, config, params, words, family=theirs["model_type"])
+    return config, params
+
+
+@pytest.mark.parametrize("case", ENCODERS)
+def test_a_saved_encoder_loads_unchanged(tmp_path, case):
+    config, params = saved(tmp_path / "out", ENCODERS[case][1])
+    back = load_bert(tmp_path / "out")
+    assert back.absent == ("pooler", "next_sentence") and back.unread == ()
+    assert dataclasses.replace(back.config, num_key_heads=config.num_key_heads) == config
+    assert jax.tree.structure(back.params) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, back.params, params)
+
+
+def test_tensors_of_modernbert(tmp_path):
+    _, params = saved(tmp_path / "out", MODERN)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {
+        "model.embeddings.tok_embeddings.weight": (37, 12),
+        "model.embeddings.norm.weight": (12,),
+        "model.final_norm.weight": (12,),
+        "head.dense.weight": (12, 12),
+        "head.norm.weight": (12,),
+        "decoder.bias": (37,),
+        **{
+            f"model.layers.{i}.{name}": shape
+            for i in range(4)
+            for name, shape in LAYER.items()
+            if (i, name) != (0, "attn_norm.weight")
+        },
+    }
+    layer = params["bert"]["layer_2"]
+    wi = tensors["model.layers.2.mlp.Wi.weight"]
+    np.testing.assert_array_equal(wi[19:].T, layer["up"]["kernel"][:, 1])
+    keys = tensors["model.layers.2.attn.Wqkv.weight"][12:24]
+    np.testing.assert_array_equal(keys.T, layer["attention"]["qkv"]["kernel"][:, 1].reshape(12, 12))
+
+
+def test_the_gate_of_gte_is_the_second_half(tmp_path):
+    _, params = saved(tmp_path / "out", ENCODERS["gte"][1])
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    packed = tensors["gte.encoder.layer.1.mlp.up_gate_proj.weight"]
+    kernel = params["bert"]["layer_1"]["up"]["kernel"]
+    np.testing.assert_array_equal(packed[19:].T, kernel[:, 0])
+
+
+def test_positions_of_roberta_start_after_padding(tmp_path):
+    config, params = saved(tmp_path / "out", ENCODERS["roberta"][1])
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    table = tensors["roberta.embeddings.position_embeddings.weight"]
+    assert (config.max_length, table.shape) == (19, (20, 12))  # The tokenizer pads with token 0.
+    assert not table[0].any()
+    ours = params["bert"]["position"]["learned_absolute"]["table"]
+    np.testing.assert_array_equal(table[1:], ours)
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        ("modernbert", "cycle(rope(base=160000), rope+window(reach=3), rope+window(reach=3))"),
+        ("eurobert", "rope(base=250000)"),
+        ("nomic_bert", "rope(base=1000)"),
+        ("gte", "rope(base=20000)"),
+        ("roberta", "learned_absolute"),
+    ],
+)
+def test_positions_come_from_the_config(case, name):
+    assert random_encoder(ENCODERS[case][1])[0].encoding().name == name
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        ("modernbert", {"hidden_activation": "swiglu"}, "hidden_activation is one of gelu, .*'swi"),
+        ("modernbert", {"mlp_dropout": 0.1}, "mlp_dropout is 0.1, not 0.0"),
+        ("modernbert", {"rotary_share": 0.5}, "rotary_share is 0.5, but is not known"),
+        ("modernbert", {"norm_bias": "no"}, "norm_bias is True or False, got 'no'"),
+        ("eurobert", {"head_dim": 8}, "head_dim is 8, not hidden_size / num_attention_heads, 4"),
+        ("eurobert", {"num_key_value_heads": 2}, "num_key_heads 2 does not divide num_heads 3"),
+        ("nomic_bert", {"prenorm": True}, "prenorm is True, not False"),
+        ("gte", {"rope_scaling": {"type": "ntk2", "factor": 8}}, "rope type 'ntk2' is not known"),
+        ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type is 'rms_norm', not 'layer_norm'"),
+        ("roberta", {"hidden_act": "relu"}, "hidden_act is 'relu', not 'gelu'"),
+        ("roberta", {"hidden_size": None}, "hidden_size is an integer .* got None"),
+    ],
+)
+def test_configs_that_are_refused(case, changes, message):
+    with pytest.raises(ValueError, match=message):
+        random_encoder({**ENCODERS[case][1], **changes})
+
+
+def test_tensors_that_are_left_over_or_missing_are_named(tmp_path):
+    saved(tmp_path / "out", MODERN)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    del tensors["model.layers.1.mlp.Wo.weight"]
+    tensors["model.layers.4.mlp.Wo.weight"] = np.ones((12, 19), np.float32)
+    tensors["model.layers.0.attn_norm.weight"] = np.ones(12, np.float32)
+    tensors["model.layers.1.attn.Wo.bias"] = np.ones(12, np.float32)
+    with pytest.raises(ValueError, match="does not hold the ModernBert that its config") as caught:
+        load_bert(write(tmp_path / "in", tensors, MODERN))
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        "layers.1.mlp.Wo.weight: missing, (12, 19) expected",
+        "model.layers.0.attn_norm.weight: is not part of this model",
+        "model.layers.1.attn.Wo.bias: is not part of this model",
+        "model.layers.4.mlp.Wo.weight: is not part of this model",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("position", "message"),
+    [
+        ("rope+alibi", "No model of transformers that is known here has the positions 'rope"),
+        (
+            "cycle(rope, rope+window(reach=2), rope+window(reach=3))",
+            "No model of transformers that is known here has the positions 'cycle",
+        ),
+    ],
+)
+def test_models_that_transformers_does_not_have(tmp_path, position, message):
+    config = with_position(preset("ettin_17m", vocab_size=37, num_layers=2), position)
+    with pytest.raises(ValueError, match=message):
+        save_bert(tmp_path, config, {}, byte_level(37), family="modernbert")
+
+
+@pytest.mark.parametrize("position", ["", "rope(base=500)", "rope(base=20)+window(reach=2)"])
+def test_the_family_is_chosen_by_the_settings(tmp_path, position):
+    config = preset("ettin_17m", vocab_size=37, num_layers=4, hidden_size=64, num_heads=1)
+    config = with_position(config, position) if position else config
+    written = save_bert(tmp_path / "out", config, random_params(config), byte_level(37))
+    assert written == "ModernBertForMaskedLM"
+    assert load_bert(tmp_path / "out").config.encoding().name == config.encoding().name
+
+
+# --- Tokenizers ---
+
+
+def test_a_byte_level_tokenizer(tmp_path):
+    byte_level(40).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.encode("ab ab ab").tokens == ["ab", "\u0120ab", "\u0120ab"]
+    assert special_tokens(tokenizer) == {
+        "pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>",
+    }  # fmt: skip
+    words = vocabulary(tokenizer)
+    assert (words.pad, words.cls, words.sep, words.mask) == (0, 2, 3, 4)
+    tokens = sorted(tokenizer.get_vocab(), key=tokenizer.token_to_id)
+    continues = {token for token, flag in zip(tokens, words.continues) if flag}
+    assert {"a", "ab", "cd"} <= continues and not {"\u0120ab", "\u0120a", "<s>"} & continues
+    assert words.ordinary.tolist() == list(range(5, 40))
+
+
+def test_tokenizers_without_special_tokens_are_refused(tmp_path):
+    byte_level(40, ["<pad>", "<unk>", "<s>", "</s>"]).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match=r"lacks \[MASK\] or <mask> or <\|mask\|>"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+    names = ["<|pad|>", "x", "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
+    byte_level(40, names).save(str(tmp_path / "tokenizer.json"))
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    assert special_tokens(loaded)["unk"] == ""
