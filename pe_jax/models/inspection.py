@@ -87,7 +87,16 @@ def with_constants(
       params: of `Bert`.
       which: those dimensions of queries and of keys, by layer.
       values: what they are at every token, before the encoding maps them.
+
+    Raises:
+      ValueError: for a model without biases of attention, or with fewer heads of keys.
     """
+    if "bias" not in params["layer_0"]["attention"].get("qkv", {}):
+        raise ValueError(
+            "params must have biases of attention, and as many heads of keys as of queries: "
+            "constants are written into them. Use a model with attention_bias=True and "
+            "num_key_heads=None."
+        )
     changed = dict(params)
     for i in range(which.shape[1]):
         attention = params[f"layer_{i}"]["attention"]

@@ -69,6 +69,7 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
             mscale_all_dim=1.0)), "rope_ntk(factor=1000)"),
     ],
     "jina_embeddings_v3": [(dict(), "rope(base=20000)")],
+    "gte": [(dict(rope_theta=20_000), "rope(base=20000)"), (dict(), "rope(base=160000)")],
     "nomic_bert": [(dict(rotary_emb_base=1000, rotary_emb_fraction=1.0), "rope(base=1000)"),
                    (dict(), "rope(base=1000)")],
     "olmo": [(dict(), "rope")],

@@ -262,16 +262,19 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     Raises:
       ValueError: for a file that cannot be read, or lacks what a BERT or a position table needs.
     """
-    from pe_jax.interop import load_bert, load_position_table, open_checkpoint
+    from pe_jax.interop import ENCODERS, load_bert, load_position_table, open_checkpoint
+    from pe_jax.interop.position_tables import MODEL_TYPES
     from pe_jax.tasks.start import published_tokenizer
 
     name = name or (path.stem if path.is_file() else path.name)
-    if family in ("", "bert") and open_checkpoint(path).config.get("model_type") == "bert":
+    kind = open_checkpoint(path).config.get("model_type")
+    is_encoder = kind == "bert" or (kind in ENCODERS and kind not in MODEL_TYPES)
+    if family in ("", "bert") and is_encoder:
         model, params, *_ = load_bert(path, heads=("masked_lm",))
         return Subject(
             name=name,
             encoding=model.encoding(),
-            position=params["bert"]["position"],
+            position=params["bert"].get("position", {}),
             length=model.max_length,
             model=model,
             heads=params,

@@ -23,7 +23,7 @@ from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder
-from pe_jax.models import BertConfig, BertForPretraining, hidden_states
+from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report.subjects import Subject, once
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -147,13 +147,13 @@ def token_scores(
     """Return the masked-LM loss of every token, nats, and whether its target is the most likely.
 
     Args:
-      params: of `BertForPretraining`.
+      params: of `BertForMaskedLM`, or a model with more heads.
     """
     everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    logits = BertForPretraining(config).apply(
-        {"params": params}, tokens, everywhere, positions=positions
-    )
-    return cross_entropy(logits.masked_lm, targets)  # type: ignore[union-attr]
+    model = BertForMaskedLM(config)
+    logits = model.apply({"params": params}, tokens, everywhere, positions=positions)
+    assert isinstance(logits, jax.Array)
+    return cross_entropy(logits, targets)
 
 
 def batch_size(model: BertConfig, length: int) -> int:

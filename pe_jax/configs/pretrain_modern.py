@@ -1,0 +1,37 @@
+"""Pretraining ModernBERT's architecture on local text: Ettin's smallest size on books.
+
+The encoder, its windows and its mask rate of 30 % are ModernBERT's (docs/modern.md). The examples
+are BERT's: pairs of text, with both losses.
+
+Command:  python train.py --config=configs/pretrain_modern.py --workdir=W \
+              --config.data.source='books/train-*.jsonl.xz' \
+              --config.data.validation='books/valid.jsonl.xz'
+Hardware: 2 CPU cores; one GPU. --config.model.size=ettin_32m, ettin_68m or modernbert_base for
+          larger ones.
+Expected: no figure yet.
+"""
+
+from pe_jax.configs.model import MODERNBERT
+from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.schema import config_dict
+
+
+def get_config():
+    config = config_dict(PretrainingConfig)
+    config.model.size = "ettin_17m"
+    config.model.position = MODERNBERT["position"]
+    config.model.dropout_rate = 0.0
+    config.model.attention_dropout_rate = 0.0
+    config.data.source = "books/train-*.jsonl.xz"
+    config.data.validation = "books/valid.jsonl.xz"
+    config.data.vocab_size = 2048
+    config.data.mask_rate = 0.3
+    config.stage1.update(length=128, batch_size=16, max_predictions=38, steps=500)
+    config.stage2.update(length=256, batch_size=8, max_predictions=76, steps=100)
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.b2 = 0.98
+    config.log_every = 100
+    config.eval_every = 300
+    config.eval_examples = 512
+    config.checkpoint_every = 300
+    return config
