@@ -12,8 +12,10 @@ from helpers.byte_level import byte_level
 from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
 
-from pe_jax.interop import load_bert, save_bert
-from pe_jax.models import BertForMaskedLM, hidden_states
+from pe_jax.interop import ENCODERS as ENCODERS_BY_NAME
+from pe_jax.interop import layout, load_bert, save_bert
+from pe_jax.interop.bert_export import their_config
+from pe_jax.models import BertForMaskedLM, hidden_states, preset
 
 pytestmark = [
     pytest.mark.torch,
@@ -142,3 +144,15 @@ def test_round_trip(torch, transformers, tmp_path, case):
         )
     np.testing.assert_array_equal(got[valid], want[valid])
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == family
+
+
+@pytest.mark.parametrize("size", ["ettin_17m", "ettin_32m", "modernbert_base", "modernbert_large"])
+def test_published_sizes_have_the_names_and_shapes_of_transformers(torch, transformers, size):
+    config = preset(size, vocab_size=50_368)
+    theirs = their_config(ENCODERS_BY_NAME["modernbert"], config)
+    with torch.device("meta"):
+        model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**theirs))
+    want = {name.removeprefix("model."): tuple(p.shape) for name, p in model.named_parameters()}
+    leaves = layout.leaves(ENCODERS_BY_NAME["modernbert"], config, ("masked_lm",), 0)
+    got = {name: leaf.tensor_shape for leaf in leaves for name in leaf.tensors}
+    assert got == want
