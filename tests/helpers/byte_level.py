@@ -6,10 +6,7 @@ SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
 
 
 def byte_level(size, special=SPECIAL):
-    """A tokenizer of `size` tokens: special ones, letters with and without a space, words.
-
-    Fewer than 30 are tokens without merges.
-    """
+    """A tokenizer of `size` tokens: special ones, letters with and without a space, words."""
     letters = list("abcdefghij")
     tokens = [
         *special,
@@ -21,7 +18,7 @@ def byte_level(size, special=SPECIAL):
         "cd",
     ]
     tokens += [f"filler{i}" for i in range(size - len(tokens))]
-    merges = [("a", "b"), ("\u0120a", "b"), ("c", "d")] if size >= len(tokens) else []
+    merges = [("\u0120", "a"), ("\u0120a", "b"), ("a", "b"), ("c", "d")]
     model = models.BPE({token: i for i, token in enumerate(tokens)}, merges, unk_token=special[1])
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -163,7 +163,7 @@ def test_tensors_that_are_left_over_or_missing_are_named(tmp_path):
     ],
 )
 def test_models_that_transformers_does_not_have(tmp_path, position, message):
-    config = with_position(preset("ettin_17m", vocab_size=37, num_layers=2), position)
+    config = with_position(preset("ettin_17m", vocab_size=37, num_layers=3), position)
     with pytest.raises(ValueError, match=message):
         save_bert(tmp_path, config, {}, byte_level(37), family="modernbert")
 
