@@ -1,6 +1,8 @@
 """Published encoders other than BERT: what is written and read, and what is refused."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -175,6 +177,21 @@ def test_the_family_is_chosen_by_the_settings(tmp_path, position):
     written = save_bert(tmp_path / "out", config, random_params(config), byte_level(37))
     assert written == "ModernBertForMaskedLM"
     assert load_bert(tmp_path / "out").config.encoding().name == config.encoding().name
+
+
+def test_the_page_loads_swaps_and_measures(tmp_path, monkeypatch):
+    """The blocks of docs/modern.md on a small ModernBERT."""
+    page = Path(__file__).parents[2] / "docs/modern.md"
+    monkeypatch.chdir(tmp_path)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    config, params = random_encoder(MODERN)
+    save_bert("MODERN", config, params, byte_level(config.vocab_size, special))
+    found = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+        exec(block, found)
+    length = found["tokens"].shape[1]
+    assert found["weights"].shape == (1, 4, 3, length, length)
+    assert found["params"]["bert"]["position"] and found["config"].norm == "rms_norm"
 
 
 # --- Tokenizers ---
