@@ -69,7 +69,8 @@ def measure(pairs: Sequence[tuple[Entry, Entry]], rounds: int) -> tuple[dict[str
         numbers[row.title] = (*catalogue.measure(row), *checked(in_the_suite(row, small)))
     costs, baseline = catalogue.costs([row for row, _ in pairs], rounds=rounds, say=say)
     measured = {
-        row.title: Measured(*numbers[row.title], costs[row.name], machine()) for row, _ in pairs
+        row.title: Measured(*numbers[row.title], costs[row.name], catalogue.linear(row), machine())
+        for row, _ in pairs
     }
     return measured, baseline
 

@@ -7,8 +7,10 @@ what dropout leaves of them, g the gradient of the output o = w·v + values(w),
 
 as sum_j w_j dw_j = g·o for whatever is linear in w. In blocks, a is recomputed from q, k and the
 logarithm of the softmax's denominator, and dropout from its counter, so nothing of size Lq·Lk is
-saved: memory is linear in the length, forward and backward. With a window, a block of queries meets
-the keys within reach of it and no others, so time is linear as well.
+saved: memory is linear in the length, forward and backward. Terms of hooks (`LogitTerms`) and maps
+of the finished logits are computed for a block of queries at a time as well, and again in the
+backward pass. With a window, a block of queries meets the keys within reach of it and no others, so
+time is linear as well.
 
 Shapes: B batch, Lq and Lk lengths, H heads of queries, G of keys and values, e and f head sizes of
 keys and values. float32 inside the softmax, whatever the dtype of q, k and v.
@@ -34,10 +36,11 @@ from pe_jax.attention.offset_terms import (
     table_logits,
     table_values,
 )
-from pe_jax.attention.operands import Operands, Term, farthest, repeat_heads, tables
-from pe_jax.attention.plain import bias
+from pe_jax.attention.operands import Operands, Term, farthest, limited, repeat_heads, tables
+from pe_jax.attention.plain import bias, evaluated
 from pe_jax.attention.product import head_product
 from pe_jax.attention.reverse_only import reverse_only
+from pe_jax.encodings.part import LogitTerms
 from pe_jax.encodings.positions import Reach, as_array, offsets
 from pe_jax.shapes import Array, Float, Size
 
@@ -52,6 +55,8 @@ class Arrays(NamedTuple):
       rotations: of terms that are sinusoids, see `offset_terms.rotated_logits`.
       added: `[#B, #H, Lq, Lk]`, to the logits as it is.
       sink: `[H]`, logits in the denominator.
+      of_queries, of_keys, shared: of `LogitTerms`, their inexact arrays, with None for the others.
+      maps: parameters of the maps of the finished logits.
     """
 
     q: Float[Array, "B Lq H e"]
@@ -63,11 +68,15 @@ class Arrays(NamedTuple):
     rotations: tuple[dict[str, Array], ...] = ()
     added: Array | None = None
     sink: Array | None = None
+    of_queries: tuple = ()
+    of_keys: tuple = ()
+    shared: tuple = ()
+    maps: tuple = ()
 
 
 # The axes of queries and of keys.
-_QUERIES = {"q": 1, "content_q": 1, "added": 2}
-_KEYS = {"k": 1, "v": 1, "content_k": 1, "added": 3}
+_QUERIES = {"q": 1, "content_q": 1, "added": 2, "of_queries": 1}
+_KEYS = {"k": 1, "v": 1, "content_k": 1, "added": 3, "of_keys": 1}
 
 # An array, or what JAX puts in its place while it builds a tree.
 Leaf = Any
@@ -75,8 +84,12 @@ Leaf = Any
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields="positions_q positions_k mask seed first".split(),
-    meta_fields="clip rotation_clips pairs rate reach ranges block num_queries".split(),
+    data_fields=(
+        "positions_q positions_k mask seed of_queries of_keys shared limits_q limits_k first"
+    ).split(),
+    meta_fields=(
+        "clip rotation_clips pairs rate reach ranges block num_queries functions maps limits"
+    ).split(),
 )
 @dataclasses.dataclass(frozen=True)
 class Fixed:
@@ -91,9 +104,14 @@ class Fixed:
       ranges: positions of queries and keys, where they are ranges.
       block: queries at a time; None takes all at once and saves their weights.
       num_queries: before they are cut into blocks, by which dropout numbers its rows.
+      functions: of `LogitTerms`, each with arrays at its place in `of_queries` and so on.
+      maps: of the finished logits, see `Part.logit_map`.
+      limits: reaches over positions that are no ranges, each with positions at its place in
+        `limits_q` `[#B, Lq]` and `limits_k` `[#B, Lk]`.
       positions_q, positions_k: `[L]` or `[B, L]`, where they are no ranges and terms need them.
       mask: `[B or 1, H or 1, Lq or 1, Lk]`.
       seed: of dropout, see `dropout.seed`.
+      of_queries, of_keys, shared: of `LogitTerms`, the arrays that `Arrays` has not.
       first: numbers of the first query and key of a block among all.
     """
 
@@ -105,10 +123,18 @@ class Fixed:
     ranges: tuple[range, range] | None
     block: int | None
     num_queries: Size
+    functions: tuple
+    maps: tuple
+    limits: tuple[Reach, ...]
     positions_q: Leaf
     positions_k: Leaf
     mask: Leaf
     seed: Leaf
+    of_queries: Leaf
+    of_keys: Leaf
+    shared: Leaf
+    limits_q: Leaf
+    limits_k: Leaf
     first: Leaf = None
 
     @property
@@ -131,10 +157,11 @@ class Fixed:
         return self.shift if self.ranges is not None else offsets(*self.positions(x))
 
     def whole_mask(self, x: Arrays) -> Array | None:
-        """The mask, with the reach."""
+        """The mask, with all reaches."""
+        mask = limited(self.mask, list(zip(self.limits, self.limits_q, self.limits_k)))
         if self.reach is None:
-            return self.mask
-        return both(self.mask, reach_mask(self.reach, x.q.shape[1], x.k.shape[1], self.shift))
+            return mask
+        return both(mask, reach_mask(self.reach, x.q.shape[1], x.k.shape[1], self.shift))
 
     def drop(self, x: Float[Array, "B H Lq Lk"]) -> Array:
         """Dropout of `x`, a row for each query of each head."""
@@ -158,7 +185,7 @@ def computation(
     - `"rotation"`: sinusoids whose tables would have all offsets, whose positions are no ranges, or
       that `form` wants rotated.
     - `"tables"`: terms of the integers of a range, or clipped to one.
-    - `"added"`: biases at any other positions, an array of all pairs.
+    - `"added"`: biases at any other positions, of each pair of query and key.
     - `"none"`: other vectors, for which attention runs as the plain formula. These are vectors
       without a clip at positions that are no range, vectors at real positions or at positions of a
       part's own, and vectors that join the queries under a temperature of each query.
@@ -182,8 +209,6 @@ def obstacle(x: Operands, form: str | Form = "auto") -> str:
     """Return a description of the inputs that this module needs and `x` is not; empty if it is."""
     named = FORMS["rotation" if form == "rotation" else "buckets"]
     ways = {computation(term, x, named) for term in x.terms}
-    if x.maps_logits:
-        return "logits that no part maps (Part.logit_map)"
     if form == "rotation" and ways - {"rotation"}:
         return "terms that are sinusoids of the offset, at integer positions"
     if "none" in ways:
@@ -204,7 +229,14 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
     ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": []}
     for term in x.terms:
         ways[computation(term, x, form)].append(term)
-    added = [bias(term) for term in ways["added"]] + ([] if x.added is None else [x.added])
+    block = None if form.block is None or form.block >= queries else form.block
+    logit_terms = [*x.logit_terms, *map(bias, ways["added"])]
+    added = [] if x.added is None else [x.added]
+    if block is None:  # What the backward pass needs of them is saved, like the weights.
+        added += [evaluated(terms, x.mask) for terms in logit_terms]
+        logit_terms = []
+    trees = {name: tuple(getattr(terms, name) for terms in logit_terms) for name in _TREES}
+    maps = [(part.logit_map, params) for part, params, _ in x.parts if part.logit_map]
     clip, rows = tables(ways["tables"], x.scale)
     rotations = [_rotation(term) for term in ways["rotation"]]
     mapped = x.q is not x.content_q
@@ -218,6 +250,8 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         tuple(rotation for rotation, _ in rotations),
         functools.reduce(jnp.add, added).astype(jnp.float32) if added else None,
         x.sink,
+        **{name: _leaves(tree, differentiable=True) for name, tree in trees.items()},
+        maps=tuple(params for _, params in maps),
     )
     q, k = x.context.positions_q, x.context.positions_k
     ranges = (q, k) if isinstance(q, range) and isinstance(k, range) else None
@@ -229,14 +263,32 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         rate=rate,
         reach=x.reach,
         ranges=ranges,
-        block=None if form.block is None or form.block >= queries else form.block,
+        block=block,
         num_queries=queries,
+        functions=tuple(terms.function for terms in logit_terms),
+        maps=tuple(function for function, _ in maps),
+        limits=tuple(reach for reach, _, _ in x.limits),
+        limits_q=tuple(positions_q for _, positions_q, _ in x.limits),
+        limits_k=tuple(positions_k for _, _, positions_k in x.limits),
+        **{name: _leaves(tree, differentiable=False) for name, tree in trees.items()},
         positions_q=jnp.asarray(as_array(q)) if needed else None,
         positions_k=jnp.asarray(as_array(k)) if needed else None,
         mask=x.mask,
         seed=seed,
     )
     return _attend(jax.tree.map(reverse_only, arrays), fixed)
+
+
+_TREES = "of_queries", "of_keys", "shared"  # Of `LogitTerms`.
+
+
+def _leaves(tree: Leaf, *, differentiable: bool) -> Leaf:
+    """`tree` with None for the leaves that are not inexact, or for those that are."""
+
+    def chosen(x: Array) -> Array | None:
+        return x if jnp.issubdtype(jnp.result_type(x), jnp.inexact) == differentiable else None
+
+    return jax.tree.map(chosen, tree)
 
 
 def _rotation(term: Term) -> tuple[dict[str, Array], int | None]:
@@ -282,14 +334,29 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
-    logits = head_product("bqhd,bkhd->bhqk", x.q, x.k, x.q.shape[2])
-    if _adds_logits(x):
-        logits += _term_logits(x, fixed)
-    return masked_logits(logits, fixed.whole_mask(x))
+    content, terms = _summands(x, fixed)
+    return masked_logits(_finished(x.maps, content, terms, x, fixed), fixed.whole_mask(x))
 
 
-def _adds_logits(x: Arrays) -> bool:
-    return bool((x.tables or {}).keys() - {"values"} or x.rotations) or x.added is not None
+def _summands(x: Arrays, fixed: Fixed) -> tuple[Array, Array | None]:
+    """Products of queries and keys, and what is added to them."""
+    content = head_product("bqhd,bkhd->bhqk", x.q, x.k, x.q.shape[2])
+    return content, _term_logits(x, fixed) if _adds_logits(x, fixed) else None
+
+
+def _finished(
+    params: tuple, content: Array, terms: Array | None, x: Arrays, fixed: Fixed
+) -> Float[Array, "B H Lq Lk"]:
+    """The logits before masks: the sum, or what maps make of it."""
+    for function, of_map in zip(fixed.maps, params, strict=True):
+        terms = jnp.zeros_like(content) if terms is None else terms
+        content, terms = function(of_map, content, terms, fixed.whole_mask(x)), None
+    return content if terms is None else content + terms
+
+
+def _adds_logits(x: Arrays, fixed: Fixed) -> bool:
+    vectors = (x.tables or {}).keys() - {"values"} or x.rotations
+    return bool(vectors or fixed.functions) or x.added is not None
 
 
 def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
@@ -304,8 +371,19 @@ def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"]:
         terms.append(rotated_logits(rotation, clip, q, *fixed.positions(x)))
     if x.added is not None:
         terms.append(x.added)
+    trees = [
+        jax.tree.map(
+            lambda a, b: b if a is None else a,
+            getattr(x, name),
+            getattr(fixed, name),
+            is_leaf=lambda leaf: leaf is None,
+        )
+        for name in _TREES
+    ]
+    for function, *arrays in zip(fixed.functions, *trees, strict=True):
+        terms.append(evaluated(LogitTerms(function, *arrays), fixed.mask))
     shape = (x.q.shape[0], x.q.shape[2], x.q.shape[1], x.k.shape[1])
-    return jnp.broadcast_to(functools.reduce(jnp.add, terms), shape)
+    return jnp.broadcast_to(functools.reduce(jnp.add, terms), shape).astype(jnp.float32)
 
 
 def _adds_values(x: Arrays) -> bool:
@@ -358,9 +436,15 @@ def _backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> 
     if x.sink is not None:  # Its weight is the rest of the others, and its value 0.
         rest = 1 - weights.sum(-1, keepdims=True)
         gradients = gradients._replace(sink=-(rest * inner).sum((0, 2, 3)))
-    if _adds_logits(x):
+    dterms: Array | None = ds
+    if fixed.maps:
+        finished = functools.partial(_finished, x=x, fixed=fixed)
+        _, transpose = jax.vjp(finished, x.maps, *_summands(x, fixed))
+        dmaps, ds, dterms = transpose(ds)
+        gradients = gradients._replace(maps=dmaps)
+    if _adds_logits(x, fixed):
         _, transpose = jax.vjp(lambda x: _term_logits(x, fixed), x)
-        gradients = jax.tree.map(jnp.add, gradients, *transpose(ds))
+        gradients = jax.tree.map(jnp.add, gradients, *transpose(dterms))
     ds = ds.astype(x.q.dtype)
     dq = head_product("bhqk,bkhd->bqhd", ds, x.k, heads)
     dk = head_product("bhqk,bqhd->bkhd", ds, x.q, x.k.shape[2])
@@ -392,12 +476,12 @@ def _in_blocks_backward(
         weights = masked_weights(jnp.exp(_logits(x, here) - log_total), here.whole_mask(x))
         grads = _backward(x, here, weights, out, g)
         _, key = here.first
-        rows = {name: getattr(grads, name) for name in by_query}
+        rows: dict[str, Leaf] = {name: getattr(grads, name) for name in by_query}
         if "added" in rows:
             rows["added"] = _put(jnp.zeros_like(by_query["added"][0]), rows["added"], key, 3)
         grads = _with(grads, absent)
         by_key = {
-            name: _put(x, getattr(grads, name), key, axis)
+            name: jax.tree.map(functools.partial(_put, key=key, axis=axis), x, getattr(grads, name))
             for name, axis in _KEYS.items()
             if (x := getattr(sums, name)) is not None
         }
@@ -414,23 +498,32 @@ def _in_blocks_backward(
     blocks = cuts, _blocks(out, fixed.block, 1), _blocks(g, fixed.block, 1), log_total
     sums, rows = jax.lax.scan(differentiate, zero, blocks)
     sums = jax.tree.map(lambda x, like: x.astype(like.dtype), sums, shared)
-    return _with(
-        sums, {name: _join(x, _QUERIES[name], fixed.num_queries) for name, x in rows.items()}
-    )
+    joined = {
+        name: jax.tree.map(
+            functools.partial(_join, axis=_QUERIES[name], length=fixed.num_queries), x
+        )
+        for name, x in rows.items()
+    }
+    return _with(sums, joined)
 
 
 def _with(x: Arrays, changes: dict[str, Any]) -> Arrays:
     return Arrays(**{**x._asdict(), **changes})
 
 
-def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Leaf], dict[str, Leaf]]:
     """Numbers of the blocks, and the rows of `arrays` and of `fixed` that differ between blocks."""
+
+    def cut(x: Leaf, axis: int) -> Leaf:
+        # Rows of padding repeat the last query: zeros might be where a function has no derivative.
+        return jax.tree.map(lambda x: _blocks(x, fixed.block, axis, "edge"), x)
+
     by_query = {
-        name: _blocks(x, fixed.block, axis)
+        name: cut(x, axis)
         for name, axis in _QUERIES.items()
-        if (x := getattr(arrays, name)) is not None and x.shape[axis] > 1
+        if (x := getattr(arrays, name)) is not None and (isinstance(x, tuple) or x.shape[axis] > 1)
     }
-    fixed_rows = {}
+    fixed_rows = {name: cut(getattr(fixed, name), 1) for name in ("of_queries", "limits_q")}
     if fixed.positions_q is not None:
         axis = fixed.positions_q.ndim - 1
         fixed_rows["positions_q"] = _blocks(fixed.positions_q, fixed.block, axis)
@@ -443,8 +536,8 @@ def _block(
     arrays: Arrays,
     fixed: Fixed,
     number: Array,
-    by_query: dict[str, Array],
-    fixed_rows: dict[str, Array],
+    by_query: dict[str, Leaf],
+    fixed_rows: dict[str, Leaf],
 ) -> tuple[Arrays, Fixed]:
     """A block of queries with the keys that it can reach."""
     arrays, fixed = _with(arrays, by_query), dataclasses.replace(fixed, **fixed_rows)
@@ -457,14 +550,18 @@ def _block(
         width = min(keys, fixed.block + left + right)
         first = query + fixed.ranges[0].start - fixed.ranges[1].start - left
         key = jnp.clip(first, 0, keys - width)
-        near = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=key, slice_size=width)
-        by_key = {
-            name: near(x, axis=axis)
-            for name, axis in _KEYS.items()
-            if (x := getattr(arrays, name)) is not None
-        }
+
+        def near(x: Leaf, axis: int) -> Leaf:
+            return jax.tree.map(
+                lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), key, width, axis), x
+            )
+
+        by_key = {name: near(getattr(arrays, name), axis) for name, axis in _KEYS.items()}
         arrays = _with(arrays, by_key)
-        mask = None if mask is None else near(mask, axis=3)
+        fixed = dataclasses.replace(
+            fixed, of_keys=near(fixed.of_keys, 1), limits_k=near(fixed.limits_k, 1)
+        )
+        mask = near(mask, 3)
     return arrays, dataclasses.replace(fixed, mask=mask, first=(query, key))
 
 
@@ -476,13 +573,13 @@ def _put(total: Array, x: Array, key: ArrayLike, axis: int) -> Array:
     return jax.lax.dynamic_update_slice_in_dim(total, slice_ + x, key, axis)
 
 
-def _blocks(x: Array, block: int | None, axis: int) -> jax.Array:
+def _blocks(x: Array, block: int | None, axis: int, mode: str = "constant") -> jax.Array:
     """Blocks of an axis in front: `[B, L, ...] -> [N, B, block, ...]`, the last one padded."""
     assert block is not None
     count = -(-x.shape[axis] // block)
     pad = [(0, 0)] * x.ndim
     pad[axis] = (0, count * block - x.shape[axis])
-    parts = jnp.pad(x, pad).reshape(*x.shape[:axis], count, block, *x.shape[axis + 1 :])
+    parts = jnp.pad(x, pad, mode).reshape(*x.shape[:axis], count, block, *x.shape[axis + 1 :])
     return jnp.moveaxis(parts, axis, 0)
 
 

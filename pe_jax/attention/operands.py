@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import both, reach_mask
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
-from pe_jax.encodings.part import Context, Offsets, Params, Part, map_heads, moved
+from pe_jax.encodings.part import Context, LogitTerms, Offsets, Params, Part, map_heads, moved
 from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.shapes import Array, Bool, Float
 
@@ -32,9 +32,11 @@ class Operands(NamedTuple):
       unscaled_q: q before it is scaled, for attention that scales its products itself.
       scale: s, a number or `[#B, #Lq, #H, 1]`.
       parts: of the encoding, each with its parameters and what it sees.
-      added: what the hooks `logits` add, `[#B, #H, Lq, Lk]`, or None.
+      added: what hooks `logits` that return arrays add, `[#B, #H, Lq, Lk]`, or None.
+      logit_terms: what the others add.
       sink: the logits in the denominator, summed as exponentials, float32 `[H]`, or None.
-      mask: True where a query may attend to a key, but for the reach.
+      mask: the caller's, True where a query may attend to a key.
+      limits: reaches over positions that are no ranges, with these of queries and keys.
       reach: what all reaches over positions that are ranges allow; None where there are none.
       context: the positions of the call.
     """
@@ -48,8 +50,10 @@ class Operands(NamedTuple):
     scale: Array | float
     parts: tuple[tuple[Part, Params, Context], ...]
     added: Float[Array, "#B #H Lq Lk"] | None
+    logit_terms: tuple[LogitTerms, ...]
     sink: Float[Array, " H"] | None
     mask: Bool[Array, "#B #H #Lq Lk"] | None
+    limits: tuple[tuple[Reach, Array, Array], ...]
     reach: Reach | None
     context: Context
 
@@ -69,11 +73,11 @@ class Operands(NamedTuple):
 
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
-        """The mask with the reach in it."""
-        shift = self.context.shift
+        """The mask with all reaches in it."""
+        shift, mask = self.context.shift, limited(self.mask, self.limits)
         if self.reach is None or shift is None:
-            return self.mask
-        return both(self.mask, reach_mask(self.reach, self.q.shape[1], self.k.shape[1], shift))
+            return mask
+        return both(mask, reach_mask(self.reach, self.q.shape[1], self.k.shape[1], shift))
 
 
 def prepare(
@@ -111,17 +115,19 @@ def prepare(
         return (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
 
     content_q, content_k = scaled(q), k
-    callers_mask = mask  # What hooks see: reach has no part in it.
     added: list[Array] = []
+    logit_terms: list[LogitTerms] = []
+    limits: list[tuple[Reach, Array, Array]] = []
     sinks: list[Array] = []
     reach: Reach | None = None
     for part, part_params, seen in parts:
         q, k, v = map_heads(part, part_params, q, k, v, seen)
         if part.logits:
-            masked = seen._replace(mask=callers_mask)
-            logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), masked)
-            # A hook may leave out leading axes: all forms count on four.
-            added.append(logits.reshape((1,) * (4 - logits.ndim) + logits.shape))
+            logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), seen)
+            if isinstance(logits, LogitTerms):
+                logit_terms.append(logits)
+            else:  # A hook may leave out leading axes: all forms count on four.
+                added.append(logits.reshape((1,) * (4 - logits.ndim) + logits.shape))
         if part.sink:
             sink = jnp.asarray(part.sink(part_params, seen))
             sinks.append(
@@ -129,7 +135,7 @@ def prepare(
             )
         limit = part.offsets.reach if part.offsets else None
         if limit is not None and seen.shift is None:
-            mask = both(mask, _allowed(limit, seen))
+            limits.append((limit, *seen.rows()))
         elif limit is not None:
             reach = limit.within(reach)
     mapped = any(part.heads for part, _, _ in parts)
@@ -143,8 +149,10 @@ def prepare(
         scale=scale,
         parts=parts,
         added=functools.reduce(jnp.add, added) if added else None,
+        logit_terms=tuple(logit_terms),
         sink=functools.reduce(jnp.logaddexp, sinks) if sinks else None,
         mask=mask,
+        limits=tuple(limits),
         reach=reach,
         context=context,
     )
@@ -200,6 +208,10 @@ def farthest(context: Context) -> int | None:
     return int(np.ceil(max(k.max() - q.min(), q.max() - k.min(), 0)))
 
 
-def _allowed(reach: Reach, context: Context) -> Bool[Array, "#B 1 Lq Lk"]:
-    near = reach.allows(offsets(context.positions_q, context.positions_k))
-    return near[:, None] if near.ndim == 3 else near[None, None]
+def limited(
+    mask: Bool[Array, "#B #H #Lq Lk"] | None, limits: Sequence[tuple[Reach, Array, Array]]
+) -> Bool[Array, "#B #H #Lq Lk"] | None:
+    """`mask` without the keys beyond reaches over positions `[#B, Lq]` and `[#B, Lk]`."""
+    for reach, positions_q, positions_k in limits:
+        mask = both(mask, reach.allows(offsets(positions_q, positions_k))[:, None])
+    return mask

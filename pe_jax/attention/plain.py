@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from pe_jax.attention.masks import masked_softmax
 from pe_jax.attention.operands import Operands, Term, repeat_heads
 from pe_jax.attention.product import head_product
-from pe_jax.encodings.part import Context, OffsetVectors, Params
+from pe_jax.encodings.part import Context, LogitTerms, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 
@@ -61,19 +61,30 @@ def added_logits(x: Operands) -> list[Float[Array, "#B #H Lq Lk"]]:
             content_k = repeat_heads(x.content_k, x.q.shape[2])
             added.append(scale * _products(f"bkhd,{axes}d->bhqk", content_k, vectors))
         if term.bias:
-            added.append(bias((term, params, context)))
+            added.append(evaluated(bias((term, params, context)), None))
+    added += [evaluated(terms, x.mask) for terms in x.logit_terms]
     return added if x.added is None else [*added, x.added]
 
 
-def bias(term: Term) -> Float[Array, "#B #H Lq Lk"]:
+def evaluated(terms: LogitTerms, mask: Array | None) -> Float[Array, "#B #H Lq Lk"]:
+    """The terms of every pair of query and key, of four axes."""
+    logits = terms.function(terms.of_queries, terms.of_keys, terms.shared, mask)
+    return logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
+
+
+def bias(term: Term) -> LogitTerms:
     """The bias of every pair of query and key."""
     terms, params, context = term
     assert terms.bias is not None
-    offset = offsets(context.positions_q, context.positions_k)
-    biases = terms.bias(params, offset, context)
-    per_head = biases if biases.ndim > offset.ndim else biases[..., None]
-    by_row = per_head if offset.ndim == 3 else per_head[None]  # [#B, Lq, Lk, #H]
-    return jnp.moveaxis(by_row, -1, 1)
+    return LogitTerms(functools.partial(_bias, terms.bias), *context.rows(), params)
+
+
+def _bias(
+    hook: Callable[..., Array], i: Array, j: Array, params: Params, mask: Array | None
+) -> Float[Array, "#B #H Lq Lk"]:
+    offset = offsets(i, j)
+    biases = hook(params, offset, Context(i, j))
+    return jnp.moveaxis(biases if biases.ndim > offset.ndim else biases[..., None], -1, 1)
 
 
 def _vectors(vectors: OffsetVectors, params: Params, context: Context) -> tuple[Array, str]:

@@ -23,6 +23,7 @@ from pe_jax.encodings.encoding import (
 from pe_jax.encodings.part import (
     Card as Card,
     Context as Context,
+    LogitTerms as LogitTerms,
     Offsets as Offsets,
     Params as Params,
     Part as Part,

@@ -59,8 +59,6 @@ class Context(NamedTuple):
       batch_size: B; filled in for the hook `positions`.
       frequency_factors: `ω -> factors`, both `[#H, F]`, which rotary encodings multiply their
         frequencies by (see `with_factors`); None leaves them as they are.
-      mask: `[#B, #H, #Lq, Lk]`, the keys that the caller of attention lets each query attend to;
-        filled in for the hook `logits`. None hides none.
     """
 
     positions_q: Positions | None = None
@@ -72,17 +70,41 @@ class Context(NamedTuple):
     tokens: Array | None = None
     batch_size: Size = 1
     frequency_factors: Callable[[Array], Array] | None = None
-    mask: Array | None = None
 
     def arrays(self) -> tuple[Array, Array]:
         """Positions of queries and of keys as arrays, see `as_array`."""
         return as_array(self.positions_q), as_array(self.positions_k)
+
+    def rows(self) -> tuple[Array, Array]:
+        """Positions of one axis, of queries and of keys, as arrays `[#B, L]`."""
+        q, k = (x[None] if x.ndim == 1 else x for x in self.arrays())
+        return q, k
 
     @property
     def shift(self) -> int | None:
         """Position of the first key minus that of the first query; None unless both are ranges."""
         q, k = self.positions_q, self.positions_k
         return k.start - q.start if isinstance(q, range) and isinstance(k, range) else None
+
+
+class LogitTerms(NamedTuple):
+    """Terms of the logits as the arrays that they are computed from, some queries at a time.
+
+    No array of all pairs of queries and keys is then ever made by attention in blocks.
+
+    Attributes:
+      function: `(of_queries, of_keys, shared, mask) -> [#B, #H, Lq, Lk]` of so many queries and
+        keys, which follow one another in the row. The mask is bool `[#B, #H, #Lq, Lk]`, the keys
+        that the caller of attention lets each query attend to, or None. It closes over no traced
+        array.
+      of_queries, of_keys: trees of arrays `[#B, Lq, ...]` and `[#B, Lk, ...]`.
+      shared: a tree of any other arrays, such as parameters.
+    """
+
+    function: Callable[[Any, Any, Any, Array | None], jax.Array]
+    of_queries: Any = ()
+    of_keys: Any = ()
+    shared: Any = ()
 
 
 # `(params, offsets [...], context) -> [..., d]`, or `[..., H, d]` with vectors for each head.
@@ -213,15 +235,16 @@ class Part:
         heads. The head size of q and k may grow; the logits are scaled by the original one.
       output: `(params, o, Context) -> o`, undoes what `heads` did to v.
       offsets: terms of the offset.
-      logits: `(params, q, k, Context) -> [#B, #H, Lq, Lk]`, all other terms, an array of this size
-        in every form, leading axes of 1 may be left out; q is scaled by s.
+      logits: `(params, q, k, Context) -> LogitTerms`, all other terms; q is scaled by s. An array
+        `[#B, #H, Lq, Lk]` instead, of which leading axes of 1 may be left out, is kept whole by
+        every form.
       factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
       sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
       logit_map: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`, the
         finished logits before masks: those of queries and keys, and all that parts add to them. A
         second map gets the result of the first as its content. The mask is bool
-        `[#B, #H, #Lq, Lk]`, True where a query may attend to a key, or None. In the plain form
-        only.
+        `[#B, #H, #Lq, Lk]`, True where a query may attend to a key, or None. In blocks, attention
+        calls it for some queries at a time, with all keys that these can reach.
       traits: what callers must respect.
       card: documentation and measurement only.
       family: the key of its parameters; default the name without options.
@@ -236,7 +259,7 @@ class Part:
     heads: Callable[[Params, Array, Array, Array, Context], Heads] | None = None
     output: Callable[[Params, Array, Context], jax.Array] | None = None
     offsets: Offsets | None = None
-    logits: Callable[[Params, Array, Array, Context], jax.Array] | None = None
+    logits: Callable[[Params, Array, Array, Context], LogitTerms | jax.Array] | None = None
     factor: Callable[[Params, Context], ArrayLike] | None = None
     sink: Callable[[Params, Context], ArrayLike] | None = None
     logit_map: Callable[[Params, Array, Array, Array | None], jax.Array] | None = None

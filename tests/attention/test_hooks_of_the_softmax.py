@@ -138,9 +138,9 @@ def test_sinks_with_dropout_in_every_form():
         )
 
 
-@pytest.mark.parametrize("form", ["naive", "auto", FORMS["fused"]])
+@pytest.mark.parametrize("form", ["naive", "buckets", SMALL_BLOCKS])
 def test_maps_of_the_finished_logits(form):
-    """They see the terms of other parts; a form of another name runs as the formula stands."""
+    """They see the terms of other parts."""
     alibi = encodings.alibi(num_heads=H)
     capped = lambda params, content, bias: 2 * jnp.tanh((content + bias) / 2)
     check(alibi + soft_cap(2.0), form, capped)
@@ -150,14 +150,14 @@ def test_maps_of_the_finished_logits(form):
     check(DAPE + alibi, form, mapped)
 
 
-def test_maps_follow_one_another_and_need_the_plain_form():
+@pytest.mark.parametrize("form", ["naive", SMALL_BLOCKS])
+def test_maps_follow_one_another(form):
     both = soft_cap(2.0) + PositionEncoding(
         (Part("halved", no_parameters, logit_map=lambda p, content, terms, _: content / 2 + terms),)
     )
-    check(encodings.alibi(num_heads=H) + both, "naive", lambda p, c, b: jnp.tanh((c + b) / 2))
-    for form in ("buckets", "fused", "kernel"):
-        with pytest.raises(ValueError, match=f"{form!r} needs"):
-            attention(Q, K, V, both, form=form)
+    check(encodings.alibi(num_heads=H) + both, form, lambda p, c, b: jnp.tanh((c + b) / 2))
+    with pytest.raises(ValueError, match="'kernel' needs"):
+        attention(Q, K, V, both, form="kernel")
     assert "maps the finished logits" in both.parts[0].effects
     assert "adds to the denominator of the softmax" in SINK.parts[0].effects
     attention(Q, K, V, SINK, {"sink": {"logit": jnp.zeros(H)}}, Context(range(L)))

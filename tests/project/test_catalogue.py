@@ -71,11 +71,20 @@ def test_measured_values(name):
         np.testing.assert_allclose(found, measured[1:], rtol=0.01, atol=0.0011, err_msg=OUTDATED)
 
 
+@pytest.mark.parametrize("name", ["fire", "path_attention+causal", "learned_absolute"])
+def test_linear_memory_was_measured(name):
+    """PaTH alone keeps an array of all pairs of tokens."""
+    row = next(row for row in ROWS if row.name == name)
+    measured = catalogue.linear(row)
+    assert measured == catalogue.read(PAGE.with_suffix(".json")).rows[row.title].linear, OUTDATED
+    assert measured == (2 * (not name.startswith("path"),))
+
+
 # --- what was measured fits what is said ----------------------------------------------------------
 
 
 # Positions do not change them, but the first tokens of a row have fewer neighbours to convolve.
-CONVOLVED = {"`selective_rope`", "`path_attention+causal`"}
+CONVOLVED = {"`selective_rope`", "`path_attention+causal`", "`dape_v2`"}
 
 
 @pytest.mark.parametrize(

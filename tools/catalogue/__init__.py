@@ -3,6 +3,7 @@
 from catalogue.catalogue_page import CHECKS, page
 from catalogue.cost import Cost, costs
 from catalogue.entries import SIZES, VARIANTS, Entry, rows
+from catalogue.linear import linear
 from catalogue.measured import Properties, Requirements, measure
 from catalogue.results import Measured, Results, read, write
 
@@ -17,6 +18,7 @@ __all__ = [
     "Requirements",
     "Results",
     "costs",
+    "linear",
     "measure",
     "page",
     "read",

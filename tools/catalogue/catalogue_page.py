@@ -91,7 +91,8 @@ _COMPUTED = f"""
 - *Ranges*, *packed*: how terms of the offset are computed fast, at consecutive positions and at
   those of packed documents: from tables of offsets, or by rotation of queries. "any": there are no
   such terms. "–": only as the formula stands.
-- *Kernel*: the TPU kernel supports it at ranges. *Linear*: where memory can be linear.
+- *Kernel*: the TPU kernel supports it at ranges. *Linear*: where no array of a forward
+  and backward pass in blocks has two axes of the length.
 - *Cost*: time of a forward and backward pass of attention, {ROWS} × {_L} tokens in float32, over
   that of `none` in the same round: median (quartiles), without projections.
 """
@@ -241,7 +242,7 @@ def _computed(row: Entry, results: Measured) -> list[str]:
         f"`{row.title}`",
         *(_forms(ranges.terms), _forms(packed.terms)),
         "yes" if ranges.kernel else "–",
-        linear.get((ranges.linear, packed.linear), "–"),
+        linear.get(results.linear, "–"),
         f"{cost.ratio:.2f} ({cost.low:.2f}–{cost.high:.2f})",
     ]
 

@@ -68,12 +68,10 @@ class TermForms:
     Attributes:
       terms: how its terms of the offset are computed fast; None where it has no such terms.
       kernel: whether the TPU kernel supports it.
-      linear: whether memory can be linear in the length.
     """
 
     terms: tuple[str, ...] | None
     kernel: bool
-    linear: bool
 
 
 def at_ranges(row: Entry, sizes: Sizes = SIZES) -> TermForms:
@@ -107,10 +105,8 @@ def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) ->
         computed = [fast.computation(term, made) for term in made.terms]
         fits = not fast.obstacle(made)
         computes = tuple(dict.fromkeys(way for way in computed if way != "added")) if fits else ()
-        by_query = [x for x in (made.added, made.mask) if x is not None and x.shape[2] > 1]
-        linear = fits and not by_query and "added" not in computed
         any_terms = bool(made.terms)
-        return TermForms(computes if any_terms else None, adapter.supports(made), linear)
+        return TermForms(computes if any_terms else None, adapter.supports(made))
 
     packed_positions = None if isinstance(positions, range) else positions
     return jax.eval_shape(term_forms, params, x, q, w, packed_positions)

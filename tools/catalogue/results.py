@@ -18,6 +18,7 @@ class Measured(NamedTuple):
     Attributes:
       checks: `{check: "ok", "no" or "–"}`, of those that have a column.
       excuses: `{check: reason}` of all checks that are known not to hold.
+      linear: memory is linear in the length at ranges, and at packed positions.
       machine: the processor and software that costs were measured on.
     """
 
@@ -26,6 +27,7 @@ class Measured(NamedTuple):
     checks: Mapping[str, str]
     excuses: Mapping[str, str]
     cost: Cost
+    linear: tuple[bool, bool]
     machine: str
 
 
@@ -59,6 +61,7 @@ def _measured(row: dict) -> Measured:
         row["checks"],
         row["excuses"],
         Cost(*row["cost"]),
+        (bool(row["linear"][0]), bool(row["linear"][1])),
         row["machine"],
     )
 

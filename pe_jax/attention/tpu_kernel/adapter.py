@@ -29,7 +29,7 @@ NEEDS = (
 def supports(x: Operands) -> bool:
     """Return whether `attend` can compute this attention."""
     shift, mapped = x.context.shift, x.q is not x.content_q
-    if shift is None or x.added is not None or x.maps_logits:
+    if shift is None or x.added is not None or x.logit_terms or x.limits or x.maps_logits:
         return False
     if x.k.shape[2] != x.v.shape[2]:
         return False

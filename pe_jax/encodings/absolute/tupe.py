@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
+from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
 
@@ -63,16 +63,21 @@ def tupe(
         rows = jnp.einsum("nD,Dhd->nhd", table, params[which]["kernel"]) + params[which]["bias"]
         return look_up(rows.reshape(len(rows), -1), x).reshape(*x.shape, num_heads, head_size)
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Array:
-        i, j = context.arrays()
-        c = jnp.einsum(
-            "...qhd,...khd->...hqk", projected(params, "query", i), projected(params, "key", j)
-        ) / jnp.sqrt(2.0 * head_size)
-        if untied_cls:
-            to_cls, from_cls = j[..., None, None, :] == 0, i[..., None, :, None] == 0
-            theta = params["theta"][:, :, None, None]
+    def correlation(
+        of_queries: tuple, of_keys: tuple, theta: Array | None, mask: Array | None
+    ) -> Float[Array, "#B H Lq Lk"]:
+        (i, rows_q), (j, rows_k) = of_queries, of_keys
+        c = jnp.einsum("...qhd,...khd->...hqk", rows_q, rows_k) / jnp.sqrt(2.0 * head_size)
+        if theta is not None:
+            to_cls, from_cls = j[:, None, None, :] == 0, i[:, None, :, None] == 0
+            theta = theta[:, :, None, None]
             c = jnp.where(from_cls, theta[0], jnp.where(to_cls, theta[1], c))
         return c
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        i, j = context.rows()
+        of_queries, of_keys = (i, projected(params, "query", i)), (j, projected(params, "key", j))
+        return LogitTerms(correlation, of_queries, of_keys, params.get("theta"))
 
     return Part(
         init=init,

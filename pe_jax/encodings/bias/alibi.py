@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, no_parameters
+from pe_jax.encodings.part import Card, Context, LogitTerms, Offsets, Params, Part, no_parameters
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float, Real
 
@@ -58,13 +58,15 @@ def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) ->
         x = x[..., None]
         return jnp.where(x < 0, left * x, -right * x)
 
-    def allowed_side(
-        params: Params, q: Array, k: Array, context: Context
-    ) -> Float[Array, "*B H Lq Lk"]:
-        i, j = context.arrays()
+    def allowed(
+        i: Array, j: Array, shared: tuple, mask: Array | None
+    ) -> Float[Array, "#B H Lq Lk"]:
         x = offsets(i, j)[..., None, :, :]
         side = np.repeat([-1, 1], num_heads // 2)[:, None, None]
         return jnp.where(x * side >= 0, jnp.float32(0), -jnp.inf)
+
+    def allowed_side(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        return LogitTerms(allowed, *context.rows())
 
     return Part(
         init=init if learnable else no_parameters,

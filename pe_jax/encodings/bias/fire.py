@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part
-from pe_jax.shapes import Array, Float, Real
+from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part
+from pe_jax.shapes import Array, Float, Real, Size
 
 _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
+_HIDDEN_UNITS = 2**20  # At once: 4 MiB.
 
 
 @registered
@@ -41,9 +43,8 @@ def fire(
     {"kernel": [width, H], "bias": [H]}}`; L = |scale| · `threshold`, scale starting at 1 so that
     steps of a usual learning rate move it. f is drawn as the authors' (PyTorch's) linear layers.
 
-    Memory: the result [Lq, Lk, H] and, while it is computed, the hidden layer [Lq, Lk, width], for
-    each row of the batch if rows differ in positions. The backward pass recomputes the hidden
-    layer.
+    The hidden units of a pair are never kept: they are computed for a few queries at a time, and
+    again in the backward pass.
 
     Raises:
       ValueError: for a width below 1, or c or a threshold that is not positive.
@@ -82,10 +83,15 @@ def fire(
         hidden = jax.nn.relu(x[..., None] * params["hidden"]["kernel"] + params["hidden"]["bias"])
         return hidden @ params["out"]["kernel"] + params["out"]["bias"]
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "*B H Lq Lk"]:
-        i, j = map(jnp.asarray, context.arrays())
-        x = distance(params, i[..., :, None], j[..., None, :])
-        return jnp.moveaxis(network(params, x), -1, -3)
+    def bias(i: Array, j: Array, params: Params, mask: Array | None) -> Float[Array, "#B H Lq Lk"]:
+        x = jnp.swapaxes(distance(params, i[..., :, None], j[..., None, :]), 0, 1)  # [Lq, #B, Lk]
+        apply, rows = functools.partial(network, params), _rows(x.shape, width)
+        # A few queries at a time, whose hidden units fit into a cache.
+        out = jax.lax.map(apply, x, batch_size=rows) if rows else apply(x)
+        return jnp.transpose(out, (1, 3, 0, 2))
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        return LogitTerms(bias, *context.rows(), params)
 
     return Part(
         init=init,
@@ -97,6 +103,15 @@ def fire(
             symmetric=None if directed else True,
         ),
     )
+
+
+def _rows(shape: tuple[Size, ...], width: int) -> int | None:
+    """The number of queries, of `[Lq, #B, Lk]`, whose hidden units are computed at once; None for
+    all of them, and where a length is symbolic."""
+    if not all(isinstance(n, int) for n in shape):
+        return None
+    rows = max(1, _HIDDEN_UNITS // (math.prod(shape[1:]) * width))
+    return rows if rows < shape[0] else None
 
 
 def fan_in_uniform(rng: jax.Array, fan_in: int, *shape: int) -> Float[Array, "..."]:

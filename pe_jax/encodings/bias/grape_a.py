@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.bias.alibi import slopes
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part
+from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 
@@ -55,15 +55,22 @@ def grape_a(
             **{n: jax.random.normal(r, shape) / math.sqrt(head_size) for n, r in zip(names, rngs)},
         }
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
-        slope = jnp.float32(0)
-        if gate != "key":  # Queries are divided by sqrt(d) already.
-            slope = slope + _gate(params["query"], q)[..., :, None]
-        if gate != "query":
-            slope = slope + _gate(params["key"], k / math.sqrt(head_size))[..., None, :]
+    def bias(
+        of_queries: tuple, of_keys: tuple, rate: Array, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        (i, *gates_q), (j, *gates_k) = of_queries, of_keys
+        slopes = [jnp.swapaxes(x, 1, 2)[..., :, None] for x in gates_q]
+        slopes += [jnp.swapaxes(x, 1, 2)[..., None, :] for x in gates_k]
+        distance = jnp.abs(jnp.asarray(offsets(i, j), jnp.float32))
+        return -distance[..., None, :, :] * rate[:, None, None] * sum(slopes)
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        i, j = context.rows()
+        # Queries are divided by sqrt(d) already.
+        gates_q = () if gate == "key" else (_gate(params["query"], q),)
+        gates_k = () if gate == "query" else (_gate(params["key"], k / math.sqrt(head_size)),)
         rate = jax.nn.softplus(params["scale"]) * fixed
-        distance = jnp.abs(jnp.asarray(offsets(*context.arrays()), jnp.float32))
-        return -distance[..., None, :, :] * rate[:, None, None] * slope
+        return LogitTerms(bias, (i, *gates_q), (j, *gates_k), rate)
 
     formula = {"query": "φ(v·q)", "key": "φ(u·k)", "both": "(φ(v·q) + φ(u·k))"}[gate]
     return Part(
@@ -80,8 +87,8 @@ def grape_a(
     )
 
 
-def _gate(direction: Float[Array, "H d"], x: Float[Array, "B L H d"]) -> Float[Array, "B H L"]:
+def _gate(direction: Float[Array, "H d"], x: Float[Array, "B L H d"]) -> Float[Array, "B L H"]:
     """softplus of `x` along a direction of each head, in float32 at least."""
     unit = direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return jax.nn.softplus(jnp.einsum("blhd,hd->bhl", wide, unit))
+    return jax.nn.softplus(jnp.einsum("blhd,hd->blh", wide, unit))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import jax
@@ -9,8 +10,8 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
-from pe_jax.shapes import Array
+from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
+from pe_jax.shapes import Array, Float
 
 
 @registered
@@ -62,15 +63,20 @@ def cable(
             return jax.nn.relu(x @ params["length"])
         return jax.nn.softplus(x @ params["length"] + params["bias"])
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Array:
+    def penalty(
+        taken: tuple, sums: Array, shared: tuple, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        sums_q, *weights = (jnp.swapaxes(x, 1, 2)[..., None] for x in taken)
+        between = jnp.abs(sums_q - jnp.swapaxes(sums, 1, 2)[:, :, None])
+        return -math.prod(weights, start=between)
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = hidden_states(context, "cable")
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cable")
         sums = jnp.cumsum(lengths(params, x), axis=1)  # [B, Lk, H]
-        between = jnp.abs(of_queries(sums, rows, known)[:, :, None] - sums[:, None])
-        if weighted:
-            weight = jax.nn.softplus(x @ params["weight"])
-            between = of_queries(weight, rows, known)[:, :, None] * between
-        return -jnp.moveaxis(between, -1, 1)
+        weights = (jax.nn.softplus(x @ params["weight"]),) if weighted else ()
+        taken = tuple(of_queries(y, rows, known) for y in (sums, *weights))
+        return LogitTerms(penalty, taken, sums)
 
     return Part(
         init=init,

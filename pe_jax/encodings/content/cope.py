@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
+from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
 from pe_jax.shapes import Array, Float
 
 
@@ -31,8 +31,6 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     (github.com/facebookresearch/RAM, projects/cope). This matters for masks with holes alone:
     tokens are in the order of the row, see `row_order`.
 
-    Memory: q_i·e is [B, H, Lq, npos_max], the positions [B, H, Lq, Lk].
-
     Params: `{"table": [npos_max, d]}`, zeros as in the paper's listing. There, and in
     x-transformers, every layer has a table: `causal+own(cope)`.
 
@@ -42,17 +40,23 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     if npos_max < 2:
         raise ValueError(f"npos_max must be at least 2, got {npos_max}.")
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cope")
+        of_keys = indices(k.shape[1])[None], k
+        return LogitTerms(counted_positions, (rows, known, q), of_keys, params["table"])
+
+    def counted_positions(
+        of_queries: tuple, of_keys: tuple, table: Array, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        (rows, known, q), (key, k) = of_queries, of_keys
         products = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
-        counted = jnp.asarray(indices(k.shape[1]) <= rows[:, None, :, None])
-        if context.mask is not None:
-            counted = counted & context.mask
+        counted = jnp.asarray(key[:, None, None, :] <= rows[:, None, :, None])
+        counted = counted if mask is None else counted & mask
         gates = jnp.where(counted, jax.nn.sigmoid(products), 0.0)
         p = jnp.minimum(jax.lax.cumsum(gates, axis=3, reverse=True), npos_max - 1)
         below = jnp.floor(p)
         row = below.astype(jnp.int32)
-        of_integers = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, params["table"])
+        of_integers = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
         low, high = (
             jnp.take_along_axis(of_integers, index, axis=-1)
             for index in (row, jnp.minimum(row + 1, npos_max - 1))

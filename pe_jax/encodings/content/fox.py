@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states, indices, of_queries, rows_of_queries
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
+from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
 from pe_jax.shapes import Array, Float
 
 
@@ -39,15 +39,21 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
             for side, rng in zip(("left", "right"), jax.random.split(rng), strict=True)
         }
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Array:
+    def bias(
+        taken: tuple, of_keys: tuple, shared: tuple, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        (rows, *sums_q), (key, *sums_k) = taken, of_keys
+        left_q, right_q = (jnp.swapaxes(x, 1, 2)[..., :, None] for x in sums_q)
+        left, right = (jnp.swapaxes(x, 1, 2)[..., None, :] for x in sums_k)
+        is_left = (key[:, None] <= rows[..., None])[:, None]
+        return jnp.where(is_left, left_q - left, right - right_q)
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = hidden_states(context, "fox")
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "fox")
-        left, right = (_sums(params[side], x) for side in ("left", "right"))
-        left_q, right_q = (of_queries(c, rows, known) for c in (left, right))
-        to_left = left_q[:, :, None] - left[:, None]  # [B, Lq, Lk, H]
-        to_right = right[:, None] - right_q[:, :, None]
-        is_left = indices(k.shape[1]) <= rows[..., None]
-        return jnp.moveaxis(jnp.where(is_left[..., None], to_left, to_right), -1, 1)
+        sums = [_sums(params[side], x) for side in ("left", "right")]  # [B, Lk, H]
+        taken = [of_queries(y, rows, known) for y in sums]
+        return LogitTerms(bias, (rows, *taken), (indices(k.shape[1])[None], *sums))
 
     return Part(
         init=init,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.part import Card, Context, LogitTerms, Offsets, Params, Part
 from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array, Float
 
@@ -51,10 +51,14 @@ def chunks(*, size: int) -> Part:
     if size < 1:
         raise ValueError(f"size must be at least 1 position, got {size}.")
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "#B 1 Lq Lk"]:
-        i, j = (jnp.asarray(x) // size for x in context.arrays())
-        same = i[..., :, None] == j[..., None, :]
-        return jnp.where(same, 0.0, -jnp.inf).reshape(-1, 1, *same.shape[-2:])
+    def same_chunk(
+        i: Array, j: Array, shared: tuple, mask: Array | None
+    ) -> Float[Array, "#B 1 Lq Lk"]:
+        same = i[:, None, :, None] // size == j[:, None, None, :] // size
+        return jnp.where(same, 0.0, -jnp.inf)
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        return LogitTerms(same_chunk, *context.rows())
 
     card = Card("a_ij = 0 where ⌊j/size⌋ ≠ ⌊i/size⌋", "Meta 2025 (Llama 4)", monotone=False)
     return Part(logits=logits, card=card)

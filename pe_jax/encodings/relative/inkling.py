@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part
+from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 
@@ -62,15 +62,21 @@ def inkling(
             "table": draw(for_table, (rows, rank)),
         }
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = hidden_states(context, "inkling", "q")
-        offset = jnp.asarray(offsets(*context.arrays()))
-        if not jnp.issubdtype(offset.dtype, jnp.integer):
-            raise ValueError(f"inkling needs integer offsets for its table, got {offset.dtype}.")
-        weights = jnp.einsum("bqD,Dhr->bhqr", x, params["projection"])
-        by_row = jnp.einsum("bhqr,mr->bhqm", weights, params["table"])
-        row = offset + (extent - 1)
-        row = row[:, None] if row.ndim == 3 else row[None, None]
+        i, j = context.rows()
+        dtype = jnp.result_type(i, j)
+        if not jnp.issubdtype(dtype, jnp.integer):
+            raise ValueError(f"inkling needs integer offsets for its table, got {dtype}.")
+        weights = jnp.einsum("bqD,Dhr->bqhr", x, params["projection"])
+        return LogitTerms(term, (i, weights), j, params["table"])
+
+    def term(
+        of_queries: tuple, j: Array, table: Array, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        i, weights = of_queries
+        by_row = jnp.einsum("bqhr,mr->bhqm", weights, table)
+        row = jnp.asarray(offsets(i, j))[:, None] + (extent - 1)
         taken = jnp.take_along_axis(by_row, row.clip(0, rows - 1), axis=-1)
         return jnp.where((row >= 0) & (row < rows), taken, 0.0)
 

@@ -1,0 +1,61 @@
+"""Whether memory of attention with an encoding is linear in the length, from traced programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from catalogue.entries import SIZES, Entry, Sizes, on_all_axes
+from pe_jax.attention import attention
+from pe_jax.attention.forms import FORMS
+from pe_jax.encodings import Context, Positions
+
+
+def linear(row: Entry, sizes: Sizes = SIZES) -> tuple[bool, bool]:
+    """Return whether no array of a forward and backward pass in blocks has two axes of the length,
+    at ranges and at positions that start again with each document of a row."""
+    length = sizes["max_length"] - 3  # Unlike all other sizes.
+    index = np.arange(length, dtype=np.int32)
+    ranges: Positions = (
+        range(length) if row.encoding.axes == 1 else on_all_axes(index, row.encoding)
+    )
+    packed = jnp.asarray(on_all_axes(index % (length // 2), row.encoding))[None]
+    return _linear(row, ranges, length, sizes), _linear(row, packed, length, sizes)
+
+
+def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool:
+    encoding, width = row.encoding.in_attention, sizes["hidden_size"]
+    heads = sizes["num_heads"], sizes["head_size"]
+    form = FORMS["fused"]
+    assert form.block
+    padded = -(-length // form.block) * form.block
+
+    def loss(arguments: Mapping[str, Any]) -> jax.Array:
+        x, (q, k, v) = arguments["x"], arguments["qkv"]
+        project = lambda x: jnp.einsum("...D,Dhd->...hd", x, arguments["w"])
+        context = Context(positions, positions, x, x, (project, project))
+        return attention(q, k, v, encoding, arguments["params"], context, form=form).sum()
+
+    if row.encoding.parts and not encoding.parts:
+        return True  # Acts at the input alone.
+    struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+    arguments = {
+        "params": jax.eval_shape(encoding.init, jax.random.key(0)),
+        "x": struct(1, length, width),
+        "qkv": (struct(1, length, *heads),) * 3,
+        "w": struct(width, *heads),
+    }
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(arguments).jaxpr
+    return not any(sum(n in (length, padded) for n in shape) > 1 for shape in _shapes(jaxpr))
+
+
+def _shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
+    """The shapes of all arrays that a program computes, those of loops and calls included."""
+    for equation in jaxpr.eqns:
+        yield from (out.aval.shape for out in equation.outvars if hasattr(out.aval, "shape"))
+        for inner in jax.core.jaxprs_in_params(equation.params):
+            yield from _shapes(inner)
