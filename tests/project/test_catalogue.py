@@ -180,6 +180,7 @@ def test_the_page_of_one_encoding():
         dict.fromkeys(catalogue.CHECKS, "ok"),
         {"shift": "a reason"},
         catalogue.Cost(1.234, 1.1, 1.3),
+        (True, False),
         "a machine",
     )
     text = catalogue.page([row], {"alibi": results}, {"a machine": 12.3})
@@ -188,5 +189,5 @@ def test_the_page_of_one_encoding():
     )
     assert "Costs are of a machine, where `none` takes 12 ms." in text
     assert re.search(r"\| logits \| 0.123 +\| 1.000 \| – +\| 1,234 +\| ∞ +\|", text)
-    assert "1.23 (1.10–1.30)" in text and "- `alibi`, shift: a reason." in text
+    assert "| ranges | 1.23 (1.10–1.30)" in text and "- `alibi`, shift: a reason." in text
     assert "\n".join(table(page.OPTIONS, [["`alibi`", "`learnable=False`"]])) in text

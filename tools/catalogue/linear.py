@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -57,5 +58,5 @@ def _shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
     """The shapes of all arrays that a program computes, those of loops and calls included."""
     for equation in jaxpr.eqns:
         yield from (out.aval.shape for out in equation.outvars if hasattr(out.aval, "shape"))
-        for inner in jax.core.jaxprs_in_params(equation.params):
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
             yield from _shapes(inner)
