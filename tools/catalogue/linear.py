@@ -32,8 +32,6 @@ def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool
     encoding, width = row.encoding.in_attention, sizes["hidden_size"]
     heads = sizes["num_heads"], sizes["head_size"]
     form = FORMS["fused"]
-    assert form.block
-    padded = -(-length // form.block) * form.block
 
     def loss(arguments: Mapping[str, Any]) -> jax.Array:
         x, (q, k, v) = arguments["x"], arguments["qkv"]
@@ -51,7 +49,9 @@ def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool
         "w": struct(width, *heads),
     }
     jaxpr = jax.make_jaxpr(jax.grad(loss))(arguments).jaxpr
-    return not any(sum(n in (length, padded) for n in shape) > 1 for shape in _shapes(jaxpr))
+    # Nothing but the hidden states is as wide as the input is long.
+    long = ([n for n in shape if n >= length and n != width] for shape in _shapes(jaxpr))
+    return not any(len(axes) > 1 for axes in long)
 
 
 def _shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
