@@ -260,7 +260,7 @@ def test_fine_tuning_without_a_start():
 )
 def test_model_configs(field, value):
     found = message({field: value}, lambda changes: BertConfig(**changes))
-    assert found.startswith(f"{field} is ") and f"got {value!r}" in found
+    assert found.startswith(f"{field} must be ") and f"got {value!r}" in found
 
 
 def publish(folder, config, name):

@@ -212,8 +212,8 @@ def test_parameters_of_a_setting(settings, gone, new):
     ("settings", "message"),
     [
         (dict(norm="rms_norm"), "rms_norm has no bias: give norm_bias=False"),
-        (dict(norm="batch_norm"), "norm is one of layer_norm, rms_norm, got 'batch_norm'"),
-        (dict(activation="swish"), "activation is one of gelu, gelu_tanh, relu, silu"),
+        (dict(norm="batch_norm"), "norm must be one of layer_norm, rms_norm, got 'batch_norm'"),
+        (dict(activation="swish"), "activation must be one of gelu, gelu_tanh, relu, silu"),
         (dict(num_key_heads=4), "num_key_heads 4 does not divide num_heads 6"),
     ],
 )

@@ -519,7 +519,7 @@ def test_arguments_of_compile_for(published, tmp_path):
         ({"stage2.length": 32}, r"config.stage2.length has inputs of 32 tokens, and the teacher's"),
         ({"test_lengths": (64,)}, r"config.test_lengths has inputs of 64 tokens"),
         ({"stage1.steps": 0, "stage2.steps": 0}, "Nothing to train"),
-        ({"min_gain": 2.0}, "config.min_gain is a number"),
+        ({"min_gain": 2.0}, "config.min_gain must be a number"),
     ],
 )
 def test_errors(published, tmp_path, changes, message):
