@@ -399,7 +399,7 @@ def test_a_config_is_required(tmp_path):
     with pytest.raises(ValueError, match=r"has no config\.json"):
         load_bert(write(tmp_path, bert_tensors()))
     few = {key: BERT[key] for key in ("model_type", "vocab_size", "hidden_size")}
-    with pytest.raises(ValueError, match=r"num_hidden_layers is missing; num_attention_heads must be"):
+    with pytest.raises(ValueError, match=r"num_hidden_layers is missing; num_attention_heads is"):
         load_bert(write(tmp_path, bert_tensors(), few))
 
 
