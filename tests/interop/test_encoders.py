@@ -119,14 +119,14 @@ def test_positions_come_from_the_config(case, name):
 @pytest.mark.parametrize(
     ("case", "changes", "message"),
     [
-        ("modernbert", {"hidden_activation": "swiglu"}, "hidden_activation is one of gelu, .*'swi"),
+        ("modernbert", {"hidden_activation": "swiglu"}, "hidden_activation must be one of gelu, .*'swi"),
         ("modernbert", {"mlp_dropout": 0.1}, "mlp_dropout is 0.1, not 0.0"),
         ("modernbert", {"rotary_share": 0.5}, "rotary_share is 0.5, but is not known"),
         ("modernbert", {"norm_bias": "no"}, "norm_bias must be True or False, got 'no'"),
         ("eurobert", {"head_dim": 8}, "head_dim is 8, not hidden_size / num_attention_heads, 4"),
         ("eurobert", {"num_key_value_heads": 2}, "num_key_heads 2 does not divide num_heads 3"),
         ("nomic_bert", {"prenorm": True}, "prenorm is True, not False"),
-        ("gte", {"rope_scaling": {"type": "ntk2", "factor": 8}}, "rope type 'ntk2' is not known"),
+        ("gte", {"rope_scaling": {"type": "ntk2", "factor": 8}}, "Unknown rope type 'ntk2'"),
         ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type is 'rms_norm', not 'layer_norm'"),
         ("roberta", {"hidden_act": "relu"}, "hidden_act is 'relu', not 'gelu'"),
         ("roberta", {"hidden_size": None}, "hidden_size must be an integer .* got None"),
