@@ -1,4 +1,4 @@
-"""How much of the mean logits of a head a function of the offset explains."""
+"""Share of a head's mean logits that a function of the offset explains."""
 
 from __future__ import annotations
 
