@@ -401,7 +401,7 @@ def test_dropout_and_dtypes():
 
 
 def test_encodings_and_sizes():
-    with pytest.raises(ValueError, match="8 is not a multiple of num_heads 3"):
+    with pytest.raises(ValueError, match="qkv_features must be a multiple of num_heads=3, got 8"):
         pe_jax.nnx.MultiHeadAttention(3, D, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match=r"layers of cycle\(rope, none\) differ"):
         pe_jax.nnx.MultiHeadAttention(H, D, named("cycle(rope, none)"), rngs=nnx.Rngs(0))

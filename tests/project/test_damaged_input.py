@@ -287,7 +287,7 @@ def test_a_damaged_tokenizer_is_named(tmp_path):
     with pytest.raises(ValueError, match="tokenizer.json have gaps: no token has id 5"):
         data.load_tokenizer(path)
     path.write_text('{"version": ')
-    with pytest.raises(ValueError, match="tokenizer.json is not a tokenizer"):
+    with pytest.raises(ValueError, match="cannot read .*tokenizer.json"):
         data.load_tokenizer(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match="tokenizer.json is not UTF-8"):

@@ -460,7 +460,7 @@ def another_word(path):
     ("name", "damage", "message"),
     [
         ("config.json", nuls, r"config\.json is damaged \(.*\)\. Remove it: the command that"),
-        ("tokenizer.json", nuls, r"tokenizer\.json is not a tokenizer"),
+        ("tokenizer.json", nuls, r"cannot read .*tokenizer\.json"),
         ("tokenizer.json", another_word, r"(?s)None of the chec.*with another config or tokenizer"),
         (
             "metrics.jsonl",
