@@ -1,4 +1,4 @@
-"""Records of a position encoding: pure functions and data, which attention is a function of.
+"""Records that define a position encoding: the pure functions and data that attention takes.
 
 Every encoding is an instance of one formula. In a layer of attention, for query i and key j,
 
@@ -15,7 +15,8 @@ as it was before `heads` of any encoding. Biases and `logits` are added as they 
 scaled behind an encoding's back.
 
 **The sign**: the offset is `position of the key - position of the query`, positive for keys to the
-right of the query. (The paper's eq. 4 writes P_{x-y} and leaves open which is which.)
+right of the query. (The paper's eq. 4 writes P_{x-y} without saying which index is
+the query.)
 
 Shapes: B batch, Lq and Lk lengths, D hidden size, H heads, d head size, A axes of a position.
 """
@@ -121,7 +122,7 @@ class Offsets(NamedTuple):
       bias: `(params, offsets [...], context) -> [...]`, or `[..., H]` with one for each head.
       frequencies, value_frequencies: `params -> [F]`, if K and V are sinusoids of the offset with
         these frequencies, in the order of `sinusoid`: both or neither.
-      clip: the terms of offsets beyond ±clip are those of ±clip; None without such a number.
+      clip: offsets are clipped to ±clip; None does not clip.
       reach: how far a query attends, a window or causality. None: to all keys.
     """
 
@@ -148,7 +149,7 @@ class Traits(NamedTuple):
       resize: `(params, length, method) -> params` for another `longest`, see `resize_table`. Where
         there is no limit, `method` may be empty.
       axes: A, of a position.
-      cacheable: what is computed for a key stays right when the sequence grows.
+      cacheable: True if the terms of a key do not change when the sequence grows.
       causal_only: the reason why attention has to be causal (joined with `causal`); empty if it
         need not be.
       reads_hidden_states: attention needs `Context.x_k`, so a cache has to keep hidden states.

@@ -45,12 +45,12 @@ class Family(NamedTuple):
         say otherwise.
       keys: field of BertConfig: required key in config.json.
       optional_keys: the same for keys that may be missing.
-      only: key: the only value that is supported, and the meaning of a missing key.
+      only: for each key, the only supported value, and the value of a missing key.
       positions: keys that `encodings.from_hf` reads.
       ignored: other keys that are accepted; None accepts all.
       embeddings, layer: tables of the encoder's modules.
       heads: tables of the heads that are read, by name.
-      swapped: packed tensors whose halves are in the other order.
+      swapped: packed tensors whose two halves are in the other order than ours.
       aliases: other names of keys, as older configs have them.
     """
 

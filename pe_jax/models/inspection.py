@@ -169,8 +169,8 @@ def attention_map(
     """`attend(params, tokens) -> [B, H, L, L]`: a layer's attention as `identical_words` takes it.
 
     Args:
-      what: `"weights"` are the model's own; `"logits"` are what enters their softmax, every term of
-        the encoding as the model has it, times sqrt(d): the raw products of the paper's equation 5.
+      what: `"weights"` are the model's own; `"logits"` are the inputs of their softmax, with every
+        term of the encoding, times sqrt(d): the raw products of the paper's equation 5.
 
     Raises:
       ValueError: for another `what`.
@@ -194,10 +194,10 @@ def kernel_map(
     """`attend(params, inputs) -> [B, N, H, L, L]`: logits of all layers as `offset_kernel` takes
     them.
 
-    The queries of each of T texts meet the keys of the next, those of the last the keys of the
-    first; the mean over the T. Every text goes through the model by itself, so a layer's input is
-    what the layers below make of it. What an encoding reads of hidden states, it reads of the keys'
-    text. Times sqrt(d), as in `attention_map`.
+    Queries of each of T texts are multiplied with keys of the next text (the last with the first),
+    and the logits averaged over the T texts. Every text goes through the model by itself, so a
+    layer's input is what the layers below make of it. Encodings that read hidden states get those
+    of the keys' text. Times sqrt(d), as in `attention_map`.
     """
 
     def attend(params, inputs):
@@ -225,9 +225,8 @@ def kernel_map(
 def weights_map(
     config: BertConfig,
 ) -> Callable[[Params, Int[Array, "B L"]], Float[Array, "B N H L L"]]:
-    """`attend(params, tokens) -> [B, N, H, L, L]`: how much each query takes of each key in all
-    layers, as the model attends within texts that are not padded: every term of the encoding, its
-    reach, no dropout."""
+    """`attend(params, tokens) -> [B, N, H, L, L]`: attention weights of all layers on
+    texts that are not padded, with every term of the encoding and its reach, without dropout."""
 
     def attend(params, tokens):
         layers = enumerate(_compared_below(config, params, tokens, config.num_layers))
@@ -238,15 +237,15 @@ def weights_map(
 
 
 def attended(config: BertConfig, length: int) -> Bool[Array, "N L L"]:
-    """True where the layers' queries attend to the keys of other positions, by the reach of their
-    encodings."""
+    """Return by layer where a query can attend to a key at another position, by the reach of the
+    encoding."""
     encoding, apart = config.encoding(), offsets(range(length), range(length))
     reaches = [encoding.layer(layer).reach for layer in range(config.num_layers)]
     return np.stack([np.asarray(reach.allows(apart)) & (apart != 0) for reach in reaches])
 
 
 def projections(params: Params, layer: int) -> tuple[Float[Array, "D H d"], Float[Array, "D H d"]]:
-    """W_Q and W_K of a layer, by head; each of fewer heads of keys serves several of queries."""
+    """Return W_Q and W_K of a layer, by head; W_K is repeated for grouped queries."""
     q, k = query_key_parameters(params[f"layer_{layer}"]["attention"])
     return q["kernel"], jnp.repeat(k["kernel"], q["kernel"].shape[1] // k["kernel"].shape[1], 1)
 

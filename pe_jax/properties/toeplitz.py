@@ -95,7 +95,8 @@ def symmetry(phi: Toeplitz, length: int | Int[Array, ""] | None) -> Float[Array,
 def monotonicity(
     phi: Toeplitz, window: int, length: int | Int[Array, ""] | None, *, weighted: bool
 ) -> Float[Array, "*B"]:
-    """`metrics.monotonicity` of Φ. A pair of offsets n < m is in every row that has m."""
+    """`metrics.monotonicity` of Φ. A pair of offsets n < m counts
+    once for each row that contains m."""
     sides, rows = _sides(phi, length)
     near, far = sides[..., 1 : window + 1, None], sides[..., None, 1 : window + 1]
     pairs = np.tri(window, k=-1, dtype=bool).T  # Offset n < m, at row n - 1 and column m - 1.

@@ -35,8 +35,8 @@ class Experiment(Generic[C]):
 
     Attributes:
       held_out: global batches of held-out text for each stage.
-      epochs: how many each stage takes.
-      digests: of what the run trains on, by name.
+      epochs: number of epochs of each stage.
+      digests: checksums of the training data, by name.
       adapt: a function of the parameters that a run starts from, applied to those of
         `config.init`; None leaves them as they are.
     """
@@ -64,7 +64,7 @@ def run(
     Args:
       build: `build(config, the run's tokenizer)`, the experiment that is returned.
       profile: steps to trace, see `Profiler`.
-      keep_position: whether the run starts from the positions of `config.init`, where they fit.
+      keep_position: if True, take the position parameters of `config.init` where they fit.
     """
     tokenizer = introduce(folder, config, config.init)
     _introduce_text(config.data)
@@ -109,10 +109,10 @@ def resolve(config: C, folder: Path | None = None) -> C:
     """Fill in what `config` leaves open of its model from the one that it starts from.
 
     Args:
-      folder: of the run, which resumes also where `config.init` is gone.
+      folder: of the run, which resumes even if `config.init` no longer exists.
 
     Raises:
-      ValueError: for a value that is not right, or if there is nothing to start from at
+      ValueError: for an invalid value, or if there is nothing to start from at
         `config.init`.
     """
     if not config.stages:

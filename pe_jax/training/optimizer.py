@@ -32,7 +32,7 @@ def no_frequencies(params: Params) -> PyTree:
 
 
 def linear_schedule(peak: float, warmup: int, steps: int) -> optax.Schedule:
-    """0 to `peak` in `warmup` steps, then down to 0 at `steps`."""
+    """Return a schedule that rises linearly from 0 to `peak` in `warmup` steps, then falls to 0."""
     return optax.join_schedules(
         [
             optax.linear_schedule(0.0, peak, max(warmup, 1)),
