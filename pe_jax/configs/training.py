@@ -39,11 +39,19 @@ class OptimizerConfig(Config):
     learning_rate: float = key(
         1e-4, _RATE, "Highest learning rate: it rises to this, then falls to 0."
     )
+    schedule: str = key(
+        "linear",
+        one_of(("linear", "cosine", "wsd")),
+        'Shape of the fall after the warmup; "wsd" (warmup, stable, decay): linear, at the end.',
+    )
     frequency_learning_rate: float | None = key(
         None, optional(_RATE), "Learning rate of sinusoids; default: the same."
     )
     warmup: float = key(
         0.1, number(0, 1), "Fraction of all steps in which the learning rate rises."
+    )
+    decay: float = key(
+        0.1, number(0, 1), "Last fraction of all steps, in which the schedule wsd falls."
     )
     weight_decay: float = key(0.01, _RATE)
     b1: float = key(0.9, _ADAM)
@@ -73,6 +81,11 @@ class OptimizerConfig(Config):
                     f"rates are PATTERN=RATIO, a glob over paths of parameters and a number of at "
                     f"least 0, such as 'bert/token/*=0'; got {rate!r}."
                 )
+        if self.schedule == "wsd" and self.warmup + self.decay > 1:
+            yield (
+                f"warmup={self.warmup} and decay={self.decay} overlap: as fractions of the same "
+                "steps they must be at most 1 together. Lower one of them."
+            )
         if self.frequency_learning_rate is not None and not self.learning_rate:
             yield (
                 f"frequency_learning_rate={self.frequency_learning_rate} is scaled from "

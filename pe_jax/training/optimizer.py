@@ -1,4 +1,4 @@
-"""AdamW and LAMB as BERT uses them: warmup and linear decay, weight decay on matrices only."""
+"""AdamW and LAMB as BERT uses them, and schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -33,12 +33,36 @@ def no_frequencies(params: Params) -> PyTree:
 
 def linear_schedule(peak: float, warmup: int, steps: int) -> optax.Schedule:
     """Return a schedule that rises linearly from 0 to `peak` in `warmup` steps, then falls to 0."""
-    return optax.join_schedules(
-        [
-            optax.linear_schedule(0.0, peak, max(warmup, 1)),
-            optax.linear_schedule(peak, 0.0, max(steps - warmup, 1)),
-        ],
-        [warmup],
+    return _with_warmup(peak, warmup, optax.linear_schedule(peak, 0.0, max(steps - warmup, 1)))
+
+
+def cosine_schedule(peak: float, warmup: int, steps: int) -> optax.Schedule:
+    """Return a schedule with the same rise, then half a cosine down to 0 at `steps`."""
+    return _with_warmup(peak, warmup, optax.cosine_decay_schedule(peak, max(steps - warmup, 1)))
+
+
+def wsd_schedule(peak: float, warmup: int, steps: int, decay: int) -> optax.Schedule:
+    """Return a schedule of warmup, stable, decay (Hu et al. 2024): `peak` after the rise, until
+    `decay` steps before the end, then linearly down to 0 at `steps`."""
+    fall = optax.linear_schedule(peak, 0.0, max(decay, 1))
+    stable = optax.join_schedules([optax.constant_schedule(peak), fall], [steps - decay - warmup])
+    return _with_warmup(peak, warmup, stable)
+
+
+def _with_warmup(peak: float, warmup: int, schedule: optax.Schedule) -> optax.Schedule:
+    """Return a schedule that rises linearly from 0 to `peak`, then follows `schedule`."""
+    rise = optax.linear_schedule(0.0, peak, max(warmup, 1))
+    return optax.join_schedules([rise, schedule], [warmup])
+
+
+def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Return the learning rate of a run of `steps` steps."""
+    peak, warmup = config.learning_rate, round(config.warmup * steps)
+    if config.schedule == "wsd":
+        # Rounding up both may give a step more than there are.
+        return wsd_schedule(peak, warmup, steps, min(round(config.decay * steps), steps - warmup))
+    return {"linear": linear_schedule, "cosine": cosine_schedule}[config.schedule](
+        peak, warmup, steps
     )
 
 
@@ -146,7 +170,7 @@ def make_optimizer(
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
     """Return the learning rate and the optimizer of a run of `steps` steps."""
     peak, for_frequencies = config.learning_rate, config.frequency_learning_rate
-    schedule = linear_schedule(peak, round(config.warmup * steps), steps)
+    schedule = make_schedule(config, steps)
     return schedule, OPTIMIZERS[config.name](
         schedule,
         functools.partial(model_frequencies, model),

@@ -42,6 +42,8 @@ def test_what_is_legal_stays_legal():
         ("quickstart", "optimizer.learning_rate", 0.0),
         ("quickstart", "optimizer.learning_rate", 1),
         ("quickstart", "optimizer.warmup", 1.0),
+        ("quickstart", "optimizer.decay", 1.0),  # Not used by the linear schedule.
+        ("quickstart", "optimizer.schedule", "wsd"),
         ("quickstart", "optimizer.clip_norm", 0.0),
         ("quickstart", "optimizer.frequency_learning_rate", 0.0),
         ("quickstart", "data.mask_rate", 1.0),
@@ -81,6 +83,7 @@ WRONG = [
     *[("quickstart", "optimizer.learning_rate", value) for value in (-1e-4, NAN, INF)],
     ("quickstart", "optimizer.frequency_learning_rate", -1.0),
     *[("quickstart", "optimizer.warmup", value) for value in (2.0, -0.1, NAN)],
+    *[("quickstart", "optimizer.decay", value) for value in (2.0, -0.1, NAN)],
     *[("quickstart", "optimizer.weight_decay", value) for value in (-0.01, NAN)],
     *[("quickstart", "optimizer.b1", value) for value in (1.0, -0.5)],
     *[("quickstart", "optimizer.b2", value) for value in (1.0, 1 - 1e-9, 2.0)],
@@ -128,6 +131,7 @@ WRONG = [
     ("quickstart", "model.remat", "half"),
     ("quickstart", "parallel", "pmapp"),
     ("quickstart", "optimizer.name", "adam"),
+    ("quickstart", "optimizer.schedule", "constant"),
     ("quickstart", "data.source", ""),
     ("glue", "select", "first"),
     ("glue", "resize", "stretch"),
@@ -180,6 +184,10 @@ def test_wrong_values_are_named(name, key, value):
         (
             {"optimizer.learning_rate": 0.0, "optimizer.frequency_learning_rate": 0.1},
             "config.optimizer.learning_rate, which then has to be above 0",
+        ),
+        (
+            {"optimizer.schedule": "wsd", "optimizer.warmup": 0.3, "optimizer.decay": 0.8},
+            "config.optimizer.warmup=0.3 and decay=0.8 overlap: as fractions of the",
         ),
         ({"data.mask_rate": "0.15"}, "a number in (0, 1], got '0.15'. Give the number, 0.15, with"),
         (

@@ -16,6 +16,7 @@ from helpers import tiny_run
 
 from pe_jax import cpu, data, encodings
 from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.configs.training import OptimizerConfig
 from pe_jax.models import BertConfig, flops, frequencies, train_flops, with_position
 from pe_jax.models.config import from_config
 from pe_jax.reports.comparison import score
@@ -319,6 +320,43 @@ def test_schedule():
     schedule = optimizers.linear_schedule(1.0, 10, 110)
     values = [float(schedule(n)) for n in (0, 5, 10, 60, 110, 200)]
     assert values == pytest.approx([0, 0.5, 1.0, 0.5, 0, 0])
+
+
+def test_cosine_schedule():
+    schedule = optimizers.cosine_schedule(2.0, 10, 110)
+    rise = [2.0 * n / 10 for n in range(10)]
+    fall = [1.0 + np.cos(np.pi * (n - 10) / 100) for n in range(10, 111)]
+    assert [float(schedule(n)) for n in range(111)] == pytest.approx(rise + fall, abs=1e-6)
+    assert float(schedule(200)) == pytest.approx(0, abs=1e-6)
+
+
+def test_warmup_stable_decay_schedule():
+    schedule = optimizers.wsd_schedule(2.0, 10, 110, 20)
+    rise, fall = [2.0 * n / 10 for n in range(10)], [2.0 * n / 20 for n in range(20, -1, -1)]
+    want = rise + [2.0] * 80 + fall
+    assert [float(schedule(n)) for n in range(111)] == pytest.approx(want, abs=1e-6)
+    assert float(schedule(200)) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "values"),
+    [  # At steps 0, 2, 5, 8 and 10.
+        ("linear", {}, [0, 1, 5 / 8, 2 / 8, 0]),
+        ("cosine", {}, [0, 1, (1 + np.cos(np.pi * 3 / 8)) / 2, (1 + np.cos(np.pi * 6 / 8)) / 2, 0]),
+        ("wsd", {}, [0, 1, 1, 2 / 3, 0]),
+        ("wsd", {"warmup": 0.0, "decay": 0.0}, [1, 1, 1, 1, 1]),
+        ("wsd", {"decay": 0.8}, [0, 1, 5 / 8, 2 / 8, 0]),
+        ("wsd", {"warmup": 0.25, "decay": 0.75}, [0, 1, 5 / 8, 2 / 8, 0]),  # Rounded to 2 and 8.
+        ("wsd", {"warmup": 1.0, "decay": 0.0}, [0, 0.2, 0.5, 0.8, 1]),
+    ],
+)
+def test_schedules_of_configs(name, changes, values):
+    config = OptimizerConfig(
+        **{"schedule": name, "learning_rate": 1.0, "warmup": 0.2, "decay": 0.3, **changes}
+    )
+    schedule, _ = optimizers.make_optimizer(config, 10, MODEL)
+    got = [float(schedule(n)) for n in (0, 2, 5, 8, 10)]
+    assert got == pytest.approx(values, abs=1e-6)
 
 
 def test_decay_and_frequency_rate():
