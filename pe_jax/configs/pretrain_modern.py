@@ -1,7 +1,7 @@
 """Pretraining ModernBERT's architecture on local text: Ettin's smallest size on books.
 
-The encoder, its windows and its mask rate of 30 % are ModernBERT's (docs/modern.md). The examples
-are BERT's: pairs of text, with both losses.
+The encoder and its windows (docs/modern.md), packed documents, the masked language model alone with
+a mask rate of 30 %, and warmup, stable, decay are ModernBERT's.
 
 Command:  python train.py --config=configs/pretrain_modern.py --workdir=W \
               --config.data.source='books/train-*.jsonl.xz' \
@@ -25,10 +25,12 @@ def get_config():
     config.data.source = "books/train-*.jsonl.xz"
     config.data.validation = "books/valid.jsonl.xz"
     config.data.vocab_size = 2048
+    config.data.packed = True
     config.data.mask_rate = 0.3
     config.stage1.update(length=128, batch_size=16, max_predictions=38, steps=500)
     config.stage2.update(length=256, batch_size=8, max_predictions=76, steps=100)
     config.optimizer.learning_rate = 1e-3
+    config.optimizer.schedule = "wsd"
     config.optimizer.b2 = 0.98
     config.log_every = 100
     config.eval_every = 300

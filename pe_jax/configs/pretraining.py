@@ -94,9 +94,15 @@ class TextConfig(Config):
 class PretrainingDataConfig(TextConfig):
     """The text of pretraining, and how examples are made of it."""
 
+    packed: bool = key(
+        False,
+        FLAG,
+        "Documents packed into full rows, attention within each, masked language model alone; "
+        "instead of sentence pairs and both losses.",
+    )
     mask_rate: float = key(0.15, number(0, 1, "(]"), "The fraction of tokens to predict.")
     short_probability: float = key(
-        0.1, number(0, 1), "How often an example is truncated to a random length."
+        0.1, number(0, 1), "How often a sentence pair is truncated to a random length."
     )
 
 
@@ -147,7 +153,7 @@ class EncoderTrainingConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingConfig(EncoderTrainingConfig):
-    """Pretraining: masked language model and next sentence.
+    """Pretraining: masked language model and next sentence, or the first alone.
 
     Two stages, as in BERT, or three: short sequences, then longer ones.
     """

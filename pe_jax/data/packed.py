@@ -1,7 +1,11 @@
-"""Text packed into full rows, for training that masks nothing.
+"""Text packed into full rows of one length.
 
-The tokens of the documents follow one another, and are cut into rows `[CLS] text [SEP]` of one
-length: a row may end one document and begin the next. Only the last row of a corpus is padded.
+The tokens of the documents follow one another and are cut into rows `[CLS] text [SEP]`: a row may
+end one document and begin the next. Only the last row of a corpus is padded.
+
+Rows of a masked language model keep documents apart: `[SEP] [CLS]` between two of them, positions
+that restart in each, and a number for each, so that attention can stay within it. A document that
+a row cuts goes on in the next row as another one.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import dataclasses
 
 import numpy as np
 
+from pe_jax.data.pretraining import mask_words, padded_predictions
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.tokenizer import Vocabulary
 
@@ -21,15 +26,21 @@ class PackedExamples:
     Attributes:
       documents: the documents of `corpus` to pack, in this order.
       length: L, tokens of a row.
-      begins: `[N]` index of each document's first token in the corpus.
-      ends: `[N]` number of tokens up to each document's end, over the documents.
+      max_predictions: P, the most tokens of a row to predict. 0 masks nothing, and lets documents
+        follow one another without anything between them.
+      mask_rate: the fraction of tokens to predict.
+      stops: `[N]` index of one past each document's last token in the corpus.
+      ends: `[N]` number of tokens up to each document's end, over the documents and what is between
+        them.
     """
 
     corpus: TokenizedCorpus
     documents: np.ndarray
     vocabulary: Vocabulary
     length: int
-    begins: np.ndarray = dataclasses.field(init=False, repr=False)
+    max_predictions: int = 0
+    mask_rate: float = 0.15
+    stops: np.ndarray = dataclasses.field(init=False, repr=False)
     ends: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self):
@@ -41,34 +52,65 @@ class PackedExamples:
         sizes = starts[self.documents + 1] - starts[self.documents]
         if not sizes.sum():
             raise ValueError("The documents have no token. Give other text.")
-        object.__setattr__(self, "begins", starts[self.documents])
-        object.__setattr__(self, "ends", np.cumsum(sizes))
+        object.__setattr__(self, "stops", starts[self.documents + 1])
+        object.__setattr__(self, "ends", np.cumsum(sizes + self._gap))
+
+    @property
+    def _gap(self) -> int:
+        """The number of tokens after each document: [SEP], and [CLS] of the next one."""
+        return 2 if self.max_predictions else 0
+
+    @property
+    def _total(self) -> int:
+        return int(self.ends[-1]) - self._gap
 
     def __len__(self) -> int:
-        return -(-int(self.ends[-1]) // (self.length - 2))
+        return -(-self._total // (self.length - 2))
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return a row: tokens `[L]` int32, and valid `[L]` bool, False at padding.
+        """Return a row.
 
-        Args:
-          rng: not used; a row is the same in every epoch.
+        Without masks it is the same in every epoch: tokens `[L]` int32, and valid `[L]` bool, False
+        at padding.
+
+        With masks it is tokens, some masked; positions `[L]` int32, from 0 in each document;
+        documents `[L]` int32, 1 for the first in this row, and 0 at padding; and the targets, see
+        `data.batches`.
         """
-        del rng
-        text = self._text(number * (self.length - 2), self.length - 2)
-        tokens = np.full(self.length, self.vocabulary.pad, np.int32)
-        tokens[0] = self.vocabulary.cls
-        tokens[1 : len(text) + 1] = text
-        tokens[len(text) + 1] = self.vocabulary.sep
-        return {"tokens": tokens, "valid": np.arange(self.length) < len(text) + 2}
+        begin = number * (self.length - 2)
+        text, owner, is_text = self._text(begin, min(begin + self.length - 2, self._total))
+        pad = (1, self.length - 1 - len(text))
+        tokens = np.pad(text, pad, constant_values=self.vocabulary.pad).astype(np.int32)
+        tokens[0], tokens[len(text) + 1] = self.vocabulary.cls, self.vocabulary.sep
+        valid = np.arange(self.length) < len(text) + 2
+        if not self.max_predictions:
+            return {"tokens": tokens, "valid": valid}
+        documents = np.where(valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0)
+        starts = np.searchsorted(documents[valid], documents)
+        tokens, masked_positions, masked_tokens = mask_words(
+            tokens,
+            np.pad(is_text, pad),
+            self.vocabulary,
+            rng,
+            rate=self.mask_rate,
+            max_predictions=self.max_predictions,
+        )
+        return {
+            "tokens": tokens,
+            "positions": np.where(valid, np.arange(self.length) - starts, 0).astype(np.int32),
+            "documents": documents.astype(np.int32),
+            **padded_predictions(masked_positions, masked_tokens, self.max_predictions),
+        }
 
-    def _text(self, begin: int, size: int) -> np.ndarray:
-        """Return tokens `begin` to `begin + size` over the documents, fewer at their end."""
-        end = min(begin + size, int(self.ends[-1]))
-        first, last = np.searchsorted(self.ends, [begin, end - 1], side="right")
-        parts = []
-        for document in range(first, last + 1):
-            before = int(self.ends[document - 1]) if document else 0
-            shift = int(self.begins[document]) - before
-            stop = min(end, int(self.ends[document]))
-            parts.append(self.corpus.tokens[max(begin, before) + shift : stop + shift])
-        return np.concatenate(parts)
+    def _text(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return tokens `begin` to `end` over the documents, the index in `documents` of each
+        token's document, and False at those between documents."""
+        place = np.arange(begin, end)
+        owner = np.searchsorted(self.ends, place, side="right")
+        left = self.ends[owner] - place  # Tokens up to the document's end, this one included.
+        is_text = left > self._gap
+        last = self.stops[owner] - 1
+        tokens = self.corpus.tokens[np.where(is_text, last + 1 + self._gap - left, last)]
+        between = np.where(left == 2, self.vocabulary.sep, self.vocabulary.cls)
+        owner = owner + (~is_text & (left == 1))  # [CLS] is of the next document.
+        return np.where(is_text, tokens, between), owner, is_text

@@ -89,15 +89,11 @@ class PretrainingExamples:
         tokens, masked_positions, masked_tokens = mask_words(
             tokens, maskable, v, rng, rate=self.mask_rate, max_predictions=self.max_predictions
         )
-        count = len(masked_positions)
-        pad = (0, self.max_predictions - count)
         return {
             "tokens": tokens,
             "segments": ((position > separators[0]) & valid).astype(np.int32),
             "valid": valid,
-            "masked_positions": np.pad(masked_positions, pad).astype(np.int32),
-            "masked_tokens": np.pad(masked_tokens, pad).astype(np.int32),
-            "masked_weights": (np.arange(self.max_predictions) < count).astype(np.float32),
+            **padded_predictions(masked_positions, masked_tokens, self.max_predictions),
             "next_sentence": np.int32(label),
         }
 
@@ -131,7 +127,9 @@ def batches(
     Returns:
       Dicts of the examples' arrays. Of `PretrainingExamples`: tokens, segments `[B, L]` int32,
       valid `[B, L]` bool, masked_positions, masked_tokens `[B, P]` int32, masked_weights `[B, P]`
-      float32 (0 where padded), next_sentence `[B]` int32 (0 is next, 1 is random).
+      float32 (0 where padded), next_sentence `[B]` int32 (0 is next, 1 is random). Of
+      `PackedExamples` with masks: tokens, positions, documents `[B, L]` int32, and the same three
+      `[B, P]`.
 
     Raises:
       ValueError: if the batch is not divisible by the number of hosts.
@@ -314,6 +312,19 @@ def mask_words(
     masked = tokens.copy()
     masked[positions] = np.where(draw >= 0.9, random, replaced)
     return masked, positions, labels
+
+
+def padded_predictions(
+    positions: np.ndarray, tokens: np.ndarray, max_predictions: int
+) -> dict[str, np.ndarray]:
+    """Return masked_positions, masked_tokens `[P]` int32 and masked_weights `[P]` float32, which
+    are 0 past the `[n]` that are given."""
+    pad = (0, max_predictions - len(positions))
+    return {
+        "masked_positions": np.pad(positions, pad).astype(np.int32),
+        "masked_tokens": np.pad(tokens, pad).astype(np.int32),
+        "masked_weights": (np.arange(max_predictions) < len(positions)).astype(np.float32),
+    }
 
 
 # --- worker processes -----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from pe_jax.training.sharding import parallelize_eval
 from pe_jax.training.step import Task, make_eval_step
 
 _LOSS = "masked_lm_loss"
+_NEXT_SENTENCE = "next_sentence_accuracy"  # Packed runs have none.
 
 
 # Name -> sums and counts of each of N held-out examples, `[N]` both.
@@ -56,7 +57,7 @@ def compare(folders: list[Path], out: Path) -> str:
     facts = runs[0][1]
     text = "\n".join(
         [
-            f"Held-out text: {facts['examples']:,} pairs of length {facts['length']}, "
+            f"Held-out text: {facts['examples']:,} {facts['inputs']} of length {facts['length']}, "
             f"{facts['masked_tokens']:,} masked tokens; loss in nats;",
             f"differences paired by example, ± standard error; {runs[0][0]['step']:,} steps, "
             f"seed {runs[0][0]['seed']}.",
@@ -101,6 +102,7 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
         "validation": config.data.validation,
         "vocabulary": experiment.text.vocabulary.size,
         "length": [*config.stages.values()][-1].length,
+        "inputs": "packed rows" if config.data.packed else "pairs",
         "examples": len(examples[_LOSS][0]),
         "masked_tokens": int(examples[_LOSS][1].sum()),
     }
@@ -131,12 +133,14 @@ def _difference(
 def _table(rows: list[Json], base: str) -> list[str]:
     columns: list[Column] = [
         "position encoding", ("its parameters", ",d"), ("masked-LM loss", ".3f"),
-        (f"against {base}", ".3f"), ("accuracy", ".1%"), ("next sentence", ".1%"),
+        (f"against {base}", ".3f"), ("accuracy", ".1%"),
     ]  # fmt: skip
+    if _NEXT_SENTENCE in rows[0]:
+        columns.append(("next sentence", ".1%"))
     cells: list[Row] = []
     for row in rows:
         difference = Estimate(row["loss_difference"], row["loss_difference_standard_error"])
         name, shown = row["position"], None if row["position"] == base else difference
-        accuracies = row["masked_lm_accuracy"], row["next_sentence_accuracy"]
+        accuracies = [row[key] for key in ("masked_lm_accuracy", _NEXT_SENTENCE) if key in row]
         cells.append([name, row["parameters"], row[_LOSS], shown, *accuracies])
     return number_table(columns, cells)

@@ -63,17 +63,19 @@ def _scores(experiment: Experiment[PretrainingConfig], step: int, params: Params
         return np.concatenate([sharding.to_numpy(batch[name]).ravel() for batch in batches])
 
     labels = values("masked_tokens")[values("masked_weights") > 0]
-    next_sentence = values("next_sentence")
     log_p = _unigram(experiment)
-    return {
+    scores = {
         **experiment.stages[-1].evaluate(step, params),
         "masked_tokens": len(labels),
-        "pairs": len(next_sentence),
         "length": batches[0]["tokens"].shape[1],
         "unigram_loss": float(-log_p[labels].mean()),
         "unigram_accuracy": float((labels == log_p.argmax()).mean()),
-        "next_sentence_majority": float(max(next_sentence.mean(), 1 - next_sentence.mean())),
     }
+    if experiment.config.data.packed:
+        return {**scores, "rows": sum(len(batch["tokens"]) for batch in batches)}
+    next_sentence = values("next_sentence")
+    majority = float(max(next_sentence.mean(), 1 - next_sentence.mean()))
+    return {**scores, "pairs": len(next_sentence), "next_sentence_majority": majority}
 
 
 def _unigram(experiment: Experiment[PretrainingConfig]) -> np.ndarray:
@@ -98,13 +100,18 @@ def _readable(numbers: Json) -> str:
             ("masked-LM loss, nats", "masked_lm_loss", "unigram_loss", ".3f"),
             ("next-sentence accuracy", "next_sentence_accuracy", "next_sentence_majority", ".1%"),
         )
+        if key in scores
     ]
+    if "pairs" in scores:
+        inputs, label = f"{scores['pairs']:,} sentence pairs", ", or the more frequent label"
+    else:
+        inputs, label = f"{scores['rows']:,} rows of packed documents", ""
     lines = [
         f"# What the run learned: {numbers['position']}, {numbers['step']:,} steps",
         "",
-        f"On held-out text: {scores['pairs']:,} sentence pairs of length {scores['length']}, "
+        f"On held-out text: {inputs} of length {scores['length']}, "
         f"{scores['masked_tokens']:,} masked tokens. The baseline",
-        "always predicts the most frequent token, or the more frequent label.",
+        f"always predicts the most frequent token{label}.",
         "",
         *table(["", "model", "baseline"], rows),
     ]

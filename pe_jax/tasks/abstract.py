@@ -46,25 +46,27 @@ def expected_vocab_size(config: EncoderTraining) -> int:
     return data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
 
 
-def batch_shapes(stage: StageConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of a global batch of `data.batches` for `stage`."""
-    rows, length = stage.batch_size, stage.length
-    shape = jax.ShapeDtypeStruct
-    shapes = {
-        "tokens": shape((rows, length), jnp.int32),
-        "valid": shape((rows, length), jnp.bool_),
-    }
+def batch_shapes(stage: StageConfig, *, packed: bool = False) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes and dtypes of a global batch of `data.batches` for `stage`.
+
+    Args:
+      packed: `config.data.packed` of a pretraining run.
+    """
+    rows, shape = stage.batch_size, jax.ShapeDtypeStruct
+    by_token, valid = shape((rows, stage.length), jnp.int32), shape((rows, stage.length), jnp.bool_)
     if not isinstance(stage, PretrainingStageConfig):
-        return shapes
-    predictions = stage.max_predictions
-    return {
-        **shapes,
-        "segments": shape((rows, length), jnp.int32),
-        "masked_positions": shape((rows, predictions), jnp.int32),
-        "masked_tokens": shape((rows, predictions), jnp.int32),
-        "masked_weights": shape((rows, predictions), jnp.float32),
-        "next_sentence": shape((rows,), jnp.int32),
+        return {"tokens": by_token, "valid": valid}
+    masked = shape((rows, stage.max_predictions), jnp.int32)
+    shapes = {
+        "tokens": by_token,
+        "masked_positions": masked,
+        "masked_tokens": masked,
+        "masked_weights": shape((rows, stage.max_predictions), jnp.float32),
     }
+    if packed:
+        return {**shapes, "positions": by_token, "documents": by_token}
+    next_sentence = shape((rows,), jnp.int32)
+    return {**shapes, "valid": valid, "segments": by_token, "next_sentence": next_sentence}
 
 
 def abstract_arguments(
@@ -72,6 +74,8 @@ def abstract_arguments(
 ) -> tuple[TrainState, dict[str, jax.ShapeDtypeStruct], tuple[PyTree, ...]]:
     """Return a step's state, batch and constants as shapes with shardings; takes no memory."""
     state = sharding.abstract(state_shapes(program.task, program.optimizer), program.shardings)
-    batch = sharding.abstract(batch_shapes(stage), program.batch_sharding)
+    config = program.config
+    packed = isinstance(config, PretrainingConfig) and config.data.packed
+    batch = sharding.abstract(batch_shapes(stage, packed=packed), program.batch_sharding)
     constants = sharding.abstract(program.constants, program.shardings_of(program.constants))
     return state, batch, constants

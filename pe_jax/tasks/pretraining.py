@@ -1,4 +1,4 @@
-"""Pretraining: masked language model and next sentence, from a config to a trained run."""
+"""Pretraining: masked language model, with next sentence or alone, from a config to a run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax import data
+from pe_jax.attention import segment_mask
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
-from pe_jax.models import BertConfig, BertForPretraining, train_flops
+from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.models.heads import PretrainingLogits
 from pe_jax.tasks import on_text
@@ -42,28 +43,56 @@ def pretraining_task(config: BertConfig) -> Task:
     """Return the two losses of BERT, and the accuracy of each."""
 
     def counts(batch: Batch) -> Sums:
-        masked, pairs = batch["masked_weights"].sum(), jnp.float32(len(batch["next_sentence"]))
-        return {
-            "masked_lm_loss": masked,
-            "masked_lm_accuracy": masked,
-            "next_sentence_loss": pairs,
-            "next_sentence_accuracy": pairs,
-        }
+        pairs = jnp.float32(len(batch["next_sentence"]))
+        of_pairs = {"next_sentence_loss": pairs, "next_sentence_accuracy": pairs}
+        return _masked_lm_counts(batch) | of_pairs
 
     def sums(logits: PretrainingLogits, batch: Batch) -> Sums:
-        weights = batch["masked_weights"]
-        mlm_loss, mlm_right = cross_entropy(logits.masked_lm, batch["masked_tokens"])
-        nsp_loss, nsp_right = cross_entropy(logits.next_sentence, batch["next_sentence"])
-        return {
-            "masked_lm_loss": (weights * mlm_loss).sum(),
-            "masked_lm_accuracy": (weights * mlm_right).sum(),
-            "next_sentence_loss": nsp_loss.sum(),
-            "next_sentence_accuracy": nsp_right.sum(),
-        }
+        loss, right = cross_entropy(logits.next_sentence, batch["next_sentence"])
+        of_pairs = {"next_sentence_loss": loss.sum(), "next_sentence_accuracy": right.sum()}
+        return _masked_lm_sums(logits.masked_lm, batch) | of_pairs
 
     inputs = ("tokens", "masked_positions", "segments", "valid")
     losses = ("masked_lm_loss", "next_sentence_loss")
     return make_task(BertForPretraining(config), inputs, counts, sums, losses)
+
+
+@reused
+def packed_task(config: BertConfig) -> Task:
+    """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
+    model = BertForMaskedLM(config)
+
+    def init(rng: jax.Array) -> Params:
+        tokens = jnp.zeros((1, 8), jnp.int32)
+        return model.init(rng, tokens, tokens)["params"]
+
+    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> jax.Array:
+        logits = model.apply(
+            {"params": params},
+            batch["tokens"],
+            batch["masked_positions"],
+            mask=segment_mask(batch["documents"], batch["documents"]),
+            positions=batch["positions"],
+            deterministic=rng is None,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+        assert isinstance(logits, jax.Array)
+        return logits
+
+    def sums(params: Params, batch: Batch, rng: jax.Array | None) -> Sums:
+        return _masked_lm_sums(outputs(params, batch, rng), batch)
+
+    return Task(init, _masked_lm_counts, sums, ("masked_lm_loss",), outputs)
+
+
+def _masked_lm_counts(batch: Batch) -> Sums:
+    return dict.fromkeys(("masked_lm_loss", "masked_lm_accuracy"), batch["masked_weights"].sum())
+
+
+def _masked_lm_sums(logits: jax.Array, batch: Batch) -> Sums:
+    loss, right = cross_entropy(logits, batch["masked_tokens"])
+    weights = batch["masked_weights"]
+    return {"masked_lm_loss": (weights * loss).sum(), "masked_lm_accuracy": (weights * right).sum()}
 
 
 # --- from a config to a program -------------------------------------------------------------------
@@ -72,13 +101,14 @@ def pretraining_task(config: BertConfig) -> Task:
 def resolve(config: PretrainingConfig, folder: Path | None = None) -> PretrainingConfig:
     """Return `on_text.resolve(config, folder)`, once masks are known to fit; raises as it does."""
     for name, stage in config.stages.items():
-        # The largest number that is masked; see `PretrainingExamples`.
-        masked = round(config.data.mask_rate * (stage.length - 3))
+        # The largest number that is masked; see `PretrainingExamples` and `PackedExamples`.
+        tokens = stage.length - (2 if config.data.packed else 3)
+        masked = round(config.data.mask_rate * tokens)
         if masked > stage.max_predictions:
             raise ValueError(
                 f"config.{name}.max_predictions={stage.max_predictions} is too low: "
                 f"config.data.mask_rate={config.data.mask_rate} masks {masked} of the "
-                f"{stage.length - 3} tokens of an input. Raise it to {masked}, or lower the rate."
+                f"{tokens} tokens of an input. Raise it to {masked}, or lower the rate."
             )
     return on_text.resolve(config, folder)
 
@@ -88,7 +118,7 @@ def make_program(
 ) -> Program:
     """Return what `config` runs on the devices of `mesh` in `steps` steps, without data."""
     schedule, optimizer = make_optimizer(config.optimizer, steps, model)
-    task = pretraining_task(model)
+    task = (packed_task if config.data.packed else pretraining_task)(model)
     task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
     return Program(config, model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)
 
@@ -107,7 +137,8 @@ def build(
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
-    text, stages = on_text.load(config, tokenizer, pairs=True), [*config.stages.values()]
+    text = on_text.load(config, tokenizer, pairs=not config.data.packed)
+    stages = [*config.stages.values()]
     examples = [_examples(config, stage, text) for stage in stages]
     steps = [on_text.stage_steps(*pair) for pair in zip(stages, examples, strict=True)]
     model = from_config(config.model, vocab_size=text.vocabulary.size)
@@ -151,13 +182,12 @@ def _examples(
     text: TextSplit,
     *,
     held_out: bool = False,
-) -> data.PretrainingExamples:
+) -> data.Examples:
+    corpus = text.held_out if held_out else text.train
+    documents = text.held_out_documents if held_out else text.train_documents
+    arguments = (corpus, documents, text.vocabulary, stage.length, stage.max_predictions)
+    if config.data.packed:
+        return data.PackedExamples(*arguments, config.data.mask_rate)
     return data.PretrainingExamples(
-        text.held_out if held_out else text.train,
-        text.held_out_documents if held_out else text.train_documents,
-        text.vocabulary,
-        stage.length,
-        stage.max_predictions,
-        config.data.mask_rate,
-        config.data.short_probability,
+        *arguments, config.data.mask_rate, config.data.short_probability
     )

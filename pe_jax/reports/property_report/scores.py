@@ -219,6 +219,8 @@ def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
         )
         for column, value in zip(columns.values(), (-loss, *accuracies), strict=True):
             column.append(value)
+    if np.isnan(columns["next-sentence accuracy"]).all():  # As of packed runs.
+        del columns["next-sentence accuracy"]
     return columns
 
 

@@ -93,7 +93,7 @@ def _corpus(
     """Return a corpus, the documents of it to read, and its description."""
     if subject.folder is not None and not source:
         config = workdir.load_config(subject.folder, *ENCODERS)
-        pairs = isinstance(config.data, PretrainingDataConfig)
+        pairs = isinstance(config.data, PretrainingDataConfig) and not config.data.packed
         split = load_text(config.data, str(saved_tokenizer(subject.folder)), pairs=pairs)
         return split.held_out, split.held_out_documents, "held-out text"
     source = source or "pydoc"
