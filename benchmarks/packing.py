@@ -1,0 +1,116 @@
+"""Real tokens a second of training on packed documents, and on padded sentence pairs.
+
+    python benchmarks/packing.py --source=wikitext-2/train.txt [--positions=learned_absolute,rope]
+
+Both train the same model in one process, on the same number of rows of the same length: a round is
+one step of each, in turn. Prints the medians over the rounds, and writes them to --out as JSON.
+Tokens are real if they are not padding; their fraction is a mean over many batches.
+"""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import jax
+import numpy as np
+from absl import app, flags
+
+from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.schema import changed
+from pe_jax.tasks import pretraining
+from pe_jax.training import sharding
+
+_SOURCE = flags.DEFINE_string("source", "pydoc", "As config.data.source.")
+_POSITIONS = flags.DEFINE_list("positions", "learned_absolute,rope,learned_relative", "Encodings.")
+_LENGTHS = flags.DEFINE_list("lengths", "128,512", "Tokens of a row.")
+_SIZE = flags.DEFINE_string("size", "mini", "As config.model.size.")
+_TOKENS = flags.DEFINE_integer("tokens", 4096, "Of a batch, padding included.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds of each.")
+_BATCHES = flags.DEFINE_integer("batches", 64, "Batches whose real tokens are counted.")
+_OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
+
+
+class Side:
+    """Training on one kind of rows.
+
+    Attributes:
+      real: the fraction of tokens that are not padding.
+      seconds: of the steps so far.
+    """
+
+    def __init__(self, config: PretrainingConfig):
+        experiment = pretraining.build(pretraining.resolve(config))
+        stream = iter(experiment.stages[0].batches(0))
+        batches = [next(stream) for _ in range(_BATCHES.value)]
+        padding = experiment.text.vocabulary.pad
+        self.real = float(np.mean([batch["tokens"] != padding for batch in batches]))
+        program = experiment.program
+        self._batch = sharding.to_global(batches[0], program.batch_sharding)
+        self._step, self._state = experiment.stages[0].train_step, program.init()
+        self.seconds: list[float] = []
+
+    def step(self) -> None:
+        begin = time.perf_counter()
+        self._state, metrics = self._step(self._state, self._batch)
+        jax.block_until_ready((self._state, metrics))
+        self.seconds.append(time.perf_counter() - begin)
+
+
+def compare(position: str, length: int) -> dict:
+    """Return medians of both kinds of rows."""
+    masked = round(0.15 * (length - 2))
+    base = changed(
+        PretrainingConfig(),
+        {
+            "model.size": _SIZE.value,
+            "model.position": position,
+            "data.source": _SOURCE.value,
+            "data.vocab_size": 8192,
+            "stage1.length": length,
+            "stage1.batch_size": _TOKENS.value // length,
+            "stage1.max_predictions": masked,
+            "stage1.steps": 1,
+        },
+    )
+    sides = {
+        name: Side(changed(base, {"data.packed": name == "packed"}))
+        for name in ("packed", "padded")
+    }
+    for number in range(_ROUNDS.value + 1):
+        for side in sides.values():
+            side.step()
+            if not number:
+                side.seconds.clear()  # Compiled.
+    row: dict = {"position": position, "length": length}
+    for name, side in sides.items():
+        row[f"{name}_real"] = side.real
+        row[f"{name}_seconds"] = statistics.median(side.seconds)
+        row[f"{name}_tokens_per_second"] = side.real * _TOKENS.value / row[f"{name}_seconds"]
+    ratios = zip(sides["padded"].seconds, sides["packed"].seconds, strict=True)
+    speed = statistics.median(padded / packed for padded, packed in ratios)
+    row["ratio"] = speed * row["packed_real"] / row["padded_real"]
+    return row
+
+
+def main(_) -> None:
+    results = []
+    for length in map(int, _LENGTHS.value):
+        for position in _POSITIONS.value:
+            results.append(row := compare(position, length))
+            print(
+                f"{position}, {length} tokens: packed {row['packed_tokens_per_second']:,.0f} real "
+                f"tokens/s ({row['packed_real']:.1%} real), padded "
+                f"{row['padded_tokens_per_second']:,.0f} ({row['padded_real']:.1%} real), ratio "
+                f"{row['ratio']:.2f}",
+                flush=True,
+            )
+            if _OUT.value:
+                Path(_OUT.value).write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    app.run(main)
