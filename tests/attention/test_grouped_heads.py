@@ -189,11 +189,11 @@ def test_the_kernel_against_the_dense_formula(kv_heads, size, quick_kernel):
 
 def test_the_kernel_refuses():
     q, k = (jax.ShapeDtypeStruct((1, 8, heads, 8), jnp.float32) for heads in (4, 2))
-    with pytest.raises(ValueError, match="3 heads, which do not divide the 4 heads"):
+    with pytest.raises(ValueError, match="3 heads, which must divide the 4 heads"):
         fits(q, jax.ShapeDtypeStruct((1, 8, 3, 8), jnp.float32))
     per_head = jax.ShapeDtypeStruct((5, 4, 8), jnp.float32)
     assert fits(q, k, per_head)
-    with pytest.raises(ValueError, match="for each of 4 heads, which share 2 heads of values"):
+    with pytest.raises(ValueError, match="for each of 4 heads, but they share 2 heads of values"):
         fits(q, k, value_table=per_head)
 
 

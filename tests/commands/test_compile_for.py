@@ -187,7 +187,7 @@ def test_the_largest_batch(start, most):
 
 @pytest.mark.parametrize("name", ["v5e", "v9:2x4", "v5e-8", "v5e:8", "v5e:2x4x", ""])
 def test_no_such_slice(name):
-    with pytest.raises(ValueError, match=rf"No TPU slice '{name}': give a chip \(v4, v5e"):
+    with pytest.raises(ValueError, match=rf"No TPU slice '{name}'. Give a chip \(v4, v5e"):
         topology.make_slice(name)
 
 

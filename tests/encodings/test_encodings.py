@@ -344,7 +344,7 @@ def test_a_position_past_a_learned_table():
     for positions in (range(17), np.arange(17), jnp.arange(17), np.array([-1])):
         with pytest.raises(ValueError, match=r"length 16 .*sinusoidal.*resize_table"):
             embedded(encoding, params, positions)
-    with pytest.raises(ValueError, match="rows for integers, got float64"):
+    with pytest.raises(ValueError, match="must be integers for a learned table, got float64"):
         embedded(encoding, params, np.array([0.5]))
     # Inside jit the values are not known: NaN, never a wrong row.
     out = jax.jit(lambda x: embedded(encoding, params, x))(jnp.array([15, 16]))

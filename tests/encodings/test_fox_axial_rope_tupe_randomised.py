@@ -221,7 +221,7 @@ def test_tupe_scales_the_content_and_has_as_many_positions_as_its_table():
     zeros = jax.tree.map(jnp.zeros_like, params)
     found = attention_logits(q, k, encoding, zeros)
     np.testing.assert_allclose(found, jnp.einsum("bqhd,bkhd->bhqk", q, k) / 4, atol=1e-6)
-    with pytest.raises(ValueError, match="Positions 8 to 13"):
+    with pytest.raises(ValueError, match="positions 8 to 13 do not fit .* length 12"):
         attention_logits(q, k, encoding, params, Context(range(8, 14)))
     longer = encoding.resize(params, 20, "interpolate")
     assert longer["tupe"]["table"].shape == (20, 16)
@@ -296,7 +296,7 @@ def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(form):
     weights = jax.nn.softmax(logits / np.sqrt(8), axis=-1)
     expected = softmax_of(logits / np.sqrt(8), v) + jnp.einsum("bhqk,qkd->bqhd", weights, p)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    with pytest.raises(ValueError, match="form 'fused' needs vectors at integer positions"):
+    with pytest.raises(ValueError, match="form='fused' needs vectors at integer positions"):
         attention(q, k, v, both, params, Context(range(6), rng=key), form="fused", platform="cpu")
 
 

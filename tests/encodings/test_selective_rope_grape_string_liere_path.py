@@ -86,7 +86,7 @@ def test_selective_rope_says_what_it_needs():
         attention(q, k, k, encoding, params)
     with pytest.raises(ValueError, match="rank=0 and width=4"):
         build("selective_rope(rank=0)")
-    with pytest.raises(ValueError, match="multiple of num_heads, got 16 and 3"):
+    with pytest.raises(ValueError, match="multiple of num_heads .* got 16 and 3"):
         build("selective_rope", num_heads=3)
 
 
@@ -295,7 +295,7 @@ def test_a_slice_is_rope_by_itself_and_the_rest_has_no_position():
     unmoved, _, _ = still.parts[0].heads({}, q, q, q, Context(at, at))
     np.testing.assert_allclose(unmoved, q, atol=1e-6)
     assert encoding.parts[0].card.pairs == ((4, 6), (5, 7))
-    with pytest.raises(ValueError, match="from 2 to head_size=8, got 10"):
+    with pytest.raises(ValueError, match="must be 2 to head_size=8, got 10"):
         build("rope_slice(size=10)")
 
 
@@ -404,7 +404,7 @@ def test_inkling_says_what_it_needs():
     with pytest.raises(ValueError, match=r"inkling computes .* queries .* x_q=x"):
         attention(q, k, k, encoding, params)
     real = Context(np.arange(6) / 2, x_q=draw(2, 6, 16))
-    with pytest.raises(ValueError, match="integer offsets, got float"):
+    with pytest.raises(ValueError, match="integer offsets .* got float"):
         attention(q, k, k, encoding, params, real)
     with pytest.raises(ValueError, match="got 0 and 16"):
         build("inkling(extent=0)")

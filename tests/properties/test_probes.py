@@ -250,7 +250,7 @@ def test_regression_refuses_bad_arguments():
         properties.regress(np.ones((2, 3)))
     with pytest.raises(ValueError, match="0 or more, got -1"):
         properties.regress(np.ones((9, 3)), ridge=(0.0, -1.0))
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="position vectors contain NaN or infinity"):
         properties.regress(np.full((9, 3), np.nan))
 
 

@@ -75,10 +75,10 @@ def test_less_text_than_asked_for(runs, config, tmp_path, capsys):
     subject = from_run(runs[0])
     found = texts(subject, config).tokens
     assert 0 < len(found) < 10_000 and len(np.unique(found, axis=0)) == len(found)
-    assert f"The text has {len(found):,} pieces of 22 tokens" in capsys.readouterr().err
+    assert f"The text has only {len(found):,} pieces of 22 tokens" in capsys.readouterr().err
     config = replace(config, text=str(tmp_path / "short.txt"))
     (tmp_path / "short.txt").write_text("The whale stood.\n\nThe ship looked.\n")
-    with pytest.raises(ValueError, match="No document of the text has 22 tokens"):
+    with pytest.raises(ValueError, match="No document has 22 tokens"):
         texts(subject, config)
 
 

@@ -461,4 +461,4 @@ def test_the_command(tmp_path):
     (tmp_path / "a" / "results.json").unlink()
     (tmp_path / "b" / "results.json").unlink()
     code, _, err = run(*ours, f"--out={tmp_path / 'out'}")
-    assert code != 0 and "None of 2 runs has finished" in err and "Traceback" not in err
+    assert code != 0 and "None of the 2 runs has finished" in err and "Traceback" not in err

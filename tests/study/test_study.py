@@ -61,7 +61,7 @@ def test_the_plan(tmp_path):
 
 def test_an_encoding_that_is_named_twice(tmp_path):
     config = changed(SHIPPED, {"from_scratch.then": "rope,rope(base=500)"})
-    with pytest.raises(ValueError, match="it has from_scratch/pretraining/rope twice"):
+    with pytest.raises(ValueError, match="once; from_scratch/pretraining/rope is listed twice"):
         plan(config, tmp_path)
 
 
