@@ -428,14 +428,14 @@ SETTINGS = [
 
 
 def in_one_line(config):
-    """Reads a config, or refuses it in one line; in less than a second either way."""
-    start, message = time.perf_counter(), ""
+    """Reads a config, or refuses it in one line; in less than a second of CPU time either way."""
+    start, message = time.process_time(), ""
     try:
         from_hf(config)
     except ValueError as error:
         message = str(error)
     assert "\n" not in message and len(message) < 800
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
@@ -469,11 +469,11 @@ def test_wrong_configs(config):
     ],
 )
 def test_many_layers(many):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ValueError) as caught:
         from_hf({**SIZES, "rope_theta": 1e4, **many})
     assert len(str(caught.value)) < 400
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_layers_without_a_period():
@@ -482,7 +482,7 @@ def test_layers_without_a_period():
     config = dict(
         SIZES, rope_theta=1e4, sliding_window=8, layer_types=types, num_hidden_layers=10**4
     )
-    start = time.perf_counter()
+    start = time.process_time()
     encoding = from_hf(config)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert encoding.layer(9_999).name == "rope"
