@@ -325,7 +325,7 @@ def test_the_last_step_can_be_repeated(copy, beam):
 def test_a_failed_run_leaves_nothing_to_train_on(prepared, tmp_path, beam):
     (tmp_path / "a.jsonl").write_text('{"text": "Fine."}\n')
     (tmp_path / "b.jsonl").write_text('{"body": "Not."}\n')
-    with pytest.raises(ValueError, match=r"b\.jsonl, line 1: no text under 'text'"):
+    with pytest.raises(ValueError, match=r"b\.jsonl, line 1: no text under the key 'text'"):
         beam.prepare(str(tmp_path / "*.jsonl"), prepared[1], str(tmp_path / "out"), options())
     with pytest.raises(ValueError, match="no complete corpus"):
         open_shards(tmp_path / "out")

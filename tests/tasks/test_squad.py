@@ -287,7 +287,7 @@ def test_questions_left_out_are_counted(tokenizer):
     }
     assert windows.questions == [questions[0], questions[9]]
     assert starts.tolist() == [6, 0]
-    with pytest.raises(ValueError, match=r"None of 1 questions .*\{'misplaced answer': 1\}"):
+    with pytest.raises(ValueError, match=r"None of the 1 questions .*\{'misplaced answer': 1\}"):
         squad.training_windows(questions[1:2], tokenizer, 20, max_query=4)
 
 

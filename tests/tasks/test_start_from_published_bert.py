@@ -144,7 +144,7 @@ def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):
     with pytest.raises(ValueError, match=r"no tokenizer.json or vocab.txt next to it"):
         Start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    with pytest.raises(ValueError, match=r"has 22 tokens, the model next to it 13 rows"):
+    with pytest.raises(ValueError, match=r"has 22 tokens, but the model next to it has 13 rows"):
         Start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join([*VOCAB[:12], "Whale"]) + "\n")
     with pytest.raises(ValueError, match=r"upper case.*\n.*lowercase=False") as caught:

@@ -16,7 +16,7 @@ from pe_jax.training.optimizer import make_optimizer
 @pytest.mark.parametrize("rate", [np.nan, np.inf])
 def test_a_step_that_breaks_the_state_is_not_saved(rate, tmp_path, monkeypatch):
     """The loss of the first step is finite, its update is not."""
-    told = "After step 1 held-out data gives masked_lm_loss nan"
+    told = "After step 1 the held-out data gives masked_lm_loss nan"
     if rate == np.inf:  # Also where held-out data would not show it.
         monkeypatch.setattr(loop, "_check_held_out", lambda step, scalars: None)
         told = r"after step 1 is not finite in \d+ arrays"

@@ -131,7 +131,7 @@ def test_a_profile_of_some_steps(straight, tmp_path, capsys):
     config, done = straight
     folder = shutil.copytree(done, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints" / "12")
-    with pytest.raises(ValueError, match=r"--profile=13-14: the run has 12 steps"):
+    with pytest.raises(ValueError, match=r"--profile=13-14 is out of range: the run has 12 steps"):
         pretraining.run(config, folder, range(13, 15))
     pretraining.run(config, folder, range(10, 12))
     assert list((folder / "profile").rglob("*.xplane.pb"))
@@ -365,7 +365,7 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
     assert restored.step == 8
     printed = capsys.readouterr().err
     assert "The checkpoint of step 12 cannot be read (" in printed
-    assert "Using the one before, of step 8." in printed
+    assert "Using the earlier checkpoint of step 8." in printed
     (kept,) = (folder / "damaged").iterdir()
     assert {path.name: path.read_bytes() for path in files(kept, "*")} == before
     gc.collect()
@@ -459,13 +459,13 @@ def another_word(path):
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("config.json", nuls, r"config\.json is damaged \(.*\)\. Remove it: the command that"),
+        ("config.json", nuls, r"config\.json is damaged \(.*\)\. Delete it: the command that"),
         ("tokenizer.json", nuls, r"cannot read .*tokenizer\.json"),
         ("tokenizer.json", another_word, r"(?s)None of the chec.*with another config or tokenizer"),
         (
             "metrics.jsonl",
             a_line_of_nuls,
-            r"Line 2 of .*metrics\.jsonl is damaged: .*Remove it",
+            r"Line 2 of .*metrics\.jsonl is damaged: .*Delete the line",
         ),
     ],
 )
