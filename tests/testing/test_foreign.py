@@ -161,7 +161,7 @@ def test_table_and_excuses(monkeypatch):
     wrong = attention("mean of values", weigh=mean)
     lines = foreign.table([wrong]).splitlines()
     assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == ["`mean of values`", "WRONG"]
-    assert "takes nothing from other tokens. But:" in lines[4]
+    assert "has no gradient to other tokens. But:" in lines[4]
     reason = "as Flax has it"
     assert foreign.check(wrong, {"masked_queries": reason}) == {"masked_queries": reason}
     with pytest.raises(ValueError, match=r"checks that do not exist, \['mask'\]"):
