@@ -220,9 +220,8 @@ def first_row(family: Family, theirs: Mapping[str, Any]) -> int:
     if not FAMILIES[family.model_types[0]].padded_table:
         return 0
     padding = theirs.get("pad_token_id", 1)
-    return (
-        padding + 1 if isinstance(padding, int) and padding >= 0 else 0
-    )  # from_hf refuses others.
+    # `from_hf` refuses other values.
+    return padding + 1 if isinstance(padding, int) and padding >= 0 else 0
 
 
 def _modern(family: Family, name: str) -> str:

@@ -75,10 +75,7 @@ class BertForPretraining(BertModule):
         """Predict tokens at `masked_positions`, P per row; other arguments as for `Bert`."""
         bert = Bert(self.config, name="bert")
         hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
-        embedding = bert.variables["params"]["token"]["embedding"]
-        masked_lm = MaskedLanguageHead(self.config, name="masked_lm")(
-            hidden, masked_positions, embedding
-        )
+        masked_lm = _masked_lm(bert, hidden, masked_positions)
         pooled = Pooler(self.config, name="pooler")(hidden)
         next_sentence = self.dense(2, "next_sentence")(pooled).astype(jnp.float32)
         return PretrainingLogits(masked_lm, next_sentence)
@@ -101,9 +98,15 @@ class BertForMaskedLM(BertModule):
         """Logits in float32; arguments as of `BertForPretraining`."""
         bert = Bert(self.config, name="bert")
         hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
-        embedding = bert.variables["params"]["token"]["embedding"]
-        head = MaskedLanguageHead(self.config, name="masked_lm")
-        return head(hidden, masked_positions, embedding)
+        return _masked_lm(bert, hidden, masked_positions)
+
+
+def _masked_lm(
+    bert: Bert, hidden: Float[Array, "B L D"], at: Int[Array, "B P"]
+) -> Float[Array, "B P V"]:
+    """Logits of the head `masked_lm`, a submodule of the module that calls it."""
+    head = MaskedLanguageHead(bert.config, name="masked_lm")
+    return head(hidden, at, bert.variables["params"]["token"]["embedding"])
 
 
 class BertForClassification(BertModule):

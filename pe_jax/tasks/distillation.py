@@ -41,6 +41,7 @@ from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, Params, Scalars
 from pe_jax.training.step import TrainState
+from pe_jax.training.transplant import transplant
 
 _FIT_ROWS = 64  # Held-out rows that positions are fitted on.
 NONE = "none/"  # Begins the names of scores of a student without positions in a run's log.
@@ -54,7 +55,7 @@ def run(
     Args:
       profile: steps to trace, see `Profiler`.
     """
-    return on_text.run(resolve(config, folder), folder, build, profile, keep_position=False)
+    return on_text.run(resolve(config, folder), folder, build, profile)
 
 
 # --- from a config to a program -------------------------------------------------------------------
@@ -155,7 +156,7 @@ def build(
     text, stages = on_text.load(config, tokenizer, pairs=False), [*config.stages.values()]
     mesh = sharding.data_mesh()
     examples = [_examples(stage, text) for stage in stages]
-    steps = [on_text.stage_steps(*pair) for pair in zip(stages, examples, strict=True)]
+    steps = on_text.stage_steps(config, examples)
     model = from_config(config.model, vocab_size=text.vocabulary.size)
     teacher = teacher_model(config, model)
     shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
@@ -187,13 +188,16 @@ def build(
     def keep_mean(bert: Params) -> Params:
         return keep_table_mean(teacher, params["bert"], bert, stages[0].length)
 
-    def adapt(start: Params) -> Params:
-        start = {**start, "bert": keep_mean(start["bert"])}
-        if not config.fit:
-            return start
-        tokens = jnp.concatenate([batch["tokens"] for batch in held_out[0]])[:_FIT_ROWS]
-        fit = fit_positions(teacher, params["bert"], model, start["bert"], tokens)
-        return better_start(start, fit, lambda params: scores(0, params)["r2_mean"])
+    def start(fresh: Params) -> Params:
+        copies = jax.tree.map(jnp.copy, params)  # A step donates its state; the teacher stays.
+        student, changes = transplant(fresh, copies, position=False)
+        on_text.introduce_start(config, changes)
+        student = {**student, "bert": keep_mean(student["bert"])}
+        if config.fit:
+            tokens = jnp.concatenate([batch["tokens"] for batch in held_out[0]])[:_FIT_ROWS]
+            fit = fit_positions(teacher, params["bert"], model, student["bert"], tokens)
+            student = better_start(student, fit, lambda each: scores(0, each)["r2_mean"])
+        return jax.device_put(student, shardings_of(student))
 
     def make_stage(number: int) -> Stage:
         stage, step = stages[number], program.train_step(stages[number].accumulation)
@@ -222,19 +226,14 @@ def build(
         held_out=held_out,
         epochs=on_text.stage_epochs(config, steps, examples),
         digests={**text.digests(), "config.init": fingerprint(params["bert"])},
-        adapt=adapt,
+        start=start,
     )
 
 
 def _examples(
     stage: StageConfig, text: TextSplit, *, held_out: bool = False
 ) -> data.PackedExamples:
-    return data.PackedExamples(
-        text.held_out if held_out else text.train,
-        text.held_out_documents if held_out else text.train_documents,
-        text.vocabulary,
-        stage.length,
-    )
+    return data.PackedExamples(*text.part(held_out=held_out), text.vocabulary, stage.length)
 
 
 def _scores(

@@ -23,6 +23,7 @@ from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.pytrees import Batch, HostBatch, Params
 from pe_jax.training.step import TrainState
+from pe_jax.training.transplant import Changes
 
 C = TypeVar("C", bound=EncoderTrainingConfig)
 
@@ -37,8 +38,8 @@ class Experiment(Generic[C]):
       held_out: global batches of held-out text for each stage.
       epochs: number of epochs of each stage.
       digests: checksums of the training data, by name.
-      adapt: a function of the parameters that a run starts from, applied to those of
-        `config.init`; None leaves them as they are.
+      start: `start(fresh parameters)`, those that a run from `config.init` begins with; None for a
+        run from scratch.
     """
 
     config: C
@@ -48,7 +49,7 @@ class Experiment(Generic[C]):
     held_out: list[list[Batch]]
     epochs: list[float]
     digests: dict[str, str]
-    adapt: Callable[[Params], Params] | None = None
+    start: Callable[[Params], Params] | None = None
 
 
 def run(
@@ -56,15 +57,12 @@ def run(
     folder: Path,
     build: Callable[[C, Path | None], Experiment[C]],
     profile: range,
-    *,
-    keep_position: bool,
 ) -> Experiment[C]:
     """Train what a resolved `config` describes, or resume the run in `folder`.
 
     Args:
       build: `build(config, the run's tokenizer)`, the experiment that is returned.
       profile: steps to trace, see `Profiler`.
-      keep_position: if True, take the position parameters of `config.init` where they fit.
     """
     tokenizer = introduce(folder, config, config.init)
     _introduce_text(config.data)
@@ -78,14 +76,8 @@ def run(
         tell("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
 
     def start(fresh: TrainState) -> TrainState:
-        from pe_jax.tasks.start import transplant_start
-
-        shardings_of = experiment.program.shardings_of
-        params, changes = transplant_start(config, fresh.params, shardings_of, keep_position)
-        say(f"Parameters from {config.init}:\n{changes}")
-        if experiment.adapt:
-            params = jax.device_put(experiment.adapt(params), shardings_of(params))
-        return fresh._replace(params=params)
+        assert experiment.start
+        return fresh._replace(params=experiment.start(fresh.params))
 
     train(
         experiment.program,
@@ -94,12 +86,17 @@ def run(
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,
-        start=start if config.init else None,
+        start=start if experiment.start else None,
         tokenizer=experiment.text.tokenizer,
         data=experiment.digests,
         profile=profile,
     )
     return experiment
+
+
+def introduce_start(config: EncoderTrainingConfig, changes: Changes) -> None:
+    """Print which parameters are those of `config.init`."""
+    say(f"Parameters from {config.init}:\n{changes}")
 
 
 # --- from a config to a program -------------------------------------------------------------------
@@ -163,9 +160,12 @@ def load(config: EncoderTrainingConfig, tokenizer: Path | None, *, pairs: bool) 
     return load_text(config.data, vocab, pairs=pairs)
 
 
-def stage_steps(stage: StageConfig, examples: data.Examples) -> int:
-    """Return the steps of a stage that trains on `examples`."""
-    return stage.steps or math.ceil(stage.epochs * len(examples) / stage.batch_size)
+def stage_steps(config: EncoderTrainingConfig, examples: Sequence[data.Examples]) -> list[int]:
+    """Return the steps of each stage."""
+    return [
+        stage.steps or math.ceil(stage.epochs * len(each) / stage.batch_size)
+        for stage, each in zip(config.stages.values(), examples, strict=True)
+    ]
 
 
 def stage_epochs(

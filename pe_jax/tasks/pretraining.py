@@ -34,8 +34,7 @@ def run(
     Args:
       profile: steps to trace, see `Profiler`.
     """
-    config = resolve(config, folder)
-    return on_text.run(config, folder, build, profile, keep_position=config.keep_position)
+    return on_text.run(resolve(config, folder), folder, build, profile)
 
 
 @reused
@@ -140,7 +139,7 @@ def build(
     text = on_text.load(config, tokenizer, pairs=not config.data.packed)
     stages = [*config.stages.values()]
     examples = [_examples(config, stage, text) for stage in stages]
-    steps = [on_text.stage_steps(*pair) for pair in zip(stages, examples, strict=True)]
+    steps = on_text.stage_steps(config, examples)
     model = from_config(config.model, vocab_size=text.vocabulary.size)
     program = make_program(config, sharding.data_mesh(), model, sum(steps))
     eval_step = program.eval_step()
@@ -161,6 +160,13 @@ def build(
             flops=functools.partial(train_flops, model, predictions=stage.max_predictions),
         )
 
+    def start(fresh: Params) -> Params:
+        from pe_jax.tasks.start import transplant_start
+
+        params, changes = transplant_start(config, fresh, program.shardings_of)
+        on_text.introduce_start(config, changes)
+        return params
+
     held_out = []
     for stage in stages:
         held_out_examples = _examples(config, stage, text, held_out=True)
@@ -173,6 +179,7 @@ def build(
         held_out=held_out,
         epochs=on_text.stage_epochs(config, steps, examples),
         digests=text.digests(),
+        start=start if config.init else None,
     )
 
 
@@ -183,11 +190,8 @@ def _examples(
     *,
     held_out: bool = False,
 ) -> data.Examples:
-    corpus = text.held_out if held_out else text.train
-    documents = text.held_out_documents if held_out else text.train_documents
-    arguments = (corpus, documents, text.vocabulary, stage.length, stage.max_predictions)
+    sizes = (text.vocabulary, stage.length, stage.max_predictions, config.data.mask_rate)
+    arguments = (*text.part(held_out=held_out), *sizes)
     if config.data.packed:
-        return data.PackedExamples(*arguments, config.data.mask_rate)
-    return data.PretrainingExamples(
-        *arguments, config.data.mask_rate, config.data.short_probability
-    )
+        return data.PackedExamples(*arguments)
+    return data.PretrainingExamples(*arguments, config.data.short_probability)

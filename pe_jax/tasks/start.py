@@ -171,18 +171,15 @@ def tokenizer_file(config: EncoderTrainingConfig) -> str:
 
 
 def transplant_start(
-    config: EncoderTrainingConfig, params: Params, shardings_of: ShardingsOf, keep_position: bool
+    config: PretrainingConfig, params: Params, shardings_of: ShardingsOf
 ) -> tuple[Params, Changes]:
     """Replace everything in fresh `params` that fits by the model that the run starts from.
-
-    Args:
-      keep_position: whether that includes its positions.
 
     Raises:
       ValueError: if it has no parameters yet, or a part other than the positions does not fit.
     """
     old = Start(config.init).params(shardings_of, from_config(config.model).max_length)
-    return transplant(params, old, position=keep_position)
+    return transplant(params, old, position=config.keep_position)
 
 
 def _is_run(path: Path) -> bool:

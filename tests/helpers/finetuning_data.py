@@ -1,10 +1,17 @@
 """Generated sentences with labels, and questions with answers, to fine-tune on."""
 
 import json
+import types
 
 import numpy as np
 
 from helpers import tiny_run
+from pe_jax.configs import glue as glue_config
+from pe_jax.configs.finetuning import FinetuningConfig
+from pe_jax.data import glue
+from pe_jax.schema import from_values
+from pe_jax.tasks import finetuning
+from pe_jax.training.checkpointing import newest_params
 
 
 def examples(count, seed):
@@ -30,3 +37,16 @@ def questions(path, count, seed, answers=True):
         qas.append({"context": " ".join(words), "qas": [one]})
     path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": qas}]}))
     return str(path)
+
+
+def encoders_of_one_step(run, folder, monkeypatch):
+    """Fine-tune from a run for one step at rate 0; return the tuned encoder, and the run's."""
+    sets = {"train": examples(20, 0), "validation": examples(9, 1)}
+    opened = lambda name, split, data_dir="": types.SimpleNamespace(as_data_source=sets.__getitem__)
+    monkeypatch.setattr(glue, "open_dataset", opened)
+    c = glue_config.get_config()
+    c.init, c.seeds, c.steps = str(run), (3,), 1
+    c.optimizer.learning_rate = 0.0
+    c.data.update(length=16, buckets=(), batch_size=8, eval_batch_size=8)
+    finetuning.run(from_values(c, [FinetuningConfig]), folder)
+    return (newest_params(path)[1]["bert"] for path in (folder, run))

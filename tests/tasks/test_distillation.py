@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import types
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +14,12 @@ import numpy as np
 import pytest
 from helpers import tiny_run
 from helpers.commands import call
-from helpers.finetuning_data import examples
+from helpers.finetuning_data import encoders_of_one_step
 from helpers.published_bert import BERT, LAYERS, D, encoder_shapes, head_shapes, random_tensors
 from helpers.published_bert import write as write_published
 
 from pe_jax import data, schema
-from pe_jax.configs import glue as glue_config
 from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.data import glue
 from pe_jax.interop import load_bert
 from pe_jax.models import Bert, BertConfig, hidden_states, layer_outputs, with_position
 from pe_jax.models.config import from_config
@@ -31,7 +27,7 @@ from pe_jax.reports.distillation_report import report_distillation
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.run_export import export
 from pe_jax.schema import changed, from_values
-from pe_jax.tasks import distillation, finetuning, imitation
+from pe_jax.tasks import distillation, imitation
 from pe_jax.tasks.abstract import abstract_arguments
 from pe_jax.tasks.start import Start
 from pe_jax.training import checkpointing, sharding, workdir
@@ -484,16 +480,8 @@ def test_other_encodings_that_transformers_loads(published, tmp_path, position):
 
 def test_fine_tuning_from_it(finished, tmp_path, monkeypatch):
     """Its encoder is where fine-tuning begins."""
-    sets = {"train": examples(20, 0), "validation": examples(9, 1)}
-    opened = lambda name, split, data_dir="": types.SimpleNamespace(as_data_source=sets.__getitem__)
-    monkeypatch.setattr(glue, "open_dataset", opened)
-    c = glue_config.get_config()
-    c.init, c.seeds, c.steps = str(finished[0]), (3,), 1
-    c.optimizer.learning_rate = 0.0
-    c.data.update(length=16, buckets=(), batch_size=8, eval_batch_size=8)
-    finetuning.run(from_values(c, [FinetuningConfig]), tmp_path / "tuned")
-    tuned, params = (newest_params(folder)[1] for folder in (tmp_path / "tuned", finished[0]))
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b), tuned["bert"], params["bert"])
+    tuned, encoder = encoders_of_one_step(finished[0], tmp_path / "tuned", monkeypatch)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b), tuned, encoder)
 
 
 def test_arguments_of_compile_for(published, tmp_path):

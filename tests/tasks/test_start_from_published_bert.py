@@ -67,7 +67,7 @@ def test_weights_with_another_position_encoding(published, tmp_path):
     )
     fresh = experiment.program.init().params
     shardings_of = experiment.program.shardings_of
-    params, changes = transplant_start(experiment.config, fresh, shardings_of, True)
+    params, changes = transplant_start(experiment.config, fresh, shardings_of)
     theirs = load_bert(published).params
     for part in ("token", "layer_1"):
         jax.tree.map(np.testing.assert_array_equal, params["bert"][part], theirs["bert"][part])
@@ -104,7 +104,7 @@ def test_positions_drawn_anew(published, tmp_path):
         experiment = pretraining.build(pretraining.resolve(config(tmp_path, published, **own)))
         fresh = experiment.program.init().params
         found[keep], changes = transplant_start(
-            experiment.config, fresh, experiment.program.shardings_of, keep
+            experiment.config, fresh, experiment.program.shardings_of
         )
         at = lambda params: np.asarray(params["bert"]["position"]["learned_absolute"]["table"])
         assert (at(found[keep]) == at(fresh)).all() != keep

@@ -599,7 +599,7 @@ def test_starting_from_split_parameters(split):
     )
     experiment = pretraining.build(other)
     fresh = experiment.program.init().params
-    params, changes = transplant_start(other, fresh, experiment.program.shardings_of, True)
+    params, changes = transplant_start(other, fresh, experiment.program.shardings_of)
     assert changes.new == ["bert/position/learned_relative/table"]
     assert jax.tree.map(lambda x: x.sharding, params) == experiment.program.shardings.params
     assert len({tuple(x.sharding.spec) for x in jax.tree.leaves(params)}) > 1
