@@ -6,8 +6,8 @@
 For every encoding, number of tokens and seed: distil the BERT's positions (or train it further with
 masked words), fine-tune the result on questions (squad_shifts, 320 steps of 16) and score it on a
 tenth of SQuAD v1.1's validation set. "untouched" is the BERT as published. Each model is a line of
---out, and a second start goes on from there; the models themselves are not kept. Without anything
-left to do, it prints the table of the results.
+--out, and a second start goes on from there; --keep is a folder for the distilled models, which
+are deleted otherwise. Without anything left to do, it prints the table of the results.
 
 Hardware: any. One core of a slow CPU takes about half an hour for a model of half a million tokens.
 """
@@ -41,6 +41,7 @@ _ENCODINGS = flags.DEFINE_list(
     ["none", "learned_relative", "rope", "t5", "sinusoidal_relative", "alibi"],
     "Names without commas in their options.",
 )
+_KEEP = flags.DEFINE_string("keep", None, "Folder for the models before fine-tuning.")
 _STEPS = flags.DEFINE_integer("steps", 320, "Of fine-tuning.")
 
 UNTOUCHED = "untouched"
@@ -130,11 +131,12 @@ def measure(job: Job) -> dict[str, object]:
         record: dict[str, object] = job._asdict()
         init = Path(_INIT.value).absolute()
         if job.position != UNTOUCHED:
-            init = runs / "model"
+            name = "-".join(map(str, job))
+            init = (Path(_KEEP.value).absolute() if _KEEP.value else runs) / name
             record["seconds"] = make(job, init)
-            name = "held_out/r2" if job.method == "distillation" else "held_out/masked_lm_loss"
-            numbers = last_line(init, name)
-            record |= {key: numbers[key] for key in (name, f"{name}_mean") if key in numbers}
+            scalar = "held_out/r2" if job.method == "distillation" else "held_out/masked_lm_loss"
+            numbers = last_line(init, scalar)
+            record |= {key: numbers[key] for key in (scalar, f"{scalar}_mean") if key in numbers}
         return record | score(init, runs / "questions", job.seed)
 
 
