@@ -1,0 +1,219 @@
+"""How well does a BERT with distilled positions read inputs that are longer than its teacher's?
+
+    python benchmarks/long_inputs.py --teacher=BERT --head=HEAD --models=W/rope,W/alibi \
+        --text='books/valid.jsonl.xz' --out=long_inputs.jsonl
+
+Every document gives some pairs of neighbouring pieces of each length. Three measures of a model:
+
+- r2: of the last layer's states against the teacher's, up to the length of the teacher's table;
+- masked_lm_loss: nats a masked token. HEAD is a masked-LM run of the teacher with its encoder
+  frozen; its head reads the states of all models;
+- retrieval: the share of pieces whose neighbour is the nearest of all second pieces, by the cosine
+  of the mean hidden states.
+
+The teacher itself is measured beyond its table with a table stretched to each length. Each line of
+--out is one model and length, and a second start goes on from there; then it prints the table.
+
+Hardware: any; a CPU core takes minutes for a model of 6 layers of 384.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from pe_jax.data import Vocabulary, load_tokenizer, open_corpus, vocabulary
+from pe_jax.data.pretraining import mask_words
+from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states
+from pe_jax.models.config import from_config
+from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.start import Start
+from pe_jax.training import sharding
+from pe_jax.training.pytrees import Params
+
+_TEACHER = flags.DEFINE_string("teacher", None, "Folder of a published BERT.", required=True)
+_HEAD = flags.DEFINE_string("head", None, "Run of a masked-LM head for it.", required=True)
+_MODELS = flags.DEFINE_list("models", [], "Runs of position distillation.")
+_TEXT = flags.DEFINE_string("text", None, "Source of long documents.", required=True)
+_OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
+_LENGTHS = flags.DEFINE_list("lengths", ["128", "512", "1024", "2048"], "Of inputs.")
+_PAIRS = flags.DEFINE_integer("pairs", 2, "Of a document.")
+_METHODS = ("interpolate", "repeat")  # Of a longer table for the teacher.
+
+
+class Model(NamedTuple):
+    """A model of some length.
+
+    Attributes:
+      params: of `BertForMaskedLM`.
+    """
+
+    config: BertConfig
+    params: Params
+
+
+class Pieces(NamedTuple):
+    """Pieces of long documents, [CLS] and [SEP] around each.
+
+    Attributes:
+      first, second: `[N, L]` neighbours.
+      masked: `[N, L]`, `first` with masks.
+      at, targets: `[N, P]` positions of the masks and the tokens there.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    masked: np.ndarray
+    at: np.ndarray
+    targets: np.ndarray
+
+
+def pieces(documents: list[np.ndarray], length: int, words: Vocabulary) -> Pieces:
+    """Cut `_PAIRS` pairs out of each document, at starts that do not depend on `length`."""
+    rng = np.random.default_rng(0)
+    size, room = length - 2, 2 * max(map(int, _LENGTHS.value))
+
+    def framed(tokens: np.ndarray) -> np.ndarray:
+        return np.concatenate([[words.cls], tokens, [words.sep]])
+
+    first, second, masks = [], [], []
+    for tokens in documents:
+        for start in np.linspace(0, len(tokens) - room, _PAIRS.value, dtype=int):
+            first.append(framed(tokens[start : start + size]))
+            second.append(framed(tokens[start + size : start + 2 * size]))
+            inner = np.pad(np.ones(size, bool), 1)
+            most = round(0.14 * size)  # Less than the rate, so that all rows have as many.
+            masks.append(mask_words(first[-1], inner, words, rng, max_predictions=most))
+    least = min(len(at) for _, at, _ in masks)
+    masked, at, targets = zip(*((row, at[:least], x[:least]) for row, at, x in masks), strict=True)
+    return Pieces(*map(np.array, (first, second, masked, at, targets)))
+
+
+def load(folder: str, head: Params, length: int, resize: str = "") -> Model:
+    """Return a model for inputs of `length`; `resize` is the method for a table."""
+    mesh = sharding.data_mesh()
+    place = functools.partial(sharding.state_shardings, mesh, "data")
+    start = Start(folder)
+    longer = max(length, start.model.max_length)
+    params = start.params(place, longer if resize else None, resize)
+    config = dataclasses.replace(from_config(start.model), dtype=jnp.float32)
+    if resize:
+        config = dataclasses.replace(config, max_length=longer)
+    return Model(config, {"bert": params["bert"], "masked_lm": head})
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def last_states(config: BertConfig, params: Params, tokens: jax.Array) -> jax.Array:
+    return hidden_states(config, params["bert"], tokens)[-1]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def masked_losses(
+    config: BertConfig, params: Params, tokens: jax.Array, at: jax.Array, targets: jax.Array
+) -> jax.Array:
+    logits = BertForMaskedLM(config).apply({"params": params}, tokens, at)
+    return cross_entropy(logits, targets)[0]
+
+
+def in_batches(function, *arrays: np.ndarray) -> np.ndarray:
+    """Apply a function to rows of arrays, 2,048 tokens at a time."""
+    rows = max(1, 2048 // arrays[0].shape[1])
+    starts = range(0, len(arrays[0]), rows)
+    return np.concatenate([function(*(x[i : i + rows] for x in arrays)) for i in starts])
+
+
+def scores(model: Model, data: Pieces, teacher: np.ndarray | None) -> dict[str, float]:
+    """Measure a model on pieces; `teacher` are the teacher's states `[N, L, D]` of the first."""
+    states = functools.partial(last_states, model.config, model.params)
+    losses = in_batches(
+        functools.partial(masked_losses, model.config, model.params),
+        data.masked,
+        data.at,
+        data.targets,
+    )
+    first = in_batches(states, data.first)
+    means = [
+        unit(first.mean(1)),
+        unit(in_batches(lambda x: states(x).mean(1), data.second)),
+    ]
+    nearest = (means[0] @ means[1].T).argmax(1)
+    measured = {
+        "masked_lm_loss": float(losses.mean()),
+        "retrieval": float((nearest == np.arange(len(nearest))).mean()),
+    }
+    if teacher is not None:
+        distance = ((first - teacher) ** 2).sum(-1).mean()
+        measured["r2"] = float(1 - distance / teacher.var((0, 1)).sum())
+    return measured
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def table(records: list[dict]) -> list[str]:
+    """Return one row of Markdown for each model and measure."""
+    lengths = sorted({record["length"] for record in records})
+    names = dict.fromkeys(record["model"] for record in records)
+    lines = [f"| model | measure | {' | '.join(map(str, lengths))} |", "|" + "---|" * 6]
+    for name in names:
+        for measure in ("r2", "masked_lm_loss", "retrieval"):
+            by_length = {x["length"]: x.get(measure) for x in records if x["model"] == name}
+            values = [by_length.get(length) for length in lengths]
+            cells = ["–" if value is None else f"{value:.3f}" for value in values]
+            lines.append(f"| {name} | {measure} | {' | '.join(cells)} |")
+    return lines
+
+
+def main(_: list[str]) -> None:
+    out = Path(_OUT.value)
+    records = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    done = {(record["model"], record["length"]) for record in records}
+    start, head_run = Start(_TEACHER.value), Start(_HEAD.value)
+    place = functools.partial(sharding.state_shardings, sharding.data_mesh(), "data")
+    head = head_run.params(place)["masked_lm"]
+    tokenizer = load_tokenizer(str(start.tokenizer()))
+    lengths = sorted(map(int, _LENGTHS.value))
+    documents = [
+        np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+        for text in open_corpus(_TEXT.value).documents()
+    ]
+    documents = [tokens for tokens in documents if len(tokens) >= 2 * lengths[-1]]
+    print(f"{len(documents)} documents of at least {2 * lengths[-1]:,} tokens", flush=True)
+    for length in lengths:
+        data = pieces(documents, length, vocabulary(tokenizer))
+        fits = length <= start.model.max_length
+        teacher = None
+        if fits:
+            model = load(_TEACHER.value, head, length)
+            states = functools.partial(last_states, model.config, model.params)
+            teacher = in_batches(states, data.first)
+        todo = [(f"teacher, {method}", _TEACHER.value, method) for method in _METHODS]
+        todo = [("teacher", _TEACHER.value, "")] if fits else todo
+        todo += [(Path(folder).name, folder, "") for folder in _MODELS.value]
+        for name, folder, method in todo:
+            if (name, length) in done:
+                continue
+            begin = time.monotonic()
+            measured = scores(load(folder, head, length, method), data, teacher)
+            records.append({"model": name, "length": length, "rows": len(data.first), **measured})
+            print(records[-1], f"{time.monotonic() - begin:.0f} s", flush=True)
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(records[-1]) + "\n")
+    print("\n".join(table(records)))
+
+
+if __name__ == "__main__":
+    app.run(main)
