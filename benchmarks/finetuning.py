@@ -58,7 +58,7 @@ class Side:
         config.steps = 10**6
         with mock.patch("pe_jax.tasks.seeds.in_turn", return_value=in_turn):
             self._experiment = experiments.build(
-                experiments.resolve(from_values(config, [FinetuningConfig])), Path("unused")
+                experiments.resolve(from_values(config, FinetuningConfig)), Path("unused")
             )
             self._train_step = self._experiment.program.train_step()
         self._state = self._experiment.program.init()

@@ -41,7 +41,7 @@ def per_second(rows: int, once) -> float:
 
 
 def main(_) -> None:
-    experiment = pretraining.build(from_values(_CONFIG.value, [PretrainingConfig]))
+    experiment = pretraining.build(from_values(_CONFIG.value, PretrainingConfig))
     program = experiment.program
     results: list[dict] = []
     for stage in experiment.stages:

@@ -122,7 +122,7 @@ def report(estimate: Estimate, chips: Slice) -> str:
 
 
 def main() -> None:
-    config = resolve(from_values(_CONFIG.value, [PretrainingConfig]))
+    config = resolve(from_values(_CONFIG.value, PretrainingConfig))
     chips = make_slice(_TOPOLOGY.value)
     for stage in config.stages.values():
         print(report(estimate_stage(config, stage, chips), chips), flush=True)

@@ -15,8 +15,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -83,6 +84,8 @@ class Config:
 
 
 C = TypeVar("C", bound=Config)
+# The class of a config; or where it is by task, see `pe_jax.configs.all_tasks`.
+Classes: TypeAlias = type[C] | Mapping[str, str]
 
 
 def kinds(config: type[Config]) -> dict[str, Kind]:
@@ -192,29 +195,32 @@ def config_dict(config: type[Config], **defaults: Any) -> ConfigDict:
     return values
 
 
-def tasks_of(config: type[Config]) -> tuple[str, ...]:
-    """Return the values of `config.task` that a class is for."""
-    return config.__dataclass_fields__["task"].metadata["tasks"]
+def classes_by_task(classes: Classes[C]) -> Mapping[str, str | type[C]]:
+    """Return the class for each value of `config.task`, or where it is."""
+    if isinstance(classes, Mapping):
+        return classes
+    return dict.fromkeys(classes.__dataclass_fields__["task"].metadata["tasks"], classes)
 
 
-def class_for(task: object, classes: Iterable[type[C]], way_out: str = "") -> type[C]:
+def class_for(task: object, classes: Classes[C], way_out: str = "") -> type[C]:
     """Return the class of configs whose `config.task` is `task`.
 
     Raises:
       ValueError: if there is none; the message lists the known tasks, then `way_out`.
     """
-    by_task = {name: each for each in classes for name in tasks_of(each)}
+    by_task = classes_by_task(classes)
     if fault := one_of(by_task).fault(task):
         raise ValueError(f"config.task {fault}{way_out}")
     assert isinstance(task, str)
-    return by_task[task]
+    config = by_task[task]
+    return pkgutil.resolve_name(config) if isinstance(config, str) else config
 
 
-def from_values(values: Any, classes: Iterable[type[C]], way_out: str = "") -> C:
+def from_values(values: Any, classes: Classes[C], way_out: str = "") -> C:
     """Return the typed config of a ConfigDict, or of the dict that a config.json holds.
 
     Args:
-      classes: the classes it may be of; `config.task` tells which.
+      classes: of which it may be; `config.task` tells which.
       way_out: for a config of another task, what to do.
 
     Raises:

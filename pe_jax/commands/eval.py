@@ -104,7 +104,7 @@ def _report_scores() -> tuple[str, Path]:
     out, folders = _out("report"), _run_folders()
     if _RUNS.value:
         return compare(folders, out), out
-    config = load_config(folders[0], *TRAINING)
+    config: Config = load_config(folders[0], TRAINING)
     if isinstance(config, FinetuningConfig):
         return rescore(folders[0], out), out
     if isinstance(config, DistillationConfig):
@@ -133,7 +133,7 @@ def _report_study(config: StudyConfig, out: Path) -> str:
     from pe_jax.study.report import report
 
     folder = _run_folder("a study, from train.py --config=configs/study.py")
-    if config != from_values(study.get_config(), [StudyConfig]):
+    if config != from_values(study.get_config(), StudyConfig):
         raise ValueError(f"The settings of the study come from {folder}: remove --config.KEY.")
     return report(folder, out)
 
@@ -173,7 +173,9 @@ def evaluate() -> None:
     if values is None:
         text, out = _report_scores()
     else:
-        config = from_values(values, EVALUATIONS, " For the scores of a run give no --config.")
+        config: Config = from_values(
+            values, EVALUATIONS, " For the scores of a run give no --config."
+        )
         out = _out("page" if isinstance(config, StudyConfig) else values.task)
         text = _evaluate(config, out)
     print(for_terminal(text))

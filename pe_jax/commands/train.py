@@ -18,7 +18,8 @@ from pe_jax.errors import extra
 with extra("train", SystemExit):
     from absl import flags
 
-    from pe_jax.configs.pretraining import PretrainingConfig
+    from pe_jax.configs.all_tasks import ENCODERS, STUDY, TRAINING
+    from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
@@ -61,16 +62,8 @@ def _read_config() -> Config:
     if values is None:
         raise ValueError("--config is required; --help lists the available configs.")
     if _COMPILE_FOR.value:
-        from pe_jax.configs.all_tasks import ENCODERS
-
         return from_values(values, ENCODERS, " --compile_for is for runs on text.")
-    classes: tuple[type[Config], ...] = (PretrainingConfig,)
-    if not hasattr(values, "get") or values.get("task") != "pretraining":
-        from pe_jax.configs.all_tasks import TRAINING
-        from pe_jax.configs.study import StudyConfig
-
-        classes = (*TRAINING, StudyConfig)
-    return from_values(values, classes, " Configs of reports are for eval.py.")
+    return from_values(values, TRAINING | STUDY, " Configs of reports are for eval.py.")
 
 
 def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
@@ -135,11 +128,10 @@ def _connect(config: Config) -> None:
 
 
 def _compile_only(config: Config) -> None:
-    from pe_jax.configs.all_tasks import ENCODERS
     from pe_jax.files import to_path
     from pe_jax.tpu.compile_report import compile_for
 
-    assert isinstance(config, ENCODERS)
+    assert isinstance(config, EncoderTrainingConfig)
     out = to_path(_OUT.value) if _OUT.value else None
     sections = compile_for(config, _COMPILE_FOR.value, find_largest=_LARGEST_BATCH.value, out=out)
     for section in sections:

@@ -1,31 +1,25 @@
-"""The classes of configs for all tasks."""
+"""Where the class of each task's configs is; a run imports only that of its task."""
 
-from typing import TypeAlias
-
-from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.export import ExportConfig
-from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
-from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
-from pe_jax.configs.lengths import LengthsConfig
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.configs.study import StudyConfig
-from pe_jax.configs.sweep import SweepConfig
-from pe_jax.configs.tables import TablesConfig
-from pe_jax.schema import Config
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 
 # Runs that hold an encoder, which others start from.
-EncoderTraining: TypeAlias = PretrainingConfig | DistillationConfig
-ENCODERS: tuple[type[EncoderTraining], ...] = (PretrainingConfig, DistillationConfig)
-Training: TypeAlias = EncoderTraining | FinetuningConfig
-TRAINING: tuple[type[Training], ...] = (*ENCODERS, FinetuningConfig, SquadConfig)
-EVALUATIONS: tuple[type[Config], ...] = (
-    ExportConfig,
-    LengthGeneralisationConfig,
-    LengthsConfig,
-    PropertiesConfig,
-    StudyConfig,
-    SweepConfig,
-    TablesConfig,
-)
-CONFIGS: tuple[type[Config], ...] = (*TRAINING, *EVALUATIONS)
+ENCODERS = {
+    "pretraining": "pe_jax.configs.pretraining:PretrainingConfig",
+    "distillation": "pe_jax.configs.distill_positions:DistillationConfig",
+}
+FINETUNING = {
+    **dict.fromkeys(GLUE_TASKS, "pe_jax.configs.finetuning:FinetuningConfig"),
+    "squad": "pe_jax.configs.finetuning:SquadConfig",
+}
+TRAINING = {**ENCODERS, **FINETUNING}
+STUDY = {"study": "pe_jax.configs.study:StudyConfig"}
+EVALUATIONS = {
+    "export": "pe_jax.configs.export:ExportConfig",
+    "length_generalisation": "pe_jax.configs.length_generalisation:LengthGeneralisationConfig",
+    "lengths": "pe_jax.configs.lengths:LengthsConfig",
+    "properties": "pe_jax.configs.properties:PropertiesConfig",
+    **STUDY,
+    "sweep": "pe_jax.configs.sweep:SweepConfig",
+    "tables": "pe_jax.configs.tables:TablesConfig",
+}
+CONFIGS = {**TRAINING, **EVALUATIONS}

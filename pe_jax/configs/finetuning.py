@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from pe_jax.configs.all_tasks import GLUE_TASKS
 from pe_jax.configs.model import ModelChanges, ModelConfig
 from pe_jax.configs.training import (
     ACCUMULATION,
@@ -49,7 +50,7 @@ class FinetuningConfig(Config):
     `model` holds changes of the pretrained model until `finetuning.resolve` fills in the rest.
     """
 
-    task: str = task_key("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+    task: str = task_key(*GLUE_TASKS)
     seeds: tuple[int, ...] = key(
         (0, 1, 2, 3, 4),
         several(SEED, least=1),

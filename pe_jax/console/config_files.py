@@ -12,7 +12,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from pe_jax.errors import did_you_mean
-from pe_jax.schema import class_for, fields_of, flatten, tasks_of
+from pe_jax.schema import class_for, fields_of, flatten
 
 SHIPPED = Path(__file__).resolve().parent.parent / "configs"
 
@@ -74,9 +74,7 @@ def described_keys(given: str) -> Iterator[tuple[str, object, str]]:
     get_config = runpy.run_path(find_config(given))["get_config"]
     values = get_config()
     task = values.get("task")
-    fields = {}
-    if task in {name for config in CONFIGS for name in tasks_of(config)}:
-        fields = dict(fields_of(class_for(task, CONFIGS)))
+    fields = dict(fields_of(class_for(task, CONFIGS))) if task in CONFIGS else {}
     comments = _comments(get_config)
     for key, value in flatten(values.to_dict()).items():
         described = fields[key].metadata["description"] if key in fields else ""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import jax
 
-from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
+from pe_jax.configs.all_tasks import FINETUNING
+from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import Json
@@ -33,7 +34,7 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
       ValueError: if the folder holds no run with a checkpoint, or inputs are longer than a learned
         table and `resize` is empty.
     """
-    config = workdir.load_config(folder, FinetuningConfig, SquadConfig)
+    config: FinetuningConfig = workdir.load_config(folder, FINETUNING)
     # All lengths first: one that does not fit is an error before anything is scored.
     lengths = lengths or (config.data.length,)
     # Each length is a bucket of the others: only rows that need the longest are padded to it.

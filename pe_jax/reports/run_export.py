@@ -8,6 +8,7 @@ import jax
 
 from pe_jax.configs.all_tasks import TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.data.glue import GLUE
 from pe_jax.interop import save_bert
@@ -30,7 +31,7 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
       ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or
         PyTorch's BERT cannot hold its position encoding.
     """
-    config = workdir.load_config(folder, *TRAINING)
+    config: EncoderTrainingConfig | FinetuningConfig = workdir.load_config(folder, TRAINING)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
     if isinstance(config, FinetuningConfig):

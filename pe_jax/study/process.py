@@ -42,7 +42,7 @@ def execute_run(folder: Path, name: str) -> None:
     from pe_jax.console.compile_cache import cache_compiled_programs
 
     cache_compiled_programs()
-    config = from_values(state.load(folder)["config"], [StudyConfig])
+    config = from_values(state.load(folder)["config"], StudyConfig)
     run = next(run for run in plan(config, folder) if run.name == name)
     _check_steps(run)
     if isinstance(run.config, PretrainingConfig):

@@ -30,7 +30,7 @@ def report(folder: Path, out: Path) -> str:
         raise ValueError(
             f"No run of the study in {folder} has finished yet: see {folder}/progress.md."
         )
-    config = from_values(results["config"], [StudyConfig])
+    config = from_values(results["config"], StudyConfig)
     positions = list(dict.fromkeys(
         entry["position"] for _, kind, _, entry in finished(results) if kind == PRETRAINING
     ))  # fmt: skip

@@ -37,7 +37,7 @@ def save(config: StudyConfig, runs: Sequence[Run], done: Mapping[str, Json], fol
     """Write the results file of the study in `folder`; `done` has the entries of finished runs."""
     path = folder / FILE
     values = as_dict(config)
-    defaults = values_of(from_values(shipped.get_config(), [StudyConfig]))
+    defaults = values_of(from_values(shipped.get_config(), StudyConfig))
     options = [
         f"--config.{key}={value}"
         for key, value in values_of(config).items()
@@ -61,7 +61,7 @@ def finished_entries(runs: Sequence[Run], folder: Path) -> dict[str, Json]:
     saved: dict[str, Json] = {}
     if (folder / FILE).is_file():
         results = load(folder)
-        config = from_values(results["config"], [StudyConfig])
+        config = from_values(results["config"], StudyConfig)
         settings = {run.name: run.settings for run in plan(config, folder)}
         saved = {
             name: entry | {"settings": settings[name]}

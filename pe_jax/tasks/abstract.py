@@ -6,8 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax import data
-from pe_jax.configs.all_tasks import EncoderTraining
-from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig, StageConfig
+from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.configs.pretraining import (
+    EncoderTrainingConfig,
+    PretrainingConfig,
+    PretrainingStageConfig,
+    StageConfig,
+)
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks import distillation, pretraining
 from pe_jax.tasks.start import tokenizer_file
@@ -17,30 +22,35 @@ from pe_jax.training.pytrees import PyTree
 from pe_jax.training.step import TrainState, state_shapes
 
 
-def resolve(config: EncoderTraining) -> EncoderTraining:
+def resolve(config: EncoderTrainingConfig) -> EncoderTrainingConfig:
     """Fill in the model of `config` as its task does; raises as that does."""
     if isinstance(config, PretrainingConfig):
         return pretraining.resolve(config)
+    assert isinstance(config, DistillationConfig)
     return distillation.resolve(config)
 
 
-def make_program(config: EncoderTraining, mesh: jax.sharding.Mesh, model: BertConfig) -> Program:
+def make_program(
+    config: EncoderTrainingConfig, mesh: jax.sharding.Mesh, model: BertConfig
+) -> Program:
     """Return what a resolved `config` runs on the devices of `mesh`, without data, for one step."""
     if isinstance(config, PretrainingConfig):
         return pretraining.make_program(config, mesh, model, steps=1)
+    assert isinstance(config, DistillationConfig)
     return distillation.make_program(config, mesh, model, steps=1)
 
 
-def step_flops(config: EncoderTraining, model: BertConfig, stage: StageConfig) -> float:
+def step_flops(config: EncoderTrainingConfig, model: BertConfig, stage: StageConfig) -> float:
     """Return the model FLOPs of a step of `stage`."""
     rows, length = stage.batch_size, stage.length
     if isinstance(config, PretrainingConfig):
         assert isinstance(stage, PretrainingStageConfig)
         return train_flops(model, rows, length, stage.max_predictions)
+    assert isinstance(config, DistillationConfig)
     return distillation.step_flops(model, distillation.teacher_model(config, model), rows, length)
 
 
-def expected_vocab_size(config: EncoderTraining) -> int:
+def expected_vocab_size(config: EncoderTrainingConfig) -> int:
     """Return the size of the run's vocabulary; the largest one where the run trains its own."""
     file = tokenizer_file(config)
     return data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import jax
 
-from pe_jax.configs.all_tasks import ENCODERS
+from pe_jax.configs.all_tasks import ENCODERS, TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelConfig
 from pe_jax.configs.pretraining import EncoderTrainingConfig
@@ -51,7 +51,8 @@ class Start:
         self._path = reachable_path(init)
         self._is_run = _is_run(self._path)
         if self._is_run:
-            self.model = workdir.load_config(self._path, *ENCODERS).model
+            run: EncoderTrainingConfig = workdir.load_config(self._path, ENCODERS)
+            self.model = run.model
             return
         from pe_jax.interop import read_config
 
@@ -125,7 +126,8 @@ def start_model(
         if folder is None or not (folder / "config.json").exists() or not saved_steps(folder):
             raise
         say(f"config.init={config.init} cannot be read: the run in {folder} resumes without it.")
-        return workdir.load_config(folder, type(config)).model
+        saved: EncoderTrainingConfig | FinetuningConfig = workdir.load_config(folder, TRAINING)
+        return saved.model
 
 
 def fill_in(config: C, longest: int, folder: Path | None = None) -> C:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pe_jax.configs.all_tasks import EncoderTraining
+from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.models.config import from_config
@@ -30,7 +30,11 @@ time from the compiled program."""
 
 
 def compile_for(
-    config: EncoderTraining, topology: str, *, find_largest: bool = False, out: Path | None = None
+    config: EncoderTrainingConfig,
+    topology: str,
+    *,
+    find_largest: bool = False,
+    out: Path | None = None,
 ) -> Iterator[str]:
     """Yield the report on all stages of `config`, compiled for `topology`; trains nothing.
 

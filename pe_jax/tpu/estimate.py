@@ -15,8 +15,7 @@ from typing import NamedTuple
 import jax
 
 from pe_jax.attention.forms import PLATFORMS
-from pe_jax.configs.all_tasks import EncoderTraining
-from pe_jax.configs.pretraining import StageConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import Json
 from pe_jax.models import BertConfig
@@ -83,7 +82,7 @@ class Estimate(NamedTuple):
         return numbers | {"fits": self.fits, "mfu_bound": self.mfu_bound if self.fits else None}
 
 
-def estimate_stage(config: EncoderTraining, stage: StageConfig, chips: Slice) -> Estimate:
+def estimate_stage(config: EncoderTrainingConfig, stage: StageConfig, chips: Slice) -> Estimate:
     """Compile the training step of `stage` for `chips`; one that does not fit is not an error.
 
     The batch must divide among the chips, see `sharding.check_rows`.
@@ -173,7 +172,7 @@ def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
 
 
 def largest_batch(
-    config: EncoderTraining, stage: StageConfig, chips: Slice, fits: bool
+    config: EncoderTrainingConfig, stage: StageConfig, chips: Slice, fits: bool
 ) -> tuple[int, int]:
     """Return rows a chip with which `stage` fits, and slightly more with which it does not.
 

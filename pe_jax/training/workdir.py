@@ -15,7 +15,7 @@ import numpy as np
 
 from pe_jax.files import Json, flush_to_disk, is_remote, parse_json, read_json, write_text
 from pe_jax.locks import leads_to, lock, process_name
-from pe_jax.schema import C, Config, as_dict, flatten, from_values, tasks_of
+from pe_jax.schema import C, Classes, Config, as_dict, classes_by_task, flatten, from_values
 from pe_jax.training.pytrees import HostBatch, Scalars
 
 HELD_OUT = "held_out/"  # Begins the names of scores on held-out data in a run's log.
@@ -174,18 +174,18 @@ def claim(workdir: Path, config: Config) -> None:
     write_text(workdir / "config.json", json.dumps(as_dict(config), indent=2) + "\n")
 
 
-def load_config(workdir: Path, *classes: type[C]) -> C:
+def load_config(workdir: Path, classes: Classes[C]) -> C:
     """Read the config of the run in `workdir`.
 
     Args:
-      classes: of the configs that it may have.
+      classes: of which it may be, see `from_values`.
 
     Raises:
       ValueError: if there is none, or one of another task.
     """
     values = saved_values(workdir)
     task = values.get("task")
-    names = [name for each in classes for name in tasks_of(each)]
+    names = classes_by_task(classes)
     if isinstance(task, str) and task not in names:
         raise ValueError(f"{workdir} holds a run of {task!r}, but this needs {' or '.join(names)}.")
     try:

@@ -33,7 +33,7 @@ def test_shipped_configs_pass(name):
     flat = flatten(config.to_dict())
     assert set(flat) == set(keys(type(typed))) and flat == values_of(typed)
     # What a run's config.json holds reads back as the same.
-    assert from_values(json.loads(json.dumps(as_dict(typed))), [type(typed)]) == typed
+    assert from_values(json.loads(json.dumps(as_dict(typed))), type(typed)) == typed
 
 
 def test_what_is_legal_stays_legal():

@@ -3,10 +3,9 @@
 import copy
 import importlib
 
-from pe_jax.configs.all_tasks import CONFIGS
-from pe_jax.configs.finetuning import FinetuningConfig
+from pe_jax.configs.all_tasks import CONFIGS, FINETUNING
 from pe_jax.console import config_files
-from pe_jax.schema import from_values, tasks_of
+from pe_jax.schema import from_values
 
 FILES = sorted(config_files.shipped())
 
@@ -18,7 +17,7 @@ def read(config):
 def shipped(name):
     """A config of configs/, with the one key that has no default."""
     config = importlib.import_module(f"pe_jax.configs.{name}").get_config()
-    if config.task in (*tasks_of(FinetuningConfig), "squad"):
+    if config.task in FINETUNING:
         config.init = "RUN"
     return config
 

@@ -48,5 +48,5 @@ def encoders_of_one_step(run, folder, monkeypatch):
     c.init, c.seeds, c.steps = str(run), (3,), 1
     c.optimizer.learning_rate = 0.0
     c.data.update(length=16, buckets=(), batch_size=8, eval_batch_size=8)
-    finetuning.run(from_values(c, [FinetuningConfig]), folder)
+    finetuning.run(from_values(c, FinetuningConfig), folder)
     return (newest_params(path)[1]["bert"] for path in (folder, run))

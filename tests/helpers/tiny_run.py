@@ -34,7 +34,7 @@ NO_DROPOUT = {"model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0}
 
 def config(folder, **changes):
     """A short run: one layer of 16, on `write_books`; `changes` by dotted key."""
-    return from_values(config_dict(folder, **changes), [PretrainingConfig])
+    return from_values(config_dict(folder, **changes), PretrainingConfig)
 
 
 def config_dict(folder, **changes):

@@ -9,7 +9,7 @@ from pe_jax.schema import from_values
 
 def config(folder, **changes):
     """`changes` by dotted key."""
-    return from_values(config_dict(folder, **changes), [StudyConfig])
+    return from_values(config_dict(folder, **changes), StudyConfig)
 
 
 def config_dict(folder, **changes):

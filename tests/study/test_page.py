@@ -32,7 +32,7 @@ def test_the_study_in_docs_can_be_continued(tmp_path):
     """A copy of the results file is enough, with the same settings."""
     shutil.copy(STUDY / "results.json", tmp_path)
     results = state.load(STUDY)
-    config = from_values(results["config"], [StudyConfig])
+    config = from_values(results["config"], StudyConfig)
     runs = plan(config, tmp_path)
     assert [run.name for run in runs] == list(results["runs"])
     done = state.finished_entries(runs, tmp_path)

@@ -27,7 +27,7 @@ from pe_jax.study.report import report
 from pe_jax.study.results import values
 
 PAPER = 13
-SHIPPED = from_values(study_config.get_config(), [StudyConfig])
+SHIPPED = from_values(study_config.get_config(), StudyConfig)
 CONFIG = f"--config={tiny_run.ROOT / 'configs' / 'study.py'}"
 
 

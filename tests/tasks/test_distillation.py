@@ -63,7 +63,7 @@ def config(folder, published, **changes):
     c.optimizer.learning_rate = 2e-4
     c.update(log_every=2, eval_every=2, eval_examples=16, checkpoint_every=3, patience=0)
     c.update_from_flattened_dict(changes)
-    return from_values(c, [DistillationConfig])
+    return from_values(c, DistillationConfig)
 
 
 def build(folder, published, **changes):

@@ -13,7 +13,7 @@ from helpers.finetuning_data import examples, questions
 from pe_jax import encodings
 from pe_jax.configs import glue as glue_config
 from pe_jax.configs import squad as squad_config
-from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
+from pe_jax.configs.all_tasks import FINETUNING
 from pe_jax.data import glue
 from pe_jax.reports.comparison import score
 from pe_jax.reports.finetuning_report import page, report_finetuning, results
@@ -60,7 +60,7 @@ def config(pretrained, position="learned_absolute", **changes):
     c.optimizer.learning_rate = 1e-2
     c.log_every, c.eval_every, c.checkpoint_every, c.keep_checkpoints = 3, 5, 3, 10
     c.update_from_flattened_dict(changes)
-    return from_values(c, [FinetuningConfig, SquadConfig])
+    return from_values(c, FINETUNING)
 
 
 def finetune(config, folder):
@@ -370,7 +370,7 @@ def squad(pretrained, folder, **changes):
     c.data.update(length=24, buckets=(20,), stride=8, max_query=6, batch_size=8)
     c.data.eval_batch_size = 8
     c.update_from_flattened_dict(changes)
-    return from_values(c, [FinetuningConfig, SquadConfig])
+    return from_values(c, FINETUNING)
 
 
 def test_questions(pretrained, tmp_path):

@@ -44,7 +44,7 @@ def config(folder, published, **changes):
     c.model.max_length = 48
     c.stage1.update(length=8, batch_size=8, max_predictions=2, steps=1)
     c.update_from_flattened_dict(changes)
-    return from_values(c, [PretrainingConfig])
+    return from_values(c, PretrainingConfig)
 
 
 def test_sizes_and_words_are_those_of_the_published(published, tmp_path, capsys):
@@ -174,7 +174,7 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     c = glue_config.get_config()
     c.init, c.seeds, c.steps, c.model.position = str(published), (0, 1), 1, "none"
     c.data.update(length=8, buckets=(), batch_size=4, eval_batch_size=4)
-    resolved = finetuning.resolve(from_values(c, [FinetuningConfig]))
+    resolved = finetuning.resolve(from_values(c, FinetuningConfig))
     assert (resolved.model.num_layers, resolved.model.layer_norm_epsilon) == (2, 1e-5)
     experiment = finetuning.build(resolved, tmp_path)
     state, changes = finetuning.start_from(experiment, experiment.program.init())

@@ -14,8 +14,8 @@ import numpy as np
 import optax
 from tokenizers import Tokenizer
 
-from pe_jax.configs.all_tasks import ENCODERS, EncoderTraining
-from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.configs.all_tasks import ENCODERS
+from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import PUBLISHED, Card, Part, PositionEncoding, learned_absolute
@@ -187,7 +187,7 @@ def from_run(folder: Path) -> Subject:
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
     """
-    config = workdir.load_config(folder, *ENCODERS)
+    config: EncoderTrainingConfig = workdir.load_config(folder, ENCODERS)
     step, params = newest_params(folder)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     return trained(folder.name, folder, config, tokenizer, step, params)
@@ -196,7 +196,7 @@ def from_run(folder: Path) -> Subject:
 def trained(
     name: str,
     folder: Path,
-    config: EncoderTraining,
+    config: EncoderTrainingConfig,
     tokenizer: Tokenizer,
     step: int,
     params: Params,
@@ -290,7 +290,7 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     )
 
 
-def _initial_positions(config: EncoderTraining, model: BertConfig) -> Params:
+def _initial_positions(config: EncoderTrainingConfig, model: BertConfig) -> Params:
     """Return the position parameters that a run of `config` draws before its first step."""
     init = jax.jit(init_state, static_argnums=(0, 1))
     state = init(pretraining_task(model), optax.identity(), jax.random.key(config.seed))

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from pe_jax import data, properties
 from pe_jax.configs.all_tasks import ENCODERS
-from pe_jax.configs.pretraining import PretrainingDataConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingDataConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.encodings import Positions
@@ -92,7 +92,7 @@ def _corpus(
 ) -> tuple[data.TokenizedCorpus, np.ndarray, str]:
     """Return a corpus, the documents of it to read, and its description."""
     if subject.folder is not None and not source:
-        config = workdir.load_config(subject.folder, *ENCODERS)
+        config: EncoderTrainingConfig = workdir.load_config(subject.folder, ENCODERS)
         pairs = isinstance(config.data, PretrainingDataConfig) and not config.data.packed
         split = load_text(config.data, str(saved_tokenizer(subject.folder)), pairs=pairs)
         return split.held_out, split.held_out_documents, "held-out text"
