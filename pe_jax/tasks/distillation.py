@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.pretraining import StageConfig
+from pe_jax.console.terminal import say
 from pe_jax.encodings import parameter_count
 from pe_jax.models import (
     Bert,
@@ -155,7 +156,7 @@ def build(
     """
     text, stages = on_text.load(config, tokenizer, pairs=False), [*config.stages.values()]
     mesh = sharding.data_mesh()
-    examples = [_examples(stage, text) for stage in stages]
+    examples: list[data.Examples] = [_examples(stage, text) for stage in stages]
     steps = on_text.stage_steps(config, examples)
     model = from_config(config.model, vocab_size=text.vocabulary.size)
     teacher = teacher_model(config, model)
@@ -191,7 +192,7 @@ def build(
     def start(fresh: Params) -> Params:
         copies = jax.tree.map(jnp.copy, params)  # A step donates its state; the teacher stays.
         student, changes = transplant(fresh, copies, position=False)
-        on_text.introduce_start(config, changes)
+        say(f"Parameters from {config.init}:\n{changes}")
         student = {**student, "bert": keep_mean(student["bert"])}
         if config.fit:
             tokens = jnp.concatenate([batch["tokens"] for batch in held_out[0]])[:_FIT_ROWS]
@@ -208,7 +209,9 @@ def build(
         return Stage(
             name=f"length {stage.length}",
             steps=steps[number],
-            batches=on_text.stage_batches(config, number, examples[number]),
+            batches=on_text.stage_batches(
+                stage, examples[number], config.seed + number, config.data.workers
+            ),
             train_step=train_step,
             evaluate=lambda step, params: scores(number, params),
             flops=functools.partial(step_flops, model, teacher),
@@ -224,7 +227,7 @@ def build(
         text,
         stages=[make_stage(number) for number in range(len(stages))],
         held_out=held_out,
-        epochs=on_text.stage_epochs(config, steps, examples),
+        examples=examples,
         digests={**text.digests(), "config.init": fingerprint(params["bert"])},
         start=start,
     )

@@ -15,15 +15,13 @@ import jax
 
 from pe_jax import data
 from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig, TextConfig
-from pe_jax.console.terminal import say, tell
+from pe_jax.console.terminal import tell
 from pe_jax.models.config import from_config
 from pe_jax.tasks.text_split import TextSplit, load_text
 from pe_jax.tasks.train import Program, introduce, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.pytrees import Batch, HostBatch, Params
-from pe_jax.training.step import TrainState
-from pe_jax.training.transplant import Changes
 
 C = TypeVar("C", bound=EncoderTrainingConfig)
 
@@ -36,7 +34,7 @@ class Experiment(Generic[C]):
 
     Attributes:
       held_out: global batches of held-out text for each stage.
-      epochs: number of epochs of each stage.
+      examples: the training examples of each stage.
       digests: checksums of the training data, by name.
       start: `start(fresh parameters)`, those that a run from `config.init` begins with; None for a
         run from scratch.
@@ -47,9 +45,15 @@ class Experiment(Generic[C]):
     text: TextSplit
     stages: list[Stage]
     held_out: list[list[Batch]]
-    epochs: list[float]
+    examples: list[data.Examples]
     digests: dict[str, str]
     start: Callable[[Params], Params] | None = None
+
+    @property
+    def epochs(self) -> list[float]:
+        """How often each stage goes through its examples."""
+        stages = zip(self.stages, self.config.stages.values(), self.examples, strict=True)
+        return [stage.steps * keys.batch_size / len(each) for stage, keys, each in stages]
 
 
 def run(
@@ -74,11 +78,6 @@ def run(
     ):
         size = f"{stage.name}, {keys.batch_size:,} rows"
         tell("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
-
-    def start(fresh: TrainState) -> TrainState:
-        assert experiment.start
-        return fresh._replace(params=experiment.start(fresh.params))
-
     train(
         experiment.program,
         experiment.stages,
@@ -86,17 +85,12 @@ def run(
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,
-        start=start if experiment.start else None,
+        start=experiment.start,
         tokenizer=experiment.text.tokenizer,
         data=experiment.digests,
         profile=profile,
     )
     return experiment
-
-
-def introduce_start(config: EncoderTrainingConfig, changes: Changes) -> None:
-    """Print which parameters are those of `config.init`."""
-    say(f"Parameters from {config.init}:\n{changes}")
 
 
 # --- from a config to a program -------------------------------------------------------------------
@@ -125,18 +119,13 @@ def resolve(config: C, folder: Path | None = None) -> C:
         config = fill_in(config, longest, folder)
     rows = from_config(config.model).encoding().longest
     if rows is not None and longest > rows:
-        name = longer_stage(config, rows)
+        name = next(name for name, stage in config.stages.items() if stage.length > rows)
         raise ValueError(
             f"config.{name}.length={config.stages[name].length} does not fit the {rows} positions "
             f"of {config.model.position!r}. Raise config.model.max_length, or use a sinusoidal or "
             "relative encoding, which has no maximum length."
         )
     return config
-
-
-def longer_stage(config: EncoderTrainingConfig, length: int) -> str:
-    """Return the key of the first stage whose inputs are longer than `length`."""
-    return next(name for name, stage in config.stages.items() if stage.length > length)
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -168,41 +157,19 @@ def stage_steps(config: EncoderTrainingConfig, examples: Sequence[data.Examples]
     ]
 
 
-def stage_epochs(
-    config: EncoderTrainingConfig, steps: Sequence[int], examples: Sequence[data.Examples]
-) -> list[float]:
-    """Return how often each stage goes through its examples."""
-    stages = config.stages.values()
-    return [
-        count * stage.batch_size / len(each)
-        for count, stage, each in zip(steps, stages, examples, strict=True)
-    ]
-
-
-def stage_batches(
-    config: EncoderTrainingConfig, number: int, examples: data.Examples
-) -> Callable[[int], Iterable[HostBatch]]:
-    """Return a function from n to this host's batches of a stage from batch n on.
-
-    Args:
-      number: of the stage, from 0; each stage has an order of its own.
-    """
-    stage = [*config.stages.values()][number]
-    return _batches(examples, stage, config.seed + number, config.data.workers)
-
-
 def held_out_batches(
     config: EncoderTrainingConfig, stage: StageConfig, examples: data.Examples, program: Program
 ) -> list[Batch]:
     """Return global batches of about `config.eval_examples` rows, the same for every run."""
     count = max(1, round(config.eval_examples / stage.batch_size))
-    rows = itertools.islice(iter(_batches(examples, stage, _HELD_OUT_SEED, 0)(0)), count)
+    rows = itertools.islice(iter(stage_batches(stage, examples, _HELD_OUT_SEED)(0)), count)
     return [sharding.to_global(batch, program.batch_sharding) for batch in rows]
 
 
-def _batches(
-    examples: data.Examples, stage: StageConfig, seed: int, workers: int
+def stage_batches(
+    stage: StageConfig, examples: data.Examples, seed: int, workers: int = 0
 ) -> Callable[[int], Iterable[HostBatch]]:
+    """Return a function from n to this host's batches of a stage from batch n on."""
     return functools.partial(
         data.batches,
         examples,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from pe_jax import data
 from pe_jax.attention import segment_mask
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
+from pe_jax.console.terminal import say
 from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.models.heads import PretrainingLogits
@@ -22,7 +23,7 @@ from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
-from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
+from pe_jax.training.pytrees import Batch, Params, Sums
 from pe_jax.training.step import Task, make_task, reused
 
 
@@ -146,17 +147,14 @@ def build(
 
     def make_stage(number: int, held_out: list[Batch]) -> Stage:
         stage = stages[number]
-
-        def evaluate_stage(step: int, params: Params) -> Scalars:
-            del step
-            return evaluate(eval_step, params, held_out)
-
         return Stage(
             name=f"length {stage.length}",
             steps=steps[number],
-            batches=on_text.stage_batches(config, number, examples[number]),
+            batches=on_text.stage_batches(
+                stage, examples[number], config.seed + number, config.data.workers
+            ),
             train_step=program.train_step(stage.accumulation),
-            evaluate=evaluate_stage,
+            evaluate=lambda step, params: evaluate(eval_step, params, held_out),
             flops=functools.partial(train_flops, model, predictions=stage.max_predictions),
         )
 
@@ -164,20 +162,22 @@ def build(
         from pe_jax.tasks.start import transplant_start
 
         params, changes = transplant_start(config, fresh, program.shardings_of)
-        on_text.introduce_start(config, changes)
+        say(f"Parameters from {config.init}:\n{changes}")
         return params
 
-    held_out = []
-    for stage in stages:
-        held_out_examples = _examples(config, stage, text, held_out=True)
-        held_out.append(on_text.held_out_batches(config, stage, held_out_examples, program))
+    held_out = [
+        on_text.held_out_batches(
+            config, stage, _examples(config, stage, text, held_out=True), program
+        )
+        for stage in stages
+    ]
     return Experiment(
         config,
         program,
         text,
         stages=[make_stage(number, batches) for number, batches in enumerate(held_out)],
         held_out=held_out,
-        epochs=on_text.stage_epochs(config, steps, examples),
+        examples=examples,
         digests=text.digests(),
         start=start if config.init else None,
     )

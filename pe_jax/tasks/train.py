@@ -152,7 +152,7 @@ def train(
     every: tuple[int, int, int] = (0, 0, 0),
     keep_checkpoints: int = 1,
     keep_best: int = 0,
-    start: Callable[[TrainState], TrainState] | None = None,
+    start: Callable[[Params], Params] | None = None,
     tokenizer: Tokenizer | None = None,
     data: Mapping[str, str] = types.MappingProxyType({}),
     profile: range = range(0),
@@ -162,7 +162,7 @@ def train(
     Args:
       every: after how many steps to log, to evaluate and to save, see `Loop`.
       keep_checkpoints, keep_best: how many are kept, see `Checkpoints`.
-      start: `start(fresh state)` takes parameters from another model; not called on resuming.
+      start: `start(fresh parameters)` takes some from another model; not called on resuming.
       tokenizer: of the run's text, kept in the folder.
       data: digests of what it trains on, by name. A run resumes only with the same.
       profile: steps to trace, see `Profiler`.
@@ -199,14 +199,14 @@ def train(
             _check_data(before["data"], data, folder)
             _check_steps(before["stages"], origin["stages"], begin, folder)
             origin["start"] = before["start"]
-            if start and "init" in changes and fingerprint(start(fresh).params) != origin["start"]:
+            if start and "init" in changes and fingerprint(start(fresh.params)) != origin["start"]:
                 raise ValueError(
                     f"config.init={changes['init'][1]} is not the model that the run in {folder} "
                     f"started from, {changes['init'][0]}. Give that one, or another --workdir."
                 )
             say(f"Resuming from step {begin:,}.")
         else:
-            state = start(fresh) if start else fresh
+            state = fresh._replace(params=start(fresh.params)) if start else fresh
             origin["start"] = fingerprint(state.params) if start else ""
         _check_profile(profile, begin, sum(origin["stages"]), folder)
         del fresh, restored  # Otherwise its arrays would stay for as long as the run trains.

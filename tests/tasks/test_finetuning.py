@@ -116,7 +116,9 @@ def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
         one_length = {"data.buckets": ()}
         resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7), **one_length))
         experiment = finetuning.build(resolved, tmp_path)
-        state, _ = finetuning.start_from(experiment, experiment.program.init())
+        fresh = experiment.program.init()
+        params, _ = finetuning.start_from(experiment, fresh.params)
+        state = fresh._replace(params=params)
         step = experiment.program.train_step()
         for number in range(2):
             batch = experiment.batches[number]
@@ -193,9 +195,10 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     """The encoder is the pretrained one for every seed; heads are drawn by seed."""
     resolved = finetuning.resolve(config(pretrained))
     experiment = finetuning.build(resolved, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.program.init())
+    fresh = experiment.program.init()
+    params, changes = finetuning.start_from(experiment, fresh.params)
     _, old = newest_params(pretrained / "learned_absolute")
-    got = jax.device_get(state.params)
+    got = jax.device_get(params)
     for part in ("bert", "pooler"):
         for a, b in zip(jax.tree.leaves(got[part]), jax.tree.leaves(old[part]), strict=True):
             np.testing.assert_array_equal(a, np.stack([b, b]))
@@ -204,13 +207,13 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     assert changes.new == ["classifier/bias", "classifier/kernel"]
     assert "masked_lm/bias" in changes.dropped and "bert/token/embedding" in changes.kept
     # The seeds share nothing but the encoder: dropout keys differ too.
-    assert not np.array_equal(*jax.random.key_data(state.rng))
+    assert not np.array_equal(*jax.random.key_data(fresh.rng))
 
 
 def test_another_encoding(pretrained, tmp_path):
     other = config(pretrained, **{"model.position": "learnable_sinusoidal_relative"})
     experiment = finetuning.build(finetuning.resolve(other), tmp_path)
-    _, changes = finetuning.start_from(experiment, experiment.program.init())
+    _, changes = finetuning.start_from(experiment, experiment.program.init().params)
     assert "bert/position/learned_absolute/table" in changes.dropped
     assert "bert/position/learnable_sinusoidal_relative/frequencies" in changes.new
 
@@ -223,9 +226,9 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     resized = finetuning.resolve(config(pretrained, **longer, resize="repeat"))
     assert resized.model.max_length == 24
     experiment = finetuning.build(resized, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.program.init())
+    params, changes = finetuning.start_from(experiment, experiment.program.init().params)
     _, old = newest_params(pretrained / "learned_absolute")
-    table, was = (p["bert"]["position"]["learned_absolute"]["table"] for p in (state.params, old))
+    table, was = (p["bert"]["position"]["learned_absolute"]["table"] for p in (params, old))
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
     assert "bert/position/learned_absolute/table" in changes.kept
     finetuning.resolve(config(pretrained, "learned_relative", **longer))  # Has no maximum length.

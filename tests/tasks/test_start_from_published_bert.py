@@ -177,12 +177,10 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     resolved = finetuning.resolve(from_values(c, FinetuningConfig))
     assert (resolved.model.num_layers, resolved.model.layer_norm_epsilon) == (2, 1e-5)
     experiment = finetuning.build(resolved, tmp_path)
-    state, changes = finetuning.start_from(experiment, experiment.program.init())
+    params, changes = finetuning.start_from(experiment, experiment.program.init().params)
     theirs = load_bert(published).params
     kernel = theirs["bert"]["layer_0"]["up"]["kernel"]
-    np.testing.assert_array_equal(
-        state.params["bert"]["layer_0"]["up"]["kernel"], np.stack([kernel] * 2)
-    )
+    np.testing.assert_array_equal(params["bert"]["layer_0"]["up"]["kernel"], np.stack([kernel] * 2))
     assert changes.new == ["classifier/bias", "classifier/kernel"]
     assert changes.dropped == ["bert/position/learned_absolute/table"]
     assert (

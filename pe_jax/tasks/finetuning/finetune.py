@@ -39,7 +39,6 @@ from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import HostBatch, Params, PyTree, Scalars
-from pe_jax.training.step import TrainState
 from pe_jax.training.transplant import Changes, transplant
 
 _SECONDS_A_LINE = 10.0  # For a long evaluation, such as SQuAD's on a CPU.
@@ -225,8 +224,8 @@ def build(
     )
 
 
-def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[TrainState, Changes]:
-    """`fresh` with everything that fits taken from the model at `config.init`.
+def start_from(experiment: FinetuningExperiment, fresh: Params) -> tuple[Params, Changes]:
+    """Return `fresh` parameters with everything that fits taken from the model at `config.init`.
 
     Raises:
       ValueError: if it has no parameters yet, or its encoder does not fit.
@@ -241,8 +240,7 @@ def start_from(experiment: FinetuningExperiment, fresh: TrainState) -> tuple[Tra
     merge = functools.partial(transplant, heads=False)
     _, changes = merge(jax.eval_shape(program.task.init, jax.random.key(0)), old)
     each = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))
-    params = jax.jit(each, out_shardings=program.shardings.params)(fresh.params, old)
-    return fresh._replace(params=params), changes
+    return jax.jit(each, out_shardings=program.shardings.params)(fresh, old), changes
 
 
 def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> FinetuningExperiment:
@@ -263,10 +261,10 @@ def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> Fi
     rows, seeds, steps = config.data.batch_size, len(config.seeds), len(experiment.batches)
     tell("Batch", f"{rows:,} rows of each of {seeds} seeds; {steps:,} steps")
 
-    def start(fresh: TrainState) -> TrainState:
-        state, changes = start_from(experiment, fresh)
+    def start(fresh: Params) -> Params:
+        params, changes = start_from(experiment, fresh)
         say(f"Parameters from {config.init}:\n{changes}")
-        return state
+        return params
 
     # By default a kill costs a tenth of the run at most.
     checkpoint_every = config.checkpoint_every or -(-steps // 10)
