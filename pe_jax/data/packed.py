@@ -14,7 +14,7 @@ import dataclasses
 
 import numpy as np
 
-from pe_jax.data.pretraining import mask_words, padded_predictions
+from pe_jax.data.pretraining import mask_words
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.tokenizer import Vocabulary
 
@@ -87,19 +87,11 @@ class PackedExamples:
             return {"tokens": tokens, "valid": valid}
         documents = np.where(valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0)
         starts = np.searchsorted(documents[valid], documents)
-        tokens, masked_positions, masked_tokens = mask_words(
-            tokens,
-            np.pad(is_text, pad),
-            self.vocabulary,
-            rng,
-            rate=self.mask_rate,
-            max_predictions=self.max_predictions,
-        )
+        maskable, most = np.pad(is_text, pad), self.max_predictions
         return {
-            "tokens": tokens,
+            **mask_words(tokens, maskable, self.vocabulary, rng, most, self.mask_rate),
             "positions": np.where(valid, np.arange(self.length) - starts, 0).astype(np.int32),
             "documents": documents.astype(np.int32),
-            **padded_predictions(masked_positions, masked_tokens, self.max_predictions),
         }
 
     def _text(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -16,22 +16,15 @@ Shapes: B batch rows of this host, L length, P max_predictions.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import multiprocessing
-import multiprocessing.connection
-import os
-import re
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Protocol
 
 import grain
 import numpy as np
 
-from pe_jax import cpu
-from pe_jax.console.terminal import say
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.tokenizer import Vocabulary
+from pe_jax.data.workers import in_workers
 
 IS_NEXT, IS_RANDOM = 0, 1  # Labels, as in the original BERT.
 
@@ -69,14 +62,7 @@ class PretrainingExamples:
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return one example: tokens `[CLS] first [SEP] second [SEP]`, masked, and its targets."""
         v, length = self.vocabulary, self.length
-        first, second, label = make_pair(
-            self.corpus,
-            self.documents,
-            self.chunks[number],
-            length - 3,
-            rng,
-            self.short_probability,
-        )
+        first, second, label = self.pair(number, rng)
         separators = np.array([1 + len(first), 2 + len(first) + len(second)])
         tokens = np.full(length, v.pad, np.int32)
         tokens[0] = v.cls
@@ -86,16 +72,76 @@ class PretrainingExamples:
         position = np.arange(length)
         valid = position <= separators[1]
         maskable = valid & ~np.isin(position, [0, *separators])
-        tokens, masked_positions, masked_tokens = mask_words(
-            tokens, maskable, v, rng, rate=self.mask_rate, max_predictions=self.max_predictions
-        )
         return {
-            "tokens": tokens,
+            **mask_words(tokens, maskable, v, rng, self.max_predictions, self.mask_rate),
             "segments": ((position > separators[0]) & valid).astype(np.int32),
             "valid": valid,
-            **padded_predictions(masked_positions, masked_tokens, self.max_predictions),
             "next_sentence": np.int32(label),
         }
+
+    def pair(self, number: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
+        """Draw the two parts of a chunk: at least one token each, at most `length - 3` together.
+
+        Returns:
+          The token ids of both parts, and IS_NEXT or IS_RANDOM.
+        """
+        document, begin, stop = self.chunks[number].tolist()
+        max_tokens = self.length - 3
+        if rng.random() < self.short_probability:
+            max_tokens = int(rng.integers(2, max_tokens + 1))
+        middle = int(rng.integers(begin + 1, stop))
+        first = self._text(begin, middle)
+        label = int(rng.integers(2))
+        if label == IS_NEXT:
+            second = self._text(middle, stop)
+        else:
+            # As long as the part that it replaces: neither the lengths nor the position of [SEP]
+            # may give the label away.
+            whole = int(self.corpus.sentences[stop] - self.corpus.sentences[begin])
+            size = max(1, min(whole, max_tokens) - len(first))
+            second = self._random_text(document, begin, stop, size, rng)
+        # Truncates the longer part first, then both equally, each at random ends.
+        excess = len(first) + len(second) - max_tokens
+        if excess > 0:
+            longer = min(excess, abs(len(first) - len(second)))
+            drops = [(excess - longer) // 2, (excess - longer + 1) // 2]
+            drops[0 if len(first) > len(second) else 1] += longer
+            first, second = _drop(first, drops[0], rng), _drop(second, drops[1], rng)
+        return first, second, label
+
+    def _text(self, begin: int, stop: int) -> np.ndarray:
+        """Return the tokens of sentences `begin` to `stop`."""
+        return self.corpus.tokens[self.corpus.sentences[begin] : self.corpus.sentences[stop]]
+
+    def _random_text(
+        self, document: int, begin: int, stop: int, size: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Draw sentences of at least `size` tokens from a random position of another document.
+
+        If there is no other, from outside the chunk `begin` to `stop` of `document`; fewer tokens
+        where the document ends.
+        """
+        starts, others = self.corpus.sentences, self.documents
+        if len(others) > 1:
+            other = int(others[rng.integers(len(others) - 1)])
+            if other == document:
+                other = int(others[-1])
+            low, high = self.corpus.documents[other : other + 2].tolist()
+            # If the document is long enough, at least `size` tokens before its end.
+            last = int(np.searchsorted(starts, starts[high] - size, side="right")) - 1
+            first = int(rng.integers(low, max(low, min(last, high - 1)) + 1))
+        else:
+            low, high = self.corpus.documents[document : document + 2].tolist()
+            outside = high - low - (stop - begin)
+            if outside < 1:
+                raise ValueError(
+                    "Next-sentence pairs need a second document, or one longer than an example. "
+                    "This corpus has a single short document."
+                )
+            first = low + int(rng.integers(outside))
+            first += (stop - begin) if first >= begin else 0
+        end = int(np.searchsorted(starts, starts[first] + size))
+        return self._text(first, min(max(end, first + 1), high))
 
 
 class Examples(Protocol):
@@ -176,89 +222,6 @@ def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> n
     return table
 
 
-def make_pair(
-    corpus: TokenizedCorpus,
-    documents: np.ndarray,
-    chunk: np.ndarray,
-    max_tokens: int,
-    rng: np.random.Generator,
-    short_probability: float = 0.1,
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw a pair of at least one token each and at most `max_tokens` together.
-
-    Args:
-      documents: the documents that a random second part may come from.
-      chunk: a row of `chunks`.
-      short_probability: how often the pair is truncated to a random shorter length, so that the
-        model is also trained on short inputs.
-
-    Returns:
-      The token ids of both parts, and IS_NEXT or IS_RANDOM.
-    """
-    document, begin, stop = (int(n) for n in chunk)
-    if rng.random() < short_probability:
-        max_tokens = int(rng.integers(2, max_tokens + 1))
-    middle = int(rng.integers(begin + 1, stop))
-    first = _text(corpus, begin, middle)
-    label = int(rng.integers(2))
-    if label == IS_NEXT:
-        second = _text(corpus, middle, stop)
-    else:
-        # As long as the part that it replaces: neither the lengths nor the position of [SEP] may
-        # give the label away.
-        whole = int(corpus.sentences[stop] - corpus.sentences[begin])
-        size = max(1, min(whole, max_tokens) - len(first))
-        second = _random_text(corpus, documents, document, (begin, stop), size, rng)
-    # Truncates the longer part first, then both equally, each at random ends.
-    excess = len(first) + len(second) - max_tokens
-    if excess > 0:
-        longer = min(excess, abs(len(first) - len(second)))
-        drops = [(excess - longer) // 2, (excess - longer + 1) // 2]
-        drops[0 if len(first) > len(second) else 1] += longer
-        first, second = _drop(first, drops[0], rng), _drop(second, drops[1], rng)
-    return first, second, label
-
-
-def _text(corpus: TokenizedCorpus, begin: int, stop: int) -> np.ndarray:
-    return corpus.tokens[corpus.sentences[begin] : corpus.sentences[stop]]
-
-
-def _random_text(
-    corpus: TokenizedCorpus,
-    documents: np.ndarray,
-    document: int,
-    chunk: tuple[int, int],
-    size: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Draw sentences of at least `size` tokens from a random position of another document.
-
-    If there is no other, from outside the `chunk` of sentences; fewer tokens where the document
-    ends.
-    """
-    starts = corpus.sentences
-    if len(documents) > 1:
-        other = int(documents[rng.integers(len(documents) - 1)])
-        if other == document:
-            other = int(documents[-1])
-        low, high = (int(n) for n in corpus.documents[other : other + 2])
-        # If the document is long enough, at least `size` tokens before its end.
-        last = int(np.searchsorted(starts, starts[high] - size, side="right")) - 1
-        begin = int(rng.integers(low, max(low, min(last, high - 1)) + 1))
-    else:
-        low, high = (int(n) for n in corpus.documents[document : document + 2])
-        outside = high - low - (chunk[1] - chunk[0])
-        if outside < 1:
-            raise ValueError(
-                "Next-sentence pairs need a second document, or one longer than an example. This "
-                "corpus has a single short document."
-            )
-        begin = low + int(rng.integers(outside))
-        begin += (chunk[1] - chunk[0]) if begin >= chunk[0] else 0
-    end = int(np.searchsorted(starts, starts[begin] + size))
-    return _text(corpus, begin, min(max(end, begin + 1), high))
-
-
 def _drop(part: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Drop `count` tokens, each from the front or the back at random."""
     front = int(rng.binomial(count, 0.5))
@@ -273,10 +236,9 @@ def mask_words(
     maskable: np.ndarray,
     vocabulary: Vocabulary,
     rng: np.random.Generator,
-    *,
+    max_predictions: int,
     rate: float = 0.15,
-    max_predictions: int = 20,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """Mask whole words: a fraction `rate` of the maskable tokens, at most `max_predictions`.
 
     Of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay unchanged. A word that
@@ -288,8 +250,8 @@ def mask_words(
       maskable: `[L]` bool, False at special tokens and padding.
 
     Returns:
-      Tokens `[L]`, some replaced; the positions of the chosen ones `[n]`, ascending; their true
-      ids `[n]`.
+      tokens `[L]`, some replaced; masked_positions `[P]` int32 of the chosen ones, ascending;
+      masked_tokens `[P]` int32, their true ids; masked_weights `[P]` float32, 0 at padding.
     """
     candidates = np.flatnonzero(maskable)
     room = min(max_predictions, max(1, round(rate * len(candidates))))
@@ -311,80 +273,10 @@ def mask_words(
     random = rng.choice(vocabulary.ordinary, len(positions))
     masked = tokens.copy()
     masked[positions] = np.where(draw >= 0.9, random, replaced)
-    return masked, positions, labels
-
-
-def padded_predictions(
-    positions: np.ndarray, tokens: np.ndarray, max_predictions: int
-) -> dict[str, np.ndarray]:
-    """Return masked_positions, masked_tokens `[P]` int32 and masked_weights `[P]` float32, which
-    are 0 past the `[n]` that are given."""
     pad = (0, max_predictions - len(positions))
     return {
+        "tokens": masked,
         "masked_positions": np.pad(positions, pad).astype(np.int32),
-        "masked_tokens": np.pad(tokens, pad).astype(np.int32),
+        "masked_tokens": np.pad(labels, pad).astype(np.int32),
         "masked_weights": (np.arange(max_predictions) < len(positions)).astype(np.float32),
     }
-
-
-# --- worker processes -----------------------------------------------------------------------------
-
-
-def in_workers(dataset: grain.IterDataset, workers: int) -> Iterable[dict[str, np.ndarray]]:
-    """Make the same batches in the same order in worker processes; in threads if `workers` is 0.
-
-    More workers than this machine has cores make nothing faster: a message says how many there are.
-    """
-    if not workers:
-        return dataset
-    options = grain.MultiprocessingOptions(num_workers=_limit_to_cores(workers))
-    return _FromWorkers(dataset.mp_prefetch(options, worker_init_fn=_end_with_parent))
-
-
-class _FromWorkers:
-    """The batches of worker processes.
-
-    Raises:
-      ChildProcessError: while iterating, if one of them is killed.
-    """
-
-    def __init__(self, dataset: grain.IterDataset):
-        self._dataset = dataset
-
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        try:
-            yield from self._dataset
-        except RuntimeError as error:
-            if "terminated unexpectedly" not in str(error):  # An error within a worker.
-                raise
-            code = re.search(r"exit code (-?\d+)", str(error))
-            raise ChildProcessError(
-                "A process that makes batches was killed (exit code "
-                f"{code[1] if code else 'unknown'}), often because memory ran out. Lower "
-                "config.data.workers. The same command resumes."
-            ) from error
-
-
-@functools.cache  # One message a process.
-def _limit_to_cores(workers: int) -> int:
-    cores = cpu.cores()
-    if workers > cores:
-        say(
-            f"config.data.workers={workers} is more than the {cores} core(s) of this process: "
-            f"{cores} worker(s) make batches."
-        )
-    return min(workers, cores)
-
-
-def _end_with_parent(index: int, count: int) -> None:
-    """End this worker once the process that started it has ended, however that ended: killed, it
-    cannot tell its workers."""
-    del index, count
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()

@@ -342,16 +342,18 @@ def test_chunks_equal_those_of_a_loop(books, max_tokens):
     np.testing.assert_array_equal(pretraining.chunks(corpus, documents, max_tokens), rows)
 
 
+def pair_examples(books, documents, max_tokens, **options):
+    corpus, _, vocabulary = books
+    sizes = (max_tokens + 3, 8)
+    return data.PretrainingExamples(corpus, documents, vocabulary, *sizes, **options)
+
+
 def test_pairs(books):
-    corpus = books[0]
-    documents = corpus.all_documents()
-    rows = pretraining.chunks(corpus, documents, 40)
+    examples = pair_examples(books, books[0].all_documents(), 40)
     rng = np.random.default_rng(0)
     labels, lengths = [], []
     for n in range(2_000):
-        first, second, label = pretraining.make_pair(
-            corpus, documents, rows[n % len(rows)], 40, rng
-        )
+        first, second, label = examples.pair(n % len(examples), rng)
         assert len(first) >= 1
         assert len(second) >= 1
         assert len(first) + len(second) <= 40
@@ -363,15 +365,11 @@ def test_pairs(books):
 
 def test_lengths_do_not_give_the_label_away(books):
     """A model that sees only the positions of [SEP] and of the end must stay at chance."""
-    corpus = books[0]
-    documents = corpus.all_documents()
-    rows = pretraining.chunks(corpus, documents, 40)
+    examples = pair_examples(books, books[0].all_documents(), 40)
     rng = np.random.default_rng(0)
     lengths = {pretraining.IS_NEXT: [], pretraining.IS_RANDOM: []}
     for n in range(4_000):
-        first, second, label = pretraining.make_pair(
-            corpus, documents, rows[n % len(rows)], 40, rng
-        )
+        first, second, label = examples.pair(n % len(examples), rng)
         lengths[label].append((len(first), len(second)))
     for part in (0, 1):
         counts = [np.bincount([t[part] for t in s], minlength=41) for s in lengths.values()]
@@ -383,7 +381,7 @@ def test_lengths_do_not_give_the_label_away(books):
 def test_second_parts_follow_or_come_from_another_document(books):
     corpus = books[0]
     documents = corpus.all_documents()[:2]
-    row = pretraining.chunks(corpus, documents, 60)[0]
+    examples = pair_examples(books, documents, 60, short_probability=0.0)
     bounds = corpus.sentences[corpus.documents[:3]]
     texts = [corpus.tokens[a:b].tolist() for a, b in itertools.pairwise(bounds)]
 
@@ -393,20 +391,16 @@ def test_second_parts_follow_or_come_from_another_document(books):
 
     rng = np.random.default_rng(1)
     for _ in range(200):
-        first, second, label = pretraining.make_pair(
-            corpus, documents, row, 60, rng, short_probability=0.0
-        )
+        first, second, label = examples.pair(0, rng)
         assert inside(first, texts[0])
         if min(len(second), len(first)) > 5:
             assert inside(second, texts[0 if label == pretraining.IS_NEXT else 1])
 
 
 def test_a_single_document_draws_from_outside_the_chunk(books):
-    corpus = books[0]
-    one = corpus.all_documents()[:1]
-    rows = pretraining.chunks(corpus, one, 40)
+    examples = pair_examples(books, books[0].all_documents()[:1], 40)
     rng = np.random.default_rng(0)
-    pairs = [pretraining.make_pair(corpus, one, rows[1], 40, rng) for _ in range(20)]
+    pairs = [examples.pair(1, rng) for _ in range(20)]
     assert {label for _, _, label in pairs} == {0, 1}
 
 
@@ -423,6 +417,16 @@ VOCABULARY = data.Vocabulary(
 )
 
 
+def masked(tokens, maskable, rng, max_predictions=20, **options):
+    """Tokens, and the positions and true ids of those that were chosen."""
+    arrays = pretraining.mask_words(tokens, maskable, VOCABULARY, rng, max_predictions, **options)
+    count = int(arrays["masked_weights"].sum())
+    assert (
+        not arrays["masked_positions"][count:].any() and not arrays["masked_tokens"][count:].any()
+    )
+    return arrays["tokens"], arrays["masked_positions"][:count], arrays["masked_tokens"][:count]
+
+
 def test_whole_words_and_rates():
     # Alternating words of one, two and three tokens.
     tokens = np.array([2, *[10, 11, 41, 12, 42, 43] * 10, 3], np.int32)
@@ -434,16 +438,14 @@ def test_whole_words_and_rates():
     rng = np.random.default_rng(0)
     kinds = np.zeros(3)
     for _ in range(1_000):
-        masked, positions, labels = pretraining.mask_words(
-            tokens, maskable, VOCABULARY, rng, max_predictions=20
-        )
+        changed, positions, labels = masked(tokens, maskable, rng)
         chosen = set(positions.tolist())
         assert len(chosen) == len(positions) == 9  # 15 % of 60.
         assert all(chosen >= set(w) or not chosen & set(w) for w in words)
         assert (labels == tokens[positions]).all()
         untouched = np.setdiff1d(np.arange(62), positions)
-        assert (masked[untouched] == tokens[untouched]).all()
-        now = masked[positions]
+        assert (changed[untouched] == tokens[untouched]).all()
+        now = changed[positions]
         kinds += [(now == 4).sum(), (now == labels).sum(), 0]
         kinds[2] += len(now) - (now == 4).sum() - (now == labels).sum()
         assert (now[now != 4] >= 5).all()
@@ -456,8 +458,7 @@ def test_the_number_of_masks_has_a_maximum_and_is_at_least_one():
     every = np.ones(30, bool)
 
     def count(*args, **options):
-        _, positions, _ = pretraining.mask_words(*args, VOCABULARY, rng, **options)
-        return len(positions)
+        return len(masked(*args, rng, **options)[1])
 
     assert count(tokens, every, max_predictions=3) == 3
     assert count(tokens[:2], every[:2]) == 1
@@ -468,10 +469,7 @@ def test_a_word_does_not_cross_a_separator():
     tokens = np.array([2, 10, 3, 40, 41, 3])  # [CLS] word [SEP] ##cut ##off [SEP]
     maskable = np.array([False, True, False, True, True, False])
     rng = np.random.default_rng(0)
-    seen = {
-        tuple(pretraining.mask_words(tokens, maskable, VOCABULARY, rng, rate=0.67)[1])
-        for _ in range(50)
-    }
+    seen = {tuple(masked(tokens, maskable, rng, rate=0.67)[1]) for _ in range(50)}
     assert seen == {(3, 4), (1,)}
 
 

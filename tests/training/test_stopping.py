@@ -14,7 +14,7 @@ import pytest
 from helpers import commands, tiny_run
 
 from pe_jax.console import stopping
-from pe_jax.data.pretraining import _limit_to_cores
+from pe_jax.data.workers import _limit_to_cores
 from pe_jax.errors import Interrupted
 from pe_jax.tasks import on_text
 from pe_jax.training import loop, workdir
@@ -113,7 +113,7 @@ WORKERS = """
 import multiprocessing
 import grain
 from absl import flags
-from pe_jax.data.pretraining import in_workers
+from pe_jax.data.workers import in_workers
 
 if __name__ == "__main__":
     flags.FLAGS.mark_as_parsed()

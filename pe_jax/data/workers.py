@@ -1,0 +1,72 @@
+"""Worker processes that make batches."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import multiprocessing.connection
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator
+
+import grain
+import numpy as np
+
+from pe_jax import cpu
+from pe_jax.console.terminal import say
+
+
+def in_workers(dataset: grain.IterDataset, workers: int) -> Iterable[dict[str, np.ndarray]]:
+    """Make the same batches in the same order in worker processes; in threads if `workers` is 0.
+
+    More workers than this machine has cores make nothing faster: a message says how many there are.
+    """
+    if not workers:
+        return dataset
+    options = grain.MultiprocessingOptions(num_workers=_limit_to_cores(workers))
+    return _received(dataset.mp_prefetch(options, worker_init_fn=_end_with_parent))
+
+
+def _received(dataset: grain.IterDataset) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the batches of worker processes.
+
+    Raises:
+      ChildProcessError: if one of them is killed.
+    """
+    try:
+        yield from dataset
+    except RuntimeError as error:
+        if "terminated unexpectedly" not in str(error):  # An error within a worker.
+            raise
+        code = re.search(r"exit code (-?\d+)", str(error))
+        raise ChildProcessError(
+            "A process that makes batches was killed (exit code "
+            f"{code[1] if code else 'unknown'}), often because memory ran out. Lower "
+            "config.data.workers. The same command resumes."
+        ) from error
+
+
+@functools.cache  # One message a process.
+def _limit_to_cores(workers: int) -> int:
+    cores = cpu.cores()
+    if workers > cores:
+        say(
+            f"config.data.workers={workers} is more than the {cores} core(s) of this process: "
+            f"{cores} worker(s) make batches."
+        )
+    return min(workers, cores)
+
+
+def _end_with_parent(index: int, count: int) -> None:
+    """End this worker once the process that started it has ended, however that ended: killed, it
+    cannot tell its workers."""
+    del index, count
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
