@@ -17,6 +17,7 @@ import glob
 import gzip
 import hashlib
 import importlib
+import itertools
 import json
 import lzma
 import re
@@ -72,6 +73,7 @@ def parts(source: str, *, data_dir: str = "", examples: int = 20_000) -> list[st
 # --- local files ----------------------------------------------------------------------------------
 
 _PYDOC = Path(__file__).with_name("python_reference.txt")
+_KINDS = (".txt", ".jsonl")
 _OPENERS: dict[str, Callable[..., IO]] = {".gz": gzip.open, ".xz": lzma.open}
 _LONGEST_LINE = 2**28  # Bytes; a line takes ten times as much memory.
 
@@ -104,34 +106,29 @@ def _matches(pattern: str) -> list[Path]:
 
 def _file_corpus(pattern: str, feature: str) -> Corpus:
     paths = _files(pattern)
-    readers = [(path, _reader(path)) for path in paths]
+    kinds = [_kind(path) for path in paths]
 
     def documents() -> Iterator[str]:
-        for path, read in readers:
-            yield from read(path, feature)
+        for path, kind in zip(paths, kinds, strict=True):
+            yield from _read_text(path) if kind == ".txt" else _read_json_lines(path, feature)
 
     def fingerprint() -> str:
         # Of the compressed files: hashing takes a fraction of the time of decompressing.
         # With their types, by which the same bytes are other documents.
-        return _hash(feature, *map(sha256, paths), *map(_kind, paths))
+        return _hash(feature, *map(sha256, paths), *kinds)
 
     return Corpus(pattern, documents, fingerprint)
 
 
 def _kind(path: Path) -> str:
-    """Return the suffix without that of a compression."""
-    suffixes = [s for s in path.suffixes if s not in _OPENERS]
-    return suffixes[-1] if suffixes else ""
-
-
-def _reader(path: Path) -> Callable[[Path, str], Iterator[str]]:
-    kind = _kind(path)
-    if kind not in _READERS:
+    """Return the suffix without that of a compression: `.txt` or `.jsonl`."""
+    kind = next((suffix for suffix in path.suffixes[::-1] if suffix not in _OPENERS), "")
+    if kind not in _KINDS:
         raise ValueError(
-            f"Unknown file type: {path}. Its name must end in {', '.join(_READERS)}, optionally "
+            f"Unknown file type: {path}. Its name must end in {', '.join(_KINDS)}, optionally "
             f"followed by {', '.join(_OPENERS)}."
         )
-    return _READERS[kind]
+    return kind
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -166,18 +163,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _read_text(path: Path, feature: str) -> Iterator[str]:
+def _read_text(path: Path) -> Iterator[str]:
     """Read documents separated by blank lines, as in the data format of the original BERT."""
-    del feature
-    block: list[str] = []
-    for _, line in _lines(path):
-        if line.strip():
-            block.append(line.strip())
-        elif block:
+    lines = (line.strip() for _, line in _lines(path))
+    for has_text, block in itertools.groupby(lines, bool):
+        if has_text:
             yield "\n".join(block)
-            block = []
-    if block:
-        yield "\n".join(block)
 
 
 def _read_json_lines(path: Path, feature: str) -> Iterator[str]:
@@ -195,12 +186,6 @@ def _read_json_lines(path: Path, feature: str) -> Iterator[str]:
                 "key with --config.data.feature=..."
             )
         yield record[feature]
-
-
-_READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
-    ".txt": _read_text,
-    ".jsonl": _read_json_lines,
-}
 
 
 # --- tfds -----------------------------------------------------------------------------------------
@@ -223,8 +208,6 @@ def _tfds_name(source: str) -> tuple[str, str]:
 
 
 def _tfds_parts(source: str, data_dir: str, examples: int) -> list[str]:
-    if examples < 1:
-        raise ValueError(f"examples must be at least 1, got {examples}.")
     name, split = _tfds_name(source)
     splits = open_dataset(name, split, data_dir).info.splits
     instruction = importlib.import_module("tensorflow_datasets").core.ReadInstruction

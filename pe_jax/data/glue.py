@@ -83,11 +83,9 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
       data_dir: the folder of tfds datasets; empty means tfds's own default.
 
     Raises:
-      ValueError: if there is no such task, dataset or split, or an example lacks a text or has an
+      ValueError: if there is no such dataset or split, or an example lacks a text or has an
         unknown label (as in the test splits of tfds).
     """
-    if name not in GLUE:
-        raise ValueError(f"Unknown GLUE task {name!r}: use one of {', '.join(GLUE)}.")
     dataset = f"glue/{name}"
     builder = open_dataset(dataset, split, data_dir)
     task = GLUE[name]

@@ -44,10 +44,6 @@ class PackedExamples:
     ends: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self):
-        if self.length < 3:
-            raise ValueError(
-                f"length must be at least 3 (a token between [CLS] and [SEP]), got {self.length}."
-            )
         starts = self.corpus.sentences[self.corpus.documents]
         sizes = starts[self.documents + 1] - starts[self.documents]
         if not sizes.sum():

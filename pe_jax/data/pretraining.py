@@ -43,11 +43,6 @@ class PretrainingExamples:
     chunks: np.ndarray = dataclasses.field(init=False, repr=False)  # See `chunks`.
 
     def __post_init__(self):
-        if self.length < 8:
-            raise ValueError(
-                "length must be at least 8 tokens, enough for the two parts of a pair, got "
-                f"{self.length}."
-            )
         rows = chunks(self.corpus, self.documents, self.length - 3)
         if not len(rows):
             raise ValueError(
@@ -166,7 +161,7 @@ def batches(
 
     Args:
       begin: number of the first batch.
-      batch_size: rows of the global batch, over all hosts.
+      batch_size: rows of the global batch, over all hosts; a multiple of their number.
       host, hosts: index of this host and number of hosts; this host makes its rows only.
       workers: see `in_workers`.
 
@@ -176,12 +171,7 @@ def batches(
       float32 (0 where padded), next_sentence `[B]` int32 (0 is next, 1 is random). Of
       `PackedExamples` with masks: tokens, positions, documents `[B, L]` int32, and the same three
       `[B, P]`.
-
-    Raises:
-      ValueError: if the batch is not divisible by the number of hosts.
     """
-    if batch_size % hosts:
-        raise ValueError(f"batch_size must be a multiple of the {hosts} hosts, got {batch_size}.")
     dataset = (
         grain.MapDataset.range(len(examples))
         .seed(seed)

@@ -84,14 +84,13 @@ class TrainingBatches:
     Args:
       rows: the training data.
       lengths: of the buckets, ascending; no row is longer than the last.
-      batch_size: B, rows of the global batch of one seed.
+      batch_size: B, rows of the global batch of one seed; a multiple of the number of hosts.
       seeds: each step has one batch per seed.
       steps: number of steps.
       shard: index of this host and number of hosts; this host makes its rows of each batch only.
 
     Raises:
-      ValueError: for fewer rows than a batch has, rows longer than the last length, or a batch that
-        is not divisible by the number of hosts.
+      ValueError: for fewer rows than a batch has.
     """
 
     def __init__(
@@ -107,11 +106,6 @@ class TrainingBatches:
         if len(sizes) < batch_size:
             raise ValueError(f"{len(sizes)} examples are too few for a batch of {batch_size}.")
         host, hosts = shard.shard_index, shard.shard_count
-        if batch_size % hosts:
-            raise ValueError(
-                f"batch_size must be a multiple of the {hosts} hosts, got {batch_size}."
-            )
-        check_lengths(lengths, int(sizes.max()))
         self._rows, self._lengths, self._size = rows, lengths, batch_size
         self._seeds, self._steps = seeds, steps
         self._part = slice(host * batch_size // hosts, (host + 1) * batch_size // hosts)
@@ -171,12 +165,8 @@ def evaluation_batches(
     Returns:
       Batches as from `pad_rows`, the same on all hosts and the last one filled up by repeating its
       last row; and the indices of each one's rows, `[n]`, n <= B, without the repeated ones.
-
-    Raises:
-      ValueError: for rows longer than the last length.
     """
     sizes = rows.sizes()
-    check_lengths(lengths, int(sizes.max()))
     order = np.argsort(sizes, kind="stable")
     batches = []
     for begin in range(0, len(order), batch_size):
@@ -185,13 +175,3 @@ def evaluation_batches(
         filled = np.pad(numbers, (0, batch_size - len(numbers)), mode="edge")
         batches.append((pad_rows(rows, filled, length), numbers))
     return batches
-
-
-def check_lengths(lengths: Sequence[int], longest: int) -> None:
-    """Raise ValueError unless `lengths` ascend and the last one fits `longest` tokens."""
-    if list(lengths) != sorted(set(lengths)) or not lengths or lengths[0] < 1:
-        raise ValueError(f"Bucket lengths must be positive and ascending, got {tuple(lengths)}.")
-    if longest > lengths[-1]:
-        raise ValueError(
-            f"A row of {longest} tokens does not fit the longest bucket, which has {lengths}."
-        )

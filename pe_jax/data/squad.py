@@ -196,15 +196,14 @@ def evaluation_windows(
     """Return the windows of every question, also of one with an empty context.
 
     Args:
-      length: of an input, special tokens included.
+      length: of an input, special tokens included; at least `max_query` + 4.
       max_query: questions are truncated to this many tokens.
       stride: tokens from the start of a window to the start of the next (BERT's `doc_stride`);
         if a window has room for fewer, the next one follows without a gap.
 
     Raises:
-      ValueError: if there is no question, no room for a context, or a stride below 1.
+      ValueError: if there is no question.
     """
-    _check(length, max_query, stride)
     if not questions:
         raise ValueError("There are no questions. Check the split.")
     encoded = _encode(questions, tokenizer)
@@ -234,9 +233,8 @@ def training_windows(
       of skipped questions, by reason.
 
     Raises:
-      ValueError: as there, or if every question is skipped.
+      ValueError: if every question is skipped.
     """
-    _check(length, max_query, stride)
     queries, contexts, context_of = _encode(questions, tokenizer)
     used, spans, skipped = [], [], Counter[str]()
     for number, question in enumerate(questions):
@@ -288,18 +286,6 @@ def max_context(windows: Windows) -> np.ndarray:
     marked = np.zeros((count, windows.length), bool)
     marked[row, windows.context_start[row] + within] = value == best[token]
     return marked
-
-
-def _check(length: int, max_query: int, stride: int) -> None:
-    if max_query < 1 or stride < 1:
-        raise ValueError(
-            f"max_query and stride are numbers of tokens, at least 1; got {max_query} and {stride}."
-        )
-    if length - max_query - 3 < 1:
-        raise ValueError(
-            f"Inputs of {length} tokens leave no room for a context after a question of up to "
-            f"{max_query} tokens and three special tokens. Raise the length or lower max_query."
-        )
 
 
 _Tokens = tuple[np.ndarray, np.ndarray]  # Token ids `[n]` and offsets `[n, 2]` of a text.

@@ -85,13 +85,12 @@ class TokenizedCorpus:
     def split(self, held_out: float) -> tuple[np.ndarray, np.ndarray]:
         """Return documents for training and for validation: every n-th if held_out = 1 / n.
 
+        Args:
+          held_out: a fraction in (0, 0.5].
+
         Raises:
-          ValueError: if the fraction is not in (0, 0.5], or no document would be held out.
+          ValueError: if no document would be held out.
         """
-        if not 0 < held_out <= 0.5:
-            raise ValueError(
-                f"held_out must be a fraction of the documents in (0, 0.5], got {held_out}."
-            )
         numbers = self.all_documents()
         # Rounded, so that 0.1 · 30 is 3.
         is_held_out = (

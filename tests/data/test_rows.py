@@ -121,9 +121,3 @@ def test_rows_that_cannot_be_batched_are_refused():
     rows = random_rows()
     with pytest.raises(ValueError, match="53 examples are too few for a batch of 64"):
         TrainingBatches(rows, LENGTHS, 64, (0,), 1)
-    with pytest.raises(ValueError, match="A row of 9 tokens does not fit the longest bucket"):
-        TrainingBatches(rows, (4, 6), 4, (0,), 1)
-    with pytest.raises(ValueError, match=r"and ascending, got \(6, 4, 9\)"):
-        evaluation_batches(rows, (6, 4, 9), 4)
-    with pytest.raises(ValueError, match="multiple of the 3 hosts, got 4"):
-        TrainingBatches(rows, LENGTHS, 4, (0,), 1, ShardOptions(0, 3))

@@ -146,8 +146,6 @@ def test_parts_of_a_tfds_dataset(tmp_path):
         assert whole.fingerprint() == whole.fingerprint()
     with pytest.raises(ValueError, match=r"no split 'train\[:99\]'"):
         corpora.parts("tfds:tiny_lines:train[:99]", data_dir=str(tmp_path))
-    with pytest.raises(ValueError, match="examples must be at least 1"):
-        corpora.parts("tfds:tiny_lines:train", data_dir=str(tmp_path), examples=0)
 
 
 # --- as the text of a run -------------------------------------------------------------------------

@@ -162,8 +162,6 @@ def test_packed_rows(tmp_path):
     first = stream(0)
     next(first)
     np.testing.assert_array_equal(next(first)["tokens"], next(stream(1))["tokens"])
-    with pytest.raises(ValueError, match="length must be at least 3"):
-        data.PackedExamples(corpus, documents, data.vocabulary(words), 2)
 
 
 # --- the loss ------------------------------------------------------------------------------------

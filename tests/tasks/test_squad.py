@@ -306,11 +306,7 @@ def test_evaluation_leaves_no_question_out(tokenizer):
     assert [p.null_difference for p in predictions] == [np.inf, 0, np.inf]
 
 
-def test_settings_of_windows_that_cannot_be(tokenizer):
-    with pytest.raises(ValueError, match="Inputs of 67 tokens leave no room .* up to 64"):
-        squad.evaluation_windows([ask("a")], tokenizer, 67)
-    with pytest.raises(ValueError, match="got 64 and 0"):
-        squad.training_windows([ask("a", "a")], tokenizer, 384, stride=0)
+def test_no_questions(tokenizer):
     with pytest.raises(ValueError, match="no questions"):
         squad.evaluation_windows([], tokenizer, 384)
 
@@ -429,13 +425,9 @@ def test_the_threshold_of_no_answer(tokenizer):
         assert prediction.candidates[0][0] == "f g"
 
 
-def test_logits_that_do_not_fit(tokenizer):
+def test_logits_that_are_not_finite(tokenizer):
     windows = squad.evaluation_windows([ask("a b c")], tokenizer, 8, max_query=4)
     logits = np.zeros((1, 8), np.float32)
-    with pytest.raises(
-        ValueError, match=r"start logits must have a row for each of 1 .* got shape \(2, 8\)"
-    ):
-        best_answers(windows, np.zeros((2, 8)), logits)
     with pytest.raises(ValueError, match="end logits contain NaN"):
         best_answers(windows, logits, np.full((1, 8), np.nan))
 

@@ -54,10 +54,11 @@ def best_answers(
         always answer with the best span.
 
     Raises:
-      ValueError: for logits that have another shape than the windows, or that are not finite.
+      ValueError: for logits that are not finite.
     """
-    _check("start", start_logits, windows)
-    _check("end", end_logits, windows)
+    for name, logits in (("start", start_logits), ("end", end_logits)):
+        if not np.isfinite(logits).all():
+            raise ValueError(f"{name} logits contain NaN or infinity. Has training diverged?")
     start_logits, end_logits = start_logits.astype(np.float64), end_logits.astype(np.float64)
     question, score, first, last = _spans(
         windows, start_logits, end_logits, n_best, max_answer_tokens
@@ -78,17 +79,6 @@ def best_answers(
         text = texts[0] if texts and not is_null else ""
         predictions.append(Prediction(asked.id, text, [*zip(texts, scores)], difference))
     return predictions
-
-
-def _check(name: str, logits: np.ndarray, windows: Windows) -> None:
-    shape = (len(windows.question), windows.length)
-    if logits.shape != shape:
-        raise ValueError(
-            f"{name} logits must have a row for each of {shape[0]} windows of length {shape[1]}, "
-            f"in order and without padding rows; got shape {logits.shape}."
-        )
-    if not np.isfinite(logits).all():
-        raise ValueError(f"{name} logits contain NaN or infinity. Has training diverged?")
 
 
 def _spans(
