@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,8 @@ from tokenizers import Tokenizer
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.data.glue import GLUE, Examples, encode_examples, load_glue
 from pe_jax.data.rows import Rows
+from pe_jax.errors import extra
 from pe_jax.models import BertConfig, BertForClassification
-from pe_jax.tasks.finetuning.glue_scores import glue_score
 from pe_jax.tasks.finetuning.problem import (
     HELD_OUT,
     INPUTS,
@@ -43,6 +45,37 @@ def classification_task(model: BertConfig, outputs: int) -> Task:
         return {"loss": loss.sum(), "accuracy": 100 * right.sum()}
 
     return make_task(BertForClassification(model, outputs), INPUTS, counts, sums)
+
+
+def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
+    """An official metric of GLUE in points: 100 times that of scikit-learn or scipy.
+
+    Args:
+      metric: accuracy, f1, matthews, pearson or spearman.
+      labels, predictions: `[N]` classes, or values of a regression.
+
+    Raises:
+      ValueError: for predictions that are not finite, or if scikit-learn is not installed.
+    """
+    if broken := int(np.sum(~np.isfinite(predictions))):
+        raise ValueError(
+            f"{broken} of {len(predictions)} predictions are not finite, so they cannot be scored. "
+            "The model's weights are broken."
+        )
+    if metric in ("pearson", "spearman"):
+        from scipy import stats  # As long to import as all of JAX, and only needed here.
+
+        correlation = stats.pearsonr if metric == "pearson" else stats.spearmanr
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", stats.ConstantInputWarning)
+            value = float(correlation(labels, predictions).statistic)
+        return 0.0 if np.isnan(value) else 100 * value  # Constant answers do not correlate.
+    with extra("finetuning", ValueError):
+        from sklearn import metrics
+    if metric == "f1":
+        return 100 * float(metrics.f1_score(labels, predictions, zero_division=0.0))
+    score = metrics.matthews_corrcoef if metric == "matthews" else metrics.accuracy_score
+    return 100 * float(score(labels, predictions))
 
 
 def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokenizer) -> Problem:

@@ -67,23 +67,6 @@ class FinetuningExperiment:
     def seeds(self) -> tuple[int, ...]:
         return self.config.seeds
 
-    @property
-    def stage(self) -> Stage:
-        """The one stage of the training loop."""
-        return Stage(
-            name=self.config.task,
-            steps=len(self.batches),
-            batches=functools.partial(training_batches, self.batches),
-            train_step=self.program.train_step(self.config.accumulation),
-            evaluate=self.score,
-            flops=functools.partial(train_flops, self.program.model, predictions=0),
-        )
-
-    def digests(self) -> dict[str, str]:
-        """Return the digests of the data by name."""
-        rows = {"training": self.problem.train, **self.problem.held_out}
-        return {f"{self.config.task}, {name} data": each.digest() for name, each in rows.items()}
-
     def score(self, step: int, params: Params) -> Scalars:
         """Scores of all seeds on held-out data; predictions go to `predictions/` of the folder.
 
@@ -266,17 +249,30 @@ def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> Fi
         say(f"Parameters from {config.init}:\n{changes}")
         return params
 
+    program, problem = experiment.program, experiment.problem
+    stage = Stage(
+        name=config.task,
+        steps=steps,
+        batches=functools.partial(training_batches, experiment.batches),
+        train_step=program.train_step(config.accumulation),
+        evaluate=experiment.score,
+        flops=functools.partial(train_flops, program.model, predictions=0),
+    )
+    digests = {
+        f"{config.task}, {name} data": each.digest()
+        for name, each in {"training": problem.train, **problem.held_out}.items()
+    }
     # By default a kill costs a tenth of the run at most.
     checkpoint_every = config.checkpoint_every or -(-steps // 10)
     train(
-        experiment.program,
-        [experiment.stage],
+        program,
+        [stage],
         folder,
         every=(config.log_every, config.eval_every, checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         start=start,
         tokenizer=experiment.tokenizer,
-        data=experiment.digests(),
+        data=digests,
         profile=profile,
     )
     return experiment

@@ -9,8 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pe_jax.data.squad import Question
 
-VERSIONS = ("v1.1", "v2.0")
-
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
@@ -52,8 +50,8 @@ def score(
     Args:
       questions: with their gold answers.
       predictions: the answer to each question's id, "" for unanswerable.
-      version: a question without a prediction scores 0 in v1.1, and is excluded from all averages
-        in v2.0.
+      version: v1.1, where a question without a prediction scores 0; or v2.0, where it is excluded
+        from all averages.
       null_scores: for v2.0, how likely a question has no answer, by id, on any scale. They are
         searched for the best threshold, above which the answer would be "". `predictions` should
         then be the best spans, before any threshold.
@@ -64,26 +62,16 @@ def score(
       null scores best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
 
     Raises:
-      ValueError: for another version, no question, an unanswerable question in v1.1, no prediction
-        in v2.0, or a prediction without a null score.
+      ValueError: for an unanswerable question in v1.1, no prediction in v2.0, or a prediction
+        without a null score.
     """
-    if version not in VERSIONS:
-        raise ValueError(f"version must be {' or '.join(VERSIONS)}, got {version!r}.")
-    if not questions:
-        raise ValueError("There are no questions to score.")
-    if version == "v1.1" and null_scores is not None:
-        raise ValueError("Null scores are for v2.0 only: in v1.1 every question has an answer.")
-    scorer = _score_v1 if version == "v1.1" else _score_v2
     missing = sum(q.id not in predictions for q in questions)
-    return {**scorer(questions, predictions, null_scores), "missing": missing}
+    if version == "v1.1":
+        return {**_score_v1(questions, predictions), "missing": missing}
+    return {**_score_v2(questions, predictions, null_scores), "missing": missing}
 
 
-def _score_v1(
-    questions: Sequence[Question],
-    predictions: Mapping[str, str],
-    null_scores: Mapping[str, float] | None,
-) -> dict[str, float]:
-    del null_scores
+def _score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
     for q in questions:
         if not q.answers:
             raise ValueError(
