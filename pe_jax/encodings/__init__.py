@@ -132,7 +132,6 @@ from pe_jax.encodings.modifiers.moved_positions import (
     shifted as shifted,
 )
 
-from pe_jax.encodings.huggingface import from_hf as from_hf
 from pe_jax.encodings.names import PAPER as PAPER
 from pe_jax.encodings.names import from_name as from_name
 from pe_jax.encodings.names import split_names as split_names
@@ -147,13 +146,21 @@ from pe_jax.encodings.tables import resize_table as resize_table
 # isort: on
 
 __all__ = sorted(
-    name
-    for name, value in list(globals().items())
-    if name[0] != "_" and not isinstance(value, types.ModuleType)
+    {"from_hf"}.union(
+        name
+        for name, value in list(globals().items())
+        if name[0] != "_" and not isinstance(value, types.ModuleType)
+    )
 )
 
-if not typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
+if typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
+    from pe_jax.encodings.huggingface import from_hf as from_hf
+else:
 
-    def __getattr__(name: str) -> typing.NoReturn:
+    def __getattr__(name: str) -> typing.Any:
+        if name == "from_hf":  # Imported on demand, with its families of models.
+            from pe_jax.encodings.huggingface import from_hf
+
+            return from_hf
         hint = _suggestion(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
