@@ -109,13 +109,11 @@ def without_options(name: str) -> str:
     Raises:
       ValueError: if it cannot be read.
     """
-    return ast.unparse(_WithoutOptions().visit(_parsed(name))).replace(" + ", "+")
-
-
-class _WithoutOptions(ast.NodeTransformer):
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        arguments = [self.visit(argument) for argument in node.args]
-        return ast.Call(node.func, arguments, []) if arguments else node.func
+    expression = _parsed(name)
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Call):
+            node.keywords = []
+    return ast.unparse(expression).replace(" + ", "+").replace("()", "")
 
 
 def _parsed(name: str) -> ast.expr:

@@ -44,7 +44,6 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
     what a config writes: the function's own, with the options that differ from their defaults. Its
     traits have the sizes that `make` leaves open.
     """
-    defaults = options_of(make)
 
     @functools.wraps(make)
     def build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
@@ -55,9 +54,9 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
             for size in SIZES[:3]
             if size in arguments and getattr(part.traits, size) is None
         }
-        part = part._replace(traits=part.traits._replace(**known))
-        name = call_text(make.__name__, changed(arguments, defaults))
-        return _encoding(part, name, part.family or make.__name__, build, arguments)
+        family = part.family or make.__name__
+        part = part._replace(traits=part.traits._replace(**known), family=family)
+        return _encoding(part, build, arguments)
 
     _show(build, inspect.signature(make).parameters.values())
     return build
@@ -88,26 +87,25 @@ def _check_arguments(build: Callable[..., PositionEncoding], arguments: Mapping[
 
 def _encoding(
     part: Part,
-    name: str,
-    family: str,
     build: Callable[..., PositionEncoding],
     arguments: Mapping[str, Any],
     *inside: PositionEncoding,
 ) -> PositionEncoding:
-    """The encoding of one part, which `build(*inside, **arguments)` makes again."""
-    signature = inspect.signature(build).parameters
+    """The encoding of one part, named after `build(*inside, **arguments)`, which makes it again."""
     used = {
         key: arguments[key]
-        for key, parameter in signature.items()
+        for key, parameter in inspect.signature(build).parameters.items()
         if key in arguments and arguments[key] != parameter.default
     }
+    options = {key: value for key, value in used.items() if key not in SIZES}
+    name = call_text(build.__name__, options, *(encoding.name for encoding in inside))
     try:
         hash(tuple(used.values()))
     except TypeError:  # Such as a list: neither equal to another build nor pickled.
         recipe = None
     else:
         recipe = functools.partial(build, *inside, **used)
-    return PositionEncoding((part._replace(name=name, family=family, recipe=recipe),))
+    return PositionEncoding((part._replace(name=name, recipe=recipe),))
 
 
 def registered(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
@@ -121,17 +119,14 @@ def wrapper(
 ) -> Callable[Concatenate[PositionEncoding, _P], PositionEncoding]:
     """Turn a function that changes a part into one that changes all parts of an encoding, known to
     configs as `name(encoding, option=...)`. Parameters keep their keys."""
-    defaults = options_of(make)
 
     @functools.wraps(make)
     def build(encoding: PositionEncoding, *args: _P.args, **options: _P.kwargs) -> PositionEncoding:
         _check_arguments(build, options)
-        text = call_text("", changed(options, defaults))[1:-1]
 
         def wrap(part: Part) -> Part:
-            name = f"{make.__name__}({', '.join(filter(None, (part.name, text)))})"
-            changed_part, alone = make(part, *args, **options), PositionEncoding((part,))
-            return _encoding(changed_part, name, part.key, build, options, alone).parts[0]
+            changed = make(part, *args, **options)._replace(family=part.key)
+            return _encoding(changed, build, options, PositionEncoding((part,))).parts[0]
 
         return encoding.map_parts(wrap)
 
@@ -149,8 +144,8 @@ def suggestion(name: str, known: Collection[str]) -> str:
 
 
 def options_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a function that makes an encoding, with their defaults: its keyword-only
-    parameters without the sizes."""
+    """The options of a function that makes an encoding, with their defaults, `REQUIRED` for none:
+    its keyword-only parameters without the sizes."""
     return {
         name: parameter.default
         for name, parameter in inspect.signature(make).parameters.items()
@@ -158,23 +153,17 @@ def options_of(make: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def changed(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that differ from their defaults, in the order of the latter; a required one, with
-    the default `REQUIRED`, always does."""
-    return {
-        name: options[name]
-        for name, default in defaults.items()
-        if name in options and options[name] != default
-    }
+def call_text(name: str, options: Mapping[str, Any], *encodings: str) -> str:
+    """`name(encoding, option=value, ...)` as a config writes it; whole floats without their point.
 
-
-def call_text(name: str, options: Mapping[str, Any]) -> str:
-    """`name(option=value, ...)` as a config writes it; whole floats without their point."""
+    Args:
+      encodings: names of those that a wrapper changes.
+    """
 
     def text(value: Any) -> str:
         if isinstance(value, tuple):
             return f"({', '.join(map(text, value))}{',' if len(value) == 1 else ''})"
         return repr(value).removesuffix(".0") if isinstance(value, float) else repr(value)
 
-    inside = ", ".join(f"{option}={text(value)}" for option, value in options.items())
-    return f"{name}({inside})" if inside else name
+    inside = *encodings, *(f"{option}={text(value)}" for option, value in options.items())
+    return f"{name}({', '.join(inside)})" if inside else name
