@@ -276,7 +276,7 @@ def test_the_cache_is_reused_and_holds_the_text(tmp_path, monkeypatch):
     def fail(*args):
         raise AssertionError("read the text again")
 
-    monkeypatch.setattr(corpora, "_READERS", {".jsonl": fail})
+    monkeypatch.setattr(corpora, "_read_json_lines", fail)
     again = data.open_corpus(str(path))
     assert data.tokenize(again, tokenizer, tmp_path / "cache").folder == first.folder
     path.write_text(path.read_text() + '{"text": "More. And more."}\n')
