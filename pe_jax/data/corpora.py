@@ -115,7 +115,7 @@ def _file_corpus(pattern: str, feature: str) -> Corpus:
     def fingerprint() -> str:
         # Of the compressed files: hashing takes a fraction of the time of decompressing.
         # With their types, by which the same bytes are other documents.
-        return _hash(feature, *map(sha256, paths), *kinds)
+        return digest(feature, *map(sha256, paths), *kinds)
 
     return Corpus(pattern, documents, fingerprint)
 
@@ -245,10 +245,11 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
     def fingerprint() -> str:
         info = builder.info  # A slice of a split has no size in bytes, the dataset has.
         examples, size = info.splits[split].num_examples, info.dataset_size
-        return _hash(info.full_name, split, feature, str(examples), str(size))
+        return digest(info.full_name, split, feature, str(examples), str(size))
 
     return Corpus(source, documents, fingerprint)
 
 
-def _hash(*facts: str) -> str:
+def digest(*facts: str) -> str:
+    """Return the digest of some texts, in hexadecimal."""
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

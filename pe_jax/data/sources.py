@@ -7,7 +7,6 @@ input files and the arrays, and a changed input never finds an old copy (see `ma
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterator
@@ -17,13 +16,13 @@ import numpy as np
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from pe_jax.data.corpora import Corpus, open_corpus
+from pe_jax.data.corpora import Corpus, digest, open_corpus
 from pe_jax.data.tokenized import TokenizedCorpus, tokenize_documents
 from pe_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from pe_jax.disk_cache import make_once
 from pe_jax.files import to_path
 
-_FORMAT = 3  # Increment it when the arrays or the sentence rule change.
+_FORMAT = "3"  # Increment it when the arrays or the sentence rule change.
 _SHARDS = "shards:"
 
 
@@ -75,8 +74,8 @@ def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Pa
             )
         (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
-    digest = _digest("tokenizer", corpus.fingerprint(), str(vocab_size))
-    return load_tokenizer(make_once(cache_dir / f"tokenizer-{digest}", write) / "tokenizer.json")
+    inputs = digest(_FORMAT, corpus.fingerprint(), str(vocab_size))[:20]
+    return load_tokenizer(make_once(cache_dir / f"tokenizer-{inputs}", write) / "tokenizer.json")
 
 
 def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> TokenizedCorpus:
@@ -103,17 +102,13 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Tokenized
         }
         (folder / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
 
-    digest = _digest("corpus", corpus.fingerprint(), tokenizer.to_str())
-    return TokenizedCorpus(make_once(cache_dir / f"corpus-{digest}", write))
+    inputs = digest(_FORMAT, corpus.fingerprint(), tokenizer.to_str())[:20]
+    return TokenizedCorpus(make_once(cache_dir / f"corpus-{inputs}", write))
 
 
 def _starts(sizes: np.ndarray | list[int]) -> np.ndarray:
     """Return `[n + 1]`: the start of each segment of these sizes, then the end of the last one."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-
-
-def _digest(*inputs: str) -> str:
-    return hashlib.sha256(json.dumps([_FORMAT, *inputs]).encode()).hexdigest()[:20]
 
 
 class _Texts:

@@ -31,23 +31,19 @@ def resolve(config: EncoderTrainingConfig) -> EncoderTrainingConfig:
 
 
 def make_program(
-    config: EncoderTrainingConfig, mesh: jax.sharding.Mesh, model: BertConfig
-) -> Program:
-    """Return what a resolved `config` runs on the devices of `mesh`, without data, for one step."""
-    if isinstance(config, PretrainingConfig):
-        return pretraining.make_program(config, mesh, model, steps=1)
-    assert isinstance(config, DistillationConfig)
-    return distillation.make_program(config, mesh, model, steps=1)
-
-
-def step_flops(config: EncoderTrainingConfig, model: BertConfig, stage: StageConfig) -> float:
-    """Return the model FLOPs of a step of `stage`."""
+    config: EncoderTrainingConfig, mesh: jax.sharding.Mesh, model: BertConfig, stage: StageConfig
+) -> tuple[Program, float]:
+    """Return what a resolved `config` runs on the devices of `mesh`, without data, for one step;
+    and the model FLOPs of a step of `stage`."""
     rows, length = stage.batch_size, stage.length
     if isinstance(config, PretrainingConfig):
         assert isinstance(stage, PretrainingStageConfig)
-        return train_flops(model, rows, length, stage.max_predictions)
+        program = pretraining.make_program(config, mesh, model, steps=1)
+        return program, train_flops(model, rows, length, stage.max_predictions)
     assert isinstance(config, DistillationConfig)
-    return distillation.step_flops(model, distillation.teacher_model(config, model), rows, length)
+    teacher = distillation.teacher_model(config, model)
+    program = distillation.make_program(config, mesh, model, teacher, steps=1)
+    return program, distillation.step_flops(model, teacher, rows, length)
 
 
 def expected_vocab_size(config: EncoderTrainingConfig) -> int:

@@ -19,6 +19,7 @@ from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import say
+from pe_jax.data.packed import PackedExamples
 from pe_jax.encodings import parameter_count
 from pe_jax.models import (
     Bert,
@@ -113,19 +114,19 @@ def make_program(
     config: DistillationConfig,
     mesh: jax.sharding.Mesh,
     model: BertConfig,
+    teacher: BertConfig,
     steps: int,
     heads: tuple[str, ...] = (),
 ) -> Program:
     """Return what `config` runs on the devices of `mesh` in `steps` steps, without data.
 
     Args:
-      model: the student.
+      model, teacher: the student, and `teacher_model(config, model)`.
       heads: see `imitation_task`.
     """
     frozen = [f"{head}/*=0" for head in heads]
     optimizer_config = changed(config.optimizer, {"rates": (*config.optimizer.rates, *frozen)})
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
-    teacher = teacher_model(config, model)
     task = imitation_task(model, teacher, config, mesh, heads)
     shapes = jax.eval_shape(Bert(teacher).init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
     constants = (shapes["params"], statistics_shapes(config, teacher))
@@ -163,7 +164,7 @@ def build(
     shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
     params = Start(config.init).params(shardings_of)
     heads = tuple(name for name in params if name != "bert")
-    program = make_program(config, mesh, model, sum(steps), heads)
+    program = make_program(config, mesh, model, teacher, sum(steps), heads)
     tests = [changed(stages[-1], {"length": length}) for length in config.test_lengths]
     held_out = [
         on_text.held_out_batches(config, stage, _examples(stage, text, held_out=True), program)
@@ -182,7 +183,7 @@ def build(
 
     def _none_scores() -> Scalars:
         bert = {name: leaf for name, leaf in params["bert"].items() if name != "position"}
-        without = make_program(config, mesh, with_position(model, "none"), 1)
+        without = make_program(config, mesh, with_position(model, "none"), teacher, 1)
         by_name = _scores(without, held_out, constants, 0, {"bert": keep_mean(bert)})
         return {f"{NONE}{name}": value for name, value in by_name.items()}
 
@@ -233,10 +234,8 @@ def build(
     )
 
 
-def _examples(
-    stage: StageConfig, text: TextSplit, *, held_out: bool = False
-) -> data.PackedExamples:
-    return data.PackedExamples(*text.part(held_out=held_out), text.vocabulary, stage.length)
+def _examples(stage: StageConfig, text: TextSplit, *, held_out: bool = False) -> PackedExamples:
+    return PackedExamples(*text.part(held_out=held_out), text.vocabulary, stage.length)
 
 
 def _scores(

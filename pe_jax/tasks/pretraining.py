@@ -193,5 +193,7 @@ def _examples(
     sizes = (text.vocabulary, stage.length, stage.max_predictions, config.data.mask_rate)
     arguments = (*text.part(held_out=held_out), *sizes)
     if config.data.packed:
-        return data.PackedExamples(*arguments)
+        from pe_jax.data.packed import PackedExamples
+
+        return PackedExamples(*arguments)
     return data.PretrainingExamples(*arguments, config.data.short_probability)

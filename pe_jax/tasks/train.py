@@ -44,9 +44,6 @@ from pe_jax.training.step import (
 )
 from pe_jax.training.workdir import MetricsWriter
 
-# A context that yields `stop_requested(step)`, see `Loop`.
-_StopRequests = contextlib.AbstractContextManager[Callable[[int], int]]
-
 
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -181,7 +178,7 @@ def train(
         from pe_jax.training import hosts
 
         hosts.agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12], **data})
-        stop_requests: _StopRequests = hosts.stop_requests()
+        stop_requests = hosts.stop_requests()
     else:
         stop_requests = stopping.deferred()
     with contextlib.ExitStack() as stack:

@@ -25,7 +25,6 @@ from pe_jax.tasks.abstract import (
     abstract_arguments,
     expected_vocab_size,
     make_program,
-    step_flops,
 )
 from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.topology import Slice
@@ -88,9 +87,8 @@ def estimate_stage(config: EncoderTrainingConfig, stage: StageConfig, chips: Sli
     The batch must divide among the chips, see `sharding.check_rows`.
     """
     model = _for_tpu(from_config(config.model, vocab_size=expected_vocab_size(config)), chips)
-    program = make_program(config, chips.mesh, model)
+    program, flops = make_program(config, chips.mesh, model, stage)
     state, batch, constants = abstract_arguments(program, stage)
-    flops = step_flops(config, model, stage)
     lowered = program.train_step(stage.accumulation).lower(state, batch, *constants)
     start = time.perf_counter()
     compiled, failure = None, ""

@@ -20,6 +20,7 @@ from helpers.published_bert import write as write_published
 
 from pe_jax import data, schema
 from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.data.packed import PackedExamples
 from pe_jax.interop import load_bert
 from pe_jax.models import Bert, BertConfig, hidden_states, layer_outputs, with_position
 from pe_jax.models.config import from_config
@@ -144,7 +145,7 @@ def test_packed_rows(tmp_path):
         cache_dir=tmp_path / "cache",
     )
     documents = np.array([0, 2, 3])
-    rows = data.PackedExamples(corpus, documents, data.vocabulary(words), 20)
+    rows = PackedExamples(corpus, documents, data.vocabulary(words), 20)
     starts = corpus.sentences[corpus.documents]
     expected = np.concatenate([corpus.tokens[starts[i] : starts[i + 1]] for i in documents])
     assert len(rows) == -(-len(expected) // 18) > 3

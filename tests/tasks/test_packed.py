@@ -11,6 +11,7 @@ from helpers.finetuning_data import encoders_of_one_step
 
 from pe_jax import data
 from pe_jax.attention import segment_mask
+from pe_jax.data.packed import PackedExamples
 from pe_jax.interop import load_bert
 from pe_jax.models import BertConfig, BertForMaskedLM, with_position
 from pe_jax.reports.comparison import compare
@@ -52,7 +53,7 @@ def corpus(tmp_path_factory):
 
 def packed(corpus, length=LENGTH, **changes):
     options = {"max_predictions": PREDICTIONS, "mask_rate": 0.3, **changes}
-    return data.PackedExamples(*corpus[:3], length, **options)
+    return PackedExamples(*corpus[:3], length, **options)
 
 
 def whole(row):
