@@ -98,7 +98,13 @@ class PackedExamples:
         left = self.ends[owner] - place  # Tokens up to the document's end, this one included.
         is_text = left > self._gap
         last = self.stops[owner] - 1
-        tokens = self.corpus.tokens[np.where(is_text, last + 1 + self._gap - left, last)]
+        # By slices, which is how shards are read: one of each document.
+        parts = np.split(
+            np.where(is_text, last + 1 + self._gap - left, last), np.flatnonzero(np.diff(owner)) + 1
+        )
+        tokens = np.concatenate(
+            [self.corpus.tokens[part[0] : part[-1] + 1][part - part[0]] for part in parts]
+        )
         between = np.where(left == 2, self.vocabulary.sep, self.vocabulary.cls)
         owner = owner + (~is_text & (left == 1))  # [CLS] is of the next document.
         return np.where(is_text, tokens, between), owner, is_text

@@ -17,6 +17,7 @@ from helpers.tiny_run import write_books
 
 from pe_jax import data
 from pe_jax.data import corpora, shards
+from pe_jax.data.packed import PackedExamples
 from pe_jax.data.shards import open_shards, shards_tokenizer
 from pe_jax.tasks.text_split import load_text
 
@@ -106,6 +107,21 @@ def test_batches_equal_those_of_the_text(prepared, workers):
         for key in a:
             np.testing.assert_array_equal(a[key], b[key])
             assert a[key].dtype == b[key].dtype
+
+
+@pytest.mark.parametrize("predictions", [0, 8])
+def test_packed_rows_equal_those_of_the_text(prepared, predictions):
+    _, tokenizer, local, folder = prepared
+    text, sharded = (
+        PackedExamples(corpus, corpus.split(0.25)[0], data.vocabulary(tokenizer), 48, predictions)
+        for corpus in (local, open_shards(folder))
+    )
+    assert len(text) == len(sharded) > 4
+    for number in range(len(text)):
+        a, b = (rows(number, np.random.default_rng(number)) for rows in (text, sharded))
+        assert a.keys() == b.keys()
+        for key in a:
+            np.testing.assert_array_equal(a[key], b[key])
 
 
 def test_writing_a_shard_again_gives_the_same_bytes(prepared, tmp_path):
