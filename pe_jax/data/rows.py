@@ -125,18 +125,14 @@ class TrainingBatches:
     def _make_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         """Return length and row indices `[S, B]` of each batch."""
         by_seed = [self._make_batches(epoch, seed) for seed in self._seeds]
+        # Ascending, the same for every seed.
+        filled = np.cumsum(np.bincount(self._bucket_of, minlength=len(self._lengths)))
+        lengths = np.repeat(self._lengths, np.diff(filled // self._size, prepend=0)).tolist()
         batches = [
-            (length, np.stack(numbers))
-            for length, *numbers in zip(self._batch_lengths(), *by_seed, strict=True)
+            (length, np.stack(numbers)) for length, *numbers in zip(lengths, *by_seed, strict=True)
         ]
         order = np.random.default_rng([_ORDER_SEED, epoch]).permutation(len(batches))
         return [batches[n] for n in order]
-
-    def _batch_lengths(self) -> list[int]:
-        """Return the length of each batch of an epoch, ascending."""
-        filled = np.cumsum(np.bincount(self._bucket_of, minlength=len(self._lengths)))
-        batches = np.diff(filled // self._size, prepend=0)
-        return np.repeat(self._lengths, batches).tolist()
 
     def _make_batches(self, epoch: int, seed: int) -> np.ndarray:
         """Return row indices `[batches, B]` of one seed, buckets ascending."""

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import say
 from pe_jax.data.packed import PackedExamples
 from pe_jax.encodings import parameter_count
@@ -35,7 +34,6 @@ from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statisti
 from pe_jax.tasks.on_text import Experiment
 from pe_jax.tasks.position_fit import better_start, fit_positions, keep_table_mean
 from pe_jax.tasks.start import Start
-from pe_jax.tasks.text_split import TextSplit
 from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import fingerprint
@@ -157,7 +155,10 @@ def build(
     """
     text, stages = on_text.load(config, tokenizer, pairs=False), [*config.stages.values()]
     mesh = sharding.data_mesh()
-    examples: list[data.Examples] = [_examples(stage, text) for stage in stages]
+    rows = functools.partial(PackedExamples, vocabulary=text.vocabulary)
+    examples: list[data.Examples] = [
+        rows(text.train, text.train_documents, length=stage.length) for stage in stages
+    ]
     steps = on_text.stage_steps(config, examples)
     model = from_config(config.model, vocab_size=text.vocabulary.size)
     teacher = teacher_model(config, model)
@@ -166,8 +167,9 @@ def build(
     heads = tuple(name for name in params if name != "bert")
     program = make_program(config, mesh, model, teacher, sum(steps), heads)
     tests = [changed(stages[-1], {"length": length}) for length in config.test_lengths]
+    unseen = text.held_out, text.held_out_documents
     held_out = [
-        on_text.held_out_batches(config, stage, _examples(stage, text, held_out=True), program)
+        on_text.held_out_batches(config, stage, rows(*unseen, length=stage.length), program)
         for stage in (*stages, *tests)
     ]
     statistics = measure(config, teacher, mesh, params["bert"], held_out)
@@ -232,10 +234,6 @@ def build(
         digests={**text.digests(), "config.init": fingerprint(params["bert"])},
         start=start,
     )
-
-
-def _examples(stage: StageConfig, text: TextSplit, *, held_out: bool = False) -> PackedExamples:
-    return PackedExamples(*text.part(held_out=held_out), text.vocabulary, stage.length)
 
 
 def _scores(

@@ -124,8 +124,10 @@ def fit_positions(
         raise ValueError(
             f"The encoding {student.encoding().name!r} has no parameters to fit; distil it instead."
         )
-    bare = _without_positions(student, student_params)
-    target = mean_logits(teacher, teacher_params, tokens).mean - mean_logits(*bare, tokens).mean
+    bare = dataclasses.replace(student, position=none())
+    bare_params = {name: leaf for name, leaf in student_params.items() if name != "position"}
+    target = mean_logits(teacher, teacher_params, tokens).mean
+    target -= mean_logits(bare, bare_params, tokens).mean
     where = inner_pairs(tokens.shape[1])
     target, _ = centred_rows(target, where)
     queries, keys, _ = queries_keys_values(teacher, teacher_params, tokens[: 4 * _BATCH])
@@ -156,12 +158,6 @@ def better_start(start: Params, fit: PositionFit, score: Callable[[Params], floa
     kept = "the fitted ones" if after > before else "those that were drawn"
     say(f"Mean R² of positions as drawn {before:.3f}, fitted {after:.3f}: kept {kept}.")
     return fitted if after > before else start
-
-
-def _without_positions(config: BertConfig, params: Params) -> tuple[BertConfig, Params]:
-    """Return the model and its parameters without a position encoding."""
-    bare = dataclasses.replace(config, position=none())
-    return bare, {name: value for name, value in params.items() if name != "position"}
 
 
 def _errors(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pe_jax import data
 from pe_jax.attention import segment_mask
@@ -18,7 +19,6 @@ from pe_jax.models.heads import PretrainingLogits
 from pe_jax.tasks import on_text
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.on_text import Experiment
-from pe_jax.tasks.text_split import TextSplit
 from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage, evaluate
@@ -139,7 +139,18 @@ def build(
     """
     text = on_text.load(config, tokenizer, pairs=not config.data.packed)
     stages = [*config.stages.values()]
-    examples = [_examples(config, stage, text) for stage in stages]
+
+    def make_examples(
+        stage: PretrainingStageConfig, corpus: data.TokenizedCorpus, documents: np.ndarray
+    ) -> data.Examples:
+        sizes = (text.vocabulary, stage.length, stage.max_predictions, config.data.mask_rate)
+        if config.data.packed:
+            from pe_jax.data.packed import PackedExamples
+
+            return PackedExamples(corpus, documents, *sizes)
+        return data.PretrainingExamples(corpus, documents, *sizes, config.data.short_probability)
+
+    examples = [make_examples(stage, text.train, text.train_documents) for stage in stages]
     steps = on_text.stage_steps(config, examples)
     model = from_config(config.model, vocab_size=text.vocabulary.size)
     program = make_program(config, sharding.data_mesh(), model, sum(steps))
@@ -167,7 +178,7 @@ def build(
 
     held_out = [
         on_text.held_out_batches(
-            config, stage, _examples(config, stage, text, held_out=True), program
+            config, stage, make_examples(stage, text.held_out, text.held_out_documents), program
         )
         for stage in stages
     ]
@@ -181,19 +192,3 @@ def build(
         digests=text.digests(),
         start=start if config.init else None,
     )
-
-
-def _examples(
-    config: PretrainingConfig,
-    stage: PretrainingStageConfig,
-    text: TextSplit,
-    *,
-    held_out: bool = False,
-) -> data.Examples:
-    sizes = (text.vocabulary, stage.length, stage.max_predictions, config.data.mask_rate)
-    arguments = (*text.part(held_out=held_out), *sizes)
-    if config.data.packed:
-        from pe_jax.data.packed import PackedExamples
-
-        return PackedExamples(*arguments)
-    return data.PretrainingExamples(*arguments, config.data.short_probability)

@@ -49,12 +49,6 @@ class TextSplit:
             digests["config.data.validation"] = self.held_out.digest
         return digests
 
-    def part(self, *, held_out: bool) -> tuple[data.TokenizedCorpus, np.ndarray]:
-        """Return the corpus and the documents of it to train on, or those that are held out."""
-        if held_out:
-            return self.held_out, self.held_out_documents
-        return self.train, self.train_documents
-
     @functools.cached_property
     def vocabulary(self) -> data.Vocabulary:
         return data.vocabulary(self.tokenizer)

@@ -274,7 +274,8 @@ def _check_data(old: Mapping[str, str], new: Mapping[str, str], folder: Path) ->
 def _check_steps(old: Sequence[int], new: Sequence[int], done: int, folder: Path) -> None:
     """Raise ValueError if stages of these steps do not agree on the steps that are done."""
     ends, new_ends = ([*itertools.accumulate(steps)] for steps in (old, new))
-    if new_ends[-1] < done or _before(ends, done) != _before(new_ends, done):
+    past, new_past = ([end for end in each if end < done] for each in (ends, new_ends))
+    if new_ends[-1] < done or past != new_past:
         raise ValueError(
             f"config: its stages now end after steps {new_ends}, but those of the run in {folder} "
             f"end after {ends}, and {done:,} steps are done. Change only steps that are still to "
@@ -282,7 +283,3 @@ def _check_steps(old: Sequence[int], new: Sequence[int], done: int, folder: Path
         )
     if ends != new_ends:
         say(f"The learning rate follows the schedule of {new_ends[-1]:,} steps from now on.")
-
-
-def _before(ends: Sequence[int], step: int) -> list[int]:
-    return [end for end in ends if end < step]
