@@ -1,4 +1,4 @@
-"""SQuAD: questions whose answers are spans of a context, and their inputs.
+"""SQuAD: inputs of questions whose answers are spans of a context.
 
 An input is `[CLS] question [SEP] window of context [SEP]` (Devlin et al., 4.2). A context that is
 too long for one input is split into overlapping windows. Each token has the offsets of its
@@ -10,143 +10,18 @@ Shapes: W windows, Q questions, T tokens of all windows, C tokens of all context
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from pe_jax.data.questions import Question
 from pe_jax.data.rows import Rows
-from pe_jax.data.tfds import decode, examples, open_dataset
 from pe_jax.data.tokenizer import vocabulary
-from pe_jax.files import parse_json
 
-_FEATURES = ("id", "question", "context", "answers")
 _BATCH = 2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
-
-
-class Answer(NamedTuple):
-    """A span of the context: its text, and the index of its first character (code point)."""
-
-    text: str
-    start: int
-
-
-class Question(NamedTuple):
-    """A question, its context, and its gold answers, empty if it is unanswerable."""
-
-    id: str
-    question: str
-    context: str
-    answers: tuple[Answer, ...]
-
-
-def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
-    """Load the questions of a prepared tfds dataset with SQuAD's features, without TensorFlow.
-
-    The "plausible answers" of v2.0's unanswerable questions are not answers, and not read.
-
-    Args:
-      name: as tfds writes it: `squad/v1.1`, `squad/v2.0`, `squad_shifts` ...
-      data_dir: the folder of tfds datasets; empty means tfds's own default.
-
-    Raises:
-      ValueError: if there is no such dataset or split, or it lacks a feature.
-    """
-    builder = open_dataset(name, split, data_dir)
-    missing = [feature for feature in _FEATURES if feature not in builder.info.features]
-    if missing:
-        raise ValueError(
-            f"{name!r} lacks the features {', '.join(missing)}; it has "
-            f"{sorted(builder.info.features)}. A dataset of questions needs those of SQuAD."
-        )
-    contexts: dict[str, str] = {}  # One string shared by all questions on a context.
-    questions = []
-    for place, example in examples(builder, name, split):
-        number, question, context = (decode(example, key, place) for key in _FEATURES[:3])
-        answers = tuple(
-            Answer(decode({"text": text}, "text", f"{place}, answers"), int(start))
-            for text, start in zip(
-                example["answers"]["text"], example["answers"]["answer_start"], strict=True
-            )
-        )
-        context = contexts.setdefault(context, context)
-        questions.append(Question(number, question, context, answers))
-    return questions
-
-
-def read_official(path: str | Path) -> list[Question]:
-    """Read the questions of a JSON file in the format of the official SQuAD, v1.1 or v2.0.
-
-    Raises:
-      ValueError: for a file that is missing, or of another format; the message names the field.
-    """
-    try:
-        record = parse_json(Path(path).read_text(encoding="utf-8"))
-        return [
-            Question(
-                _field(qa, "id", str, qa_place),
-                _field(qa, "question", str, qa_place),
-                context,
-                tuple(
-                    Answer(_field(a, "text", str, place), _field(a, "answer_start", int, place))
-                    for a, place in _entries(qa, "answers", qa_place)
-                ),
-            )
-            for article, article_place in _entries(record, "data")
-            for paragraph, paragraph_place in _entries(article, "paragraphs", article_place)
-            for context in [_field(paragraph, "context", str, paragraph_place)]
-            for qa, qa_place in _entries(paragraph, "qas", paragraph_place)
-        ]
-    except OSError as error:
-        raise ValueError(f"Cannot read the questions of {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is not in SQuAD's format (data, paragraphs, qas, each question with id, "
-            f"question and answers): {error}."
-        ) from error
-
-
-_T = TypeVar("_T")
-
-
-def _field(record: object, name: str, kind: type[_T], place: str) -> _T:
-    """Return a field of a JSON object, which is at `place` of the file.
-
-    Raises:
-      ValueError: if it is missing, or of another type.
-    """
-    if not isinstance(record, dict):
-        raise ValueError(f"{place or 'the file'} is {_shown(record)}, not an object")
-    value = record.get(name)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        fault = f"is {_shown(value)}, not {_KINDS[kind]}" if name in record else "is missing"
-        raise ValueError(f"{_path(place, name)} {fault}")
-    return value
-
-
-def _entries(record: object, name: str, place: str = "") -> Iterator[tuple[object, str]]:
-    """Yield the entries of a list in a JSON object, and their places, such as `data[0]`."""
-    for number, entry in enumerate(_field(record, name, list, place)):
-        yield entry, f"{_path(place, name)}[{number}]"
-
-
-_KINDS: dict[type, str] = {str: "a text", int: "a whole number", list: "a list"}
-
-
-def _path(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
-
-
-# --- windows --------------------------------------------------------------------------------------
 
 
 class Windows(NamedTuple):

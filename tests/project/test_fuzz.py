@@ -33,7 +33,7 @@ from pe_jax import data, encodings, interop
 from pe_jax.attention import attention
 from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import compile_cache
-from pe_jax.data.squad import read_official
+from pe_jax.data.questions import read_official
 from pe_jax.data.tokenized import sentences
 from pe_jax.encodings.naming import ENCODINGS, WRAPPERS, options_of
 from pe_jax.schema import class_for, flatten, keys

@@ -13,6 +13,7 @@ import pytest
 from helpers import tfds_dataset
 
 from pe_jax.data import load_tokenizer, squad
+from pe_jax.data.questions import Answer, Question, load_questions, read_official
 from pe_jax.data.rows import pad_rows
 from pe_jax.data.squad import max_context
 from pe_jax.tasks.finetuning import squad_scores
@@ -39,7 +40,7 @@ def tokenizer(tmp_path_factory):
 def ask(context, *answers, id="1", question="x y"):
     """A question; answers as texts, found in the context, or as (text, start)."""
     found = (a if isinstance(a, tuple) else (a, context.index(a)) for a in answers)
-    return squad.Question(id, question, context, tuple(squad.Answer(*a) for a in found))
+    return Question(id, question, context, tuple(Answer(*a) for a in found))
 
 
 # Ten tokens; with two of the question, a length of 10 leaves room for five, and a stride of 2 makes
@@ -81,20 +82,20 @@ def test_a_tfds_dataset_without_tensorflow(tmp_path):
         {"train": [{"id": "a", "context": "x"}]},
     )
     assert "tensorflow" not in sys.modules
-    questions = sorted(squad.load_questions("tiny_questions", "validation", folder))
+    questions = sorted(load_questions("tiny_questions", "validation", folder))
     assert questions == [
-        squad.Question("a", "Où?", "Ünï 東京.", (squad.Answer("東京", 4), squad.Answer("東", 4))),
-        squad.Question("b", "Où?", "Ünï 東京.", ()),
+        Question("a", "Où?", "Ünï 東京.", (Answer("東京", 4), Answer("東", 4))),
+        Question("b", "Où?", "Ünï 東京.", ()),
     ]
     assert questions[0].context is questions[1].context
     with pytest.raises(ValueError, match=r"no split 'train' .*splits: validation"):
-        squad.load_questions("tiny_questions", "train", folder)
+        load_questions("tiny_questions", "train", folder)
     with pytest.raises(
         ValueError, match=r"lacks the features question, answers; it has \['context', 'id'\]"
     ):
-        squad.load_questions("tiny_texts", "train", folder)
+        load_questions("tiny_texts", "train", folder)
     with pytest.raises(ValueError, match="no tfds dataset 'no_such_questions'"):
-        squad.load_questions("no_such_questions", "train", folder)
+        load_questions("no_such_questions", "train", folder)
 
 
 def test_a_dataset_that_is_not_prepared(tmp_path):
@@ -132,9 +133,9 @@ def test_the_official_format(tmp_path):
     articles = [{"title": "T", "paragraphs": [{"context": "Ünï 東京.", "qas": qas}]}]
     path = tmp_path / "dev.json"
     path.write_text(json.dumps({"version": "v2.0", "data": articles}))
-    assert squad.read_official(path) == [
-        squad.Question("a", "Où?", "Ünï 東京.", (squad.Answer("東京", 4),)),
-        squad.Question("b", "Quoi?", "Ünï 東京.", ()),
+    assert read_official(path) == [
+        Question("a", "Où?", "Ünï 東京.", (Answer("東京", 4),)),
+        Question("b", "Quoi?", "Ünï 東京.", ()),
     ]
     for text, fault in (
         ("[1", "Expecting"),
@@ -143,9 +144,9 @@ def test_the_official_format(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=f"not in SQuAD's format.*{fault}"):
-            squad.read_official(path)
+            read_official(path)
     with pytest.raises(ValueError, match=r"Cannot read .*none\.json: No such file"):
-        squad.read_official(tmp_path / "none.json")
+        read_official(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_odd_fields_of_the_official_format_are_named(tmp_path, keys, value, faul
     inner[keys[-1]] = value
     (tmp_path / "a.json").write_text(json.dumps(record))
     with pytest.raises(ValueError, match=rf"a\.json is not in SQuAD's format .*{fault}"):
-        squad.read_official(tmp_path / "a.json")
+        read_official(tmp_path / "a.json")
 
 
 # --- windows --------------------------------------------------------------------------------------
@@ -488,7 +489,7 @@ def test_scores_of_version_2():
         CONQUEST,
         CONQUEST._replace(id="b"),
         CONQUEST._replace(id="c", answers=()),
-        CONQUEST._replace(id="d", answers=(squad.Answer("the", 0),)),
+        CONQUEST._replace(id="d", answers=(Answer("the", 0),)),
         CONQUEST._replace(id="e", answers=()),
         CONQUEST._replace(id="f", answers=()),
     ]

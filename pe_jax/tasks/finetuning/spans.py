@@ -9,14 +9,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.configs.finetuning import SquadConfig
-from pe_jax.data.squad import (
-    Question,
-    Windows,
-    evaluation_windows,
-    load_questions,
-    read_official,
-    training_windows,
-)
+from pe_jax.data.questions import Question, read_questions
+from pe_jax.data.squad import Windows, evaluation_windows, training_windows
 from pe_jax.models import BertConfig, BertForSpans
 from pe_jax.shapes import Array
 from pe_jax.tasks.finetuning import squad_scores
@@ -139,23 +133,6 @@ def _score(
         best = squad_scores.score(windows.questions, spans, config.version, nulls)
         scores |= {name: value for name, value in best.items() if name.startswith("best_")}
     return {k: v for k, v in scores.items() if k not in ("total", "missing")}, files
-
-
-def read_questions(source: str, data_dir: str) -> list[Question]:
-    """Questions of a source: `NAME:SPLIT` or `NAME:SPLIT+SPLIT` of tfds, or an official JSON file.
-
-    Raises:
-      ValueError: for a source that does not exist.
-    """
-    if source.endswith(".json"):
-        return read_official(source)
-    name, _, splits = source.partition(":")
-    if not name or not splits:
-        raise ValueError(
-            "A source of questions must be NAME:SPLIT (tfds), such as squad/v1.1:train, or a "
-            f".json file in SQuAD's format; got {source!r}."
-        )
-    return [q for split in splits.split("+") for q in load_questions(name, split, data_dir)]
 
 
 def _short_name(source: str, split: str) -> str:

@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from pe_jax.data.squad import Question
+from pe_jax.data.questions import Question
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
