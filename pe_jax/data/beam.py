@@ -24,7 +24,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 from tokenizers import Tokenizer
 
-from pe_jax.data import corpora, shards
+from pe_jax.data import corpora, shard_writer, shards
 from pe_jax.files import is_remote
 
 _UNFINISHED = ".unfinished-"  # In the names of files that are still being written.
@@ -106,7 +106,7 @@ class _WriteShard(beam.DoFn):
             folder = Path(temporary)
             source = _download(part, folder) if is_remote(part) else part
             corpus = corpora.open_corpus(source, feature=self._feature, data_dir=self._data_dir)
-            shard = shards.write_shard(corpus, self._tokenizer, folder, name)
+            shard = shard_writer.write_shard(corpus, self._tokenizer, folder, name)
             for file in (shards.sizes_file(name), shards.tokens_file(name)):
                 _publish(folder / file, FileSystems.join(self._out, file))
         yield shard._replace(part=part)
@@ -116,11 +116,11 @@ def _write_index(written: list[shards.Shard], source: str, out: str) -> None:
     """Write the files that cover all shards."""
     written = sorted(written)  # By name, that is in the order of the source.
     paths = [FileSystems.join(out, shards.sizes_file(shard.name)) for shard in written]
-    sizes = (shards.read_sizes(io.BytesIO(_read(path))) for path in paths)
+    sizes = (shard_writer.read_sizes(io.BytesIO(_read(path))) for path in paths)
     tokenizer = _read(FileSystems.join(out, "tokenizer.json"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        shards.write_index(source, written, sizes, tokenizer, folder)
+        shard_writer.write_index(source, written, sizes, tokenizer, folder)
         # Files that failed workers left behind.
         if left := _list(FileSystems.join(out, f"*{_UNFINISHED}*")):
             FileSystems.delete(left)

@@ -1,4 +1,4 @@
-"""Tokenized text in shards: the format on disk, its writer and its reader.
+"""Tokenized text in shards: the format on disk, and its reader.
 
 A folder of shards holds, for N of them,
 
@@ -24,17 +24,14 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import grain
 import numpy as np
-from array_record.python.array_record_module import ArrayRecordWriter
 from tokenizers import Tokenizer
 
-from pe_jax.data.corpora import Corpus
-from pe_jax.data.tokenized import TokenizedCorpus, token_dtype, tokenize_documents
+from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import parse_json, sha256
 
@@ -96,103 +93,6 @@ def tokens_file(name: str) -> str:
 
 def sizes_file(name: str) -> str:
     return f"sizes-{name}.npz"
-
-
-# --- writing --------------------------------------------------------------------------------------
-
-
-def write_shard(corpus: Corpus, tokenizer: Tokenizer, folder: Path, name: str) -> Shard:
-    """Write the two files of a shard into `folder`, with one batch of documents in memory."""
-    path, dtype = folder / tokens_file(name), token_dtype(tokenizer).newbyteorder("<")
-    # One record per group, for random access: a group is read as a whole. Compression would save a
-    # quarter of the size, and double the time to read.
-    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
-    remainder, sentences, documents = np.zeros(0, dtype), [np.zeros(0, np.uint32)], []
-    for tokens, sizes in tokenize_documents(corpus.documents(), tokenizer):
-        remainder = np.concatenate([remainder, tokens.astype(dtype)])
-        while len(remainder) >= BLOCK:
-            writer.write(remainder[:BLOCK].tobytes())
-            remainder = remainder[BLOCK:]
-        sentences.append(sizes)
-        documents.append(len(sizes))
-    if len(remainder):
-        writer.write(remainder.tobytes())
-    writer.close()
-    in_tokens, in_sentences = np.concatenate(sentences), np.array(documents, np.uint32)
-    np.savez(folder / sizes_file(name), sentences=in_tokens, documents=in_sentences)
-    return Shard(
-        name=name,
-        part=corpus.source,
-        tokens=int(in_tokens.sum(dtype=np.int64)),
-        sentences=len(in_tokens),
-        documents=len(in_sentences),
-        bytes=path.stat().st_size,
-    )
-
-
-def read_sizes(file: Path | BinaryIO) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of each sentence and the sentences of each document of a shard."""
-    with np.load(file, allow_pickle=False) as arrays:
-        return arrays["sentences"], arrays["documents"]
-
-
-def write_index(
-    source: str,
-    shards: list[Shard],
-    sizes: Iterable[tuple[np.ndarray, np.ndarray]],
-    tokenizer_json: bytes,
-    folder: Path,
-) -> None:
-    """Write the files that cover all shards, `about.json` last.
-
-    Args:
-      source: the whole source.
-      sizes: from `read_sizes` for each shard, in the same order; one at a time is in memory.
-      tokenizer_json: the content of `tokenizer.json`.
-
-    Raises:
-      ValueError: if no shard holds a sentence, or a shard's sizes contradict its other file.
-    """
-    info = ShardsInfo(
-        format=FORMAT,
-        source=source,
-        tokens=sum(shard.tokens for shard in shards),
-        sentences=sum(shard.sentences for shard in shards),
-        documents=sum(shard.documents for shard in shards),
-        block=BLOCK,
-        dtype=token_dtype(Tokenizer.from_buffer(tokenizer_json)).name,
-        tokenizer=hashlib.sha256(tokenizer_json).hexdigest(),
-        shards=shards,
-    )
-    if not info.tokens:
-        raise ValueError(f"The source has {len(shards)} part(s) and none holds text.")
-    sentences = _starts_file(folder / "sentences.npy", info.sentences)
-    documents = _starts_file(folder / "documents.npy", info.documents)
-    s = d = 0
-    for shard, (in_tokens, in_sentences) in zip(shards, sizes, strict=True):
-        counts = (int(in_tokens.sum(dtype=np.int64)), len(in_tokens), len(in_sentences))
-        if counts != (shard.tokens, shard.sentences, shard.documents):
-            raise ValueError(
-                f"{sizes_file(shard.name)} lists {counts} tokens, sentences and documents, but its "
-                f"shard has {shard[2:5]}. Prepare the corpus again."
-            )
-        # Written in place, continuing from the last start of the previous shard.
-        for starts, n, counted in ((sentences, s, in_tokens), (documents, d, in_sentences)):
-            starts[n + 1 : n + 1 + len(counted)] = starts[n] + np.cumsum(counted, dtype=np.int64)
-        s, d = s + len(in_tokens), d + len(in_sentences)
-    sentences.flush()
-    documents.flush()
-    facts = info._asdict() | {"shards": [shard._asdict() for shard in shards]}
-    (folder / "about.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-
-
-def _starts_file(path: Path, count: int) -> np.memmap:
-    starts = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(count + 1,))
-    starts[0] = 0
-    return starts
-
-
-# --- reading --------------------------------------------------------------------------------------
 
 
 class ShardedCorpus(TokenizedCorpus):

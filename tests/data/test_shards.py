@@ -16,7 +16,7 @@ from helpers import tfds_dataset, tiny_run
 from helpers.tiny_run import write_books
 
 from pe_jax import data
-from pe_jax.data import corpora, shards
+from pe_jax.data import corpora, shard_writer, shards
 from pe_jax.data.packed import PackedExamples
 from pe_jax.data.shards import open_shards, shards_tokenizer
 from pe_jax.tasks.text_split import load_text
@@ -39,15 +39,15 @@ def write_shards(source, tokenizer, folder):
     folder.mkdir()
     parts = corpora.parts(source)
     written = [
-        shards.write_shard(
+        shard_writer.write_shard(
             data.open_corpus(part), tokenizer, folder, shards.shard_name(n, len(parts))
         )
         for n, part in enumerate(parts)
     ]
-    sizes = (shards.read_sizes(folder / shards.sizes_file(shard.name)) for shard in written)
+    sizes = (shard_writer.read_sizes(folder / shards.sizes_file(shard.name)) for shard in written)
     tokenizer_json = tokenizer.to_str(pretty=True).encode()
     (folder / "tokenizer.json").write_bytes(tokenizer_json)
-    shards.write_index(source, written, sizes, tokenizer_json, folder)
+    shard_writer.write_index(source, written, sizes, tokenizer_json, folder)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_writing_a_shard_again_gives_the_same_bytes(prepared, tmp_path):
     name = shards.shard_name(2, 5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "BLOCK", BLOCK)
-        shard = shards.write_shard(
+        shard = shard_writer.write_shard(
             data.open_corpus(corpora.parts(source)[2]), tokenizer, tmp_path, name
         )
     assert shard.documents == 5
@@ -265,12 +265,12 @@ def test_an_index_of_other_sizes(prepared, tmp_path):
     _, _, _, folder = prepared
     listed = json.loads((folder / "about.json").read_text())["shards"]
     written = [shards.Shard(**shard) for shard in listed]
-    sizes = [shards.read_sizes(folder / shards.sizes_file(s.name)) for s in written]
+    sizes = [shard_writer.read_sizes(folder / shards.sizes_file(s.name)) for s in written]
     tokenizer = (folder / "tokenizer.json").read_bytes()
     with pytest.raises(ValueError, match=r"sizes-00001-of-00005.npz lists .*its shard"):
-        shards.write_index("", written, sizes[::-1], tokenizer, tmp_path)
+        shard_writer.write_index("", written, sizes[::-1], tokenizer, tmp_path)
     with pytest.raises(ValueError, match=r"1 part\(s\) and none holds text"):
-        shards.write_index("", written[1:2], sizes[1:2], tokenizer, tmp_path)
+        shard_writer.write_index("", written[1:2], sizes[1:2], tokenizer, tmp_path)
 
 
 # --- Apache Beam ----------------------------------------------------------------------------------
