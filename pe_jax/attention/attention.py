@@ -15,7 +15,7 @@ import jax
 from pe_jax.attention import dropout, fast, forms, plain
 from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import check_mask, masked_softmax
-from pe_jax.attention.operands import finish, prepare
+from pe_jax.attention.operands import prepare
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import default_positions, paired_positions
@@ -114,7 +114,9 @@ def attention(
         out = plain.attend(x, drop)
     else:
         out = fast.attend(x, seed, dropout_rate, chosen)
-    return finish(x, out).astype(v.dtype)
+    for part, part_params, seen in reversed(x.parts):  # Undo maps of the values, the last first.
+        out = part.output(part_params, out, seen) if part.output else out
+    return out.astype(v.dtype)
 
 
 @automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from pe_jax.encodings.positions import Reach
+from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.shapes import Array, Bool, Float, Int, Size
 
 
@@ -35,9 +36,26 @@ def index_offsets(rows: int, columns: int, shift: ArrayLike, sign: int = -1) -> 
     return column + sign * row + shift
 
 
-def reach_mask(reach: Reach, rows: int, columns: int, shift: ArrayLike) -> Bool[Array, "1 1 Lq Lk"]:
-    """True where `reach` allows the offset column - row + shift."""
-    return reach.allows(index_offsets(rows, columns, shift))[None, None]
+def whole_mask(
+    mask: Bool[Array, "#B #H #Lq Lk"] | None,
+    limits: Iterable[tuple[Reach, Array, Array]],
+    reach: Reach | None,
+    lengths: tuple[int, int],
+    shift: ArrayLike | None,
+) -> Bool[Array, "#B #H #Lq Lk"] | None:
+    """`mask` without the keys that are out of reach.
+
+    Args:
+      limits: reaches over positions of queries `[#B, Lq]` and keys `[#B, Lk]`.
+      reach: over consecutive positions, of which the first key's minus the first query's is
+        `shift`.
+      lengths: Lq and Lk.
+    """
+    for limit, positions_q, positions_k in limits:
+        mask = both(mask, limit.allows(offsets(positions_q, positions_k))[:, None])
+    if reach is None or shift is None:
+        return mask
+    return both(mask, reach.allows(index_offsets(*lengths, shift))[None, None])
 
 
 def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:

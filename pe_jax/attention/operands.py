@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.attention.masks import both, reach_mask
+from pe_jax.attention.masks import whole_mask
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.part import Context, LogitTerms, Offsets, Params, Part, map_heads, moved
-from pe_jax.encodings.positions import Reach, offsets
+from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array, Bool, Float
 
 Term = tuple[Offsets, Params, Context]  # What a part adds, its parameters, and what it sees.
@@ -74,10 +74,8 @@ class Operands(NamedTuple):
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
         """The mask with all reaches in it."""
-        shift, mask = self.context.shift, limited(self.mask, self.limits)
-        if self.reach is None or shift is None:
-            return mask
-        return both(mask, reach_mask(self.reach, self.q.shape[1], self.k.shape[1], shift))
+        lengths = self.q.shape[1], self.k.shape[1]
+        return whole_mask(self.mask, self.limits, self.reach, lengths, self.context.shift)
 
 
 def prepare(
@@ -163,14 +161,6 @@ def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"
     return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)
 
 
-def finish(x: Operands, out: Float[Array, "B Lq H f"]) -> Float[Array, "B Lq H f"]:
-    """Undo the encoding's maps of the values, last map first."""
-    for part, params, context in reversed(x.parts):
-        if part.output:
-            out = part.output(params, out, context)
-    return out
-
-
 def tables(terms: Sequence[Term], scale: ArrayLike) -> tuple[int, dict[str, Array]]:
     """Evaluate terms of the offset at the offsets -clip .. clip, added up over the parts.
 
@@ -206,12 +196,3 @@ def farthest(context: Context) -> int | None:
         return None
     q, k = np.asarray(q), np.asarray(k)
     return int(np.ceil(max(k.max() - q.min(), q.max() - k.min(), 0)))
-
-
-def limited(
-    mask: Bool[Array, "#B #H #Lq Lk"] | None, limits: Sequence[tuple[Reach, Array, Array]]
-) -> Bool[Array, "#B #H #Lq Lk"] | None:
-    """`mask` without the keys beyond reaches over positions `[#B, Lq]` and `[#B, Lk]`."""
-    for reach, positions_q, positions_k in limits:
-        mask = both(mask, reach.allows(offsets(positions_q, positions_k))[:, None])
-    return mask

@@ -1,0 +1,158 @@
+"""Attention in blocks of queries, whose weights the backward pass computes again.
+
+Outputs and one number a query are saved: the logarithm of the softmax's denominator. The weights
+are recomputed from it, q and k, and dropout from its counter, so nothing of size Lq·Lk is saved and
+memory is linear in the length, forward and backward. Terms of hooks (`LogitTerms`) and maps of the
+finished logits are computed for a block of queries at a time as well. With a window, a block of
+queries meets the keys within reach of it and no others, so time is linear as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from pe_jax.attention import softmax
+from pe_jax.attention.masks import masked_weights
+from pe_jax.attention.softmax import Arrays, Fixed, Leaf
+from pe_jax.encodings.positions import Reach
+from pe_jax.shapes import Array
+
+# The axes of queries and of keys.
+_QUERIES = {"q": 1, "content_q": 1, "added": 2, "of_queries": 1}
+_KEYS = {"k": 1, "v": 1, "content_k": 1, "added": 3, "of_keys": 1}
+
+
+def forward(arrays: Arrays, fixed: Fixed) -> tuple[Array, Array]:
+    def attend(_: None, block: tuple) -> tuple[None, tuple[Array, Array]]:
+        out, _, log_total = softmax.forward(*_block(arrays, fixed, *block))
+        return None, (out, log_total)
+
+    _, (out, log_total) = jax.lax.scan(attend, None, _by_block(arrays, fixed))
+    return _join(out, 1, fixed.num_queries), log_total
+
+
+def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Array) -> Arrays:
+    def differentiate(sums: Arrays, block: tuple) -> tuple[Arrays, dict[str, Array]]:
+        cut, out, g, log_total = block
+        x, here = _block(arrays, fixed, *cut)
+        weights = masked_weights(jnp.exp(softmax.logits(x, here) - log_total), here.whole_mask(x))
+        grads = softmax.backward(x, here, weights, out, g)
+        _, key = here.first
+        rows: dict[str, Leaf] = {name: getattr(grads, name) for name in by_query}
+        if "added" in rows:
+            rows["added"] = _put(jnp.zeros_like(by_query["added"][0]), rows["added"], key, 3)
+        grads = _with(grads, absent)
+        by_key = {
+            name: jax.tree.map(functools.partial(_put, key=key, axis=axis), x, getattr(grads, name))
+            for name, axis in _KEYS.items()
+            if (x := getattr(sums, name)) is not None
+        }
+        rest = dict.fromkeys(by_key)
+        others = jax.tree.map(jnp.add, _with(sums, rest), _with(grads, rest))
+        return _with(others, by_key), rows
+
+    cuts = _by_block(arrays, fixed)
+    _, by_query, _ = cuts
+    absent = dict.fromkeys(by_query)
+    shared = _with(arrays, absent)
+    # Sums over many blocks, so in float32 whatever the dtype of the parts.
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shared)
+    blocks = cuts, _blocks(out, fixed.block, 1), _blocks(g, fixed.block, 1), log_total
+    sums, rows = jax.lax.scan(differentiate, zero, blocks)
+    sums = jax.tree.map(lambda x, like: x.astype(like.dtype), sums, shared)
+    joined = {
+        name: jax.tree.map(
+            functools.partial(_join, axis=_QUERIES[name], length=fixed.num_queries), x
+        )
+        for name, x in rows.items()
+    }
+    return _with(sums, joined)
+
+
+def _with(x: Arrays, changes: dict[str, Any]) -> Arrays:
+    return Arrays(**{**x._asdict(), **changes})
+
+
+def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Leaf], dict[str, Leaf]]:
+    """Numbers of the blocks, and the rows of `arrays` and of `fixed` that differ between blocks."""
+
+    def cut(x: Leaf, axis: int) -> Leaf:
+        # Rows of padding repeat the last query: zeros might be where a function has no derivative.
+        return jax.tree.map(lambda x: _blocks(x, fixed.block, axis, "edge"), x)
+
+    by_query = {
+        name: cut(x, axis)
+        for name, axis in _QUERIES.items()
+        if (x := getattr(arrays, name)) is not None and (isinstance(x, tuple) or x.shape[axis] > 1)
+    }
+    fixed_rows = {name: cut(getattr(fixed, name), 1) for name in ("of_queries", "limits_q")}
+    if fixed.positions_q is not None:
+        axis = fixed.positions_q.ndim - 1
+        fixed_rows["positions_q"] = _blocks(fixed.positions_q, fixed.block, axis)
+    if fixed.mask is not None and fixed.mask.shape[2] > 1:
+        fixed_rows["mask"] = _blocks(fixed.mask, fixed.block, 2)
+    return jnp.arange(len(by_query["q"]), dtype=jnp.int32), by_query, fixed_rows
+
+
+def _block(
+    arrays: Arrays,
+    fixed: Fixed,
+    number: Array,
+    by_query: dict[str, Leaf],
+    fixed_rows: dict[str, Leaf],
+) -> tuple[Arrays, Fixed]:
+    """A block of queries with the keys that it can reach."""
+    arrays, fixed = _with(arrays, by_query), dataclasses.replace(fixed, **fixed_rows)
+    assert fixed.block is not None
+    query, mask = number * fixed.block, fixed.mask
+    key: ArrayLike = 0
+    left, right = fixed.reach or Reach()
+    if left is not None and right is not None and fixed.ranges is not None:
+        keys = arrays.k.shape[1]
+        width = min(keys, fixed.block + left + right)
+        first = query + fixed.ranges[0].start - fixed.ranges[1].start - left
+        key = jnp.clip(first, 0, keys - width)
+
+        def near(x: Leaf, axis: int) -> Leaf:
+            return jax.tree.map(
+                lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), key, width, axis), x
+            )
+
+        by_key = {name: near(getattr(arrays, name), axis) for name, axis in _KEYS.items()}
+        arrays = _with(arrays, by_key)
+        fixed = dataclasses.replace(
+            fixed, of_keys=near(fixed.of_keys, 1), limits_k=near(fixed.limits_k, 1)
+        )
+        mask = near(mask, 3)
+    return arrays, dataclasses.replace(fixed, mask=mask, first=(query, key))
+
+
+def _put(total: Array, x: Array, key: ArrayLike, axis: int) -> Array:
+    """Add `x` to the keys of `total` from `key` on."""
+    if x.shape[axis] == total.shape[axis]:
+        return total + x
+    slice_ = jax.lax.dynamic_slice_in_dim(total, key, x.shape[axis], axis)
+    return jax.lax.dynamic_update_slice_in_dim(total, slice_ + x, key, axis)
+
+
+def _blocks(x: Array, block: int | None, axis: int, mode: str = "constant") -> jax.Array:
+    """Blocks of an axis in front: `[B, L, ...] -> [N, B, block, ...]`, the last one padded."""
+    assert block is not None
+    count = -(-x.shape[axis] // block)
+    pad = [(0, 0)] * x.ndim
+    pad[axis] = (0, count * block - x.shape[axis])
+    parts = jnp.pad(x, pad, mode).reshape(*x.shape[:axis], count, block, *x.shape[axis + 1 :])
+    return jnp.moveaxis(parts, axis, 0)
+
+
+def _join(parts: Array, axis: int, length: int) -> jax.Array:
+    """Blocks in front to one axis again: `[N, B, block, ...] -> [B, length, ...]`."""
+    x = jnp.moveaxis(parts, 0, axis)
+    x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+    return jax.lax.slice_in_dim(x, 0, length, axis=axis)
