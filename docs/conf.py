@@ -69,8 +69,9 @@ def shorten(app, what, name, obj, options, signature, returns):
 def link_docstrings(app, docname, source):
     """Names of the catalogue link to source files; on the site, to the docstrings."""
     if docname == "catalogue":
-        link = r"\[`((\w+)[^`]*)`\]\(\.\./pe_jax/[^)]*\)"
-        source[0] = re.sub(link, r"{py:obj}`\1 <pe_jax.encodings.\2>`", source[0])
+        text = re.sub(r"^\[`.*`\]: \.\./pe_jax/.*\n", "", source[0], flags=re.M)
+        link = r"\[`((\w+)[^`]*)`\]"
+        source[0] = re.sub(link, r"{py:obj}`\1 <pe_jax.encodings.\2>`", text)
 
 
 def setup(app):

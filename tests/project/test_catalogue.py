@@ -26,7 +26,7 @@ def on_the_page(header):
     """Cells of the table with these columns, by the first one."""
     text = PAGE.read_text(encoding="utf-8")
     lines = next(part.splitlines() for part in text.split("\n\n") if _cells(part)[0] == [*header])
-    return {row[0]: dict(zip(header, row)) for row in map(_split, lines[2:])}
+    return {row[0].strip("[]"): dict(zip(header, row)) for row in map(_split, lines[2:])}
 
 
 def _cells(part):
@@ -47,6 +47,16 @@ def test_the_page_is_written_from_its_results():
     assert catalogue.page(ROWS, results.rows, results.none_ms) == PAGE.read_text("utf-8"), OUTDATED
 
 
+def test_every_name_links_to_its_docstring():
+    text = PAGE.read_text(encoding="utf-8")
+    targets = dict(re.findall(r"^(\[`.*`\]): (.*)$", text, re.M))
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "| encoding" not in line]
+    assert len(rows) > 400 and all(_split(row)[0] in targets for row in rows)
+    for title, path in targets.items():
+        key = re.match(r"\w+", title[2:])[0]
+        assert re.search(rf"\b(def|=) {key}\b|\b{key} = ", (PAGE.parent / path).read_text("utf-8"))
+
+
 def test_results():
     for title, row in catalogue.read(PAGE.with_suffix(".json")).rows.items():
         assert set(row.checks.values()) <= {"ok", "no", "–"}
@@ -65,10 +75,14 @@ def test_results_are_read_as_they_were_written(tmp_path):
 def test_measured_values(name):
     row = next(row for row in ROWS if row.name == name)
     properties, required = catalogue.measure(row)
-    for header, measured in ((page.PROPERTIES, properties), (page.REQUIREMENTS, required)):
+    for header, measured in (
+        (page.PROPERTIES, (properties.invariance, properties.symmetry)),
+        (page.MONOTONICITY, (properties.monotonicity, properties.near)),
+        (page.REQUIREMENTS, required[1:]),
+    ):
         cells = on_the_page(header)[f"`{name}`"].values()
         found = [float(cell) for cell in cells if re.fullmatch(r"\d+\.\d+", cell)]
-        np.testing.assert_allclose(found, measured[1:], rtol=0.01, atol=0.0011, err_msg=OUTDATED)
+        np.testing.assert_allclose(found, measured, rtol=0.01, atol=0.0011, err_msg=OUTDATED)
 
 
 @pytest.mark.parametrize("name", ["fire", "path_attention+causal", "learned_absolute"])
@@ -88,10 +102,15 @@ CONVOLVED = {"`selective_rope`", "`path_attention+causal`", "`dape_v2`"}
 
 
 @pytest.mark.parametrize(
-    ("says", "measured"), [("invariant", "TI"), ("monotone", "all"), ("symmetric", "symm.")]
+    ("says", "measured", "header"),
+    [
+        ("invariant", "TI", page.PROPERTIES),
+        ("monotone", "all", page.MONOTONICITY),
+        ("symmetric", "symm.", page.PROPERTIES),
+    ],
 )
-def test_what_is_said_was_measured(says, measured):
-    for name, cells in on_the_page(page.PROPERTIES).items():
+def test_what_is_said_was_measured(says, measured, header):
+    for name, cells in on_the_page(header).items():
         if cells[says] == "yes" and (says, name in CONVOLVED) != ("invariant", True):
             assert cells[measured] == "0.000", name
         if cells[says] == "no" and says != "invariant":  # P·Pᵀ may be invariant by itself.
@@ -115,7 +134,9 @@ def test_a_new_encoding_is_a_new_row(monkeypatch):
     monkeypatch.setitem(encodings.ENCODINGS, "decoder_only", decoder_only)
     row = next(row for row in catalogue.rows(SMALL) if row.key == "decoder_only")
     assert row.name == "decoder_only(factor=4)+causal"
-    assert page.sources([row])[2].replace(" ", "") == "|`decoder_only(…)+causal`|0|0|any|here|"
+    link = "[`decoder_only(…)+causal`]"
+    assert page.sources([row])[2].replace(" ", "") == f"|{link}|here|"
+    assert page.parameters([row])[2].replace(" ", "") == f"|{link}|0|0|any|"
 
     @encodings.named
     def by_bytes(*, alphabet: int) -> Part:
@@ -184,10 +205,9 @@ def test_the_page_of_one_encoding():
         "a machine",
     )
     text = catalogue.page([row], {"alibi": results}, {"a machine": 12.3})
-    assert (
-        "| `alibi`  | logits | yes       | 0.000 | yes      | 0.000 | 0.000 | yes       |" in text
-    )
+    assert "| [`alibi`] | logits | yes       | 0.000 | yes       | –     |" in text
+    assert "| [`alibi`] | yes      | 0.000 | 0.000 |" in text
     assert "Costs are of a machine, where `none` takes 12 ms." in text
     assert re.search(r"\| logits \| 0.123 +\| 1.000 \| – +\| 1,234 +\| ∞ +\|", text)
     assert "| ranges | 1.23 (1.10–1.30)" in text and "- `alibi`, shift: a reason." in text
-    assert "\n".join(table(page.OPTIONS, [["`alibi`", "`learnable=False`"]])) in text
+    assert "\n".join(table(page.OPTIONS, [["[`alibi`]", "`learnable=False`"]])) in text

@@ -45,13 +45,17 @@ _FORMULAS = """
 x is a position, m = j − i the offset of a key from its query, S the sinusoid […, sin ωx, cos ωx,
 …], R a rotation by the angle. *Acts on* is the input of the model, queries and keys (and values),
 logits, values that weights sum, the reach of a query, the temperature of the softmax, or positions
-before another encoding sees them. A name links to its docstring.
+before another encoding sees them. In every table, names link to the docstring.
+"""
+
+_PARAMETERS = """
+## Parameters
+
+*Longest* is the number of positions, if there is a limit.
 """
 
 _SOURCES = """
-## Parameters and sources
-
-*Longest* is the number of positions, if there is a limit.
+## Sources
 """
 
 _PROPERTIES = f"""
@@ -66,9 +70,12 @@ on the untrained encoding, from 0 (the property holds exactly) to 1.
   mirrored; positions of several axes are equal on all of them.
 - *Invariant*, *TI*: does attention depend on differences of positions alone? A sinusoid's P·Pᵀ
   does, but not what W_Q and W_K make of it: hence "no" next to 0.
-- *Monotone*: do proximities strictly decrease with distance, on either side and without end?
-  Measured over *all* offsets and *to 10*; ties count half.
 - *Symmetric*, *symm.*: Φ[i, j] = Φ[j, i].
+"""
+
+_MONOTONICITY = """
+*Monotone*: do proximities strictly decrease with distance, on either side and without end?
+Measured over *all* offsets and *to 10*; ties count half.
 """
 
 _REQUIREMENTS = f"""
@@ -125,10 +132,14 @@ def page(
         _ABOUT,
         _FORMULAS,
         *formulas(rows),
+        _PARAMETERS,
+        *parameters(rows),
         _SOURCES,
         *sources(rows),
         _PROPERTIES,
         *table(PROPERTIES, [_properties(row, results[row.title]) for row in rows]),
+        _MONOTONICITY,
+        *table(MONOTONICITY, [_monotonicity(row, results[row.title]) for row in rows]),
         _REQUIREMENTS,
         *table(REQUIREMENTS, [_requirements(row, results[row.title]) for row in rows]),
         _COMPUTED + _machines(rows, results, none_ms),
@@ -138,15 +149,17 @@ def page(
         *_excuses(rows, results),
         _OPTIONS,
         *options(rows),
+        "",
+        *_targets(rows),
     ]
     return "\n".join(lines).strip() + "\n"
 
 
 FORMULAS = ("encoding", "formula", "acts on")
-SOURCES = ("encoding", "parameters", "number", "longest", "source")
-PROPERTIES = (
-    *("encoding", "by", "invariant", "TI", "monotone", "all", "to 10", "symmetric", "symm."),
-)
+PARAMETERS = ("encoding", "parameters", "number", "longest")
+SOURCES = ("encoding", "source")
+PROPERTIES = ("encoding", "by", "invariant", "TI", "symmetric", "symm.")
+MONOTONICITY = ("encoding", "monotone", "all", "to 10")
 REQUIREMENTS = ("encoding", "points", "distinct", "size", "growth", "length", "shift")
 COMPUTED = ("encoding", "ranges", "packed", "kernel", "linear", "cost")
 CHECKED = ("encoding", "packing", "padding", "cache", "bfloat16")
@@ -154,41 +167,55 @@ OPTIONS = ("encoding", "options")
 
 
 def formulas(rows: Sequence[Entry]) -> list[str]:
-    """Return the table of formulas, whose names link to the file of the docstring."""
+    """Return the table of formulas."""
     return table(
         FORMULAS,
         [
+            [_link(row), _joined(card.formula for card in declared.cards(row)), declared.acts(row)]
+            for row in rows
+        ],
+    )
+
+
+def parameters(rows: Sequence[Entry]) -> list[str]:
+    """Return the table of parameters and of the number of positions."""
+    return table(
+        PARAMETERS,
+        [
             [
-                f"[`{row.title}`]({source_file(row.key)})",
-                _joined(card.formula for card in declared.cards(row)),
-                declared.acts(row),
+                _link(row),
+                _joined(card.parameters for card in declared.cards(row)),
+                f"{parameter_count(row.encoding):,}",
+                "any" if row.encoding.longest is None else f"{row.encoding.longest:,}",
             ]
             for row in rows
         ],
     )
+
+
+def sources(rows: Sequence[Entry]) -> list[str]:
+    """Return the table of sources."""
+    return table(
+        SOURCES,
+        [[_link(row), _joined(card.source for card in declared.cards(row))] for row in rows],
+    )
+
+
+def _link(row: Entry) -> str:
+    """Return the title as a link, whose target is at the end of the page."""
+    return f"[`{row.title}`]"
+
+
+def _targets(rows: Sequence[Entry]) -> list[str]:
+    """Return the definitions of the links: for each title and key, the file of the docstring."""
+    keys = {title: row.key for row in rows for title in (row.title, row.key)}
+    return [f"[`{title}`]: {source_file(key)}" for title, key in keys.items()]
 
 
 def source_file(key: str) -> str:
     """Return the path from the page to the source of a registered encoding or wrapper."""
     make = inspect.unwrap({**ENCODINGS, **WRAPPERS}[key])
     return "../" + Path(inspect.getfile(make)).resolve().relative_to(ROOT).as_posix()
-
-
-def sources(rows: Sequence[Entry]) -> list[str]:
-    """Return the table of parameters and sources."""
-    return table(
-        SOURCES,
-        [
-            [
-                f"`{row.title}`",
-                _joined(card.parameters for card in declared.cards(row)),
-                f"{parameter_count(row.encoding):,}",
-                "any" if row.encoding.longest is None else f"{row.encoding.longest:,}",
-                _joined(card.source for card in declared.cards(row)),
-            ]
-            for row in rows
-        ],
-    )
 
 
 def _joined(texts: Iterable[str]) -> str:
@@ -199,21 +226,25 @@ _DECLARED = {True: "yes", False: "no", None: "depends"}
 
 
 def _properties(row: Entry, results: Measured) -> list[str]:
-    declares = (declared.invariant(row), declared.monotone(row), declared.symmetric(row))
-    invariant, monotone, symmetric = (_DECLARED[answer] for answer in declares)
     violations = results.properties
     return [
-        f"`{row.title}`",
+        _link(row),
         violations.by,
-        *(invariant, _number(violations.invariance)),
-        *(monotone, _number(violations.monotonicity), _number(violations.near)),
-        *(symmetric, "–" if violations.symmetry is None else _number(violations.symmetry)),
+        *(_DECLARED[declared.invariant(row)], _number(violations.invariance)),
+        _DECLARED[declared.symmetric(row)],
+        "–" if violations.symmetry is None else _number(violations.symmetry),
     ]
+
+
+def _monotonicity(row: Entry, results: Measured) -> list[str]:
+    violations = results.properties
+    numbers = map(_number, (violations.monotonicity, violations.near))
+    return [_link(row), _DECLARED[declared.monotone(row)], *numbers]
 
 
 def _requirements(row: Entry, results: Measured) -> list[str]:
     points, *numbers = results.requirements
-    return [f"`{row.title}`", points, *map(_number, numbers)]
+    return [_link(row), points, *map(_number, numbers)]
 
 
 def _number(x: float) -> str:
@@ -239,7 +270,7 @@ def _computed(row: Entry, results: Measured) -> list[str]:
     linear = {(True, True): "both", (True, False): "ranges", (False, True): "packed"}
     cost = results.cost
     return [
-        f"`{row.title}`",
+        _link(row),
         *(_forms(ranges.terms), _forms(packed.terms)),
         "yes" if ranges.kernel else "–",
         linear.get(results.linear, "–"),
@@ -252,7 +283,7 @@ def _forms(terms: tuple[str, ...] | None) -> str:
 
 
 def _checked(row: Entry, results: Measured) -> list[str]:
-    return [f"`{row.title}`", *(results.checks[check] for check in CHECKS)]
+    return [_link(row), *(results.checks[check] for check in CHECKS)]
 
 
 def _excuses(rows: Sequence[Entry], results: Mapping[str, Measured]) -> list[str]:
@@ -276,7 +307,7 @@ def options(rows: Sequence[Entry]) -> list[str]:
     """Return the table of options, one line for each registered name."""
     by_key = {row.key: row for row in reversed(rows)}
     keys = [key for key in dict.fromkeys(row.key for row in rows) if _options(by_key[key])]
-    return table(OPTIONS, [[f"`{key}`", ", ".join(_options(by_key[key]))] for key in keys])
+    return table(OPTIONS, [[f"[`{key}`]", ", ".join(_options(by_key[key]))] for key in keys])
 
 
 def _options(row: Entry) -> list[str]:
