@@ -73,9 +73,14 @@ def hidden_states(
 def queries_keys_values(
     config: BertConfig, params: Params, tokens: Int[Array, "B L"]
 ) -> Float[Array, "3 N B L H d"]:
-    """Queries, keys and values of all N layers of `Bert`, before the encoding maps them; pure."""
+    """Queries, keys and values of all N layers of `Bert`, before the encoding maps them; pure.
+
+    Queries that share a head of keys and values have it repeated.
+    """
     layers = _compared_below(config, params, tokens, config.num_layers)
-    return jnp.stack([jnp.stack((q, k, v)) for _, q, k, v in layers], axis=1)
+    each = config.num_heads // config.key_heads
+    by_layer = ((q, jnp.repeat(k, each, 2), jnp.repeat(v, each, 2)) for _, q, k, v in layers)
+    return jnp.stack([jnp.stack(heads) for heads in by_layer], axis=1)
 
 
 def with_constants(
@@ -83,30 +88,40 @@ def with_constants(
 ) -> Params:
     """Parameters whose queries and keys are constants in some dimensions of a head; pure.
 
+    They are of the model with `attention_bias=True` and `num_key_heads=None`: constants are biases,
+    and each head of queries has its own in the keys.
+
     Args:
       params: of `Bert`.
       which: those dimensions of queries and of keys, by layer.
       values: what they are at every token, before the encoding maps them.
-
-    Raises:
-      ValueError: for a model without biases of attention, or with fewer heads of keys.
     """
-    if "bias" not in params["layer_0"]["attention"].get("qkv", {}):
-        raise ValueError(
-            "params must have biases of attention, and as many heads of keys as of queries: "
-            "constants are written into them. Use a model with attention_bias=True and "
-            "num_key_heads=None."
-        )
     changed = dict(params)
     for i in range(which.shape[1]):
         attention = params[f"layer_{i}"]["attention"]
-        kernel, bias = attention["qkv"]["kernel"], attention["qkv"]["bias"]  # [D, 3, H, d]
+        kernel, bias = _queries_keys_values_parameters(attention)
         constant = jnp.concatenate([which[:, i], jnp.zeros_like(which[:1, i])])
         value = jnp.concatenate([values[:, i], jnp.zeros_like(values[:1, i])])
         qkv = {"kernel": jnp.where(constant, 0, kernel), "bias": jnp.where(constant, value, bias)}
-        attention = {**attention, "qkv": qkv}
-        changed[f"layer_{i}"] = {**params[f"layer_{i}"], "attention": attention}
+        out = {"bias": jnp.zeros(kernel.shape[:1]), **attention["out"]}
+        changed[f"layer_{i}"] = {**params[f"layer_{i}"], "attention": {"qkv": qkv, "out": out}}
     return changed
+
+
+def _queries_keys_values_parameters(
+    attention: Params,
+) -> tuple[Float[Array, "D 3 H d"], Float[Array, "3 H d"]]:
+    """Kernel and bias of a layer's three projections, with a head of keys for each of queries."""
+    if "qkv" in attention:
+        qkv = attention["qkv"]
+    else:
+        query, both = attention["query"], attention["key_value"]
+        each = query["kernel"].shape[-2] // both["kernel"].shape[-2]
+        qkv = {
+            name: jnp.concatenate([x[..., None, :, :], jnp.repeat(both[name], each, -2)], axis=-3)
+            for name, x in query.items()
+        }
+    return qkv["kernel"], qkv.get("bias", jnp.zeros(qkv["kernel"].shape[1:]))
 
 
 def rotations(

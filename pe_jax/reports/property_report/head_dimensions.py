@@ -193,11 +193,24 @@ def _loss_without_bands(config: BertConfig, count: int) -> ChangedLoss:
 
         constant = jnp.stack(list(map(dropped_dimensions, rotations(config, params["bert"]))))
         both = jnp.stack([constant, constant])
-        bert = with_constants(params["bert"], both, jnp.zeros(both.shape))
-        changed = dataclasses.replace(config, position=with_factors(config.encoding(), factors))
-        return token_scores(changed, {**params, "bert": bert}, tokens, targets)[0]
+        scaled = dataclasses.replace(config, position=with_factors(config.encoding(), factors))
+        return _scores_with_constants(scaled, params, both, jnp.zeros(both.shape), tokens, targets)
 
     return loss
+
+
+def _scores_with_constants(
+    config: BertConfig,
+    params: Params,
+    which: Bool[Array, "2 N H d"],
+    values: Float[Array, "2 N H d"],
+    tokens: Int[Array, "B L"],
+    targets: Int[Array, "B L"],
+) -> Float[Array, "B L"]:
+    """Return the loss of every token with some dimensions of queries and keys constant."""
+    changed = dataclasses.replace(config, attention_bias=True, num_key_heads=None)
+    params = {**params, "bert": with_constants(params["bert"], which, values)}
+    return token_scores(changed, params, tokens, targets)[0]
 
 
 def _norm_figure(subject: Subject, layers: dict[int, _Layer]) -> Figure:
@@ -343,8 +356,7 @@ def _massive_effects(
     constants = jnp.asarray(means, jnp.float32)
 
     def loss(params, chosen, tokens, targets):
-        bert = with_constants(params["bert"], chosen, constants)
-        return token_scores(subject.bert, {**params, "bert": bert}, tokens, targets)[0]
+        return _scores_with_constants(subject.bert, params, chosen, constants, tokens, targets)
 
     losses = changed_losses(loss, params, chosen, texts(subject, config))
     change, error = (np.asarray(values).tolist() for values in loss_changes(losses))
