@@ -62,10 +62,10 @@ def attention_fn(
     may attend to nothing gets zeros instead of a mean over all keys.
 
     With Flax's cache (`decode=True`) pass the position of the new token, `Context(index[None])`;
-    keys are at their index in the cache.
+    positions of keys are their indices in the cache.
 
-    Flax looks for the names of arguments and passes no other ones, not even its mask: a function
-    around this one has to have them (`functools.wraps`), and a call without `mask` is an error.
+    Flax passes only arguments that the function's signature names. Wrap this function with
+    `functools.wraps`, or the mask is lost; a call without `mask` is therefore an error.
 
     Raises:
       ValueError: for an encoding that acts at the input of a model alone; in a call as `attention`.
@@ -240,15 +240,15 @@ def attention_inputs(
     mask: Bool[Array, "#B #H #Lq Lk"] | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array, Array, Float[Array, "#B #H Lq Lk"] | None, Bool[Array, "..."] | None]:
-    """Return an encoding as inputs of any softmax attention: cuDNN's, splash, ring, your own.
+    """Return inputs with which any softmax attention (cuDNN's, splash, ring) uses an encoding.
 
-    Rotary encodings come without a bias and cost what their maps cost. Terms of the logits come as
-    an array of all pairs, a reach as a part of the mask.
+    Rotary encodings need no bias. Terms of the logits become an array of all pairs, and windows
+    become part of the mask.
 
     Args:
       mask: True where a query may attend to a key.
-      scale: what that attention multiplies q·k by; default 1 / sqrt(e), e the head size of the
-        queries returned. Splash attention multiplies by nothing: 1.0.
+      scale: by which that attention multiplies q·k; default 1 / sqrt(e), e the head size of the
+        queries returned. It is 1.0 for splash attention.
 
     Returns:
       q, k and v; a bias `[#B, #H, Lq, Lk]` to add to scale · q·k, or None; and a mask, or None.

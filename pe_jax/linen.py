@@ -35,9 +35,9 @@ with extra("flax"):
 class MultiHeadAttention(nn.Module):
     """Multi-head attention with a position encoding.
 
-    Parameters are those of `flax.linen.MultiHeadDotProductAttention`, under the same names, and
-    `position`, those of the encoding, float32, where it has any. What an encoding does at the input
-    of a model is left to `PositionEmbedding`.
+    Parameters have the names of `flax.linen.MultiHeadDotProductAttention`. Those of the encoding, if
+    any, are under `position`, in float32. Parts of an encoding that act at the input of a model,
+    such as position vectors, belong to `PositionEmbedding`.
 
     Attributes:
       encoding: a position encoding; None for no position information. A decoder's is joined with
@@ -171,7 +171,7 @@ class MultiHeadAttention(nn.Module):
 class PositionEmbedding(nn.Module):
     """The parts of an encoding that act at the input of a model, such as adding position vectors.
 
-    Parameters, where it has any, are under `position`.
+    Parameters, if any, are under `position`.
     """
 
     encoding: PositionEncoding

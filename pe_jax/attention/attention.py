@@ -40,9 +40,9 @@ def attention(
 ) -> Float[Array, "B Lq H f"]:
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.part`.
 
-    Gradients are those of a backward pass written by hand (see `fast`). It can be differentiated
-    itself: `jax.grad`, `jax.vjp` and `jax.hessian` work. Forward mode (`jax.jvp`, `jax.jacfwd`)
-    needs `form="naive"`, ordinary JAX throughout, and so do all second derivatives on a TPU.
+    The backward pass is written by hand (see `fast`) and differentiable: `jax.grad`, `jax.vjp` and
+    `jax.hessian` work. Forward mode (`jax.jvp`, `jax.jacfwd`), and second derivatives on a TPU,
+    need `form="naive"`, which is ordinary JAX throughout.
 
     Batch and lengths may be symbolic (`jax.export`). A form in blocks needs known lengths.
 
@@ -50,23 +50,23 @@ def attention(
       q, k, v: each of the G heads of keys and values serves H / G consecutive heads of queries
         (grouped-query attention; G = 1 is multi-query). Keys and values are not repeated in
         memory, unless the encoding reads the keys (hook `logits`, or offset vectors that are added
-        to queries). Swap axes of arrays `[B, H, L, d]` first, `jnp.swapaxes(x, 1, 2)`. Such arrays
-        are an error if the encoding fixes H, or if positions, a mask, hidden states or a cache fix
-        L. Otherwise, or if H = L, the swap is not detected, and attention runs over heads.
+        to queries). Pass arrays `[B, H, L, d]` as `jnp.swapaxes(x, 1, 2)`: without the swap,
+        attention runs over heads. That is detected only if H differs from L, and the encoding
+        fixes H, or positions, a mask, hidden states or a cache fix L.
       encoding: a position encoding; None means no position information in the attention.
-      params: what `encoding.init` returned, possibly trained since.
-      context: positions of queries and keys, and what else the encoding asks for; default
-        positions are range(L).
+      params: those of `encoding.init`, trained or not.
+      context: positions of queries and keys, by default range(L), and what else the encoding
+        reads, such as hidden states.
       mask: bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key (see `masks`). A query
         that may attend to nothing gets zeros, in outputs and gradients.
       dropout_rate, dropout_rng: dropout of the weights; no rng, no dropout. Every form drops the
         same weights.
-      form: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula as it
-        stands; `"pairs"`, `"buckets"` and `"rotation"` save all weights and differ in how they
-        compute terms of the offset (see `offset_terms`); `"fused"` has memory linear in the
-        length, and so has `"kernel"`, which is written for TPUs and slow elsewhere. Same numbers
-        and gradients. `"auto"` and a `forms.Form` run as `"naive"` where the chosen form cannot
-        compute the encoding; a form given by name raises.
+      form: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula in
+        ordinary JAX; `"pairs"`, `"buckets"` and `"rotation"` store all weights and differ in how
+        they compute terms of the offset (see `offset_terms`); `"fused"` and `"kernel"` (for TPUs,
+        slow elsewhere) have memory linear in the length. All give the same numbers and gradients.
+        Where the chosen form cannot compute the encoding, `"auto"` and a `forms.Form` run as
+        `"naive"`, and a form given by name raises.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
         `"tpu v4"`; default: where this runs.
 
@@ -129,8 +129,8 @@ def attention_logits(
 ) -> Float[Array, "B H Lq Lk"]:
     """Return the logits with all terms, before masks and windows; float32.
 
-    Times sqrt(d), the raw products that identical word probing reads, where an encoding leaves the
-    scale as it is.
+    They are scaled by 1/sqrt(d), unless the encoding changes the scale; measures of identical words
+    multiply them by sqrt(d).
     """
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     return plain.logits(prepare(encoding, params, q, k, k, context, None))

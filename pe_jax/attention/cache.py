@@ -109,26 +109,23 @@ def cached_attention(
 ) -> tuple[Float[Array, "B T H f"], Cache]:
     """Append new tokens to a cache; each attends to itself and to all before it in its row.
 
-    Any number of tokens: a prompt at once, then one at a time. Outputs are those that causal
-    attention over all tokens gives. Under `jit` it compiles once for each number of new tokens.
-    For cross-attention, whose keys are all there, call `attention` with the keys and values of the
-    other sequence, projected once, and positions of both.
+    Pass a prompt at once, then one token at a time: the outputs equal those of causal attention
+    over all tokens. Under `jit` it compiles once for each number of new tokens. For
+    cross-attention, project keys and values once and call `attention` with both positions.
 
     Args:
       q, k, v: of the new tokens; `jnp.swapaxes(x, 1, 2)` makes them from `[B, H, T, d]`.
       cache: of `init_cache`, for this encoding and these heads.
-      context: as `attention` takes it, of the new tokens: `positions_q` default to their index in
-        the cache, `x_q` are their hidden states; nothing of keys.
-      mask: over the whole cache, such as False for padding. What has not been written is masked in
-        any case.
+      context: of the new tokens only: `positions_q`, by default their index in the cache, and
+        their hidden states `x_q`.
+      mask: over the whole cache, such as False for padding. Empty places are always masked.
 
     Returns:
       outputs, and the cache with the new tokens in it.
 
     Raises:
-      ValueError: for a cache that does not fit; for more tokens than a row has room for, where that
-        is known. Where `jit` traces the index it is not: then these outputs of the row, and all
-        later ones, are NaN.
+      ValueError: for a cache that does not fit, or more tokens than a row has room for. Under
+        `jit` the index is unknown: then these outputs of the row, and all later ones, are NaN.
     """
     context = Context() if context is None else context
     rows, new, heads, _ = q.shape
@@ -174,10 +171,10 @@ def cached_attention(
 
 
 def with_index(caches: CacheTree, index: ArrayLike) -> CacheTree:
-    """Return caches with so many tokens in each row; the next ones are written there.
+    """Set the number of tokens in each row of caches; new tokens are written after them.
 
-    For rows that differ: the lengths of prompts that are padded on the right, 0 for a row that
-    starts anew, less than before to take tokens back.
+    Pass the lengths of prompts that are padded on the right, 0 to start a row again, or a smaller
+    number than before to discard the last tokens.
 
     Args:
       caches: a `Cache`, or a tree with caches and counts of `PositionEmbedding`: Linen's collection
