@@ -262,8 +262,8 @@ def main() -> None:
     _, after = rest.split(END)
     rows, _, notes = table(attentions()).partition("\n\n")
     versions = ", ".join(map(version, LIBRARIES))
-    text = f"{rows}\n\n{versions}:\n\n```text\n{notes}\n```\n\n"
-    PAGE.write_text(f"{before}{START}\n{text}{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{START}\n{rows}\n\n{versions}.\n\n{END}{after}", encoding="utf-8")
+    print(notes)
 
 
 if __name__ == "__main__":
