@@ -35,8 +35,8 @@ with extra("flax"):
 class MultiHeadAttention(nn.Module):
     """Multi-head attention with a position encoding.
 
-    Parameters have the names of `flax.linen.MultiHeadDotProductAttention`. Those of the encoding, if
-    any, are under `position`, in float32. Parts of an encoding that act at the input of a model,
+    Parameters have the names of `flax.linen.MultiHeadDotProductAttention`. Those of the encoding,
+    if any, are under `position`, in float32. Parts of an encoding that act at the input of a model,
     such as position vectors, belong to `PositionEmbedding`.
 
     Attributes:
