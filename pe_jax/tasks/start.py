@@ -11,7 +11,7 @@ import jax
 from pe_jax.configs.all_tasks import ENCODERS, TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelConfig
-from pe_jax.configs.pretraining import EncoderTrainingConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS

@@ -110,6 +110,7 @@ WRONG = [
     *[("quickstart", "seed", value) for value in (-1, 2**32, 2**70, 1.5, "0", None, True)],
     *[("glue", "seeds", value) for value in ((), (1, 1), (-1,), (1.5,), 3, "01", ([],))],
     *[("quickstart", "stage1.batch_size", value) for value in (0, -8)],
+    *[("quickstart", "data.held_out", value) for value in (-0.1, 0.51, 0.9)],
     *[("quickstart", "stage1.length", value) for value in (0, 7, -1)],
     ("quickstart", "stage1.max_predictions", 0),
     *[("quickstart", "model.num_heads", value) for value in (0, -2)],
