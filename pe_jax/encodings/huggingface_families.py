@@ -44,12 +44,9 @@ IsFull = Callable[[Config, int], bool]
 
 def every(period: int | str, first: int = 1) -> IsFull:
     """One layer in so many, a number or the key of one; `first=0` starts with layer 0."""
-
-    def is_full(config: Config, layer: int) -> bool:
-        number = config[period] if isinstance(period, str) else period
-        return (layer + first) % number == 0
-
-    return is_full
+    return lambda config, layer: (
+        (layer + first) % (config[period] if isinstance(period, str) else period) == 0
+    )
 
 
 def in_list(key: str) -> IsFull:
@@ -136,19 +133,8 @@ FAMILIES: Mapping[str, Family] = {
     # RoPE in all layers, of whole heads.
     **dict.fromkeys(
         (
-            "llama",
-            "arcee",
-            "diffllama",
-            "eurobert",
-            "falcon",
-            "falcon_h1",
-            "granite",
-            "granitemoe",
-            "granitemoeshared",
-            "hunyuan_v1_dense",
-            "olmo",
-            "olmo2",
-            "olmoe",
+            *("llama", "arcee", "diffllama", "eurobert", "falcon", "falcon_h1", "granite"),
+            *("granitemoe", "granitemoeshared", "hunyuan_v1_dense", "olmo", "olmo2", "olmoe"),
         ),
         Family(),
     ),
@@ -189,17 +175,16 @@ FAMILIES: Mapping[str, Family] = {
     "minimax_m2": Family(5e6, {"rotary_dim": None, "partial_rotary_factor": None, **_HEADS_OF_128}),
     # A slice of each head (multi-head latent attention): the encoding is of that slice.
     "deepseek_v2": Family(
-        defaults={"qk_rope_head_dim": 64},
-        layout="interleaved",
-        scales_logits=True,
+        defaults={"qk_rope_head_dim": 64}, layout="interleaved", scales_logits=True
     ),
     "deepseek_v3": Family(
-        defaults={"qk_rope_head_dim": 64, "rope_interleave": True},
-        scales_logits=True,
+        defaults={"qk_rope_head_dim": 64, "rope_interleave": True}, scales_logits=True
     ),
     # Three axes.
-    "qwen2_vl": Family(1e6, _QWEN2 | {"max_window_layers": 80}, is_full=before_window),
-    "qwen2_5_vl": Family(1e6, _QWEN2 | {"max_window_layers": 80}, is_full=before_window),
+    **dict.fromkeys(
+        ("qwen2_vl", "qwen2_5_vl"),
+        Family(1e6, _QWEN2 | {"max_window_layers": 80}, is_full=before_window),
+    ),
     **dict.fromkeys(
         ("qwen3_vl", "qwen3_vl_moe"),
         Family(5e5, _HEADS_OF_128 | {"mrope_section": [24, 20, 20], "mrope_interleaved": True}),
@@ -245,10 +230,7 @@ FAMILIES: Mapping[str, Family] = {
         },
     ),
     "gpt_oss": Family(
-        1.5e5,
-        {"head_dim": 64, "sliding_window": 128},
-        is_full=every(2),
-        settings=_GPT_OSS,
+        1.5e5, {"head_dim": 64, "sliding_window": 128}, is_full=every(2), settings=_GPT_OSS
     ),
     "olmo3": Family(5e5, {"sliding_window": 4096}, is_full=every(4), scales_full_only=True),
     "modernbert": Family(

@@ -11,7 +11,7 @@ import pytest
 from helpers.huggingface_configs import SIZES, cases
 
 from pe_jax.encodings import Context, from_hf, from_name
-from pe_jax.encodings.huggingface import FAMILIES, REFUSED
+from pe_jax.encodings.huggingface_families import FAMILIES, REFUSED
 
 DOCS = Path(__file__).parents[2] / "docs/encodings.md"
 

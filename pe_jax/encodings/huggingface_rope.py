@@ -1,0 +1,231 @@
+"""Rope settings of transformers' configs, as encodings."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pe_jax.encodings.encoding import PositionEncoding
+from pe_jax.encodings.huggingface_families import (
+    CHUNKED,
+    FULL,
+    ORIGINAL,
+    SLIDING,
+    UNNAMED,
+    Config,
+    Family,
+    required,
+)
+from pe_jax.encodings.huggingface_keys import checked_setting, described
+from pe_jax.encodings.modifiers.temperature import log_n
+from pe_jax.encodings.naming import REQUIRED, options_of
+from pe_jax.encodings.rotary import rope_scaling
+from pe_jax.encodings.rotary.rope import Layout, rope
+from pe_jax.encodings.rotary.several_axes import mrope
+from pe_jax.errors import did_you_mean
+
+Options = dict[str, Any]
+
+
+def _trained_length(config: Config, options: Options) -> Options:
+    return {"original_length": config.get("max_position_embeddings")}
+
+
+def _stretch(config: Config, options: Options) -> Options:
+    longest = config.get("max_position_embeddings")
+    original = options.get("original_length", longest)
+    factor = max(1.0, longest / original) if longest and original else None
+    return {"original_length": original, "factor": factor}
+
+
+def _default(
+    *,
+    head_size: int,
+    sections: tuple[float, ...] | None = None,
+    interleaved: bool = False,
+    layout: Layout = "half",
+    **options: Any,
+) -> PositionEncoding:
+    if sections is None:
+        if interleaved:
+            raise ValueError("mrope_interleaved needs mrope_section, which is missing.")
+        return rope(head_size=head_size, layout=layout, **options)
+    if layout != "half" or any(n % 1 for n in sections):
+        raise ValueError(
+            "mrope_section must be a list of integers, and the layout 'half'; got "
+            f"{reprlib.repr(list(sections))} with layout={layout!r}."
+        )
+    return mrope(
+        head_size=head_size, sections=tuple(map(int, sections)), interleaved=interleaved, **options
+    )
+
+
+def _proportional(*, factor: float = 1.0, **options: Any) -> PositionEncoding:
+    if factor == 1:
+        return rope(**options)
+    return rope_scaling.rope_linear(factor=factor, **options)
+
+
+def _yarn(
+    *, llama_4_scaling_beta: float = 0.0, original_length: int, factor: float, **options: Any
+) -> PositionEncoding:
+    yarn = rope_scaling.rope_yarn(original_length=original_length, factor=factor, **options)
+    if not llama_4_scaling_beta:
+        return yarn
+    return yarn + log_n(
+        length=original_length,
+        coefficient=llama_4_scaling_beta,
+        smooth=True,
+        stepped=True,
+        count="earlier",
+    )
+
+
+class _Type(NamedTuple):
+    """A `rope_type`.
+
+    Attributes:
+      make: our encoding.
+      options: its settings by their key, and what option each becomes.
+      defaults: `(config, options) ->` options where the settings have none; None for no default.
+    """
+
+    make: Callable[..., PositionEncoding]
+    options: Mapping[str, str]
+    defaults: Callable[[Config, Options], Options] = lambda config, options: {}
+
+
+_BASE = {"rope_theta": "base", "partial_rotary_factor": "fraction"}
+_SECTIONS = {"mrope_section": "sections", "mrope_interleaved": "interleaved"}
+_STRETCHED = {**_BASE, "factor": "factor"}
+_EXTENDED = {**_STRETCHED, ORIGINAL: "original_length"}
+_SCALED = {**_EXTENDED, "attention_factor": "attention_factor"}
+_LONGROPE = _Type(
+    rope_scaling.rope_longrope,
+    {**_SCALED, "short_factor": "short", "long_factor": "long"},
+    _stretch,
+)
+_TYPES: Mapping[str, _Type] = {
+    "default": _Type(_default, {**_BASE, **_SECTIONS}),
+    "mrope": _Type(_default, {**_BASE, **_SECTIONS}),  # Qwen2-VL's first name for it.
+    # HunYuan's `dynamic`, whose other settings do nothing.
+    "dynamic with alpha": _Type(
+        rope_scaling.rope_ntk,
+        {**_BASE, "alpha": "factor"}
+        | dict.fromkeys(("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"), ""),
+    ),
+    "linear": _Type(rope_scaling.rope_linear, _STRETCHED),
+    "proportional": _Type(_proportional, {**_STRETCHED, "partial_rotary_factor": "proportional"}),
+    "dynamic": _Type(rope_scaling.rope_dynamic_ntk, _STRETCHED, _trained_length),
+    "yarn": _Type(
+        _yarn,
+        _SCALED
+        | {key: key for key in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")}
+        | {"llama_4_scaling_beta": "llama_4_scaling_beta"},
+        _trained_length,
+    ),
+    "llama3": _Type(
+        rope_scaling.rope_llama3,
+        _EXTENDED | {f"{end}_freq_factor": f"{end}_frequency_factor" for end in ("low", "high")},
+        _trained_length,
+    ),
+    "longrope": _LONGROPE,
+    "su": _LONGROPE,  # Phi-3's first name for it.
+}
+# Settings that change nothing: the type's name, and a length that Ministral 3 repeats.
+_NO_OPTIONS = ("rope_type", "type", "max_position_embeddings")
+# Where a config itself has what its rope settings lack, by layer type: the first that is there.
+BASES = {
+    FULL: ("global_rope_theta", "rope_theta"),
+    CHUNKED: ("rope_theta",),
+    SLIDING: ("local_rope_theta", "rope_local_base_freq", "rope_theta"),
+}
+
+
+def rotation(
+    config: Config, family: Family, settings: Config, layer_type: str, layout: Layout
+) -> PositionEncoding:
+    """Build the encoding of rope settings, completed from the config."""
+    name, kind = _type_of(settings)
+    values = {
+        **{key: value for key, value in family.defaults.items() if key in kind.options},
+        "rope_theta": _first(config, BASES[layer_type]),
+        "partial_rotary_factor": config.get("partial_rotary_factor"),
+        **_present(settings),
+    }
+    # Phi-3 has it next to its rope settings, where it wins.
+    values |= _present({ORIGINAL: config.get(ORIGINAL)})
+    head_size = _head_size(config, layer_type)
+    if config.get("rotary_dim"):
+        if "rotary_dim" not in family.defaults:
+            raise ValueError(
+                f"rotary_dim must be left out for {described(config)}, which ignores it; got "
+                f"{config['rotary_dim']}."
+            )
+        values["partial_rotary_factor"] = config["rotary_dim"] / head_size
+    options = {
+        option: checked_setting(key, values[key])
+        for key, option in kind.options.items()
+        if option and values.get(key) is not None
+    }
+    reads_share = family is UNNAMED or {"partial_rotary_factor", "rotary_dim"} & {*family.defaults}
+    if options.get("fraction", 1) != 1 and not reads_share:
+        raise ValueError(
+            f"partial_rotary_factor must be 1 for {described(config)}, whose model rotates whole "
+            f"heads; got {options['fraction']}."
+        )
+    options = {**_present(kind.defaults(config, options)), **options}
+    if family.scales_logits and options.get("mscale_all_dim"):
+        options["scale_logits"] = True
+    needed = [name for name, default in options_of(kind.make).items() if default is REQUIRED]
+    keys = {"original_length": "max_position_embeddings"}
+    keys |= {option: key for key, option in kind.options.items()}
+    if missing := [keys[option] for option in (*needed, "base") if option not in options]:
+        raise ValueError(
+            f"The rope type {name!r} needs {' and '.join(missing)}, which the config lacks."
+        )
+    return kind.make(head_size=head_size, **options, layout=layout)
+
+
+def _head_size(config: Config, layer_type: str) -> int:
+    """Return the size of a head, or of its rotated slice in latent attention."""
+    full = ("global_head_dim",) if layer_type == FULL else ()
+    if size := _first(config, ("qk_rope_head_dim", *full, "head_dim")):
+        return size
+    hidden_size = required(config, "hidden_size")
+    heads = required(config, "num_attention_heads")
+    if heads > hidden_size:
+        raise ValueError(
+            f"num_attention_heads must be at most hidden_size={hidden_size}, got {heads}."
+        )
+    return hidden_size // heads
+
+
+def _type_of(settings: Config) -> tuple[str, _Type]:
+    """The type of rope settings, by name, all of whose keys are known."""
+    name = settings.get("rope_type") or settings.get("type") or "default"
+    if name == "dynamic" and settings.get("alpha"):
+        name = "dynamic with alpha"
+    if not isinstance(name, str) or name not in _TYPES:
+        raise ValueError(
+            f"Unknown rope type {reprlib.repr(name)}.{did_you_mean(str(name)[:40], _TYPES)} Use "
+            f"one of {', '.join(_TYPES)}."
+        )
+    known = _TYPES[name].options
+    for key in settings:
+        if key not in known and key not in _NO_OPTIONS:
+            raise ValueError(
+                f"The rope type {name!r} has no setting {reprlib.repr(key)}."
+                f"{did_you_mean(str(key)[:40], known)} It has: {', '.join(known)}."
+            )
+    return name, _TYPES[name]
+
+
+def _first(config: Config, keys: Iterable[str]) -> Any:
+    """The value of the first key that has one, or None."""
+    return next((config[key] for key in keys if config.get(key) is not None), None)
+
+
+def _present(options: Config) -> Options:
+    return {key: value for key, value in options.items() if value is not None}
