@@ -91,7 +91,7 @@ def test_the_report_tells_biases_from_tables():
     config = dataclasses.replace(PropertiesConfig(), size="tiny", length=16, texts=64)
     shares = {}
     for name in ("alibi", "learned_absolute"):
-        findings = offset_share.measure([from_name(name, config, 0)], config, None)
+        findings = offset_share.measure(from_name(name, config, 0), config)
         (numbers,) = findings.numbers.values()
         shares[name] = numbers["layers"][0]["share"]
     assert shares["alibi"] > 0.95 and shares["learned_absolute"] < 0.6

@@ -42,7 +42,7 @@ _DRAWS = 4  # Of as many other dimensions, to compare the massive ones with.
 _Layer = dict[str, Float[np.ndarray, "H F"]]
 
 
-@render.part_of_each(
+@render.part(
     "Use of rotary frequencies",
     "a run, an encoding or a BERT with a rotary encoding",
     (
@@ -55,14 +55,14 @@ _Layer = dict[str, Float[np.ndarray, "H F"]]
          ("‖k‖", ".3g"), ("not rotated", ".3f"), ("dropped", ".3f")],
     ),
 )  # fmt: skip
-def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings | None:
+def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure norms by frequency, head and layer, and the loss without bands of frequencies.
 
     Raises:
       ValueError: for more bands than frequencies.
     """
     if subject.model is None or not any(rotations(subject.model, subject.params)):
-        return None
+        return Findings()
     name, count = subject.name, config.bands
     layers = _rotating_layers(subject, config)
     bands = [_band([*layers.values()], band, count) for band in range(count)]
@@ -238,7 +238,7 @@ def _over_mean(norms: Float[np.ndarray, "*B d"]) -> Float[np.ndarray, "*B d"]:
     return norms / np.maximum(norms.mean(-1, keepdims=True), 1e-30)
 
 
-@render.part_of_each(
+@render.part(
     "Massive values",
     render.MODEL,
     (

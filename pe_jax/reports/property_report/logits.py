@@ -81,7 +81,7 @@ def _about_words(findings: Findings, config: PropertiesConfig) -> str:
     )
 
 
-@render.part_of_each(
+@render.part(
     "Identical words",
     render.MODEL,
     (
@@ -178,7 +178,7 @@ def _about_kernel(findings: Findings, config: PropertiesConfig) -> str:
     )
 
 
-@render.part_of_each(
+@render.part(
     "Offset kernel",
     render.MODEL,
     (_about_kernel, ["model", "layer", render.VIOLATIONS, ("error", ".2f")]),
@@ -255,7 +255,7 @@ def _curve(title: str, phi: np.ndarray) -> tuple[str, np.ndarray, np.ndarray, np
     return title, mean, spread, np.asarray(properties.offset_curve(shape, where=entries)[0])
 
 
-@render.part_of_all(
+@render.part(
     "Positions by head",
     render.MODEL,
     (
@@ -269,16 +269,20 @@ def _curve(title: str, phi: np.ndarray) -> tuple[str, np.ndarray, np.ndarray, np
         "0 (random) to 1; directionality from -1 (rows stand out) to 1 (columns do).",
         ["model", "layer", ("symmetry", ".3f"), ("directionality", "+.3f")],
     ),
+    is_joint=True,
 )
 def positions_by_head(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
     """Measure P·W_Q·W_Kᵀ·Pᵀ of absolute components by head, and each layer's W_Q·W_Kᵀ."""
     del out
-    findings = Findings()
+    products_of_all: dict[str, list[Numbers]] = {}
+    layers_of_all: dict[str, list[Numbers]] = {}
+    findings = Findings({"position_products": products_of_all, "layers": layers_of_all})
     models = [subject for subject in subjects if subject.model is not None]
     for subject in models:
         products = _products(subject, config, findings.figures)
         layers = _symmetries(subject)
-        findings.add(Findings({"position_products": products, "layers": {subject.name: layers}}))
+        products_of_all |= products
+        layers_of_all[subject.name] = layers
         for label, heads in products.items():
             by_head = {str(h): numbers for h, numbers in enumerate(heads)}
             shown = by_head if len(models) == 1 else {"mean": average(heads)}
@@ -297,7 +301,7 @@ def _products(
     """Return the violations of every head by component; append a figure of each to `drawings`."""
     layer, by_label = config.layer, {}
     for component in subject.with_vectors():
-        if component.kind != "absolute":
+        if component.card.kind != "absolute":
             continue  # Relative vectors are added to the keys after the projection.
         label, x = component.label, component.positions(config.length)
         kernels = projections(subject.params, layer)

@@ -15,7 +15,7 @@ from pe_jax.reports.tables import Row
 from pe_jax.tasks.position_fit import inner_pairs, mean_logits
 
 
-@render.part_of_each(
+@render.part(
     "Share of positional logits that offsets explain",
     render.MODEL,
     (

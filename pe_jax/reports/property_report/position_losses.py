@@ -31,7 +31,7 @@ _FARTHEST = 16  # Shifts where nothing limits them, in lengths of the texts.
 _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
 
 
-@render.part_of_each(
+@render.part(
     "Shift of all positions",
     render.MODEL,
     (
@@ -161,7 +161,7 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
     return rows
 
 
-@render.part_of_each(
+@render.part(
     "Loss by place",
     "a model with a masked-LM head",
     (

@@ -63,10 +63,8 @@ class Findings:
     more_rows: list[Row] = dataclasses.field(default_factory=list)
 
     def add(self, other: Findings) -> None:
-        """Append the findings of another subject."""
-        for name, value in other.numbers.items():
-            previous = self.numbers.get(name)
-            self.numbers[name] = previous | value if isinstance(previous, dict) else value
+        """Append the findings on another subject."""
+        self.numbers |= other.numbers
         self.rows += other.rows
         self.figures += other.figures
         self.more_rows += other.more_rows
@@ -77,8 +75,6 @@ class Findings:
 # Text above a table, or a function of the findings that returns it; then headings of text, heading
 # and format of numbers, or `VIOLATIONS`. `{config.KEY}` is replaced in texts and headings.
 Table: TypeAlias = tuple[str | Callable[[Findings, PropertiesConfig], str], Sequence[Column]]
-MeasureOne: TypeAlias = Callable[[Subject, PropertiesConfig], Findings | None]
-MeasureAll: TypeAlias = Callable[[Sequence[Subject], PropertiesConfig, Path], Findings]
 
 
 class Part(NamedTuple):
@@ -88,38 +84,24 @@ class Part(NamedTuple):
       title: of its section.
       needs: the subjects that it can measure, for an error message.
       tables: one or two.
-      measure: `measure(subjects, config, out)` returns its findings, without numbers if it can
-        measure none of the subjects. `out` is the folder of the report.
+      measure: `measure(subject, config)` returns the findings on a subject, without numbers if the
+        part cannot measure it.
+      is_joint: `measure(subjects, config, out)` has all subjects instead, and the folder of the
+        report.
     """
 
     title: str
     needs: str
     tables: Sequence[Table]
-    measure: MeasureAll
+    measure: Callable[..., Findings]
+    is_joint: bool = False
 
 
-def part_of_each(title: str, needs: str, *tables: Table) -> Callable[[MeasureOne], Part]:
-    """Decorate a function that measures one subject, or returns None for one that it cannot."""
-
-    def decorate(measure: MeasureOne) -> Part:
-        def measure_all(
-            subjects: Sequence[Subject], config: PropertiesConfig, out: Path
-        ) -> Findings:
-            del out
-            findings = Findings()
-            for subject in subjects:
-                if needs != MODEL or subject.model is not None:
-                    findings.add(measure(subject, config) or Findings())
-            return findings
-
-        return Part(title, needs, tables, measure_all)
-
-    return decorate
-
-
-def part_of_all(title: str, needs: str, *tables: Table) -> Callable[[MeasureAll], Part]:
-    """Decorate a function that measures all subjects together."""
-    return lambda measure: Part(title, needs, tables, measure)
+def part(
+    title: str, needs: str, *tables: Table, is_joint: bool = False
+) -> Callable[[Callable[..., Findings]], Part]:
+    """Decorate the `measure` of a part, see `Part`."""
+    return lambda measure: Part(title, needs, tables, measure, is_joint)
 
 
 def render(
@@ -131,17 +113,20 @@ def render(
       numbers for the JSON file, lines of Markdown, and the files of the figures; None if the part
       can measure none of the subjects.
     """
-    findings = part.measure(subjects, config, out)
+    findings = Findings()
+    if part.is_joint:
+        findings.add(part.measure(subjects, config, out))
+    else:
+        for subject in subjects:
+            if part.needs != MODEL or subject.model is not None:
+                findings.add(part.measure(subject, config))
     if not findings.numbers:
         return None
     lines: list[str] = []
     notes = [f"{note}: {', '.join(names)}." for note, names in findings.notes.items()]
     for (about, columns), rows in zip(part.tables, (findings.rows, findings.more_rows)):
         if rows:
-            if isinstance(about, str):
-                text = about.format(config=config)
-            else:
-                text = about(findings, config)
+            text = about(findings, config) if callable(about) else about.format(config=config)
             lines += [""] * bool(lines) + textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
             lines += [*(notes if rows is findings.rows else []), ""]
             lines += number_table(_expanded(columns, config), rows)

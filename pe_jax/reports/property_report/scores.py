@@ -31,7 +31,7 @@ from pe_jax.training.workdir import read_metrics
 _SCORE = "masked_lm_accuracy"
 
 
-@render.part_of_all(
+@render.part(
     "Scores across the switch of lengths",
     "a run with checkpoints of two steps or more",
     (
@@ -41,6 +41,7 @@ _SCORE = "masked_lm_accuracy"
         ["run", ("length", "d"), ("before the switch", ".1%"), ("at the end", ".1%"),
          ("masked-LM loss at the end, nats", ".3f")],
     ),
+    is_joint=True,
 )  # fmt: skip
 def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
     """Score every checkpoint of each run on held-out text of the last stage's length.
@@ -143,7 +144,7 @@ def _about_correlation(findings: Findings, config: PropertiesConfig) -> str:
     )
 
 
-@render.part_of_all(
+@render.part(
     "Properties against scores",
     "four runs or more that have scores",
     (
@@ -151,6 +152,7 @@ def _about_correlation(findings: Findings, config: PropertiesConfig) -> str:
         ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
          ("Spearman", "+.2f"), ("p", ".3f")],
     ),
+    is_joint=True,
 )  # fmt: skip
 def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
     """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman.

@@ -62,7 +62,7 @@ def _about_basis(findings: Findings, config: PropertiesConfig) -> str:
     )
 
 
-@render.part_of_each(
+@render.part(
     "Positional basis",
     render.MODEL,
     (
@@ -110,7 +110,7 @@ def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
     return findings
 
 
-@render.part_of_each(
+@render.part(
     "Position probe",
     render.MODEL,
     (
@@ -192,7 +192,7 @@ def _summary(probe: Probe, length: int) -> list[Value]:
     ]  # fmt: skip
 
 
-@render.part_of_each(
+@render.part(
     "Attention flow",
     render.MODEL,
     (

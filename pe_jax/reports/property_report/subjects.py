@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from pe_jax.configs.all_tasks import ENCODERS
 from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
-from pe_jax.encodings import PUBLISHED, Card, Part, PositionEncoding, learned_absolute
+from pe_jax.encodings import PUBLISHED, Card, PositionEncoding, learned_absolute
 from pe_jax.models import Bert, BertConfig, preset, with_position
 from pe_jax.models.config import from_config
 from pe_jax.tasks.pretraining import pretraining_task
@@ -84,21 +84,29 @@ class Subject:
             return np.array(sorted(ids[word] for word in ids if word.isalpha() and len(word) > 1))
         return np.arange(self.model.vocab_size if self.model else 0)
 
-    def components(self) -> list[Component]:
-        """Return the single encodings that have position vectors or frequencies."""
-        described = {
-            place: (part, params)
-            for place, (part, params) in self.encoding.bind(self.position).items()
-            if part.card and (part.card.vectors or part.card.frequencies)
-        }
-        return [
-            Component(self, place, *bound, len(described) == 1)
-            for place, bound in described.items()
-        ]
+    def components(self, position: Params | None = None) -> list[Component]:
+        """Return the single encodings that have position vectors or frequencies.
 
-    def with_vectors(self) -> list[Component]:
-        """Return the single encodings that have position vectors."""
-        return [component for component in self.components() if component.has_vectors]
+        Args:
+          position: parameters of the whole encoding at some step; default the subject's.
+        """
+        bound = self.encoding.bind(self.position if position is None else position)
+        described = [
+            (place, part, params, part.card)
+            for place, (part, params) in bound.items()
+            if part.card and (part.card.vectors or part.card.frequencies)
+        ]
+        components = []
+        for place, part, params, card in described:
+            label = f"{self.name}: {place}" if self.name and len(described) > 1 else self.name
+            clip = part.offsets.clip if part.offsets else None
+            longest = self.length if card.kind == "absolute" else clip
+            components.append(Component(label or place, card, params, longest))
+        return components
+
+    def with_vectors(self, position: Params | None = None) -> list[Component]:
+        """Return the single encodings that have position vectors; `position` as above."""
+        return [component for component in self.components(position) if component.card.vectors]
 
 
 def once(
@@ -119,60 +127,36 @@ def once(
 
 
 class Component(NamedTuple):
-    """A single encoding of a subject, with its parameters; `is_alone` if it is the only one."""
+    """A single encoding of a subject.
 
-    subject: Subject
-    place: str
-    part: Part
+    Attributes:
+      label: the subject's name, with the encoding's if there are several.
+      longest: positions of an absolute encoding; the farthest offset that a relative one
+        distinguishes, None for no limit.
+    """
+
+    label: str
+    card: Card
     params: Params
-    is_alone: bool
-
-    @property
-    def card(self) -> Card:
-        assert self.part.card
-        return self.part.card
-
-    @property
-    def label(self) -> str:
-        """The subject's name, with the encoding's if there are several."""
-        if not self.subject.name:
-            return self.place
-        return self.subject.name if self.is_alone else f"{self.subject.name}: {self.place}"
-
-    @property
-    def kind(self) -> Literal["absolute", "relative"]:
-        """The index of its vectors: absolute positions or relative offsets."""
-        return self.card.kind
-
-    @property
-    def has_vectors(self) -> bool:
-        return self.card.vectors is not None
+    longest: int | None
 
     @property
     def axis(self) -> str:
         """Name of the index of its vectors."""
-        return "offset" if self.kind == "relative" else "position"
+        return "offset" if self.card.kind == "relative" else "position"
 
     def positions(self, length: int) -> np.ndarray:
         """Return the positions 0 .. length - 1 of an absolute encoding, or the offsets that a
         relative one distinguishes, at most ±(length - 1)."""
-        if self.kind == "absolute":
-            return np.arange(min(length, self.subject.length))
-        offsets = self.part.offsets
-        reach = length - 1 if offsets is None or offsets.clip is None else offsets.clip
+        if self.card.kind == "absolute":
+            return np.arange(length if self.longest is None else min(length, self.longest))
+        reach = length - 1 if self.longest is None else self.longest
         return np.arange(-reach, reach + 1)
 
-    def vectors(self, x: np.ndarray, position: Params | None = None) -> jax.Array:
-        """Return P(x), `[len(x), D or d]`.
-
-        Args:
-          position: parameters of the subject's whole encoding at some step; default the subject's.
-        """
-        card, params = self.card, self.params
-        assert card.vectors
-        if position is not None:
-            _, params = self.subject.encoding.bind(position)[self.place]
-        return card.vectors(params, x)
+    def vectors(self, x: np.ndarray) -> jax.Array:
+        """Return P(x), `[len(x), D or d]`."""
+        assert self.card.vectors
+        return self.card.vectors(self.params, x)
 
     @property
     def frequencies(self) -> jax.Array | None:

@@ -42,7 +42,7 @@ def _about_table(findings: Findings, config: PropertiesConfig) -> str:
 _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
 
 
-@render.part_of_all(
+@render.part(
     "Table 1, generated",
     "untrained encodings (--encodings)",
     (
@@ -52,6 +52,7 @@ _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
          *((f"{matrix}{heading}", ".3f") for matrix in ("", "Ā ", "Φ ") for heading in _HEADINGS),
          "paper: TI, mono., symm."],
     ),
+    is_joint=True,
 )  # fmt: skip
 def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
     """Measure the untrained encodings among the subjects, and below each the runs that trained it.
@@ -122,7 +123,7 @@ def _violations_of_subject(subject: Subject, config: PropertiesConfig) -> dict[s
     window = config.table_window
     component = _single(subject)
     by_matrix: dict[str, Numbers] = {}
-    if component is not None and component.has_vectors:
+    if component is not None and component.card.vectors:
         x = component.positions(config.length)
         if component.frequencies is None:
             phi = properties.proximity(component.vectors(x))

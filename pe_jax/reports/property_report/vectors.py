@@ -22,7 +22,7 @@ _NEAR = 8  # Offsets, at most.
 _PANELS = 8  # Of the figure over training.
 
 
-@render.part_of_each(
+@render.part(
     "Position vectors",
     "an encoding with position vectors",
     (
@@ -36,19 +36,19 @@ def position_vectors(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ of every component that has vectors and, for runs, before training."""
     findings = Findings()
     now = "trained" if subject.step else "untrained" if subject.untrained else "published"
-    versions = {now: subject.position}
+    versions = {now: subject.with_vectors()}
     if subject.start:
-        versions["at the start"] = subject.start
-    for component in subject.with_vectors():
-        label, x = component.label, component.positions(config.length)
+        versions["at the start"] = subject.with_vectors(subject.start)
+    for of_times in zip(*versions.values()):
+        label, kind = of_times[0].label, of_times[0].card.kind
+        x = of_times[0].positions(config.length)
         numbers = findings.numbers[label] = {}
-        for time, position in versions.items():
-            phi = np.asarray(properties.proximity(component.vectors(x, position)))
+        for time, component in zip(versions, of_times):
+            phi = np.asarray(properties.proximity(component.vectors(x)))
             numbers[time] = violations(phi, config.windows)
-            if component.kind == "relative":
+            if kind == "relative":
                 numbers[time] |= likeness(phi, x)
-            row = [label, time, component.kind, *cells(numbers[time], config.windows)]
-            findings.rows.append(row)
+            findings.rows.append([label, time, kind, *cells(numbers[time], config.windows)])
             if time == now:
                 panel = product_panel(label, phi, x, component.axis)
                 title = "Dot products of position vectors, P·Pᵀ"
@@ -78,7 +78,7 @@ def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
     return means
 
 
-@render.part_of_each(
+@render.part(
     "Position vectors while training",
     "a run of a learned encoding with checkpoints of two steps or more",
     (
@@ -86,28 +86,29 @@ def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
         ["position vectors", "step", render.VIOLATIONS],
     ),
 )
-def evolution(subject: Subject, config: PropertiesConfig) -> Findings | None:
+def evolution(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ at the start and at every checkpoint of a run that learns its vectors."""
     if subject.folder is None or not subject.position:
-        return None
+        return Findings()
     moments = [(0, subject.start)] if subject.start else []
     moments += [
         (step, params["bert"]["position"]) for step, params in params_by_step(subject.folder)
     ]
     if len(moments) < 3:  # Start and end alone are in the part on position vectors.
-        return None
+        return Findings()
     findings, last_steps = Findings(), _last_steps(subject.folder)
     switches = [i for i, (step, _) in enumerate(moments) if step in last_steps]
     even = np.linspace(0, len(moments) - 1, max(2, _PANELS - len(switches)))
     shown = np.union1d(even.round().astype(int), switches).astype(int)
-    for component in subject.with_vectors():
-        if not component.params:
+    versions = [subject.with_vectors(position) for _, position in moments]
+    for of_steps in zip(*versions):
+        label, x = of_steps[0].label, of_steps[0].positions(config.length)
+        if not of_steps[0].params:
             continue  # Nothing is learned.
-        label, x = component.label, component.positions(config.length)
         numbers = findings.numbers[label] = {}
         panels = []
-        for step, position in moments:
-            phi = np.asarray(properties.proximity(component.vectors(x, position)))
+        for (step, _), component in zip(moments, of_steps):
+            phi = np.asarray(properties.proximity(component.vectors(x)))
             numbers[step] = violations(phi, config.windows)
             findings.rows.append([label, f"{step:,}", *cells(numbers[step], config.windows)])
             end = f"\nthe last of length {last_steps[step]}" if step in last_steps else ""
@@ -126,7 +127,7 @@ def _last_steps(folder: Path) -> dict[int, int]:
     return {step: length for (step, length), (_, after) in pairwise(lengths) if after != length}
 
 
-@render.part_of_each(
+@render.part(
     "Regression probe",
     "an encoding with position vectors",
     (
@@ -168,7 +169,7 @@ def regression(subject: Subject, config: PropertiesConfig) -> Findings:
     return findings
 
 
-@render.part_of_each(
+@render.part(
     "Frequencies",
     "a sinusoidal encoding",
     (
