@@ -2,96 +2,33 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from pe_jax import encodings
 from pe_jax.configs.tables import TablesConfig
-from pe_jax.console import markdown
 from pe_jax.errors import did_you_mean
-from pe_jax.files import Json, read_json, write_text
-from pe_jax.schema import flatten
-from pe_jax.training import workdir
-
-TITLES = {"glue": "GLUE (table 2)", "squad": "SQuAD (table 3)"}
-DECIMALS = {"glue": 1, "squad": 2}  # As the paper prints them.
-
-# Table 2: set -> (task and metric as printed, metric in the results).
-GLUE: dict[str, tuple[str, str]] = {
-    "glue/cola": ("CoLA mcc", "matthews"),
-    "glue/sst2": ("SST-2 acc", "accuracy"),
-    "glue/mnli": ("MNLI-mm acc", "accuracy_mismatched"),
-    "glue/mrpc": ("MRPC F1", "f1"),
-    "glue/qnli": ("QNLI acc", "accuracy"),
-    "glue/qqp": ("QQP F1", "f1"),
-    "glue/rte": ("RTE acc", "accuracy"),
-    "glue/stsb": ("STS-B spear.", "spearman"),
-    "glue/wnli": ("WNLI acc", "accuracy"),
-}
+from pe_jax.files import Json, write_text
+from pe_jax.reports import table_formats
+from pe_jax.reports.finetuning_results import (
+    GLUE,
+    SQUAD,
+    Results,
+    different_settings,
+    metrics,
+    pool,
+    read,
+)
+from pe_jax.reports.table_formats import TITLES
 
 # The paper's mean excludes WNLI: its development set contradicts its training set.
 IN_MEAN: tuple[str, ...] = tuple(name for name in GLUE if name != "glue/wnli")
 
-# Table 3; other sets of questions and spans have the same two columns, under their own names.
-SQUAD: dict[str, str] = {"squad/v1.1": "V1.1", "squad/v2.0": "V2.0"}
-SPAN_METRICS: dict[str, str] = {"f1": "F1", "exact": "EM"}
-
-_RESULT_KEYS = ("dataset", "trained_on", "position", "init", "select", "seeds", "scores")
-
-# Last parts of config keys that no score depends on, or that tables read from the results.
-_NOT_SETTINGS = {
-    "cache_dir", "checkpoint_every", "data_dir", "init", "keep_checkpoints", "log_every",
-    "position", "seed", "seeds", "workdir", "workers",
-}  # fmt: skip
-
 _SELECTED = {"last": " of the last step", "best": " of each seed's best step"}
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-        **{sign: f"${sign}$" for sign in "<>|"},
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-        "†": r"$^\dagger$",
-        "‡": r"$^\ddagger$",
-        "–": "--",
-    }
-)
-
-
-class Results(NamedTuple):
-    """Scores of one encoding on one set, over the seeds of one run or of several pooled ones.
-
-    `scores`: metric -> points for each of `seeds`, which ascend. `settings`: dotted config keys
-    that scores depend on, except the encoding and the pretrained weights.
-    """
-
-    folder: Path
-    dataset: str
-    trained_on: str
-    position: str
-    init: str
-    seeds: tuple[int, ...]
-    scores: dict[str, tuple[float, ...]]
-    settings: Json
-
-    @property
-    def sets(self) -> tuple[str, str]:
-        """The set that it was scored on and the one it was trained on, mostly the same."""
-        return self.dataset, self.trained_on
-
-    @property
-    def table(self) -> str:
-        return "glue" if self.dataset in GLUE else "squad"
 
 
 def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
@@ -114,10 +51,10 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
     tables = build_all(runs, config)
     pages = []
     for name, table in tables.items():
-        pages.append(_markdown(name, table, config.p_value))
+        pages.append(table_formats.to_markdown(name, table, config.p_value))
         write_text(out / f"{name}.md", pages[-1])
-        write_text(out / f"{name}.csv", _csv(table))
-        write_text(out / f"{name}.tex", _latex(name, table, config.p_value))
+        write_text(out / f"{name}.csv", table_formats.to_csv(table))
+        write_text(out / f"{name}.tex", table_formats.to_latex(name, table, config.p_value))
     facts = {"baseline": config.baseline, "p_value": config.p_value, "unfinished": unfinished}
     write_text(out / "tables.json", json.dumps(facts | tables, indent=2, allow_nan=False) + "\n")
     if unfinished:
@@ -130,117 +67,9 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
 def tables_page(runs: Sequence[Results], config: TablesConfig) -> str:
     """Return both tables as Markdown, without writing files; raises as `build_all` does."""
     tables = build_all(runs, config)
-    return "\n".join(_markdown(name, table, config.p_value) for name, table in tables.items())
-
-
-def read(folder: Path) -> Results | None:
-    """Return the results of the run in `folder`, or None if it has not finished.
-
-    Raises:
-      ValueError: if `results.json` is not that of a finished run, or `config.json` is missing.
-    """
-    path = folder / "results.json"
-    if not path.is_file():
-        return None
-    results = read_json(path, "Run the fine-tuning again.")
-    missing = [key for key in _RESULT_KEYS if key not in results]
-    if missing:
-        has = ", ".join(results) or "none"
-        raise ValueError(f"{path} lacks {', '.join(missing)}; it has {has}.")
-    # For sets other than GLUE and SQuAD, `dataset` may name both: TRAINING SET -> EVALUATION SET.
-    dataset = results["dataset"].rpartition(" -> ")[2]
-    if dataset.startswith("glue/") and dataset not in GLUE:
-        tasks = ", ".join(GLUE)
-        raise ValueError(f"{path}: Unknown GLUE task {dataset!r}; table 2 has {tasks}.")
-    seeds = results["seeds"]
-    if not isinstance(seeds, list) or not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"{path}: seeds must be a list of distinct integers, got {seeds!r}.")
-    # How often a run was scored decides which step was its best, but not which was the last.
-    without = _NOT_SETTINGS | ({"eval_every"} if results["select"] == "last" else set())
-    settings = {
-        key: value
-        for key, value in flatten(workdir.saved_values(folder)).items()
-        if key.rpartition(".")[2] not in without
-    }
-    return Results(
-        folder=folder,
-        dataset=dataset,
-        trained_on=results["trained_on"].partition(" -> ")[0],
-        position=results["position"].replace(" ", ""),
-        init=results["init"],
-        seeds=tuple(sorted(seeds)),
-        scores={
-            name: _by_seed(path, seeds, results["scores"], name) for name, _ in _metrics(dataset)
-        },
-        settings={**settings, "select": results["select"]},
+    return "\n".join(
+        table_formats.to_markdown(name, table, config.p_value) for name, table in tables.items()
     )
-
-
-def _metrics(dataset: str) -> list[tuple[str, str]]:
-    """Return the metrics that runs on a set have, with the headings of their columns."""
-    if dataset in GLUE:
-        label, metric = GLUE[dataset]
-        return [(metric, label)]
-    name = SQUAD.get(dataset, dataset)
-    return [(metric, f"{name} {label}") for metric, label in SPAN_METRICS.items()]
-
-
-def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> tuple[float, ...]:
-    """Return the scores of a metric, ordered by seed."""
-    if name not in scores:
-        raise ValueError(f"{path} has no score {name!r}; it has {', '.join(scores) or 'none'}.")
-    values = scores[name]
-    if not isinstance(values, list) or len(values) != len(seeds):
-        raise ValueError(
-            f"{path}: {name!r} needs one score for each of {len(seeds)} seeds, got {values}."
-        )
-    if not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
-        raise ValueError(
-            f"{path}: scores {name!r} must be finite, got {values}. Leave out the run that "
-            "diverged, or run it again."
-        )
-    return tuple(float(value) for _, value in sorted(zip(seeds, values)))
-
-
-def pool(runs: Iterable[Results]) -> list[Results]:
-    """Return one `Results` for each encoding and sets, over all seeds.
-
-    Raises:
-      ValueError: if two runs of one cell share a seed, or differ in more than their seeds.
-    """
-    pooled: dict[tuple[str, ...], Results] = {}
-    for run in runs:
-        key = (*run.sets, run.position)
-        pooled[key] = _joined(pooled[key], run) if key in pooled else run
-    return list(pooled.values())
-
-
-def _joined(first: Results, second: Results) -> Results:
-    both = f"{first.folder} and {second.folder} are both {first.position} on {first.dataset}"
-    way_out = "Leave one of them out of --runs."
-    different = _different_settings([first, second])
-    if first.init != second.init:
-        different["init"] = [first.init, second.init]
-    if different:
-        lines = [f"  {key}: {old!r}, {new!r}" for key, (old, new) in different.items()]
-        raise ValueError("\n".join([f"{both}, with other settings:", *lines, way_out]))
-    shared = sorted(set(first.seeds) & set(second.seeds))
-    if shared:
-        raise ValueError(f"{both}, and both have seeds {', '.join(map(str, shared))}. {way_out}")
-    seeds = first.seeds + second.seeds
-    order = np.argsort(seeds)
-    scores = {name: values + second.scores[name] for name, values in first.scores.items()}
-    return first._replace(
-        seeds=tuple(seeds[i] for i in order),
-        scores={name: tuple(values[i] for i in order) for name, values in scores.items()},
-    )
-
-
-def _different_settings(runs: Sequence[Results]) -> dict[str, list[Any]]:
-    """Return the settings in which runs differ, by dotted key: the value of each run, or None."""
-    keys = sorted({key for run in runs for key in run.settings})
-    values = {key: [run.settings.get(key) for run in runs] for key in keys}
-    return {key: column for key, column in values.items() if any(v != column[0] for v in column)}
 
 
 def welch(scores: Sequence[float], baseline: Sequence[float]) -> Json | None:
@@ -330,7 +159,7 @@ def _build(name: str, runs: Sequence[Results], config: TablesConfig) -> Json:
         dataset, origin = sets
         column_runs = [run for run in runs if run.sets == sets]
         prefix, mark = ("", "") if origin == dataset else (f"{origin} -> ", marks[origin])
-        for metric, label in _metrics(dataset):
+        for metric, label in metrics(dataset):
             key = f"{prefix}{dataset} {metric}"
             headings[key] = f"{label}{mark}"
             columns[key] = {
@@ -393,19 +222,12 @@ def _means(
     return means
 
 
-def _usual(rows: Json) -> int:
-    """Return the number of seeds that most cells have, of equally frequent ones the larger; it is
-    not printed in the cells."""
-    counts = Counter(cell["n"] for cells in rows.values() for cell in cells.values() if cell)
-    return max(counts, key=lambda n: (counts[n], n))
-
-
 def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig) -> list[str]:
     """Return sentences on the numbers, on the tasks, and on the tests of a table."""
     selected = {run.settings["select"] for run in runs}
     which = _SELECTED.get(selected.pop(), "") if len(selected) == 1 else ""
     cells = [cell for row in rows.values() for cell in row.values() if cell]
-    usual = _usual(rows)
+    usual = table_formats.usual_count(rows)
     varies = any(cell["n"] != usual for cell in cells)
     count = f"{usual} seed{'s' if usual > 1 else ''}{' where no n is given' * varies}"
     shown = f"mean ± sample standard deviation over {count}"
@@ -418,7 +240,7 @@ def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig)
             "mismatched set. Means over tasks exclude WNLI; their ± is over seeds, of each "
             "seed's mean, and they are missing where a task is, or has other seeds."
         )
-    tested = sum(_p(cell) is not None for cell in cells)
+    tested = sum(table_formats.p_value_of(cell) is not None for cell in cells)
     if not any(rows.get(config.baseline, {}).values()):
         test = f"Nothing is tested: there is no run of {config.baseline} to compare with."
     elif not tested:
@@ -432,24 +254,20 @@ def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig)
     return [*notes, test]
 
 
-def _p(cell: Json) -> float | None:
-    return cell["test"] and cell["test"]["p"]
-
-
 def _warnings(runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]) -> list[str]:
     """Return settings in which the rows of a column differ, columns with the same differences
     together, and encodings whose runs start from different weights: their rows mix models."""
     labels: dict[str, list[str]] = defaultdict(list)
     for sets in every_sets:
         in_column = [run for run in runs if run.sets == sets]
-        for key, values in _different_settings(in_column).items():
+        for key, values in different_settings(in_column).items():
             positions: dict[str, list[str]] = defaultdict(list)
             for run, value in zip(in_column, values):
                 positions[json.dumps(value)].append(run.position)
             groups = "; ".join(
                 f"{value} ({', '.join(names)})" for value, names in positions.items()
             )
-            labels[f"{key} is {groups}"] += [label for _, label in _metrics(sets[0])]
+            labels[f"{key} is {groups}"] += [label for _, label in metrics(sets[0])]
     inits: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         inits[run.position].add(run.init)
@@ -464,79 +282,3 @@ def _warnings(runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]) ->
             if len(names) > 1
         ),
     ]
-
-
-def _printed(
-    name: str, rows: Json, p_value: float, bold: str, escape: Callable[[str], str] = str
-) -> list[list[str]]:
-    """Return the rows as text; the best mean of a column, as printed, is bold.
-
-    Args:
-      bold: the format of a bold mean.
-    """
-    decimals, usual = DECIMALS[name], _usual(rows)
-
-    def mean(cell: Json) -> str:
-        return f"{cell['mean']:z.{decimals}f}"
-
-    best = [
-        max((float(mean(cell)) for cell in column if cell), default=None)
-        for column in zip(*(cells.values() for cells in rows.values()))
-    ]
-
-    def text(cell: Json | None, top: float | None) -> str:
-        if cell is None:
-            return escape("–")
-        mark, p = "", _p(cell)
-        if p is not None and p < p_value:
-            mark = "†" if cell["test"]["difference"] > 0 else "‡"
-        spread = "" if cell["std"] is None else f" ± {cell['std']:.{decimals}f}"
-        seeds = "" if cell["n"] == usual else f" (n={cell['n']})"
-        start = bold.format(mean(cell)) if float(mean(cell)) == top else escape(mean(cell))
-        return start + escape(f"{mark}{spread}{seeds}")
-
-    return [[escape(row), *map(text, cells.values(), best)] for row, cells in rows.items()]
-
-
-def _markdown(name: str, table: Json, p_value: float) -> str:
-    """Return a heading, the table with its columns lined up, and its notes."""
-    header = ["position encoding", *table["columns"].values()]
-    lines = markdown.table(header, _printed(name, table["rows"], p_value, "**{}**"))
-    notes = [line for note in table["notes"] for line in ("", note)]
-    return "\n".join([f"# {TITLES[name]}", "", *lines, *notes, ""])
-
-
-def _latex(name: str, table: Json, p_value: float) -> str:
-    """Return a `table` environment; the document needs the package booktabs."""
-
-    def escape(text: str) -> str:
-        return text.translate(_LATEX)
-
-    header = ["position encoding", *map(escape, table["columns"].values())]
-    caption = escape(" ".join([f"{TITLES[name]}.", *table["notes"]]))
-    rows = [header, *_printed(name, table["rows"], p_value, r"\textbf{{{}}}", escape)]
-    first, *body = [" & ".join(cells) + r" \\" for cells in rows]
-    start = rf"""% Needs \usepackage{{booktabs}}.
-\begin{{table}}
-\centering
-\caption{{{caption}}}
-\label{{tab:{name}}}
-\begin{{tabular}}{{l{"c" * len(table["columns"])}}}"""
-    end = [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
-    return "\n".join([start, r"\toprule", first, r"\midrule", *body, *end])
-
-
-def _csv(table: Json) -> str:
-    """Return a row for each encoding: mean, std, n and p of each column, empty if missing."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    numbers = ("mean", "std", "n", "p")
-    writer.writerow(
-        ["position", *(f"{key} {number}" for key in table["columns"] for number in numbers)]
-    )
-    for position, cells in table["rows"].items():
-        row = [position]
-        for cell in cells.values():
-            row += [cell["mean"], cell["std"], cell["n"], _p(cell)] if cell else [None] * 4
-        writer.writerow(row)
-    return file.getvalue()

@@ -14,8 +14,9 @@ from pe_jax.configs.tables import TablesConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import counted
 from pe_jax.files import Json
-from pe_jax.reports.paper_tables import Results as TaskResults
+from pe_jax.reports.finetuning_results import Results as TaskResults
 from pe_jax.reports.paper_tables import tables_page
+from pe_jax.reports.tables import mean_and_spread
 from pe_jax.study.claims import Claim, Verdict, judge, models_above
 from pe_jax.study.figures import gallery
 from pe_jax.study.plan import KEPT, TASKS
@@ -303,12 +304,7 @@ def _score(column: BySeed, measure: str) -> str:
 
 
 def _mean(column: BySeed, digits: int) -> str:
-    """Return the mean, and the sample standard deviation if there are several seeds."""
-    if not column:
-        return "–"
-    numbers = np.array([*column.values()])
-    spread = f" ± {numbers.std(ddof=1):.{digits}f}" if len(numbers) > 1 else ""
-    return f"{numbers.mean():.{digits}f}{spread}"
+    return mean_and_spread([*column.values()], digits) if column else "–"
 
 
 def _probability(value: float | None) -> str:

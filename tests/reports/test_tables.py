@@ -14,15 +14,8 @@ from scipy import special, stats
 from pe_jax import encodings
 from pe_jax.configs.tables import TablesConfig
 from pe_jax.console.markdown import for_terminal
-from pe_jax.reports.paper_tables import (
-    GLUE,
-    mean_over_tasks,
-    pool,
-    read,
-    summarize,
-    welch,
-    write_tables,
-)
+from pe_jax.reports.finetuning_results import GLUE, pool, read
+from pe_jax.reports.paper_tables import mean_over_tasks, summarize, welch, write_tables
 
 METRICS = {name: metric for name, (_, metric) in GLUE.items()}
 
