@@ -77,7 +77,7 @@ def translation_invariance(
     length = (phi.shape[-1] if length is None else length) - skip
     if isinstance(phi, Toeplitz):
         if where is None:
-            return toeplitz.translation_invariance(phi, length)
+            return toeplitz.invariance_and_symmetry(phi, length)
         phi = phi.matrix()
     phi = phi[..., skip:, skip:]
     some = None if where is None else where[skip:, skip:]
@@ -255,7 +255,7 @@ def symmetry(
     """
     if isinstance(phi, Toeplitz):
         if where is None:
-            return toeplitz.symmetry(phi, length)
+            return toeplitz.invariance_and_symmetry(phi, length)
         phi = phi.matrix()
     inside = _inside(phi.shape[-1], length, where)
     inside &= inside.T

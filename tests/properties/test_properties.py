@@ -178,19 +178,16 @@ TOEPLITZ = {
 
 
 @pytest.mark.parametrize("name", TOEPLITZ)
-@pytest.mark.parametrize("even", [True, False])
-def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name, even):
+def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name):
     """With ties, for several at once, in any unit, of the first positions and of some entries."""
     metric = TOEPLITZ[name]
-    values = np.random.default_rng(0).integers(0, 6, (2, 3, 12)).astype(np.float32)
-    phi = properties.Toeplitz(values[0], None if even else values[1, :, 1:])
+    values = np.random.default_rng(0).integers(0, 6, (3, 12)).astype(np.float32)
+    phi = properties.Toeplitz(values)
     at = np.arange(12)
-    apart = np.abs(at[:, None] - at)
-    behind = values[0 if even else 1]
-    matrix = np.where(at < at[:, None], behind[:, apart], values[0][:, apart])
+    matrix = values[:, np.abs(at[:, None] - at)]
     np.testing.assert_array_equal(phi.matrix(), matrix)
     assert phi.shape == matrix.shape
-    holds = name.startswith("invariance") or (even and name == "symmetry")
+    holds = name.startswith("invariance") or name == "symmetry"
     for length in (None, 9):
         found, expected = metric(phi, length=length), metric(matrix, length=length)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
