@@ -12,7 +12,7 @@ from helpers import tiny_subject
 from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import queries_keys_values
-from pe_jax.reports.property_report.head_dimensions import massive_values
+from pe_jax.reports.property_report.massive_values import massive_values
 from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.texts import token_scores
 

@@ -14,7 +14,7 @@ from pe_jax import encodings, properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.encodings import Context, with_factors
 from pe_jax.models import BertForPretraining, queries_keys_values, rotations, with_constants
-from pe_jax.reports.property_report import head_dimensions
+from pe_jax.reports.property_report import rotary_frequencies
 from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_name
@@ -192,7 +192,7 @@ def reference_loss(position, params, texts):
 def test_losses_without_bands():
     """Slow bands that do not rotate are p-RoPE; dropped ones are zeros in W_Q and W_K."""
     params, texts = tiny_subject.parameters("rope"), tiny_subject.texts()
-    loss = head_dimensions._loss_without_bands(tiny_subject.config("rope"), 4)
+    loss = rotary_frequencies._loss_without_bands(tiny_subject.config("rope"), 4)
     still = np.array([[0, 0, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]], bool)
     dropped = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]], bool)
     found = changed_losses(loss, params, (still, dropped), texts)
@@ -230,7 +230,7 @@ def test_the_report(config, tmp_path):
     subjects.append(tiny_subject.subject("alibi"))
     config, tokens = dataclasses.replace(config, bands=2), tiny_subject.texts().tokens
     tiny_subject.give(config, *subjects)
-    part = head_dimensions.rotary_frequencies
+    part = rotary_frequencies.rotary_frequencies
     numbers, lines, pictures = render(part, subjects, config, tmp_path)
     assert set(numbers) == set(names)
     one, other = (numbers[name] for name in names)

@@ -10,7 +10,7 @@ import pytest
 
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import Bert, BertConfig, hidden_states, with_position
-from pe_jax.reports.property_report.offset_share import offset_share
+from pe_jax.reports.property_report.logits import offset_share
 from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.tasks.position_fit import fit_positions, keep_table_mean, mean_logits
 

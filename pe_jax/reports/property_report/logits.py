@@ -1,10 +1,9 @@
 """Parts on attention logits by position: identical word probing (paper, 3.1, eq. 5, figure 3),
-offset kernels of every encoding, and positions through W_Q and W_K (figure 7)."""
+offset kernels of every encoding, and the share of texts' logits that offsets explain."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import jax
@@ -14,27 +13,22 @@ import numpy as np
 from pe_jax import figures, properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.files import Json
-from pe_jax.models import (
-    attended,
-    attention_map,
-    kernel_map,
-    projections,
-    query_key_matrices,
-)
+from pe_jax.models import attended, attention_map, kernel_map
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.matrices import (
     Numbers,
     average,
     cells,
-    logit_panel,
     logit_panels,
     violations,
     violations_of_each,
 )
 from pe_jax.reports.property_report.render import Figure, Findings, logit_figure
 from pe_jax.reports.property_report.subjects import Subject, once
+from pe_jax.reports.property_report.texts import texts
 from pe_jax.reports.tables import Row, for_json
+from pe_jax.tasks.position_fit import inner_pairs, mean_logits
 
 _WEIGHT_METRICS = {
     "forward_share": "forward share",
@@ -256,69 +250,34 @@ def _curve(title: str, phi: np.ndarray) -> tuple[str, np.ndarray, np.ndarray, np
 
 
 @render.part(
-    "Positions by head",
+    "Share of positional logits that offsets explain",
     render.MODEL,
     (
-        "P·W_Q·W_Kᵀ·Pᵀ of layer {config.layer}: the term that absolute positions add to the "
-        "logits, without words. Violations; of several subjects the means over their heads "
-        "(each head is in heads.json).",
-        ["position vectors", "head", render.VIOLATIONS],
+        "Positional logits: the logits that enter the softmax, averaged over texts. Their variance "
+        "along the keys of a query is what positions do to attention; the share is what a bias of "
+        "the offset would reproduce, the heads weighted by their variance. σ: the root of the mean "
+        "variance of the heads. Noise: the variance of the estimate, which is taken off, over the "
+        "whole. By head: offset_share.json.",
+        ["model", "layer", ("share", ".3f"), ("σ", ".2f"), ("noise", ".3f")],
     ),
-    (
-        "W_Q·W_Kᵀ of each layer (Saponati et al. 2025): symmetry from -1 (antisymmetric) over "
-        "0 (random) to 1; directionality from -1 (rows stand out) to 1 (columns do).",
-        ["model", "layer", ("symmetry", ".3f"), ("directionality", "+.3f")],
-    ),
-    is_joint=True,
 )
-def positions_by_head(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
-    """Measure P·W_Q·W_Kᵀ·Pᵀ of absolute components by head, and each layer's W_Q·W_Kᵀ."""
-    del out
-    products_of_all: dict[str, list[Numbers]] = {}
-    layers_of_all: dict[str, list[Numbers]] = {}
-    findings = Findings({"position_products": products_of_all, "layers": layers_of_all})
-    models = [subject for subject in subjects if subject.model is not None]
-    for subject in models:
-        products = _products(subject, config, findings.figures)
-        layers = _symmetries(subject)
-        products_of_all |= products
-        layers_of_all[subject.name] = layers
-        for label, heads in products.items():
-            by_head = {str(h): numbers for h, numbers in enumerate(heads)}
-            shown = by_head if len(models) == 1 else {"mean": average(heads)}
-            findings.rows += [
-                [label, head, *cells(numbers, config.windows)] for head, numbers in shown.items()
-            ]
-        findings.more_rows += [
-            [subject.name, str(i), *numbers.values()] for i, numbers in enumerate(layers)
-        ]
-    return findings
-
-
-def _products(
-    subject: Subject, config: PropertiesConfig, drawings: list[Figure]
-) -> dict[str, list[Numbers]]:
-    """Return the violations of every head by component; append a figure of each to `drawings`."""
-    layer, by_label = config.layer, {}
-    for component in subject.with_vectors():
-        if component.card.kind != "absolute":
-            continue  # Relative vectors are added to the keys after the projection.
-        label, x = component.label, component.positions(config.length)
-        kernels = projections(subject.params, layer)
-        products = np.asarray(properties.position_products(component.vectors(x), *kernels))
-        by_label[label] = [violations(phi, config.windows) for phi in products]
-        panels = [logit_panel(f"head {h}", phi) for h, phi in enumerate(products)]
-        title = f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {layer}: {label}"
-        drawings.append(logit_figure(f"figure7_heads_{label}", panels, title, "product"))
-    return by_label
-
-
-def _symmetries(subject: Subject) -> list[Numbers]:
-    """Return symmetry and directionality of every layer's W_Q·W_Kᵀ."""
-    matrices = query_key_matrices(subject.params, subject.bert.num_layers)
-    symmetry = properties.saponati_symmetry(matrices)
-    directionality = properties.saponati_directionality(matrices)
-    return [
-        {"symmetry": float(s), "directionality": float(d)}
-        for s, d in zip(symmetry, directionality, strict=True)
-    ]
+def offset_share(subject: Subject, config: PropertiesConfig) -> Findings:
+    """Measure the share by layer and head on `config.texts` texts."""
+    tokens = texts(subject, config).tokens
+    # A token meets itself on the diagonal, which is content.
+    where = inner_pairs(tokens.shape[1]) & ~np.eye(tokens.shape[1], dtype=bool)
+    phi = mean_logits(subject.bert, subject.params, jnp.asarray(tokens))
+    whole, explained = map(np.asarray, properties.offset_variance(phi.mean, where, phi.error))
+    observed = np.asarray(properties.offset_variance(phi.mean, where)[0])
+    layers, rows = [], list[Row]()
+    for i in range(len(whole)):
+        total = whole[i].sum()
+        numbers = {
+            "share": float(explained[i].sum() / total),
+            "deviation": float(np.sqrt(whole[i].mean())),
+            "noise": float(1 - total / observed[i].sum()),
+        }
+        rows.append([subject.name, str(i), *numbers.values()])
+        heads = {"share": explained[i] / whole[i], "deviation": np.sqrt(whole[i])}
+        layers.append({**numbers, "heads": {name: x.tolist() for name, x in heads.items()}})
+    return Findings({subject.name: {"texts": len(tokens), "layers": layers}}, rows)

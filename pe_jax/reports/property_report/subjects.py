@@ -187,8 +187,13 @@ def trained(
 ) -> Subject:
     """A run that is already read: `params` are those of the model with its heads."""
     model = from_config(config.model, vocab_size=tokenizer.get_vocab_size())
+    position, start = params["bert"].get("position", {}), None
     keeps_position = isinstance(config, PretrainingConfig) and config.keep_position
-    position = params["bert"].get("position", {})
+    # A run that starts from another's positions does not draw its own.
+    if position and not (config.init and keeps_position):
+        init = jax.jit(init_state, static_argnums=(0, 1))
+        drawn = init(pretraining_task(model), optax.identity(), jax.random.key(config.seed))
+        start = drawn.params["bert"]["position"]
     return Subject(
         name=name,
         encoding=model.encoding(),
@@ -200,8 +205,7 @@ def trained(
         tokenizer=tokenizer,
         folder=folder,
         step=step,
-        # A run that starts from another's positions does not draw its own.
-        start=None if config.init and keeps_position else _initial_positions(config, model),
+        start=start,
     )
 
 
@@ -272,10 +276,3 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
         position={PUBLISHED[0]: {PUBLISHED[1]: vectors}},
         length=length,
     )
-
-
-def _initial_positions(config: EncoderTrainingConfig, model: BertConfig) -> Params:
-    """Return the position parameters that a run of `config` draws before its first step."""
-    init = jax.jit(init_state, static_argnums=(0, 1))
-    state = init(pretraining_task(model), optax.identity(), jax.random.key(config.seed))
-    return state.params["bert"].get("position", {})

@@ -5,6 +5,7 @@ Shapes: N texts, B of them in a batch, L tokens each, C changes inside of a mode
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
 from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder
-from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states
+from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states, with_constants
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report.subjects import Subject, once
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -64,15 +65,13 @@ def texts(subject: Subject, config: PropertiesConfig) -> Texts:
     `config.text`, and random words for a model without a tokenizer.
 
     Raises:
-      ValueError: if no document is long enough, or the subject is a table of positions alone.
+      ValueError: if no document is long enough.
     """
     return texts_of_length(subject, config, min(config.length, subject.length))
 
 
 def texts_of_length(subject: Subject, config: PropertiesConfig, length: int) -> Texts:
     """`texts` of another length; raises as it does."""
-    if subject.model is None:
-        raise ValueError(f"{subject.name} is a table of positions, not a model that reads text.")
     if subject.tokenizer is None:
         # Independent of each other, which rotations of a text would not be.
         rng = np.random.default_rng(config.seed)
@@ -154,6 +153,20 @@ def token_scores(
     logits = model.apply({"params": params}, tokens, everywhere, positions=positions)
     assert isinstance(logits, jax.Array)
     return cross_entropy(logits, targets)
+
+
+def scores_with_constants(
+    config: BertConfig,
+    params: Params,
+    which: Bool[Array, "2 N H d"],
+    values: Float[Array, "2 N H d"],
+    tokens: Int[Array, "B L"],
+    targets: Int[Array, "B L"],
+) -> Float[Array, "B L"]:
+    """Return the loss of every token with some dimensions of queries and keys constant."""
+    changed = dataclasses.replace(config, attention_bias=True, num_key_heads=None)
+    params = {**params, "bert": with_constants(params["bert"], which, values)}
+    return token_scores(changed, params, tokens, targets)[0]
 
 
 def batch_size(model: BertConfig, length: int) -> int:

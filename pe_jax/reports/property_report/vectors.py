@@ -1,9 +1,11 @@
 """Parts on position vectors: P·Pᵀ (paper, 5.1, figure 2), also over training (A.4, figure 5); the
 position predicted from its vector (the regression probe of the blog post); and sinusoids, with
-their sum ψ and how far it decreases (figures 4 and 6)."""
+their sum ψ and how far it decreases (figures 4 and 6); and positions through W_Q and W_K
+(figure 7)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +13,17 @@ import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.models import projections, query_key_matrices
 from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.matrices import Numbers, cells, product_panel, violations
-from pe_jax.reports.property_report.render import Figure, Findings, product_figure
+from pe_jax.reports.property_report.matrices import (
+    Numbers,
+    average,
+    cells,
+    logit_panel,
+    product_panel,
+    violations,
+)
+from pe_jax.reports.property_report.render import Figure, Findings, logit_figure, product_figure
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.training.checkpointing import params_by_step
 from pe_jax.training.workdir import read_metrics
@@ -212,3 +222,72 @@ def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
         title = "ψ(m): dot product of two sinusoids m positions apart"
         findings.figures.append(Figure("figure6_psi", figures.psi_curves, [total], title=title))
     return findings
+
+
+@render.part(
+    "Positions by head",
+    render.MODEL,
+    (
+        "P·W_Q·W_Kᵀ·Pᵀ of layer {config.layer}: the term that absolute positions add to the "
+        "logits, without words. Violations; of several subjects the means over their heads "
+        "(each head is in heads.json).",
+        ["position vectors", "head", render.VIOLATIONS],
+    ),
+    (
+        "W_Q·W_Kᵀ of each layer (Saponati et al. 2025): symmetry from -1 (antisymmetric) over "
+        "0 (random) to 1; directionality from -1 (rows stand out) to 1 (columns do).",
+        ["model", "layer", ("symmetry", ".3f"), ("directionality", "+.3f")],
+    ),
+    is_joint=True,
+)
+def positions_by_head(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
+    """Measure P·W_Q·W_Kᵀ·Pᵀ of absolute components by head, and each layer's W_Q·W_Kᵀ."""
+    del out
+    products_of_all: dict[str, list[Numbers]] = {}
+    layers_of_all: dict[str, list[Numbers]] = {}
+    findings = Findings({"position_products": products_of_all, "layers": layers_of_all})
+    models = [subject for subject in subjects if subject.model is not None]
+    for subject in models:
+        products = _products(subject, config, findings.figures)
+        layers = _symmetries(subject)
+        products_of_all |= products
+        layers_of_all[subject.name] = layers
+        for label, heads in products.items():
+            by_head = {str(h): numbers for h, numbers in enumerate(heads)}
+            shown = by_head if len(models) == 1 else {"mean": average(heads)}
+            findings.rows += [
+                [label, head, *cells(numbers, config.windows)] for head, numbers in shown.items()
+            ]
+        findings.more_rows += [
+            [subject.name, str(i), *numbers.values()] for i, numbers in enumerate(layers)
+        ]
+    return findings
+
+
+def _products(
+    subject: Subject, config: PropertiesConfig, drawings: list[Figure]
+) -> dict[str, list[Numbers]]:
+    """Return the violations of every head by component; append a figure of each to `drawings`."""
+    layer, by_label = config.layer, {}
+    for component in subject.with_vectors():
+        if component.card.kind != "absolute":
+            continue  # Relative vectors are added to the keys after the projection.
+        label, x = component.label, component.positions(config.length)
+        kernels = projections(subject.params, layer)
+        products = np.asarray(properties.position_products(component.vectors(x), *kernels))
+        by_label[label] = [violations(phi, config.windows) for phi in products]
+        panels = [logit_panel(f"head {h}", phi) for h, phi in enumerate(products)]
+        title = f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {layer}: {label}"
+        drawings.append(logit_figure(f"figure7_heads_{label}", panels, title, "product"))
+    return by_label
+
+
+def _symmetries(subject: Subject) -> list[Numbers]:
+    """Return symmetry and directionality of every layer's W_Q·W_Kᵀ."""
+    matrices = query_key_matrices(subject.params, subject.bert.num_layers)
+    symmetry = properties.saponati_symmetry(matrices)
+    directionality = properties.saponati_directionality(matrices)
+    return [
+        {"symmetry": float(s), "directionality": float(d)}
+        for s, d in zip(symmetry, directionality, strict=True)
+    ]

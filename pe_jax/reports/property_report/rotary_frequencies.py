@@ -1,5 +1,4 @@
-"""Parts on the dimensions of queries and keys: rotary frequencies in use, massive values, and the
-masked-LM loss without them."""
+"""Part on rotary frequencies: norms of their pairs of dimensions, and the loss without them."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from pe_jax import figures, properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.encodings import with_factors
 from pe_jax.files import Json
-from pe_jax.models import BertConfig, queries_keys_values, rotations, with_constants
+from pe_jax.models import BertConfig, queries_keys_values, rotations
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Figure, Findings
@@ -26,16 +25,14 @@ from pe_jax.reports.property_report.texts import (
     changed_losses,
     loss_changes,
     masked_lm,
+    scores_with_constants,
     texts,
-    token_scores,
 )
-from pe_jax.reports.tables import Row, Value, for_json
-from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.reports.tables import Row
+from pe_jax.shapes import Array, Float, Int
 from pe_jax.training.pytrees import Params
 
 _CHANGES = {"still": "not rotated", "dropped": "dropped"}
-_PROJECTIONS = ("queries", "keys", "values")
-_DRAWS = 4  # Of as many other dimensions, to compare the massive ones with.
 
 # Of a layer that rotates: "frequencies" `[H, F]`, and "queries" and "keys", ‖q‖ and ‖k‖ of each
 # pair as means over tokens.
@@ -194,23 +191,9 @@ def _loss_without_bands(config: BertConfig, count: int) -> ChangedLoss:
         constant = jnp.stack(list(map(dropped_dimensions, rotations(config, params["bert"]))))
         both = jnp.stack([constant, constant])
         scaled = dataclasses.replace(config, position=with_factors(config.encoding(), factors))
-        return _scores_with_constants(scaled, params, both, jnp.zeros(both.shape), tokens, targets)
+        return scores_with_constants(scaled, params, both, jnp.zeros(both.shape), tokens, targets)
 
     return loss
-
-
-def _scores_with_constants(
-    config: BertConfig,
-    params: Params,
-    which: Bool[Array, "2 N H d"],
-    values: Float[Array, "2 N H d"],
-    tokens: Int[Array, "B L"],
-    targets: Int[Array, "B L"],
-) -> Float[Array, "B L"]:
-    """Return the loss of every token with some dimensions of queries and keys constant."""
-    changed = dataclasses.replace(config, attention_bias=True, num_key_heads=None)
-    params = {**params, "bert": with_constants(params["bert"], which, values)}
-    return token_scores(changed, params, tokens, targets)[0]
 
 
 def _norm_figure(subject: Subject, layers: dict[int, _Layer]) -> Figure:
@@ -222,7 +205,9 @@ def _norm_figure(subject: Subject, layers: dict[int, _Layer]) -> Figure:
         order = np.argsort(-np.abs(layer["frequencies"]), axis=-1, kind="stable")
         norms = np.stack([layer["queries"], layer["keys"]])
         norms = np.take_along_axis(norms, order[None], axis=-1)
-        shown[:, number, :, : norms.shape[-1]] = _over_mean(norms)
+        shown[:, number, :, : norms.shape[-1]] = norms / np.maximum(
+            norms.mean(-1, keepdims=True), 1e-30
+        )
     return Figure(
         f"rotary_frequencies_{subject.name}",
         figures.head_profiles,
@@ -232,144 +217,3 @@ def _norm_figure(subject: Subject, layers: dict[int, _Layer]) -> Figure:
         label="mean norm of a pair over its head's mean",
         limits=(0.0, float(np.nanmax(shown))),
     )
-
-
-def _over_mean(norms: Float[np.ndarray, "*B d"]) -> Float[np.ndarray, "*B d"]:
-    return norms / np.maximum(norms.mean(-1, keepdims=True), 1e-30)
-
-
-@render.part(
-    "Massive values",
-    render.MODEL,
-    (
-        "M: root mean square over tokens of a dimension; massive: above {config.massive:g} times "
-        "its head's mean. Overlap: massive dimensions that two heads of a layer have in common, "
-        "over those that either has. Agreement: correlation of M between heads. Means over layers; "
-        "by layer: massive_values.json.",
-        ["model", "of", ("massive", ".2%"), ("largest M / mean", ".2f"), ("overlap", ".2f"),
-         ("agreement", ".2f")],
-    ),
-    (
-        "Massive dimensions of queries and keys in {config.bands} bands of rotary frequencies, the "
-        "fastest first; the change of the masked-LM loss (nats, ± standard error over texts) when "
-        "they are their mean at every token, and when as many others of the same heads are (least "
-        f"and greatest of {_DRAWS} draws).",
-        ["model", ("massive q, k", "d"), "in bands", ("loss", ".3f"), ("massive", ".3f"), "others"],
-    ),
-)  # fmt: skip
-def massive_values(subject: Subject, config: PropertiesConfig) -> Findings:
-    """Measure the share of massive dimensions, by layer and head, and the loss without them."""
-    name, read = subject.name, texts(subject, config)
-    squares, means = (
-        np.asarray(moment, np.float64).mean(0)
-        for moment in by_text(_moments(subject.bert), read.tokens, subject.params)
-    )
-    norms = np.sqrt(squares)  # M, the root mean square over tokens: [3, N, H, d].
-    massive = np.asarray(properties.is_massive(norms, config.massive))
-    bands = _count_by_band(subject, massive, config.bands)
-    numbers: Json = {"texts": read.source}
-    rows: list[Row] = []
-    for projection, m, chosen in zip(_PROJECTIONS, norms, massive, strict=True):
-        largest = np.asarray(properties.peak_to_mean(m))
-        overlap, agreement = properties.massive_overlap(chosen), properties.profile_correlation(m)
-        numbers[projection] = [
-            {
-                "share": float(chosen[layer].mean()),
-                "largest": largest[layer].tolist(),
-                "overlap": for_json(overlap[layer]),
-                "agreement": for_json(agreement[layer]),
-                "massive": [np.flatnonzero(head).tolist() for head in chosen[layer]],
-            }
-            for layer in range(len(m))
-        ]
-        cells = [chosen.mean(), largest.max(), _mean(overlap), _mean(agreement)]
-        rows.append([name, projection, *cells])
-    effects = _massive_effects(subject, means[:2], massive[:2], config)
-    more_rows: list[Row] = []
-    if effects or bands:
-        in_bands = " / ".join(map(str, bands)) if bands else None
-        more_rows.append([name, int(massive[:2].sum()), in_bands, *_effect_cells(effects)])
-    numbers |= ({"bands": bands} if bands else {}) | effects
-    ratios = _over_mean(norms)
-    figure = Figure(
-        f"massive_values_{name}",
-        figures.head_profiles,
-        list(zip(_PROJECTIONS, ratios, strict=True)),
-        title=f"Size of the dimensions of heads: {name}",
-        columns="dimension of the head",
-        label="M over its head's mean",
-        limits=(0.0, min(float(ratios.max()), config.massive)),
-    )
-    return Findings({name: numbers}, rows, [figure], more_rows=more_rows)
-
-
-@functools.cache
-def _moments(
-    config: BertConfig,
-) -> Callable[[Params, Int[Array, "B L"]], tuple[jax.Array, jax.Array]]:
-    """Return `moments(params, tokens) -> [B, 3, N, H, d]` twice, mean squares and means."""
-
-    def moments(params: Params, tokens: Int[Array, "B L"]) -> tuple[jax.Array, jax.Array]:
-        x = jnp.moveaxis(queries_keys_values(config, params, tokens), 2, 0).astype(jnp.float32)
-        return (x**2).mean(3), x.mean(3)
-
-    return moments
-
-
-def _mean(by_layer: Float[Array, " N"]) -> Value:
-    """Return the mean over the layers that have a number."""
-    finite = np.asarray(by_layer)[~np.isnan(by_layer)]
-    return finite.mean() if finite.size else None
-
-
-def _count_by_band(
-    subject: Subject, massive: Bool[np.ndarray, "3 N H d"], count: int
-) -> list[int] | None:
-    """Return how many massive dimensions of queries and keys each band of frequencies has; None
-    without rotations."""
-    number = np.zeros(count, int)
-    layers = rotations(subject.bert, subject.params)
-    for layer, rotation in enumerate(layers):
-        if rotation is not None:
-            pairs, frequencies = rotation
-            in_pairs = massive[:2, layer][:, :, pairs].sum((0, -1))  # [H, F]
-            bands = np.asarray(properties.frequency_bands(frequencies, count=count))
-            np.add.at(number, np.broadcast_to(bands, in_pairs.shape), in_pairs)
-    return number.tolist() if any(layers) else None
-
-
-def _massive_effects(
-    subject: Subject,
-    means: Float[np.ndarray, "2 N H d"],
-    massive: Bool[np.ndarray, "2 N H d"],
-    config: PropertiesConfig,
-) -> Json:
-    """Return the loss, and what is added to it with massive dimensions of queries and keys at their
-    mean, then with as many others, draw by draw. Empty for a model without massive values or a
-    masked-LM head."""
-    params = masked_lm(subject)
-    if params is None or not massive.any():
-        return {}
-    draws = jax.random.split(jax.random.key(config.seed), _DRAWS)
-    others = np.stack([properties.random_other_dimensions(rng, massive) for rng in draws])
-    chosen = np.concatenate([np.zeros_like(massive)[None], massive[None], others])
-    constants = jnp.asarray(means, jnp.float32)
-
-    def loss(params, chosen, tokens, targets):
-        return _scores_with_constants(subject.bert, params, chosen, constants, tokens, targets)
-
-    losses = changed_losses(loss, params, chosen, texts(subject, config))
-    change, error = (np.asarray(values).tolist() for values in loss_changes(losses))
-    return {
-        "loss": float(losses[0].mean()),
-        "massive": {"change": change[0], "error": error[0]},
-        "others": {"change": change[1:], "error": error[1:]},
-    }
-
-
-def _effect_cells(effects: Json) -> list[Value]:
-    if not effects:
-        return [None] * 3
-    massive, others = effects["massive"], effects["others"]["change"]
-    change = Estimate(massive["change"], massive["error"])
-    return [effects["loss"], change, f"{min(others):+.3f} to {max(others):+.3f}"]
