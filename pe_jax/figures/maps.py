@@ -60,28 +60,20 @@ def matrix_grid(
 
 
 @style.applied
-def head_maps(
-    panels: Sequence[tuple[str, np.ndarray]],
-    *,
-    title: str,
-    label: str,
-    limits: tuple[float, float] = (0.0, 1.0),
-) -> Figure:
+def head_maps(panels: Sequence[tuple[str, np.ndarray]], *, title: str, label: str) -> Figure:
     """Draw a number of every head, a panel for each model: layers from top to bottom, heads from
     left to right.
 
     Args:
-      panels: title, numbers `[N, H]` of N layers and H heads.
+      panels: title, numbers `[N, H]` of N layers and H heads, from 0 to 1.
       label: of the colour scale.
-      limits: ends of the scale.
     """
     height = min(0.25 * max(len(values) for _, values in panels), 2.2) + 0.9
     figure, grid = style.new_panels(len(panels), (2.4, height), (1.1, 0.7), title)
     for axes, (name, values) in zip(grid, panels, strict=True):
         image = axes.imshow(
-            values, cmap=style.colour_map(limits), vmin=limits[0], vmax=limits[1],
-            interpolation="nearest", aspect="auto",
-        )  # fmt: skip
+            values, cmap="viridis", vmin=0, vmax=1, interpolation="nearest", aspect="auto"
+        )
         axes.set_title(style.wrapped(name, 30))
         axes.set_xlabel("head")
         axes.set_ylabel("layer")

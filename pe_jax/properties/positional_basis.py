@@ -119,7 +119,9 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
 
     values = jnp.linalg.eigvalsh(gram)[..., ::-1]  # Squared singular values of pos.
     missing = jnp.cumsum(values, -1) < _HELD * trace[..., None]
-    largest = jnp.linalg.eigvalsh(_scatter(hidden - mean[..., None, None, :]))[..., -1]
+    centred = hidden - mean[..., None, None, :]
+    scatter = product("...ctd,...cte->...de", centred, centred)
+    largest = jnp.linalg.eigvalsh(scatter)[..., -1]
     waves = _cosines(length)[1 : low + 1]
     lowest = product("ft,...ts,fs->...", waves, gram, waves)
     cosines = jnp.abs(product("...td,...cd->...tc", _unit(position), _unit(context)))
@@ -144,11 +146,6 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
 
 def _variance(x: Array) -> jax.Array:
     return (x**2).sum(-1).mean(-1)
-
-
-def _scatter(x: Array) -> jax.Array:
-    """The sum over texts and positions of x·xᵀ, `[*B, D, D]`."""
-    return jnp.einsum("...ctd,...cte->...de", x, x, precision="highest")
 
 
 def _cosines(length: int) -> np.ndarray:

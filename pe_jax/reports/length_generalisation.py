@@ -63,26 +63,24 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
     chosen = tasks(config)
     models = {name: {task: _model(name, TASKS[task], config) for task in chosen} for name in names}
     _check_settings(config, out)
-    cells: Cells = {name: {} for name in names}
-    missing = [
-        (name, task) for name in names for task in chosen if not _path(out, name, task).exists()
-    ]
-    begin, done = time.monotonic(), 0
-    for name in names:
-        for task in chosen:
-            path = _path(out, name, task)
-            if (name, task) in missing:
-                cell = _train(models[name][task], task, config, path)
-                done += 1
-                left = len(missing) - done
-                minutes = (time.monotonic() - begin) / done * left / 60
-                beyond = np.mean(_split_scores(cell, TASKS[task], config.length)[1])
-                say(
-                    f"{done} of {len(missing)}  {name} on {task}: {beyond:.0%} beyond length "
-                    f"{config.length}, {cell.seconds:.0f} s; about {minutes:.0f} min left"
-                )
-            cells[name][task] = _read(path)
-        jax.clear_caches()  # No other encoding runs this one's programs.
+    paths = {
+        (name, task): out / "cells" / task / f"{file_name(name)}.json"
+        for name in names
+        for task in chosen
+    }
+    missing = [cell for cell, path in paths.items() if not path.exists()]
+    begin = time.monotonic()
+    for done, (name, task) in enumerate(missing, 1):
+        if done > 1 and name != missing[done - 2][0]:
+            jax.clear_caches()  # No other encoding runs the last one's programs.
+        cell = _train(models[name][task], task, config, paths[name, task])
+        minutes = (time.monotonic() - begin) / done * (len(missing) - done) / 60
+        beyond = np.mean(_split_scores(cell, TASKS[task], config.length)[1])
+        say(
+            f"{done} of {len(missing)}  {name} on {task}: {beyond:.0%} beyond length "
+            f"{config.length}, {cell.seconds:.0f} s; about {minutes:.0f} min left"
+        )
+    cells = {name: {task: _read(paths[name, task]) for task in chosen} for name in names}
     write_text(out / "scores.csv", _csv(cells, config.seeds))
     figure_lines = [f"![{path.stem}]({path.name})\n" for path in _draw(cells, config, out)]
     page = "\n".join([*_page(cells, config), *figure_lines, ""])
@@ -147,10 +145,6 @@ def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
             f"{out} has results of other settings:\n" + "\n".join(differences) + "\n"
             "Give another --out, or the same settings to continue."
         )
-
-
-def _path(out: Path, name: str, task: str) -> Path:
-    return out / "cells" / task / f"{file_name(name)}.json"
 
 
 def _read(path: Path) -> Cell:
@@ -236,26 +230,24 @@ def _chance(task: AlgorithmicTask) -> float | None:
 
 
 def _draw(cells: Cells, config: LengthGeneralisationConfig, out: Path) -> list[Path]:
-    chosen = {name.replace("_", " "): (name, TASKS[name]) for name in tasks(config)}
+    chosen = {name: TASKS[name] for name in tasks(config)}
+    titles = [name.replace("_", " ") for name in chosen]
     panels = [
         (
             title,
-            {encoding: _scores(by_task[name], task) for encoding, by_task in cells.items()},
+            {encoding: _scores(cell[name], task) for encoding, cell in cells.items()},
             _chance(task),
         )
-        for title, (name, task) in chosen.items()
+        for title, (name, task) in zip(titles, chosen.items())
     ]
     beyond = [
-        [
-            _split_scores(by_task[name], task, config.length)[1].mean()
-            for name, task in chosen.values()
-        ]
-        for by_task in cells.values()
+        [_split_scores(cell[name], task, config.length)[1].mean() for name, task in chosen.items()]
+        for cell in cells.values()
     ]
     title = "Scores by the length of inputs; shaded: lengths trained on"
     curves = figures.length_curves(panels, title=title, trained=config.length)
     title = f"Mean scores on inputs longer than trained on ({config.length} symbols)"
-    score_map = figures.score_map(np.array(beyond), list(cells), list(chosen), title=title)
+    score_map = figures.score_map(np.array(beyond), list(cells), titles, title=title)
     return [
         figures.save(curves, out / "curves.png", config.vector),
         figures.save(score_map, out / "beyond.png", config.vector),

@@ -43,15 +43,13 @@ def report_pretraining(
     text = _readable(numbers)
     config, tokenizer = experiment.config, experiment.text.tokenizer
     position = sharding.to_numpy(params["bert"].get("position", {}))
-    section = None
     if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
         run = trained("", folder, config, tokenizer, step, params)
-        section = render(position_vectors, [run], PropertiesConfig(), out)
-    if section:
-        numbers["properties"], lines, pictures = section
-        figure = f"![dot products of the position vectors]({pictures[0].name})"
-        text += "\n".join(["", *lines, "", figure, ""])
+        if section := render(position_vectors, [run], PropertiesConfig(), out):
+            numbers["properties"], lines, pictures = section
+            figure = f"![dot products of the position vectors]({pictures[0].name})"
+            text += "\n".join(["", *lines, "", figure, ""])
     return write_report(out, "report", numbers, text)
 
 
