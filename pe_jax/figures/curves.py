@@ -63,9 +63,8 @@ def score_curves(
             annotation, (epoch, 1), xycoords=("data", "axes fraction"), xytext=(3, -3),
             textcoords="offset points", va="top", fontsize=8, color="0.35",
         )  # fmt: skip
-    axes.set_xlabel("epoch")
+    axes.set(xlabel="epoch", ylabel=score)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_ylabel(score)
     axes.grid(alpha=0.3)
     style.legend_below(figure, lines)
     return figure
@@ -84,13 +83,11 @@ def cosine_curves(
     left, right = figure.subplots(1, 2)
     for number, (name, values) in enumerate(cosines):
         left.plot(values, label=name, lw=1.2, **style.line_style(number))
-    left.set_title("(a) single frequencies")
-    left.set_ylabel("cos(ω m)")
+    left.set(title="(a) single frequencies", ylabel="cos(ω m)")
     left.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))  # Beside the curves.
     _, values, turn = total
     right.plot(values, color=style.COLOURS[0])
-    right.set_title("(b) sum over all frequencies")
-    right.set_ylabel("ψ(m) / ψ(0)")
+    right.set(title="(b) sum over all frequencies", ylabel="ψ(m) / ψ(0)")
     right.plot([turn], [values[turn]], "o", ms=5, color=style.COLOURS[1])
     right.annotate(
         f"decreases up to m = {turn}", (turn, values[turn]), xytext=(6, 12),
@@ -113,8 +110,7 @@ def psi_curves(curves: Sequence[PsiCurve], *, title: str) -> Figure:
         look = style.line_style(number)
         (lines[f"{name} (decreases up to {turn})"],) = axes.plot(values, **look)
         axes.plot([turn], [values[turn]], "o", ms=5, color=look["color"])
-    axes.set_xlabel("offset m, positions")
-    axes.set_ylabel("ψ(m) / ψ(0)")
+    axes.set(xlabel="offset m, positions", ylabel="ψ(m) / ψ(0)")
     axes.grid(alpha=0.3)
     style.legend_below(figure, lines)
     return figure
@@ -151,8 +147,7 @@ def prediction_plot(
         axes.set_ylim(low - margin, high + margin)
         outside = int(((predicted < low - margin) | (predicted > high + margin)).sum())
         axes.set_title(name + (f"\n({outside} out of range)" if outside else ""))
-        axes.set_xlabel(f"true {quantity}")
-        axes.set_ylabel(f"predicted {quantity}")
+        axes.set(xlabel=f"true {quantity}", ylabel=f"predicted {quantity}")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, markerscale=2)
     return figure
@@ -211,8 +206,7 @@ def model_curves(curves: Sequence[Curve], *, title: str, powers: bool = False) -
         least = lines[0].least
         if high - low < least:
             axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
-        axes.set_title(panel)
-        axes.set_xlabel(lines[0].label)
+        axes.set(title=panel, xlabel=lines[0].label)
         axes.grid(alpha=0.3)
         if powers:
             _scale_by_powers(axes, max(line.x.max() for line in lines))
@@ -251,10 +245,9 @@ def layer_shares(
                 range(len(share)), share, bottom=below, width=0.85, color=style.COLOURS[number]
             )
             below = below + share
-        axes.set_title(style.wrapped(model, 30))
+        axes.set(title=style.wrapped(model, 30), xlabel="layers passed")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.grid(axis="y", alpha=0.3)
-        axes.set_xlabel("layers passed")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     figure.supylabel(label, fontsize=9)
     style.legend_below(figure, bars)

@@ -47,9 +47,7 @@ def matrix_grid(
             panel.matrix, cmap=style.colour_map(limits), vmin=limits[0], vmax=limits[1],
             extent=(*edges, edges[1], edges[0]), interpolation="nearest",
         )  # fmt: skip
-        axes.set_title(style.wrapped(panel.title))
-        axes.set_xlabel(panel.columns)
-        axes.set_ylabel(panel.rows)
+        axes.set(title=style.wrapped(panel.title), xlabel=panel.columns, ylabel=panel.rows)
     below = any(np.nanmin(panel.matrix) < limits[0] for panel in panels)
     above = any(np.nanmax(panel.matrix) > limits[1] for panel in panels)
     figure.colorbar(
@@ -74,9 +72,7 @@ def head_maps(panels: Sequence[tuple[str, np.ndarray]], *, title: str, label: st
         image = axes.imshow(
             values, cmap="viridis", vmin=0, vmax=1, interpolation="nearest", aspect="auto"
         )
-        axes.set_title(style.wrapped(name, 30))
-        axes.set_xlabel("head")
-        axes.set_ylabel("layer")
+        axes.set(title=style.wrapped(name, 30), xlabel="head", ylabel="layer")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     figure.colorbar(image, ax=grid, label=label, shrink=0.85 if len(panels) <= 4 else 0.6)
@@ -114,8 +110,7 @@ def head_profiles(
         )  # fmt: skip
         for edge in range(1, layers):
             axes.axhline(edge * heads - 0.5, color="white", lw=0.8)
-        axes.set_title(name)
-        axes.set_xlabel(columns)
+        axes.set(title=name, xlabel=columns)
         axes.tick_params(axis="y", length=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     grid[0].set_yticks((np.arange(layers) + 0.5) * heads - 0.5, range(layers))
@@ -200,8 +195,7 @@ def sweep_map(
     image = plot.pcolormesh(*grid, cmap="viridis", shading="nearest")
     plot.set_xscale("log", base=2)
     plot.set_yscale("log")
-    plot.set_xlabel(columns[0])
-    plot.set_ylabel(rows[0])
+    plot.set(xlabel=columns[0], ylabel=rows[0])
     levels = np.unique(np.quantile(values, [0.25, 0.5, 0.75, 0.9]).round())
     if np.ptp(values) > 0:
         lines = plot.contour(*grid, levels=levels, colors="white", linewidths=0.8)

@@ -240,7 +240,7 @@ def _of_samples(
     verdict = Verdict(claim, arm, len(effects), mean, p=p)
     if len(effects) < 2:
         return verdict
-    if _all_equal(effects):
+    if np.ptp(effects) == 0:  # One value says nothing of chance.
         return verdict._replace(low=mean, high=mean)
     test = stats.ttest_1samp(effects, 0)
     low, high = np.clip(test.confidence_interval(0.95), -limit, limit).tolist()
@@ -257,12 +257,7 @@ def models_above(values: Values, arm: str, measure: str, score: float) -> tuple[
     above = [
         column
         for column in repeated
-        if not _all_equal(column)
+        if np.ptp(column) > 0
         and stats.ttest_1samp(column, score, alternative="greater").pvalue < _LEVEL / 2
     ]
     return len(above), len(repeated)
-
-
-def _all_equal(samples: Sequence[float]) -> bool:
-    """Return whether seeds give one value, which says nothing of chance."""
-    return bool(np.ptp(samples) == 0)

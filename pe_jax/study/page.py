@@ -75,7 +75,7 @@ def page(results: Json, out: Path) -> str:
     sections = [_head(results, arms), _claims(judge(every, arms))]
     for arm in arms:
         sections += [
-            _scores(arm, every, trivial_scores(results, arm)),
+            _scores(arm, results, every),
             _paper_tables(arm, results),
             _properties(arm, every),
             _figures(arm, out),
@@ -169,10 +169,10 @@ def _effects(arm: str, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> 
     return table(header, rows)
 
 
-def _scores(arm: str, every: Values, trivial: dict[str, float]) -> str:
-    models = every.models(arm)
-    measures = [LOSS, "masked-LM accuracy", LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT]
-    measures += _length_changes(arm, every)
+def _scores(arm: str, results: Json, every: Values) -> str:
+    models, trivial = every.models(arm), trivial_scores(results, arm)
+    changes = [CHANGE.format(length) for length in sorted(results["config"]["lengths"])]
+    measures = [LOSS, "masked-LM accuracy", LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, *changes]
     measures += [*GLUE, GLUE_MEAN]
     shown = [name for name in measures if any(every.by_seed(arm, model, name) for model in models)]
     rows = [[model, *(_score(every.by_seed(arm, model, name), name) for name in shown)]
@@ -183,14 +183,6 @@ def _scores(arm: str, every: Values, trivial: dict[str, float]) -> str:
         rows.append([_ABOVE, *("{} of {}".format(*models_above(every, arm, name, trivial[name]))
                                if name in trivial else "–" for name in shown)])  # fmt: skip
     return _section(f"{_TITLES[arm]}: scores", [_ABOUT_SCORES], table(["model", *shown], rows))
-
-
-def _length_changes(arm: str, every: Values) -> list[str]:
-    """Return the measures of scores at other lengths, the shortest length first."""
-    pattern = re.compile(re.escape(CHANGE).replace(r"\{\}", r"(\d+)"))
-    matches = {pattern.fullmatch(measure) for other, _, measure in every.by_key if other == arm}
-    lengths = {int(match[1]) for match in matches if match}
-    return [CHANGE.format(length) for length in sorted(lengths)]
 
 
 def _properties(arm: str, every: Values) -> str:
