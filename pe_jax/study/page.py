@@ -14,7 +14,6 @@ from pe_jax.configs.tables import TablesConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import counted
 from pe_jax.files import Json
-from pe_jax.reports.finetuning_results import Results as TaskResults
 from pe_jax.reports.paper_tables import tables_page
 from pe_jax.reports.tables import mean_and_spread
 from pe_jax.study.claims import Claim, Verdict, judge, models_above
@@ -34,6 +33,7 @@ from pe_jax.study.results import (
     BySeed,
     Values,
     finished,
+    task_results,
     trivial_scores,
     values,
 )
@@ -80,7 +80,8 @@ def page(results: Json, out: Path) -> str:
             _properties(arm, every),
             _figures(arm, out),
         ]
-    sections += [_table_1(results), _selection_bias(arms, every)]
+    table_1 = (results["table_1"] or {}).get("lines", [])
+    sections += [_section("The paper's table 1", table_1), _selection_bias(arms, every)]
     if (out / SETTINGS).is_file():
         sections.append((out / SETTINGS).read_text(encoding="utf-8"))
     sections.append(_origin(results))
@@ -88,7 +89,9 @@ def page(results: Json, out: Path) -> str:
 
 
 def _section(title: str, *blocks: Sequence[str]) -> str:
-    """Return a heading and blocks of lines, separated by empty lines."""
+    """Return a heading and blocks of lines between empty lines; nothing if a block is empty."""
+    if not all(blocks):
+        return ""
     return "\n".join([f"## {title}", "", *(line for block in blocks for line in (*block, ""))])
 
 
@@ -209,15 +212,10 @@ def _figures(arm: str, out: Path) -> str:
     return "\n".join([f"## {_TITLES[arm]}: figures", "", *lines]) if lines else ""
 
 
-def _table_1(results: Json) -> str:
-    lines = (results["table_1"] or {}).get("lines")
-    return _section("The paper's table 1", lines) if lines else ""
-
-
 def _paper_tables(arm: str, results: Json) -> str:
     """Tables 2 and 3, without the model that kept its positions: its encoding is there as well."""
     runs = [
-        _task_results(arm, kind, model, entry)
+        task_results(arm, kind, model, entry)
         for other, kind, model, entry in finished(results)
         if other == arm and kind in TASKS and KEPT not in model
     ]
@@ -225,23 +223,6 @@ def _paper_tables(arm: str, results: Json) -> str:
         return ""
     text = tables_page(runs, TablesConfig())
     return f"## {_TITLES[arm]}: the paper's tables\n\n{re.sub('^#', '###', text, flags=re.M)}"
-
-
-def _task_results(arm: str, kind: str, model: str, entry: Json) -> TaskResults:
-    squad = {"f1": SQUAD_F1, "exact": SQUAD_EXACT}
-    measures = squad if kind == "squad" else {entry["metric"]: kind}
-    columns = {metric: entry["values"][measure] for metric, measure in measures.items()}
-    seeds = sorted(columns[entry["metric"]], key=int)
-    return TaskResults(
-        folder=Path(arm, kind, model),
-        dataset=entry["dataset"],
-        trained_on=entry["trained_on"],
-        position=entry["position"].replace(" ", ""),
-        init=model,
-        seeds=tuple(map(int, seeds)),
-        scores={metric: tuple(map(column.get, seeds)) for metric, column in columns.items()},
-        settings={"select": entry["select"]},
-    )
 
 
 def _selection_bias(arms: Sequence[str], every: Values) -> str:

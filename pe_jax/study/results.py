@@ -19,9 +19,11 @@ A seed is that of pretraining, or in fine-tuning that of the head, dropout and d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from pe_jax.files import Json
+from pe_jax.reports.finetuning_results import Results as TaskResults
 from pe_jax.study.plan import TASKS
 
 FILE = "results.json"
@@ -104,3 +106,21 @@ def trivial_scores(results: Json, arm: str) -> dict[str, float]:
     if scores.keys() >= set(GLUE):
         scores[GLUE_MEAN] = sum(scores[task] for task in GLUE) / len(GLUE)
     return scores
+
+
+def task_results(arm: str, kind: str, model: str, entry: Json) -> TaskResults:
+    """Return the entry of a fine-tuning run as the paper's tables take it."""
+    squad = {"f1": SQUAD_F1, "exact": SQUAD_EXACT}
+    measures = squad if kind == "squad" else {entry["metric"]: kind}
+    columns = {metric: entry["values"][measure] for metric, measure in measures.items()}
+    seeds = sorted(columns[entry["metric"]], key=int)
+    return TaskResults(
+        folder=Path(arm, kind, model),
+        dataset=entry["dataset"],
+        trained_on=entry["trained_on"],
+        position=entry["position"].replace(" ", ""),
+        init=model,
+        seeds=tuple(map(int, seeds)),
+        scores={metric: tuple(map(column.get, seeds)) for metric, column in columns.items()},
+        settings={"select": entry["select"]},
+    )
