@@ -36,14 +36,12 @@ class AlgorithmicTask(NamedTuple):
     Attributes:
       level: how hard it is, formally.
       sample: `(rng, count, length) -> Strings`, for any length from 1.
-      answer_length: of an input of some length, symbols behind the end included.
       symbols: how many there are in inputs and answers.
       answers: between how many symbols an answer chooses at each place: guessing is 1 / answers.
     """
 
     level: Level
     sample: Callable[[np.random.Generator, int, int], Strings]
-    answer_length: Callable[[int], int]
     symbols: int
     answers: int
 
@@ -51,6 +49,10 @@ class AlgorithmicTask(NamedTuple):
     def causal(self) -> bool:
         """True if a decoder writes the answer token by token; else an encoder answers at once."""
         return self.level == "generation"
+
+    def answer_length(self, length: int) -> int:
+        """Return the number of symbols that answer an input, those behind the end included."""
+        return self.sample(np.random.default_rng(0), 1, length).answers.shape[1]
 
 
 # Ruoss et al. 2023 (arXiv 2305.16843), appendix A; "generation": Kazemnejad et al. 2023 (arXiv
@@ -60,37 +62,15 @@ TASKS: dict[str, AlgorithmicTask] = {}
 _Sample = Callable[[np.random.Generator, int, int], Strings]
 
 
-def _task(
-    level: Level, answer_length: Callable[[int], int], symbols: int, answers: int
-) -> Callable[[_Sample], _Sample]:
+def _task(level: Level, symbols: int, answers: int) -> Callable[[_Sample], _Sample]:
     """Register the task that a function samples, under the function's name."""
 
     def register(sample: _Sample) -> _Sample:
-        task = AlgorithmicTask(level, sample, answer_length, symbols, answers)
+        task = AlgorithmicTask(level, sample, symbols, answers)
         TASKS[getattr(sample, "__name__", "")] = task
         return sample
 
     return register
-
-
-def _one(length: int) -> int:
-    """The length of an answer of one symbol."""
-    del length
-    return 1
-
-
-def _same(length: int) -> int:
-    """The length of an answer as long as its input."""
-    return length
-
-
-def _half(length: int) -> int:
-    return -(-length // 2)
-
-
-def _with_end(length: int) -> int:
-    """The length of an answer as long as its input, with an end."""
-    return length + 1
 
 
 def _ended(answers: list[list[int]], width: int, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +90,7 @@ MODULUS = 5  # Of all arithmetic; its digits are the symbols 0 to 4.
 _ADD, _SUBTRACT, _MULTIPLY = MODULUS, MODULUS + 1, MODULUS + 2
 
 
-@_task("regular", _one, 2, 2)
+@_task("regular", 2, 2)
 def even_pairs(rng: np.random.Generator, count: int, length: int) -> Strings:
     """001110 → 0: two changes, an even number."""
     bits = rng.integers(0, 2, (count, length))
@@ -118,7 +98,7 @@ def even_pairs(rng: np.random.Generator, count: int, length: int) -> Strings:
     return Strings(bits, changes[:, None] % 2)
 
 
-@_task("regular", _one, _MULTIPLY + 1, MODULUS)
+@_task("regular", _MULTIPLY + 1, MODULUS)
 def modular_arithmetic(rng: np.random.Generator, count: int, length: int) -> Strings:
     """1+2·3 → 2 (mod 5)."""
     size = length - (length + 1) % 2  # Digits and operators alternate: an odd number of symbols.
@@ -135,14 +115,14 @@ def modular_arithmetic(rng: np.random.Generator, count: int, length: int) -> Str
     return Strings(symbols, (total + product)[:, None] % MODULUS)
 
 
-@_task("regular", _one, 2, 2)
+@_task("regular", 2, 2)
 def parity_check(rng: np.random.Generator, count: int, length: int) -> Strings:
     """1010100 → 1: three ones, an odd number."""
     bits = rng.integers(0, 2, (count, length))
     return Strings(bits, bits.sum(1, keepdims=True) % 2)
 
 
-@_task("regular", _one, MODULUS, MODULUS)
+@_task("regular", MODULUS, MODULUS)
 def cycle_navigation(rng: np.random.Generator, count: int, length: int) -> Strings:
     """← · → → → → 3rd of five places."""
     moves = rng.integers(0, 3, (count, length))  # Back, stay, forward.
@@ -157,7 +137,7 @@ _POP, _PUSH = 2, 3
 _END = 2  # Behind an answer.
 
 
-@_task("context-free", _with_end, _PUSH + 2, 3)
+@_task("context-free", _PUSH + 2, 3)
 def stack_manipulation(rng: np.random.Generator, count: int, length: int) -> Strings:
     """A stack, bottom first, then actions; the answer is the stack that is left, top first.
 
@@ -184,7 +164,7 @@ def stack_manipulation(rng: np.random.Generator, count: int, length: int) -> Str
     return Strings(symbols, answers, place <= top[:, None])
 
 
-@_task("context-free", _same, 2, 2)
+@_task("context-free", 2, 2)
 def reverse_string(rng: np.random.Generator, count: int, length: int) -> Strings:
     """01101 → 10110."""
     bits = rng.integers(0, 2, (count, length))
@@ -210,14 +190,14 @@ def _numbered(texts: list[str]) -> np.ndarray:
     return np.array([[_CHARACTERS[c] for c in text] for text in texts])
 
 
-@_task("context-free", _one, _CHARACTERS["x"], MODULUS)
+@_task("context-free", _CHARACTERS["x"], MODULUS)
 def modular_arithmetic_brackets(rng: np.random.Generator, count: int, length: int) -> Strings:
     """((-3)+(1*4)) → 1 (mod 5)."""
     texts, values = zip(*(_expression(rng, length, "+-*") for _ in range(count)), strict=True)
     return Strings(_numbered(list(texts)), np.array(values)[:, None])
 
 
-@_task("context-free", _one, len(_CHARACTERS), MODULUS)
+@_task("context-free", len(_CHARACTERS), MODULUS)
 def solve_equation(rng: np.random.Generator, count: int, length: int) -> Strings:
     """One digit of an expression is unknown; without products there is one solution. Too short for
     an equation: zeros, to be answered by 0.
@@ -242,14 +222,14 @@ _OPERATOR = 2  # Between two numbers; behind their sum or product is _END.
 _BUCKETS = 5
 
 
-@_task("context-sensitive", lambda n: 2 * n, 2, 2)
+@_task("context-sensitive", 2, 2)
 def duplicate_string(rng: np.random.Generator, count: int, length: int) -> Strings:
     """101 → 101101."""
     bits = rng.integers(0, 2, (count, length))
     return Strings(bits, np.concatenate([bits, bits], axis=1))
 
 
-@_task("context-sensitive", _one, 4, 2)
+@_task("context-sensitive", 4, 2)
 def missing_duplicate(rng: np.random.Generator, count: int, length: int) -> Strings:
     """A string twice, one symbol missing, and a filler if the length is odd. A single symbol is 1,
     to be answered by 1.
@@ -266,7 +246,7 @@ def missing_duplicate(rng: np.random.Generator, count: int, length: int) -> Stri
     return Strings(symbols, answers)
 
 
-@_task("context-sensitive", _same, 2, 2)
+@_task("context-sensitive", 2, 2)
 def odds_first(rng: np.random.Generator, count: int, length: int) -> Strings:
     """Every second symbol, from the second on, then the others. 00110101 → 0111 0100."""
     bits = rng.integers(0, 2, (count, length))
@@ -295,29 +275,29 @@ def _binary(
         compute(_number(row[:i]), _number(row[i + 1 :])) if i < length else _number(row)
         for row, i in zip(symbols, at, strict=True)
     ]
-    return Strings(symbols, *_ended([_digits(n) for n in results], _with_end(length), _END))
+    return Strings(symbols, *_ended([_digits(n) for n in results], length + 1, _END))
 
 
 # 1001+01 → 1101 end (9 + 2 = 11) and 1001·01 → 01001 end (9 · 2 = 18), least digit first.
 for _name, _compute in {"addition": operator.add, "multiplication": operator.mul}.items():
     TASKS[f"binary_{_name}"] = AlgorithmicTask(
-        "context-sensitive", partial(_binary, _compute), _with_end, 3, 3
+        "context-sensitive", partial(_binary, _compute), 3, 3
     )
 
 
-@_task("context-sensitive", _half, 2, 2)
+@_task("context-sensitive", 2, 2)
 def compute_sqrt(rng: np.random.Generator, count: int, length: int) -> Strings:
     """The integer part of the square root, both with the most significant digit first.
 
     100101 → 110 (√37 = 6.08…).
     """
     symbols = rng.integers(0, 2, (count, length))
-    width = _half(length)
+    width = -(-length // 2)
     roots = [math.isqrt(_number(row[::-1])) for row in symbols]
     return Strings(symbols, np.array([[int(c) for c in f"{root:0{width}b}"] for root in roots]))
 
 
-@_task("context-sensitive", _same, _BUCKETS, _BUCKETS)
+@_task("context-sensitive", _BUCKETS, _BUCKETS)
 def bucket_sort(rng: np.random.Generator, count: int, length: int) -> Strings:
     """42100 → 00124."""
     symbols = rng.integers(0, _BUCKETS, (count, length))
@@ -346,11 +326,11 @@ _ARRANGEMENTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 for _name, _arrange in _ARRANGEMENTS.items():
     TASKS[_name] = AlgorithmicTask(
-        "generation", partial(_rearranged, _arrange), _with_end, _WORDS + 1, _WORDS + 1
+        "generation", partial(_rearranged, _arrange), _WORDS + 1, _WORDS + 1
     )
 
 
-@_task("generation", _with_end, _DIGITS + 2, _DIGITS + 2)
+@_task("generation", _DIGITS + 2, _DIGITS + 2)
 def addition(rng: np.random.Generator, count: int, length: int) -> Strings:
     """Two decimal numbers and their sum, the most significant digit first, as they are written.
     Inputs too short for two are one number, to be answered by itself.
