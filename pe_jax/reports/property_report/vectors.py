@@ -49,11 +49,11 @@ def position_vectors(subject: Subject, config: PropertiesConfig) -> Findings:
     versions = {now: subject.with_vectors()}
     if subject.start:
         versions["at the start"] = subject.with_vectors(subject.start)
-    for of_times in zip(*versions.values()):
-        label, kind = of_times[0].label, of_times[0].card.kind
-        x = of_times[0].positions(config.length)
+    for components in zip(*versions.values()):
+        label, kind = components[0].label, components[0].card.kind
+        x = components[0].positions(config.length)
         numbers = findings.numbers[label] = {}
-        for time, component in zip(versions, of_times):
+        for time, component in zip(versions, components):
             phi = np.asarray(properties.proximity(component.vectors(x)))
             numbers[time] = violations(phi, config.windows)
             if kind == "relative":
@@ -111,13 +111,13 @@ def evolution(subject: Subject, config: PropertiesConfig) -> Findings:
     even = np.linspace(0, len(moments) - 1, max(2, _PANELS - len(switches)))
     shown = np.union1d(even.round().astype(int), switches).astype(int)
     versions = [subject.with_vectors(position) for _, position in moments]
-    for of_steps in zip(*versions):
-        label, x = of_steps[0].label, of_steps[0].positions(config.length)
-        if not of_steps[0].params:
+    for components in zip(*versions):
+        label, x = components[0].label, components[0].positions(config.length)
+        if not components[0].params:
             continue  # Nothing is learned.
         numbers = findings.numbers[label] = {}
         panels = []
-        for (step, _), component in zip(moments, of_steps):
+        for (step, _), component in zip(moments, components):
             phi = np.asarray(properties.proximity(component.vectors(x)))
             numbers[step] = violations(phi, config.windows)
             findings.rows.append([label, f"{step:,}", *cells(numbers[step], config.windows)])
