@@ -138,8 +138,8 @@ def dot_product_attention(
 ) -> AttentionFn:
     """A function with the arguments of `jax.nn.dot_product_attention`.
 
-    `is_causal` and `local_window_size` go by positions, which are those of JAX, the indices, unless
-    `context` has others. Not supported: `return_residual`, and `implementation="cudnn"`. A query
+    `is_causal` and `local_window_size` compare positions: the indices, as in JAX, unless `context`
+    has others. Not supported: `return_residual`, and `implementation="cudnn"`. A query
     that may attend to nothing gets zeros.
 
     Raises:

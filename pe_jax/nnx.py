@@ -37,9 +37,9 @@ with extra("flax"):
 class MultiHeadAttention(nnx.Module):
     """Multi-head attention with a position encoding.
 
-    Parameters are those of `flax.nnx.MultiHeadAttention`, under the same names, and `position`, a
-    dict of `nnx.Param` with those of the encoding, float32; empty where it has none. What an
-    encoding does at the input of a model is left to `PositionEmbedding`.
+    Parameters have the names of `flax.nnx.MultiHeadAttention`. Those of the encoding are under
+    `position`, a dict of `nnx.Param` in float32, empty if there are none. Parts of an encoding that
+    act at the input of a model, such as position vectors, belong to `PositionEmbedding`.
 
     Args:
       num_heads: H.
@@ -194,7 +194,7 @@ class MultiHeadAttention(nnx.Module):
 class PositionEmbedding(nnx.Module):
     """The parts of an encoding that act at the input of a model, such as adding position vectors.
 
-    Parameters are `position`, a dict of `nnx.Param`; empty where it has none.
+    Parameters are under `position`, a dict of `nnx.Param`, empty if there are none.
 
     Args:
       position: parameters to share, as in `MultiHeadAttention`.
@@ -241,8 +241,8 @@ class PositionEmbedding(nnx.Module):
 class AttentionFn(nnx.Module):
     """An `attention_fn` for `flax.nnx.MultiHeadAttention`: a module, whose parameters NNX trains.
 
-    Flax makes it a part of its own module, so that they are under `attention_fn/position`. One may
-    be given to several layers, which then share them. See `pe_jax.adapters.attention_fn` for what
+    They are under `attention_fn/position` of Flax's module. Layers that get the same `AttentionFn`
+    share them. See `pe_jax.adapters.attention_fn` for what
     differs from Flax's own attention, and what is refused. Encodings that read hidden states or
     projections need `pe_jax.nnx.MultiHeadAttention`.
     """

@@ -21,10 +21,9 @@ def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[Array, "B 1 1 Lk"]:
 def segment_mask(
     segments_q: Int[Array, "B Lq"], segments_k: Int[Array, "B Lk"]
 ) -> Bool[Array, "B 1 Lq Lk"]:
-    """For packed sequences: queries attend to keys of their own segment.
+    """Return the mask of packed sequences, in which queries attend to keys of the same segment.
 
-    Segments are numbered from 1; 0 is padding, which attends to nothing and is attended to by
-    nothing.
+    Segments are numbered from 1. Padding is 0: it attends to nothing, and nothing attends to it.
     """
     q, k = segments_q[:, None, :, None], segments_k[:, None, None, :]
     return (q == k) & (q > 0)

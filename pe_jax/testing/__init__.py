@@ -39,20 +39,20 @@ def check(
     sizes: Sizes = SIZES,
     excused: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Puts an encoding through every check in `CHECKS`.
+    """Run every check in `CHECKS` on an encoding.
 
     Args:
       encoding: built for `sizes`.
-      reference: its formula. Without one, what the naive form computes is taken to be right.
-      sizes: small ones, hidden_size = num_heads * head_size.
-      excused: checks that are known not to hold, with the reason. They must fail.
+      reference: its formula. Without it, the naive form is the reference.
+      sizes: hidden_size, num_heads and so on, small, with hidden_size = num_heads * head_size.
+      excused: reasons of checks that cannot hold, by name. They must fail.
 
     Returns:
       By the name of the check, `"ok"` or the reason why it does not apply.
 
     Raises:
-      AssertionError: that lists everything that is wrong, with the numbers met.
-      ValueError: for an excuse from a check that there is none of.
+      AssertionError: lists all faults with their numbers.
+      ValueError: if `excused` names an unknown check.
     """
     return check_all(Subject(encoding, reference, sizes), CHECKS, excused or {})
 

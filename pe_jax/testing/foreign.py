@@ -99,16 +99,16 @@ CHECKS: dict[str, Callable[..., str]] = {}
 
 
 def check(attention: Attention, excused: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Put attention through every check in `CHECKS`.
+    """Run every check in `CHECKS` on attention.
 
     Args:
-      excused: checks that are known not to hold, with the reason. They must fail.
+      excused: reasons of checks that cannot hold, by name. They must fail.
 
     Returns:
       the result by the name of the check: `"ok"`, or the reason why it does not apply.
 
     Raises:
-      AssertionError: lists everything that is wrong, with the numbers met.
+      AssertionError: lists all faults with their numbers.
       ValueError: if `excused` names an unknown check.
     """
     return check_all(attention, CHECKS, excused or {})

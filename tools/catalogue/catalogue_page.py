@@ -195,10 +195,13 @@ def parameters(rows: Sequence[Entry]) -> list[str]:
 
 def sources(rows: Sequence[Entry]) -> list[str]:
     """Return the table of sources."""
-    return table(
-        SOURCES,
-        [[_link(row), _joined(card.source for card in declared.cards(row))] for row in rows],
-    )
+    text = lambda row: _joined(card.source for card in declared.cards(row))
+    return table(SOURCES, [[_link(row), _with_links(text(row))] for row in rows])
+
+
+def _with_links(source: str) -> str:
+    """Return the source with short links in place of addresses, which would not wrap."""
+    return re.sub(r"\bgithub\.com/[\w./-]*\w", r"[GitHub](https://\g<0>)", source)
 
 
 def _link(row: Entry) -> str:
@@ -250,7 +253,9 @@ def _requirements(row: Entry, results: Measured) -> list[str]:
 def _number(x: float) -> str:
     if x != x:
         return "–"
-    return f"{x:.3f}" if x < 100 else f"{x:,.0f}".replace("inf", "∞")
+    if x == float("inf"):
+        return "∞"
+    return f"{x:.3f}" if x < 100 else f"{x:,.0f}" if x < 1e6 else f"{x:.1e}"
 
 
 def _machines(
