@@ -27,6 +27,8 @@ exclude_patterns = [
     "study/settings.md",  # A section of study/README.md.
 ]
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_title = f"pe_jax {release}"
 html_copy_source = False
 html_show_copyright = False

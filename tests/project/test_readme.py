@@ -95,7 +95,7 @@ def test_every_page_with_python_is_run():
 
 def test_the_tests_of_promises_exist():
     """Every row of the tables names some, or a benchmark."""
-    text = (ROOT / "docs" / "recovery.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
     tables = re.findall(r"\| promise \| tested by \|\n\|---\|---\|\n((?:\|.*\n)+)", text)
     table = "".join(tables)
     rows = table.splitlines()
