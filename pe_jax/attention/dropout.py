@@ -35,8 +35,9 @@ def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[
     if rng is None or rate == 0.0:
         return x
     shape = x.shape or (1,)
-    rows = _iota(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
-    mask = keep(seed(rng), rows, _iota(shape[-1]), rate).reshape(x.shape)
+    rows = jax.lax.iota(jnp.uint32, math.prod(shape[:-1])).reshape(*shape[:-1], 1)
+    columns = jax.lax.iota(jnp.uint32, shape[-1])
+    mask = keep(seed(rng), rows, columns, rate).reshape(x.shape)
     return jnp.where(mask, x * jnp.asarray(scale(rate), x.dtype), jnp.zeros((), x.dtype))
 
 
@@ -78,7 +79,3 @@ def _mix(x: jax.Array, key: jax.Array | None = None) -> jax.Array:
     x = x if key is None else x ^ key
     x = (x ^ (x >> np.uint32(15))) * _SECOND
     return x ^ (x >> np.uint32(16))
-
-
-def _iota(size: int) -> jax.Array:
-    return jax.lax.iota(jnp.uint32, size)

@@ -59,14 +59,7 @@ def hidden_states(
     mask: Mask | None = None,
     positions: Positions | None = None,
 ) -> Float[Array, "N B L D"]:
-    """Input of the first layer and output of each, N = `config.num_layers` + 1; pure.
-
-    The last is normalised where the model has a final norm.
-
-    Args:
-      params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
-      tokens, segments, mask, positions: see `Bert`.
-    """
+    """The `hidden` of `layer_outputs`, N = `config.num_layers` + 1."""
     return layer_outputs(config, params, tokens, segments, mask, positions).hidden
 
 
@@ -77,7 +70,7 @@ def queries_keys_values(
 
     Queries that share a head of keys and values have it repeated.
     """
-    layers = _compared_below(config, params, tokens, config.num_layers)
+    layers = _compared(config, params, tokens, config.num_layers)
     each = config.num_heads // config.key_heads
     by_layer = ((q, jnp.repeat(k, each, 2), jnp.repeat(v, each, 2)) for _, q, k, v in layers)
     return jnp.stack([jnp.stack(heads) for heads in by_layer], axis=1)
@@ -142,14 +135,7 @@ def rotations(
     return by_layer
 
 
-def _compared(config: BertConfig, params: Params, tokens: Array, layer: int) -> tuple[Array, ...]:
-    """Input of a layer's attention `[B, L, D]`, its queries, keys and values."""
-    if not 0 <= layer < config.num_layers:
-        raise ValueError(f"layer must be 0 to {config.num_layers - 1}, got {layer}.")
-    return _compared_below(config, params, tokens, layer + 1)[layer]
-
-
-def _compared_below(
+def _compared(
     config: BertConfig, params: Params, tokens: Array, layers: int
 ) -> list[tuple[Array, ...]]:
     """Input of attention `[B, L, D]`, queries, keys, values, of each of the first `layers`."""
@@ -188,13 +174,15 @@ def attention_map(
         term of the encoding, times sqrt(d): the raw products of the paper's equation 5.
 
     Raises:
-      ValueError: for another `what`.
+      ValueError: for another `what`, or a layer that the model has not.
     """
+    if not 0 <= layer < config.num_layers:
+        raise ValueError(f"layer must be 0 to {config.num_layers - 1}, got {layer}.")
     if what not in ("logits", "weights"):
         raise ValueError(f"what must be 'logits' or 'weights', got {what!r}.")
 
     def attend(params, tokens):
-        x, q, k, _ = _compared(config, params, tokens, layer)
+        *_, (x, q, k, _) = _compared(config, params, tokens, layer + 1)
         if what == "weights":
             return _attention(attention_weights, config, params, layer, x, q, k)
         return _attention(attention_logits, config, params, layer, x, q, k) * q.shape[-1] ** 0.5
@@ -230,7 +218,7 @@ def kernel_map(
             by_text = logits * q.shape[-1] ** 0.5
             return by_text.reshape(count, texts, *logits.shape[1:]).mean(1)
 
-        layers = _compared_below(config, params, tokens, config.num_layers)
+        layers = _compared(config, params, tokens, config.num_layers)
         return jnp.stack([mean_logits(i, x, q, k) for i, (x, q, k, _) in enumerate(layers)], axis=1)
 
     return attend
@@ -244,7 +232,7 @@ def weights_map(
     texts that are not padded, with every term of the encoding and its reach, without dropout."""
 
     def attend(params, tokens):
-        layers = enumerate(_compared_below(config, params, tokens, config.num_layers))
+        layers = enumerate(_compared(config, params, tokens, config.num_layers))
         weights = functools.partial(_attention, attention_weights, config, params)
         return jnp.stack([weights(i, x, q, k) for i, (x, q, k, _) in layers], axis=1)
 
