@@ -1,9 +1,13 @@
 """Real tokens a second of training on packed documents, and on padded sentence pairs.
 
+Packed rows also with attention that computes the pairs of different documents and masks them, at
+lengths whose attention is in blocks (`whole`).
+
     python benchmarks/packing.py --source=wikitext-2/train.txt [--positions=learned_absolute,rope]
 
-Both train the same model in one process, on the same number of rows of the same length: a round is
-one step of each, in turn. Prints the medians over the rounds, and writes them to --out as JSON.
+All train the same model in one process, on the same number of rows of the same length: a round is
+one step of each, in turn. Prints medians over the rounds, and ratios with minimum and maximum, and
+writes them to --out as JSON.
 Tokens are real if they are not padding; their fraction is a mean over many batches.
 """
 
@@ -19,6 +23,7 @@ import jax
 import numpy as np
 from absl import app, flags
 
+from pe_jax.attention import forms
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.schema import changed
 from pe_jax.tasks import pretraining
@@ -34,11 +39,24 @@ _BATCHES = flags.DEFINE_integer("batches", 64, "Batches whose real tokens are co
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 
 
+def filled_blocks(documents: np.ndarray, size: int = 128) -> float:
+    """Return the fraction of blocks of so many queries and keys that hold a pair of one document.
+
+    Args:
+      documents: `[B, L]` their numbers, 0 at padding.
+    """
+    rows, length = documents.shape
+    same = (documents[:, :, None] == documents[:, None]) & (documents[:, None] > 0)
+    blocks = same.reshape(rows, length // size, size, length // size, size)
+    return float(blocks.any((2, 4)).mean())
+
+
 class Side:
     """Training on one kind of rows.
 
     Attributes:
       real: the fraction of tokens that are not padding.
+      filled: of packed rows, see `filled_blocks`.
       seconds: of the steps so far.
     """
 
@@ -48,6 +66,8 @@ class Side:
         batches = [next(stream) for _ in range(_BATCHES.value)]
         padding = experiment.text.vocabulary.pad
         self.real = float(np.mean([batch["tokens"] != padding for batch in batches]))
+        packed = [batch["documents"] for batch in batches if "documents" in batch]
+        self.filled = float(np.mean([filled_blocks(x) for x in packed])) if packed else None
         program = experiment.program
         self._batch = sharding.to_global(batches[0], program.batch_sharding)
         self._step, self._state = experiment.stages[0].train_step, program.init()
@@ -68,6 +88,7 @@ def compare(position: str, length: int) -> dict:
         {
             "model.size": _SIZE.value,
             "model.position": position,
+            "model.max_length": max(512, length),
             "data.source": _SOURCE.value,
             "data.vocab_size": 8192,
             "stage1.length": length,
@@ -76,23 +97,25 @@ def compare(position: str, length: int) -> dict:
             "stage1.steps": 1,
         },
     )
-    sides = {
-        name: Side(changed(base, {"data.packed": name == "packed"}))
-        for name in ("packed", "padded")
-    }
+    packed = changed(base, {"data.packed": True})
+    sides = {"packed": Side(packed), "padded": Side(base)}
+    if forms.choose("auto", length).block:
+        sides["whole"] = Side(changed(packed, {"model.attention": "fused"}))
     for number in range(_ROUNDS.value + 1):
         for side in sides.values():
             side.step()
             if not number:
                 side.seconds.clear()  # Compiled.
-    row: dict = {"position": position, "length": length}
+    row: dict = {"position": position, "length": length, "filled": sides["packed"].filled}
     for name, side in sides.items():
         row[f"{name}_real"] = side.real
         row[f"{name}_seconds"] = statistics.median(side.seconds)
         row[f"{name}_tokens_per_second"] = side.real * _TOKENS.value / row[f"{name}_seconds"]
-    ratios = zip(sides["padded"].seconds, sides["packed"].seconds, strict=True)
-    speed = statistics.median(padded / packed for padded, packed in ratios)
-    row["ratio"] = speed * row["packed_real"] / row["padded_real"]
+    for name in sides.keys() - {"packed"}:
+        pairs = zip(sides[name].seconds, sides["packed"].seconds, strict=True)
+        real = row["packed_real"] / row[f"{name}_real"]
+        ratios = [real * seconds / of_packed for seconds, of_packed in pairs]
+        row[f"over_{name}"] = [statistics.median(ratios), min(ratios), max(ratios)]
     return row
 
 
@@ -101,13 +124,19 @@ def main(_) -> None:
     for length in map(int, _LENGTHS.value):
         for position in _POSITIONS.value:
             results.append(row := compare(position, length))
+            sides = [name for name in ("packed", "whole", "padded") if f"{name}_real" in row]
             print(
-                f"{position}, {length} tokens: packed {row['packed_tokens_per_second']:,.0f} real "
-                f"tokens/s ({row['packed_real']:.1%} real), padded "
-                f"{row['padded_tokens_per_second']:,.0f} ({row['padded_real']:.1%} real), ratio "
-                f"{row['ratio']:.2f}",
+                f"{position}, {length} tokens, {row['filled']:.1%} of blocks of packed rows hold a "
+                "pair of one document; real tokens/s:",
                 flush=True,
             )
+            for name in sides:
+                ratio = ""
+                if name != "packed":
+                    middle, low, high = row[f"over_{name}"]
+                    ratio = f", packed over it {middle:.2f} ({low:.2f} to {high:.2f})"
+                speed, real = row[f"{name}_tokens_per_second"], row[f"{name}_real"]
+                print(f"  {name}: {speed:,.0f} ({real:.1%} real){ratio}", flush=True)
             if _OUT.value:
                 Path(_OUT.value).write_text(json.dumps(results, indent=2) + "\n")
 

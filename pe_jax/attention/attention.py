@@ -11,14 +11,15 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from pe_jax.attention import dropout, fast, forms, plain
 from pe_jax.attention.forms import Form
-from pe_jax.attention.masks import check_mask, masked_softmax
+from pe_jax.attention.masks import check_mask, masked_softmax, segment_bounds
 from pe_jax.attention.operands import prepare
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
-from pe_jax.encodings.positions import default_positions, paired_positions
+from pe_jax.encodings.positions import check_length, default_positions, paired_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.shapes import Array, Float, Size
 
@@ -56,7 +57,8 @@ def attention(
       encoding: a position encoding; None means no position information in the attention.
       params: those of `encoding.init`, trained or not.
       context: positions of queries and keys, by default range(L), and what else the encoding
-        reads, such as hidden states.
+        reads, such as hidden states. `segments` of packed rows act as `mask=segment_mask(...)`,
+        but blocks without a pair of one segment are skipped on CPUs and TPUs.
       mask: bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key (see `masks`). A query
         that may attend to nothing gets zeros, in outputs and gradients.
       dropout_rate, dropout_rng: dropout of the weights; no rng, no dropout. Every form drops the
@@ -182,6 +184,8 @@ def completed(
     for name, x, size in (("x_q", context.x_q, queries[1]), ("x_k", context.x_k, keys[1])):
         if x is not None and x.shape[1] != size:
             raise ValueError(f"Context.{name} has {x.shape[1]} hidden states for {size} tokens.")
+    if context.segments is not None:
+        context = _with_segments(context, encoding, queries, keys)
     if not encoding.parts:  # Positions of any kind are those of other layers.
         of_q, of_k = default_positions(queries[1]), default_positions(keys[1])
         return context._replace(positions_q=of_q, positions_k=of_k)
@@ -190,3 +194,27 @@ def completed(
         *positions, queries, keys, encoding.axes, encoding.longest
     )
     return context._replace(positions_q=positions_q, positions_k=positions_k)
+
+
+def _with_segments(
+    context: Context, encoding: PositionEncoding, queries: tuple[Size, ...], keys: tuple[Size, ...]
+) -> Context:
+    """`context`, whose segments are checked, with positions from 0 in each by default."""
+    segments = jnp.asarray(context.segments)
+    check_length(queries[1], "Context.segments")
+    if queries != keys or segments.shape != queries:
+        raise ValueError(
+            f"Context.segments must be [B, L] of self-attention, here {list(queries)} queries and "
+            f"{list(keys)} keys, got {list(segments.shape)}. For other keys pass "
+            "mask=segment_mask(segments_q, segments_k)."
+        )
+    if not jnp.issubdtype(segments.dtype, jnp.integer) or encoding.axes > 1:
+        raise ValueError(
+            f"Context.segments must be integers and positions of one axis, got {segments.dtype} "
+            f"and {encoding.axes}. Pass mask=segment_mask(segments, segments)."
+        )
+    positions = context.positions_q
+    if positions is None and context.positions_k is None:
+        starts, _ = segment_bounds(segments)
+        positions = jnp.arange(queries[1]) - starts
+    return context._replace(segments=segments, positions_q=positions)

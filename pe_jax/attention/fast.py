@@ -78,7 +78,7 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
     logit_terms = [*x.logit_terms, *map(bias, ways["added"])]
     added = [] if x.added is None else [x.added]
     if block is None:  # What the backward pass needs of them is saved, like the weights.
-        added += [evaluated(terms, x.mask) for terms in logit_terms]
+        added += [evaluated(terms, x.allowed) for terms in logit_terms]
         logit_terms = []
     trees = {name: tuple(getattr(terms, name) for terms in logit_terms) for name in TREES}
     maps = [(part.logit_map, params) for part, params, _ in x.parts if part.logit_map]
@@ -99,7 +99,9 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         maps=tuple(params for _, params in maps),
     )
     q, k = x.context.positions_q, x.context.positions_k
-    ranges = (q, k) if isinstance(q, range) and isinstance(k, range) else None
+    ranges, segments = x.context.ranges, x.context.segments
+    by_row = form.by_row and block is not None and segments is not None
+    by_row = by_row and (x.reach is None or x.reach.span is None)  # A window has few keys already.
     needed = ranges is None and (rows or rotations)
     fixed = Fixed(
         clip=clip,
@@ -109,6 +111,7 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         reach=x.reach,
         ranges=ranges,
         block=block,
+        rows=len(x.q) if by_row else None,
         num_queries=queries,
         functions=tuple(terms.function for terms in logit_terms),
         maps=tuple(function for function, _ in maps),
@@ -118,6 +121,8 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         **{name: _leaves(tree, differentiable=False) for name, tree in trees.items()},
         positions_q=jnp.asarray(as_array(q)) if needed else None,
         positions_k=jnp.asarray(as_array(k)) if needed else None,
+        segments_q=segments,
+        segments_k=segments,
         mask=x.mask,
         seed=seed,
     )

@@ -29,6 +29,22 @@ def segment_mask(
     return (q == k) & (q > 0)
 
 
+def segment_bounds(segments: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
+    """Return where the segment of each token starts, and one past its end.
+
+    Args:
+      segments: whose tokens are next to one another.
+    """
+    length = segments.shape[1]
+    place = jnp.arange(length)
+    new = jnp.diff(segments, axis=1) != 0
+    first = jnp.pad(new, ((0, 0), (1, 0)), constant_values=True)
+    last = jnp.pad(new, ((0, 0), (0, 1)), constant_values=True)
+    starts = jax.lax.cummax(jnp.where(first, place, 0), axis=1)
+    ends = jax.lax.cummin(jnp.where(last, place + 1, length), axis=1, reverse=True)
+    return starts, ends
+
+
 def index_offsets(rows: int, columns: int, shift: ArrayLike, sign: int = -1) -> Int[Array, "Lq Lk"]:
     """column + sign · row + shift."""
     row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, columns), axis) for axis in (0, 1))

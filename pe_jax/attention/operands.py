@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.attention.masks import whole_mask
+from pe_jax.attention.masks import both, segment_mask, whole_mask
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.part import Context, LogitTerms, Offsets, Params, Part, map_heads, moved
 from pe_jax.encodings.positions import Reach
@@ -72,10 +72,16 @@ class Operands(NamedTuple):
         return any(part.logit_map for part, _, _ in self.parts)
 
     @property
+    def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
+        """The caller's mask, within segments."""
+        segments = self.context.segments
+        return self.mask if segments is None else both(self.mask, segment_mask(segments, segments))
+
+    @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
         """The mask with all reaches in it."""
         lengths = self.q.shape[1], self.k.shape[1]
-        return whole_mask(self.mask, self.limits, self.reach, lengths, self.context.shift)
+        return whole_mask(self.allowed, self.limits, self.reach, lengths, self.context.shift)
 
 
 def prepare(
@@ -191,7 +197,7 @@ def tables(terms: Sequence[Term], scale: ArrayLike) -> tuple[int, dict[str, Arra
 
 def farthest(context: Context) -> int | None:
     """The largest |offset| between positions that are known while compiling, else None."""
-    q, k = context.positions_q, context.positions_k
+    q, k = context.ranges or (context.positions_q, context.positions_k)
     if not all(isinstance(p, range | np.ndarray) and len(p) for p in (q, k)):
         return None
     q, k = np.asarray(q), np.asarray(k)

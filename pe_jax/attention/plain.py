@@ -62,7 +62,7 @@ def added_logits(x: Operands) -> list[Float[Array, "#B #H Lq Lk"]]:
             added.append(scale * _products(f"bkhd,{axes}d->bhqk", content_k, vectors))
         if term.bias:
             added.append(evaluated(bias((term, params, context)), None))
-    added += [evaluated(terms, x.mask) for terms in x.logit_terms]
+    added += [evaluated(terms, x.allowed) for terms in x.logit_terms]
     return added if x.added is None else [*added, x.added]
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention import dropout
-from pe_jax.attention.masks import masked_logits, masked_weights, whole_mask
+from pe_jax.attention.masks import both, masked_logits, masked_weights, segment_mask, whole_mask
 from pe_jax.attention.offset_terms import (
     rotated_logits,
     rotated_values,
@@ -76,10 +76,11 @@ class Arrays(NamedTuple):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=(
-        "positions_q positions_k mask seed of_queries of_keys shared limits_q limits_k first"
+        "positions_q positions_k segments_q segments_k mask seed "
+        "of_queries of_keys shared limits_q limits_k first"
     ).split(),
     meta_fields=(
-        "clip rotation_clips pairs rate reach ranges block num_queries functions maps limits"
+        "clip rotation_clips pairs rate reach ranges block rows num_queries functions maps limits"
     ).split(),
 )
 @dataclasses.dataclass(frozen=True)
@@ -94,16 +95,18 @@ class Fixed:
       reach: how far queries attend, over ranges.
       ranges: positions of queries and keys, where they are ranges.
       block: queries at a time; None takes all at once and saves their weights.
+      rows: of the batch, where blocks are of one row each, see `blocks`; None if of all rows.
       num_queries: before they are cut into blocks, by which dropout numbers its rows.
       functions: of `LogitTerms`, each with arrays at its place in `of_queries` and so on.
       maps: of the finished logits, see `Part.logit_map`.
       limits: reaches over positions that are no ranges, each with positions at its place in
         `limits_q` `[#B, Lq]` and `limits_k` `[#B, Lk]`.
       positions_q, positions_k: `[L]` or `[B, L]`, where they are no ranges and terms need them.
+      segments_q, segments_k: `[#B, Lq]` and `[#B, Lk]`, see `Context.segments`, or None.
       mask: `[B or 1, H or 1, Lq or 1, Lk]`.
       seed: of dropout, see `dropout.seed`.
       of_queries, of_keys, shared: of `LogitTerms`, the arrays that `Arrays` has not.
-      first: numbers of the first query and key of a block among all.
+      first: numbers of the first row, query and key of a block among all.
     """
 
     clip: int
@@ -113,12 +116,15 @@ class Fixed:
     reach: Reach | None
     ranges: tuple[range, range] | None
     block: int | None
+    rows: int | None
     num_queries: Size
     functions: tuple
     maps: tuple
     limits: tuple[Reach, ...]
     positions_q: Leaf
     positions_k: Leaf
+    segments_q: Leaf
+    segments_k: Leaf
     mask: Leaf
     seed: Leaf
     of_queries: Leaf
@@ -132,14 +138,14 @@ class Fixed:
     def shift(self) -> ArrayLike:
         """Position of the first key minus that of the first query, of ranges."""
         assert self.ranges is not None
-        query, key = self.first or (0, 0)
+        _, query, key = self.first or (0, 0, 0)
         return self.ranges[1].start + key - (self.ranges[0].start + query)
 
     def positions(self, x: Arrays) -> tuple[Array, Array]:
         """Positions of queries and keys."""
         if self.ranges is None:
             return self.positions_q, self.positions_k
-        (of_q, of_k), (query, key) = self.ranges, self.first or (0, 0)
+        (of_q, of_k), (_, query, key) = self.ranges, self.first or (0, 0, 0)
         q = of_q.start + query + np.arange(x.q.shape[1])
         return q, of_k.start + key + np.arange(x.k.shape[1])
 
@@ -147,19 +153,29 @@ class Fixed:
         """Offset from queries to keys, as `offset_terms` takes it."""
         return self.shift if self.ranges is not None else offsets(*self.positions(x))
 
+    @property
+    def allowed(self) -> Array | None:
+        """The mask, within segments."""
+        if self.segments_q is None:
+            return self.mask
+        return both(self.mask, segment_mask(self.segments_q, self.segments_k))
+
     def whole_mask(self, x: Arrays) -> Array | None:
         """The mask, with all reaches."""
         limits = zip(self.limits, self.limits_q, self.limits_k)
         lengths = x.q.shape[1], x.k.shape[1]
-        return whole_mask(self.mask, limits, self.reach, lengths, self.reach and self.shift)
+        return whole_mask(self.allowed, limits, self.reach, lengths, self.reach and self.shift)
 
     def drop(self, x: Float[Array, "B H Lq Lk"]) -> Array:
         """Dropout of `x`, a row for each query of each head."""
         if self.seed is None:
             return x
         rows, heads, lq, lk = x.shape
-        first_query, first_key = (jnp.asarray(n, jnp.uint32) for n in self.first or (0, 0))
+        first_row, first_query, first_key = (
+            jnp.asarray(n, jnp.uint32) for n in self.first or (0, 0, 0)
+        )
         head = jax.lax.iota(jnp.uint32, rows * heads).reshape(rows, heads, 1, 1)
+        head += first_row * np.uint32(heads)
         query = jax.lax.iota(jnp.uint32, lq)[:, None] + first_query
         row = head * np.uint32(self.num_queries) + query  # As rows of [B, H, Lq, Lk].
         key = jax.lax.iota(jnp.uint32, lk) + first_key
@@ -211,7 +227,7 @@ def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"] | None:
         for name in TREES
     ]
     for function, *arrays in zip(fixed.functions, *trees, strict=True):
-        terms.append(evaluated(LogitTerms(function, *arrays), fixed.mask))
+        terms.append(evaluated(LogitTerms(function, *arrays), fixed.allowed))
     if not terms:
         return None
     shape = (x.q.shape[0], x.q.shape[2], x.q.shape[1], x.k.shape[1])

@@ -57,6 +57,9 @@ class Context(NamedTuple):
         passes them.
       rng: for encodings that draw while training, the same in every layer; None draws nothing.
       tokens: ids `[B, L]`, at the input of a model only, if the caller passes them.
+      segments: `[B, L]` integers of self-attention in packed rows, which stays within segments: 1
+        for the first of a row and so on, 0 at padding. Positions must be consecutive in each, and
+        are from 0 by default, so that offsets between tokens are those of their places in the row.
       batch_size: B; filled in for the hook `positions`.
       frequency_factors: `ω -> factors`, both `[#H, F]`, which rotary encodings multiply their
         frequencies by (see `with_factors`); None leaves them as they are.
@@ -71,6 +74,7 @@ class Context(NamedTuple):
     tokens: Array | None = None
     batch_size: Size = 1
     frequency_factors: Callable[[Array], Array] | None = None
+    segments: Array | None = None
 
     def arrays(self) -> tuple[Array, Array]:
         """Positions of queries and of keys as arrays, see `as_array`."""
@@ -82,10 +86,17 @@ class Context(NamedTuple):
         return q, k
 
     @property
-    def shift(self) -> int | None:
-        """Position of the first key minus that of the first query; None unless both are ranges."""
+    def ranges(self) -> tuple[range, range] | None:
+        """Ranges with the offsets of all pairs that attend; None where there are none."""
         q, k = self.positions_q, self.positions_k
-        return k.start - q.start if isinstance(q, range) and isinstance(k, range) else None
+        if self.segments is not None:
+            return range(self.segments.shape[1]), range(self.segments.shape[1])
+        return (q, k) if isinstance(q, range) and isinstance(k, range) else None
+
+    @property
+    def shift(self) -> int | None:
+        """The first key minus the first query of `ranges`."""
+        return self.ranges and self.ranges[1].start - self.ranges[0].start
 
 
 class LogitTerms(NamedTuple):
@@ -359,4 +370,4 @@ def moved(part: Part, context: Context, batch_size: Size) -> Context:
     moved_k = moved_q if k is q else part.positions(k, sized)
     if moved_q is q and moved_k is k:
         return context
-    return context._replace(positions_q=moved_q, positions_k=moved_k)
+    return context._replace(positions_q=moved_q, positions_k=moved_k, segments=None)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import attention, dropout, padding_mask
+from pe_jax.attention.masks import segment_bounds
 from pe_jax.encodings import (
     Context,
     Params,
@@ -33,7 +34,7 @@ from pe_jax.models.layers import (
 )
 from pe_jax.shapes import Array, Bool, Float, Int
 
-Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
+Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"] | Int[Array, "B L"]
 
 
 class LayerOutputs(NamedTuple):
@@ -186,21 +187,27 @@ class Bert(BertModule):
           tokens: vocabulary ids.
           segments: token types, 0 or 1; default all 0, and so for a model of a single type. A
             model without segment embeddings ignores them.
-          mask: `[B, L]`, True at tokens and False at padding; or a whole attention mask
-            `[B, 1, L, L]` such as `pe_jax.attention.segment_mask` gives for packed sequences.
-          positions: see `pe_jax.encodings.Positions`; default range(L).
+          mask: bool `[B, L]`, True at tokens and False at padding; or integers `[B, L]`, numbers of
+            packed documents, 0 at padding (`Context.segments`); or a whole attention mask, bool
+            `[B, 1, L, L]`.
+          positions: see `pe_jax.encodings.Positions`; default range(L), or from 0 in each document.
           deterministic: False switches dropout on and needs the rng "dropout".
         """
         c = self.config
         encoding = c.encoding()
         rng = None if deterministic else self.make_rng("dropout")
         *layer_rngs, embedding_rng = _split(rng, c.num_layers + 1)
-        if mask is not None and mask.ndim == 2:
+        documents = None
+        if mask is not None and jnp.issubdtype(mask.dtype, jnp.integer):
+            documents, mask = mask, None
+        elif mask is not None and mask.ndim == 2:
             mask = padding_mask(mask)
         if positions is None and encoding.axes == 1:
             positions = range(tokens.shape[1])
+            if documents is not None:
+                positions = jnp.arange(tokens.shape[1]) - segment_bounds(documents)[0]
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
-        context = Context(positions, positions, rng=position_rng)
+        context = Context(positions, positions, rng=position_rng, segments=documents)
         position_params = {}
         if parameter_count(encoding, c.num_layers):
             position_params = self.param("position", encoding.init, c.num_layers)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax import data
-from pe_jax.attention import segment_mask
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
 from pe_jax.console.terminal import say
 from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train_flops
@@ -71,7 +70,7 @@ def packed_task(config: BertConfig) -> Task:
             {"params": params},
             batch["tokens"],
             batch["masked_positions"],
-            mask=segment_mask(batch["documents"], batch["documents"]),
+            mask=batch["documents"],
             positions=batch["positions"],
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},

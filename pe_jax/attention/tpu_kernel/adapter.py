@@ -15,7 +15,6 @@ from pe_jax.attention.operands import Operands, Term, tables
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.encodings.part import Offsets
-from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float
 
@@ -42,10 +41,10 @@ def supports(x: Operands) -> bool:
     (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
     if x.sink is not None and "key_table" in terms:
         return False
-    values = terms.get("value_table")
+    values, packed = terms.get("value_table"), x.context.segments is not None
     if k.shape[2] < q.shape[2] and values is not None and values.ndim > 2:
         return False
-    return fits(q, k, **terms, reach=x.reach, offset=shift)
+    return fits(q, k, **terms, reach=x.reach, offset=shift, segments=packed)
 
 
 def attend(
@@ -67,6 +66,7 @@ def attend(
         reach=x.reach,
         offset=x.context.shift,
         valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
+        segments=x.context.segments,
         scale=_scale(x),
         dropout_rate=rate,
         seed=seed,
@@ -77,7 +77,8 @@ def attend(
         assert term.value_frequencies
         w = term.value_frequencies(params)
         start, end = end, end + 2 * len(w)
-        positions = -np.asarray(as_array(context.positions_q))[:, None]
+        assert context.ranges is not None
+        positions = -np.asarray(context.ranges[0])[:, None]
         total += rotate_pairs(out[..., start:end], positions, w).astype(total.dtype)
     return total
 
@@ -121,8 +122,8 @@ def _rotates(terms: Offsets) -> bool:
 def _beside(term: Term, x: Operands) -> tuple[Array, Array, Array]:
     """Columns beside queries, keys and values for unclipped sinusoids."""
     terms, params, context = term
-    assert terms.frequencies and terms.value_frequencies
-    positions_q, positions_k = (np.asarray(positions) for positions in context.arrays())
+    assert terms.frequencies and terms.value_frequencies and context.ranges
+    positions_q, positions_k = (np.asarray(positions) for positions in context.ranges)
     w = terms.frequencies(params)
     rotated = rotate_pairs(x.content_q, positions_q[:, None], w).astype(x.q.dtype)
 

@@ -25,6 +25,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
+from pe_jax.attention.masks import segment_bounds
 from pe_jax.attention.product import add_row
 from pe_jax.attention.reverse_only import first_order
 from pe_jax.attention.tpu_kernel import launch
@@ -32,7 +33,7 @@ from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import LOG2_E, MASKED
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
 from pe_jax.encodings.positions import Reach
-from pe_jax.shapes import Array, Bool, Float
+from pe_jax.shapes import Array, Bool, Float, Int
 
 Result = TypeVar("Result")
 
@@ -52,6 +53,7 @@ def flash_attention(
     reach: Reach | None = None,
     offset: int = 0,
     valid: Bool[Array, "B Lk"] | None = None,
+    segments: Int[Array, "B L"] | None = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     seed: Array | None = None,
@@ -79,6 +81,8 @@ def flash_attention(
       offset: position of key 0 minus position of query 0.
       valid: True for keys that may be attended to. A query that attends to no key gets zeros, in
         outputs and gradients.
+      segments: of self-attention in packed rows, see `Context.segments`. Tiles without a pair of
+        one segment are not computed.
       scale: multiplies q·(k + P) and nothing else; default 1/sqrt(d). A caller whose queries are
         scaled already passes 1.0.
       dropout_rate, seed: dropout of the weights with the bits of `dropout.keep`, rows numbered as
@@ -102,7 +106,8 @@ def flash_attention(
         # Inside, each query's product with the last row would have to be subtracted from it.
         raise ValueError("sink is not supported beside key_table: use another form of attention.")
     terms = Shared(None, key_table, bias, value_table)
-    config = _configure(q, k, terms, reach, offset, on_chip, block)._replace(
+    packed = segments is not None
+    config = _configure(q, k, terms, reach, offset, on_chip, block, packed)._replace(
         sink=sink is not None,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         rate=0.0 if seed is None else dropout_rate,
@@ -117,7 +122,10 @@ def flash_attention(
     if sink is not None and terms.bias is not None:
         sink = sink - terms.bias[-1]  # As from all logits, see `tiles`.
     shared = _lay_out_terms(config, terms, seed)._replace(sink=sink)
-    out = _flash(config, shared, _lay_out_rows(config, terms, q, k, v, valid))
+    rows = _lay_out_rows(config, terms, q, k, v, valid)
+    if segments is not None:
+        rows = _lay_out_segments(config, rows, segments)
+    out = _flash(config, shared, rows)
     return out[:, : q.shape[1]].reshape(q.shape)
 
 
@@ -130,6 +138,7 @@ def fits(
     bias: jax.ShapeDtypeStruct | Array | None = None,
     reach: Reach | None = None,
     offset: int = 0,
+    segments: bool = False,
     on_chip: int = ON_CHIP,
 ) -> bool:
     """Return whether `flash_attention` of these shapes fits the chip, gradients included.
@@ -140,13 +149,14 @@ def fits(
     values take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
 
     Args:
+      segments: whether there are some.
       on_chip: see `flash_attention`.
 
     Raises:
       ValueError: as `flash_attention`.
     """
     terms = Shared(None, key_table, bias, value_table)
-    config = _configure(q, k, terms, reach, offset, on_chip)
+    config = _configure(q, k, terms, reach, offset, on_chip, segments=segments)
     return launch.on_chip_bytes(config, q.dtype) <= on_chip
 
 
@@ -161,6 +171,7 @@ def _configure(
     offset: int,
     on_chip: int = ON_CHIP,
     block: tuple[int, int] | None = None,
+    segments: bool = False,
 ) -> KernelConfig:
     """The sizes, by the shapes of the arguments."""
     (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
@@ -201,6 +212,7 @@ def _configure(
             key_tables=_tables(terms.key_table, heads, 2),
             value_tables=value_tables,
             bias=bool(_tables(terms.bias, heads, 1)),
+            segments=segments,
         )
 
     if block is None:
@@ -313,6 +325,29 @@ def _lay_out_rows(
         q=flat(q, config.queries),
         k=flat(k, config.keys),
         v=flat(v, config.keys),
+    )
+
+
+def _lay_out_segments(config: KernelConfig, rows: Batched, segments: Array) -> Batched:
+    """`rows` with the numbers of segments, -1 for queries of padding, and the tiles to compute."""
+    starts, ends = segment_bounds(segments)
+    real = segments > 0
+
+    def by_tile(x: Array, other: int) -> jax.Array:
+        x = jnp.where(real, x, other)
+        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % config.queries)), constant_values=other)
+        return x.reshape(len(x), config.query_tiles, config.queries)
+
+    def row(x: Array, tile: int, padding: int) -> jax.Array:
+        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % tile)), constant_values=padding)
+        return x.astype(jnp.float32)[:, None]
+
+    first = by_tile(starts, segments.shape[1]).min(2) // config.keys
+    end = -(-by_tile(ends, 0).max(2) // config.keys)
+    return rows._replace(
+        segments_q=row(jnp.where(real, segments, -1), config.queries, -1),
+        segments_k=row(segments, config.keys, 0),
+        tiles=jnp.stack([first, end], axis=1).astype(jnp.int32),
     )
 
 

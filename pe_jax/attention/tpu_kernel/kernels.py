@@ -11,6 +11,7 @@ from jax.experimental import pallas as pl
 
 from pe_jax.attention.tpu_kernel.tiles import (
     LOG2_E,
+    MASKED,
     UNSEEN,
     Tile,
     clear,
@@ -54,6 +55,10 @@ class Batched(NamedTuple):
       out: the output, for the backward kernel, as are the following.
       log_sum: base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
       grad: of the output.
+      segments_q, segments_k: numbers of segments, float32 [B, 1, Lq] and [B, 1, Lk], that match
+        where a query may attend to a key; or None.
+      tiles: for each tile of queries the first tile of keys of its segments, and the one after the
+        last, int32 [B, 2, tiles of queries]; or None.
 
     Among gradients those of q, k and v alone.
     """
@@ -66,16 +71,20 @@ class Batched(NamedTuple):
     out: Leaf = None
     log_sum: Leaf = None
     grad: Leaf = None
+    segments_q: Leaf = None
+    segments_k: Leaf = None
+    tiles: Leaf = None
 
 
-def forward_kernel(config, shared, rows, out, log_sum, top, total, sums, terms, bands):
+def forward_kernel(config, shared, rows, out, log_sum, top, total, sums, terms, bands, segments):
     """Write the output, and `log_sum` of `Batched`.
 
     Scratch for a block of queries, per head, from tile to tile: the largest logit so far, and
     relative to it the total of the weights, the sums of weighted values and, in `bands`, the
-    weights summed per offset; `terms` are q·P and the bias per offset.
+    weights summed per offset; `terms` are q·P and the bias per offset. `segments` are those of the
+    queries, of all heads.
     """
-    tile = Tile(config)
+    tile = Tile(config, rows.tiles)
 
     @pl.when(pl.program_id(3) == 0)
     def begin():
@@ -86,12 +95,13 @@ def forward_kernel(config, shared, rows, out, log_sum, top, total, sums, terms, 
             for h in range(config.group):
                 logit = jnp.maximum(shared.sink[tile.head + h] * LOG2_E, UNSEEN)
                 top[h] = jnp.full(top.shape[1:], logit)
+        _lay_out_segments(config, rows, segments)
         _lay_out_logit_terms(config, shared, rows, terms)
 
     @tile.each
     def attend(uniform):
         for h, kv_lanes in enumerate(config.kv_lanes):
-            logits = _logits(tile, rows, terms, h, uniform)
+            logits = _logits(tile, rows, segments, terms, h, uniform)
             greatest = jnp.maximum(top[h], jnp.max(logits, axis=1, keepdims=True))
             weights = jnp.exp2(logits - wide(greatest, config.keys))
             decay = jnp.exp2(top[h] - greatest)
@@ -133,6 +143,7 @@ def backward_kernel(
     value_terms,
     logit_bands,
     value_bands,
+    segments,
 ):
     """Write the gradients.
 
@@ -140,7 +151,7 @@ def backward_kernel(
     weights' gradients, averaged by the weights. Terms: q·P and the bias per offset, and grad·R.
     Bands: gradients of the logits, and weights, summed per offset.
     """
-    tile = Tile(config)
+    tile = Tile(config, rows.tiles)
     first_query = pl.program_id(2) == 0
     last_query = pl.program_id(2) == pl.num_programs(2) - 1
     first_key, last_key = pl.program_id(3) == 0, pl.program_id(3) == pl.num_programs(3) - 1
@@ -161,6 +172,7 @@ def backward_kernel(
     @pl.when(first_key)
     def begin():
         clear(dq, logit_bands, value_bands)
+        _lay_out_segments(config, rows, segments)
         _lay_out_logit_terms(config, shared, rows, logit_terms)
         for h, lanes in enumerate(config.lanes):
             row = jnp.broadcast_to(rows.log_sum[0, 0, h : h + 1], (LANES, config.queries))
@@ -179,7 +191,7 @@ def backward_kernel(
         for h, (lanes, kv_lanes) in enumerate(zip(config.lanes, config.kv_lanes, strict=True)):
             q, grad = rows.q[0, :, lanes], rows.grad[0, :, lanes]
             k, v = rows.k[0, :, kv_lanes], rows.v[0, :, kv_lanes]
-            logits = _logits(tile, rows, logit_terms, h, uniform)
+            logits = _logits(tile, rows, segments, logit_terms, h, uniform)
             weights = jnp.exp2(logits - wide(log_sum[h], config.keys))
             dweights = dot(grad, v, 1, 1)
             if config.value_terms:
@@ -221,6 +233,13 @@ def backward_kernel(
         drows.v[0] = (dv[...] * weight_scale).astype(drows.v.dtype)
 
 
+def _lay_out_segments(config: KernelConfig, rows: Batched, segments: Leaf) -> None:
+    """Write the segments of a block of queries from lanes to sublanes, [queries, 128]."""
+    if config.segments:
+        row = jnp.broadcast_to(rows.segments_q[0], (LANES, config.queries))
+        segments[...] = jnp.transpose(row)
+
+
 def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf) -> None:
     """Compute the terms per offset of a block of queries, base 2, for `Tile.spread`."""
     if not config.logit_terms:
@@ -235,7 +254,9 @@ def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, te
         terms[h] = skew(x, config)
 
 
-def _logits(tile: Tile, rows: Batched, terms: Leaf, h: int, uniform: bool) -> jax.Array:
+def _logits(
+    tile: Tile, rows: Batched, segments: Leaf, terms: Leaf, h: int, uniform: bool
+) -> jax.Array:
     """Base-2 logits of a head on a tile."""
     config = tile.config
     q, k = rows.q[0, :, config.lanes[h]], rows.k[0, :, config.kv_lanes[h]]
@@ -243,6 +264,9 @@ def _logits(tile: Tile, rows: Batched, terms: Leaf, h: int, uniform: bool) -> ja
     if config.logit_terms:
         logits += tile.spread(terms, h, uniform)
     logits += rows.mask[0]
+    if config.segments:
+        same = wide(segments[...], config.keys) == rows.segments_k[0]
+        logits = jnp.where(same, logits, MASKED)
     if config.reach is None or uniform:
         return logits
     return tile.within(logits, config.reach)

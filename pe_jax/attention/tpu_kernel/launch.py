@@ -96,6 +96,10 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     keys = pl.BlockSpec((1, config.keys, kv_lanes), lambda b, h, i, j: (b, key_tile(i, j), h))
     whole = pl.BlockSpec((1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h))
     mask = pl.BlockSpec((1, 1, config.keys), lambda b, h, i, j: (b, 0, key_tile(i, j)))
+    segments: dict[str, pl.BlockSpec] = {}
+    if config.segments:
+        segments["segments_q"] = pl.BlockSpec((1, 1, config.queries), lambda b, h, i, j: (b, 0, i))
+        segments |= {"segments_k": mask, "tiles": scalars}
     sums = pl.BlockSpec((1, 1, config.group, config.queries), lambda b, h, i, j: (b, h, 0, i))
 
     def scratch(*shape: int) -> pl.MemoryRef:
@@ -104,16 +108,24 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     per_head = functools.partial(scratch, config.group, config.queries)
     logit_terms = per_head(config.width + LANES) if config.logit_terms else None
     value_terms = per_head(config.width + LANES) if config.value_terms else None
+    column = scratch(config.queries, LANES) if config.segments else None
     shared_specs = Shared(scalars, key_table, bias, value_table)
     if not backward:
         return (
             (
                 shared_specs._replace(sink=scalars if config.sink else None),
-                Batched(scalars, mask, queries, keys, keys),
+                Batched(scalars, mask, queries, keys, keys, **segments),
             ),
             (queries, sums),
             (Shape(rows.q.shape, rows.v.dtype), _log_sum(config, len(rows.q))),
-            (per_head(LANES), per_head(LANES), per_head(config.size), logit_terms, value_terms),
+            (
+                per_head(LANES),
+                per_head(LANES),
+                per_head(config.size),
+                logit_terms,
+                value_terms,
+                column,
+            ),
         )
     shared, _ = _abstract_inputs(config, rows.q.dtype)
     # A gradient for each row of the batch: the kernel runs on some rows, others elsewhere.
@@ -123,7 +135,10 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     q, k, v = (Shape(x.shape, x.dtype) for x in (rows.q, rows.k, rows.v))
     all_kv = scratch(all_keys, kv_lanes)
     return (
-        (shared_specs, Batched(scalars, mask, queries, keys, keys, queries, sums, queries)),
+        (
+            shared_specs,
+            Batched(scalars, mask, queries, keys, keys, queries, sums, queries, **segments),
+        ),
         (Shared(None, dkey_table, dbias, dvalue_table), Batched(None, None, queries, whole, whole)),
         (dshared, Batched(None, None, q, k, v)),
         (
@@ -133,6 +148,7 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
             per_head(LANES),
             per_head(LANES),
             *(logit_terms, value_terms) * 2,
+            column,
         ),
     )
 
@@ -159,7 +175,14 @@ def _abstract_inputs(config: KernelConfig, dtype: DTypeLike) -> tuple[Shared, Ba
         table(config.value_tables),
     )
     mask = Shape((1, 1, all_keys), jnp.float32)
-    return shared, Batched(Shape((1,), jnp.uint32), mask, q, k, k, q, _log_sum(config, 1), q)
+    rows = Batched(Shape((1,), jnp.uint32), mask, q, k, k, q, _log_sum(config, 1), q)
+    if config.segments:
+        rows = rows._replace(
+            segments_q=Shape((1, 1, q.shape[1]), jnp.float32),
+            segments_k=mask,
+            tiles=Shape((1, 2, config.query_tiles), jnp.int32),
+        )
+    return shared, rows
 
 
 def _memory(config: KernelConfig, inputs: tuple[Shared, Batched], layout: Layout) -> int:

@@ -39,9 +39,13 @@ LOG2_E = math.log2(math.e)  # Inside, exponentials and logarithms are of base 2,
 
 
 class Tile:
-    """The tile of a program: its place among queries, keys and offsets."""
+    """The tile of a program: its place among queries, keys and offsets.
 
-    def __init__(self, config: KernelConfig):
+    Args:
+      tiles: of the segments, see `kernels.Batched`.
+    """
+
+    def __init__(self, config: KernelConfig, tiles: jax.Ref | None):
         first, _ = config.window(pl.program_id(2))
         key_tile = first + pl.program_id(3)
         self.config = config
@@ -50,6 +54,10 @@ class Tile:
         self.key = key_tile * config.keys
         self.offset = config.offset + self.key - self.query  # From query 0 to key 0 of the tile.
         self.exists = key_tile < config.key_tiles
+        self.in_segments: jax.Array | bool = True
+        if tiles is not None:
+            first, end = (tiles[self.row, side, pl.program_id(2)] for side in (0, 1))
+            self.in_segments = (first <= key_tile) & (key_tile < end)
 
     def each(self, body: Callable[[bool], None]) -> None:
         """Run `body(uniform)` if any query of the tile attends to any key.
@@ -59,13 +67,13 @@ class Tile:
         """
         config = self.config
         first, last = self.offset - (config.queries - 1), self.offset + config.keys - 1
-        seen: jax.Array | bool = True
+        seen = self.in_segments
         uniform: jax.Array | bool = True
         if config.logit_terms or config.value_terms:
             uniform = (first >= config.clip) | (last <= -config.clip)
         if config.reach is not None:
             left, right = config.reach
-            seen = self.exists & (True if right is None else first <= right)
+            seen = seen & self.exists & (True if right is None else first <= right)
             if left is not None:
                 uniform = uniform & (first >= -left)
             if right is not None:

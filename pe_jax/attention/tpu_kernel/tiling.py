@@ -31,6 +31,7 @@ class KernelConfig(NamedTuple):
       width: period of the offsets in lanes, at least 2·clip.
       key_tables, value_tables: 0 for no table, 1 for one shared by the heads, else one per head.
       bias: whether logits have a bias per offset.
+      segments: whether queries attend within segments only.
       sink: whether heads have a logit in the softmax's denominator.
       scale: of q·(k + P).
       rate: of dropout.
@@ -53,6 +54,7 @@ class KernelConfig(NamedTuple):
     key_tables: int
     value_tables: int
     bias: bool
+    segments: bool = False
     sink: bool = False
     scale: float = 1.0
     rate: float = 0.0
