@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, processors
 
 from pe_jax.configs.model import ARCHITECTURE
 from pe_jax.data.tokenizer import is_word_piece, special_tokens
-from pe_jax.encodings import Params, Part, embed
+from pe_jax.encodings import Params, embed
 from pe_jax.files import is_remote
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of, first_row
@@ -40,8 +40,7 @@ def save_bert(
     """Write a folder that `from_pretrained` of transformers reads, weights and tokenizer.
 
     In the families of BERT and RoBERTa the position encoding becomes a table of `config.max_length`
-    rows, see `position_table`; RoBERTa's rows before the first position become zeros. The folder
-    appears whole or not at all.
+    rows, see `position_table`. The folder appears whole or not at all.
 
     Args:
       folder: a local one, new or empty.
@@ -57,10 +56,14 @@ def save_bert(
 
     Raises:
       ValueError: if the folder is not empty or not local, no model of transformers can represent
-        the encoder or its position encoding, or the parts do not fit each other; every mismatch is
-        listed, and nothing is written.
+        the encoder, or the parts do not fit each other; every mismatch is listed, and nothing is
+        written.
     """
-    folder = _checked_folder(folder)
+    if is_remote(folder):
+        raise ValueError(f"{folder} is not a local folder. Export to one, then copy it there.")
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not empty. Export to a new folder.")
     kind = ENCODERS[family or _family_for(config)]
     heads = _checked_heads(kind, params)
     architecture = kind.name + kind.classes[heads]
@@ -78,15 +81,6 @@ def save_bert(
     theirs = {"architectures": [architecture], **theirs, **_labels(labels)}
     _write(folder, theirs, tensors, tokenizer)
     return architecture
-
-
-def _checked_folder(folder: str | Path) -> Path:
-    if is_remote(folder):
-        raise ValueError(f"{folder} is not a local folder. Export to one, then copy it there.")
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty. Export to a new folder.")
-    return folder
 
 
 def _checked_heads(family: Family, params: Params) -> tuple[str, ...]:
@@ -121,13 +115,12 @@ def their_config(
     """
     keys = {**family.keys, **family.optional_keys}
     theirs: dict[str, Any] = {"model_type": family.model_types[0]}
-    theirs |= {key: value for key, (value, _) in family.only.items() if family.name == "Bert"}
+    theirs |= family.only if family.name == "Bert" else {}
     theirs |= {keys[name]: _their_value(name, getattr(config, name)) for name in keys}
     if tokenizer is not None:
         theirs["pad_token_id"] = tokenizer.token_to_id(special_tokens(tokenizer)["pad"])
-    theirs["num_key_value_heads"] = config.key_heads
-    if "num_key_heads" not in keys:
-        del theirs["num_key_value_heads"]
+    if "num_key_heads" in keys:
+        theirs["num_key_value_heads"] = config.key_heads
     theirs["max_position_embeddings"] += first_row(family, theirs)
     if is_table(family):
         _check_only_embeds(config)
@@ -184,7 +177,11 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
 def _check_only_embeds(config: BertConfig) -> None:
     """Raise ValueError for an encoding that does not only embed the input."""
     encoding = config.encoding()
-    other_effects = [f"{part.key} {effect}" for part in encoding.parts for effect in _others(part)]
+    other_effects = []
+    for part in encoding.parts:
+        adds = part.card is not None and part.card.kind == "absolute" and part.card.vectors
+        of_input = () if adds or not part.embed else ("changes the input in a way of its own",)
+        other_effects += [f"{part.key} {effect}" for effect in (*part.effects, *of_input)]
     if encoding.layers or other_effects:
         raise ValueError(
             "PyTorch's BERT has only a table of absolute positions, which cannot represent "
@@ -209,13 +206,6 @@ def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
                 f"differ by {error.max():.2g}. Use this model with pe_jax, or export one with "
                 "another encoding."
             )
-
-
-def _others(part: Part) -> list[str]:
-    """Return the effects of a part other than adding vectors of positions to the input."""
-    adds = part.card is not None and part.card.kind == "absolute" and part.card.vectors
-    of_its_own = [] if adds or not part.embed else ["changes the input in a way of its own"]
-    return [*part.effects, *of_its_own]
 
 
 def _tensors(
@@ -249,7 +239,7 @@ def _tensors(
 
 
 def _labels(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of config.json about a classifier; none without labels."""
+    """The keys of config.json about a classifier; none without labels."""
     if not labels:
         return {}
     return {

@@ -16,7 +16,7 @@ from pe_jax.encodings.huggingface import from_hf
 from pe_jax.encodings.huggingface_families import FAMILIES
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-from pe_jax.interop.families import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, Family, is_known
+from pe_jax.interop.families import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, NO_MEANING, Family
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
 from pe_jax.schema import kinds
@@ -53,9 +53,8 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
 
     Raises:
       ValueError: if config.json has a value or key that is not supported, or if any tensor of the
-        encoder or of a head that it has is missing, has another shape, is not of floats, is not
-        finite, is unknown, or differs from a tensor that this model ties it to. The message lists
-        all of them.
+        encoder or of a head that it has is missing, unknown, not finite, of another shape or not of
+        floats, or differs from a tensor that this model ties it to. The message lists all of them.
 
     Example:
       >>> from pe_jax import interop, models
@@ -138,7 +137,7 @@ def _read_params(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Lea
 
 
 def read_config(path: str | Path) -> BertConfig:
-    """Return the config that `load_bert` returns, without reading a tensor; raises as it does."""
+    """Return the config of `load_bert` without reading a tensor; raises as it does."""
     checkpoint = open_checkpoint(path)
     return config_of(*_family(checkpoint), str(checkpoint.path))
 
@@ -172,11 +171,14 @@ def config_of(family: Family, theirs: Mapping[str, Any], path: str) -> BertConfi
         message lists all of them.
     """
     keys = {**family.keys, **family.optional_keys}
-    ours = {name: _value(name, theirs[key]) for name, key in keys.items() if key in theirs}
+    ours = {name: theirs[key] for name, key in keys.items() if key in theirs}
+    for name, value in ours.items():
+        if name.endswith("activation") and isinstance(value, str):
+            ours[name] = ACTIVATIONS.get(value, value)
     errors = [
-        f"{key} is {theirs.get(key, default)!r}, not {only!r}"
-        for key, (only, default) in family.only.items()
-        if theirs.get(key, default) not in (only, None)
+        f"{key} is {theirs[key]!r}, not {only!r}"
+        for key, only in family.only.items()
+        if theirs.get(key) not in (only, None)
     ]
     errors += [f"{key} is missing" for key in family.keys.values() if key not in theirs]
     errors += [
@@ -184,10 +186,11 @@ def config_of(family: Family, theirs: Mapping[str, Any], path: str) -> BertConfi
         for name, value in ours.items()
         if (fault := kinds(BertConfig)[name].fault(value))
     ]
+    known = {*NO_MEANING, *family.positions, *keys.values(), *family.only, *(family.ignored or ())}
     errors += [
         f"{key} is {value!r}, but is not known"
         for key, value in theirs.items()
-        if value not in (None, False) and not is_known(family, key)
+        if value not in (None, False) and family.ignored is not None and key not in known
     ]
     if errors:
         raise ValueError(
@@ -208,11 +211,6 @@ def config_of(family: Family, theirs: Mapping[str, Any], path: str) -> BertConfi
         return BertConfig(**{**family.settings, **ours, "position": encoding})
     except ValueError as error:
         raise ValueError(f"The config.json of {path}: {error}") from error
-
-
-def _value(name: str, value: Any) -> Any:
-    is_activation = name.endswith("activation") and isinstance(value, str)
-    return ACTIVATIONS.get(value, value) if is_activation else value
 
 
 def first_row(family: Family, theirs: Mapping[str, Any]) -> int:

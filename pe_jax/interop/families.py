@@ -24,13 +24,16 @@ ACTIVATIONS = {
 # A module of ours: the modules of theirs that hold it, concatenated along their outputs.
 Modules = Mapping[str, str | tuple[str, ...]]
 # Keys that say nothing about what an encoder computes.
-_NO_MEANING = (
+NO_MEANING = (
     *("architectures", "auto_map", "bos_token_id", "classifier_dropout", "cls_token_id", "dtype"),
     *("eos_token_id", "gradient_checkpointing", "id2label", "initializer_cutoff_factor"),
     *("label2id", "mask_token_id", "model_type", "pad_token_id", "problem_type", "sep_token_id"),
     *("tokenizer_class", "torch_dtype", "transformers_version", "use_cache", "_name_or_path"),
     *("classifier_pooling", "max_trained_positions"),
 )
+
+
+_ROPE = ("rope_theta", "rope_parameters", "rope_scaling")
 
 
 class Family(NamedTuple):
@@ -45,7 +48,7 @@ class Family(NamedTuple):
         say otherwise.
       keys: field of BertConfig: required key in config.json.
       optional_keys: the same for keys that may be missing.
-      only: for each key, the only supported value, and the value of a missing key.
+      only: for each key, the only supported value, which is that of a missing key as well.
       positions: keys that `encodings.from_hf` reads.
       ignored: other keys that are accepted; None accepts all.
       embeddings, layer: tables of the encoder's modules.
@@ -63,9 +66,9 @@ class Family(NamedTuple):
     heads: Mapping[str, Modules]
     keys: Mapping[str, str]
     optional_keys: Mapping[str, str]
-    only: Mapping[str, tuple[Any, Any]] = {}
+    only: Mapping[str, Any] = {}
     settings: Mapping[str, Any] = {}
-    positions: tuple[str, ...] = ("rope_theta", "rope_parameters", "rope_scaling")
+    positions: tuple[str, ...] = _ROPE
     ignored: tuple[str, ...] | None = ()
     swapped: tuple[str, ...] = ()
     aliases: Mapping[str, str] = {}
@@ -89,9 +92,24 @@ _POST_NORM = {"layer_norm_epsilon": "layer_norm_eps", **_DROPOUT, **_INITIAL}
 _TABLE = f"bert/position/{PUBLISHED[0]}"
 
 _Classes = Mapping[tuple[str, ...], str]
-_MODEL: _Classes = {(): "Model"}
-_POOLED: _Classes = {("pooler",): "Model"}
-_MASKED_LM: _Classes = {("masked_lm",): "ForMaskedLM"}
+_ENCODER: _Classes = {(): "Model", ("masked_lm",): "ForMaskedLM"}
+_POOLED: _Classes = {(): "Model", ("pooler",): "Model", ("masked_lm",): "ForMaskedLM"}
+_POOLER: Modules = {"pooler/dense": "pooler.dense"}
+
+
+def _masked_lm(transform: str, norm: str, decoder: str, bias: str) -> Modules:
+    """The head "masked_lm": a dense layer and a norm, and a decoder whose bias `bias` has."""
+    return {
+        "masked_lm/dense": f"{transform}.dense",
+        "masked_lm/norm": f"{transform}.{norm}",
+        "masked_lm/decoder": decoder,
+        "masked_lm": bias,
+    }
+
+
+_DECODER = "cls.predictions.decoder", "cls.predictions"  # BERT's, and the module of its bias.
+_NO_BIASES = {"attention_bias": False, "up_bias": False, "down_bias": False}
+_NO_DROPOUT = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 
 # --- BERT and RoBERTa ---
 
@@ -100,20 +118,14 @@ _BERT = Family(
     name="Bert",
     prefixes=("bert.",),
     classes={
-        **_MODEL,
         **_POOLED,
-        **_MASKED_LM,
         ("pooler", "masked_lm", "next_sentence"): "ForPreTraining",
         ("pooler", "classifier"): "ForSequenceClassification",
         ("spans",): "ForQuestionAnswering",
     },
     keys={**_SIZES, **_SEGMENTS},
     optional_keys=_POST_NORM,
-    only={
-        "position_embedding_type": ("absolute", "absolute"),
-        "hidden_act": ("gelu", "gelu"),
-        "is_decoder": (False, False),
-    },
+    only={"position_embedding_type": "absolute", "hidden_act": "gelu", "is_decoder": False},
     ignored=None,
     embeddings={
         "bert/token": "embeddings.word_embeddings",
@@ -132,13 +144,8 @@ _BERT = Family(
         "mlp_norm": "encoder.layer.*.output.LayerNorm",
     },
     heads={
-        "pooler": {"pooler/dense": "pooler.dense"},
-        "masked_lm": {
-            "masked_lm/dense": "cls.predictions.transform.dense",
-            "masked_lm/norm": "cls.predictions.transform.LayerNorm",
-            "masked_lm/decoder": "cls.predictions.decoder",
-            "masked_lm": "cls.predictions",
-        },
+        "pooler": _POOLER,
+        "masked_lm": _masked_lm("cls.predictions.transform", "LayerNorm", *_DECODER),
         "next_sentence": {"next_sentence": "cls.seq_relationship"},
         "classifier": {"classifier": "classifier"},
         "spans": {"spans": "qa_outputs"},
@@ -148,15 +155,10 @@ _ROBERTA = _BERT._replace(
     model_types=("roberta",),
     name="Roberta",
     prefixes=("roberta.",),
-    classes={**_MODEL, **_POOLED, **_MASKED_LM},
+    classes=_POOLED,
     heads={
-        "pooler": _BERT.heads["pooler"],
-        "masked_lm": {
-            "masked_lm/dense": "lm_head.dense",
-            "masked_lm/norm": "lm_head.layer_norm",
-            "masked_lm/decoder": "lm_head.decoder",
-            "masked_lm": "lm_head",
-        },
+        "pooler": _POOLER,
+        "masked_lm": _masked_lm("lm_head", "layer_norm", "lm_head.decoder", "lm_head"),
     },
 )
 
@@ -166,7 +168,7 @@ _MODERNBERT = Family(
     model_types=("modernbert",),
     name="ModernBert",
     prefixes=("model.",),
-    classes={**_MODEL, **_MASKED_LM},
+    classes=_ENCODER,
     settings={k: v for k, v in MODERNBERT.items() if k not in ("position", "max_length")},
     keys=_SIZES,
     optional_keys={
@@ -184,7 +186,7 @@ _MODERNBERT = Family(
         "dropout_rate": "embedding_dropout",
         **_INITIAL,
     },
-    only={"mlp_dropout": (0.0, 0.0)},
+    only={"mlp_dropout": 0.0},
     positions=(
         *("rope_parameters", "rope_scaling", "layer_types", "global_attn_every_n_layers"),
         *("local_attention", "global_rope_theta", "local_rope_theta", "position_embedding_type"),
@@ -206,20 +208,13 @@ _MODERNBERT = Family(
         "up": "layers.*.mlp.Wi",
         "down": "layers.*.mlp.Wo",
     },
-    heads={
-        "masked_lm": {
-            "masked_lm/dense": "head.dense",
-            "masked_lm/norm": "head.norm",
-            "masked_lm/decoder": "decoder",
-            "masked_lm": "decoder",
-        }
-    },
+    heads={"masked_lm": _masked_lm("head", "norm", "decoder", "decoder")},
 )
 _EUROBERT = Family(
     model_types=("eurobert",),
     name="EuroBert",
     prefixes=("model.",),
-    classes={**_MODEL, **_MASKED_LM},
+    classes=_ENCODER,
     settings=dict(
         pre_norm=True,
         norm="rms_norm",
@@ -230,14 +225,11 @@ _EUROBERT = Family(
         num_segments=0,
         activation="silu",
         gated_mlp=True,
-        attention_bias=False,
-        up_bias=False,
-        down_bias=False,
         head_dense=False,
         tied_decoder=False,
         decoder_bias=False,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
+        **_NO_BIASES,
+        **_NO_DROPOUT,
     ),
     keys=_SIZES,
     optional_keys={
@@ -252,8 +244,8 @@ _EUROBERT = Family(
         "attention_dropout_rate": "attention_dropout",
         **_INITIAL,
     },
-    only={"pretraining_tp": (1, 1)},
-    positions=("rope_theta", "rope_parameters", "rope_scaling", "head_dim"),
+    only={"pretraining_tp": 1},
+    positions=(*_ROPE, "head_dim"),
     embeddings={"bert/token": "embed_tokens", "bert/final_norm": "norm"},
     layer={
         "attention_norm": "layers.*.input_layernorm",
@@ -271,35 +263,28 @@ _NOMIC = Family(
     model_types=("nomic_bert",),
     name="NomicBert",
     prefixes=("nomic_bert.", "bert."),
-    classes={**_MODEL, **_MASKED_LM},
+    classes=_ENCODER,
     settings=dict(
-        activation="silu",
-        gated_mlp=True,
-        attention_bias=False,
-        up_bias=False,
-        down_bias=False,
-        head_activation="silu",
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
+        activation="silu", gated_mlp=True, head_activation="silu", **_NO_BIASES, **_NO_DROPOUT
     ),
     keys={**_SIZES, **_SEGMENTS},
     optional_keys={"activation": "hidden_act", "head_activation": "hidden_act", **_POST_NORM},
     only={
         # Keys of the first configs, of code outside transformers.
-        "activation_function": ("swiglu", "swiglu"),
-        "causal": (False, False),
-        "prenorm": (False, False),
-        "use_rms_norm": (False, False),
-        "qkv_proj_bias": (False, False),
-        "mlp_fc1_bias": (False, False),
-        "mlp_fc2_bias": (False, False),
-        "tie_word_embeddings": (True, True),
-        "parallel_block": (False, False),
-        "rotary_emb_fraction": (1.0, 1.0),
-        "rotary_emb_interleaved": (False, False),
+        "activation_function": "swiglu",
+        "causal": False,
+        "prenorm": False,
+        "use_rms_norm": False,
+        "qkv_proj_bias": False,
+        "mlp_fc1_bias": False,
+        "mlp_fc2_bias": False,
+        "tie_word_embeddings": True,
+        "parallel_block": False,
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False,
     },
     positions=(
-        *("rope_theta", "rope_parameters", "rope_scaling", "head_dim", "rotary_emb_base"),
+        *(*_ROPE, "head_dim", "rotary_emb_base"),
         *("rotary_emb_scale_base", "rotary_scaling_factor"),
     ),
     ignored=(
@@ -332,31 +317,24 @@ _NOMIC = Family(
         "down": "encoder.layers.*.mlp.fc2",
         "mlp_norm": "encoder.layers.*.norm2",
     },
-    heads={
-        "masked_lm": {
-            "masked_lm/dense": "cls.predictions.transform.dense",
-            "masked_lm/norm": "cls.predictions.transform.layer_norm",
-            "masked_lm/decoder": "cls.predictions.decoder",
-            "masked_lm": "cls.predictions",
-        }
-    },
+    heads={"masked_lm": _masked_lm("cls.predictions.transform", "layer_norm", *_DECODER)},
 )
 _GTE = Family(
     model_types=("gte", "new"),
     name="Gte",
     prefixes=("gte.", "new."),
-    classes={**_MODEL, **_POOLED, **_MASKED_LM},
+    classes=_POOLED,
     settings=dict(gated_mlp=True, up_bias=False, attention_dropout_rate=0.0),
     keys={**_SIZES, **_SEGMENTS},
     optional_keys={"activation": "hidden_act", "head_activation": "hidden_act", **_POST_NORM},
     only={
         # Keys of the first configs, of code outside transformers.
-        "layer_norm_type": ("layer_norm", "layer_norm"),
-        "logn_attention_scale": (False, False),
-        "pack_qkv": (True, True),
-        "tie_word_embeddings": (True, True),
+        "layer_norm_type": "layer_norm",
+        "logn_attention_scale": False,
+        "pack_qkv": True,
+        "tie_word_embeddings": True,
     },
-    positions=("rope_theta", "rope_parameters", "rope_scaling", "position_embedding_type"),
+    positions=(*_ROPE, "position_embedding_type"),
     ignored=("logn_attention_clip1", "unpad_inputs", "use_memory_efficient_attention"),
     swapped=("encoder.layer.*.mlp.up_gate_proj",),
     embeddings={
@@ -373,13 +351,8 @@ _GTE = Family(
         "mlp_norm": "encoder.layer.*.mlp_ln",
     },
     heads={
-        "pooler": {"pooler/dense": "pooler.dense"},
-        "masked_lm": {
-            "masked_lm/dense": "lm_head.dense",
-            "masked_lm/norm": "lm_head.norm",
-            "masked_lm/decoder": "lm_head.decoder",
-            "masked_lm": "lm_head.decoder",
-        },
+        "pooler": _POOLER,
+        "masked_lm": _masked_lm("lm_head", "norm", "lm_head.decoder", "lm_head.decoder"),
     },
 )
 
@@ -397,13 +370,6 @@ ENCODERS: Mapping[str, Family] = {
 }
 FAMILY_OF = {kind: family for family in ENCODERS.values() for kind in family.model_types}
 HEADS = tuple(_BERT.heads)
-
-
-def is_known(family: Family, key: str) -> bool:
-    """Return whether a key of config.json is read, or may be there."""
-    if family.ignored is None or key in (*_NO_MEANING, *family.ignored, *family.positions):
-        return True
-    return key in (*family.keys.values(), *family.optional_keys.values(), *family.only)
 
 
 def is_table(family: Family) -> bool:
