@@ -21,23 +21,21 @@ from pe_jax.shapes import Array, Real
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PositionEncoding:
-    """A position encoding of a model: one part or several that act together, the same in all layers
-    or, by `cycle` and `own`, others in each layer. No part at all is `none`.
+    """A position encoding of a model: parts that act together, joined with `+`. None is `none`.
 
-    Embeddings and maps follow one another, terms add up, factors multiply, every reach holds. Join
-    encodings with `+`. Two builds of one encoding are equal.
+    Embeddings and maps follow one another, terms add up, factors multiply, every reach holds. Two
+    builds of one encoding are equal.
 
     Attributes:
       parts: they embed the input once and act in every layer, their parameters shared by all.
-      layers: what the layers have in addition, in turn: layer i takes `layers[i % len(layers)]`.
+      layers: what layers have in addition, by `cycle` or `own`: layer i `layers[i % len(layers)]`.
         One of these that embeds does so at the input of each layer that takes it.
-      per_layer: every layer has parameters of its own for `layers`; else the layers that take the
-        same encoding share them.
+      per_layer: every layer has parameters of its own for `layers`; else layers that take the same
+        encoding share them.
 
     Example:
       >>> from pe_jax import encodings
-      >>> both = encodings.sinusoidal_absolute(hidden_size=768) + encodings.rope(head_size=64)
-      >>> both.name
+      >>> (encodings.sinusoidal_absolute(hidden_size=768) + encodings.rope(head_size=64)).name
       'sinusoidal_absolute+rope'
     """
 
@@ -87,7 +85,7 @@ class PositionEncoding:
 
     @property
     def in_attention(self) -> PositionEncoding:
-        """The parts that act in attention; the encoding itself if all do."""
+        """The parts that act in attention; itself if all do."""
         parts = tuple(part for part in self.parts if part.effects)
         return self if parts == self.parts else dataclasses.replace(self, parts=parts)
 
@@ -97,7 +95,7 @@ class PositionEncoding:
         return PositionEncoding(tuple(part for part in self.parts if part.embed))
 
     def layer(self, index: int) -> PositionEncoding:
-        """Return what acts in a layer; the encoding itself unless layers differ."""
+        """Return what acts in a layer; itself unless layers differ."""
         return PositionEncoding(self.parts + self.at_layer(index).parts) if self.layers else self
 
     def at_layer(self, index: int) -> PositionEncoding:
@@ -107,13 +105,13 @@ class PositionEncoding:
     # --- parameters ---
 
     def init(self, rng: jax.Array, num_layers: int | None = None) -> Params:
-        """Draw parameters, nested by name: `{part.key: params of that part}`, those of `layers`
-        under `cycle_0` and so on or, with `per_layer`, `layer_0` and so on. There is no entry for
-        what learns nothing.
+        """Draw parameters `{part.key: params of that part}`, those of `layers` under `cycle_0` and
+        so on or, with `per_layer`, `layer_0` and so on. What learns nothing has no entry.
 
         Raises:
           ValueError: if layers differ and `num_layers` is missing.
         """
+        params: Params = {}
         if not self.layers:
             inits = {part.key: part.init for part in self.parts}
             rngs = jax.random.split(rng, len(inits)) if len(inits) > 1 else [rng]
@@ -122,7 +120,7 @@ class PositionEncoding:
         else:
             inits = {self._entry(i): self.at_layer(i).init for i in range(num_layers)}
             rng, *rngs = jax.random.split(rng, 1 + len(inits))
-        params = PositionEncoding(self.parts).init(rng) if self.layers else {}
+            params = PositionEncoding(self.parts).init(rng)
         params |= {name: inits[name](rng) for name, rng in zip(inits, rngs)}
         return {name: value for name, value in params.items() if value}
 
@@ -137,8 +135,8 @@ class PositionEncoding:
         """`parts`, each with its own parameters.
 
         Raises:
-          ValueError: if parameters of a part are missing, or have other shapes. A table that
-            `resize` is for, and that limits positions, may have any number of rows.
+          ValueError: if parameters of a part are missing, or have other shapes; a table that
+            limits positions and can be resized may have any number of rows.
         """
         params = {} if params is None else params
         if not isinstance(params, Mapping):
@@ -152,8 +150,7 @@ class PositionEncoding:
             shapes = _shapes(part_params)
             for path, expected in _expected_shapes(part.init).items():
                 place, shape = f"{part.key}/{path}", shapes.get(path)
-                resizes = part.traits.resize is not None and part.traits.longest is not None
-                rows = int(path == "table" and resizes)
+                rows = int(path == "table" and bool(part.traits.resize and part.traits.longest))
                 if shape is None:
                     missing.append(place if part.key in params else part.key)
                 elif shape[rows:] != expected[rows:] or len(shape) != len(expected):
@@ -171,8 +168,8 @@ class PositionEncoding:
         return split
 
     def bind(self, params: Params) -> dict[str, tuple[Part, Params]]:
-        """All parts with their parameters, by the names of their places: `rope`, or `cycle_1/rope`
-        in some layers. Those that layers share occur once."""
+        """All parts with their parameters, by place: `rope`, or `cycle_1/rope` in some layers. What
+        layers share occurs once."""
         bound = {part.key: (part, values) for part, values in self.split(params)}
         names = params.keys() - bound.keys() if self.per_layer else ()
         numbers = sorted(int(name.removeprefix("layer_")) for name in names)
@@ -235,7 +232,7 @@ class PositionEncoding:
     @property
     def longest(self) -> int | None:
         """The number of positions that all parts have; None without a limit."""
-        limits = [part.traits.longest for part in self.all_parts]
+        limits = (part.traits.longest for part in self.all_parts)
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property
@@ -255,7 +252,7 @@ class PositionEncoding:
 
     @property
     def reads_hidden_states(self) -> bool:
-        """True if attention needs the hidden states of keys."""
+        """True if attention needs hidden states of keys."""
         return any(part.traits.reads_hidden_states for part in self.all_parts)
 
     @property
@@ -273,8 +270,7 @@ class PositionEncoding:
         """Check that attention of one layer can take this encoding.
 
         Raises:
-          ValueError: if layers differ, or a part is for causal attention only and this is not
-            causal.
+          ValueError: if layers differ, or a part is for causal attention only and this is not.
         """
         if self.layers:
             raise ValueError(
@@ -307,7 +303,7 @@ def _expected_shapes(init: Callable[[jax.Array], Params]) -> dict[str, tuple[int
 
 
 def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
-    """The shapes of a part's parameters by path, `hidden/kernel`."""
+    """Shapes of a part's parameters by path, `hidden/kernel`."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): np.shape(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
@@ -379,8 +375,8 @@ def embed(
       `[B, L, D]` in the dtype of `x`; `x` itself if the encoding does nothing to it.
 
     Raises:
-      ValueError: for something else than an encoding, positions of another length than `x`, past
-        the longest position of the encoding, or missing parameters.
+      ValueError: for positions of another length, past the longest position of the encoding, or
+        missing parameters.
 
     Example:
       >>> import jax.numpy as jnp
@@ -404,10 +400,9 @@ def embed(
 
 
 def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike) -> None:
-    """Check that an encoding was built for these queries, keys and values, `[B, L, H, d]`.
-
-    Raises:
-      ValueError: for other axes, sizes that do not fit one another, or that are not the encoding's.
+    """Raises:
+    ValueError: for queries, keys and values that are not `[B, L, H, d]`, do not fit one another,
+      or have other sizes than the encoding was built for.
     """
     shapes = [np.shape(x) for x in (q, k, v)]
     problem = ""

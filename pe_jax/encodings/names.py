@@ -57,16 +57,14 @@ def from_name(
       max_length: rows of a learned absolute table.
 
     Raises:
-      ValueError: for a name, or an option, that is not known (the message suggests close matches),
-        an option's value of the wrong type, or a family used twice.
+      ValueError: for a name or option that is not known (the message suggests close matches), an
+        option's value of the wrong type, or a family used twice.
 
     Example:
       >>> from pe_jax import encodings
-      >>> encoding = encodings.from_name(
-      ...     "learned_absolute+rope", hidden_size=256, head_size=64, num_heads=4, max_length=512
-      ... )
-      >>> encoding.name, encodings.parameter_count(encoding)
-      ('learned_absolute+rope', 131072)
+      >>> sizes = {"hidden_size": 256, "head_size": 64, "num_heads": 4, "max_length": 512}
+      >>> encodings.from_name("learned_absolute+rope", **sizes).name
+      'learned_absolute+rope'
     """
     sizes = dict(zip(SIZES, (hidden_size, head_size, num_heads, max_length)))
     try:

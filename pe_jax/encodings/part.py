@@ -11,8 +11,7 @@ Every encoding is an instance of one formula. In a layer of attention, for query
 with s = factor / sqrt(d). A sink has a weight and no value; without one the weights sum to 1.
 `embed` acts before the first layer. K, Q, V and bias are functions of the offset alone, given as
 data (`Offsets`) from which attention makes fast forms. They meet the content of queries and keys,
-as it was before `heads` of any encoding. Biases and `logits` are added as they are: nothing is
-scaled behind an encoding's back.
+as it was before `heads` of any encoding. Biases and `logits` are added without further scaling.
 
 **The sign**: the offset is `position of the key - position of the query`, positive for keys to the
 right of the query. (The paper's eq. 4 writes P_{x-y} without saying which index is
@@ -39,30 +38,26 @@ if TYPE_CHECKING:
     from pe_jax.encodings.encoding import PositionEncoding
 
 Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
-
-
 Projection = Callable[[Array], jax.Array]
 
 
 class Context(NamedTuple):
-    """Input of a hook besides the arrays that it changes; unread fields cost nothing.
+    """Input of a hook besides the arrays that it changes; None if the caller does not pass it.
 
     Attributes:
-      positions_q, positions_k: of queries and keys. `positions_k` defaults to `positions_q` if
-        there are as many of both; without either they are ranges from 0. At the input of a model
-        both are the positions of the tokens.
-      x_q, x_k: hidden states `[B, L, D]` that queries and keys were projected from, if the caller
-        passes them.
-      projections: of this layer to queries and to keys, `[..., D] -> [..., H, d]`, if the caller
-        passes them.
+      positions_q, positions_k: of queries and keys; at the input of a model both those of tokens.
+        `positions_k` defaults to `positions_q` if there are as many of both, and both to ranges
+        from 0.
+      x_q, x_k: hidden states `[B, L, D]` that queries and keys were projected from.
+      projections: of this layer to queries and to keys, `[..., D] -> [..., H, d]`.
       rng: for encodings that draw while training, the same in every layer; None draws nothing.
-      tokens: ids `[B, L]`, at the input of a model only, if the caller passes them.
+      tokens: ids `[B, L]`, at the input of a model only.
       segments: `[B, L]` integers of self-attention in packed rows, which stays within segments: 1
         for the first of a row and so on, 0 at padding. Positions must be consecutive in each, and
         are from 0 by default, so that offsets between tokens are those of their places in the row.
       batch_size: B; filled in for the hook `positions`.
-      frequency_factors: `ω -> factors`, both `[#H, F]`, which rotary encodings multiply their
-        frequencies by (see `with_factors`); None leaves them as they are.
+      frequency_factors: `ω -> factors`, both `[#H, F]`, of the frequencies of rotary encodings, see
+        `with_factors`.
     """
 
     positions_q: Positions | None = None
@@ -100,15 +95,13 @@ class Context(NamedTuple):
 
 
 class LogitTerms(NamedTuple):
-    """Terms of the logits as the arrays that they are computed from, some queries at a time.
-
-    No array of all pairs of queries and keys is then ever made by attention in blocks.
+    """Terms of the logits as the arrays that they are computed from, some queries at a time, so
+    that attention in blocks never makes an array of all pairs of queries and keys.
 
     Attributes:
-      function: `(of_queries, of_keys, shared, mask) -> [#B, #H, Lq, Lk]` of so many queries and
-        keys, which follow one another in the row. The mask is bool `[#B, #H, #Lq, Lk]`, the keys
-        that the caller of attention lets each query attend to, or None. It closes over no traced
-        array.
+      function: `(of_queries, of_keys, shared, mask) -> [#B, #H, Lq, Lk]` of consecutive queries and
+        keys; it closes over no traced array. The mask is bool `[#B, #H, #Lq, Lk]`, True for keys
+        that the caller of attention lets a query attend to, or None.
       of_queries, of_keys: trees of arrays `[#B, Lq, ...]` and `[#B, Lk, ...]`.
       shared: a tree of any other arrays, such as parameters.
     """
@@ -127,9 +120,7 @@ class Offsets(NamedTuple):
     """Terms that depend on j - i only; `None` means that the term is absent.
 
     Attributes:
-      keys: K, vectors that join the keys and meet the queries.
-      queries: Q, vectors that join the queries and meet the keys.
-      values: V, vectors that join the values.
+      keys, queries, values: K, Q and V, vectors that join the keys, the queries and the values.
       bias: `(params, offsets [...], context) -> [...]`, or `[..., H]` with one for each head.
       frequencies, value_frequencies: `params -> [F]`, if K and V are sinusoids of the offset with
         these frequencies, in the order of `sinusoid`: both or neither.
@@ -157,17 +148,16 @@ class Traits(NamedTuple):
 
     Attributes:
       longest: the number of positions, if there is a limit.
-      resize: `(params, length, method) -> params` for another `longest`, see `resize_table`. Where
-        there is no limit, `method` may be empty.
+      resize: `(params, length, method) -> params` for another number of positions, see
+        `resize_table`; without `longest`, `method` may be empty.
       axes: A, of a position.
       cacheable: True if the terms of a key do not change when the sequence grows.
       causal_only: the reason why attention has to be causal (joined with `causal`); empty if it
         need not be.
       reads_hidden_states: attention needs `Context.x_k`, so a cache has to keep hidden states.
-      frequency_params: names of the parameters that are frequencies. Weight decay leaves them
-        alone, and they may have a learning rate of their own.
-      hidden_size, head_size, num_heads: D, d and H that it was built for, None for any; those that
-        `named` was called with.
+      frequency_params: names of the parameters that are frequencies, which have no weight decay
+        and may have a learning rate of their own.
+      hidden_size, head_size, num_heads: D, d and H that `named` built it for, None for any.
     """
 
     longest: int | None = None
@@ -192,16 +182,15 @@ class Card(NamedTuple):
       paper: translation invariance, monotonicity and symmetry according to Wang et al.; † means
         observed, not derived.
       invariant: attention depends on positions by their differences alone.
-      monotone, symmetric: proximities strictly decrease with distance on either side, and are the
-        same in both directions. True or False hold for all parameters and tokens, over enough
-        positions; None depends on them. Proximities are P·Pᵀ of absolute vectors, or else the
-        logits of identical tokens.
+      monotone, symmetric: proximities (P·Pᵀ of absolute vectors, else logits of identical tokens)
+        strictly decrease with distance on either side, and are the same in both directions. True or
+        False hold for all parameters and tokens, over enough positions; None depends on them.
       kind: what vectors are indexed by, positions or offsets.
-      vectors: `(params, x [...]) -> [..., D or d]`, the position vectors P(x) themselves.
+      vectors: `(params, x [...]) -> [..., D or d]`, the position vectors P(x).
       frequencies: `params -> [F]` or `[#H, F]`, radians per position, of a sinusoidal or rotary
         encoding; if they depend on the length, those of short inputs.
-      pairs: the two dimensions of a head that make each of the F pairs of a rotary encoding of
-        positions of one axis, which multiplies them by `Context.frequency_factors`.
+      pairs: two dimensions of a head for each of F pairs of a rotary encoding of one axis, which
+        multiplies frequencies by `Context.frequency_factors`.
     """
 
     formula: str = ""
@@ -223,6 +212,17 @@ def no_parameters(rng: jax.Array) -> Params:
     return {}
 
 
+def normal_parameters(stddev: float, **shapes: tuple[int, ...]) -> Callable[[jax.Array], Params]:
+    """The `init` that draws parameters of these shapes, in order, from a normal of `stddev`."""
+
+    def init(rng: jax.Array) -> Params:
+        rngs = jax.random.split(rng, len(shapes)) if len(shapes) > 1 else [rng]
+        draws = zip(rngs, shapes.items(), strict=True)
+        return {name: stddev * jax.random.normal(rng, shape) for rng, (name, shape) in draws}
+
+    return init
+
+
 _SHORT = reprlib.Repr()  # Such as factors of all frequencies.
 _SHORT.maxtuple = 3
 
@@ -231,8 +231,7 @@ Heads = tuple[Array, Array, Array]  # Queries, keys and values, each `[B, L, H, 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Part:
-    """A single encoding, as pure functions of its own parameters. A hook that is None is absent and
-    costs nothing.
+    """A single encoding, as pure functions of its own parameters. A hook that is None is absent.
 
     Parts that the same function made from equal options are equal, and can be pickled. Any other
     part is equal to one with the same fields.
@@ -240,28 +239,25 @@ class Part:
     Attributes:
       name: as a config writes it, options included: `"rope(base=500)"`.
       init: `init(rng) -> params`.
-      positions: `(positions, Context) -> positions`, what the other hooks see instead, of queries
-        or of keys; `Context.positions_k` are those of all keys, or of all tokens of an input.
+      positions: `(positions, Context) -> positions` of queries or keys that the other hooks see;
+        `Context.positions_k` are those of all keys, or of all tokens of an input.
       embed: `(params, x [B, L, D], Context) -> x`.
       heads: `(params, q, k, v, Context) -> (q, k, v)`, each `[B, L, H, d]`; k and v may have fewer
         heads. The head size of q and k may grow; the logits are scaled by the original one.
       output: `(params, o, Context) -> o`, undoes what `heads` did to v.
       offsets: terms of the offset.
       logits: `(params, q, k, Context) -> LogitTerms`, all other terms; q is scaled by s. An array
-        `[#B, #H, Lq, Lk]` instead, of which leading axes of 1 may be left out, is kept whole by
-        every form.
+        `[#B, #H, Lq, Lk]` instead, leading axes of 1 left out or not, is kept whole by every form.
       factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
       sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
-      logit_map: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`, the
-        finished logits before masks: those of queries and keys, and all that parts add to them. A
-        second map gets the result of the first as its content. The mask is bool
-        `[#B, #H, #Lq, Lk]`, True where a query may attend to a key, or None. In blocks, attention
-        calls it for some queries at a time, with all keys that these can reach.
+      logit_map: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`: logits
+        of queries and keys (or what the map before made), and all that parts add to them. The mask
+        is bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key, or None. In blocks,
+        attention calls it for some queries at a time, with all keys that these can reach.
       traits: what callers must respect.
       card: documentation and measurement only.
       family: the key of its parameters; default the name without options.
-      recipe: the function that makes an encoding of this part alone, with its arguments; see
-        `naming`.
+      recipe: the call that makes an encoding of this part alone; see `naming`.
     """
 
     name: str = ""
@@ -288,7 +284,7 @@ class Part:
     def _identity(self) -> tuple:
         if self.recipe:
             return self.recipe.func, self.recipe.args, frozenset(self.recipe.keywords.items())
-        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+        return tuple(vars(self).values())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Part) and self._identity == other._identity
@@ -302,7 +298,7 @@ class Part:
     def __repr__(self) -> str:
         if self.recipe is None:
             return f"Part({self.name!r})"
-        options = [f"{key}={_SHORT.repr(value)}" for key, value in self.recipe.keywords.items()]
+        options = (f"{key}={_SHORT.repr(value)}" for key, value in self.recipe.keywords.items())
         return f"{self.recipe.func.__name__}({', '.join([*map(repr, self.recipe.args), *options])})"
 
     @property
@@ -336,8 +332,7 @@ def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context:
     """Apply the hook `heads` of a part.
 
     Raises:
-      ValueError: if it changes anything but the head sizes, or needs as many heads of keys as of
-        queries and there are fewer.
+      ValueError: if it changes more than head sizes, or needs more heads of keys than there are.
     """
     if part.heads is None:
         return q, k, v

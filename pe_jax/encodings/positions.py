@@ -26,8 +26,7 @@ def checked_positions(
     """`positions` of `tokens`, [B, L], by default from 0; see `default_positions`.
 
     Raises:
-      ValueError: for another number of positions or of rows, ones that are not of `axes` axes,
-        bool, or floats of fewer than 32 bits.
+      ValueError: for another number of positions, rows or axes, or an unsuitable dtype.
     """
     rows, size = tokens
     if positions is None:
@@ -66,12 +65,8 @@ def checked_positions(
 def default_positions(size: Size, longest: int | None = None) -> Positions:
     """Positions from 0; an array if the size is symbolic (`jax.export`), which no range can be.
 
-    Args:
-      longest: the number of positions that there are, if there is a limit. Of known sizes encodings
-        check it.
-
     Raises:
-      ValueError: for a symbolic size without a bound that is within the limit.
+      ValueError: for a symbolic size that is not known to be within `longest`, if that is a limit.
     """
     if isinstance(size, int):
         return range(size)

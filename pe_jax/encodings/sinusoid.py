@@ -20,8 +20,7 @@ def default_frequencies(dim: int, base: float = 10_000.0) -> Float[Array, " F"]:
     """w_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, radians per position, float32.
 
     Raises:
-      ValueError: if dim is odd or not positive, since sines and cosines come in pairs, or for a
-        base that is not positive.
+      ValueError: if dim is odd or not positive, or for a base that is not positive.
     """
     if dim <= 0 or dim % 2:
         raise ValueError(f"The dimension of a sinusoid must be even and positive, got {dim}.")

@@ -16,8 +16,7 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
 
     Args:
       table: one row per position 0 .. N-1, of any shape: a vector, or one for each head.
-      positions: integers. A concrete array (NumPy, or JAX outside of `jit`) is checked here.
-        Values traced by `jit` cannot be: past the table they give NaN, never a wrong row.
+      positions: integers. Traced ones past the table give NaN, never a wrong row.
 
     Raises:
       ValueError: if a concrete position lies outside 0 .. N-1, or positions are not integers.

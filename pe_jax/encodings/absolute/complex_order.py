@@ -21,12 +21,11 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
         E(token, x) = r·e^(i(ω x + θ)),   amplitude r, frequency ω and phase θ the token's own
 
     in D/2 complex coordinates, neighbouring numbers of an embedding the real and imaginary part of
-    one. A word embedding of D numbers is r·e^(iθ) already, so it is rotated by ω x and nothing else
-    is learned. (The authors' model is complex throughout, D coordinates of two numbers; its code
-    leaves θ out.) Position 0 leaves embeddings as they are; lengths are never changed.
+    one. A word embedding is r·e^(iθ) already: it is rotated by ω x. (The authors' model is complex
+    throughout, D coordinates of two numbers; its code leaves θ out.)
 
-    Params: `{"frequencies": [V, D/2]}` in radians per position, starting, as in the authors' code,
-    at the sinusoid's for every token. Ids past the vocabulary are a ValueError (see
+    Params: `{"frequencies": [V, D/2]}` in radians per position, starting at the sinusoid's for
+    every token, as in the authors' code. Ids past the vocabulary are a ValueError (see
     `tables.look_up`); `vocab_size` is BERT's by default.
     """
     start = default_frequencies(hidden_size, base)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import added
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
+from pe_jax.encodings.part import Card, Context, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
@@ -28,10 +27,8 @@ Share = Callable[[Real[Array, "*B L"]], Real[Array, "*B L"]]
 def raw_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x·u with one learned direction u: the index itself.
 
-    It grows with the position without bound: P(x)·P(y) = x y |u|² is neither invariant nor bounded,
-    and at position 500 a direction of `stddev` 0.02 is 500 times as long as a word embedding of
-    that standard deviation. (The same number added to all dimensions, u = 1, would be removed by
-    the layer norm that follows.)
+    It grows without bound: P(x)·P(y) = x y |u|². (The same number added to all dimensions, u = 1,
+    would be removed by the layer norm that follows.)
 
     Params: `{"direction": [D]}`, drawn from a normal of `stddev`.
     """
@@ -43,9 +40,8 @@ def normalised_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x / (n - 1)·u, n the length of the input, and one learned direction u: the share of
     the input that is to the left.
 
-    Bounded, but a position means another share in another input: the neighbour of a token is
-    1/(n - 1) away. n is a row's largest position + 1, so padding does not change it, documents
-    packed into a row share that of the longest, and one more token moves all (no cache).
+    n is a row's largest position + 1, so padding does not change it, documents packed into a row
+    share that of the longest, and one more token moves all (no cache).
 
     Params: `{"direction": [D]}`, drawn from a normal of `stddev`.
     """
@@ -62,7 +58,7 @@ def _along(hidden_size: int, stddev: float, formula: str, share: Share, traits: 
         return jnp.asarray(share(x), jnp.float32)[..., None] * params["direction"]
 
     return Part(
-        init=lambda rng: {"direction": stddev * jax.random.normal(rng, (hidden_size,))},
+        init=normal_parameters(stddev, direction=(hidden_size,)),
         embed=added(vectors),
         traits=traits,
         card=Card(
@@ -83,10 +79,8 @@ def sinusoidal_concatenated(
 ) -> Part:
     """Word and position next to each other: [E(w)_1 .. E(w)_{D-p}, S(ω, x)_1 .. S(ω, x)_p].
 
-    The position cannot drown the word, which has p dimensions fewer in return: the last p numbers
-    of the word embedding are not used, so that words of the same size need a larger hidden size. A
-    map of both is W_E E(w) + W_P S(ω, x); of their sum it would be that with W_P = W_E. No
-    parameters.
+    The last p numbers of the word embedding are not used. A map of both is W_E E(w) + W_P S(ω, x);
+    of their sum it would be that with W_P = W_E. No parameters.
 
     Args:
       share: p / D, rounded down to an even p of at least 2.

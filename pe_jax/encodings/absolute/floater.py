@@ -26,13 +26,10 @@ def floater(
 
         dp/dτ = h(τ, p),    P(x) = p(x·Δ),    h(τ, p) = W_2 [relu(W_1 [p, τ] + b_1), τ] + b_2
 
-    with p(0) free. The number of parameters does not depend on the length: `max_length` is only how
-    far the path is computed, and a model built for more positions has the same first ones.
-
-    Solved by one Runge-Kutta step of order 4 for each position (the five of the authors' code give
-    the same to 1e-6 of the largest number), so no library of solvers is needed. The
-    steps are sequential, which is slow on an accelerator. The paper adds vectors in every block,
-    each with a start of its own and one network for all; `own(floater)` has a network each too.
+    with p(0) free. `max_length` is only how far the path is computed. Solved by one Runge-Kutta
+    step of order 4 for each position (the authors' code takes five, the same to 1e-6). The steps
+    are sequential, which is slow on an accelerator. The paper adds vectors in every block, each
+    with its own start and one network for all; `own(floater)` has a network each too.
 
     Params: `{"start": [D], "hidden": {"kernel": [D + 1, width], "bias": [width]}, "out": {"kernel":
     [width + 1, D], "bias": [D]}}`, drawn from a normal of `stddev`, biases zeros.

@@ -29,13 +29,12 @@ def fourier_features(
         r_x = [cos x W, sin x W] / sqrt(F)
         P(x) = GELU(r_x W_1 + b_1) W_2 + b_2
 
-    r_x·r_y = Σ cos((x - y) w_f) / F depends on the difference alone and starts near a Gaussian
-    kernel exp(-|x - y|² / 2γ²) / 2; the network is free to leave it. For a position of several axes
-    each frequency is a vector: diagonals count as rows and columns do.
+    r_x·r_y starts near a Gaussian kernel exp(-|x - y|² / 2γ²) / 2; the network is free to leave it.
+    For a position of several axes each frequency is a vector (all axes are one group here).
 
     Params: `{"frequencies": [A, F/2], "hidden": {"kernel": [F, width], "bias": [width]}, "out":
     {"kernel": [width, D], "bias": [D]}}`: frequencies, radians per position, from a normal of 1/γ,
-    the hidden kernel of 1, the other of `stddev`; biases zeros. (All axes are one group here.)
+    the hidden kernel of 1, the other of `stddev`; biases zeros.
 
     Args:
       features: F, even; default D.

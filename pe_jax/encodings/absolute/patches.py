@@ -27,17 +27,16 @@ def sinusoidal_2d(
         P(r, c) = [sin ωc, cos ωc, sin ωr, cos ωr],   ω_t = base^(-4t/D), t = 0 .. D/4 - 1
 
     As in MAE (He et al. 2021, arXiv 2111.06377, code): columns first, and within each half all
-    sines before all cosines. With `end=True` ω_t = base^(-t / (D/4 - 1)), whose last frequency is
-    1/base, as in the plain ViT of big_vision (Beyer et al. 2022, arXiv 2205.01580, code). No
-    parameters.
+    sines before all cosines. No parameters.
 
     Args:
       width: positions are one number each, `[L]` or `[B, L]`, that counts the patches of an image
-        of so many columns, row by row: `range(L)` for an image. Without it positions are pairs
-        (row, column), `[L, 2]` or `[B, L, 2]`, integer or real.
+        of so many columns, row by row. Without it positions are pairs (row, column), `[L, 2]` or
+        `[B, L, 2]`, integer or real.
       cls: position 0 is [CLS], whose vector is zeros, and patches count from 1; without a width,
         [CLS] is a token with a negative coordinate.
-      end: see above.
+      end: ω_t = base^(-t / (D/4 - 1)), whose last frequency is 1/base, as in the plain ViT of
+        big_vision (Beyer et al. 2022, arXiv 2205.01580, code).
 
     Raises:
       ValueError: for a hidden size that is no multiple of 4, or too small for `end`; for a width
@@ -94,14 +93,13 @@ def learned_2d(
     """One free vector for each patch of an image (Dosovitskiy et al. 2020, arXiv 2010.11929, 3.1
     and appendix D.4).
 
-    Positions count the patches row by row, `range(L)` for an image: x is patch
-    (x // width, x % width). A position past the image is a ValueError (see `tables.look_up`).
+    Positions count the patches row by row: x is patch (x // width, x % width). A position past the
+    image is a ValueError (see `tables.look_up`).
 
     Params: `{"table": [height, width, D]}`, or with `factorised` a vector for each column and one
-    for each row, half of the dimensions each, `{"columns": [width, D/2], "rows": [height, D/2]}`
-    (the paper's 2-dimensional embedding); with `cls` also `"cls": [D]`. All are drawn from a normal
-    of `stddev`. For an image of another size, build the encoding for it and resize the table,
-    `jax.image.resize(table, (height, width, D), "bilinear")`; [CLS] keeps its vector.
+    for each row, half of the dimensions each, `{"columns": [width, D/2], "rows": [height, D/2]}`;
+    with `cls` also `"cls": [D]`. All are drawn from a normal of `stddev`. For an image of another
+    size resize the table, `jax.image.resize(table, (height, width, D), "bilinear")`.
 
     Args:
       height, width: of an image, in patches.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
+from pe_jax.encodings.part import Card, Context, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up, resize_table
@@ -23,14 +23,11 @@ def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02)
     table is a ValueError (see `tables.look_up`).
     """
 
-    def init(rng: jax.Array) -> Params:
-        return {"table": stddev * jax.random.normal(rng, (max_length, hidden_size))}
-
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         return look_up(params["table"], x)
 
     return Part(
-        init=init,
+        init=normal_parameters(stddev, table=(max_length, hidden_size)),
         embed=added(vectors),
         traits=Traits(
             longest=max_length,
@@ -53,11 +50,10 @@ def sinusoidal_absolute(*, hidden_size: int, base: float = 10_000.0, scale: floa
     """The fixed sinusoid of Vaswani et al. 2017; no parameters, any length.
 
     Args:
-      scale: embeddings are scale · P(x). The paper's is 1, on top of a trained BERT. Such sinusoids
-        are 35 times as large as fresh word embeddings (of standard deviation 0.02), 13 times as
-        large as a trained MiniLM's (0.056), and drown the words for long: short trainings want a
-        scale near 0.03. (Vaswani et al. scale the word embeddings up instead, by sqrt(D).) No
-        property of P·Pᵀ depends on it.
+      scale: embeddings are scale · P(x). The paper's 1 is 35 times as large as fresh word
+        embeddings (of standard deviation 0.02) and 13 times as large as a trained MiniLM's (0.056),
+        and drowns the words for long: short trainings want a scale near 0.03. (Vaswani et al. scale
+        the word embeddings up instead, by sqrt(D).) No property of P·Pᵀ depends on it.
     """
     fixed = default_frequencies(hidden_size, base)
     card = Card(

@@ -26,12 +26,12 @@ def tupe(
         logit_ij = (q_i·k_j + c_ij) / sqrt(2d),   c_ij = (norm(P_i) U_Q)·(norm(P_j) U_K)
 
     with P and U shared by all layers. `untied_cls` replaces c_ij / sqrt(2d) by θ1 for the query at
-    position 0, [CLS], and by θ2 for other queries and the key there: [CLS] does not prefer what is
-    near the start. In packed rows position 0 is each document's own.
+    position 0, [CLS], and by θ2 for other queries and the key there. In packed rows position 0 is
+    each document's own.
 
     As in the authors' code, positions pass through a layer norm (without one, c would start as
-    small as stddev²) and U have biases, which include the norm's own gain and bias. Its θ
-    are products of further rows of P; here they are the numbers themselves.
+    small as stddev²), whose gain and bias are part of U and its bias. Its θ are products of further
+    rows of P; here they are the numbers themselves.
 
     Params: `{"table": [max_length, D], "query": {"kernel": [D, H, d], "bias": [H, d]}, "key":
     {...}, "theta": [2, H]}`; table and kernels drawn from a normal of `stddev`, the others zeros;
@@ -53,9 +53,6 @@ def tupe(
             "key": projection(for_key),
             **({"theta": jnp.zeros((2, num_heads))} if untied_cls else {}),
         }
-
-    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
-        return look_up(jax.nn.standardize(params["table"], axis=-1), x)
 
     def projected(params: Params, which: str, x: Real[Array, "*B"]) -> Float[Array, "*B H d"]:
         # The whole table at once: the same in every layer, and compilers merge what is the same.
@@ -92,6 +89,6 @@ def tupe(
             "Ke et al. 2021, 3",
             parameters=f"L·D + 2·(D + 1)·H·d{' + 2·H' if untied_cls else ''}",
             kind="absolute",
-            vectors=vectors,
+            vectors=lambda params, x: look_up(jax.nn.standardize(params["table"], axis=-1), x),
         ),
     )

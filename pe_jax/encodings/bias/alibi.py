@@ -26,13 +26,11 @@ def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) ->
     - default: both directions alike, 1. "Symmetric".
     - `directed=True`: the first half of the heads attends to the left (and to itself), the second
       half to the right, both with the slopes of H/2 heads: 2. "Nonsymmetric". Where a mask leaves a
-      query no key on its head's side, the head gives zeros; a query that has none and no mask at
-      all, which self-attention cannot have, gives NaN.
+      query no key on its head's side, the head gives zeros; without any mask, NaN.
     - `directed=True, learnable=True`: every head attends to both sides, with a slope for each:
       3. "Nonsymmetric with no mask". m = sigmoid(raw), raw drawn from a normal of mean -2 and
       standard deviation 1.
-    - `learnable=True`: one learnable slope a head, m = sigmoid(raw) as well, starting at the fixed
-      slopes. Ours, the symmetric counterpart of the one before.
+    - `learnable=True` (ours): one slope a head, m = sigmoid(raw), starting at the fixed slopes.
 
     Params: none, or `{"slopes": [H]}`, directed `[2, H]` (left, right), before the sigmoid.
 

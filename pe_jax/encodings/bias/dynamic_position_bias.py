@@ -30,12 +30,11 @@ def dynamic_position_bias(
     """bias_h(m) = MLP_h(x), x = sign(m) log(1 + |m|), added to the logits as it is.
 
     As x-transformers' `DynamicPositionBias` has it, after CrossFormer (Wang et al. 2021, arXiv
-    2108.00154): `depth` hidden layers of `width` units, None being hidden_size / 4 as
-    in both, and an output for each head. x is m itself with `log_distance=False`, their default;
-    the logarithm is SwinV2's log-spaced bias (Liu et al. 2021, arXiv 2111.09883) and
-    what makes long offsets a small step out of the range of training. SwinV2's network, for rows of
-    tokens instead of images, is `dynamic_position_bias(width=512, depth=1, activation='relu',
-    bound=16)`: one with `bound` gives bound · sigmoid(MLP_h(x)).
+    2108.00154): `depth` hidden layers of `width` units, by default hidden_size / 4, and an output
+    for each head. x is m itself with `log_distance=False`, their default; the logarithm is SwinV2's
+    (Liu et al. 2021, arXiv 2111.09883), whose network for rows of tokens is
+    `dynamic_position_bias(width=512, depth=1, activation='relu', bound=16)`: `bound` gives
+    bound · sigmoid(MLP_h(x)).
 
     **The sign**: m = j - i here and i - j in x-transformers: negate the first kernel of weights of
     its. Positions that are no range take [B, Lq, Lk, width] numbers while the bias is computed,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part
+from pe_jax.encodings.part import Card, LogitTerms, Params, Part
 from pe_jax.shapes import Array, Float, Real, Size
 
 _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
@@ -27,24 +27,19 @@ def fire(
 ) -> Part:
     """logit_ij += f_h(psi(|i - j|) / psi(max(L, i, j))), psi(x) = log(|c| x + 1).
 
-    Li et al. 2023; defaults, and what is learnable, as in the paper's listing.
+    Li et al. 2023; defaults, and what is learnable, as in the paper's listing. f is a network of
+    one hidden layer of `width` ReLUs with an output for each head; c and L are learnable.
 
-    f is a network of one hidden layer of `width` ReLUs with an output for each head; c and L are
-    learnable. The paper is causal and normalises by max(L, i). For a query that attends to the
-    right as well, i becomes max(i, j): |i - j| never exceeds it, so the input of f stays within
-    0 .. 1 at any length, and for keys to the left the formula is the paper's. With `directed=True`
-    the input has the sign of i - j, so that f distinguishes left from right; keys to the left still
-    get the paper's numbers.
-
-    The bias is a function of |i - j| alone only where both positions are at most L. Positions may
-    be any real numbers from 0 on.
+    The paper is causal and normalises by max(L, i). For a query that attends to the right as well,
+    i becomes max(i, j), so the input of f stays within 0 .. 1; for keys to the left the formula is
+    the paper's. With `directed=True` the input has the sign of i - j, which leaves keys to the left
+    as they are. Positions may be any real numbers from 0 on.
 
     Params: `{"c": [], "scale": [], "hidden": {"kernel": [width], "bias": [width]}, "out":
     {"kernel": [width, H], "bias": [H]}}`; L = |scale| · `threshold`, scale starting at 1 so that
     steps of a usual learning rate move it. f is drawn as the authors' (PyTorch's) linear layers.
 
-    The hidden units of a pair are never kept: they are computed for a few queries at a time, and
-    again in the backward pass.
+    Hidden units are computed for a few queries at a time, and again in the backward pass.
 
     Raises:
       ValueError: for a width below 1, or c or a threshold that is not positive.
@@ -90,12 +85,9 @@ def fire(
         out = jax.lax.map(apply, x, batch_size=rows) if rows else apply(x)
         return jnp.transpose(out, (1, 3, 0, 2))
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        return LogitTerms(bias, *context.rows(), params)
-
     return Part(
         init=init,
-        logits=logits,
+        logits=lambda params, q, k, context: LogitTerms(bias, *context.rows(), params),
         card=Card(
             "f_h(ψ(|i−j|) / ψ(max(L, i, j))), ψ(x) = log(c x + 1)",
             "Li et al. 2023",

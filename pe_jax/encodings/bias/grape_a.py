@@ -26,17 +26,13 @@ def grape_a(
 
         bias_ij = -|j - i| ω_h (softplus(v_h·q_i / sqrt(d)) + softplus(u_h·k_j / sqrt(d)))
 
-    The paper derives it from unipotent matrices, exp(x ω A) = I + x ω A, that act on queries and
-    keys with two more dimensions. As in the authors' code, ω_h is ALiBi's slope of the head times
-    softplus(raw_h), and v and u are divided by their lengths; queries and keys, which have passed
-    through RMSNorm there, are those of the layer here. The paper's models are causal. Keys to the
-    right have the bias of keys to the left here, as in `alibi`.
+    As in the authors' code, ω_h is ALiBi's slope of the head times softplus(raw_h), and v and u are
+    divided by their lengths; queries and keys, which have passed through RMSNorm there, are those
+    of the layer here, before the maps of any encoding. The paper's models are causal. Keys to the
+    right have the bias of keys to the left here, as in `alibi`, its case of constant slopes. The
+    path integral (GRAPE-AP) is not here.
 
-    With constant slopes it is `alibi`, which the paper shows to be a special case. `fox` is its
-    other one: gates belong to the tokens between. The path integral (GRAPE-AP) is not here.
-
-    Added to the logits as it is; q and k as they were before the maps of any encoding. Never
-    positive, 0 at the token itself, monotone in the distance.
+    Added to the logits as it is. Never positive, monotone in the distance.
 
     Params: `{"scale": [H], "query": [H, d], "key": [H, d]}`: raw, v and u, without the one that
     `gate` leaves out. ω starts at ALiBi's slopes; v and u are drawn from a normal of 1/sqrt(d).

@@ -22,16 +22,13 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
         bias_h(m) = -r1 · log(1 + r2 |m|)    kernel="log"    (the paper's better one)
         bias_h(m) = -r1 · |m|^r2             kernel="power", 0 < r2 <= 2
 
-    added to the logits as it is. The paper is causal; |m| makes it a bias for both directions, as
-    the kernel is defined. With r2 = 1 the power kernel is ALiBi with learnable slopes.
+    added to the logits as it is. The paper is causal; |m| makes it a bias for both directions.
 
     Params: `{"r1": [H], "r2": [H]}`, drawn and bounded as in the authors' code
     (`ParallelKerpleLog`, `ParallelKerplePower`): the factor of the logarithm and the power
-    uniform in 0 .. 2 (their `bias_p`), the other one, which multiplies the distance or its power,
-    uniform in 0 .. 1 (their `bias_a`). Values below 0.01, and powers above 2, count as these
-    bounds. The authors clamp the parameters themselves before each step; here the gradient at the
-    bound passes through, so that a head beyond it can come back as well. The layers share them, as
-    in that code.
+    uniform in 0 .. 2 (their `bias_p`), the other one uniform in 0 .. 1 (their `bias_a`). Values
+    below 0.01, and powers above 2, count as these bounds. The authors clamp the parameters before
+    each step; here the gradient at the bound passes through, so that a head can come back.
     """
     most = _MOST_POWER if kernel == "power" else None
 

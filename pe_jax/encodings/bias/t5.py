@@ -23,9 +23,8 @@ def t5(
     are for keys to the right. `bidirectional=False`: all are for keys to the left, those to the
     right share bucket 0. Integer positions only.
 
-    T5 itself does not divide q·k by sqrt(d): it draws W_q smaller by that factor. Here the logits
-    of content are scaled as ever, and the bias is not. For weights of a T5, multiply its W_q by
-    sqrt(d): the numbers are then the same.
+    T5 itself does not divide q·k by sqrt(d), as the logits of content are here: for weights of a
+    T5, multiply its W_q by sqrt(d).
 
     Params: `{"table": [buckets, H]}`, drawn by Glorot's rule as in T5X.
 

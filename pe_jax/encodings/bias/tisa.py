@@ -15,8 +15,7 @@ def tisa(*, num_heads: int, kernels: int = 5) -> Part:
     """bias_h(m) = Σ_s a_hs · exp(-|b_hs| (m - c_hs)²), added to the logits as it is.
 
     Translation-invariant self-attention (Wennberg & Henter 2021, arXiv 2106.01950), made for
-    encoders: bells of height a (either sign), sharpness |b| and centre c, in offsets. Far keys have
-    a bias of 0: nothing penalises distance by itself.
+    encoders: bells of height a (either sign), sharpness |b| and centre c, in offsets.
 
     Params: `{"amplitude": [kernels, H], "sharpness": [kernels, H], "centre": [kernels, H]}`, drawn
     as in the authors' code: amplitude and sharpness from a normal of mean 0.1 and standard

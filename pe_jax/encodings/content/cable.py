@@ -29,23 +29,18 @@ def cable(
 
     in every head, added to the logits as it is: each token adds a length of its own (eq. 2 to 5)
     and the query says how much lengths count (eq. 6 and 7, which leave out the minus of what the
-    text calls a penalty). `weighted=False` leaves g out: the paper's CABLE_NW. With lengths of 1
-    and constant weights it is ALiBi.
+    text calls a penalty). `weighted=False` leaves g out: the paper's CABLE_NW.
 
-    The authors' code (github.com/axiomlab/Cable, src/Cable.py) differs from these equations: the
-    length is softplus(x_l·a_h + b_h), with a bias, and there are no weights. That is
-    `own(cable(weighted=False, gate='softplus'))`, for their checkpoints; as softplus(-z) is
-    -log σ(z), it is `fox` to the left with other signs.
+    In the authors' code (github.com/axiomlab/Cable, src/Cable.py) the length is softplus(x_l·a_h +
+    b_h), and there are no weights: `own(cable(weighted=False, gate='softplus'))`, for their
+    checkpoints.
 
     In the paper's decoders S_i - S_j is never negative. It trains a BERT as well (section 5.5)
-    without writing down its bias; |S_i - S_j| is the form that is the paper's for keys to the left,
-    and the lengths between the two tokens for those to the right. (`fox` has gates of its own for
-    each direction.)
+    without writing down its bias; |S_i - S_j| is the paper's for keys to the left.
 
     Params: `{"length": [D, H], "weight": [D, H]}`, without `weight` if not weighted, drawn from a
     normal of `stddev`; with `gate="softplus"` also `"bias": [H]`, b, zeros. The paper has them for
-    each layer: `own(cable)`; with `cable` the layers share them and apply them to their own hidden
-    states.
+    each layer: `own(cable)`.
 
     Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
     """

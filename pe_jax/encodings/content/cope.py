@@ -20,16 +20,15 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
         logit_ij += q_i·e[p_ij],   p_ij = min(Σ_{j ≤ t ≤ i} σ(q_i·k_t / sqrt(d)), npos_max - 1)
 
     with e[p] interpolated between its neighbours at whole numbers. As in the paper's listing, gates
-    are of the scaled logits and e meets the query before it is scaled. Each head counts with its
-    own queries and keys; e is shared by them, as x-transformers has it.
+    are of the scaled logits and e meets the query before it is scaled. e is shared by the heads, as
+    x-transformers has it.
 
     **Causal only**: join it with `causal`, `cope+causal`. Counting starts at the query and goes to
     the left: all keys to its right would have position 0.
 
-    Keys that a mask hides from the query are not counted, as in the paper's listing, which gets
-    masked logits, and in the authors' code, which multiplies gates by the mask
-    (github.com/facebookresearch/RAM, projects/cope). This matters for masks with holes alone:
-    tokens are in the order of the row, see `row_order`.
+    Keys that a mask hides from the query are not counted, as in the paper's listing and in the
+    authors' code (github.com/facebookresearch/RAM, projects/cope). Tokens are in the order of the
+    row, see `row_order`.
 
     Params: `{"table": [npos_max, d]}`, zeros as in the paper's listing. There, and in
     x-transformers, every layer has a table: `causal+own(cope)`.

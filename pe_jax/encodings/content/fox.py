@@ -18,10 +18,8 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
         bias_ij = Σ_{j < l ≤ i} log σ(x_l·a_h + b_h)        for keys to the left (the paper's)
         bias_ij = Σ_{i < l ≤ j} log σ(x_l·a'_h + b'_h)      for keys to the right
 
-    Never positive; 0 for a token's own key; decreases away from it in both directions, faster where
-    tokens close their gates. The paper's attention is causal. An encoder needs the second line,
-    with gates of its own: as x-transformers' `DataDependentAlibi(causal=False)`, lower plus upper
-    triangle. Under a causal mask only the first line remains, which is the paper's.
+    The paper's attention is causal. An encoder needs the second line, with gates of its own: as
+    x-transformers' `DataDependentAlibi(causal=False)`, lower plus upper triangle.
 
     Params: `{"left": {"kernel": [D, H], "bias": [H]}, "right": {...}}`; kernels drawn from a normal
     of 0.02, biases `gate_bias`: gates of σ(5) = 0.993 start nearly open, as in x-transformers.

@@ -29,8 +29,8 @@ def path_attention(
         logit_ij = s · q_iᵀ H_i H_{i-1} … H_{j+1} k_j,   H_t = I - β_t w_t w_tᵀ
 
     for each head. β_t = 2 σ(x_t·b + c) is in (0, 2), and w_t is SiLU(Σ_n f_n (U V x_{t-n})), with
-    n = 0 .. width-1, divided by its length. Where β is near 2, H is a reflection, near 1 a
-    projection. The low-rank map U V and the convolution f are those of the authors' code.
+    n = 0 .. width-1, divided by its length. The low-rank map U V and the convolution f are those of
+    the authors' code.
 
     No product of matrices is formed (section 3.2). With W the unit lower triangular matrix of
     β_l w_l·w_m, m < l, the logits of all pairs are q·k less (q·w) W^-1 (β w·k), each factor up to
@@ -40,12 +40,8 @@ def path_attention(
     **Causal only**: join it with `causal`, `path_attention+causal`. The products run from a key to
     queries to its right. The paper's form with forget gates joins `fox` as well.
 
-    Needs the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache, keep them too
-    (the map of a token stays when the sequence grows). Tokens are in the order of the row.
-    Documents packed into it do not affect one another: the convolution starts again where
-    positions do (see `short_convolution`), and products contain only what is between two tokens.
-    Queries are found among the keys (see `row_order.rows_of_queries`); one that is not among them
-    is a ValueError, or NaN where positions are traced.
+    Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
+    The convolution starts again with each document (see `short_convolution`).
 
     Params: `{"down": [D, rank], "up": [rank, H, d], "convolution": [width, H, d],
     "beta": {"kernel": [D, H], "bias": [H]}}`, drawn from a normal of `stddev`, the bias zeros. The

@@ -5,7 +5,7 @@ row do not affect one another, nor does padding on either side. Queries are foun
 one that is not among them is a ValueError, or NaN where positions are traced.
 
 Gates are computed from the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache,
-keep them too. What a key adds stays right when the sequence grows.
+keep them too.
 """
 
 from __future__ import annotations

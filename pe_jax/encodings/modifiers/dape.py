@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from pe_jax.encodings.bias.fire import fan_in_uniform
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Params, Part
 from pe_jax.shapes import Array, Bool, Float
@@ -20,10 +21,10 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
         logits_ij = C_ij + B_ij + MLP([C_ij, B_ij])
 
     C_ij are the products of a query and a key in all heads, divided by sqrt(d), and B_ij what the
-    encodings that it is joined with add to them: the network sees the 2 H numbers of a pair. The
-    paper's biases are ALiBi, KERPLE and FIRE: `own(kerple+dape)`, each layer with its own. Nothing
-    to join leaves B = 0. The network has one hidden layer with LeakyReLU, of slope 0.01 below 0, as
-    in the authors' code. Where a bias of -inf forbids a key, the network sees 0.
+    encodings that it is joined with add to them (0 for none). The paper's biases are ALiBi, KERPLE
+    and FIRE: `own(kerple+dape)`, each layer with its own. The network has one hidden layer with
+    LeakyReLU, of slope 0.01 below 0, as in the authors' code. Where a bias of -inf forbids a key,
+    it sees 0.
 
     Params: `{"hidden": {"kernel": [2 H, width], "bias": [width]}, "out": {"kernel": [width, H],
     "bias": [H]}}`, uniform within one over the root of the inputs, as in the authors' code.
@@ -61,18 +62,14 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
         logits_i = C_i + B_i + W2 * LeakyReLU(W1 * [C_i, B_i] + b1) + b2
 
     for each query i. C and B are those of `dape`, rows of keys with H channels each, and * is a
-    convolution over the keys: a pair sees its neighbours, kernel_size / 2 keys to either side. As
-    in the authors' code (github.com/chuanyang-Zheng/DAPE, `DAPEV2` and its relatives) both layers
-    convolve; with a kernel of 1 it is `dape`. The paper's biases are ALiBi, KERPLE, FIRE and none:
-    `own(kerple+dape_v2)`, each layer with its own.
+    convolution over the keys, in the order of the row: a pair sees kernel_size / 2 neighbours to
+    either side. As in the authors' code (github.com/chuanyang-Zheng/DAPE, `DAPEV2` and its
+    relatives) both layers convolve; with a kernel of 1 it is `dape`.
 
-    Convolutions do not see keys that the query may not attend to: masked ones, those beyond a
-    window, later ones under `causal`, those with a bias of -inf. These are zeros in both layers,
-    like what is beyond the ends of the row. The authors' code sets them to zero before the first
-    layer only (`torch.tril`). There the last key that a query sees depends on whether other tokens
-    follow, and here it does not: padding, packed documents and a cache do not change the result.
-
-    Neighbours are those in the row, in its order.
+    Convolutions do not see keys that the query may not attend to (masked, beyond a window, with a
+    bias of -inf). These are zeros in both layers, like what is beyond the ends of the row, so that
+    padding, packed documents and a cache do not change the result. The authors' code sets them to
+    zero before the first layer only (`torch.tril`).
 
     Params: `{"hidden": {"kernel": [kernel_size, 2 H, width], "bias": [width]}, "out": {"kernel":
     [kernel_size, width, H], "bias": [H]}}`, uniform within one over the root of the inputs, as in
@@ -126,10 +123,10 @@ def _init(rng: jax.Array, shapes: Mapping[str, tuple[int, ...]]) -> Params:
     rngs = jax.random.split(rng, len(shapes))
     for layer_rng, (name, shape) in zip(rngs, shapes.items(), strict=True):
         for_kernel, for_bias = jax.random.split(layer_rng)
-        most = 1 / math.sqrt(math.prod(shape[:-1]))
+        inputs = math.prod(shape[:-1])
         params[name] = {
-            "kernel": jax.random.uniform(for_kernel, shape, minval=-most, maxval=most),
-            "bias": jax.random.uniform(for_bias, shape[-1:], minval=-most, maxval=most),
+            "kernel": fan_in_uniform(for_kernel, inputs, *shape),
+            "bias": fan_in_uniform(for_bias, inputs, shape[-1]),
         }
     return params
 

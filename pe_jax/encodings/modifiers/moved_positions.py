@@ -24,13 +24,12 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
     2021, arXiv 2109.05644).
 
     With an rng, x -> x + k, k drawn for each row from 0 .. max_shift; documents packed into a row
-    share it. Without one positions stay as they are. For a learned table k is at most what leaves
-    room for the row, as in the authors' code. An absolute encoding learns to be nearly invariant to
-    shifts; one that is invariant is not changed. (At test time the authors' code adds the largest
-    shift; pass such positions for that.)
+    share it. Without one positions stay as they are. (At test time the authors' code adds the
+    largest shift; pass such positions for that.) For a learned table k is at most what leaves room
+    for the row, as in the authors' code.
 
     Args:
-      max_shift: K; the paper's experiments have 10 to 500, for sentences of some dozen tokens.
+      max_shift: the paper's experiments have 10 to 500, for sentences of some dozen tokens.
     """
     if max_shift < 0:
         raise ValueError(f"max_shift must be 0 or more, got {max_shift}.")
@@ -64,15 +63,14 @@ def cape(
         x -> (x - c + Δ + ε_x) λ,    Δ ~ U(-a, a),    ε_x ~ U(-b, b),    log λ ~ U(-log s, log s)
 
     with an rng: Δ and λ are drawn for each row, Δ for each axis too, ε for each position of it, so
-    that queries, keys and the input agree. Without one, x -> x - c. Positions become real
-    numbers: an encoding that has a learned table needs `shifted` instead.
+    that queries, keys and the input agree. Without one, x -> x - c. Positions become real numbers.
 
     Args:
       max_global_shift, max_local_shift, max_global_scaling: a, b and s; the defaults are for text.
         b up to 0.5 keeps integer positions in order.
-      centred: c is the middle of a row's smallest and largest position, else 0. The paper takes the
-        mean, which is the same number where positions are consecutive; the middle is so with
-        padding at position 0 as well. Documents packed into a row share one.
+      centred: c is the middle of a row's smallest and largest position, else 0. (The paper takes
+        the mean, the same number where positions are consecutive.) Documents packed into a row
+        share one.
 
     Raises:
       ValueError: for negative shifts, a scaling below 1, or an encoding with a learned table.
@@ -110,11 +108,11 @@ def cape(
 
 @wrapper
 def interpolated(part: Part, *, factor: float) -> Part:
-    """`encoding` at positions / factor, so that inputs so many times as long as those trained on
-    stay within the positions that were (Chen et al. 2023, arXiv 2306.15595).
+    """`encoding` at positions / factor (Chen et al. 2023, arXiv 2306.15595), so that inputs so many
+    times as long as those trained on stay within the positions that were.
 
-    For any encoding that takes real positions; `interpolated(rope, factor=8)` is
-    `rope_linear(factor=8)`. A model trained on short inputs needs some fine-tuning on long ones.
+    For any encoding that takes real positions. A model trained on short inputs needs some
+    fine-tuning on long ones.
 
     Raises:
       ValueError: for a factor that is not positive, or a learned table of positions, which has rows

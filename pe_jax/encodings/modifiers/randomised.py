@@ -17,11 +17,7 @@ Move = Callable[[Positions, Context], Positions]
 
 
 def at_positions(part: Part, move: Move, source: str) -> Part:
-    """Return `part` at the positions that `move` makes of a model's.
-
-    Args:
-      source: the paper that the change is from.
-    """
+    """Return `part` at the positions that `move` makes of a model's; `source` is its paper."""
 
     def positions(x: Positions, context: Context) -> Positions:
         moved = move(x, context)
@@ -41,12 +37,11 @@ def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
 
     While training (with an rng), the n-th position of a sequence of L tokens is the n-th smallest
     of L different numbers out of 0 .. longest-1. The same rng draws the same numbers for queries
-    and keys, all rows, all layers and the input. Order is kept, distances are not, so the encoding
-    is trained on distances of sequences that are never seen.
+    and keys, all rows, all layers and the input.
 
-    Without one, positions are spread evenly over 0 .. longest-1. The paper draws at test time as
+    Without one, positions are spread evenly over 0 .. longest-1. (The paper draws at test time as
     well: pass an rng for that. Its relative encoding draws offsets by themselves; here, offsets are
-    differences of drawn positions.
+    differences of drawn positions.)
 
     Positions count tokens from 0, as they do in packed and padded rows: all are below L, the number
     of keys. Others are a ValueError; traced ones become `longest` (NaN with `real`). L is that of

@@ -14,10 +14,9 @@ def sink(*, num_heads: int, learnable: bool = True) -> Part:
 
         a_ij = exp(S_ij) / (exp(z_h) + Σ_l exp(S_il))
 
-    The weights of a query then sum to less than 1. Adds nothing to logits, has no position, and
-    joins encodings that have: `rope_yarn(...)+sink`. gpt-oss has a z for each layer, `own(sink)`;
-    its `sinks` are these logits. With z = 0, `learnable=False`, it is softmax1 (Miller 2023,
-    "Attention is off by one").
+    Adds nothing to logits, has no position, and joins encodings that have: `rope_yarn(...)+sink`.
+    gpt-oss has a z for each layer, `own(sink)`; its `sinks` are these logits. With z = 0,
+    `learnable=False`, it is softmax1 (Miller 2023, "Attention is off by one").
 
     Params: `{"logit": [H]}`, zeros; none if not learnable.
     """

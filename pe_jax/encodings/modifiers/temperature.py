@@ -30,23 +30,19 @@ def log_n(
         1 + c·log(1 + floor(n_i / L))                   smooth and stepped
 
     c is 1/log L by default, which makes the first log_L n_i (Su 2021; Qwen's `use_logn_attn`, with
-    L the length trained on) and the second log_L(L + n_i): what SWAN (Puvvada et al. 2025, arXiv
-    2504.08719) gives its layers without positions, L a number fitted to the model. DroPE (Gelberg
-    et al. 2025, arXiv 2512.12167, C.2) takes the first with a fitted c, 0.412 for a model trained
-    from scratch and 0.103 for SmolLM. In the papers the factor acts at test time; here always, and
-    up to L it is 1, so that a run of lengths up to L can be evaluated beyond with the first. Llama
-    4 has the third in its layers without RoPE, and Ministral 3 in all its layers with
-    `count="earlier"`.
-
-    n_i is the number of keys that a causal query attends to, its position + 1: documents in a row
-    do not affect one another, and a cache stays right. In an encoder every query attends to all
-    keys: `count="row"`, n_i is the row's largest position + 1 for all (DroPE's C_test). With
-    `count="earlier"` it is the number of keys before the query, its position. Joins other
-    encodings, `rope+log_n(length=512)`; adds nothing else; no parameters.
+    L the length trained on) and the second log_L(L + n_i), SWAN's (Puvvada et al. 2025, arXiv
+    2504.08719) in its layers without positions. DroPE (Gelberg et al. 2025, arXiv 2512.12167, C.2)
+    takes the first with a fitted c, 0.412 for a model trained from scratch and 0.103 for SmolLM. In
+    the papers the factor acts at test time; here always, and up to L the first is 1. Llama 4 has
+    the third in its layers without RoPE, and Ministral 3 in all its layers with `count="earlier"`.
+    Adds nothing else; no parameters.
 
     Args:
       length: L.
       coefficient: c.
+      count: n_i is the number of keys that a causal query attends to, its position + 1 ("query");
+        its position ("earlier"); or the row's largest position + 1 for all, for an encoder ("row",
+        DroPE's C_test, not for a cache).
 
     Raises:
       ValueError: for a length below 2, or steps that are not smooth.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, LogitTerms, Offsets, Params, Part
+from pe_jax.encodings.part import Card, LogitTerms, Offsets, Part
 from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array, Float
 
@@ -16,7 +16,7 @@ def window(*, reach: int) -> Part:
 
     Inclusive on both sides, so reach=64 is ModernBERT's `local_attention=128`. Causal attention
     with a window of W keys, the query's own among them, is `causal+window(reach=W - 1)`. Joins
-    other encodings: `rope+window(reach=64)`; no parameters.
+    other encodings; no parameters.
 
     Raises:
       ValueError: for a reach below 1.
@@ -43,7 +43,7 @@ def chunks(*, size: int) -> Part:
 
     Llama 4's `attention_chunk_size`, in its layers with RoPE. Positions count from the start of a
     document, so that packed documents and padding on the left have chunks of their own. Joins other
-    encodings: `rope+chunks(size=8192)+causal`; no parameters.
+    encodings; no parameters.
 
     Raises:
       ValueError: for a size below 1.
@@ -57,11 +57,10 @@ def chunks(*, size: int) -> Part:
         same = i[:, None, :, None] // size == j[:, None, None, :] // size
         return jnp.where(same, 0.0, -jnp.inf)
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        return LogitTerms(same_chunk, *context.rows())
-
-    card = Card("a_ij = 0 where ⌊j/size⌋ ≠ ⌊i/size⌋", "Meta 2025 (Llama 4)", monotone=False)
-    return Part(logits=logits, card=card)
+    return Part(
+        logits=lambda params, q, k, context: LogitTerms(same_chunk, *context.rows()),
+        card=Card("a_ij = 0 where ⌊j/size⌋ ≠ ⌊i/size⌋", "Meta 2025 (Llama 4)", monotone=False),
+    )
 
 
 @registered
@@ -69,9 +68,8 @@ def causal() -> Part:
     """Query i attends to keys j <= i, as a decoder does. Adds nothing.
 
     Compares positions, not places in memory: with a cache, give those of queries and of all keys;
-    documents that share a row need a mask as ever. Joins other encodings: `rope+causal`,
-    `alibi+causal+window(reach=63)`; no parameters. By itself it already tells positions apart, as
-    every query sees another number of keys (Haviv et al. 2022, arXiv 2203.16634).
+    documents that share a row need a mask as ever. Joins other encodings: `rope+causal`. By itself
+    it already tells positions apart (Haviv et al. 2022, arXiv 2203.16634). No parameters.
     """
     card = Card(
         "a_ij = 0 where j > i",

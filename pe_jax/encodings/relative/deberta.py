@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, Projection
+from pe_jax.encodings.part import (
+    Card,
+    Context,
+    Offsets,
+    Params,
+    Part,
+    Projection,
+    normal_parameters,
+)
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
 
@@ -23,11 +30,9 @@ def deberta(
 
     K_ij and Q_ij are row δ(i, j) of a table of 2k rows through the layer's own projections of keys
     and queries (`share_att_key=True` of DeBERTa-v2 and v3), their biases included. δ counts query
-    minus key, so rows above k are keys to the left.
-
-    Eq. 4 has row δ(j, i) in Q, where the authors' code and transformers have δ(i, j), as here.
-    Not here: absolute positions before the last layers (the enhanced mask decoder), which are no
-    part of the attention, and LayerNorm and dropout of the table.
+    minus key, so rows above k are keys to the left. Eq. 4 has row δ(j, i) in Q, where the authors'
+    code and transformers have δ(i, j), as here. Not here: the enhanced mask decoder, and LayerNorm
+    and dropout of the table.
 
     Args:
       buckets: k of v2: half of the offsets on each side have a row each, the others share rows that
@@ -50,9 +55,6 @@ def deberta(
     clip = max_relative_positions
     rows = _rows(buckets, max_relative_positions)
 
-    def init(rng: jax.Array) -> Params:
-        return {"table": stddev * jax.random.normal(rng, (2 * half, hidden_size))}
-
     def of_offsets(table: Float[Array, "N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
         return look_up(table[rows], x.clip(-clip, clip) + clip)
 
@@ -65,7 +67,7 @@ def deberta(
         return of_offsets(to_queries(params["table"]), x)
 
     return Part(
-        init=init,
+        init=normal_parameters(stddev, table=(2 * half, hidden_size)),
         offsets=Offsets(keys=keys, queries=queries, clip=clip),
         factor=lambda params, context: 3**-0.5,
         card=Card(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part
+from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, normal_parameters
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Float
 
@@ -27,20 +26,16 @@ def inkling(
         logit_ij += (W_h x_i)·P_{j-i}   where |j - i| < extent, else 0
 
     A table of offsets P, shared by the heads, meets a projection of the hidden state of the query:
-    `rank` numbers for each head. (Shaw's vectors, `learned_relative`, meet the query itself.) Added
-    as it is, not divided by sqrt(d). Offsets from `extent` on have no position at all.
+    `rank` numbers for each head. Added as it is, not divided by sqrt(d).
 
     Inkling is a decoder, and its table ends at offset 0: `inkling(bidirectional=False)+causal`. Its
     layers have an extent of 1,024, or of the window where they have one; each has its own W and P,
-    `own(inkling)`. Where it multiplies logits by a factor of the length, as `log_n` does, these
-    terms are multiplied as well, which `+log_n` leaves out.
+    `own(inkling)`. Its factor of the length, as of `log_n`, multiplies these terms as well, which
+    `+log_n` leaves out.
 
     Params: `{"projection": [D, H, rank], "table": [2 extent - 1, rank]}`, or `[extent, rank]` if
     not bidirectional, drawn from a normal of `stddev`. Offset j - i has row `extent - 1 + (j - i)`,
-    the other way round from Inkling's `proj`, whose columns count the distance. Integer positions
-    only.
-
-    Needs the hidden states of queries, `Context.x_q`; a cache does not keep them.
+    the other way round from Inkling's `proj`, whose columns count the distance.
 
     Args:
       extent: of the table, in tokens to each side, the query's own among them.
@@ -48,19 +43,12 @@ def inkling(
       bidirectional: False adds nothing for keys to the right.
 
     Raises:
-      ValueError: for an extent or rank below 1; in attention, for real positions or without `x_q`.
+      ValueError: for an extent or rank below 1; in attention, for real positions or without
+        `Context.x_q`, which a cache does not keep.
     """
     if extent < 1 or rank < 1:
         raise ValueError(f"extent and rank must be at least 1, got {extent} and {rank}.")
     rows = 2 * extent - 1 if bidirectional else extent
-
-    def init(rng: jax.Array) -> Params:
-        draw = jax.nn.initializers.normal(stddev)
-        for_projection, for_table = jax.random.split(rng)
-        return {
-            "projection": draw(for_projection, (hidden_size, num_heads, rank)),
-            "table": draw(for_table, (rows, rank)),
-        }
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = hidden_states(context, "inkling", "q")
@@ -81,7 +69,9 @@ def inkling(
         return jnp.where((row >= 0) & (row < rows), taken, 0.0)
 
     return Part(
-        init=init,
+        init=normal_parameters(
+            stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank)
+        ),
         logits=logits,
         card=Card(
             "(W x_i)·P_m, P free",

@@ -89,10 +89,13 @@ def learnable_sinusoidal_relative(
         paper="yes, locally†, no",
     )
 
-    def init(rng: jax.Array) -> Params:
-        return {"frequencies": jnp.array(start)}
-
-    part = _sinusoidal(card, init, lambda params: params["frequencies"], clip, separate)
+    part = _sinusoidal(
+        card,
+        lambda rng: {"frequencies": jnp.array(start)},
+        lambda params: params["frequencies"],
+        clip,
+        separate,
+    )
     return part._replace(traits=Traits(frequency_params=("frequencies",)))
 
 
@@ -101,10 +104,9 @@ def nezha(*, head_size: int, clip: int = 64, base: float = 10_000.0) -> Part:
     """The fixed sinusoid of a clipped offset counted from 0, as NEZHA's code has it; no parameters.
 
     P_m = S(ω, m + clip), m clipped to ±clip, in every layer, head, key and value (Wei et al. 2019,
-    arXiv 1909.00204). The paper writes S(ω, m), which is `sinusoidal_relative`; its code, and
-    transformers' after it, takes row m + 64 of a sinusoid. The two differ by a fixed rotation of
-    the pairs of P, which W_q and W_k, W_v and W_o can undo: the same model to train, but weights of
-    a published NEZHA need this one.
+    arXiv 1909.00204). The paper writes S(ω, m), which is `sinusoidal_relative`: the two differ by a
+    fixed rotation of the pairs of P, which the projections can undo. It is the same model to train,
+    but weights of a published NEZHA need this one.
     """
     fixed = default_frequencies(head_size, base)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, Traits
+from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int
 
@@ -17,17 +16,13 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
 
     `position_embedding_type="relative_key"` of transformers 4 (removed in 5): a free vector for
     each offset of a row of `max_length` tokens, shared by the heads. In transformers every layer
-    has a table: `own(relative_key)`; without `own` the layers share one.
+    has a table: `own(relative_key)`.
 
     **The sign** of the offset is transformers' other way round: its distance is i - j, and row
     `distance + max_length - 1` of `distance_embedding`. The rows are in that order here, so its
-    weight is this table as it is: offset j - i has row `max_length - 1 - (j - i)`.
-
-     Farther offsets, for which transformers has no row and raises an IndexError, have that of
-     ±(max_length - 1), as Shaw's clip does; `learned_relative(clip=...)` has a clip of your choice,
-     and vectors at the values as well.
-
-    Resized, the table keeps its rows and repeats the first and the last.
+    weight is this table as it is: offset j - i has row `max_length - 1 - (j - i)`. Farther offsets,
+    for which transformers raises an IndexError, have the row of ±(max_length - 1). Resized, the
+    table keeps its rows and repeats the first and the last.
 
     Params: `{"table": [2 max_length - 1, d]}`, drawn from a normal of `stddev`.
     """
@@ -36,11 +31,11 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
 
 @registered
 def relative_key_query(*, head_size: int, max_length: int, stddev: float = 0.02) -> Part:
-    """logit_ij = (q_i·k_j + q_i·P_{j-i} + P_{j-i}·k_j) / sqrt(d) (Huang et al. 2020, method 4).
+    """logit_ij = (q_i·k_j + q_i·P_{j-i} + P_{j-i}·k_j) / sqrt(d) (Huang et al. 2020, arXiv
+    2009.13658, method 4).
 
-    `position_embedding_type="relative_key_query"` of transformers 4: `relative_key` with the same
-    vectors at the queries; all that is said there holds here, and so do its parameters. Source:
-    arXiv 2009.13658.
+    `position_embedding_type="relative_key_query"` of transformers 4: `relative_key`, all of which
+    holds here, with the same vectors at the queries.
     """
     return _relative(head_size, max_length, stddev, at_queries=True)
 
@@ -62,16 +57,13 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
         )
     clip = max_length - 1
 
-    def init(rng: jax.Array) -> Params:
-        return {"table": stddev * jax.random.normal(rng, (2 * clip + 1, head_size))}
-
     def vectors(
         params: Params, x: Int[Array, "*B"], _: Context | None = None
     ) -> Float[Array, "*B d"]:
         return look_up(params["table"], clip - x.clip(-clip, clip))
 
     return Part(
-        init=init,
+        init=normal_parameters(stddev, table=(2 * clip + 1, head_size)),
         offsets=Offsets(keys=vectors, queries=vectors if at_queries else None, clip=clip),
         traits=Traits(resize=_resize),
         card=Card(

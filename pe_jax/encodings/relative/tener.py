@@ -10,25 +10,22 @@ import jax.numpy as jnp
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Heads, Params, Part
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
-from pe_jax.shapes import Array, Float, Real
+from pe_jax.shapes import Array
 
 
 @registered
 def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool = False) -> Part:
     """logit_ij = (q_i + u)·k_j + (q_i + v)·R_{i-j} (Yan et al. 2019, arXiv 1911.04474).
 
-    Made for encoders, to recognise named entities: R is the sinusoid of d numbers of the signed
-    offset, so that left and right differ, and it meets the query as it is, without Transformer-XL's
-    projection W. The logits are not divided by sqrt(d), for sharper attention; `scale=True` does.
-    The factor sqrt(d) is of all logits: it reaches the terms of encodings that this one is joined
-    with, but for their biases.
+    R is the sinusoid of d numbers of the signed offset; it meets the query without Transformer-XL's
+    projection W. The logits are not divided by sqrt(d); `scale=True` does. The factor sqrt(d)
+    reaches the terms of encodings that this one is joined with, but for their biases.
 
-    **The sign** is the paper's, query minus key, as in `transformer_xl`; its keys are hidden states
-    without a projection, which is a matter of the model. The authors' code also adds k_j·R_{i-j},
-    which the paper does not have, nor this.
+    **The sign** is the paper's, query minus key, as in `transformer_xl`. The authors' code also
+    adds k_j·R_{i-j}, which the paper does not have, nor this.
 
-    Computed as one product: by the identity of `rotate_pairs`, (q + v)·R_{i-j} is (q + v) rotated
-    by i times a sinusoid of j, so queries and keys grow to 2d. Linear memory.
+    By the identity of `rotate_pairs`, (q + v)·R_{i-j} is (q + v) rotated by i times a sinusoid of
+    j: queries and keys grow to 2d, in linear memory.
 
     Params: `{"u": [H, d], "v": [H, d]}`, drawn by Glorot's rule as in the authors' code, which has
     them for each layer: `own(tener)`.
@@ -53,9 +50,6 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
         q = jnp.concatenate([content, rotated.astype(content.dtype)], axis=-1)
         return q, jnp.concatenate([k, of_keys.astype(k.dtype)], axis=-1), v
 
-    def vectors(_: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
-        return sinusoid(-x, jnp.asarray(frequencies))
-
     return Part(
         init=init,
         heads=heads,
@@ -66,7 +60,7 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
             parameters="2·H·d",
             invariant=True,
             monotone=False,  # A sum of cosines of the offset, see `sinusoidal_absolute`.
-            vectors=vectors,
+            vectors=lambda params, x: sinusoid(-x, jnp.asarray(frequencies)),
             frequencies=lambda params: jnp.asarray(frequencies),
         ),
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Offsets, Params, Part
+from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, normal_parameters
 from pe_jax.encodings.relative.offset_vectors import check_clip
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
@@ -26,13 +25,12 @@ def transformer_xl(
 ) -> Part:
     """logit_ij = ((q_i + u)·k_j + (q_i + v)·W R_{i-j}) / sqrt(d) (Dai et al. 2019, section 3.3).
 
-    R is the sinusoid of D numbers. **The sign** is the paper's, query minus key: where offsets are
-    j - i elsewhere, R is that of -(j - i), whose sines alone differ. Offsets have both signs here,
-    as in XLNet; in the paper's decoder i - j >= 0.
+    R is the sinusoid of D numbers. **The sign** is the paper's, query minus key: R is that of
+    -(j - i), whose sines alone differ. Offsets have both signs here, as in XLNet.
 
     W (the paper's W_{k,R}), u and v are shared by the layers in which the encoding acts. The paper
-    has a W for each layer and u and v in common: with `own(transformer_xl)` each layer has its own
-    W, u and v, as the authors' `untie_r` and XLNet have it.
+    has a W for each layer and u and v in common; with `own(transformer_xl)` each layer has all
+    three, as the authors' `untie_r` and XLNet.
 
     The term v·W R enters as a bias, divided by sqrt(d) here: the factor of another encoding that
     this one is joined with does not reach it.
@@ -49,25 +47,11 @@ def transformer_xl(
     """
     check_clip(clip)
     frequencies = default_frequencies(hidden_size, base)
-    shapes = {
-        "kernel": (hidden_size, num_heads, head_size),
-        "u": (num_heads, head_size),
-        "v": (num_heads, head_size),
-    }
-
-    def init(rng: jax.Array) -> Params:
-        rngs = jax.random.split(rng, len(shapes))
-        return {
-            name: stddev * jax.random.normal(rng, shape)
-            for rng, (name, shape) in zip(rngs, shapes.items(), strict=True)
-        }
+    head = num_heads, head_size
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         x = x if clip is None else x.clip(-clip, clip)
         return sinusoid(-x, jnp.asarray(frequencies))
-
-    def heads(params: Params, q: Array, k: Array, v: Array, _: Context) -> Heads:
-        return q + params["u"].astype(q.dtype), k, v
 
     def keys(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H d"]:
         return jnp.einsum("...D,Dhd->...hd", vectors(params, x), params["kernel"])
@@ -77,8 +61,8 @@ def transformer_xl(
         return vectors(params, x) @ of_head / math.sqrt(head_size)
 
     return Part(
-        init=init,
-        heads=heads,
+        init=normal_parameters(stddev, kernel=(hidden_size, *head), u=head, v=head),
+        heads=lambda params, q, k, v, _: (q + params["u"].astype(q.dtype), k, v),
         offsets=Offsets(keys=keys, bias=bias, clip=clip),
         card=Card(
             "(q+u)·k + (q+v)·W S(ω, −m)",

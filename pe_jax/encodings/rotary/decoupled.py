@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array
@@ -82,12 +81,8 @@ def decoupled_rope(
         logit_ij = (q_i·k_j + (W_Q x_i)·R(ω (j - i)) W_K x_j) / sqrt(d + r)
 
     with ω_m = base^(-2m/r). The rotary key W_K x is the same in all heads, the rotary query has one
-    part for each. The content of queries and keys stays without positions, which is what lets the
-    paper compress it. Its rotary query comes from the compressed query; here it comes from the
-    hidden state.
-
-    Needs the hidden states of queries and keys, `Context.x_q` and `x_k`; a cache keeps those of
-    keys.
+    part for each. (The paper's rotary query comes from the compressed query, here from the hidden
+    state.)
 
     Params: `{"query": [D, H, r], "key": [D, r]}`, drawn from a normal of `stddev`. The paper has
     them for each layer: `own(decoupled_rope)`.
@@ -97,18 +92,10 @@ def decoupled_rope(
       layout: as in `rope`; DeepSeek's is the default.
 
     Raises:
-      ValueError: for an odd size; in attention, without the hidden states.
+      ValueError: for an odd size; in attention, without the hidden states `Context.x_q` and `x_k`.
     """
     count = head_size // 2 if size is None else size
     w = default_frequencies(count, base)[None]
-
-    def init(rng: jax.Array) -> Params:
-        draw = jax.nn.initializers.normal(stddev)
-        for_query, for_key = jax.random.split(rng)
-        return {
-            "query": draw(for_query, (hidden_size, num_heads, count)),
-            "key": draw(for_key, (hidden_size, count)),
-        }
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         x_q = hidden_states(context, "decoupled_rope", "q")
@@ -122,7 +109,9 @@ def decoupled_rope(
         return jnp.concatenate([q, rotary_q], -1), jnp.concatenate([k, rotary_k], -1), v
 
     return Part(
-        init=init,
+        init=normal_parameters(
+            stddev, query=(hidden_size, num_heads, count), key=(hidden_size, count)
+        ),
         heads=heads,
         factor=lambda params, context: (head_size / (head_size + count)) ** 0.5,
         traits=Traits(reads_hidden_states=True),

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.part import Card, Params, Part, Traits
+from pe_jax.encodings.rotary.rotation import both
 from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
 
@@ -19,17 +20,13 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
 
         q_i -> G(i) q_i,   k_j -> G(j) k_j,   G(x) = exp(x ω_h L_h),   L_h = a_h b_hᵀ - b_h a_hᵀ
 
-    L has rank 2 and its exponential a closed form. With s = sqrt(|a|²|b|² - (a·b)²), the area that
-    a and b span, G(x) rotates the plane of a and b by the angle x ω s and leaves alone what is
-    orthogonal to it. G(i)ᵀ G(j) = G(j - i): logits depend on differences of positions.
+    With s = sqrt(|a|²|b|² - (a·b)²), the area that a and b span, G(x) rotates the plane of a and b
+    by the angle x ω s and leaves alone what is orthogonal to it. G(i)ᵀ G(j) = G(j - i): logits
+    depend on differences of positions.
 
-    Sums of d/2 such generators (section 3.1) are other encodings here:
-
-    - `rope(learnable=True)` has the planes of RoPE and learned frequencies, as the authors' code,
-      which learns their logarithms;
-    - `string(axes=1)` has d/2 orthogonal planes that are learned.
-
-    Generators that do not commute (appendix D) are not here.
+    Sums of d/2 such generators (section 3.1) are `rope(learnable=True)`, with the planes of RoPE,
+    and `string(axes=1)`, with orthogonal planes that are learned. Generators that do not commute
+    (appendix D) are not here.
 
     Params: `{"a": [H, d], "b": [H, d], "frequencies": [H]}`. As in the paper, a and b start with
     length 1 and at right angles. They are random, and ω_h = base^(-h/H) for h = 0 .. H-1, radians
@@ -52,13 +49,9 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
             "frequencies": jnp.float32(base) ** (-np.arange(num_heads) / num_heads),
         }
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-        i, j = context.arrays()
-        return _rotated(params, q, i), _rotated(params, k, j), v
-
     return Part(
         init=init,
-        heads=heads,
+        heads=both(_rotated),
         traits=Traits(frequency_params=("frequencies",)),
         card=Card(
             "exp(x ω L) q, exp(x ω L) k, L = a bᵀ − b aᵀ",

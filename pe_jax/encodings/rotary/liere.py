@@ -8,6 +8,7 @@ import numpy as np
 
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.rotary.several_axes import of_patch
 from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
 from pe_jax.shapes import Array, Float, Real
 
@@ -27,9 +28,8 @@ def liere(
         q_i -> R(x_i) q_i,   k_j -> R(x_j) k_j,   R(x) = exp(Σ_a x_a A_a),   A_a = -A_aᵀ
 
     in each block of n dimensions; what is left over of a head stays as it is. Blocks of 2 are
-    `rope_mixed`. For larger ones the A_a do not commute, so that R(x)ᵀ R(y) is not R(y - x): logits
-    depend on the positions themselves, which the paper allows on purpose. `string` has generators
-    that commute, and with one axis any generator does.
+    `rope_mixed`. For larger ones the A_a do not commute, so logits depend on the positions
+    themselves, which the paper allows on purpose.
 
     Params: `{"generators": [A, H, d // n, n(n-1)/2]}`, the entries above the diagonals, uniform in
     [0, 2π] as in the authors' code. There each layer has its own: `own(liere)`.
@@ -40,8 +40,7 @@ def liere(
     Args:
       block: n, 8 in the authors' configs; blocks of the whole head if that is smaller.
       axes: A, at least 2. Positions are `[L, A]` or `[B, L, A]`, integer or real.
-      side: x is the position divided by it. The authors' positions are shares of the side of the
-        images trained on, from 0 to 1: give the number of patches a side.
+      side: x is the position divided by it: the number of patches a side of the images trained on.
       width: positions are one number each instead, as in `rope_axial`.
 
     Raises:
@@ -70,8 +69,7 @@ def liere(
 
     def rotations(params: Params, positions: Real[Array, "..."]) -> Float[Array, "*B L H N n n"]:
         if width is not None:
-            stack = np.stack if isinstance(positions, np.ndarray) else jnp.stack
-            positions = stack([positions // width, positions % width], axis=-1)
+            positions = of_patch(positions, width)
         x = jnp.asarray(positions, jnp.float32) / side
         return rotation_of(skew_matrix(jnp.tensordot(x, params["generators"], axes=1), size))
 

@@ -195,9 +195,9 @@ def with_factors(
 ) -> PositionEncoding:
     """`encoding` with every frequency ω of its rotations (`Card.pairs`) multiplied by a factor.
 
-    Its parameters are those of `encoding`, and so are their names. A factor of 0 removes position
-    from a pair of dimensions and keeps its content. Factors may be traced: all changes of one model
-    compile to one program. Changed parts have no `Card`, so they cannot be measured.
+    Parameters stay those of `encoding`. A factor of 0 removes position from a pair of dimensions
+    and keeps its content. Factors may be traced. Changed parts have no `Card`, so they cannot be
+    measured.
 
     Args:
       factors: `ω -> factors`, both `[#H, F]`.

@@ -6,9 +6,8 @@ compare with.
 
 Two depend on the length of the input: `rope_dynamic_ntk` and `rope_longrope`. The length is the
 largest position of queries and keys + 1, taken for each row of a batch by itself (transformers
-takes the largest of the whole batch, so that a row's result depends on its neighbours). Documents
-packed into one row share the row's length. What was computed for a key changes when the length
-passes the original one: these are not cacheable, nor invariant to a shift of all positions.
+takes the largest of the whole batch); documents packed into one row share it. They are not
+cacheable, nor invariant to a shift of all positions.
 """
 
 from __future__ import annotations

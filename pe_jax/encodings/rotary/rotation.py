@@ -12,12 +12,14 @@ more than the attention around them, while a product with the matrix of Q costs 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.encodings.part import Context, Heads, Params
 from pe_jax.shapes import Array, Float
 
 # Which dimensions make a pair: i and i + r/2 (GPT-NeoX, Llama as Hugging Face has it), or 2i and
@@ -32,6 +34,22 @@ _WIDEST = 1024
 def pairs(count: int, layout: Layout) -> tuple[tuple[int, int], ...]:
     """The dimensions of each of so many pairs."""
     return tuple((m, m + count) if layout == "half" else (2 * m, 2 * m + 1) for m in range(count))
+
+
+def both(
+    rotate: Callable[[Params, Array, Array], Array],
+) -> Callable[[Params, Array, Array, Array, Context], Heads]:
+    """The hook `heads` that rotates queries and keys, each at its own positions.
+
+    Args:
+      rotate: `(params, x [B, L, H, d], positions) -> x`.
+    """
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        i, j = context.arrays()
+        return rotate(params, q, i), rotate(params, k, j), v
+
+    return heads
 
 
 def rotate_by(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
 from pe_jax.encodings.content.short_convolution import short_convolution
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import default_frequencies
 from pe_jax.shapes import Array, Float
@@ -30,21 +30,16 @@ def selective_rope(
         q_i -> R(ω Φ_i) q_i,   k_j -> R(ω Φ_j) k_j,   Φ_t = Σ_{l ≤ t} φ_l
         φ_l = Σ_n c_n (U V x'_{l-n}),   n = 0 .. width-1
 
-    with ω_m = base^(-2m/d). Each token adds an angle that depends on it, of either sign, to each
-    pair of each head, where RoPE adds ω_m. So q_i and k_j meet at the sum of the angles of the
-    tokens between them. The low-rank map U V and the causal convolution c are those of the authors'
-    code, and so is x': the hidden state, each of its H shares divided by its length. Options that
-    the authors' configs leave off (gates, biases, learned ω) are not here.
+    with ω_m = base^(-2m/d): each token adds an angle of its own to each pair of each head. The
+    low-rank map U V and the causal convolution c are those of the authors' code, and so is x': the
+    hidden state, each of its H shares divided by its length. Options that the authors' configs
+    leave off (gates, biases, learned ω) are not here.
 
     The paper's models are causal. Sums between two tokens are defined in both directions, so an
     encoder can use it as well; the convolution looks to the left in either case.
 
-    Needs the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache, keep them too
-    (the angle of a token stays when the sequence grows). Tokens are in the order of the row.
-    Documents packed into it do not affect one another: the convolution starts again where
-    positions do (see `short_convolution`), and sums between two tokens contain only what is between
-    them. Queries are found among the keys (see `row_order.rows_of_queries`); one that is not among
-    them is a ValueError, or NaN where positions are traced.
+    Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
+    The convolution starts again with each document (see `short_convolution`).
 
     Params: `{"down": [D, rank], "up": [rank, H, d/2], "convolution": [width, H, d/2]}`, drawn from
     a normal of `stddev`, so that angles start near 0. Its last row belongs to the token itself. The
@@ -66,19 +61,6 @@ def selective_rope(
             "hidden_size must be a multiple of num_heads for selective_rope, which divides hidden "
             f"states among heads; got {hidden_size} and {num_heads}."
         )
-    shapes = {
-        "down": (hidden_size, rank),
-        "up": (rank, num_heads, w.size),
-        "convolution": (width, num_heads, w.size),
-    }
-
-    def init(rng: jax.Array) -> Params:
-        return {
-            name: stddev * jax.random.normal(rng, shape)
-            for rng, (name, shape) in zip(
-                jax.random.split(rng, len(shapes)), shapes.items(), strict=True
-            )
-        }
 
     def sums(params: Params, context: Context) -> Float[Array, "B Lk H F"]:
         """Φ of all keys."""
@@ -99,7 +81,12 @@ def selective_rope(
         return rotate_by(q, sums_q * w), rotate_by(k, sums_k * w), v
 
     return Part(
-        init=init,
+        init=normal_parameters(
+            stddev,
+            down=(hidden_size, rank),
+            up=(rank, num_heads, w.size),
+            convolution=(width, num_heads, w.size),
+        ),
         heads=heads,
         traits=Traits(reads_hidden_states=True),
         card=Card(

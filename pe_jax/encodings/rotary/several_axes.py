@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.part import Card, Params, Part, Traits
 from pe_jax.encodings.rotary.rope import frequencies
-from pe_jax.encodings.rotary.rotation import rotate_by
+from pe_jax.encodings.rotary.rotation import both, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array, Float, Real
 
 
 @registered
@@ -31,10 +30,10 @@ def rope_axial(
       base: 100 for images of some dozen patches a side (Heo et al.); 10,000 for text and SAM 2.
       axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real.
       width: positions are one number each instead, `[L]` or `[B, L]`, that counts the patches of an
-        image of so many columns, row by row: x stands for (x // width, x % width). Heo et al. have
-        the column first; for their weights give positions `[..., 2]` in that order.
+        image of so many columns, row by row: x stands for (x // width, x % width). (Heo et al. have
+        the column first.)
     """
-    frequencies = _by_share(head_size, axes, base)
+    frequencies = by_share(head_size, axes, base)
     if width is not None and (axes != 2 or width < 1):
         raise ValueError(
             f"With width, axes must be 2 and width at least 1, got axes={axes}, width={width}. For "
@@ -43,15 +42,14 @@ def rope_axial(
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         if width is not None:
-            stack = np.stack if isinstance(positions, np.ndarray) else jnp.stack
-            positions = stack([positions // width, positions % width], axis=-1)
+            positions = of_patch(positions, width)
         shares = x.reshape(*x.shape[:-1], axes, head_size // axes)
         # The pairs of `rotate_pairs` are (sine, cosine): RoPE rotates (x, y) the other way round.
         rotated = rotate_pairs(shares, -positions[..., None, :], frequencies)
         return rotated.reshape(x.shape).astype(x.dtype)
 
     return Part(
-        heads=_both(rotate),
+        heads=both(rotate),
         traits=Traits(axes=axes if width is None else 1),
         card=Card(
             f"R(ω, x_a) on share a, ω_t = {base:g}^(−2tA/d)",
@@ -70,9 +68,8 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
 
         pair m of head h is rotated by Σ_a ω_ahm x_a
 
-    Logits depend on differences of positions, in diagonal directions as well as in those of the
-    axes, the only ones of `rope_axial`. Pairs are neighbours, as in the authors' code. There each
-    layer has frequencies of its own: `own(rope_mixed)`.
+    Logits depend on differences of positions, in diagonal directions as well. Pairs are neighbours,
+    as in the authors' code. There each layer has frequencies of its own: `own(rope_mixed)`.
 
     Params: `{"frequencies": [A, H, d/2]}` in radians per position, which start as in the authors'
     code, up to reflections: the pairs are A groups, in each group pair t has a frequency of length
@@ -82,7 +79,7 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
       base: 10 in the authors' code.
       axes: A, as in `rope_axial`.
     """
-    lengths = _by_share(head_size, axes, base)
+    lengths = by_share(head_size, axes, base)
 
     def init(rng: jax.Array) -> Params:
         directions = jax.random.orthogonal(rng, axes, (num_heads,))  # [H, A, groups]
@@ -96,7 +93,7 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
 
     return Part(
         init=init,
-        heads=_both(rotate),
+        heads=both(rotate),
         traits=Traits(frequency_params=("frequencies",), axes=axes),
         card=Card(
             "R(Σ_a ω_a x_a), ω free",
@@ -121,16 +118,15 @@ def mrope(
     """RoPE whose pairs use one axis each, of time, height and width (M-RoPE: Wang et al. 2024,
     arXiv 2409.12191, 2.1; Qwen2-VL).
 
-    Pair m, of dimensions m and m + r/2, is rotated by ω_m x_a(m), ω_m = base^(-2m/r): the same
-    frequencies as `rope`, to which it is equal where a token's positions are the same on all axes,
-    as those of text are. Logits depend on differences of positions, axis by axis. No parameters.
+    Pair m, of dimensions m and m + r/2, is rotated by ω_m x_a(m), ω_m = base^(-2m/r): `rope` where
+    a token's positions are the same on all axes, as those of text are. Logits depend on differences
+    of positions, axis by axis. No parameters.
 
     Args:
       sections: how many pairs use each axis, r/2 in all; A is their number. Default: Qwen2-VL's
         shares, 1/4, 3/8, 3/8 (16, 24, 24 of 64), or with `interleaved` Qwen3-VL's 3/8, 5/16, 5/16.
       interleaved: pair m uses axis m mod A while that has pairs left, else the first axis
-        (Qwen3-VL), so that each axis has fast and slow pairs. By default the first pairs, the
-        fastest, use the first axis, and so on.
+        (Qwen3-VL). By default the first pairs, the fastest, use the first axis, and so on.
       base: 1,000,000 in Qwen2-VL, 5,000,000 in Qwen3-VL.
       fraction: only the first r = int(fraction·d) dimensions are rotated (Qwen3.5: 1/4).
 
@@ -163,7 +159,7 @@ def mrope(
         return rotate_by(x, angle[..., None, :])
 
     return Part(
-        heads=_both(rotate),
+        heads=both(rotate),
         traits=Traits(axes=len(sections)),
         card=Card(
             f"R(ω_m x_a(m)), ω_m = {base:g}^(−2m/r)",
@@ -175,7 +171,7 @@ def mrope(
     )
 
 
-def _by_share(head_size: int, axes: int, base: float) -> Float[np.ndarray, " F"]:
+def by_share(head_size: int, axes: int, base: float) -> Float[np.ndarray, " F"]:
     """The frequencies of each of `axes` equal shares of a head."""
     if axes < 1 or head_size % (2 * axes):
         raise ValueError(
@@ -184,13 +180,7 @@ def _by_share(head_size: int, axes: int, base: float) -> Float[np.ndarray, " F"]
     return np.asarray(default_frequencies(head_size // axes, base))
 
 
-def _both(
-    rotate: Callable[[Params, Array, Array], Array],
-) -> Callable[[Params, Array, Array, Array, Context], Heads]:
-    """The hook `heads` that rotates queries and keys, each at its own positions."""
-
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-        i, j = context.arrays()
-        return rotate(params, q, i), rotate(params, k, j), v
-
-    return heads
+def of_patch(positions: Real[Array, "*B"], width: int) -> Real[Array, "*B 2"]:
+    """Row and column of patches that are counted row by row, in an image of so many columns."""
+    stack = np.stack if isinstance(positions, np.ndarray) else jnp.stack
+    return stack([positions // width, positions % width], axis=-1)

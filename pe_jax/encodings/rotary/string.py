@@ -9,8 +9,9 @@ import numpy as np
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
 from pe_jax.encodings.rotary.rotation import rotate_by
+from pe_jax.encodings.rotary.several_axes import by_share
 from pe_jax.encodings.rotary.skew import skew_matrix
-from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -30,16 +31,14 @@ def string(
 
     R rotates pair m by Σ_a ω_am x_a. The paper shows that exp(Σ_a x_a L_a) with skew-symmetric L_a
     that commute, the most general rotation whose products depend on differences of positions, is
-    Pᵀ R(x) P with an orthogonal P; the Pᵀ on the left cancels in q·k. P acts before the rotation:
-    after it, it would cancel as well. Logits depend on differences of positions, axis by axis.
-
-    The circulant form, whose basis is Fourier's, is not here. GRAPE's commuting planes in a learned
-    basis (arXiv 2512.07805, section 3.1) are this encoding with one axis.
+    Pᵀ R(x) P with an orthogonal P; the Pᵀ on the left cancels in q·k. The circulant form is not
+    here. GRAPE's commuting planes in a learned basis (arXiv 2512.07805, section 3.1) are this
+    encoding with one axis.
 
     Params: `{"skew": [d(d-1)/2], "frequencies": [A, d/2]}`, with `per_head` `[H, ...]` and
-    `[A, H, d/2]`. S starts at 0, so that P = I. With one axis ω_m starts at base^(-2m/d), which
-    makes it `rope` at first; with several the first d/2A pairs belong to the first axis, and so on,
-    as in `rope_axial`, with base^(-2tA/d) for pair t of each.
+    `[A, H, d/2]`. S starts at 0, so that P = I. With one axis ω_m starts at base^(-2m/d), as
+    `rope`; with several the first d/2A pairs belong to the first axis, and so on, as in
+    `rope_axial`, with base^(-2tA/d) for pair t of each.
 
     Args:
       axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real, for more than one.
@@ -49,17 +48,13 @@ def string(
     Raises:
       ValueError: for a head that the axes cannot share, or one of `per_head` and `num_heads` alone.
     """
-    if axes < 1 or head_size % (2 * axes):
-        raise ValueError(
-            f"head_size must be a multiple of {2 * axes} for pairs of {axes} axes, got {head_size}."
-        )
     if per_head != (num_heads is not None):
         raise ValueError(
             f"num_heads and per_head=True need each other, got num_heads={num_heads}, "
             f"per_head={per_head}."
         )
     heads_shape = (num_heads,) if num_heads else ()
-    share = default_frequencies(head_size // axes, base)
+    share = by_share(head_size, axes, base)
     start = np.kron(np.eye(axes, dtype=np.float32), share)  # [A, d/2]
 
     def init(rng: jax.Array) -> Params:

@@ -28,16 +28,15 @@ def xpos(
         q_i -> ζ^(i/B) R(ω i) q_i        k_j -> ζ^(-j/B) R(ω j) k_j
         so that q_i·k_j -> Σ_m ζ_m^((i - j)/B) · (pair m of RoPE)
 
-    ζ_m = (2m/d + γ) / (1 + γ) in (0, 1), smallest for the fastest pair, and B = `scale_base`.
-    Logits depend on j - i alone. For keys to the right the factor ζ^(-distance) would grow without
-    bound: for causal attention only. No parameters.
+    ζ_m = (2m/d + γ) / (1 + γ) in (0, 1), smallest for the fastest pair, and B = `scale_base`. For
+    causal attention only: to the right the factor ζ^(-distance) would grow without bound. No
+    parameters.
 
     ζ^(i/B) by itself vanishes or overflows far out, so exponents count from c, the middle of the
     row's keys, (i - c)/B and -(j - c)/B, which leaves the product as it is. float32 and bfloat16
-    hold it exactly for rows of 36,000 positions (at B = 512), wherever these are, float16 for rows
-    of 4,500. Further from the middle exponents stay at a limit: nothing overflows, but two tokens
-    that are both beyond it, on one side of the middle, no longer decay with their distance. (The
-    authors' code counts from the middle as well, without a limit.)
+    hold it exactly for rows of 36,000 positions (at B = 512), float16 for rows of 4,500. Further
+    from the middle exponents stay at a limit: two tokens that are both beyond it, on one side, no
+    longer decay with their distance. (The authors' code has no limit.)
 
     Args:
       scale_base: B, 512 in the authors' code.
