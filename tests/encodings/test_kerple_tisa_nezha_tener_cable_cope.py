@@ -304,6 +304,8 @@ def test_cope_is_refused_without_causal_attention():
         ("dynamic_position_bias(bound=0)", "bound=0"),
         ("nezha(clip=0)", "clip .* must be >= 1, got 0"),
         ("cope(npos_max=1)", "npos_max must be at least 2, got 1"),
+        ("rope_slice(size=3)", r"size \(default .*\) must be even and positive, got 3"),
+        ("decoupled_rope(size=0)", r"size \(default .*\) must be even and positive, got 0"),
     ],
 )
 def test_options_that_do_not_fit(name, message):

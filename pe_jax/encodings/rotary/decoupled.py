@@ -34,8 +34,8 @@ def rope_slice(
     Raises:
       ValueError: for a slice that is larger than the head, or of an odd size.
     """
-    count = head_size // 2 if size is None else size
-    if not 0 < count <= head_size:
+    count = _even_size(size, head_size)
+    if count > head_size:
         raise ValueError(f"size must be 2 to head_size={head_size}, got {count}.")
     w, first = default_frequencies(count, base), head_size - count
 
@@ -94,7 +94,7 @@ def decoupled_rope(
     Raises:
       ValueError: for an odd size; in attention, without the hidden states `Context.x_q` and `x_k`.
     """
-    count = head_size // 2 if size is None else size
+    count = _even_size(size, head_size)
     w = default_frequencies(count, base)[None]
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
@@ -124,3 +124,11 @@ def decoupled_rope(
             frequencies=lambda _: jnp.array(w),
         ),
     )
+
+
+def _even_size(size: int | None, head_size: int) -> int:
+    """r, by default half of a head."""
+    count = head_size // 2 if size is None else size
+    if count < 2 or count % 2:
+        raise ValueError(f"size (default head_size / 2) must be even and positive, got {count}.")
+    return count
