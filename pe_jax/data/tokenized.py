@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import json
+import operator
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -152,33 +153,30 @@ def tokenize_documents(
 
     Sentences and documents without a token are dropped.
     """
-    pending: list[list[str]] = []
-    waiting = 0
-    for document in documents:
-        pending.append(sentences(document))
-        waiting += len(document)
-        if waiting >= _BATCH:
-            yield from _tokenize_batch(pending, tokenizer)
-            pending, waiting = [], 0
-    yield from _tokenize_batch(pending, tokenizer)
-
-
-def _tokenize_batch(
-    documents: list[list[str]], tokenizer: Tokenizer
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Tokenize documents, each a list of sentences."""
-    encoded = _encode([sentence for document in documents for sentence in document], tokenizer)
-    for document in documents:
-        ids = [tokens for tokens in (next(encoded) for _ in document) if len(tokens)]
+    numbered = (
+        (number, sentence)
+        for number, document in enumerate(documents)
+        for sentence in sentences(document)
+    )
+    for _, encoded in itertools.groupby(_encode(numbered, tokenizer), operator.itemgetter(0)):
+        ids = [tokens for _, tokens in encoded if len(tokens)]
         if ids:
             yield np.concatenate(ids), np.array([len(tokens) for tokens in ids], np.uint32)
 
 
-def _encode(sentences: list[str], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """Yield the token ids of each sentence, in several calls of the tokenizer if they are many."""
-    dtype = token_dtype(tokenizer)
-    calls = np.cumsum([len(sentence) for sentence in sentences]) // _BATCH
-    for begin, end in itertools.pairwise([0, *np.flatnonzero(np.diff(calls)) + 1, len(sentences)]):
-        batch = sentences[begin:end]
-        for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
-            yield np.asarray(encoding.ids, dtype)
+def _encode(
+    numbered: Iterable[tuple[int, str]], tokenizer: Tokenizer
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the number and the token ids of each sentence; a call of the tokenizer takes many."""
+    dtype, total = token_dtype(tokenizer), 0
+
+    def call(numbered_sentence: tuple[int, str]) -> int:
+        nonlocal total
+        total += len(numbered_sentence[1])
+        return total // _BATCH
+
+    for _, batch in itertools.groupby(numbered, call):
+        numbers, texts = zip(*batch)
+        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        for number, encoding in zip(numbers, encodings, strict=True):
+            yield number, np.asarray(encoding.ids, dtype)
