@@ -46,8 +46,6 @@ class PackedExamples:
     def __post_init__(self):
         starts = self.corpus.sentences[self.corpus.documents]
         sizes = starts[self.documents + 1] - starts[self.documents]
-        if not sizes.sum():
-            raise ValueError("The documents have no token. Give other text.")
         object.__setattr__(self, "stops", starts[self.documents + 1])
         object.__setattr__(self, "ends", np.cumsum(sizes + self._gap))
 
