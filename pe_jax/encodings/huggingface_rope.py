@@ -82,6 +82,20 @@ def _yarn(
     )
 
 
+def _ntk_of_gte(
+    *, head_size: int, factor: float, base: float, fraction: float = 1.0, layout: Layout = "half"
+) -> PositionEncoding:
+    """ω_m / s^((m + 1)/(r/2)): the slowest frequency is divided by s = `factor`, and the fastest by
+    the least; Su 2023, kexue.fm/archives/9706, eq. 6."""
+    return rope_scaling.rope_linear(
+        head_size=head_size,
+        factor=factor ** (2 / round(head_size * fraction)),
+        base=base * factor,
+        layout=layout,
+        fraction=fraction,
+    )
+
+
 class _Type(NamedTuple):
     """A `rope_type`.
 
@@ -115,6 +129,8 @@ _TYPES: Mapping[str, _Type] = {
         {**_BASE, "alpha": "factor"}
         | dict.fromkeys(("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"), ""),
     ),
+    # `ntk` of GTE's first configs, for code outside transformers.
+    "ntk of GTE": _Type(_ntk_of_gte, _STRETCHED),
     "linear": _Type(rope_scaling.rope_linear, _STRETCHED),
     "proportional": _Type(_proportional, {**_STRETCHED, "partial_rotary_factor": "proportional"}),
     "dynamic": _Type(rope_scaling.rope_dynamic_ntk, _STRETCHED, _trained_length),
@@ -147,7 +163,7 @@ def rotation(
     config: Config, family: Family, settings: Config, layer_type: str, layout: Layout
 ) -> PositionEncoding:
     """Build the encoding of rope settings, completed from the config."""
-    name, kind = _type_of(settings)
+    name, kind = _type_of(settings, config)
     values = {
         **{key: value for key, value in family.defaults.items() if key in kind.options},
         "rope_theta": _first(config, BASES[layer_type]),
@@ -202,11 +218,13 @@ def _head_size(config: Config, layer_type: str) -> int:
     return hidden_size // heads
 
 
-def _type_of(settings: Config) -> tuple[str, _Type]:
+def _type_of(settings: Config, config: Config) -> tuple[str, _Type]:
     """The type of rope settings, by name, all of whose keys are known."""
     name = settings.get("rope_type") or settings.get("type") or "default"
     if name == "dynamic" and settings.get("alpha"):
         name = "dynamic with alpha"
+    if name == "ntk" and config.get("model_type") == "gte":
+        name = "ntk of GTE"
     if not isinstance(name, str) or name not in _TYPES:
         raise ValueError(
             f"Unknown rope type {reprlib.repr(name)}.{did_you_mean(str(name)[:40], _TYPES)} Use "

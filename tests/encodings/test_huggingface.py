@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.huggingface_configs import SIZES, cases
 
@@ -486,3 +487,16 @@ def test_layers_without_a_period():
     encoding = from_hf(config)
     assert time.process_time() - start < 1
     assert encoding.layer(9_999).name == "rope"
+
+
+def test_ntk_of_gte():
+    """The formula of the code that GTE's first configs are for; other models have other ones."""
+    config = dict(SIZES, rope_theta=5e5, rope_scaling={"type": "ntk", "factor": 2.0})
+    (part,) = from_hf(dict(config, model_type="gte")).parts
+    size = SIZES["hidden_size"] // SIZES["num_attention_heads"]
+    index = np.arange(size // 2)
+    expected = (2 * 5e5) ** (-2 * index / size) / 2 ** (2 / size)
+    np.testing.assert_allclose(part.card.frequencies({})[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(expected, 5e5 ** (-2 * index / size) / 2 ** ((index + 1) * 2 / size))
+    with pytest.raises(ValueError, match="Unknown rope type 'ntk'"):
+        from_hf(dict(config, model_type="llama"))

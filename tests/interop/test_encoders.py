@@ -1,6 +1,7 @@
 """Published encoders other than BERT: what is written and read, and what is refused."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -114,6 +115,17 @@ def test_positions_of_roberta_start_after_padding(tmp_path):
 )
 def test_positions_come_from_the_config(case, name):
     assert random_encoder(ENCODERS[case][1])[0].encoding().name == name
+
+
+def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
+    saved(tmp_path / "out", ENCODERS["gte"][1])
+    path = tmp_path / "out" / "config.json"
+    theirs = json.loads(path.read_text())
+    theirs.pop("rope_parameters", None)
+    theirs |= {"model_type": "new", "rope_theta": 5e5}
+    path.write_text(json.dumps(theirs | {"rope_scaling": {"type": "ntk", "factor": 8.0}}))
+    name = load_bert(tmp_path / "out").config.encoding().name
+    assert re.fullmatch(r"rope_linear\(factor=\S+, base=4000000\)", name)
 
 
 @pytest.mark.parametrize(
