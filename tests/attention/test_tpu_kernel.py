@@ -15,7 +15,7 @@ from pe_jax import encodings
 from pe_jax.attention import attention
 from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
-from pe_jax.attention.tpu_kernel import fits, flash, flash_attention
+from pe_jax.attention.tpu_kernel import arguments, fits, flash, flash_attention
 from pe_jax.encodings import Reach
 from pe_jax.models import preset, with_position
 from pe_jax.tasks.finetuning.classification import classification_task
@@ -198,7 +198,7 @@ def test_the_tiles_of_a_window(reach, offset, block):
     """Those that are counted are those where a query attends to a key, and they are consecutive."""
     lq, lk = 700, 1100
     q, k = (jax.ShapeDtypeStruct((1, n, 1, 128), np.float32) for n in (lq, lk))
-    config = flash._configure(
+    config = arguments.configure(
         q, k, flash.Shared(None, None, None, None), reach, offset, block=block
     )
     query, key = np.arange(config.query_tiles * block[0]), np.arange(config.key_tiles * block[1])

@@ -1,0 +1,211 @@
+"""Settings and arrays of the kernels, from the arguments of `flash_attention`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.attention.masks import segment_bounds
+from pe_jax.attention.product import add_row
+from pe_jax.attention.tpu_kernel import launch
+from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
+from pe_jax.attention.tpu_kernel.tiles import MASKED
+from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
+from pe_jax.encodings.positions import Reach
+from pe_jax.shapes import Array, Float
+
+# Bytes on the chip that a kernel may take: TPU v5p and v7x have 64 MiB a core, v5e and v6e 128.
+ON_CHIP = 60 * 2**20
+
+
+def configure(
+    q: jax.ShapeDtypeStruct | Array,
+    k: jax.ShapeDtypeStruct | Array,
+    terms: Shared,
+    reach: Reach | None,
+    offset: int,
+    on_chip: int = ON_CHIP,
+    block: tuple[int, int] | None = None,
+    segments: bool = False,
+) -> KernelConfig:
+    """The sizes, by the shapes of the arguments."""
+    (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
+    if heads % kv_heads:
+        raise ValueError(f"k has {kv_heads} heads, which must divide the {heads} heads of q.")
+    reach = reach or Reach()
+    if any(side is not None and side < 0 for side in reach):
+        raise ValueError(
+            f"reach must be 0 or more on each side, or None for no limit, got {reach}."
+        )
+    # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
+    most = length - 1 - offset, keys - 1 + offset
+    reach = Reach(*(None if side is None or side >= n else side for side, n in zip(reach, most)))
+    longest = max(n if side is None else side for side, n in zip(reach, most))
+    clip = max(1, min(_clip(terms), longest))
+    value_tables = _tables(terms.value_table, heads, 2)
+    if value_tables > 1 and kv_heads < heads:
+        raise ValueError(
+            f"value_table has a table for each of {heads} heads, but they share {kv_heads} heads "
+            "of values. Pass one table [M, d], or as many heads of values."
+        )
+
+    def with_tiles(of_queries: int, of_keys: int) -> KernelConfig:
+        return KernelConfig(
+            heads=heads,
+            kv_heads=kv_heads,
+            size=size,
+            group=_group(kv_heads, size) * heads // kv_heads,
+            length=length,
+            queries=of_queries,
+            keys=of_keys,
+            query_tiles=-(-length // of_queries),
+            key_tiles=-(-keys // of_keys),
+            offset=offset,
+            reach=None if reach == Reach() else reach,
+            clip=clip,
+            width=_ceil(2 * clip, LANES),
+            key_tables=_tables(terms.key_table, heads, 2),
+            value_tables=value_tables,
+            bias=bool(_tables(terms.bias, heads, 1)),
+            segments=segments,
+        )
+
+    if block is None:
+        choices = [with_tiles(n, _tiles(keys, reach)[0]) for n in _tiles(length, reach)]
+        fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= on_chip)
+        return next(fitting, choices[-1])
+    if min(block) < 1 or any(n % LANES for n in block):
+        raise ValueError(
+            f"block sizes must be multiples of 128, for queries and for keys, got {block}."
+        )
+    return with_tiles(*block)
+
+
+def _clip(terms: Shared) -> int:
+    """The offset beyond which all terms are constant; 1 where there are none."""
+    rows = {len(x) if isinstance(x, np.ndarray) else x.shape[0] for x in terms if x is not None}
+    if any(n % 2 == 0 or n < 3 for n in rows) or len(rows) > 1:
+        raise ValueError(
+            f"Tables and bias must have 2·clip + 1 rows with clip >= 1, got {sorted(rows)}."
+        )
+    return max(rows, default=3) // 2
+
+
+def _tables(x: jax.ShapeDtypeStruct | Array | None, heads: int, shared_axes: int) -> int:
+    """Number of tables: none, one shared by the heads, or one per head."""
+    if x is None:
+        return 0
+    if x.ndim == shared_axes:
+        return 1
+    if x.shape[1] != heads:
+        raise ValueError(
+            f"Got {x.shape[1]} tables or biases for {heads} heads. Pass one, or {heads}."
+        )
+    return heads
+
+
+def _group(heads: int, size: int) -> int:
+    """The fewest heads that fill whole registers of 128 lanes; all of them where none do."""
+    fitting = (n for n in range(1, heads) if heads % n == 0 and n * size % LANES == 0)
+    return next(fitting, heads)
+
+
+def _tiles(length: int, reach: Reach) -> list[int]:
+    """Sizes up to 512 that divide the length, padded to 128, the largest first; none is larger than
+    half of a window, as tiles that its edges cross are computed whole."""
+    padded = _ceil(length, LANES)
+    most = 512 if reach.span is None else _ceil(max(2, reach.span), 2 * LANES) // 2
+    return [n for n in (512, 384, 256, LANES) if padded % n == 0 and n <= most]
+
+
+def _ceil(x: int, to: int) -> int:
+    return -(-x // to) * to
+
+
+def occurring(terms: Shared, clip: int) -> Shared:
+    """The terms of offsets within ±clip."""
+    middle = _clip(terms)
+    return jax.tree.map(lambda x: x[middle - clip : middle + clip + 1], terms)
+
+
+def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Shared:
+    """Tables and bias as the kernels take them, but in their own dtypes."""
+
+    def table(x: Array | None) -> jax.Array | None:
+        return None if x is None else _periodic(config, x.reshape(len(x), -1, config.size))
+
+    bias = None
+    if terms.bias is not None:
+        x = jnp.broadcast_to(
+            terms.bias.reshape(len(terms.bias), -1), (len(terms.bias), config.heads)
+        )
+        bias = _periodic(config, x).reshape(-1, config.group, config.width)
+    return Shared(
+        seed=jnp.zeros(2, jnp.uint32) if seed is None else seed,
+        key_table=table(terms.key_table),
+        bias=bias,
+        value_table=table(terms.value_table),
+    )
+
+
+def _periodic(config: KernelConfig, x: Array) -> jax.Array:
+    """[M, N, ...] to [N, width, ...]: differences to offset clip, offset m at (m − offset) mod
+    width."""
+    x = jnp.moveaxis(x[:-1] - x[-1:], 0, 1)
+    pad = [(0, 0)] * x.ndim
+    pad[1] = (0, config.width - 2 * config.clip)
+    return jnp.roll(jnp.pad(x, pad), -config.clip - config.offset, axis=1)
+
+
+def lay_out_rows(
+    config: KernelConfig, terms: Shared, q: Array, k: Array, v: Array, valid: Array | None
+) -> Batched:
+    """Arrays with rows of the batch, padded to whole tiles, heads side by side."""
+    batch, keys = k.shape[:2]
+
+    def flat(x: Array, tile: int) -> jax.Array:
+        x = x.reshape(*x.shape[:2], -1)
+        return jnp.pad(x, ((0, 0), (0, -x.shape[1] % tile), (0, 0)))
+
+    if terms.value_table is not None:
+        v = _plus_row(v, terms.value_table[-1].reshape(-1, config.size))
+    mask = jnp.zeros((batch, keys)) if valid is None else jnp.where(valid, 0.0, MASKED)
+    mask = jnp.pad(mask, ((0, 0), (0, -keys % config.keys)), constant_values=MASKED)
+    return Batched(
+        numbers=jax.lax.iota(jnp.uint32, batch),
+        mask=mask.astype(jnp.float32)[:, None],
+        q=flat(q, config.queries),
+        k=flat(k, config.keys),
+        v=flat(v, config.keys),
+    )
+
+
+def lay_out_segments(config: KernelConfig, rows: Batched, segments: Array) -> Batched:
+    """`rows` with the numbers of segments, -1 for queries of padding, and the tiles to compute."""
+    starts, ends = segment_bounds(segments)
+    real = segments > 0
+
+    def by_tile(x: Array, other: int) -> jax.Array:
+        x = jnp.where(real, x, other)
+        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % config.queries)), constant_values=other)
+        return x.reshape(len(x), config.query_tiles, config.queries)
+
+    def row(x: Array, tile: int, padding: int) -> jax.Array:
+        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % tile)), constant_values=padding)
+        return x.astype(jnp.float32)[:, None]
+
+    first = by_tile(starts, segments.shape[1]).min(2) // config.keys
+    end = -(-by_tile(ends, 0).max(2) // config.keys)
+    return rows._replace(
+        segments_q=row(jnp.where(real, segments, -1), config.queries, -1),
+        segments_k=row(segments, config.keys, 0),
+        tiles=jnp.stack([first, end], axis=1).astype(jnp.int32),
+    )
+
+
+def _plus_row(v: Float[Array, "B Lk G d"], row: Float[Array, "#G d"]) -> jax.Array:
+    """`v + row`, by rows, as the projection gives them: there XLA adds it on its way out."""
+    heads = jnp.broadcast_to(row, v.shape[2:]).reshape(-1).astype(jnp.float32)
+    wide = add_row(v.reshape(-1, len(heads)).astype(jnp.float32), heads, v.dtype)
+    return wide.astype(v.dtype).reshape(v.shape)
