@@ -248,9 +248,10 @@ def test_vmapped_runs_are_those_alone(quick_kernel):
     """Tables, dropout and gradients of two models side by side: each as by itself."""
     models = [draw(2, 6, 6, 2, 4, clip=2), [2 * x for x in draw(2, 6, 6, 2, 4, clip=2)]]
     seeds = [np.array([n, 1], np.uint32) for n in range(2)]
+    segments = jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 2, 2]])
 
     def loss(args, seed):
-        out = flash_attention(*args, dropout_rate=0.3, seed=seed, interpret=True)
+        out = flash_attention(*args, segments=segments, dropout_rate=0.3, seed=seed, interpret=True)
         return jnp.square(out).sum()
 
     run = jax.value_and_grad(loss)
@@ -308,20 +309,24 @@ def test_derivatives_that_need_another_form(derivative, missing, quick_kernel):
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 @pytest.mark.parametrize(
-    ("terms", "reach", "kv_heads"),
+    ("terms", "reach", "kv_heads", "packed"),
     [
-        ("kv", None, 12),
-        ("KVB", None, 12),
-        ("b", around(40), 12),
-        ("Kvb", around(200), 12),
-        ("", around(1), 12),
-        ("b", Reach(None, 0), 12),
-        ("KvB", Reach(None, 0), 4),
-        ("kv", None, 1),
-        ("s", Reach(127, 0), 4),
+        ("kv", None, 12, False),
+        ("KVB", None, 12, False),
+        ("b", around(40), 12, False),
+        ("Kvb", around(200), 12, False),
+        ("", around(1), 12, False),
+        ("b", Reach(None, 0), 12, False),
+        ("KvB", Reach(None, 0), 4, False),
+        ("kv", None, 1, False),
+        ("s", Reach(127, 0), 4, False),
+        ("kv", None, 12, True),
+        ("", around(40), 4, True),
     ],
 )
-def test_compiles_for_a_tpu_without_gathering_the_batch(terms, reach, kv_heads, monkeypatch):
+def test_compiles_for_a_tpu_without_gathering_the_batch(
+    terms, reach, kv_heads, packed, monkeypatch
+):
     from jax.experimental import topologies
 
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
@@ -331,6 +336,7 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(terms, reach, kv_heads, 
 
     def grads(qkv, arrays, valid, seed):
         settings = dict(reach=reach, valid=valid, dropout_rate=0.1, seed=seed)
+        settings |= {"segments": valid.astype(jnp.int32)} if packed else {}
 
         def loss(qkv, arrays):
             out = with_terms(flash_attention, terms, **settings)(*qkv, *arrays)
