@@ -1,11 +1,8 @@
 """Real tokens a second of training on packed documents, and on padded sentence pairs.
 
-Packed rows also with attention that computes the pairs of different documents and masks them, at
-lengths whose attention is in blocks (`whole`).
-
     python benchmarks/packing.py --source=wikitext-2/train.txt [--positions=learned_absolute,rope]
 
-All train the same model in one process, on the same number of rows of the same length: a round is
+Both train the same model in one process, on the same number of rows of the same length: a round is
 one step of each, in turn. Prints medians over the rounds, and ratios with minimum and maximum, and
 writes them to --out as JSON.
 Tokens are real if they are not padding; their fraction is a mean over many batches.
@@ -23,7 +20,6 @@ import jax
 import numpy as np
 from absl import app, flags
 
-from pe_jax.attention import forms
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.schema import changed
 from pe_jax.tasks import pretraining
@@ -97,10 +93,10 @@ def compare(position: str, length: int) -> dict:
             "stage1.steps": 1,
         },
     )
-    packed = changed(base, {"data.packed": True})
-    sides = {"packed": Side(packed), "padded": Side(base)}
-    if forms.choose("auto", length).block:
-        sides["whole"] = Side(changed(packed, {"model.attention": "fused"}))
+    sides = {
+        name: Side(changed(base, {"data.packed": name == "packed"}))
+        for name in ("packed", "padded")
+    }
     for number in range(_ROUNDS.value + 1):
         for side in sides.values():
             side.step()
@@ -111,11 +107,10 @@ def compare(position: str, length: int) -> dict:
         row[f"{name}_real"] = side.real
         row[f"{name}_seconds"] = statistics.median(side.seconds)
         row[f"{name}_tokens_per_second"] = side.real * _TOKENS.value / row[f"{name}_seconds"]
-    for name in sides.keys() - {"packed"}:
-        pairs = zip(sides[name].seconds, sides["packed"].seconds, strict=True)
-        real = row["packed_real"] / row[f"{name}_real"]
-        ratios = [real * seconds / of_packed for seconds, of_packed in pairs]
-        row[f"over_{name}"] = [statistics.median(ratios), min(ratios), max(ratios)]
+    real = row["packed_real"] / row["padded_real"]
+    seconds = zip(sides["padded"].seconds, sides["packed"].seconds, strict=True)
+    ratios = [real * of_padded / of_packed for of_padded, of_packed in seconds]
+    row["ratio"] = [statistics.median(ratios), min(ratios), max(ratios)]
     return row
 
 
@@ -124,19 +119,11 @@ def main(_) -> None:
     for length in map(int, _LENGTHS.value):
         for position in _POSITIONS.value:
             results.append(row := compare(position, length))
-            sides = [name for name in ("packed", "whole", "padded") if f"{name}_real" in row]
-            print(
-                f"{position}, {length} tokens, {row['filled']:.1%} of blocks of packed rows hold a "
-                "pair of one document; real tokens/s:",
-                flush=True,
-            )
-            for name in sides:
-                ratio = ""
-                if name != "packed":
-                    middle, low, high = row[f"over_{name}"]
-                    ratio = f", packed over it {middle:.2f} ({low:.2f} to {high:.2f})"
+            for name in ("packed", "padded"):
                 speed, real = row[f"{name}_tokens_per_second"], row[f"{name}_real"]
-                print(f"  {name}: {speed:,.0f} ({real:.1%} real){ratio}", flush=True)
+                print(f"  {name}: {speed:,.0f} ({real:.1%} real)", flush=True)
+            middle, low, high = row["ratio"]
+            print(f"  ratio {middle:.2f} ({low:.2f} to {high:.2f})", flush=True)
             if _OUT.value:
                 Path(_OUT.value).write_text(json.dumps(results, indent=2) + "\n")
 

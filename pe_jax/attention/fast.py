@@ -100,8 +100,6 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
     )
     q, k = x.context.positions_q, x.context.positions_k
     ranges, segments = x.context.ranges, x.context.segments
-    by_row = form.by_row and block is not None and segments is not None
-    by_row = by_row and (x.reach is None or x.reach.span is None)  # A window has few keys already.
     needed = ranges is None and (rows or rotations)
     fixed = Fixed(
         clip=clip,
@@ -111,7 +109,6 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         reach=x.reach,
         ranges=ranges,
         block=block,
-        rows=len(x.q) if by_row else None,
         num_queries=queries,
         functions=tuple(terms.function for terms in logit_terms),
         maps=tuple(function for function, _ in maps),

@@ -22,8 +22,6 @@ class Form(NamedTuple):
       pairs: tables of the offset are looked up for each pair of query and key, see `offset_terms`.
       rotation: sinusoids are computed by rotation even with a clip, see `offset_terms`.
       block: queries at a time, for memory linear in the length; None takes all at once.
-      by_row: with segments, blocks of one row at a time meet the keys of their segments. For CPUs:
-        other devices compute rows side by side.
       kernel: runs as the TPU kernel where that supports the encoding, memory linear as well.
     """
 
@@ -31,7 +29,6 @@ class Form(NamedTuple):
     pairs: bool = False
     rotation: bool = False
     block: int | None = None
-    by_row: bool = False
     kernel: bool = False
 
 
@@ -85,8 +82,8 @@ def choose(
         block = FORMS["fused"].block
         span = reach and reach.span
         if span is not None and block and keys >= _WINDOWS * (block + span):
-            chosen = chosen._replace(block=block)
-        return chosen._replace(by_row=(platform or _here()) == "cpu")
+            return chosen._replace(block=block)
+        return chosen
     if form not in FORMS:
         raise ValueError(f"form must be one of auto, {', '.join(FORMS)}; got {form!r}.")
     if FORMS[form].block:

@@ -80,7 +80,7 @@ class Arrays(NamedTuple):
         "of_queries of_keys shared limits_q limits_k first"
     ).split(),
     meta_fields=(
-        "clip rotation_clips pairs rate reach ranges block rows num_queries functions maps limits"
+        "clip rotation_clips pairs rate reach ranges block num_queries functions maps limits"
     ).split(),
 )
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,6 @@ class Fixed:
       reach: how far queries attend, over ranges.
       ranges: positions of queries and keys, where they are ranges.
       block: queries at a time; None takes all at once and saves their weights.
-      rows: of the batch, where blocks are of one row each, see `blocks`; None if of all rows.
       num_queries: before they are cut into blocks, by which dropout numbers its rows.
       functions: of `LogitTerms`, each with arrays at its place in `of_queries` and so on.
       maps: of the finished logits, see `Part.logit_map`.
@@ -106,7 +105,7 @@ class Fixed:
       mask: `[B or 1, H or 1, Lq or 1, Lk]`.
       seed: of dropout, see `dropout.seed`.
       of_queries, of_keys, shared: of `LogitTerms`, the arrays that `Arrays` has not.
-      first: numbers of the first row, query and key of a block among all.
+      first: numbers of the first query and key of a block among all.
     """
 
     clip: int
@@ -116,7 +115,6 @@ class Fixed:
     reach: Reach | None
     ranges: tuple[range, range] | None
     block: int | None
-    rows: int | None
     num_queries: Size
     functions: tuple
     maps: tuple
@@ -138,14 +136,14 @@ class Fixed:
     def shift(self) -> ArrayLike:
         """Position of the first key minus that of the first query, of ranges."""
         assert self.ranges is not None
-        _, query, key = self.first or (0, 0, 0)
+        query, key = self.first or (0, 0)
         return self.ranges[1].start + key - (self.ranges[0].start + query)
 
     def positions(self, x: Arrays) -> tuple[Array, Array]:
         """Positions of queries and keys."""
         if self.ranges is None:
             return self.positions_q, self.positions_k
-        (of_q, of_k), (_, query, key) = self.ranges, self.first or (0, 0, 0)
+        (of_q, of_k), (query, key) = self.ranges, self.first or (0, 0)
         q = of_q.start + query + np.arange(x.q.shape[1])
         return q, of_k.start + key + np.arange(x.k.shape[1])
 
@@ -171,11 +169,8 @@ class Fixed:
         if self.seed is None:
             return x
         rows, heads, lq, lk = x.shape
-        first_row, first_query, first_key = (
-            jnp.asarray(n, jnp.uint32) for n in self.first or (0, 0, 0)
-        )
+        first_query, first_key = (jnp.asarray(n, jnp.uint32) for n in self.first or (0, 0))
         head = jax.lax.iota(jnp.uint32, rows * heads).reshape(rows, heads, 1, 1)
-        head += first_row * np.uint32(heads)
         query = jax.lax.iota(jnp.uint32, lq)[:, None] + first_query
         row = head * np.uint32(self.num_queries) + query  # As rows of [B, H, Lq, Lk].
         key = jax.lax.iota(jnp.uint32, lk) + first_key

@@ -1,4 +1,4 @@
-"""Segments of packed rows: the same numbers as a mask, in blocks with fewer keys."""
+"""Segments of packed rows: the same numbers as a mask of all pairs."""
 
 import functools
 
@@ -41,7 +41,7 @@ IN_KERNEL = [
     if name.split("(")[0] in "none rope learned_relative t5 alibi window sink"
 ]
 IN_KERNEL += ["sinusoidal_relative(clip=None)", "causal"]
-BY_ROW = forms.Form(block=4, by_row=True)
+BLOCKS = forms.Form(block=4)
 
 
 def build(name):
@@ -103,7 +103,7 @@ def assert_close(actual, expected, tolerance=2e-4):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("form", [BY_ROW, forms.Form(block=4), "auto"], ids=["row", "block", "all"])
+@pytest.mark.parametrize("form", [BLOCKS, "auto"], ids=["block", "all"])
 def test_segments_are_a_mask(name, form):
     check(name, form)
 
@@ -167,7 +167,7 @@ def test_tiles_of_the_kernel(reach):
 def test_each_document_is_as_alone():
     encoding, params = build("learned_relative(clip=3)")
     qkv, _ = draw()
-    out = attention(*qkv, encoding, params, encodings.Context(segments=SEGMENTS), form=BY_ROW)
+    out = attention(*qkv, encoding, params, encodings.Context(segments=SEGMENTS), form=BLOCKS)
     for row, segments in enumerate(SEGMENTS):
         for number in range(1, segments.max() + 1):
             (inside,) = np.nonzero(segments == number)
@@ -178,12 +178,12 @@ def test_each_document_is_as_alone():
 
 
 def test_dropout_is_that_of_the_mask():
-    check("learned_relative(clip=3)", BY_ROW, rate=0.4)
+    check("learned_relative(clip=3)", BLOCKS, rate=0.4)
 
 
 def test_grouped_heads_and_a_mask_of_keys():
     valid = jax.random.bernoulli(jax.random.key(1), 0.7, (B, 1, 1, L))
-    check("rope", BY_ROW, kv_heads=1, valid=valid)
+    check("rope", BLOCKS, kv_heads=1, valid=valid)
 
 
 def test_several_seeds_at_once():
@@ -196,7 +196,7 @@ def test_several_seeds_at_once():
     def run(params, segments):
         def loss(q, params):
             at = encodings.Context(segments=segments)
-            return (attention(q, k, v, encoding, params, at, form=BY_ROW) ** 2).sum()
+            return (attention(q, k, v, encoding, params, at, form=BLOCKS) ** 2).sum()
 
         return jax.value_and_grad(loss, argnums=(0, 1))(q, params)
 
@@ -206,16 +206,6 @@ def test_several_seeds_at_once():
     assert_close(together, jax.tree.map(lambda *x: jnp.stack(x), *alone))
     shared = jax.jit(jax.vmap(run, (0, None)))(params, segments[0])
     assert_close(jax.tree.map(lambda x: x[0], shared), alone[0])
-
-
-def test_blocks_compute_no_more_keys_than_they_need():
-    """NaN in keys of other segments, beyond the quarter or half that a block takes."""
-    (q, k, v), _ = draw()
-    segments = np.repeat(np.arange(1, 9)[None], 3, axis=1).reshape(1, L).repeat(B, axis=0)
-    v = v.at[:, 12:].set(jnp.nan)
-    at = encodings.Context(segments=np.sort(segments))
-    out = attention(q, k, v, context=at, form=forms.Form(block=3, by_row=True))
-    assert np.isfinite(out[:, :6]).all() and np.isnan(out[:, 12:]).all()
 
 
 def test_weights_and_defaults():
