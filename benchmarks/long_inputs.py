@@ -1,15 +1,15 @@
 """How well does a BERT with distilled positions read inputs that are longer than its teacher's?
 
-    python benchmarks/long_inputs.py --teacher=BERT --head=HEAD --models=W/rope,W/alibi \
+    python benchmarks/long_inputs.py --teacher=BERT --models=W/rope,W/alibi \
         --text='books/valid.jsonl.xz' --out=long_inputs.jsonl
 
 Every document gives some pairs of neighbouring pieces of each length. Three measures of a model:
 
 - r2: of the last layer's states against the teacher's, up to the length of the teacher's table;
-- masked_lm_loss: nats a masked token. HEAD is a masked-LM run of the teacher with its encoder
-  frozen; its head reads the states of all models;
 - retrieval: the share of pieces whose neighbour is the nearest of all second pieces, by the cosine
-  of the mean hidden states.
+  of the mean hidden states, and the loss of that choice: cross-entropy of 20 times the cosines;
+- masked_lm_loss: nats a masked token, for a teacher that has a masked-LM head. Without one, train
+  it with the encoder frozen and name the run with --head.
 
 The teacher itself is measured beyond its table with a table stretched to each length. Each line of
 --out is one model and length, and a second start goes on from there; then it prints the table.
@@ -44,7 +44,7 @@ from pe_jax.training import sharding
 from pe_jax.training.pytrees import Params
 
 _TEACHER = flags.DEFINE_string("teacher", None, "Folder of a published BERT.", required=True)
-_HEAD = flags.DEFINE_string("head", None, "Run of a masked-LM head for it.", required=True)
+_HEAD = flags.DEFINE_string("head", "", "Run of a masked-LM head for the teacher.")
 _MODELS = flags.DEFINE_list("models", [], "Runs of position distillation.")
 _TEXT = flags.DEFINE_string("text", None, "Source of long documents.", required=True)
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
@@ -57,7 +57,7 @@ class Model(NamedTuple):
     """A model of some length.
 
     Attributes:
-      params: of `BertForMaskedLM`.
+      params: of `BertForMaskedLM`; without a head, `bert` alone.
     """
 
     config: BertConfig
@@ -69,49 +69,48 @@ class Pieces(NamedTuple):
 
     Attributes:
       first, second: `[N, L]` neighbours.
-      masked: `[N, L]`, `first` with masks.
-      at, targets: `[N, P]` positions of the masks and the tokens there.
+      masked: `first` with masks and their targets, see `mask_words`.
     """
 
     first: np.ndarray
     second: np.ndarray
-    masked: np.ndarray
-    at: np.ndarray
-    targets: np.ndarray
+    masked: dict[str, np.ndarray]
 
 
 def pieces(documents: list[np.ndarray], length: int, words: Vocabulary) -> Pieces:
     """Cut `_PAIRS` pairs out of each document, at starts that do not depend on `length`."""
     rng = np.random.default_rng(0)
     size, room = length - 2, 2 * max(map(int, _LENGTHS.value))
+    inner = np.pad(np.ones(size, bool), 1)
 
     def framed(tokens: np.ndarray) -> np.ndarray:
         return np.concatenate([[words.cls], tokens, [words.sep]])
 
-    first, second, masks = [], [], []
+    first, second, masked = [], [], []
     for tokens in documents:
         for start in np.linspace(0, len(tokens) - room, _PAIRS.value, dtype=int):
             first.append(framed(tokens[start : start + size]))
             second.append(framed(tokens[start + size : start + 2 * size]))
-            inner = np.pad(np.ones(size, bool), 1)
-            most = round(0.14 * size)  # Less than the rate, so that all rows have as many.
-            masks.append(mask_words(first[-1], inner, words, rng, max_predictions=most))
-    least = min(len(at) for _, at, _ in masks)
-    masked, at, targets = zip(*((row, at[:least], x[:least]) for row, at, x in masks), strict=True)
-    return Pieces(*map(np.array, (first, second, masked, at, targets)))
+            masked.append(mask_words(first[-1], inner, words, rng, round(0.15 * size)))
+    together = {name: np.stack([row[name] for row in masked]) for name in masked[0]}
+    return Pieces(np.stack(first), np.stack(second), together)
 
 
-def load(folder: str, head: Params, length: int, resize: str = "") -> Model:
+def read(folder: str, max_length: int | None = None, resize: str = "") -> Params:
+    """Return the parameters of a run, or of a published BERT."""
+    place = functools.partial(sharding.state_shardings, sharding.data_mesh(), "data")
+    return Start(folder).params(place, max_length, resize)
+
+
+def load(folder: str, head: Params | None, length: int, resize: str = "") -> Model:
     """Return a model for inputs of `length`; `resize` is the method for a table."""
-    mesh = sharding.data_mesh()
-    place = functools.partial(sharding.state_shardings, mesh, "data")
     start = Start(folder)
     longer = max(length, start.model.max_length)
-    params = start.params(place, longer if resize else None, resize)
-    config = dataclasses.replace(from_config(start.model), dtype=jnp.float32)
+    bert = read(folder, longer if resize else None, resize)["bert"]
+    config = dataclasses.replace(from_config(start.model), dtype="float32")
     if resize:
         config = dataclasses.replace(config, max_length=longer)
-    return Model(config, {"bert": params["bert"], "masked_lm": head})
+    return Model(config, {"bert": bert} | ({"masked_lm": head} if head else {}))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -137,22 +136,20 @@ def in_batches(function, *arrays: np.ndarray) -> np.ndarray:
 def scores(model: Model, data: Pieces, teacher: np.ndarray | None) -> dict[str, float]:
     """Measure a model on pieces; `teacher` are the teacher's states `[N, L, D]` of the first."""
     states = functools.partial(last_states, model.config, model.params)
-    losses = in_batches(
-        functools.partial(masked_losses, model.config, model.params),
-        data.masked,
-        data.at,
-        data.targets,
-    )
     first = in_batches(states, data.first)
-    means = [
-        unit(first.mean(1)),
-        unit(in_batches(lambda x: states(x).mean(1), data.second)),
-    ]
-    nearest = (means[0] @ means[1].T).argmax(1)
+    second = in_batches(lambda tokens: states(tokens).mean(1), data.second)
+    cosines = unit(first.mean(1)) @ unit(second).T
+    right = np.arange(len(cosines))
     measured = {
-        "masked_lm_loss": float(losses.mean()),
-        "retrieval": float((nearest == np.arange(len(nearest))).mean()),
+        "retrieval": float((cosines.argmax(1) == right).mean()),
+        "retrieval_loss": float(cross_entropy(jnp.array(20 * cosines), right)[0].mean()),
     }
+    if "masked_lm" in model.params:
+        losses = functools.partial(masked_losses, model.config, model.params)
+        masked = (data.masked[f"masked_{name}"] for name in ("positions", "tokens", "weights"))
+        at, targets, weights = masked
+        by_token = in_batches(losses, data.masked["tokens"], at, targets)
+        measured["masked_lm_loss"] = float(np.average(by_token, weights=weights))
     if teacher is not None:
         distance = ((first - teacher) ** 2).sum(-1).mean()
         measured["r2"] = float(1 - distance / teacher.var((0, 1)).sum())
@@ -167,11 +164,16 @@ def table(records: list[dict]) -> list[str]:
     """Return one row of Markdown for each model and measure."""
     lengths = sorted({record["length"] for record in records})
     names = dict.fromkeys(record["model"] for record in records)
-    lines = [f"| model | measure | {' | '.join(map(str, lengths))} |", "|" + "---|" * 6]
+    lines = [
+        f"| model | measure | {' | '.join(map(str, lengths))} |",
+        "|" + "---|" * (2 + len(lengths)),
+    ]
     for name in names:
-        for measure in ("r2", "masked_lm_loss", "retrieval"):
+        for measure in ("r2", "retrieval", "retrieval_loss", "masked_lm_loss"):
             by_length = {x["length"]: x.get(measure) for x in records if x["model"] == name}
             values = [by_length.get(length) for length in lengths]
+            if not any(value is not None for value in values):
+                continue
             cells = ["–" if value is None else f"{value:.3f}" for value in values]
             lines.append(f"| {name} | {measure} | {' | '.join(cells)} |")
     return lines
@@ -181,9 +183,8 @@ def main(_: list[str]) -> None:
     out = Path(_OUT.value)
     records = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     done = {(record["model"], record["length"]) for record in records}
-    start, head_run = Start(_TEACHER.value), Start(_HEAD.value)
-    place = functools.partial(sharding.state_shardings, sharding.data_mesh(), "data")
-    head = head_run.params(place)["masked_lm"]
+    start = Start(_TEACHER.value)
+    head = read(_HEAD.value or _TEACHER.value).get("masked_lm")
     tokenizer = load_tokenizer(str(start.tokenizer()))
     lengths = sorted(map(int, _LENGTHS.value))
     documents = [
