@@ -24,6 +24,7 @@ from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, Params, Sums
 from pe_jax.training.step import Task, make_task, reused
+from pe_jax.training.transplant import transplant
 
 
 def run(
@@ -169,9 +170,10 @@ def build(
         )
 
     def start(fresh: Params) -> Params:
-        from pe_jax.tasks.start import transplant_start
+        from pe_jax.tasks.start import Start
 
-        params, changes = transplant_start(config, fresh, program.shardings_of)
+        old = Start(config.init).params(program.shardings_of, model.max_length)
+        params, changes = transplant(fresh, old, position=config.keep_position)
         say(f"Parameters from {config.init}:\n{changes}")
         return params
 

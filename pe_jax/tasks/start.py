@@ -11,7 +11,7 @@ import jax
 from pe_jax.configs.all_tasks import ENCODERS, TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelConfig
-from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
@@ -22,7 +22,6 @@ from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params, saved_steps
 from pe_jax.training.pytrees import Params, ShardingsOf
-from pe_jax.training.transplant import Changes, transplant
 
 C = TypeVar("C", bound=EncoderTrainingConfig)
 
@@ -170,18 +169,6 @@ def tokenizer_file(config: EncoderTrainingConfig) -> str:
             f"{config.init} was trained with. Leave config.data.vocab empty."
         )
     return str(started)
-
-
-def transplant_start(
-    config: PretrainingConfig, params: Params, shardings_of: ShardingsOf
-) -> tuple[Params, Changes]:
-    """Replace everything in fresh `params` that fits by the model that the run starts from.
-
-    Raises:
-      ValueError: if it has no parameters yet, or a part other than the positions does not fit.
-    """
-    old = Start(config.init).params(shardings_of, from_config(config.model).max_length)
-    return transplant(params, old, position=config.keep_position)
 
 
 def _is_run(path: Path) -> bool:

@@ -24,7 +24,6 @@ from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.schema import changed
 from pe_jax.tasks import losses, pretraining
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.start import transplant_start
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
@@ -592,15 +591,15 @@ def test_reports_and_scores_of_split_parameters(split, tmp_path):
     )
 
 
-def test_starting_from_split_parameters(split):
+def test_starting_from_split_parameters(split, capsys):
     config, folder = split
     other = changed(
         config, {"model.position": "learned_absolute+learned_relative", "init": str(folder)}
     )
     experiment = pretraining.build(other)
     fresh = experiment.program.init().params
-    params, changes = transplant_start(other, fresh, experiment.program.shardings_of)
-    assert changes.new == ["bert/position/learned_relative/table"]
+    params = experiment.start(fresh)
+    assert "\nnew: bert/position/learned_relative/table\n" in capsys.readouterr().err
     assert jax.tree.map(lambda x: x.sharding, params) == experiment.program.shardings.params
     assert len({tuple(x.sharding.spec) for x in jax.tree.leaves(params)}) > 1
     table = params["bert"]["position"]["learned_absolute"]["table"]
