@@ -31,39 +31,25 @@ def no_frequencies(params: Params) -> PyTree:
     return jax.tree.map(lambda _: False, params)
 
 
-def linear_schedule(peak: float, warmup: int, steps: int) -> optax.Schedule:
-    """Return a schedule that rises linearly from 0 to `peak` in `warmup` steps, then falls to 0."""
-    return _with_warmup(peak, warmup, optax.linear_schedule(peak, 0.0, max(steps - warmup, 1)))
+def make_schedule(
+    name: str, peak: float, warmup: int, steps: int, decay: int = 0
+) -> optax.Schedule:
+    """Return a learning rate that rises linearly from 0 to `peak` in `warmup` steps.
 
-
-def cosine_schedule(peak: float, warmup: int, steps: int) -> optax.Schedule:
-    """Return a schedule with the same rise, then half a cosine down to 0 at `steps`."""
-    return _with_warmup(peak, warmup, optax.cosine_decay_schedule(peak, max(steps - warmup, 1)))
-
-
-def wsd_schedule(peak: float, warmup: int, steps: int, decay: int) -> optax.Schedule:
-    """Return a schedule of warmup, stable, decay (Hu et al. 2024): `peak` after the rise, until
-    `decay` steps before the end, then linearly down to 0 at `steps`."""
-    fall = optax.linear_schedule(peak, 0.0, max(decay, 1))
-    stable = optax.join_schedules([optax.constant_schedule(peak), fall], [steps - decay - warmup])
-    return _with_warmup(peak, warmup, stable)
-
-
-def _with_warmup(peak: float, warmup: int, schedule: optax.Schedule) -> optax.Schedule:
-    """Return a schedule that rises linearly from 0 to `peak`, then follows `schedule`."""
-    rise = optax.linear_schedule(0.0, peak, max(warmup, 1))
-    return optax.join_schedules([rise, schedule], [warmup])
-
-
-def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Return the learning rate of a run of `steps` steps."""
-    peak, warmup = config.learning_rate, round(config.warmup * steps)
-    if config.schedule == "wsd":
-        # Rounding up both may give a step more than there are.
-        return wsd_schedule(peak, warmup, steps, min(round(config.decay * steps), steps - warmup))
-    return {"linear": linear_schedule, "cosine": cosine_schedule}[config.schedule](
-        peak, warmup, steps
-    )
+    Args:
+      name: of the way down to 0 at `steps`: "linear"; "cosine", half a period; or "wsd" (warmup,
+        stable, decay; Hu et al. 2024), `peak` until `decay` steps before the end, then linear.
+    """
+    rise, rest = optax.linear_schedule(0.0, peak, max(warmup, 1)), max(steps - warmup, 1)
+    if name == "wsd":
+        fall = optax.linear_schedule(peak, 0.0, max(decay, 1))
+        stable = optax.constant_schedule(peak)
+        after = optax.join_schedules([stable, fall], [steps - decay - warmup])
+    elif name == "cosine":
+        after = optax.cosine_decay_schedule(peak, rest)
+    else:
+        after = optax.linear_schedule(peak, 0.0, rest)
+    return optax.join_schedules([rise, after], [warmup])
 
 
 def adamw(
@@ -97,11 +83,11 @@ def adamw(
 
     def decayed(params: Params) -> PyTree:
         """True for matrices, but for the names and frequencies above."""
-
-        def is_decayed(path: tuple, leaf: jax.Array, frequency: bool) -> bool:
-            return leaf.ndim > 1 and not frequency and path[-1].key not in _PLAIN
-
-        return jax.tree.map_with_path(is_decayed, params, frequencies(params))
+        return jax.tree.map_with_path(
+            lambda path, x, frequency: x.ndim > 1 and not frequency and path[-1].key not in _PLAIN,
+            params,
+            frequencies(params),
+        )
 
     def rates(params: Params) -> PyTree:
         """The ratio of each parameter's learning rate."""
@@ -158,10 +144,11 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(params), ratio_by_path.values())
 
 
-lamb = functools.partial(adamw, trust_ratio=True)
-
 # By `config.optimizer.name`: `optimizer(schedule, frequencies, **settings)`, the same settings.
-OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"adamw": adamw, "lamb": lamb}
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "adamw": adamw,
+    "lamb": functools.partial(adamw, trust_ratio=True),
+}
 
 
 @reused
@@ -170,7 +157,10 @@ def make_optimizer(
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
     """Return the learning rate and the optimizer of a run of `steps` steps."""
     peak, for_frequencies = config.learning_rate, config.frequency_learning_rate
-    schedule = make_schedule(config, steps)
+    warmup = round(config.warmup * steps)
+    # Rounding up both may give a step more than there are.
+    decay = min(round(config.decay * steps), steps - warmup)
+    schedule = make_schedule(config.schedule, peak, warmup, steps, decay)
     return schedule, OPTIMIZERS[config.name](
         schedule,
         functools.partial(model_frequencies, model),

@@ -368,7 +368,7 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
     model = with_position(preset("mini", dtype="bfloat16", platform="tpu"), "learned_relative")
     task = classification_task(model, 2)
     mesh = seed_mesh(4, list(slice_of_eight.mesh.devices.flat))
-    optimizer = optimizers.adamw(optimizers.linear_schedule(1e-5, 1, 10))
+    optimizer = optimizers.adamw(optimizers.make_schedule("linear", 1e-5, 1, 10))
     program = SeedsProgram(None, model, task, optimizer, None, mesh, range(4))
     make = jax.vmap(functools.partial(init_state, task, optimizer), out_axes=SEED_AXES)
     state = jax.eval_shape(lambda: make(jax.random.split(jax.random.key(0), 4)))

@@ -21,7 +21,7 @@ def test_a_step_that_breaks_the_state_is_not_saved(rate, tmp_path, monkeypatch):
         monkeypatch.setattr(loop, "_check_held_out", lambda step, scalars: None)
         told = r"after step 1 is not finite in \d+ arrays"
     # The schema refuses such a rate in a config; the optimizer of this one is not reused.
-    monkeypatch.setattr(optimizer, "linear_schedule", lambda *args: lambda step: rate)
+    monkeypatch.setattr(optimizer, "make_schedule", lambda *args: lambda step: rate)
     monkeypatch.setattr(pretraining, "make_optimizer", make_optimizer.__wrapped__)
     config = tiny_run.config(tmp_path, **{"stage1.steps": 1, "stage2.steps": 0})
     with pytest.raises(FloatingPointError, match=told):

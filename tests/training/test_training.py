@@ -90,7 +90,7 @@ class Setup:
         self.task = task._replace(sums=sharding.gather(task.sums, self.mesh, self.how))
         # The key's bias has gradient 0 but for rounding (softmax ignores it); a larger epsilon
         # keeps Adam from scaling that noise up to a step.
-        schedule = optimizers.linear_schedule(1e-2, 2, 20)
+        schedule = optimizers.make_schedule("linear", 1e-2, 2, 20)
         self.optimizer = optimizers.OPTIMIZERS[self.optimizer_name](schedule, epsilon=1e-4)
         abstract = jax.eval_shape(lambda: init_state(self.task, self.optimizer, jax.random.key(0)))
         self.shardings = sharding.state_shardings(self.mesh, self.how, abstract)
@@ -304,7 +304,7 @@ def test_metrics_by_hand():
 
 def test_a_batch_without_predictions_is_defined():
     task = pretraining.pretraining_task(MODEL)
-    optimizer = optimizers.adamw(optimizers.linear_schedule(1e-2, 2, 20))
+    optimizer = optimizers.adamw(optimizers.make_schedule("linear", 1e-2, 2, 20))
     batch = {**make_batch(), "masked_weights": np.zeros((8, 5), np.float32)}
     state = jax.jit(functools.partial(init_state, task, optimizer))(jax.random.key(0))
     state, metrics = jax.jit(make_train_step(task, optimizer))(state, batch)
@@ -316,13 +316,13 @@ def test_a_batch_without_predictions_is_defined():
 
 
 def test_schedule():
-    schedule = optimizers.linear_schedule(1.0, 10, 110)
+    schedule = optimizers.make_schedule("linear", 1.0, 10, 110)
     values = [float(schedule(n)) for n in (0, 5, 10, 60, 110, 200)]
     assert values == pytest.approx([0, 0.5, 1.0, 0.5, 0, 0])
 
 
 def test_cosine_schedule():
-    schedule = optimizers.cosine_schedule(2.0, 10, 110)
+    schedule = optimizers.make_schedule("cosine", 2.0, 10, 110)
     rise = [2.0 * n / 10 for n in range(10)]
     fall = [1.0 + np.cos(np.pi * (n - 10) / 100) for n in range(10, 111)]
     assert [float(schedule(n)) for n in range(111)] == pytest.approx(rise + fall, abs=1e-6)
@@ -330,7 +330,7 @@ def test_cosine_schedule():
 
 
 def test_warmup_stable_decay_schedule():
-    schedule = optimizers.wsd_schedule(2.0, 10, 110, 20)
+    schedule = optimizers.make_schedule("wsd", 2.0, 10, 110, 20)
     rise, fall = [2.0 * n / 10 for n in range(10)], [2.0 * n / 20 for n in range(20, -1, -1)]
     want = rise + [2.0] * 80 + fall
     assert [float(schedule(n)) for n in range(111)] == pytest.approx(want, abs=1e-6)
@@ -433,7 +433,7 @@ def test_lamb_by_hand():
     settings = dict(b1=0.8, b2=0.95, epsilon=1e-3, clip_norm=1.5, frequency_scale=4.0)
     expected = lamb_in_numpy(params, grads, rate=0.1, decay=0.2, **settings)
     marked = lambda params: {name: name == "frequencies" for name in params}
-    optimizer = optimizers.lamb(lambda _: 0.1, marked, weight_decay=0.2, **settings)
+    optimizer = optimizers.OPTIMIZERS["lamb"](lambda _: 0.1, marked, weight_decay=0.2, **settings)
     got = jax.tree.map(jnp.float32, params)
     state, update = optimizer.init(got), jax.jit(optimizer.update)
     for grad in grads:
