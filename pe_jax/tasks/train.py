@@ -32,7 +32,7 @@ from pe_jax.schema import Config
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, fingerprint, restore_newest
 from pe_jax.training.loop import Loop, Stage
-from pe_jax.training.profiler import Profiler
+from pe_jax.training.meter import Profiler
 from pe_jax.training.pytrees import Metrics, Params, PyTree
 from pe_jax.training.step import (
     Task,

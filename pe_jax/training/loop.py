@@ -18,19 +18,12 @@ from pe_jax.files import Json
 from pe_jax.models.flops import PEAKS
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import Checkpoints
-from pe_jax.training.meter import Meter, Totals, add, means
-from pe_jax.training.profiler import Profiler
+from pe_jax.training.meter import Meter, Profiler, Totals, add, means
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
 from pe_jax.training.workdir import HELD_OUT, MetricsWriter
 
 _ON_THE_TERMINAL = ("loss", "accuracy", "examples_per_second", "mfu")  # Ends of names.
-
-
-def never(evaluations: Sequence[Scalars]) -> bool:
-    """Return False: the stage trains all of its steps."""
-    del evaluations
-    return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +40,7 @@ class Stage:
         details, for the files and not for the terminal.
       flops: `flops(rows, length)`, model FLOPs of a step, see `pe_jax.models.flops`.
       converged: `converged(evaluations)`, True to end the stage early. `evaluations` has the scores
-        of the stage so far by name, oldest first.
+        of the stage so far by name, oldest first. By default a stage trains all of its steps.
       baselines: `baselines(params) -> {name: value}`, written once, if the run begins with this
         stage.
     """
@@ -58,7 +51,7 @@ class Stage:
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
     evaluate: Callable[[int, Params], Scalars]
     flops: Callable[[int, int], float]
-    converged: Callable[[Sequence[Scalars]], bool] = never
+    converged: Callable[[Sequence[Scalars]], bool] = lambda evaluations: False
     baselines: Callable[[Params], Scalars] | None = None
 
 

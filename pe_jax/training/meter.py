@@ -1,13 +1,15 @@
-"""Metrics of several steps: sums and counts, divided once, and the rates of the steps."""
+"""Measurements of steps: means of their metrics, rates, and profiler traces."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import numpy as np
 
+from pe_jax.console.terminal import say
 from pe_jax.files import Json
 from pe_jax.training.pytrees import Batch, Metrics, Scalars
 
@@ -29,16 +31,6 @@ def add(totals: Totals, metrics: Metrics) -> list[str]:
 def means(totals: Totals) -> Scalars:
     """Sums divided by counts, once; means over seeds, if any."""
     return {name: float(np.mean(s / np.maximum(n, 1))) for name, (s, n) in totals.items()}
-
-
-def _means_by_seed(totals: Totals) -> Scalars:
-    """Means under `name/i` for seed number i; empty without seeds."""
-    return {
-        f"{name}/{i}": float(sum_ / max(count, 1))
-        for name, pair in totals.items()
-        if pair.ndim == 2
-        for i, (sum_, count) in enumerate(pair.T)
-    }
 
 
 class Meter:
@@ -67,12 +59,50 @@ class Meter:
         """Means of the metrics, of all seeds and `name/i` of each, and rates; `peak` FLOP/s of all
         devices, 0 where not known."""
         seconds = time.perf_counter() - self._start
+        by_seed = {
+            f"{name}/{i}": float(sum_ / max(count, 1))
+            for name, pair in self.totals.items()
+            if pair.ndim == 2
+            for i, (sum_, count) in enumerate(pair.T)
+        }
         scalars = {
             **means(self.totals),
-            **_means_by_seed(self.totals),
+            **by_seed,
             "learning_rate": learning_rate,
             "examples_per_second": self._rows / seconds,
             "tokens_per_second": self._tokens / seconds,
             "data_wait": self._waited / seconds,
         }
         return scalars | ({"mfu": self._flops / seconds / peak} if peak else {})
+
+
+class Profiler:
+    """Writes one trace of consecutive steps to `workdir/profile`, for XProf and TensorBoard.
+
+    Args:
+      workdir: the run's folder, local.
+      steps: to trace, counted from 1; empty traces nothing.
+    """
+
+    def __init__(self, workdir: Path, steps: range):
+        self._folder, self._steps = workdir / "profile", steps
+        self._is_tracing = False
+
+    def begin(self, step: int) -> None:
+        """Start the trace with the first of the steps that runs."""
+        if step in self._steps and not self._is_tracing:
+            jax.profiler.start_trace(str(self._folder))
+            self._is_tracing = True
+
+    def end(self, step: int, metrics: Metrics) -> None:
+        """Write the trace after the last of the steps, once the devices have finished it."""
+        if self._is_tracing and step == self._steps[-1]:
+            jax.block_until_ready(metrics)
+            self.close()
+            say(f"Profile of steps up to {step:,} in {self._folder}: xprof --logdir=FOLDER")
+
+    def close(self) -> None:
+        """Write a trace whose steps did not all run."""
+        if self._is_tracing:
+            self._is_tracing = False
+            jax.profiler.stop_trace()
