@@ -19,7 +19,7 @@ from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Batch, Metrics, Params
-from pe_jax.training.sharding import parallelize_eval
+from pe_jax.training.sharding import compiled
 from pe_jax.training.step import Task, make_eval_step
 
 _LOSS = "masked_lm_loss"
@@ -80,9 +80,8 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
     experiment = build(config, saved_tokenizer(folder))
     program = experiment.program
     step, params = newest_params(folder, program.shardings_of)
-    score_batch = parallelize_eval(
-        _each_example(program.task), program.mesh, program.shardings.params
-    )
+    arguments = (program.shardings.params, program.batch_sharding)
+    score_batch = compiled(_each_example(program.task), program.mesh, arguments)
     scored = [jax.device_get(score_batch(params, batch)) for batch in experiment.held_out[-1]]
 
     def joined(name: str, part: int) -> np.ndarray:

@@ -159,7 +159,7 @@ def measure(
         }
 
     shardings = sharding.state_shardings(mesh, config.parallel, params)
-    step = sharding.parallelize_eval(sums, mesh, shardings)
+    step = sharding.compiled(sums, mesh, (shardings, sharding.by_rows(mesh)))
     totals = []
     for batches in held_out:
         parts = [

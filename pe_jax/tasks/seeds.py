@@ -95,10 +95,8 @@ class SeedsProgram(Program):
         """Return `function(params, batch)` jitted for the parameters of all seeds and one batch,
         that every host has all rows of: leaves `[S, B, ...]`, replicated."""
         mapped = _outputs_by_seed(function, self.mesh, in_turn(self.mesh))
-        by_rows, replicated = sharding.by_rows(self.mesh), sharding.replicated(self.mesh)
-        compiled = sharding.compiled(
-            mapped, self.mesh, (self.shardings.params, by_rows), replicated
-        )
+        by_rows = sharding.by_rows(self.mesh)
+        compiled = sharding.compiled(mapped, self.mesh, (self.shardings.params, by_rows))
 
         def outputs(params: Params, batch: HostBatch) -> PyTree:
             rows = jax.tree.map(

@@ -95,8 +95,9 @@ class Program:
 
     def eval_step(self) -> Callable[..., Metrics]:
         """Return the jitted evaluation: `(params, global batch, *constants) -> metrics`."""
-        step, constants = make_eval_step(self.task), self.shardings_of(self.constants)
-        return sharding.parallelize_eval(step, self.mesh, self.shardings.params, *constants)
+        constants = self.shardings_of(self.constants)
+        arguments = (self.shardings.params, self.batch_sharding, *constants)
+        return sharding.compiled(make_eval_step(self.task), self.mesh, arguments)
 
 
 def saved_tokenizer(folder: Path) -> Path:

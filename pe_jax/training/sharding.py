@@ -51,8 +51,7 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 def to_global(batch: HostBatch, sharding: NamedSharding) -> Batch:
     """Global arrays of `sharding` from this host's rows of them."""
-    make = functools.partial(jax.make_array_from_process_local_data, sharding)
-    return jax.tree.map(make, batch)
+    return jax.tree.map(functools.partial(jax.make_array_from_process_local_data, sharding), batch)
 
 
 def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
@@ -62,11 +61,11 @@ def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
       shardings: one sharding, or a tree of them whose structure is that of `tree` or its upper
         part.
     """
-
-    def shape(x: jax.Array | jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    return jax.tree.map(shape, tree, jax.tree.broadcast(shardings, tree))
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        tree,
+        jax.tree.broadcast(shardings, tree),
+    )
 
 
 def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
@@ -134,19 +133,13 @@ def gather(
 def parallelize(
     step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree, *constants: PyTree
 ) -> Wrapped:
-    """`step(state, batch, *constants, axis=None) -> (state, metrics)`, compiled for the mesh; state
-    is donated.
+    """`step(state, batch, *constants) -> (state, metrics)`, compiled; the state is donated.
 
     Args:
       parallel: a name in `PARALLEL`.
       shardings: of the state, from `state_shardings`.
       constants: shardings of the constants, from `state_shardings`.
-
-    Raises:
-      ValueError: for a `parallel` that is not known.
     """
-    if parallel not in PARALLEL:
-        raise ValueError(f"parallel must be one of {', '.join(PARALLEL)}, got {parallel!r}.")
     if parallel in ("jit", "fsdp"):
         arguments, results = (shardings, by_rows(mesh), *constants), (shardings, replicated(mesh))
         return compiled(step, mesh, arguments, results, donate=(0,))
@@ -169,26 +162,18 @@ def _by_device(
     )
 
 
-def parallelize_eval(
-    step: Callable[..., T], mesh: Mesh, shardings: PyTree, *constants: PyTree
-) -> Callable[..., T]:
-    """`step(params, batch, *constants) -> metrics`, compiled for the mesh; `shardings` are the
-    parameters', `constants` those of the constants."""
-    return compiled(step, mesh, (shardings, by_rows(mesh), *constants), replicated(mesh))
-
-
 def compiled(
     function: Callable[P, T],
     mesh: Mesh,
     in_shardings: PyTree,
-    out_shardings: PyTree,
+    out_shardings: PyTree = None,
     donate: tuple[int, ...] = (),
 ) -> Wrapped:
-    """`function`, jitted, and traced under the mesh."""
+    """`function`, jitted, and traced under the mesh; results are replicated by default."""
     return jax.jit(
         _with_mesh(function, mesh),
         in_shardings=in_shardings,
-        out_shardings=out_shardings,
+        out_shardings=replicated(mesh) if out_shardings is None else out_shardings,
         donate_argnums=donate,
     )
 
@@ -208,6 +193,4 @@ def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
 
 def to_numpy(tree: PyTree) -> PyTree:
     """Global arrays of any sharding as NumPy arrays, all of them on every host."""
-    if jax.process_count() == 1:
-        return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
