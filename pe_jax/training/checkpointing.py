@@ -70,10 +70,17 @@ class Checkpoints:
         self.keep_best = keep_best
         self._workdir, self._run, self._origin = workdir, run, origin or {}
         self._is_first = not saved_steps(workdir)
+        policies = ocp.training.preservation_policies
+        best = policies.BestN(
+            get_metric_fn=lambda metrics: metrics[_HELD_OUT_LOSS],
+            reverse=True,  # Orbax keeps the last.
+            n=keep_best,
+            keep_checkpoints_without_metrics=False,
+        )
         self._writer = ocp.training.Checkpointer(
             _folder(workdir),
             context=_orbax_settings(),
-            preservation_policy=_policy(keep, keep_best),
+            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
             cleanup_tmp_directories=True,
         )
 
@@ -115,8 +122,8 @@ class Checkpoints:
             if self._is_first:
                 self._writer.wait()
         if self._is_first:
-            self._read_back(step, state.params)
             self._is_first = False
+            self._read_back(step, state.params)
 
     def _read_back(self, step: int, params: Params) -> None:
         """Read the parameters of a checkpoint as they are sharded now.
@@ -125,16 +132,11 @@ class Checkpoints:
           OSError: on every host, if one of them cannot.
         """
         shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-        error: Exception | None = None
-        try:
-            restore_params(self._workdir, step, lambda _: shardings)
-        except Exception as caught:  # See `_newest`.
-            error = caught
-        if not _on_all_hosts(error is None):
-            reason = _brief(error or OSError("another host cannot read it"))
+        _, error = _attempt(lambda: restore_params(self._workdir, step, lambda _: shardings))
+        if error is not None:
             raise OSError(
                 f"The checkpoint of step {step:,} was written to {self._workdir} but cannot be "
-                f"read: {reason}. The run stops, because it could not resume. Give another "
+                f"read: {_brief(error)}. The run stops, because it could not resume. Give another "
                 "--workdir."
             ) from error
         say(f"Saved step {step:,}, and read it back.")
@@ -197,14 +199,14 @@ def restore_newest(
         return state, facts
 
     restored, damaged = _newest(workdir, read)
-    for step in damaged:  # Where they are, the run could not save those steps again.
-        if jax.process_index() == 0:
+    if jax.process_index() == 0:
+        for step in damaged:  # Where they are, the run could not save those steps again.
             folder = workdir / "damaged"
             folder.mkdir(parents=True, exist_ok=True)
             target = folder / f"{step}-{1 + sum(1 for _ in folder.iterdir())}"
             (workdir / "checkpoints" / str(step)).rename(target)
             say(f"The damaged checkpoint was moved to {target}.")
-        _on_all_hosts(True)  # A barrier.
+    multihost_utils.sync_global_devices("damaged checkpoints moved")
     return restored
 
 
@@ -326,20 +328,14 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
     """Returns `read(step)` of the newest step that it can read, and the steps that it cannot."""
     damaged: dict[int, Exception] = {}
     for step in reversed(saved_steps(workdir)):
-        content: T | None = None
-        error: Exception | None = None
-        try:
-            content = read(step)
-        # Damage shows in many ways: JSON, OCDBT, zstd, missing files and shapes.
-        except Exception as caught:
-            error = caught
-        if _on_all_hosts(error is None):
+        content, error = _attempt(functools.partial(read, step))
+        if error is None:
             for bad, why in damaged.items():
                 say(f"The checkpoint of step {bad:,} cannot be read ({_brief(why)}).")
             if damaged:
                 say(f"Using the earlier checkpoint of step {step:,}.")
             return content, list(damaged)
-        damaged[step] = error or OSError("another host cannot read it")
+        damaged[step] = error
     if damaged:
         lines = "\n".join(f"  step {step:,}: {_brief(why)}" for step, why in damaged.items())
         raise ValueError(
@@ -350,22 +346,17 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
     return None, []
 
 
-def _policy(keep: int, keep_best: int) -> ocp.training.preservation_policies.PreservationPolicy:
-    policies = ocp.training.preservation_policies
-    best = policies.BestN(
-        get_metric_fn=lambda metrics: metrics[_HELD_OUT_LOSS],
-        reverse=True,  # Orbax keeps the last.
-        n=keep_best,
-        keep_checkpoints_without_metrics=False,
-    )
-    return policies.AnyPreservationPolicy([policies.LatestN(keep), best])
-
-
-def _on_all_hosts(fine: bool) -> bool:
-    """True if `fine` holds on every host; a barrier, which every host has to call."""
-    if jax.process_count() == 1:
-        return fine
-    return bool(multihost_utils.process_allgather(np.bool_(fine)).all())
+def _attempt(read: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Return the result of `read()`; on every host an error, if it fails on one of them."""
+    content, error = None, None
+    try:
+        content = read()
+    # Damage shows in many ways: JSON, OCDBT, zstd, missing files and shapes.
+    except Exception as caught:
+        error = caught
+    if multihost_utils.process_allgather(np.bool_(error is None)).all():
+        return content, None
+    return None, error or OSError("another host cannot read it")
 
 
 def _folder(workdir: Path) -> Path:
