@@ -36,7 +36,7 @@ from pe_jax.tasks.position_fit import better_start, fit_positions, keep_table_me
 from pe_jax.tasks.start import Start
 from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
-from pe_jax.training.checkpointing import fingerprint
+from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, Params, Scalars

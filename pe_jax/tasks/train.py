@@ -30,7 +30,8 @@ from pe_jax.files import Json, is_remote, write_text
 from pe_jax.models import BertConfig
 from pe_jax.schema import Config
 from pe_jax.training import sharding, workdir
-from pe_jax.training.checkpointing import Checkpoints, fingerprint, restore_newest
+from pe_jax.training.checkpointing import Checkpoints, restore_newest
+from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Loop, Stage
 from pe_jax.training.meter import Profiler
 from pe_jax.training.pytrees import Metrics, Params, PyTree

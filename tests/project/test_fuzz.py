@@ -39,7 +39,7 @@ from pe_jax.encodings.naming import ENCODINGS, WRAPPERS, options_of
 from pe_jax.schema import class_for, flatten, keys
 from pe_jax.tasks import on_text, pretraining
 from pe_jax.tasks import train as runs
-from pe_jax.training.checkpointing import fingerprint
+from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.workdir import read_metrics
 
 SLOW = 30  # Seconds in which a case ends; most take milliseconds.

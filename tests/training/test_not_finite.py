@@ -9,7 +9,8 @@ from pe_jax import interop
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.finetuning.classification import glue_score
 from pe_jax.training import loop, optimizer
-from pe_jax.training.checkpointing import examine, saved_steps
+from pe_jax.training.checkpointing import saved_steps
+from pe_jax.training.fingerprints import examine
 from pe_jax.training.optimizer import make_optimizer
 
 

@@ -29,8 +29,9 @@ from pe_jax.figures import style
 from pe_jax.files import to_path, write_text
 from pe_jax.schema import changed
 from pe_jax.tasks import pretraining, train
-from pe_jax.training import checkpointing, sharding, workdir
-from pe_jax.training.checkpointing import fingerprint, newest_params, restore_newest, saved_steps
+from pe_jax.training import checkpointing, fingerprints, sharding, workdir
+from pe_jax.training.checkpointing import newest_params, restore_newest, saved_steps
+from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.step import TrainState
 from pe_jax.training.workdir import MetricsWriter, read_metrics
 
@@ -406,7 +407,7 @@ def test_no_checkpoint_can_be_read(straight, tmp_path):
 
 @pytest.mark.parametrize("small", [0, 2**16])  # By a program, and without one.
 def test_fingerprints(small, monkeypatch):
-    monkeypatch.setattr(checkpointing, "_SMALL", small)
+    monkeypatch.setattr(fingerprints, "_SMALL", small)
     rng = np.random.default_rng(0)
     tree = {"a": jnp.asarray(rng.normal(size=(3, 5)), jnp.float32), "b": jax.random.key(3)}
     first = fingerprint(tree)
@@ -439,9 +440,9 @@ def test_small_leaves_have_the_fingerprints_of_programs(monkeypatch):
         "c": jnp.arange(-3, 4),
         "d": jnp.float32(2.5),
     }
-    small = checkpointing.examine(tree)
-    monkeypatch.setattr(checkpointing, "_SMALL", 0)
-    assert small == checkpointing.examine(tree) and small[1] == ["a"]
+    small = fingerprints.examine(tree)
+    monkeypatch.setattr(fingerprints, "_SMALL", 0)
+    assert small == fingerprints.examine(tree) and small[1] == ["a"]
 
 
 def nuls(path):
