@@ -19,7 +19,6 @@ Hardware: any; a CPU core takes minutes for a model of 6 layers of 384.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import sys
@@ -38,6 +37,7 @@ from pe_jax.data import Vocabulary, load_tokenizer, open_corpus, vocabulary
 from pe_jax.data.pretraining import mask_words
 from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states
 from pe_jax.models.config import from_config
+from pe_jax.schema import changed
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.start import Start
 from pe_jax.training import sharding
@@ -104,12 +104,11 @@ def read(folder: str, max_length: int | None = None, resize: str = "") -> Params
 
 def load(folder: str, head: Params | None, length: int, resize: str = "") -> Model:
     """Return a model for inputs of `length`; `resize` is the method for a table."""
-    start = Start(folder)
-    longer = max(length, start.model.max_length)
-    bert = read(folder, longer if resize else None, resize)["bert"]
-    config = dataclasses.replace(from_config(start.model), dtype="float32")
+    model = Start(folder).model
     if resize:
-        config = dataclasses.replace(config, max_length=longer)
+        model = changed(model, {"max_length": max(length, model.max_length)})
+    bert = read(folder, model.max_length, resize)["bert"]
+    config = from_config(changed(model, {"dtype": "float32"}))
     return Model(config, {"bert": bert} | ({"masked_lm": head} if head else {}))
 
 
