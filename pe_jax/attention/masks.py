@@ -45,7 +45,9 @@ def segment_bounds(segments: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[
     return starts, ends
 
 
-def index_offsets(rows: int, columns: int, shift: ArrayLike, sign: int = -1) -> Int[Array, "Lq Lk"]:
+def index_offsets(
+    rows: Size, columns: Size, shift: ArrayLike, sign: int = -1
+) -> Int[Array, "Lq Lk"]:
     """column + sign · row + shift."""
     row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, columns), axis) for axis in (0, 1))
     return column + sign * row + shift
@@ -55,7 +57,7 @@ def whole_mask(
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
     limits: Iterable[tuple[Reach, Array, Array]],
     reach: Reach | None,
-    lengths: tuple[int, int],
+    lengths: tuple[Size, Size],
     shift: ArrayLike | None,
 ) -> Bool[Array, "#B #H #Lq Lk"] | None:
     """`mask` without the keys that are out of reach.
