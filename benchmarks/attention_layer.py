@@ -16,19 +16,12 @@ to the first side in the same round with the least and the greatest.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import jax
-import jax.numpy as jnp
+from _layer import gradients_of_layer
 from absl import app, flags
-
-from pe_jax import encodings
-from pe_jax.attention import attention
 
 _LENGTH = flags.DEFINE_integer("length", 256, "Queries and keys.")
 _ROWS = flags.DEFINE_integer("rows", 8, "Of the batch.")
@@ -42,26 +35,12 @@ _HEADS, _SIZE = 4, 64
 
 def prepare(name: str, form: str) -> Callable[[], float]:
     """Seconds of one call."""
-    rows, length = _ROWS.value, _LENGTH.value
-    encoding = encodings.from_name(
-        name, hidden_size=_HEADS * _SIZE, head_size=_SIZE, num_heads=_HEADS, max_length=length
-    )
-    params = encoding.init(jax.random.key(0))
-    shape = 3, rows, length, _HEADS, _SIZE
-    qkv = jax.random.normal(jax.random.key(1), shape, _DTYPE.value)
-    positions = jnp.tile(jnp.arange(length), (rows, 1)) if _PER_ROW.value else None
-
-    def loss(qkv, params, positions):
-        context = encodings.Context(positions)
-        out = attention(*qkv, encoding.in_attention, params, context, form=form)
-        return out.astype(jnp.float32).sum()
-
-    arguments = qkv, params, positions
-    gradients = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*arguments).compile()
+    shape = _ROWS.value, _LENGTH.value, _HEADS, _SIZE
+    gradients = gradients_of_layer(name, form, shape, _DTYPE.value, per_row=_PER_ROW.value)
 
     def seconds() -> float:
         start = time.perf_counter()
-        jax.block_until_ready(gradients(*arguments))
+        jax.block_until_ready(gradients())
         return time.perf_counter() - start
 
     seconds()

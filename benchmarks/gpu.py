@@ -25,21 +25,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from _layer import gradients_of_layer
 from _step import make_batch, make_step
 from absl import app, flags
+from jax.stages import Wrapped
 
-from pe_jax import encodings
-from pe_jax.attention import attention
 from pe_jax.attention.forms import FORMS
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console.markdown import table
-from pe_jax.models import BertConfig, preset, train_flops
+from pe_jax.models import preset, train_flops
 from pe_jax.models.flops import PEAKS
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
 from pe_jax.training.optimizer import make_optimizer
+from pe_jax.training.pytrees import Batch
+from pe_jax.training.step import TrainState
 
 _SIZE = flags.DEFINE_string("size", "base", "Size of BERT.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512", "1024", "2048"], "Of attention's inputs.")
@@ -74,16 +75,28 @@ def median_ms(call: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
+def step_ms(step: Wrapped, state: TrainState, batch: Batch) -> float:
+    """Return the milliseconds of a training step, which donates its state."""
+
+    def advance() -> object:
+        nonlocal state
+        state, metrics = step(state, batch)
+        return metrics
+
+    return median_ms(advance)
+
+
 def attention_times() -> list[dict]:
     """Time every form of attention that a GPU has, by encoding and length, in milliseconds."""
     bert = preset(_SIZE.value, vocab_size=_VOCABULARY)
     rows = []
     for length in map(int, _LENGTHS.value):
+        shape = max(1, _TOKENS.value // length), length, bert.num_heads, bert.head_size
         for name in _ENCODINGS.value:
             times = {}
             for form in ("auto", *gpu_forms()):
                 try:
-                    times[form] = layer_time(bert, name, length, form)
+                    times[form] = median_ms(gradients_of_layer(name, form, shape, "bfloat16"))
                 except ValueError:  # The encoding has no such form.
                     times[form] = None
             timed = {form: time for form, time in times.items() if time and form != "auto"}
@@ -96,27 +109,6 @@ def gpu_forms() -> list[str]:
     return [name for name, form in FORMS.items() if not form.kernel]
 
 
-def layer_time(bert: BertConfig, name: str, length: int, form: str) -> float:
-    """Time attention with its gradients in one layer."""
-    encoding = encodings.from_name(
-        name,
-        hidden_size=bert.hidden_size,
-        head_size=bert.head_size,
-        num_heads=bert.num_heads,
-        max_length=length,
-    )
-    params = encoding.init(jax.random.key(0))
-    shape = (3, max(1, _TOKENS.value // length), length, bert.num_heads, bert.head_size)
-    qkv = jax.random.normal(jax.random.key(1), shape, jnp.bfloat16)
-
-    def loss(qkv, params):
-        out = attention(*qkv, encoding.in_attention, params, encodings.Context(), form=form)
-        return out.astype(jnp.float32).sum()
-
-    gradients = jax.jit(jax.grad(loss, argnums=(0, 1)))
-    return median_ms(lambda: gradients(qkv, params))
-
-
 def step_times() -> list[dict]:
     """Time the pretraining step at the longest length of BERT."""
     length = min(512, max(map(int, _LENGTHS.value)))
@@ -127,13 +119,7 @@ def step_times() -> list[dict]:
     for name in _ENCODINGS.value:
         model = {"size": _SIZE.value, "max_length": 512, "position": name, "dtype": "bfloat16"}
         program, step, state, arrays = make_step(batch, model | {"vocab_size": _VOCABULARY})
-        holder = [state]
-
-        def advance(step=step, holder=holder, arrays=arrays):
-            holder[0], metrics = step(holder[0], arrays)
-            return metrics
-
-        milliseconds = median_ms(advance)
+        milliseconds = step_ms(step, state, arrays)
         flops = train_flops(program.model, rows, length, arrays["masked_tokens"].shape[1])
         record = {"encoding": name, "ms": milliseconds, "tokens/s": 1e3 * rows * length}
         record["tokens/s"] /= milliseconds
@@ -168,15 +154,10 @@ def seed_times() -> list[dict]:
             mesh,
             tuple(range(seeds)),
         )
-        step, state = program.train_step(), [program.init()]
         of_seeds = {name: np.stack([x] * seeds) for name, x in batch.items()}
         arrays = jax.device_put(of_seeds, program.batch_sharding)
-
-        def advance(step=step, state=state, arrays=arrays):
-            state[0], metrics = step(state[0], arrays)
-            return metrics
-
-        records.append({"seeds": seeds, "ms": median_ms(advance)})
+        milliseconds = step_ms(program.train_step(), program.init(), arrays)
+        records.append({"seeds": seeds, "ms": milliseconds})
         records[-1]["to as many runs"] = records[-1]["ms"] / (seeds * records[0]["ms"])
     return records
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from pe_jax.attention import dropout, fast, forms, plain
 from pe_jax.attention.forms import Form
-from pe_jax.attention.masks import check_mask, masked_softmax, segment_bounds
+from pe_jax.attention.masks import check_mask, masked_softmax, segment_positions
 from pe_jax.attention.operands import prepare
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
@@ -215,6 +215,5 @@ def _with_segments(
         )
     positions = context.positions_q
     if positions is None and context.positions_k is None:
-        starts, _ = segment_bounds(segments)
-        positions = jnp.arange(queries[1]) - starts
+        positions = segment_positions(segments)
     return context._replace(segments=segments, positions_q=positions)

@@ -45,6 +45,11 @@ def segment_bounds(segments: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[
     return starts, ends
 
 
+def segment_positions(segments: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """Return positions from 0 in each segment."""
+    return jnp.arange(segments.shape[1]) - segment_bounds(segments)[0]
+
+
 def index_offsets(
     rows: Size, columns: Size, shift: ArrayLike, sign: int = -1
 ) -> Int[Array, "Lq Lk"]:

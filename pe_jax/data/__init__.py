@@ -1,10 +1,10 @@
 """Pipeline from text to NumPy batches: corpora, tokenizer, pretraining examples.
 
-Rows of packed documents are in `data.packed`; GLUE is in `data.glue`, SQuAD in `data.squad`, and
-their batches in `data.rows`.
+GLUE is in `data.glue`, SQuAD in `data.squad`, and their batches in `data.rows`.
 """
 
 from pe_jax.data.corpora import Corpus, open_corpus
+from pe_jax.data.packed import PackedExamples
 from pe_jax.data.pretraining import Examples, PretrainingExamples, batches
 from pe_jax.data.sources import open_source, prepare_tokenizer, tokenize
 from pe_jax.data.tokenized import TokenizedCorpus
@@ -13,6 +13,7 @@ from pe_jax.data.tokenizer import Vocabulary, load_tokenizer, train_tokenizer, v
 __all__ = [
     "Corpus",
     "Examples",
+    "PackedExamples",
     "PretrainingExamples",
     "TokenizedCorpus",
     "Vocabulary",

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import attention, dropout, padding_mask
-from pe_jax.attention.masks import segment_bounds
+from pe_jax.attention.masks import segment_positions
 from pe_jax.encodings import (
     Context,
     Params,
@@ -205,7 +205,7 @@ class Bert(BertModule):
         if positions is None and encoding.axes == 1:
             positions = range(tokens.shape[1])
             if documents is not None:
-                positions = jnp.arange(tokens.shape[1]) - segment_bounds(documents)[0]
+                positions = segment_positions(documents)
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
         context = Context(positions, positions, rng=position_rng, segments=documents)
         position_params = {}

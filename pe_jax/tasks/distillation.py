@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.console.terminal import say
-from pe_jax.data.packed import PackedExamples
 from pe_jax.encodings import parameter_count
 from pe_jax.models import (
     Bert,
@@ -155,7 +154,7 @@ def build(
     """
     text, stages = on_text.load(config, tokenizer, pairs=False), [*config.stages.values()]
     mesh = sharding.data_mesh()
-    rows = functools.partial(PackedExamples, vocabulary=text.vocabulary)
+    rows = functools.partial(data.PackedExamples, vocabulary=text.vocabulary)
     examples: list[data.Examples] = [
         rows(text.train, text.train_documents, length=stage.length) for stage in stages
     ]

@@ -145,9 +145,7 @@ def build(
     ) -> data.Examples:
         sizes = (text.vocabulary, stage.length, stage.max_predictions, config.data.mask_rate)
         if config.data.packed:
-            from pe_jax.data.packed import PackedExamples
-
-            return PackedExamples(corpus, documents, *sizes)
+            return data.PackedExamples(corpus, documents, *sizes)
         return data.PretrainingExamples(corpus, documents, *sizes, config.data.short_probability)
 
     examples = [make_examples(stage, text.train, text.train_documents) for stage in stages]

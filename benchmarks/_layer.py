@@ -1,0 +1,45 @@
+"""Attention of one layer with its gradients: what several benchmarks time."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax import encodings
+from pe_jax.attention import attention
+
+
+def gradients_of_layer(
+    name: str, form: str, qkv_shape: tuple[int, ...], dtype: str, *, per_row: bool = False
+) -> Callable[[], Any]:
+    """Return a compiled call of the gradients of attention in a form.
+
+    Args:
+      name: of the encoding.
+      qkv_shape: [B, L, H, d] of queries, keys and values.
+      per_row: whether positions are arrays, as of packed sequences.
+    """
+    rows, length, heads, size = qkv_shape
+    encoding = encodings.from_name(
+        name, hidden_size=heads * size, head_size=size, num_heads=heads, max_length=length
+    )
+    params = encoding.init(jax.random.key(0))
+    qkv = jax.random.normal(jax.random.key(1), (3, *qkv_shape), dtype)
+    positions = jnp.tile(jnp.arange(length), (rows, 1)) if per_row else None
+
+    def loss(qkv, params, positions):
+        context = encodings.Context(positions)
+        out = attention(*qkv, encoding.in_attention, params, context, form=form)
+        return out.astype(jnp.float32).sum()
+
+    arguments = qkv, params, positions
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*arguments).compile()
+    return functools.partial(gradients, *arguments)
