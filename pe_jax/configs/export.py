@@ -1,7 +1,7 @@
 """A run as a Hugging Face folder: config.json, safetensors and the tokenizer.
 
-PyTorch's BERT supports a table of positions: learned or sinusoidal absolute encodings, or none.
-Others are an error.
+PyTorch's BERT supports a table of positions: learned or sinusoidal absolute encodings, or none. A
+model with `rope` becomes a RoFormer. Others are an error.
 
 Command:  python eval.py --config=configs/export.py --workdir=RUN --out=FOLDER
           for a fine-tuned run of several seeds: --config.seed=0

@@ -142,6 +142,7 @@ FAMILIES: Mapping[str, Family] = {
     "seed_oss": Family(defaults=_HEADS_OF_128),
     "gte": Family(1.6e5),
     "nomic_bert": Family(1e3),
+    "roformer": Family(layout="interleaved"),
     "jina_embeddings_v3": Family(2e4),
     "bitnet": Family(5e5),
     "flex_olmo": Family(5e5),

@@ -134,6 +134,7 @@ _NOT_READ: Mapping[str, str] = {
     "alibi": "adds ALiBi divided by sqrt(head_size), with slopes in bfloat16",
     "rotary_emb_interleaved": "is of code outside transformers",
     "rotary_emb_scale_base": "is xPos, of code outside transformers",
+    "rotary_value": "rotates the values too",
     "rotary_scaling_factor": "is of code outside transformers",
     "use_logn_attn": "is of code outside transformers",
 }

@@ -19,13 +19,14 @@ from tokenizers import Tokenizer, processors
 
 from pe_jax.configs.model import ARCHITECTURE
 from pe_jax.data.tokenizer import is_word_piece, special_tokens
-from pe_jax.encodings import Params, embed
+from pe_jax.encodings import Params, convert_layout, embed
+from pe_jax.encodings.huggingface_families import FAMILIES
 from pe_jax.files import is_remote
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of, first_row
 from pe_jax.interop.families import ACTIVATIONS, ENCODERS, Family, is_table
 from pe_jax.interop.rotary_keys import rotary_keys
-from pe_jax.models import BertConfig
+from pe_jax.models import BertConfig, with_position
 
 
 def save_bert(
@@ -40,7 +41,8 @@ def save_bert(
     """Write a folder that `from_pretrained` of transformers reads, weights and tokenizer.
 
     In the families of BERT and RoBERTa the position encoding becomes a table of `config.max_length`
-    rows, see `position_table`. The folder appears whole or not at all.
+    rows, see `position_table`; `rope` becomes RoFormer's. Pooler and next-sentence head are left
+    out where the family has none. The folder appears whole or not at all.
 
     Args:
       folder: a local one, new or empty.
@@ -65,6 +67,10 @@ def save_bert(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is not empty. Export to a new folder.")
     kind = ENCODERS[family or _family_for(config)]
+    if "classifier" not in params:  # Which needs the pooler.
+        lost = {"pooler", "next_sentence"} - kind.heads.keys()
+        params = {name: part for name, part in params.items() if name not in lost}
+    config, params = in_layout_of(kind, config), _params_in_layout_of(kind, config, params)
     heads = _checked_heads(kind, params)
     architecture = kind.name + kind.classes[heads]
     theirs = their_config(kind, config, tokenizer)
@@ -113,6 +119,7 @@ def their_config(
     Raises:
       ValueError: if the family cannot represent the encoder.
     """
+    config = in_layout_of(family, config)
     keys = {**family.keys, **family.optional_keys}
     theirs: dict[str, Any] = {"model_type": family.model_types[0]}
     theirs |= family.only if family.name == "Bert" else {}
@@ -124,7 +131,7 @@ def their_config(
     theirs["max_position_embeddings"] += first_row(family, theirs)
     if is_table(family):
         _check_only_embeds(config)
-    else:
+    elif family.positions:
         theirs |= rotary_keys(config, by_layer="layer_types" in family.positions)
     back = config_of(family, theirs, "the exported model")
     differences = [
@@ -144,6 +151,27 @@ def their_config(
             "model with pe_jax."
         )
     return theirs
+
+
+def in_layout_of(family: Family, config: BertConfig) -> BertConfig:
+    """Return the config with pairs of `rope` as the family has them, see `convert_layout`."""
+    layout = FAMILIES[family.model_types[0]].layout
+    if layout == "half" or config.encoding().name != "rope":
+        return config
+    return with_position(config, f"rope(layout={layout!r})")
+
+
+def _params_in_layout_of(family: Family, config: BertConfig, params: Params) -> Params:
+    """Return the parameters of `in_layout_of(family, config)`."""
+    if in_layout_of(family, config) == config:
+        return params
+    to = FAMILIES[family.model_types[0]].layout
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    for path, leaf in flat.items():
+        if "/attention/qkv/" in path:  # Kernels [D, 3, H, d], biases [3, H, d].
+            query_key, value = np.split(np.asarray(leaf), [2], axis=-3)
+            flat[path] = np.concatenate([convert_layout(query_key, to), value], axis=-3)
+    return flax.traverse_util.unflatten_dict(flat, sep="/")
 
 
 def _their_value(name: str, value: Any) -> Any:
@@ -220,7 +248,13 @@ def _tensors(
     classes = len(ours.get("classifier/bias", ()))
     leaves = layout.leaves(family, config, heads, classes, skipped)
     unknown = sorted(ours.keys() - {leaf.ours for leaf in leaves})
-    tensors: dict[str, np.ndarray] = {}
+    # Classes with heads hold the encoder as a submodule.
+    encoder = family.prefixes[0] if heads not in ((), ("pooler",)) else ""
+    tensors = {
+        f"{encoder}{name}": value(config.max_length, config.head_size)
+        for name, value in family.constants.items()
+        if value is not None
+    }
     errors = [f"{path}: is not part of such a model" for path in unknown]
     for leaf in leaves:
         if leaf.ours not in ours:
@@ -230,9 +264,7 @@ def _tensors(
         if x.shape != leaf.shape:
             errors.append(f"{leaf.ours}: {x.shape}, {leaf.shape} expected")
             continue
-        # Classes with heads hold the encoder as a submodule.
-        in_encoder = heads not in ((), ("pooler",)) and leaf.ours.startswith(("bert/", "pooler/"))
-        prefix = family.prefixes[0] if in_encoder else ""
+        prefix = encoder if leaf.ours.startswith(("bert/", "pooler/")) else ""
         names = [f"{prefix}{name}" for name in leaf.tensors]
         tensors |= zip(names, leaf.to_theirs(x), strict=True)
     return tensors, errors

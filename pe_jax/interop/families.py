@@ -6,8 +6,10 @@ without the prefix of the encoder, which some of its classes have. Names of laye
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from pe_jax.configs.model import MODERNBERT
 from pe_jax.encodings import PUBLISHED
@@ -54,6 +56,8 @@ class Family(NamedTuple):
       embeddings, layer: tables of the encoder's modules.
       heads: tables of the heads that are read, by name.
       swapped: packed tensors whose two halves are in the other order than ours.
+      constants: tensors that are not parameters -> their value, from sizes `(length, head_size)`,
+        to be written; None for one that need not be.
       aliases: other names of keys, as older configs have them.
     """
 
@@ -71,6 +75,9 @@ class Family(NamedTuple):
     positions: tuple[str, ...] = _ROPE
     ignored: tuple[str, ...] | None = ()
     swapped: tuple[str, ...] = ()
+    constants: Mapping[str, Callable[[int, int], np.ndarray] | None] = {
+        "embeddings.position_ids": None
+    }
     aliases: Mapping[str, str] = {}
 
 
@@ -163,6 +170,27 @@ _ROBERTA = _BERT._replace(
 )
 
 # --- Encoders with rotary positions ---
+
+
+def _sines_and_cosines(length: int, head_size: int) -> np.ndarray:
+    """RoFormer's rotations: the sines of each position's angles, then the cosines, `[L, d]`."""
+    angles = np.arange(length)[:, None] / 10_000 ** (np.arange(0, head_size, 2) / head_size)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+
+_ROFORMER = _BERT._replace(
+    model_types=("roformer",),
+    name="RoFormer",
+    prefixes=("roformer.",),
+    classes={**_ENCODER, ("spans",): "ForQuestionAnswering"},
+    optional_keys={"activation": "hidden_act", "head_activation": "hidden_act", **_POST_NORM},
+    only={"rotary_value": False, "is_decoder": False, "tie_word_embeddings": True},
+    positions=(),
+    ignored=("embedding_size",),  # Of another size than the layers, its tensors do not fit.
+    constants={"encoder.embed_positions.weight": _sines_and_cosines},
+    embeddings={ours: theirs for ours, theirs in _BERT.embeddings.items() if ours != _TABLE},
+    heads={head: _BERT.heads[head] for head in ("masked_lm", "spans")},
+)
 
 _MODERNBERT = Family(
     model_types=("modernbert",),
@@ -364,6 +392,7 @@ ENCODERS: Mapping[str, Family] = {
         _ROBERTA._replace(model_types=("xlm-roberta",), name="XLMRoberta"),
         _MODERNBERT,
         _EUROBERT,
+        _ROFORMER,
         _NOMIC,
         _GTE,
     )

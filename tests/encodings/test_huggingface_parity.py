@@ -196,7 +196,12 @@ def factor_of(layer: PositionEncoding, positions: np.ndarray) -> np.ndarray:
     return total
 
 
-ROTATED = [case for case in cases() if case[2] not in ("learned_absolute", "alibi")]
+# RoFormer rotates in a method; its hidden states are compared in tests/interop.
+ROTATED = [
+    case
+    for case in cases()
+    if case[2] not in ("learned_absolute", "alibi") and case[0] != "roformer"
+]
 
 
 @pytest.mark.parametrize(

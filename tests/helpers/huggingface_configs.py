@@ -77,6 +77,7 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "olmoe": [(dict(EXPERTS), "rope")],
     "seed_oss": [(dict(head_dim=16, rope_theta=1e7), "rope(base=10000000)")],
     # Pairs of neighbours.
+    "roformer": [(dict(rotary_value=False), "rope(layout='interleaved')")],
     "cohere": [(dict(), "rope(base=500000, layout='interleaved')")],
     "ernie4_5": [(dict(head_dim=16), "rope(base=500000, layout='interleaved')")],
     "ernie4_5_moe": [(dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=16,

@@ -42,6 +42,10 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
             attention_bias=True, tie_word_embeddings=True,
         ),
     ),
+    "roformer": (
+        "RoFormer",
+        dict(SIZES, model_type="roformer", type_vocab_size=2, pad_token_id=0, hidden_act="silu"),
+    ),
     "nomic_bert": ("NomicBert", _NOMIC),
     "gte": (
         "Gte",

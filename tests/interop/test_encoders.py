@@ -18,7 +18,7 @@ from pe_jax.data.tokenizer import load_tokenizer, special_tokens, vocabulary
 from pe_jax.interop import ENCODERS as FAMILIES
 from pe_jax.interop import load_bert, save_bert
 from pe_jax.interop.bert_import import config_of
-from pe_jax.models import BertForMaskedLM, preset, with_position
+from pe_jax.models import BertForMaskedLM, hidden_states, preset, with_position
 
 MODERN = ENCODERS["modernbert"][1]
 LAYER = {
@@ -109,6 +109,7 @@ def test_positions_of_roberta_start_after_padding(tmp_path):
         ("modernbert", "cycle(rope(base=160000), rope+window(reach=3), rope+window(reach=3))"),
         ("eurobert", "rope(base=250000)"),
         ("nomic_bert", "rope(base=1000)"),
+        ("roformer", "rope(layout='interleaved')"),
         ("gte", "rope(base=20000)"),
         ("roberta", "learned_absolute"),
     ],
@@ -138,6 +139,7 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
         ("eurobert", {"head_dim": 8}, "head_dim is 8, not hidden_size / num_attention_heads, 4"),
         ("eurobert", {"num_key_value_heads": 2}, "num_key_heads 2 does not divide num_heads 3"),
         ("nomic_bert", {"prenorm": True}, "prenorm is True, not False"),
+        ("roformer", {"rotary_value": True}, "rotary_value is True, not False"),
         ("gte", {"rope_scaling": {"type": "ntk2", "factor": 8}}, "Unknown rope type 'ntk2'"),
         ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type is 'rms_norm', not 'layer_norm'"),
         ("roberta", {"hidden_act": "relu"}, "hidden_act is 'relu', not 'gelu'"),
@@ -232,3 +234,27 @@ def test_tokenizers_without_special_tokens_are_refused(tmp_path):
     byte_level(40, names).save(str(tmp_path / "tokenizer.json"))
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
     assert special_tokens(loaded)["unk"] == ""
+
+
+def test_rope_with_pairs_of_halves_becomes_a_roformer(tmp_path):
+    """RoFormer pairs neighbours, so that rows of queries and keys change places."""
+    config, _ = random_encoder(ENCODERS["bert"][1])
+    config = with_position(config, "rope")
+    params = random_params(config)
+    words = byte_level(config.vocab_size)
+    with_pooler = {**params, "pooler": {"dense": {}}}  # RoFormer has none.
+    architecture = save_bert(tmp_path / "out", config, with_pooler, words)
+    assert architecture == "RoFormerForMaskedLM"
+    back = load_bert(tmp_path / "out")
+    assert back.config.encoding().name == "rope(layout='interleaved')"
+    tokens = np.random.default_rng(0).integers(5, config.vocab_size, (2, 17))
+    want, got = (
+        hidden_states(model, parameters["bert"], tokens)
+        for model, parameters in ((config, params), (back.config, back.params))
+    )
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    unlike = hidden_states(config, back.params["bert"], tokens)
+    assert np.abs(unlike - want).max() > 1e-3
+    other = with_position(config, "rope(base=500)")
+    with pytest.raises(ValueError, match=r"position encoding 'rope\(base=500\)'"):
+        save_bert(tmp_path / "no", other, params, words, family="roformer")

@@ -44,7 +44,8 @@ def random_model(torch, transformers, name, theirs):
     model = getattr(transformers, f"{name}ForMaskedLM")(config).eval()
     with torch.no_grad():
         for path, weight in model.named_parameters():
-            weight += 0.1 * torch.randn_like(weight)
+            if weight.requires_grad:  # RoFormer's sinusoids are a constant.
+                weight += 0.1 * torch.randn_like(weight)
             if name in ("Roberta", "XLMRoberta") and "position_embeddings" in path:
                 weight[: config.pad_token_id + 1] = 0  # Rows of no position.
     return model
@@ -70,7 +71,8 @@ def losses_of_theirs(torch, model, tokens, valid, weights):
     gradients = copy.deepcopy(model)
     with torch.no_grad():
         for path, weight in gradients.named_parameters():
-            weight.copy_(dict(model.named_parameters())[path].grad)
+            if weight.requires_grad:
+                weight.copy_(dict(model.named_parameters())[path].grad)
     states = np.stack([state.detach().numpy() for state in out.hidden_states])
     return states, out.logits.detach().numpy(), gradients
 
