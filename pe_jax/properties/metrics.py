@@ -228,8 +228,9 @@ def _weighted_pairs(
         difference = jnp.where(compared, farther - values, 0)
         return (sums[0] + jnp.maximum(difference, 0), sums[1] + jnp.abs(difference)), None
 
-    zeros = jnp.zeros_like(values)
-    (wrong, total), _ = jax.lax.scan(add, (zeros, zeros), jnp.arange(1, window))
+    zeros, distances = jnp.zeros_like(values), jnp.arange(1, window)
+    unroll = min(8, len(distances))
+    (wrong, total), _ = jax.lax.scan(add, (zeros, zeros), distances, unroll=unroll)
     return wrong.sum((-2, -1)), total.sum((-2, -1))
 
 

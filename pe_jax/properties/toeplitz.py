@@ -74,20 +74,30 @@ def invariance_and_symmetry(
 def monotonicity(
     phi: Toeplitz, window: int, length: int | Int[Array, ""] | None, *, weighted: bool
 ) -> Float[Array, "*B"]:
-    """`metrics.monotonicity` of Φ. A pair of offsets n < m counts
-    once for each row that contains m."""
+    """`metrics.monotonicity` of Φ. A pair of offsets n < m counts once for each row with m.
+
+    A scan over m - n, so that memory stays at that of ψ.
+    """
     values, rows = _unit_scaled(phi, length)
-    near, far = values[..., 1 : window + 1, None], values[..., None, 1 : window + 1]
-    pairs = np.tri(window, k=-1, dtype=bool).T  # Offset n < m, at row n - 1 and column m - 1.
-    if weighted:
-        difference = jnp.where(pairs, far - near, 0)
-        wrong, of = jnp.maximum(difference, 0).sum(-2), jnp.abs(difference).sum(-2)
-    else:
-        # A tie is half in the wrong order; counted twice, to stay among integers.
+    far = values[..., 1 : window + 1]
+    before = jnp.concatenate([jnp.full_like(far, jnp.nan), far], axis=-1)
+    offset = np.arange(window)
+
+    @jax.checkpoint  # The backward pass recomputes the L² differences instead of saving them.
+    def add(sums, k):
+        near = jax.lax.dynamic_slice_in_dim(before, window - k, window, axis=-1)
+        if weighted:
+            difference = far - jnp.where(offset >= k, near, far)
+            return (sums[0] + jnp.maximum(difference, 0), sums[1] + jnp.abs(difference)), None
+        # A tie is half in the wrong order; counted twice, to stay among integers. Comparisons with
+        # NaN are false.
         twice = (far > near).astype(jnp.int32) + (far >= near).astype(jnp.int32)
-        wrong = jnp.where(pairs, twice, 0).sum(-2) / 2
-        of = jnp.broadcast_to(pairs.sum(-2), wrong.shape)
-    wrong, of = ((x * rows[1 : window + 1]).sum(-1) for x in (wrong, of))
+        return (sums[0] + twice, sums[1] + 2 * (offset >= k)), None
+
+    zeros = jnp.zeros(far.shape, far.dtype if weighted else jnp.int32)
+    steps = jnp.arange(1, window)
+    sums, _ = jax.lax.scan(add, (zeros, zeros), steps, unroll=min(8, len(steps)))
+    wrong, of = ((x * rows[1 : window + 1]).sum(-1) for x in sums)
     return jnp.where(jnp.isnan(values).any(-1), jnp.nan, ratio(wrong, of, 0.5))
 
 

@@ -174,6 +174,7 @@ TOEPLITZ = {
     "monotonicity": properties.monotonicity,
     "within 7": lambda p, **k: properties.monotonicity(p, 7, **k),
     "within 2, weighted": lambda p, **k: properties.monotonicity(p, 2, weighted=True, **k),
+    "weighted": lambda p, **k: properties.monotonicity(p, weighted=True, **k),
 }
 
 
@@ -184,7 +185,8 @@ def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name):
     values = np.random.default_rng(0).integers(0, 6, (3, 12)).astype(np.float32)
     phi = properties.Toeplitz(values)
     at = np.arange(12)
-    matrix = values[:, np.abs(at[:, None] - at)]
+    toeplitz = lambda psi: psi[:, np.abs(at[:, None] - at)]
+    matrix = toeplitz(values)
     np.testing.assert_array_equal(phi.matrix(), matrix)
     assert phi.shape == matrix.shape
     holds = name.startswith("invariance") or name == "symmetry"
@@ -197,6 +199,19 @@ def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name):
     left = np.tri(12, dtype=bool)
     np.testing.assert_array_equal(metric(phi, where=left), metric(matrix, where=left))
     assert np.isnan(metric(properties.Toeplitz(jnp.full(12, jnp.inf))))
+    gradients = jax.jit(jax.grad(lambda psi: metric(properties.Toeplitz(psi)).sum()))(values)
+    np.testing.assert_allclose(
+        gradients, jax.jit(jax.grad(lambda psi: metric(toeplitz(psi)).sum()))(values), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_monotonicity_of_a_toeplitz_takes_memory_in_proportion_to_its_length(weighted):
+    """[L, L] differences of float32 are 1 MiB at 512."""
+    metric = lambda psi: properties.monotonicity(properties.Toeplitz(psi), weighted=weighted)
+    for run in (metric, jax.grad(metric)):
+        compiled = jax.jit(run).lower(jnp.zeros(512)).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes < 2**17
 
 
 WITHOUT_UNIT = {
