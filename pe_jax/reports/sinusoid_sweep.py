@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Callable
@@ -89,9 +88,11 @@ def _measured(bases: np.ndarray, dims: np.ndarray, config: SweepConfig) -> np.nd
         exists = i < setting["dim"] // 2
         return measure(_psi(frequencies, exists, config.length), config.window)
 
-    pairs = np.array(list(itertools.product(bases, dims)))
-    settings = {"base": pairs[:, 0].astype(np.float32), "dim": pairs[:, 1].astype(np.int32)}
-    bar = Progress(len(pairs), unit="setting", lines=0.0)
+    settings = {
+        "base": np.repeat(bases, len(dims)).astype(np.float32),
+        "dim": np.tile(dims, len(bases)).astype(np.int32),
+    }
+    bar = Progress(len(bases) * len(dims), unit="setting", lines=0.0)
     values = properties.sweep(measured, settings, memory=config.memory, progress=bar.advance)
     bar.close()
     return values.reshape(len(bases), len(dims))
