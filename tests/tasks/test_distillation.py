@@ -283,19 +283,27 @@ def test_what_is_trained(finished):
     assert sum(shape == (LONGEST, D) for shape in shapes) == 0  # The teacher's table.
 
 
+THREE_STEPS = {"stage1.steps": 3, "stage2.steps": 0, "checkpoint_every": 0, "centred": True}
+
+
+@pytest.fixture(scope="module")
+def replicated(published, tmp_path_factory):
+    """The folder of a run with `parallel="jit"`."""
+    folder = tmp_path_factory.mktemp("replicated")
+    distillation.run(config(folder, published, **THREE_STEPS), folder / "run")
+    return folder / "run"
+
+
 @pytest.mark.parametrize("parallel", ["fsdp", "pmap"])
-def test_parallel_is_the_same(published, tmp_path, parallel, monkeypatch):
+def test_parallel_is_the_same(replicated, published, tmp_path, parallel, monkeypatch):
     """Sharded small leaves too, and micro-batches."""
     monkeypatch.setattr(sharding, "_SMALLEST_SPLIT", 16)
-    changes = {"stage1.steps": 3, "stage2.steps": 0, "checkpoint_every": 0, "centred": True}
     other = {"parallel": parallel, "stage1.accumulation": 2}
-    params = []
-    for name, more in (("jit", {}), ("other", other)):
-        c = config(tmp_path, published, **changes, **more)
-        distillation.run(c, tmp_path / name)
-        params.append(restore_params(tmp_path / name, 3))
+    distillation.run(config(tmp_path, published, **THREE_STEPS, **other), tmp_path / "run")
+    folders = replicated, tmp_path / "run"
+    params = [restore_params(folder, 3) for folder in folders]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), *params)
-    logged = [workdir.read_evaluations(tmp_path / name)[3] for name in ("jit", "other")]
+    logged = [workdir.read_evaluations(folder)[3] for folder in folders]
     np.testing.assert_allclose(logged[0]["r2"], logged[1]["r2"], atol=1e-4)
 
 
