@@ -3,7 +3,7 @@
 from pe_jax.attention.attention import attention, attention_logits, attention_weights
 from pe_jax.attention.cache import Cache, cached_attention, init_cache, with_index
 from pe_jax.attention.dropout import dropout
-from pe_jax.attention.masks import masked_softmax, padding_mask, segment_mask
+from pe_jax.attention.masks import masked_softmax, padding_mask, segment_mask, segment_positions
 
 __all__ = [
     "Cache",
@@ -16,5 +16,6 @@ __all__ = [
     "masked_softmax",
     "padding_mask",
     "segment_mask",
+    "segment_positions",
     "with_index",
 ]

@@ -1,5 +1,7 @@
 """The modules for Linen and NNX: the same numbers, and decoding with a cache is the full pass."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,14 @@ from flax import nnx
 import pe_jax.linen
 import pe_jax.nnx
 from pe_jax import encodings
-from pe_jax.attention import attention, cached_attention, init_cache, padding_mask, with_index
+from pe_jax.attention import (
+    attention,
+    cached_attention,
+    init_cache,
+    padding_mask,
+    segment_positions,
+    with_index,
+)
 
 B, L, D, H = 2, 7, 8, 2
 X = np.asarray(jax.random.normal(jax.random.key(0), (B, L, D)))
@@ -32,11 +41,11 @@ class Model(nn.Module):
     encoding: encodings.PositionEncoding
 
     @nn.compact
-    def __call__(self, x, positions=None, mask=None, decode=False):
+    def __call__(self, x, positions=None, mask=None, segments=None, decode=False):
         embedding = pe_jax.linen.PositionEmbedding(self.encoding, name="embedding")
         x = embedding(x, positions, decode=decode)
         layer = pe_jax.linen.MultiHeadAttention(H, self.encoding, name="attention")
-        return layer(x, positions_q=positions, mask=mask, decode=decode)
+        return layer(x, positions_q=positions, mask=mask, segments=segments, decode=decode)
 
 
 class NnxModel(nnx.Module):
@@ -47,9 +56,10 @@ class NnxModel(nnx.Module):
         self.embedding = pe_jax.nnx.PositionEmbedding(encoding, rngs=rngs)
         self.attention = pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=rngs)
 
-    def __call__(self, x, positions=None, mask=None, decode=False):
+    def __call__(self, x, positions=None, mask=None, segments=None, decode=False):
         x = self.embedding(x, positions, decode=decode)
-        return self.attention(x, positions_q=positions, mask=mask, decode=decode)
+        options = {"positions_q": positions, "mask": mask, "segments": segments}
+        return self.attention(x, **options, decode=decode)
 
 
 def named(name):
@@ -100,6 +110,31 @@ def test_linen_is_nnx(name):
         compare = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
         jax.tree.map(compare, own, {key: theirs[key] for key in own})
     assert np.abs(jax.tree.leaves(own["position"])[0]).max() > 0
+
+
+PACKED = np.array([[1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 1, 1, 1]])
+
+
+@pytest.mark.parametrize("framework", ["linen", "nnx"])
+@pytest.mark.parametrize(
+    "name",
+    ["rope(learnable=True)+window(reach=2)", "learned_absolute+learned_relative(clip=3)", "fox"],
+)
+def test_packed_documents_are_each_alone(name, framework):
+    """In both modules; the positions of `learned_absolute` go to the embedding."""
+    params, _ = made(name)
+    if framework == "nnx":
+        model = in_nnx(name, params)
+    else:
+        model = functools.partial(Model(named(name)).apply, {"params": params})
+    positions = segment_positions(PACKED)
+    out = model(X, positions, segments=PACKED)
+    for row, (start, end) in [(0, (0, 2)), (0, (2, 6)), (1, (0, 7))]:
+        alone = model(X[row : row + 1, start:end])
+        np.testing.assert_allclose(out[row, start:end], alone[0], atol=1e-5)
+    if "absolute" not in name:  # In attention, positions start again in each document by default.
+        np.testing.assert_allclose(model(X, segments=PACKED), out, atol=1e-6)
+    assert np.abs(model(X, positions)[0, :2] - out[0, :2]).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", DECODED)
@@ -175,6 +210,13 @@ def test_an_embedding_counts_while_decoding(framework):
             cache = changed["cache"]
             outputs.append(out)
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), full, atol=1e-5)
+
+
+def test_no_segments_while_decoding():
+    layer = pe_jax.nnx.MultiHeadAttention(H, D, named("rope+causal"), rngs=nnx.Rngs(0))
+    layer.init_cache(B, L)
+    with pytest.raises(ValueError, match=r"Context.segments must be \[B, L\] of self-attention"):
+        layer(X[:, :1], segments=PACKED[:, :1], decode=True)
 
 
 def test_an_embedding_that_decodes_without_saying_so():
