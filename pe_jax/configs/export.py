@@ -1,7 +1,8 @@
 """A run as a Hugging Face folder: config.json, safetensors and the tokenizer.
 
-PyTorch's BERT supports a table of positions: learned or sinusoidal absolute encodings, or none. A
-model with `rope` becomes a RoFormer. Others are an error.
+A BERT needs a table of positions: learned or sinusoidal absolute encodings, or none. One with
+`rope` becomes a RoFormer, and a run of a modern encoder a model of its family (docs/modern.md).
+Others are an error.
 
 Command:  python eval.py --config=configs/export.py --workdir=RUN --out=FOLDER
           for a fine-tuned run of several seeds: --config.seed=0

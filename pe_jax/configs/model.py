@@ -32,6 +32,7 @@ MODERNBERT: dict[str, Any] = {
     "up_bias": False,
     "down_bias": False,
     "head_bias": False,
+    "pooler": "head",
     "dropout_rate": 0.0,
     "attention_dropout_rate": 0.0,
 }
@@ -90,6 +91,9 @@ class Architecture(Config):
       head_dense: whether the masked-LM head has a dense layer (`head_bias`, `head_activation`) and
         a normalisation (`head_norm`) before its output layer.
       tied_decoder: the output layer is the token embedding.
+      pooler: what a classifier reads a whole input through: a dense layer and tanh (`tanh`), or
+        layers like those of the masked-LM head before its output layer (`head`).
+      classifier_pooling: what the pooler reads: the first token (`cls`), or the mean over tokens.
     """
 
     pre_norm: bool = key(False, FLAG, internal=True)
@@ -112,6 +116,8 @@ class Architecture(Config):
     head_norm: bool = key(True, FLAG, internal=True)
     tied_decoder: bool = key(True, FLAG, internal=True)
     decoder_bias: bool = key(True, FLAG, internal=True)
+    pooler: str = key("tanh", one_of(("tanh", "head")), internal=True)
+    classifier_pooling: str = key("cls", one_of(("cls", "mean")), internal=True)
 
     def faults(self) -> Iterator[str]:
         if self.norm == "rms_norm" and self.norm_bias:

@@ -24,7 +24,7 @@ from pe_jax.encodings.huggingface_families import FAMILIES
 from pe_jax.files import is_remote
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of, first_row
-from pe_jax.interop.families import ACTIVATIONS, ENCODERS, Family, is_table
+from pe_jax.interop.families import ACTIVATIONS, ENCODERS, Family, head_parts, is_table
 from pe_jax.interop.rotary_keys import rotary_keys
 from pe_jax.models import BertConfig, with_position
 
@@ -92,7 +92,11 @@ def save_bert(
 def _checked_heads(family: Family, params: Params) -> tuple[str, ...]:
     """Return the heads in `params`, a key of `family.classes`."""
     heads = tuple(head for head in family.heads if head in params)
-    unknown = sorted(params.keys() - {"bert", *heads})
+    included = {
+        part for head in heads for part in head_parts(family, (head,)) if part != head
+    }  # A pooler in the table of the classifier.
+    heads = tuple(head for head in heads if head not in included)
+    unknown = sorted(params.keys() - {"bert", *head_parts(family, heads)})
     if heads not in family.classes or unknown:
         supported = "; ".join("bert " + " ".join(heads) for heads in family.classes)
         raise ValueError(
@@ -264,7 +268,10 @@ def _tensors(
         if x.shape != leaf.shape:
             errors.append(f"{leaf.ours}: {x.shape}, {leaf.shape} expected")
             continue
-        prefix = encoder if leaf.ours.startswith(("bert/", "pooler/")) else ""
+        in_encoder = leaf.ours.startswith("bert/") or (
+            "pooler" in heads and leaf.ours.startswith("pooler/")
+        )
+        prefix = encoder if in_encoder else ""
         names = [f"{prefix}{name}" for name in leaf.tensors]
         tensors |= zip(names, leaf.to_theirs(x), strict=True)
     return tensors, errors

@@ -16,7 +16,14 @@ from pe_jax.encodings.huggingface import from_hf
 from pe_jax.encodings.huggingface_families import FAMILIES
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-from pe_jax.interop.families import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, NO_MEANING, Family
+from pe_jax.interop.families import (
+    ACTIVATIONS,
+    ENCODERS,
+    FAMILY_OF,
+    HEADS,
+    NO_MEANING,
+    Family,
+)
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
 from pe_jax.schema import kinds
@@ -70,10 +77,14 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
         head: {f"{module}.{kind}" for module in modules.values() for kind in ("weight", "bias")}
         for head, modules in family.heads.items()
     }
+    classifier = names.get(f"{family.heads.get('classifier', {}).get('classifier')}.weight", "")
+    # ModernBERT's classifier has tensors with the names of those of its masked language model.
+    others = names.keys() - (of_heads["classifier"] if classifier else set())
     present = tuple(
-        head for head, known in of_heads.items() if head in heads and known & names.keys()
+        head
+        for head, known in of_heads.items()
+        if head in heads and (classifier if head == "classifier" else known & others)
     )
-    classifier = names.get("classifier.weight", "")
     classes = checkpoint.shape(classifier)[0] if classifier else 0  # Any number of classes fits.
     leaves = layout.leaves(family, config, present, classes, first_row(family, theirs))
     expected = {name for leaf in leaves for name in leaf.tensors}
@@ -90,10 +101,11 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
     if errors:
         heading = f"{path} does not hold the {_title(family)} that its config.json describes:"
         raise ValueError("\n  ".join([heading, *errors]))
+    params = _read_params(checkpoint, names, leaves)
     return PublishedBert(
         config,
-        _read_params(checkpoint, names, leaves),
-        absent=tuple(head for head in PRETRAINING if head not in present),
+        params,
+        absent=tuple(head for head in PRETRAINING if head not in params),
         unread=tuple(names[name] for name in unread),
     )
 

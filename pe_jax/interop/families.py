@@ -6,7 +6,7 @@ without the prefix of the encoder, which some of its classes have. Names of laye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +54,8 @@ class Family(NamedTuple):
       positions: keys that `encodings.from_hf` reads.
       ignored: other keys that are accepted; None accepts all.
       embeddings, layer: tables of the encoder's modules.
-      heads: tables of the heads that are read, by name.
+      heads: tables of the heads that are read, by name. That of a classifier may include what
+        comes before it.
       swapped: packed tensors whose two halves are in the other order than ours.
       constants: tensors that are not parameters -> their value, from sizes `(length, head_size)`,
         to be written; None for one that need not be.
@@ -162,10 +163,11 @@ _ROBERTA = _BERT._replace(
     model_types=("roberta",),
     name="Roberta",
     prefixes=("roberta.",),
-    classes=_POOLED,
+    classes={**_POOLED, ("classifier",): "ForSequenceClassification"},
     heads={
         "pooler": _POOLER,
         "masked_lm": _masked_lm("lm_head", "layer_norm", "lm_head.decoder", "lm_head"),
+        "classifier": {"pooler/dense": "classifier.dense", "classifier": "classifier.out_proj"},
     },
 )
 
@@ -196,7 +198,7 @@ _MODERNBERT = Family(
     model_types=("modernbert",),
     name="ModernBert",
     prefixes=("model.",),
-    classes=_ENCODER,
+    classes={**_ENCODER, ("classifier",): "ForSequenceClassification"},
     settings={k: v for k, v in MODERNBERT.items() if k not in ("position", "max_length")},
     keys=_SIZES,
     optional_keys={
@@ -208,6 +210,7 @@ _MODERNBERT = Family(
         "activation": "hidden_activation",
         "head_bias": "classifier_bias",
         "head_activation": "classifier_activation",
+        "classifier_pooling": "classifier_pooling",
         "tied_decoder": "tie_word_embeddings",
         "decoder_bias": "decoder_bias",
         "attention_dropout_rate": "attention_dropout",
@@ -236,7 +239,14 @@ _MODERNBERT = Family(
         "up": "layers.*.mlp.Wi",
         "down": "layers.*.mlp.Wo",
     },
-    heads={"masked_lm": _masked_lm("head", "norm", "decoder", "decoder")},
+    heads={
+        "masked_lm": _masked_lm("head", "norm", "decoder", "decoder"),
+        "classifier": {
+            "pooler/dense": "head.dense",
+            "pooler/norm": "head.norm",
+            "classifier": "classifier",
+        },
+    },
 )
 _EUROBERT = Family(
     model_types=("eurobert",),
@@ -399,6 +409,11 @@ ENCODERS: Mapping[str, Family] = {
 }
 FAMILY_OF = {kind: family for family in ENCODERS.values() for kind in family.model_types}
 HEADS = tuple(_BERT.heads)
+
+
+def head_parts(family: Family, heads: Iterable[str]) -> set[str]:
+    """Return the modules of ours that the tables of these heads have parameters of."""
+    return {path.split("/")[0] for head in heads for path in family.heads[head]}
 
 
 def is_table(family: Family) -> bool:

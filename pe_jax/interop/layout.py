@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from pe_jax.encodings import PUBLISHED
-from pe_jax.interop.families import Family, Modules
+from pe_jax.interop.families import Family, Modules, head_parts
 from pe_jax.models import (
     BertConfig,
     BertForClassification,
@@ -97,7 +97,7 @@ def leaves(
     Raises:
       ValueError: if the family has no tensor for a parameter.
     """
-    shapes = parameter_shapes(config, heads, classes)
+    shapes = parameter_shapes(config, head_parts(family, heads), classes)
     if "masked_lm" in heads and config.tied_decoder:
         shapes.pop("masked_lm/decoder", None)
     found = [
@@ -138,15 +138,15 @@ def _of_table(
 
 
 def parameter_shapes(
-    config: BertConfig, heads: tuple[str, ...], classes: int
+    config: BertConfig, heads: set[str], classes: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters by path.
+    """Return the shapes of all parameters of the encoder and of heads, by path.
 
     Positions are among them only if they are a learned table.
     """
     few = dataclasses.replace(config, num_layers=min(2, config.num_layers))  # Others are the same.
     models: list[nn.Module] = [BertForMaskedLM(few)]
-    if {"pooler", "next_sentence"} & {*heads}:
+    if {"pooler", "next_sentence"} & heads:
         models.append(BertForPretraining(few))
     if "classifier" in heads:
         models.append(BertForClassification(few, outputs=classes))

@@ -17,15 +17,47 @@ from pe_jax.models.layers import BertModule, activate, linear
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
-class Pooler(BertModule):
-    """The first token's hidden state through a dense layer and tanh."""
+class _Head(BertModule):
+    """A head with a dense layer before its output layer."""
+
+    def transform(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Apply the dense layer, the activation and the normalisation of `config.head_...`."""
+        c = self.config
+        x = self.dense(c.hidden_size, "dense", has_bias=c.head_bias)(x)
+        x = activate(x, c.head_activation)
+        return self.norm("norm")(x) if c.head_norm else x
+
+
+class Pooler(_Head):
+    """One vector of a whole input, see `pooler` and `classifier_pooling` of the config."""
 
     @nn.compact
-    def __call__(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B D"]:
-        return jnp.tanh(self.dense(self.config.hidden_size, "dense")(hidden[:, 0]))
+    def __call__(
+        self, hidden: Float[Array, "B L D"], mask: Mask | None = None
+    ) -> Float[Array, "B D"]:
+        """Pool hidden states; `mask` is that of `Bert`, `[B, L]` for a mean over tokens."""
+        c = self.config
+        x = hidden[:, 0] if c.classifier_pooling == "cls" else _mean(hidden, mask)
+        if c.pooler == "head":
+            return self.transform(x)
+        return jnp.tanh(self.dense(c.hidden_size, "dense")(x))
 
 
-class MaskedLanguageHead(BertModule):
+def _mean(hidden: Float[Array, "B L D"], mask: Mask | None) -> Float[Array, "B D"]:
+    """Return the mean over tokens that are not padding; zeros where all are."""
+    if mask is None:
+        mask = jnp.ones(hidden.shape[:2], bool)
+    if mask.ndim != 2:
+        raise ValueError(
+            f"mask must be [B, L] for a mean over tokens (classifier_pooling='mean'), got "
+            f"{list(mask.shape)}. Pass True at tokens and False at padding."
+        )
+    weights = (mask > 0).astype(jnp.float32)[:, :, None]
+    total = (weights * hidden).sum(1) / jnp.maximum(weights.sum(1), 1)
+    return total.astype(hidden.dtype)
+
+
+class MaskedLanguageHead(_Head):
     """Vocabulary logits at chosen positions only, by the token embedding or a `decoder`."""
 
     @nn.compact
@@ -37,10 +69,7 @@ class MaskedLanguageHead(BertModule):
     ) -> Float[Array, "B P V"]:
         c = self.config
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
-        if c.head_dense:
-            x = self.dense(c.hidden_size, "dense", has_bias=c.head_bias)(x)
-            x = activate(x, c.head_activation)
-            x = self.norm("norm")(x) if c.head_norm else x
+        x = self.transform(x) if c.head_dense else x
         if not c.tied_decoder:
             draw = nn.initializers.normal(c.initializer_stddev)
             embedding = self.param("decoder", draw, embedding.shape)
@@ -76,7 +105,7 @@ class BertForPretraining(BertModule):
         bert = Bert(self.config, name="bert")
         hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
         masked_lm = _masked_lm(bert, hidden, masked_positions)
-        pooled = Pooler(self.config, name="pooler")(hidden)
+        pooled = Pooler(self.config, name="pooler")(hidden, mask)
         next_sentence = self.dense(2, "next_sentence")(pooled).astype(jnp.float32)
         return PretrainingLogits(masked_lm, next_sentence)
 
@@ -110,7 +139,7 @@ def _masked_lm(
 
 
 class BertForClassification(BertModule):
-    """One output for a whole input, read off its first token (Devlin et al., section 4.1).
+    """One output for a whole input, read off its pooled state (Devlin et al., section 4.1).
 
     Attributes:
       outputs: C, how many classes; 1 for a regression.
@@ -132,7 +161,7 @@ class BertForClassification(BertModule):
         hidden = Bert(self.config, name="bert")(
             tokens, segments, mask, positions, deterministic=deterministic
         )
-        pooled = Pooler(self.config, name="pooler")(hidden)
+        pooled = Pooler(self.config, name="pooler")(hidden, mask)
         rng = None if deterministic else self.make_rng("dropout")
         pooled = dropout(pooled, self.config.dropout_rate, rng)
         return self.dense(self.outputs, "classifier")(pooled).astype(jnp.float32)

@@ -28,8 +28,8 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
       the architecture of the model, and the lines that load it.
 
     Raises:
-      ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or
-        PyTorch's BERT cannot hold its position encoding.
+      ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or no
+        model of transformers can represent it.
     """
     config: EncoderTrainingConfig | FinetuningConfig = workdir.load_config(folder, TRAINING)
     tokenizer = load_tokenizer(saved_tokenizer(folder))

@@ -17,8 +17,14 @@ from safetensors.numpy import load_file
 from pe_jax.data.tokenizer import load_tokenizer, special_tokens, vocabulary
 from pe_jax.interop import ENCODERS as FAMILIES
 from pe_jax.interop import load_bert, save_bert
-from pe_jax.interop.bert_import import config_of
-from pe_jax.models import BertForMaskedLM, hidden_states, preset, with_position
+from pe_jax.interop.bert_import import PRETRAINING, config_of
+from pe_jax.models import (
+    BertForClassification,
+    BertForMaskedLM,
+    hidden_states,
+    preset,
+    with_position,
+)
 
 MODERN = ENCODERS["modernbert"][1]
 LAYER = {
@@ -37,9 +43,10 @@ def random_encoder(theirs):
     return config, random_params(config)
 
 
-def random_params(config):
+def random_params(config, model=BertForMaskedLM, **options):
     one = jnp.zeros((1, 1), jnp.int32)
-    shapes = jax.eval_shape(BertForMaskedLM(config).init, jax.random.key(0), one, one)["params"]
+    init = model(config, **options).init
+    shapes = jax.eval_shape(init, jax.random.key(0), one, one)["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
 
@@ -59,6 +66,44 @@ def test_a_saved_encoder_loads_unchanged(tmp_path, case):
     assert dataclasses.replace(back.config, num_key_heads=config.num_key_heads) == config
     assert jax.tree.structure(back.params) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, back.params, params)
+
+
+# Tensors of a classifier of three classes, beside the encoder's.
+CLASSIFIERS = {
+    "roberta": {
+        "classifier.dense.weight": (12, 12),
+        "classifier.dense.bias": (12,),
+        "classifier.out_proj.weight": (3, 12),
+        "classifier.out_proj.bias": (3,),
+    },
+    "modernbert": {
+        "head.dense.weight": (12, 12),
+        "head.norm.weight": (12,),
+        "classifier.weight": (3, 12),
+        "classifier.bias": (3,),
+    },
+}
+
+
+@pytest.mark.parametrize("case", CLASSIFIERS)
+def test_a_saved_classifier_loads_unchanged(tmp_path, case):
+    theirs = {**ENCODERS[case][1], "classifier_pooling": "mean" if case == "modernbert" else "cls"}
+    config, _ = random_encoder(theirs)
+    params = random_params(config, BertForClassification, outputs=3)
+    words, labels = byte_level(config.vocab_size), ("no", "maybe", "yes")
+    architecture = save_bert(tmp_path / "out", config, params, words, family=case, labels=labels)
+    assert architecture == f"{ENCODERS[case][0]}ForSequenceClassification"
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    prefix = FAMILIES[case].prefixes[0]
+    heads = {name: x.shape for name, x in tensors.items() if not name.startswith(prefix)}
+    assert heads == CLASSIFIERS[case]
+    back = load_bert(tmp_path / "out")
+    assert back.config == config and back.unread == ()
+    assert back.absent == ("masked_lm", "next_sentence")
+    jax.tree.map(np.testing.assert_array_equal, back.params, params)
+    encoder = load_bert(tmp_path / "out", heads=PRETRAINING)  # What further pretraining reads.
+    assert encoder.params.keys() == {"bert"}
+    assert sorted(encoder.unread) == sorted(CLASSIFIERS[case])
 
 
 def test_tensors_of_modernbert(tmp_path):

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from pe_jax.interop import ENCODERS as ENCODERS_BY_NAME
 from pe_jax.interop import layout, load_bert, save_bert
 from pe_jax.interop.bert_export import their_config
-from pe_jax.models import BertForMaskedLM, hidden_states, preset
+from pe_jax.models import BertForClassification, BertForMaskedLM, hidden_states, preset
 
 pytestmark = [
     pytest.mark.torch,
@@ -37,11 +37,11 @@ def transformers():
     return pytest.importorskip("transformers")
 
 
-def random_model(torch, transformers, name, theirs):
-    """A masked language model whose weights are larger than at initialization, biases drawn too."""
+def random_model(torch, transformers, name, theirs, kind="ForMaskedLM"):
+    """A model whose weights are larger than at initialization, biases drawn too."""
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**theirs)
-    model = getattr(transformers, f"{name}ForMaskedLM")(config).eval()
+    model = getattr(transformers, f"{name}{kind}")(config).eval()
     with torch.no_grad():
         for path, weight in model.named_parameters():
             if weight.requires_grad:  # RoFormer's sinusoids are a constant.
@@ -146,6 +146,37 @@ def test_round_trip(torch, transformers, tmp_path, case):
         )
     np.testing.assert_array_equal(got[valid], want[valid])
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == family
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("case", ["roberta", "xlm-roberta", "modernbert", "modernbert, all biases"])
+def test_classifiers(torch, transformers, tmp_path, case, pooling):
+    """Logits of three classes, from a folder of theirs and in one of ours."""
+    name, theirs = ENCODERS[case]
+    if pooling == "mean" and name != "ModernBert":
+        pytest.skip("RoBERTa reads its first token.")
+    extra = {"num_labels": 3, "classifier_pooling": pooling}
+    model = random_model(torch, transformers, name, theirs | extra, "ForSequenceClassification")
+    model.save_pretrained(tmp_path / "in")
+    bert = load_bert(tmp_path / "in")
+    assert bert.unread == ()
+    tokens, valid = batch(theirs)
+    with torch.inference_mode():
+        inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
+        want = model(**inputs).logits.numpy()
+    classifier = BertForClassification(bert.config, outputs=3)
+    got = classifier.apply({"params": bert.params}, tokens, None, jnp.asarray(valid))
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    words, family = byte_level(theirs["vocab_size"]), theirs["model_type"]
+    save_bert(tmp_path / "out", bert.config, bert.params, words, family=family)
+    before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("in", "out"))
+    assert before.keys() == after.keys()
+    for key, tensor in before.items():
+        if "position_embeddings" not in key:  # Rows depend on the tokenizer's padding.
+            np.testing.assert_array_equal(after[key], tensor, strict=True, err_msg=key)
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    with torch.inference_mode():
+        np.testing.assert_array_equal(loaded.eval()(**inputs).logits.numpy(), want)
 
 
 @pytest.mark.parametrize("size", ["ettin_17m", "ettin_32m", "modernbert_base", "modernbert_large"])

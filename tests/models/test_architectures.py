@@ -14,6 +14,7 @@ from pe_jax.models import (
     Bert,
     BertConfig,
     BertForMaskedLM,
+    Pooler,
     forward_flops,
     hidden_states,
     preset,
@@ -165,6 +166,31 @@ def test_hidden_states_and_logits_against_numpy(name):
     logits = BertForMaskedLM(config).apply({"params": params}, tokens, at, segments, valid)
     head = numpy_head(config, params["masked_lm"], want[-1], params["bert"]["token"]["embedding"])
     np.testing.assert_allclose(logits, head, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_pooled_states_against_numpy(name, pooling):
+    """Of rows of 7 and 4 tokens; what is at padding has no effect."""
+    config = variant(name, classifier_pooling=pooling)
+    hidden = np.random.default_rng(2).normal(size=(2, 7, 12)).astype(np.float32)
+    valid = jnp.arange(7) < jnp.array([[7], [4]])
+    pooler = Pooler(config)
+    shapes = jax.eval_shape(pooler.init, jax.random.key(0), hidden)["params"]
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(lambda x: rng.normal(0, 0.4, x.shape).astype(np.float32), shapes)
+    rows = [hidden[0], hidden[1, :4]]
+    x = np.stack([row[0] if pooling == "cls" else row.mean(0) for row in rows])
+    if name == "modernbert":
+        x = norm(config, params["norm"], activation("gelu", dense(params["dense"], x)))
+    else:
+        x = np.tanh(dense(params["dense"], x))
+    for mask in (valid, valid.astype(jnp.int32)):
+        got = pooler.apply({"params": params}, hidden, mask)
+        np.testing.assert_allclose(got, x, atol=1e-5)
+    if pooling == "mean":
+        with pytest.raises(ValueError, match=r"mask must be \[B, L\] for a mean over tokens"):
+            pooler.apply({"params": params}, hidden, jnp.ones((2, 1, 7, 7), bool))
 
 
 # --- Parameters ---
