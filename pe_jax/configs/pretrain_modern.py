@@ -8,7 +8,8 @@ Command:  python train.py --config=configs/pretrain_modern.py --workdir=W \
               --config.data.validation='books/valid.jsonl.xz'
 Hardware: 2 CPU cores; one GPU. --config.model.size=ettin_32m, ettin_68m or modernbert_base for
           larger ones.
-Expected: no figure yet.
+Expected: held-out masked-LM loss of 5.0 for 4 layers of 128 after 1.6 million tokens, where a BERT
+          has 6.1; docs/modern.md.
 """
 
 from pe_jax.configs.model import MODERNBERT
