@@ -18,7 +18,7 @@ from pe_jax.errors import extra
 with extra("train", SystemExit):
     from absl import flags
 
-    from pe_jax.configs.all_tasks import ENCODERS, STUDY, TRAINING
+    from pe_jax.configs.all_tasks import STUDY, TRAINING
     from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
@@ -62,7 +62,7 @@ def _read_config() -> Config:
     if values is None:
         raise ValueError("--config is required; --help lists the available configs.")
     if _COMPILE_FOR.value:
-        return from_values(values, ENCODERS, " --compile_for is for runs on text.")
+        return from_values(values, TRAINING, " --compile_for is for training.")
     return from_values(values, TRAINING | STUDY, " Configs of reports are for eval.py.")
 
 
@@ -128,10 +128,11 @@ def _connect(config: Config) -> None:
 
 
 def _compile_only(config: Config) -> None:
+    from pe_jax.configs.finetuning import FinetuningConfig
     from pe_jax.files import to_path
     from pe_jax.tpu.compile_report import compile_for
 
-    assert isinstance(config, EncoderTrainingConfig)
+    assert isinstance(config, EncoderTrainingConfig | FinetuningConfig)
     out = to_path(_OUT.value) if _OUT.value else None
     sections = compile_for(config, _COMPILE_FOR.value, find_largest=_LARGEST_BATCH.value, out=out)
     for section in sections:

@@ -2,40 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.configs.pretraining import (
     EncoderTrainingConfig,
     PretrainingConfig,
     PretrainingStageConfig,
     StageConfig,
 )
+from pe_jax.data.glue import GLUE
 from pe_jax.models import BertConfig, train_flops
-from pe_jax.tasks import distillation, pretraining
-from pe_jax.tasks.start import tokenizer_file
+from pe_jax.tasks import distillation, finetuning, pretraining
+from pe_jax.tasks.finetuning.classification import glue_task
+from pe_jax.tasks.finetuning.spans import span_task
+from pe_jax.tasks.seeds import seed_mesh
+from pe_jax.tasks.start import Start, tokenizer_file
 from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import PyTree
-from pe_jax.training.step import TrainState, state_shapes
+from pe_jax.training.step import TrainState
+
+AnyConfig = EncoderTrainingConfig | FinetuningConfig
 
 
-def resolve(config: EncoderTrainingConfig) -> EncoderTrainingConfig:
+def resolve(config: AnyConfig) -> AnyConfig:
     """Fill in the model of `config` as its task does; raises as that does."""
+    if isinstance(config, FinetuningConfig):
+        return finetuning.resolve(config)
     if isinstance(config, PretrainingConfig):
         return pretraining.resolve(config)
     assert isinstance(config, DistillationConfig)
     return distillation.resolve(config)
 
 
+def stages(config: AnyConfig) -> Sequence[StageConfig]:
+    """Return the stages of a resolved `config`; for fine-tuning, a step on the longest inputs."""
+    if not isinstance(config, FinetuningConfig):
+        return tuple(config.stages.values())
+    rows, accumulation = config.data.batch_size, config.accumulation
+    length = config.data.length
+    return (StageConfig(length=length, batch_size=rows, accumulation=accumulation, steps=1),)
+
+
+def make_mesh(config: AnyConfig, mesh: jax.sharding.Mesh) -> jax.sharding.Mesh:
+    """Return the devices of `mesh`, all of them by rows, as a run of `config` uses them."""
+    if isinstance(config, FinetuningConfig):
+        return seed_mesh(len(config.seeds), list(mesh.devices.flat))
+    return mesh
+
+
 def make_program(
-    config: EncoderTrainingConfig, mesh: jax.sharding.Mesh, model: BertConfig, stage: StageConfig
+    config: AnyConfig, mesh: jax.sharding.Mesh, model: BertConfig, stage: StageConfig
 ) -> tuple[Program, float]:
-    """Return what a resolved `config` runs on the devices of `mesh`, without data, for one step;
+    """Return what a resolved `config` runs on a mesh of `make_mesh`, without data, for one step;
     and the model FLOPs of a step of `stage`."""
     rows, length = stage.batch_size, stage.length
+    if isinstance(config, FinetuningConfig):
+        task = span_task(model) if isinstance(config, SquadConfig) else glue_task(config, model)
+        flops = len(config.seeds) * train_flops(model, rows, length, predictions=0)
+        return finetuning.make_program(config, mesh, model, task, steps=1), flops
     if isinstance(config, PretrainingConfig):
         assert isinstance(stage, PretrainingStageConfig)
         program = pretraining.make_program(config, mesh, model, steps=1)
@@ -46,8 +77,10 @@ def make_program(
     return program, distillation.step_flops(model, teacher, rows, length)
 
 
-def expected_vocab_size(config: EncoderTrainingConfig) -> int:
+def expected_vocab_size(config: AnyConfig) -> int:
     """Return the size of the run's vocabulary; the largest one where the run trains its own."""
+    if isinstance(config, FinetuningConfig):
+        return data.load_tokenizer(Start(config.init).tokenizer()).get_vocab_size()
     file = tokenizer_file(config)
     return data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
 
@@ -75,13 +108,32 @@ def batch_shapes(stage: StageConfig, *, packed: bool = False) -> dict[str, jax.S
     return {**shapes, "valid": valid, "segments": by_token, "next_sentence": next_sentence}
 
 
+def _finetuning_shapes(
+    config: FinetuningConfig, stage: StageConfig
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes and dtypes of a global batch of all seeds."""
+    seeds, rows, shape = len(config.seeds), stage.batch_size, jax.ShapeDtypeStruct
+    by_token = shape((seeds, rows, stage.length), jnp.int32)
+    valid = shape(by_token.shape, jnp.bool_)
+    if isinstance(config, SquadConfig):
+        targets = dict.fromkeys(("start", "end"), shape((seeds, rows), jnp.int32))
+    else:
+        dtype = jnp.int32 if GLUE[config.task].labels else jnp.float32
+        targets = {"label": shape((seeds, rows), dtype)}
+    return {"tokens": by_token, "segments": by_token, "valid": valid, **targets}
+
+
 def abstract_arguments(
     program: Program, stage: StageConfig
 ) -> tuple[TrainState, dict[str, jax.ShapeDtypeStruct], tuple[PyTree, ...]]:
     """Return a step's state, batch and constants as shapes with shardings; takes no memory."""
-    state = sharding.abstract(state_shapes(program.task, program.optimizer), program.shardings)
+    state = sharding.abstract(program.state_shapes, program.shardings)
     config = program.config
-    packed = isinstance(config, PretrainingConfig) and config.data.packed
-    batch = sharding.abstract(batch_shapes(stage, packed=packed), program.batch_sharding)
+    if isinstance(config, FinetuningConfig):
+        shapes = _finetuning_shapes(config, stage)
+    else:
+        packed = isinstance(config, PretrainingConfig) and config.data.packed
+        shapes = batch_shapes(stage, packed=packed)
+    batch = sharding.abstract(shapes, program.batch_sharding)
     constants = sharding.abstract(program.constants, program.shardings_of(program.constants))
     return state, batch, constants

@@ -69,6 +69,14 @@ class SeedsProgram(Program):
         seeds = NamedSharding(self.mesh, PartitionSpec(SEEDS))
         return TrainState(sharding.replicated(self.mesh), seeds, seeds, seeds)  # type: ignore[arg-type]
 
+    @property
+    def state_shapes(self) -> TrainState:
+        init = functools.partial(_init_seeds, self.task, self.optimizer)
+        return jax.eval_shape(init, self._rngs())
+
+    def _rngs(self) -> jax.Array:
+        return jax.vmap(jax.random.key)(np.array(self.seeds))
+
     def shardings_of(self, tree: PyTree) -> PyTree:
         return self.shardings.params  # The same of every leaf.
 
@@ -79,7 +87,7 @@ class SeedsProgram(Program):
 
     def init(self) -> TrainState:
         init = jax.jit(_init_seeds, static_argnums=(0, 1), out_shardings=self.shardings)
-        return init(self.task, self.optimizer, jax.vmap(jax.random.key)(np.array(self.seeds)))
+        return init(self.task, self.optimizer, self._rngs())
 
     def train_step(self, accumulation: int = 1) -> Wrapped:
         """Return the jitted step: `(state, global batch) -> (state, metrics)`, of all seeds."""

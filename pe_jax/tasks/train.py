@@ -73,7 +73,12 @@ class Program:
     @functools.cached_property
     def shardings(self) -> TrainState:
         """The sharding of each leaf of the state."""
-        return self.shardings_of(state_shapes(self.task, self.optimizer))
+        return self.shardings_of(self.state_shapes)
+
+    @property
+    def state_shapes(self) -> TrainState:
+        """The shape and dtype of each leaf of the state."""
+        return state_shapes(self.task, self.optimizer)
 
     @property
     def batch_sharding(self) -> NamedSharding:

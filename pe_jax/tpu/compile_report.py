@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.models.config import from_config
-from pe_jax.tasks.abstract import resolve
+from pe_jax.tasks.abstract import AnyConfig, make_mesh, resolve, stages
 from pe_jax.tasks.train import model_size
 from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.estimate import Estimate, estimate_stage, largest_batch
@@ -30,7 +29,7 @@ time from the compiled program."""
 
 
 def compile_for(
-    config: EncoderTrainingConfig,
+    config: AnyConfig,
     topology: str,
     *,
     find_largest: bool = False,
@@ -49,15 +48,15 @@ def compile_for(
       ValueError: for a topology that does not exist, or a config that cannot run there.
     """
     config = resolve(config)
-    stages = list(config.stages.values())
     chips = make_slice(topology)
-    for stage in stages:
-        sharding.check_rows(stage.batch_size, chips.mesh, stage.accumulation)
+    mesh = make_mesh(config, chips.mesh)
+    for stage in stages(config):
+        sharding.check_rows(stage.batch_size, mesh, stage.accumulation)
     model, size = config.model, model_size(from_config(config.model))
     devices = f"{chips.mesh.size} {chips.tpu.kind} ({topology})"
     yield f"# {size}, {model.position}, {model.dtype} on {devices}\n"
     numbers = []
-    for stage in stages:
+    for stage in stages(config):
         say(f"Compiling length {stage.length} for {devices}; a large model takes minutes.")
         estimate = estimate_stage(config, stage, chips)
         say(f"Compiled in {estimate.compile_seconds:.0f} s.")

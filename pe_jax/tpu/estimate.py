@@ -15,19 +15,22 @@ from typing import NamedTuple
 import jax
 
 from pe_jax.attention.forms import PLATFORMS
-from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig
+from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import Json
 from pe_jax.models import BertConfig
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.abstract import (
+    AnyConfig,
     abstract_arguments,
     expected_vocab_size,
+    make_mesh,
     make_program,
 )
 from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.topology import Slice
+from pe_jax.training import sharding
 from pe_jax.training.pytrees import PyTree
 from pe_jax.training.step import TrainState
 
@@ -39,7 +42,7 @@ class Estimate(NamedTuple):
 
     Attributes:
       topology: name of the slice; chips: how many it has.
-      length, rows: of the global batch.
+      length, rows: of the global batch, that of all seeds.
       model_flops: of a step, all chips together.
       compile_seconds: how long the compilation took.
       failure: the compiler's message if the step does not fit, else empty.
@@ -81,13 +84,14 @@ class Estimate(NamedTuple):
         return numbers | {"fits": self.fits, "mfu_bound": self.mfu_bound if self.fits else None}
 
 
-def estimate_stage(config: EncoderTrainingConfig, stage: StageConfig, chips: Slice) -> Estimate:
+def estimate_stage(config: AnyConfig, stage: StageConfig, chips: Slice) -> Estimate:
     """Compile the training step of `stage` for `chips`; one that does not fit is not an error.
 
     The batch must divide among the chips, see `sharding.check_rows`.
     """
     model = _for_tpu(from_config(config.model, vocab_size=expected_vocab_size(config)), chips)
-    program, flops = make_program(config, chips.mesh, model, stage)
+    mesh = make_mesh(config, chips.mesh)
+    program, flops = make_program(config, mesh, model, stage)
     state, batch, constants = abstract_arguments(program, stage)
     lowered = program.train_step(stage.accumulation).lower(state, batch, *constants)
     start = time.perf_counter()
@@ -102,7 +106,7 @@ def estimate_stage(config: EncoderTrainingConfig, stage: StageConfig, chips: Sli
         chips.name,
         chips.mesh.size,
         stage.length,
-        stage.batch_size,
+        len(program.seeds) * stage.batch_size,
         model_flops=flops,
         compile_seconds=time.perf_counter() - start,
         failure=failure,
@@ -111,8 +115,11 @@ def estimate_stage(config: EncoderTrainingConfig, stage: StageConfig, chips: Sli
         return estimate
     analysis, stats = compiled.cost_analysis(), compiled.memory_analysis()
     assert analysis is not None and stats is not None  # The TPU compiler gives both.
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    sent = 2 * (chips.mesh.size - 1) / chips.mesh.size * _GRADIENT_BYTES * parameters
+    # Chips that share seeds exchange their gradients.
+    sharing = mesh.shape[sharding.AXIS]
+    groups = mesh.size // sharing
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params)) / groups
+    sent = 2 * (sharing - 1) / sharing * _GRADIENT_BYTES * parameters
     moved = stats.argument_size_in_bytes + stats.output_size_in_bytes
     return estimate._replace(
         memory=memory(stats, state, batch, constants),
@@ -170,16 +177,19 @@ def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
 
 
 def largest_batch(
-    config: EncoderTrainingConfig, stage: StageConfig, chips: Slice, fits: bool
+    config: AnyConfig, stage: StageConfig, chips: Slice, fits: bool
 ) -> tuple[int, int]:
     """Return rows a chip with which `stage` fits, and slightly more with which it does not.
+
+    In fine-tuning these are the rows of each seed.
 
     Args:
       fits: whether the stage fits as it is.
     """
+    sharing = make_mesh(config, chips.mesh).shape[sharding.AXIS]
 
     def attempt(rows: int) -> bool:
-        other = changed(stage, {"batch_size": rows * chips.mesh.size})
+        other = changed(stage, {"batch_size": rows * sharing})
         estimate = estimate_stage(config, other, chips)
         used = f"{estimate.bytes / GIB:.2f} GiB" if estimate.fits else "does not fit"
         say(
@@ -189,7 +199,7 @@ def largest_batch(
         return estimate.fits
 
     unit = math.lcm(8, stage.accumulation)
-    return largest(attempt, stage.batch_size // chips.mesh.size, fits, unit)
+    return largest(attempt, stage.batch_size // sharing, fits, unit)
 
 
 def largest(attempt: Callable[[int], bool], start: int, fits: bool, unit: int) -> tuple[int, int]:

@@ -8,11 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import tiny_run
+from helpers.finetuning_data import examples, questions
 
+from pe_jax.configs import glue as glue_config
+from pe_jax.configs import squad as squad_config
+from pe_jax.configs.all_tasks import FINETUNING
+from pe_jax.data import glue
 from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops, with_position
 from pe_jax.models.config import from_config
-from pe_jax.schema import changed
-from pe_jax.tasks import pretraining
+from pe_jax.schema import changed, from_values
+from pe_jax.tasks import abstract, finetuning, pretraining
 from pe_jax.tasks.abstract import abstract_arguments
 from pe_jax.tpu import chips, compile_report, estimate, topology
 from pe_jax.training import sharding
@@ -23,6 +28,14 @@ V5E = chips.TPUS["v5e"]
 @pytest.fixture
 def config(tmp_path):
     return tiny_run.config(tmp_path)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """This machine's devices instead of a slice's."""
+    slice_here = topology.Slice("v5e:2x2", V5E, (2, 2), sharding.data_mesh())
+    monkeypatch.setattr(compile_report, "make_slice", lambda name: slice_here)
+    return slice_here
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -73,6 +86,68 @@ def test_a_placement_by_part():
     assert estimate.shard_bytes(placed) == (1 + 2 * 2 + 4) * 8
 
 
+# --- fine-tuning ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A run of ModernBERT's architecture."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    changes = {
+        **{"model.size": "ettin_17m", "model.num_layers": 2, "model.position": "rope"},
+        **{"stage1.steps": 1, "stage1.length": 16, "stage1.max_predictions": 3, "stage2.steps": 0},
+    }
+    pretraining.run(tiny_run.config(folder, **changes), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def finetuning_config(pretrained, tmp_path, monkeypatch):
+    """`finetuning_config(task)` of two seeds, with data."""
+    sets = {"train": examples(24, 0), "validation": examples(9, 1)}
+    opened = lambda name, split, data_dir="": SimpleNamespace(as_data_source=sets.__getitem__)
+    monkeypatch.setattr(glue, "open_dataset", opened)
+
+    def build(task):
+        c = {"cola": glue_config, "squad": squad_config}[task].get_config()
+        c.init, c.seeds, c.steps = str(pretrained), (3, 7), 1
+        c.data.update(length=24, buckets=(), batch_size=8, eval_batch_size=8)
+        if task == "squad":
+            c.data.update(max_query=8, stride=4, train=questions(tmp_path / "train.json", 20, 0))
+            c.data.validation = questions(tmp_path / "validation.json", 8, 1)
+        return from_values(c, FINETUNING)
+
+    return build
+
+
+@pytest.mark.parametrize("task", ["cola", "squad"])
+def test_what_fine_tuning_compiles_is_what_runs(finetuning_config, tmp_path, task):
+    config = abstract.resolve(finetuning_config(task))
+    experiment = finetuning.build(config, tmp_path)
+    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+    (stage,) = abstract.stages(config)
+    program = experiment.program
+    state, batch, constants = abstract_arguments(program, stage)
+    assert constants == () and program.mesh == abstract.make_mesh(config, sharding.data_mesh())
+    assert described(state) == described(program.init())
+    global_batch = sharding.to_global(experiment.batches[0], program.batch_sharding)
+    assert described(batch) == described(global_batch)
+
+
+def test_the_report_of_fine_tuning(here, finetuning_config, tmp_path):
+    """Of two seeds, each on two of four chips; no data is read."""
+    config = changed(finetuning_config("cola"), {"data.data_dir": str(tmp_path / "absent")})
+    out = tmp_path / "numbers.json"
+    text = "\n".join(compile_report.compile_for(config, "v5e:2x2", out=out))
+    assert "## Length 24: 16 rows, 4 a chip\n\nFits: 0." in text
+    (found,) = json.loads(out.read_text())
+    model = from_config(abstract.resolve(config).model, vocab_size=120)
+    assert found["model_flops"] == 2 * train_flops(model, 8, 24, 0)
+    # Two chips exchange half of the gradients of a seed twice, 2 of the 4 bytes of a parameter.
+    sent = 2 * 1 / 2 * found["memory"]["parameters"] / 2
+    assert found["bounds"]["links"] == pytest.approx(sent / 100e9)
+
+
 # --- model FLOPs ----------------------------------------------------------------------------------
 
 SIZES = BertConfig(
@@ -109,14 +184,6 @@ def test_flops_by_hand():
 
 
 # --- the report -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """This machine's devices instead of a slice's."""
-    slice_here = topology.Slice("v5e:2x2", V5E, (2, 2), sharding.data_mesh())
-    monkeypatch.setattr(compile_report, "make_slice", lambda name: slice_here)
-    return slice_here
 
 
 def test_the_report(here, config, tmp_path):

@@ -47,6 +47,11 @@ def classification_task(model: BertConfig, outputs: int) -> Task:
     return make_task(BertForClassification(model, outputs), INPUTS, counts, sums)
 
 
+def glue_task(config: FinetuningConfig, model: BertConfig) -> Task:
+    """Return the losses of the GLUE task that `config.task` names."""
+    return classification_task(model, max(1, len(GLUE[config.task].labels)))
+
+
 def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
     """An official metric of GLUE in points: 100 times that of scikit-learn or scipy.
 
@@ -111,7 +116,7 @@ def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokeniz
     return Problem(
         dataset=dataset,
         trained_on=dataset,
-        task=classification_task(model, max(1, len(glue.labels))),
+        task=glue_task(config, model),
         per_token=False,
         train=encode(train),
         held_out={name: encode(examples) for name, examples in held_out.items()},

@@ -26,7 +26,7 @@ from pe_jax.console.terminal import Progress, say, tell
 from pe_jax.data.rows import TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
-from pe_jax.models import train_flops
+from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning.classification import glue_problem
@@ -39,6 +39,7 @@ from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import HostBatch, Params, PyTree, Scalars
+from pe_jax.training.step import Task
 from pe_jax.training.transplant import Changes, transplant
 
 _SECONDS_A_LINE = 10.0  # For a long evaluation, such as SQuAD's on a CPU.
@@ -190,8 +191,7 @@ def build(
     rows = data.batch_size
     steps = config.steps or max(1, round(config.epochs * (len(problem.train.sizes()) // rows)))
     shard = ShardOptions(jax.process_index(), jax.process_count())
-    schedule, optimizer = make_optimizer(config.optimizer, steps, model)
-    program = SeedsProgram(config, model, problem.task, optimizer, schedule, mesh, config.seeds)
+    program = make_program(config, mesh, model, problem.task, steps)
     return FinetuningExperiment(
         config=config,
         folder=folder,
@@ -205,6 +205,14 @@ def build(
             for name, rows in problem.held_out.items()
         },
     )
+
+
+def make_program(
+    config: FinetuningConfig, mesh: jax.sharding.Mesh, model: BertConfig, task: Task, steps: int
+) -> SeedsProgram:
+    """Return what `config` runs on the devices of a `seed_mesh` in `steps` steps, without data."""
+    schedule, optimizer = make_optimizer(config.optimizer, steps, model)
+    return SeedsProgram(config, model, task, optimizer, schedule, mesh, config.seeds)
 
 
 def start_from(experiment: FinetuningExperiment, fresh: Params) -> tuple[Params, Changes]:
