@@ -129,7 +129,7 @@ def their_config(
     theirs |= family.only if family.name == "Bert" else {}
     theirs |= {keys[name]: _their_value(name, getattr(config, name)) for name in keys}
     if tokenizer is not None:
-        theirs["pad_token_id"] = tokenizer.token_to_id(special_tokens(tokenizer)["pad"])
+        theirs |= _token_ids(tokenizer)
     if "num_key_heads" in keys:
         theirs["num_key_value_heads"] = config.key_heads
     theirs["max_position_embeddings"] += first_row(family, theirs)
@@ -176,6 +176,13 @@ def _params_in_layout_of(family: Family, config: BertConfig, params: Params) -> 
             query_key, value = np.split(np.asarray(leaf), [2], axis=-3)
             flat[path] = np.concatenate([convert_layout(query_key, to), value], axis=-3)
     return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+def _token_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
+    """Return the ids of special tokens, by their keys; else transformers assumes a family's own."""
+    names = special_tokens(tokenizer)
+    roles = {"pad": "pad", "cls": "cls", "bos": "cls", "sep": "sep", "eos": "sep"}
+    return {f"{key}_token_id": tokenizer.token_to_id(names[role]) for key, role in roles.items()}
 
 
 def _their_value(name: str, value: Any) -> Any:

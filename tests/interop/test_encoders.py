@@ -138,6 +138,16 @@ def test_the_gate_of_gte_is_the_second_half(tmp_path):
     np.testing.assert_array_equal(packed[19:].T, kernel[:, 0])
 
 
+def test_special_tokens_are_those_of_the_tokenizer(tmp_path):
+    """Without them transformers takes ids of the published vocabulary, outside of a smaller one."""
+    saved(tmp_path / "out", MODERN)
+    theirs = json.loads((tmp_path / "out" / "config.json").read_text())
+    words = load_tokenizer(tmp_path / "out" / "tokenizer.json")
+    names = special_tokens(words)
+    for role, keys in {"cls": ("cls", "bos"), "sep": ("sep", "eos"), "pad": ("pad",)}.items():
+        assert {theirs[f"{key}_token_id"] for key in keys} == {words.token_to_id(names[role])}
+
+
 def test_positions_of_roberta_start_after_padding(tmp_path):
     config, params = saved(tmp_path / "out", ENCODERS["roberta"][1])
     tensors = load_file(tmp_path / "out" / "model.safetensors")
