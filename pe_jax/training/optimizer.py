@@ -127,14 +127,14 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
     """Return the ratio of the last pattern that fits each parameter's path; 1 where none does.
 
     Raises:
-      ValueError: for a pattern that fits no parameter. Those of position parameters may: encodings
-        without parameters have none.
+      ValueError: for a pattern that fits no parameter. Those of position parameters and of the
+        segment embedding may: some encodings, and modern encoders, have none.
     """
     paths = [path for path, _ in named_leaves(params)]
     ratio_by_path = dict.fromkeys(paths, 1.0)
     for pattern, ratio in ratios.items():
         fitting = fnmatch.filter(paths, pattern)
-        if not fitting and not pattern.startswith("bert/position/"):
+        if not fitting and not pattern.startswith(("bert/position/", "bert/segment/")):
             groups = sorted({"/".join(path.split("/")[:2]) for path in paths})
             raise ValueError(
                 f"config.optimizer.rates: no parameter matches {pattern!r}. Their paths begin with "

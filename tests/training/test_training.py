@@ -384,6 +384,7 @@ def test_rates_by_group():
     marked = lambda tree: {"bert": {name: name == "frequencies" for name in tree["bert"]}}
     settings = dict(weight_decay=0.1, clip_norm=1.0, epsilon=1e3, frequency_scale=4.0)
     ratios = {"bert/*": 2.0, "bert/token": 0.0, "bert/position": 5.0, "bert/position/none": 9.0}
+    ratios["bert/segment/*"] = 0.0  # Modern encoders have no segments, and some encodings nothing.
     optimizer = optimizers.adamw(lambda _: 1.0, marked, ratios=ratios, **settings)
     grads = {"bert": {**dict.fromkeys(params["bert"], jnp.ones(4)), "token": jnp.full(4, 1e6)}}
     state = optimizer.init(params)
