@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,18 +24,21 @@ from pe_jax.attention.softmax import Arrays, Fixed, Leaf
 from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array
 
-# The axes of queries and of keys.
-_QUERIES = {"q": 1, "content_q": 1, "added": 2, "of_queries": 1}
-_KEYS = {"k": 1, "v": 1, "content_k": 1, "added": 3, "of_keys": 1}
+# The axes of queries and of keys in arrays as `_stored` has them.
+_QUERIES = {"q": 2, "content_q": 2, "added": 2, "of_queries": 1}
+_KEYS = {"k": 3, "v": 3, "content_k": 3, "added": 3, "of_keys": 1}
+_BY_HEAD = "q", "k", "v", "content_q", "content_k"
+_KEYS_OF_WINDOWS = _KEYS | {"k": 2, "v": 2, "content_k": 2}
 
 
 def forward(arrays: Arrays, fixed: Fixed) -> tuple[Array, Array]:
     def attend(_: None, block: tuple) -> tuple[None, tuple[Array, Array]]:
         out, _, log_total = softmax.forward(*_block(arrays, fixed, *block))
-        return None, (out, log_total)
+        return None, (out.swapaxes(1, 2), log_total)
 
+    arrays = _stored(arrays, fixed)
     _, (out, log_total) = jax.lax.scan(attend, None, _by_block(arrays, fixed))
-    return _join(out, 1, fixed.num_queries), log_total
+    return _join(out, 2, fixed.num_queries).swapaxes(1, 2), log_total
 
 
 def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Array) -> Arrays:
@@ -42,7 +46,7 @@ def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Arra
         cut, out, g, log_total = block
         x, here = _block(arrays, fixed, *cut)
         weights = masked_weights(jnp.exp(softmax.logits(x, here) - log_total), here.whole_mask(x))
-        grads = softmax.backward(x, here, weights, out, g)
+        grads = _stored(softmax.backward(x, here, weights, out, g), fixed)
         _, key = here.first
         rows: dict[str, Leaf] = {name: getattr(grads, name) for name in by_query}
         if "added" in rows:
@@ -50,13 +54,14 @@ def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Arra
         grads = _with(grads, absent)
         by_key = {
             name: jax.tree.map(functools.partial(_put, key=key, axis=axis), x, getattr(grads, name))
-            for name, axis in _KEYS.items()
+            for name, axis in _keys(fixed).items()
             if (x := getattr(sums, name)) is not None
         }
         rest = dict.fromkeys(by_key)
         others = jax.tree.map(jnp.add, _with(sums, rest), _with(grads, rest))
         return _with(others, by_key), rows
 
+    arrays = _stored(arrays, fixed)
     cuts = _by_block(arrays, fixed)
     _, by_query, _ = cuts
     absent = dict.fromkeys(by_query)
@@ -72,7 +77,36 @@ def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Arra
         )
         for name, x in rows.items()
     }
-    return _with(sums, joined)
+    return _restored(_with(sums, joined), fixed)
+
+
+def _stored(x: Arrays, fixed: Fixed) -> Arrays:
+    """Queries as [B, H, L, d] and keys as [B, G, d, L], as products take and give them.
+
+    A CPU would lay out arrays [B, L, H, d] again for every block. Of keys from which windows are
+    cut, [B, G, L, d], a window is contiguous.
+    """
+    return _moved(x, fixed, lambda y, axis: jnp.moveaxis(y, 1, axis))
+
+
+def _restored(x: Arrays, fixed: Fixed) -> Arrays:
+    return _moved(x, fixed, lambda y, axis: jnp.moveaxis(y, axis, 1))
+
+
+def _moved(x: Arrays, fixed: Fixed, move: Callable[[Array, int], Array]) -> Arrays:
+    axes = {name: axis for name, axis in (_QUERIES | _keys(fixed)).items() if name in _BY_HEAD}
+    arrays = {name: (getattr(x, name), axis) for name, axis in axes.items()}
+    return _with(x, {name: move(y, n) for name, (y, n) in arrays.items() if y is not None})
+
+
+def _keys(fixed: Fixed) -> dict[str, int]:
+    return _KEYS_OF_WINDOWS if _is_windowed(fixed) else _KEYS
+
+
+def _is_windowed(fixed: Fixed) -> bool:
+    """Return whether blocks of queries meet only the keys within reach."""
+    left, right = fixed.reach or Reach()
+    return left is not None and right is not None and fixed.ranges is not None
 
 
 def _with(x: Arrays, changes: dict[str, Any]) -> Arrays:
@@ -116,7 +150,7 @@ def _block(
     key: ArrayLike = 0
     left, right = fixed.reach or Reach()
     if left is not None and right is not None and fixed.ranges is not None:
-        keys = arrays.k.shape[1]
+        keys = arrays.k.shape[_KEYS_OF_WINDOWS["k"]]
         width = min(keys, fixed.block + left + right)
         first = query + fixed.ranges[0].start - fixed.ranges[1].start - left
         key = jnp.clip(first, 0, keys - width)
@@ -126,14 +160,14 @@ def _block(
                 lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), key, width, axis), x
             )
 
-        by_key = {name: near(getattr(arrays, name), axis) for name, axis in _KEYS.items()}
+        by_key = {name: near(getattr(arrays, name), axis) for name, axis in _keys(fixed).items()}
         arrays = _with(arrays, by_key)
         of_keys = {
             name: near(getattr(fixed, name), 1) for name in ("of_keys", "limits_k", "segments_k")
         }
         fixed = dataclasses.replace(fixed, **of_keys)
         mask = near(mask, 3)
-    return arrays, dataclasses.replace(fixed, mask=mask, first=(query, key))
+    return _restored(arrays, fixed), dataclasses.replace(fixed, mask=mask, first=(query, key))
 
 
 def _put(total: Array, x: Array, key: ArrayLike, axis: int) -> Array:

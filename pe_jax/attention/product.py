@@ -113,10 +113,11 @@ def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
         [axis for axis in axes if axis in out_axes and axis not in common]
         for axes in (a_axes, b_axes)
     ]
-    order = "".join([*common, *separate[0], *separate[1]])
+    order, swapped = ("".join([*common, *x, *y]) for x, y in (separate, separate[::-1]))
     # As matrices give it: XLA makes no bfloat16 product on a CPU whose result has the several axes
-    # of one operand apart (jax 0.10.2: UNIMPLEMENTED).
-    first = out_axes if max(map(len, separate)) == 1 else order
+    # of one operand apart (jax 0.10.2: UNIMPLEMENTED), and `jnp.einsum` would swap the operands of
+    # one that is transposed afterwards, for which a CPU transposes both.
+    first = swapped if out_axes == swapped else order
     out = jnp.einsum(f"{a_axes},{b_axes}->{first}", a, b, preferred_element_type=jnp.float32)
     return jnp.einsum(f"{first}->{out_axes}", out)
 

@@ -264,7 +264,7 @@ def backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> A
     dropped = fixed.drop(weights).astype(x.v.dtype)
     heads = x.q.shape[2]
     dw = head_product("bqhd,bkhd->bhqk", g, x.v, heads)
-    dv = head_product("bhqk,bqhd->bkhd", dropped, g, x.v.shape[2])
+    dv = head_product("bqhd,bhqk->bkhd", g, dropped, x.v.shape[2])
     gradients = jax.tree.map(jnp.zeros_like, x)
     values, transpose = jax.vjp(lambda x, w: _term_values(x, w, fixed), x, dropped)
     if values is not None:
@@ -286,7 +286,7 @@ def backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> A
         gradients = jax.tree.map(jnp.add, gradients, *transpose(dterms))
     ds = ds.astype(x.q.dtype)
     dq = head_product("bhqk,bkhd->bqhd", ds, x.k, heads)
-    dk = head_product("bhqk,bqhd->bkhd", ds, x.q, x.k.shape[2])
+    dk = head_product("bqhd,bhqk->bkhd", x.q, ds, x.k.shape[2])
     return gradients._replace(
         q=(dq + gradients.q).astype(x.q.dtype),
         k=(dk + gradients.k).astype(x.k.dtype),
