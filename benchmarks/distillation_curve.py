@@ -45,8 +45,7 @@ _KEEP = flags.DEFINE_string("keep", None, "Folder for the models before fine-tun
 _STEPS = flags.DEFINE_integer("steps", 320, "Of fine-tuning.")
 
 UNTOUCHED = "untouched"
-_TOKENS_PER_STEP = 1_024
-_SHARE_OF_LONG_ROWS = 4  # One step of so many has rows of 256 tokens, the others of 128.
+_ROWS, _LENGTH = 4, 256  # Of a step.
 
 
 class Job(NamedTuple):
@@ -82,20 +81,19 @@ def train(config: str, folder: Path, **settings: object) -> float:
 
 def make(job: Job, folder: Path) -> float:
     """Train the model of a job to `folder`; return the seconds that it took."""
-    steps = max(1, job.tokens // _TOKENS_PER_STEP)
+    steps = max(1, job.tokens // (_ROWS * _LENGTH))
     rate = {} if job.tokens else {"optimizer__learning_rate": 0.0}  # The positions as drawn.
-    long_rows = steps // _SHARE_OF_LONG_ROWS
     settings: dict[str, object] = {
         "init": _INIT.value, "seed": job.seed, "data__source": _TEXT.value,
         "model__position": job.position, "eval_every": max(1, steps // 4),
-        "stage1__batch_size": 8, "stage1__length": 128, "stage1__steps": steps - long_rows,
-        "stage2__batch_size": 4, "stage2__length": 256, "stage2__steps": long_rows,
+        "stage1__batch_size": _ROWS, "stage1__length": _LENGTH, "stage1__steps": steps,
+        "stage2__steps": 0,
     }  # fmt: skip
     if job.method == "distillation":
         return train("distill_positions", folder, patience=0, **settings, **rate)
     settings |= {
         "keep_position": False, "model__dropout_rate": 0.0, "model__attention_dropout_rate": 0.0,
-        "stage1__max_predictions": 20, "stage2__max_predictions": 40,
+        "stage1__max_predictions": 39,
         "stage1__epochs": 0, "stage2__epochs": 0,
         "model__dtype": "float32", "optimizer__learning_rate": 2e-4, **rate,
     }  # fmt: skip

@@ -38,10 +38,9 @@ class DistillationConfig(EncoderTrainingConfig):
 
     task: str = task_key("distillation")
     model: ModelConfig = part(ModelConfig, dropout_rate=0.0, attention_dropout_rate=0.0)
-    stage1: StageConfig = part(StageConfig, length=128, batch_size=8, steps=1_500)
-    stage2: StageConfig = part(StageConfig, length=256, batch_size=4, steps=500)
+    stage1: StageConfig = part(StageConfig, length=256, batch_size=4, steps=2_000)
     optimizer: OptimizerConfig = part(
-        OptimizerConfig, learning_rate=6e-4, weight_decay=0.0, b2=0.98, rates=_RATES
+        OptimizerConfig, learning_rate=1e-3, weight_decay=0.0, b2=0.98, rates=_RATES
     )
     layers: tuple[float, ...] = key(
         (),
