@@ -1,4 +1,4 @@
-"""The paper's comparison, whole: encodings pretrained, fine-tuned, measured, and its claims judged.
+"""The paper's comparison: encodings trained alike, fine-tuned, measured, and its claims judged.
 
 Command:  python train.py --config=configs/study.py --workdir=S --config.text=FILES \
               --config.held_out_text=FILES --config.data_dir=TFDS --config.published=BERT
@@ -7,16 +7,18 @@ Command:  python train.py --config=configs/study.py --workdir=S --config.text=FI
 Hardware: two CPU cores (--config.jobs=2, a run on each), or one GPU.
 Time:     --dry_run says it. Any number of starts: what is done is not done again.
 
-Two arms. `replaced` is the paper's procedure on a published BERT, and left out if none is given:
-its positions kept or replaced, all pretrained further alike. `from_scratch` is a BERT-mini.
+Two arms. `replaced` gives a published BERT other positions by distillation and fine-tunes it beside
+the untouched one; without `published` it is left out. `from_scratch` pretrains BERT-minis, which
+are too small to fine-tune: their losses are compared.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
+from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
-from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.configs.training import COUNT, LENGTH
 from pe_jax.schema import Config, config_dict, key, part, task_key
@@ -37,16 +39,16 @@ _COMBINED = tuple(
 class FinetuningSteps(Config):
     """Steps of fine-tuning on each task."""
 
-    squad: int = key(120, COUNT)
-    cola: int = key(160, COUNT)
+    squad: int = key(320, COUNT)
+    cola: int = key(300, COUNT)
     rte: int = key(80, COUNT)
-    mrpc: int = key(80, COUNT)
-    sst2: int = key(120, COUNT)
+    mrpc: int = key(120, COUNT)
+    sst2: int = key(200, COUNT)
 
 
 @dataclasses.dataclass(frozen=True)
 class ArmConfig(Config):
-    """One arm of a study: encodings, and how each is pretrained."""
+    """One arm of a study: encodings, and how each is trained and fine-tuned."""
 
     first: str = key(
         "none", any_text("Give names of encodings, joined by commas."), "Encodings to begin with."
@@ -54,14 +56,26 @@ class ArmConfig(Config):
     then: str = key(
         "", any_text(), "Encodings that follow once `first` are done, fine-tuning included."
     )
-    kept: str = key(
-        "", any_text(), "Encodings to run again with the published model's position parameters."
-    )
     repeats: tuple[int, ...] = key(
-        (), several(SEED), "Seeds to pretrain `first` again with, at the end."
+        (), several(SEED), "Seeds to train `first` again with, at the end."
     )
+    tasks: str = key("", some_of("pe_jax.study.plan:TASKS"), "Tasks to fine-tune on.")
     # A study sets model.position, seed, init and the text of each run.
-    pretraining: PretrainingConfig = part(PretrainingConfig)
+    training: EncoderTrainingConfig = part(EncoderTrainingConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class FromScratchConfig(ArmConfig):
+    """Models pretrained from scratch."""
+
+    training: PretrainingConfig = part(PretrainingConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedConfig(ArmConfig):
+    """A published model, untouched and with its positions replaced by distillation."""
+
+    training: DistillationConfig = part(DistillationConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +92,8 @@ class StudyConfig(Config):
     held_out_text: str = key("", any_text(), "Another source; empty holds out documents of `text`.")
     data_dir: str = key("", any_text(), "Folder of tfds datasets; empty means tfds's default.")
     jobs: int = key(1, integer(1, 10**4), "Parallel runs, each on a share of the CPU's cores.")
-    from_scratch: ArmConfig = part(ArmConfig)
-    replaced: ArmConfig = part(ArmConfig)
-    tasks: str = key(
-        "squad,cola,rte,mrpc,sst2", some_of("pe_jax.study.plan:TASKS"), "Tasks to fine-tune on."
-    )
+    from_scratch: FromScratchConfig = part(FromScratchConfig)
+    replaced: ReplacedConfig = part(ReplacedConfig)
     steps: FinetuningSteps = part(FinetuningSteps)
     glue: FinetuningConfig = part(FinetuningConfig)
     squad: SquadConfig = part(SquadConfig)
@@ -120,43 +131,37 @@ def get_config():
 
 
 def _set_from_scratch(arm):
-    arm.first = ",".join(_SINGLES)
-    arm.then = ",".join(("rope", "alibi", "t5", *_COMBINED))
+    """Short inputs first: attention learns to use positions in a few hundred steps with 16 tokens,
+    or from 16 to 64, far more slowly with more; small batches, as steps are what it takes."""
+    arm.first = ",".join((*_SINGLES, "rope", "alibi", "t5"))
+    arm.then = ",".join(_COMBINED)
     arm.repeats = (1, 2)
-    _set_pretraining(arm.pretraining, (800, 600, 1000))
-    arm.pretraining.model.size = "mini"
-    arm.pretraining.data.vocab_size = 8192
-    arm.pretraining.optimizer.learning_rate = 1.2e-3
-
-
-def _set_replaced(arm):
-    """All positions are drawn anew; where they are kept as well, that shows what the published
-    model's own training of them is worth."""
-    arm.first, arm.then = ",".join(_SINGLES), ",".join(_COMBINED)
-    arm.kept = "learned_absolute"
-    _set_pretraining(arm.pretraining, (200, 200, 600))
-    arm.pretraining.keep_position = False
-    arm.pretraining.optimizer.learning_rate = 3e-4
-
-
-def _set_pretraining(config, steps):
-    """So many steps of each stage. Short inputs first: attention learns to use positions in a few
-    hundred steps with 16 tokens, or from 16 to 64, far more slowly with more; small batches, as
-    steps are what it takes."""
-    first, second, third = steps
-    config.stage1.update(length=16, batch_size=128, max_predictions=3, steps=first)
-    config.stage2.update(length=64, batch_size=32, max_predictions=10, steps=second)
-    config.stage3.update(length=256, batch_size=8, max_predictions=39, steps=third)
+    config = arm.training
+    config.stage1.update(length=16, batch_size=128, max_predictions=3, steps=800)
+    config.stage2.update(length=64, batch_size=32, max_predictions=10, steps=600)
+    config.stage3.update(length=256, batch_size=8, max_predictions=39, steps=1000)
+    config.model.size = "mini"
     config.model.max_length = 512
     config.model.dtype = "bfloat16"
     config.model.dropout_rate = 0.0  # Less than one epoch: nothing to overfit.
     config.model.attention_dropout_rate = 0.0
+    config.data.vocab_size = 8192
+    config.optimizer.learning_rate = 1.2e-3
     config.optimizer.b2 = 0.98  # Forgets the large first gradients within a short run.
     config.log_every = 50
     config.eval_every = 0
     config.eval_examples = 512
     config.checkpoint_every = 200
     config.keep_checkpoints = 100
+
+
+def _set_replaced(arm):
+    arm.first = ",".join((*_SINGLES, "rope", "alibi", "t5"))
+    arm.then = ",".join(_COMBINED)
+    arm.tasks = "squad,cola"
+    config = arm.training
+    config.stage1.update(length=256, batch_size=4, steps=2000)
+    config.stage2.steps = 0
 
 
 def _set_finetuning(config):

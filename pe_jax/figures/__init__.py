@@ -13,6 +13,7 @@ from pe_jax.figures.curves import (
     prediction_plot,
     psi_curves,
     score_curves,
+    score_intervals,
 )
 from pe_jax.figures.maps import (
     Panel,
@@ -28,5 +29,6 @@ from pe_jax.figures.style import save
 __all__ = [
     "Curve", "Panel", "correlation_map", "cosine_curves", "head_maps", "head_profiles",
     "layer_shares", "length_curves", "matrix_grid", "model_curves", "offset_curves",
-    "prediction_plot", "psi_curves", "save", "score_curves", "score_map", "sweep_map",
+    "prediction_plot", "psi_curves", "save", "score_curves",
+    "score_intervals", "score_map", "sweep_map",
 ]  # fmt: skip

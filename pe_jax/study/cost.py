@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
@@ -16,9 +17,9 @@ from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.models.flops import forward_flops
-from pe_jax.study.plan import Run
+from pe_jax.study.plan import SCRATCH, Run, TrainingConfig
 from pe_jax.study.state import to_execute
-from pe_jax.tasks import pretraining
+from pe_jax.tasks import distillation, pretraining
 from pe_jax.tasks.abstract import batch_shapes, expected_vocab_size
 from pe_jax.training import sharding
 
@@ -75,29 +76,47 @@ def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
     FLOPs are roughly those of the first encoding of an arm.
     """
     first = {
-        run.arm: run.config for run in reversed(runs) if isinstance(run.config, PretrainingConfig)
+        run.arm: run.config
+        for run in reversed(runs)
+        if isinstance(run.config, PretrainingConfig | DistillationConfig)
     }
-    configs = {arm: pretraining.resolve(config) for arm, config in first.items()}
+    configs = {arm: _resolved(config) for arm, config in first.items()}
     models = {
         arm: from_config(config.model, vocab_size=expected_vocab_size(config))
         for arm, config in configs.items()
     }
     flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
-    return Costs(runs, done, flops, _rate(configs[runs[0].arm], models[runs[0].arm]), jobs)
+    scratch = configs[SCRATCH]
+    assert isinstance(scratch, PretrainingConfig)
+    return Costs(runs, done, flops, _rate(scratch, models[SCRATCH]), jobs)
 
 
-def _flops(run: Run, pretrained: PretrainingConfig, model: BertConfig) -> float:
+def _resolved(config: TrainingConfig) -> TrainingConfig:
+    if isinstance(config, DistillationConfig):
+        return distillation.resolve(config)
+    return pretraining.resolve(config)
+
+
+def _flops(run: Run, trained: TrainingConfig, model: BertConfig) -> float:
     """Return the model FLOPs of a run; the forward passes of its scores count too."""
-    config, stages = run.config, list(pretrained.stages.values())
+    config, stages = run.config, list(trained.stages.values())
+    if isinstance(config, DistillationConfig):
+        return sum(
+            stage.steps * distillation.step_flops(model, model, stage.batch_size, stage.length)
+            for stage in stages
+        )
     if isinstance(config, PretrainingConfig):
         return sum(
             stage.steps * train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
-            for stage in stages
+            for stage in config.stages.values()
         )
     if isinstance(config, PropertiesConfig):
+        if not isinstance(trained, PretrainingConfig):
+            return 0.0  # Nothing is scored.
         steps = sum(stage.steps for stage in stages)
-        scored = config.score_examples * steps // pretrained.checkpoint_every
-        return forward_flops(model, scored, stages[-1].length, stages[-1].max_predictions)
+        scored = config.score_examples * steps // trained.checkpoint_every
+        last = [*trained.stages.values()][-1]
+        return forward_flops(model, scored, last.length, last.max_predictions)
     rows, tokens = _ROWS[run.kind]
     times = 1 if not config.eval_every else -(-config.steps // config.eval_every)
     step = train_flops(model, len(config.seeds) * config.data.batch_size, tokens, 0)

@@ -16,30 +16,38 @@ import numpy as np
 from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
+from pe_jax.figures import save, score_intervals
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report import scores
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.schema import changed
-from pe_jax.study.plan import KEPT, Run
-from pe_jax.study.results import GLUE, GLUE_MEAN, PROPERTIES, SQUAD_F1, Values, finished
+from pe_jax.study.plan import UNTOUCHED, Run
+from pe_jax.study.results import (
+    ACCURACY,
+    CLASSIFICATION,
+    GLUE,
+    LOSS,
+    PROPERTIES,
+    SQUAD_F1,
+    Values,
+    finished,
+    trivial_scores,
+)
 
 FOLDER = "figures"
 _PARTS = "vectors,words,frequencies,evolution,heads"
-
-
-# How the files of a figure begin: its title.
-_OF_THE_ARM = {
+SCORES = "scores"
+# How the names of a figure's files begin: its title.
+_TITLES = {
     "correlation": "Heat map: violations against scores",
-    "figure1_scores": "Figure 1: scores at full length",
-}
-_OF_A_MODEL = {
-    "figure2_vectors": "Figure 2: dot products of position vectors, P·Pᵀ",
-    "figure3_words": "Figure 3: attention logits among identical words",
-    "figure4_waves": "Figure 4: cosines of frequencies, and their sum",
-    "figure5_evolution": "Figure 5: P·Pᵀ while training",
-    "figure6_psi": "Figure 6: ψ of the frequencies",
-    "figure7_heads": "Figure 7: positions through W_Q and W_K, by head",
+    "figure1": "Figure 1: scores at full length",
+    "figure2": "Figure 2: dot products of position vectors, P·Pᵀ",
+    "figure3": "Figure 3: attention logits among identical words",
+    "figure4": "Figure 4: cosines of frequencies, and their sum",
+    "figure5": "Figure 5: P·Pᵀ while training",
+    "figure6": "Figure 6: ψ of the frequencies",
+    "figure7": "Figure 7: positions through W_Q and W_K, by head",
 }
 
 
@@ -49,7 +57,8 @@ def model_folder(out: Path, arm: str, model: str) -> Path:
 
 
 def draw_arm(arm: str, results: Json, every: Values, folder: Path) -> None:
-    """Draw the heat maps of an arm and figure 1 over all its models, in `folder`."""
+    """Draw the scores of all models of an arm, their heat maps and figure 1, in `folder`."""
+    _draw_scores(arm, results, every, folder)
     draw_heat_maps(arm, every, folder)
     curves = {
         model: entry["scores"]
@@ -60,16 +69,35 @@ def draw_arm(arm: str, results: Json, every: Values, folder: Path) -> None:
         scores.score_figure(curves).save(folder)
 
 
+def _draw_scores(arm: str, results: Json, every: Values, folder: Path) -> None:
+    trivial = trivial_scores(results, arm)
+    for measure in (SQUAD_F1, CLASSIFICATION, LOSS):
+        columns = {
+            model: [*by_seed.values()]
+            for model in every.models(arm)
+            if (by_seed := every.by_seed(arm, model, measure))
+        }
+        if not columns:
+            continue
+        untouched = columns.pop(UNTOUCHED, None)
+        marks = {"the untouched model": float(np.mean(untouched))} if untouched else {}
+        if measure in trivial:
+            marks["a trivial answer"] = trivial[measure]
+        title = f"{measure}, {arm.replace('_', ' ')}: seeds, mean and 95 % interval"
+        figure = score_intervals([*columns.items()], score=measure, marks=marks, title=title)
+        folder.mkdir(parents=True, exist_ok=True)
+        save(figure, folder / f"{SCORES}_{file_name(measure)}.png")
+
+
 def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
     """Draw the correlations of violations with scores over the models of an arm.
 
-    A model's values are means over its seeds. The model that kept its positions is left out: its
-    encoding is there as well.
+    A model's values are means over its seeds. The untouched model is left out.
 
     Returns:
       the files, `correlation_*.png` in `folder`; none while too few models have scores that differ.
     """
-    models = [model for model in every.models(arm) if KEPT not in model]
+    models = [model for model in every.models(arm) if model != UNTOUCHED]
 
     def column(measure: str) -> list[float]:
         values = [[*every.by_seed(arm, model, measure).values()] for model in models]
@@ -79,7 +107,7 @@ def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
                   for probe in ("words", "kernel") for name in PROPERTIES}  # fmt: skip
     measured = np.isfinite([*violations.values()]).all(0)
     columns: dict[str, list[float]] = {}
-    for name in (SQUAD_F1, *GLUE, GLUE_MEAN):
+    for name in (SQUAD_F1, *GLUE, CLASSIFICATION, ACCURACY):
         values = np.array(column(name))
         finite_values = values[np.isfinite(values) & measured]
         if len(finite_values) >= properties.MINIMUM_RUNS and np.ptp(finite_values) > 0:
@@ -109,15 +137,17 @@ def draw_model(model: Run, measures: PropertiesConfig, folder: Path) -> None:
 
 
 def gallery(out: Path, arm: str) -> Iterator[str]:
-    """Yield the lines of a page in `out` that show the figures of an arm and of its models."""
+    """Yield the lines of a page in `out` that show figures of properties, of an arm and its models,
+    by title."""
+    for file, title in _TITLES.items():
+        if links := [*linked(out, arm, file, title)]:
+            yield from [f"### {title}", "", *links, ""]
+
+
+def linked(out: Path, arm: str, file: str, title: str) -> Iterator[str]:
+    """Yield the lines that show all figures of an arm whose file names begin alike."""
     folder = out / FOLDER / arm
     models = sorted(path for path in folder.glob("*") if path.is_dir())
-    for titles, folders in ((_OF_THE_ARM, [folder]), (_OF_A_MODEL, models)):
-        for file, title in titles.items():
-            links = [
-                f"![{title}, {model.name}]({path.relative_to(out)})"
-                for model in folders
-                for path in sorted(model.glob(f"{file}*.png"))
-            ]
-            if links:
-                yield from [f"### {title}", "", *links, ""]
+    for model in (folder, *models):
+        for path in sorted(model.glob(f"{file}_*.png")):
+            yield f"![{title}, {model.name}]({path.relative_to(out)})"

@@ -16,18 +16,21 @@ from pe_jax.console.terminal import counted
 from pe_jax.files import Json
 from pe_jax.reports.paper_tables import tables_page
 from pe_jax.reports.tables import mean_and_spread
-from pe_jax.study.claims import Claim, Verdict, judge, models_above
-from pe_jax.study.figures import gallery
-from pe_jax.study.plan import KEPT, TASKS
+from pe_jax.study.claims import detectable, judge, models_above
+from pe_jax.study.effects import Verdict
+from pe_jax.study.figures import SCORES, gallery, linked
+from pe_jax.study.plan import REPLACED, SCRATCH, TASKS, UNTOUCHED
 from pe_jax.study.results import (
+    ACCURACY,
     BEST,
     CHANGE,
+    CLASSIFICATION,
     FILE,
     GLUE,
-    GLUE_MEAN,
     LOSS,
     LOSS_UNSEEN,
     PROPERTIES,
+    R2,
     SQUAD_EXACT,
     SQUAD_F1,
     BySeed,
@@ -39,16 +42,19 @@ from pe_jax.study.results import (
 )
 
 SETTINGS = "settings.md"  # Beside the page: its section on settings, written by hand.
-_ABOUT_CLAIMS = """\
-A verdict needs q < 0.05 and is about the direction of an effect alone, not its size. Effects are
-means over seeds with Student's intervals: seeds of fine-tuning, which share a pretrained model, or
-of pretraining. p is two-sided (of rank correlations, by permuting the models); q is that of
-Benjamini and Hochberg over all claims. *Of* has the two means of a difference; of a correlation,
-the number of models, and the correlation without the model that changes it most."""
+_ABOUT_VERDICTS = """\
+An effect is the mean over seeds with Student's 95 % interval; its *d* is that mean over the
+standard deviation of the seeds. Seeds are those of pretraining (from scratch), or of fine-tuning
+one distilled model (replaced). p is two-sided, of rank correlations by permuting the models.
+*Corrected* is by Holm over the primary claims of the arm, by Benjamini and Hochberg over its
+exploratory ones. *Reproduced* and *contradicted* need a corrected p below 0.05; *equivalent* means
+that the whole interval is within the margin. *Of* has the two means of a difference; of a
+correlation, the number of models, and the correlation without the model that changes it most."""
 _ABOUT_SCORES = """\
 Mean ± sample standard deviation over seeds; losses in nats, at the length of the last stage; scores
 in points. *Added by unseen lengths* is the loss at that length of the last checkpoint before
-training there, minus its loss at the length it was trained on. *A trivial answer* is the first
+training there, minus its loss at the length it was trained on. *R²* is of the states of the last
+layer, to those of the untouched model, at the end of distillation. *A trivial answer* is the first
 sentence of the context, or the better of two constant labels. *Models above it*: by Student's
 one-sided t-test over seeds, p < 0.025, not corrected."""
 _TRIVIAL, _ABOVE = "*a trivial answer*", "*models above it*"
@@ -59,7 +65,7 @@ _ABOUT_PROPERTIES = """\
 Violations, 0 where the property holds: of dot products of position vectors before and after
 training, of the logits of identical words in the first layer, and of the offset kernel, the mean
 over layers. Local monotonicity is within 10 offsets, 0.5 without any order."""
-_TITLES = {"from_scratch": "From scratch", "replaced": "Positions replaced"}
+_TITLES = {SCRATCH: "From scratch", REPLACED: "Positions replaced"}
 
 
 def page(results: Json, out: Path) -> str:
@@ -72,7 +78,9 @@ def page(results: Json, out: Path) -> str:
     """
     every = values(results)
     arms = list(dict.fromkeys(name.partition("/")[0] for name in results["runs"]))
-    sections = [_head(results, arms), _claims(judge(every, arms))]
+    verdicts = judge(every, arms)
+    pictures = [line for arm in arms for line in linked(out, arm, SCORES, "Scores")]
+    sections = [_head(results, arms), _section("Scores by encoding", pictures), _claims(verdicts)]
     for arm in arms:
         sections += [
             _scores(arm, results, every),
@@ -80,6 +88,7 @@ def page(results: Json, out: Path) -> str:
             _properties(arm, every),
             _figures(arm, out),
         ]
+    sections.append(_effects(verdicts))
     table_1 = (results["table_1"] or {}).get("lines", [])
     sections += [_section("The paper's table 1", table_1), _selection_bias(arms, every)]
     if (out / SETTINGS).is_file():
@@ -137,46 +146,43 @@ def _missing(results: Json) -> str:
 
 
 def _claims(verdicts: Sequence[Verdict]) -> str:
-    """A table of verdicts, claim by claim, and one of effects for each arm."""
-    claims = list(dict.fromkeys(verdict.claim for verdict in verdicts))
-    arms = list(dict.fromkeys(verdict.arm for verdict in verdicts))
-    answers = {(verdict.claim, verdict.arm): f"**{verdict.says}**" for verdict in verdicts}
     rows = [
-        [str(n), claim.says, claim.place, *(answers.get((claim, arm), "–") for arm in arms)]
-        for n, claim in enumerate(claims, 1)
-    ]
-    counts = Counter(verdict.says for verdict in verdicts)
-    leaning = Counter(verdict.agrees for verdict in verdicts if verdict.leans)
-    summary = (
-        ", ".join(f"{count} {says}" for says, count in counts.items())
-        + f". Of the undecided, {leaning[True]} would be reproduced and {leaning[False]} "
-        "contradicted without the correction: p < 0.05, q not."
-    )
-    header = ["", "claim", "where", *(_TITLES[arm].lower() for arm in arms)]
-    effects = [
-        line
-        for arm in arms
-        for line in (f"{_TITLES[arm]}:", "", *_effects(arm, claims, verdicts), "")
-    ]
-    return _section("Claims", [summary], table(header, rows), [_ABOUT_CLAIMS], effects[:-1])
-
-
-def _effects(arm: str, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> list[str]:
-    rows = [
-        [str(1 + claims.index(verdict.claim)), str(verdict.claim.effect), _compared(verdict),
-         _number(verdict.effect), _interval(verdict), str(verdict.n or "–"),
-         _probability(verdict.p), _probability(verdict.q)]
-        for verdict in verdicts if verdict.arm == arm
+        [str(n), verdict.claim.says, verdict.claim.place, _TITLES[verdict.claim.arm].lower(),
+         f"{_number(verdict.effect)} ({_interval(verdict)})", f"**{verdict.says}**"]
+        for n, verdict in enumerate(verdicts, 1)
     ]  # fmt: skip
-    header = ["", "effect", "of", "mean", "95 % interval", "seeds", "p", "q"]
-    return table(header, rows)
+    counts = Counter(verdict.says.partition(" within")[0] for verdict in verdicts)
+    summary = ", ".join(f"{count} {says}" for says, count in counts.items()) + "."
+    header = ["", "claim", "where", "models", "effect (95 % interval)", "verdict"]
+    return _section("Claims", [summary, *_power(verdicts)], table(header, rows))
+
+
+def _power(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a line on the differences that the numbers of seeds can find."""
+    seeds = sorted({verdict.n for verdict in verdicts if verdict.n > 1})
+    found = [f"{detectable(n):.1f} with {n} seeds" for n in seeds]
+    return [
+        "Differences that a test finds four times of five, before correction, in standard "
+        f"deviations over seeds: {', '.join(found)}."
+    ] * bool(found)
+
+
+def _effects(verdicts: Sequence[Verdict]) -> str:
+    rows = [
+        [str(n), verdict.claim.family, str(verdict.claim.effect), _compared(verdict),
+         _number(verdict.effect), _interval(verdict), _number(verdict.size),
+         str(verdict.n or "–"), _probability(verdict.p), _probability(verdict.corrected)]
+        for n, verdict in enumerate(verdicts, 1)
+    ]  # fmt: skip
+    header = ["", "family", "effect", "of", "mean", "95 % interval", "d", "seeds", "p", "corrected"]
+    return _section("How the claims are judged", [_ABOUT_VERDICTS], table(header, rows))
 
 
 def _scores(arm: str, results: Json, every: Values) -> str:
     models, trivial = every.models(arm), trivial_scores(results, arm)
     changes = [CHANGE.format(length) for length in sorted(results["config"]["lengths"])]
-    measures = [LOSS, "masked-LM accuracy", LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, *changes]
-    measures += [*GLUE, GLUE_MEAN]
+    measures = [R2, LOSS, ACCURACY, LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, *changes]
+    measures += [*GLUE, CLASSIFICATION]
     shown = [name for name in measures if any(every.by_seed(arm, model, name) for model in models)]
     rows = [[model, *(_score(every.by_seed(arm, model, name), name) for name in shown)]
             for model in models]  # fmt: skip
@@ -213,11 +219,11 @@ def _figures(arm: str, out: Path) -> str:
 
 
 def _paper_tables(arm: str, results: Json) -> str:
-    """Tables 2 and 3, without the model that kept its positions: its encoding is there as well."""
+    """Tables 2 and 3, without the untouched model: its encoding is there as well."""
     runs = [
         task_results(arm, kind, model, entry)
         for other, kind, model, entry in finished(results)
-        if other == arm and kind in TASKS and KEPT not in model
+        if other == arm and kind in TASKS and model != UNTOUCHED
     ]
     if not runs:
         return ""
@@ -270,9 +276,9 @@ def _counts(counter: Counter[str]) -> str:
 
 
 def _score(column: BySeed, measure: str) -> str:
-    if measure in (LOSS, LOSS_UNSEEN):
+    if measure in (R2, LOSS, LOSS_UNSEEN):
         return _mean(column, 3)
-    scale = 100 if measure == "masked-LM accuracy" else 1
+    scale = 100 if measure == ACCURACY else 1
     return _mean({seed: scale * value for seed, value in column.items()}, 1)
 
 

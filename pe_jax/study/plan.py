@@ -3,9 +3,11 @@
 A run trains or measures in a folder of its own, and is complete once that has a `result.json`:
 
     S/from_scratch/pretraining/rope         a pretraining run
-    S/from_scratch/measures/rope            properties of that model
-    S/from_scratch/squad/rope               fine-tuned from it, all seeds in one program
     S/from_scratch/pretraining/none, seed 1 pretrained again with another seed
+    S/from_scratch/measures/rope            properties of that model
+    S/replaced/distillation/rope            a published model with its positions replaced
+    S/replaced/squad/rope                   fine-tuned from it, all seeds in one program
+    S/replaced/squad/untouched              fine-tuned from the published model itself
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pe_jax import encodings
+from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
@@ -24,11 +27,13 @@ from pe_jax.encodings import split_names, without_options
 from pe_jax.schema import changed
 from pe_jax.training import workdir
 
-ARMS = ("from_scratch", "replaced")
+SCRATCH, REPLACED = ARMS = ("from_scratch", "replaced")
 TASKS = ("squad", "cola", "rte", "mrpc", "sst2")
-PRETRAINING, MEASURES = "pretraining", "measures"
+MEASURES = "measures"
+TRAINED = ("pretraining", "distillation")  # Tasks that train the models.
 RESULT = "result.json"  # Written last.
-KEPT = ", kept"  # After the name of an encoding: with the published model's parameters.
+TrainingConfig: TypeAlias = PretrainingConfig | DistillationConfig
+UNTOUCHED = "untouched"  # The published model, as tables name it.
 
 
 class Run(NamedTuple):
@@ -36,10 +41,10 @@ class Run(NamedTuple):
 
     Attributes:
       arm: of `ARMS`.
-      kind: PRETRAINING, MEASURES or one of `TASKS`.
-      model: the pretrained model that it is, or starts from, as tables name it: its encoding
-        without options, and what else sets it apart.
-      position: the encoding; seed: of pretraining.
+      kind: of `TRAINED`, MEASURES, or of `TASKS`.
+      model: the model that it trains, or starts from, as tables name it: its encoding without
+        options and its seed, or UNTOUCHED.
+      position: the encoding; seed: of pretraining or distillation.
       folder: where it goes.
       needs: the folder of the run that has to be complete before; None if there is none.
       config: all of it, as `train.py` and `eval.py` take them.
@@ -53,7 +58,7 @@ class Run(NamedTuple):
     seed: int
     folder: Path
     needs: Path | None
-    config: PretrainingConfig | FinetuningConfig | PropertiesConfig
+    config: TrainingConfig | FinetuningConfig | PropertiesConfig
     lengths: tuple[int, ...] = ()
 
     @property
@@ -64,8 +69,8 @@ class Run(NamedTuple):
     def settings(self) -> str:
         """A digest of the settings that the run's numbers depend on, not of the study's folder."""
         config = self.config
-        if self.needs and isinstance(config, FinetuningConfig):
-            config = changed(config, {"init": self.needs.name})
+        if isinstance(config, FinetuningConfig):
+            config = changed(config, {"init": Path(config.init).name})
         return workdir.identity(config, json.dumps(self.lengths))
 
 
@@ -73,16 +78,16 @@ def plan(config: StudyConfig, folder: Path) -> list[Run]:
     """Return the runs of the study in `folder`, in the order of their execution.
 
     What is done at any time compares encodings: in each arm the encodings of `first` come before
-    those of `then`, and repeated seeds last. All runs of a model follow its pretraining, so that
-    few weights are needed at a time.
+    those of `then`, and repeated seeds last. All runs of a model follow its training, so that few
+    weights are needed at a time.
 
     Raises:
       ValueError: for an encoding that is not known, or named twice.
     """
-    arms = [arm for arm in ARMS if arm == "from_scratch" or config.published]
+    arms = [arm for arm in ARMS if arm == SCRATCH or config.published]
     rounds = [_rounds(config, arm, folder) for arm in arms]
     runs = [run for arms_round in zip(*rounds) for arm_runs in arms_round for run in arm_runs]
-    models = [run.name for run in runs if run.kind == PRETRAINING]
+    models = [run.name for run in runs if run.kind in TRAINED]
     if twice := sorted({name for name in models if models.count(name) > 1}):
         raise ValueError(
             f"A study can contain a model only once; {', '.join(twice)} is listed twice. Models "
@@ -94,51 +99,28 @@ def plan(config: StudyConfig, folder: Path) -> list[Run]:
 
 def _rounds(config: StudyConfig, arm: str, folder: Path) -> tuple[list[Run], ...]:
     """Return the runs of `first`, of `then`, and of the repeated seeds."""
-    settings, tasks = getattr(config, arm), split_names(config.tasks)
-    first, then, kept = (
-        positions(names) for names in (settings.first, settings.then, settings.kept)
-    )
+    settings = getattr(config, arm)
+    first, then = positions(settings.first), positions(settings.then)
+    tasks = split_names(settings.tasks)
 
-    def pretrained(position: str, seed: int = 0, keep: bool = False) -> Run:
-        return _pretraining(config, arm, folder, position, seed, keep)
+    def trained(names: Sequence[str], tasks: Sequence[str], seed: int = 0) -> list[Run]:
+        return [
+            run
+            for name in names
+            for model in [_training(config, arm, folder, name, seed)]
+            for run in (model, _measures(config, model), *_finetuning(config, folder, model, tasks))
+        ]
 
-    models = [pretrained(position, keep=True) for position in kept]
-    models += [pretrained(position) for position in first]
-    repeats = [pretrained(position, seed) for seed in settings.repeats for position in first]
+    untouched: list[Run] = []
+    if arm == REPLACED:
+        published = Path(config.published)
+        model = Run(arm, "", UNTOUCHED, UNTOUCHED, 0, published, None, settings.training)
+        untouched = [run._replace(needs=None) for run in _finetuning(config, folder, model, tasks)]
     return (
-        [*_with_dependents(config, models, tasks)],
-        [*_with_dependents(config, [pretrained(position) for position in then], tasks)],
-        [*_with_dependents(config, repeats, [])],
+        [*untouched, *trained(first, tasks)],
+        trained(then, tasks),
+        [run for seed in settings.repeats for run in trained(first, [], seed)],
     )
-
-
-def _with_dependents(
-    config: StudyConfig, models: Sequence[Run], tasks: Sequence[str]
-) -> Iterator[Run]:
-    """Yield each pretraining run, and the runs that measure or fine-tune its model."""
-    for model in models:
-        yield model
-        runs = model.folder.parent.parent
-        yield model._replace(
-            kind=MEASURES,
-            folder=runs / MEASURES / model.folder.name,
-            needs=model.folder,
-            config=config.measures,
-        )
-        for task in tasks:
-            changes = {
-                "task": task,
-                "steps": getattr(config.steps, task),
-                "init": str(model.folder),
-                "data.data_dir": config.data_dir,
-            }
-            yield model._replace(
-                kind=task,
-                folder=runs / task / model.folder.name,
-                needs=model.folder,
-                config=changed(config.squad if task == "squad" else config.glue, changes),
-                lengths=config.lengths if task == "squad" else (),
-            )
 
 
 def positions(text: str) -> list[str]:
@@ -147,20 +129,41 @@ def positions(text: str) -> list[str]:
     return [member for name in split_names(text) for member in groups.get(name, (name,))]
 
 
-def _pretraining(
-    config: StudyConfig, arm: str, folder: Path, position: str, seed: int, keep: bool
-) -> Run:
+def _training(config: StudyConfig, arm: str, folder: Path, position: str, seed: int) -> Run:
     changes = {
         "model.position": position,
         "seed": seed,
         "data.source": config.text,
         "data.validation": config.held_out_text,
         "data.data_dir": config.data_dir,
-        "init": "",
+        "init": config.published if arm == REPLACED else "",
     }
-    if arm == "replaced":
-        changes |= {"init": config.published, "keep_position": keep}
-    settings = changed(getattr(config, arm).pretraining, changes)
-    model = without_options(position) + (KEPT if keep else "") + (f", seed {seed}" * bool(seed))
-    path = folder / arm / PRETRAINING / model
-    return Run(arm, PRETRAINING, model, position, seed, path, None, settings)
+    settings = changed(getattr(config, arm).training, changes)
+    model = without_options(position) + f", seed {seed}" * bool(seed)
+    kind = settings.task
+    return Run(arm, kind, model, position, seed, folder / arm / kind / model, None, settings)
+
+
+def _measures(config: StudyConfig, model: Run) -> Run:
+    folder = model.folder.parent.parent / MEASURES / model.folder.name
+    return model._replace(kind=MEASURES, folder=folder, needs=model.folder, config=config.measures)
+
+
+def _finetuning(
+    config: StudyConfig, folder: Path, model: Run, tasks: Sequence[str]
+) -> Iterator[Run]:
+    """Yield the runs that fine-tune a model, which lies in `model.folder`."""
+    for task in tasks:
+        changes = {
+            "task": task,
+            "steps": getattr(config.steps, task),
+            "init": str(model.folder),
+            "data.data_dir": config.data_dir,
+        }
+        yield model._replace(
+            kind=task,
+            folder=folder / model.arm / task / model.model,
+            needs=model.folder,
+            config=changed(config.squad if task == "squad" else config.glue, changes),
+            lengths=config.lengths if task == "squad" else (),
+        )

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from pe_jax import cpu
+from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
@@ -15,13 +16,15 @@ from pe_jax.configs.study import StudyConfig
 from pe_jax.files import Json, read_json, write_text
 from pe_jax.schema import flatten, from_values, values_of
 from pe_jax.study import state
-from pe_jax.study.plan import MEASURES, PRETRAINING, RESULT, Run, plan
+from pe_jax.study.plan import RESULT, TASKS, Run, plan
 from pe_jax.study.results import (
+    ACCURACY,
     BEST,
     CHANGE,
     LOSS,
     LOSS_UNSEEN,
     PROPERTIES,
+    R2,
     SQUAD_EXACT,
     SQUAD_F1,
     BySeed,
@@ -47,6 +50,8 @@ def execute_run(folder: Path, name: str) -> None:
     _check_steps(run)
     if isinstance(run.config, PretrainingConfig):
         result = _pretrain(run.config, run.folder, run.seed)
+    elif isinstance(run.config, DistillationConfig):
+        result = _distill(run.config, run.folder, run.seed)
     elif isinstance(run.config, PropertiesConfig):
         result = _measure(run.config, run)
     else:
@@ -62,7 +67,7 @@ def execute_run(folder: Path, name: str) -> None:
         "cores": cpu.cores(),
     }
     write_text(run.folder / RESULT, json.dumps(origin | result, indent=1) + "\n")
-    if run.kind not in (PRETRAINING, MEASURES):  # Gigabytes in all, and nothing reads them.
+    if run.kind in TASKS:  # Gigabytes in all, and nothing reads them.
         shutil.rmtree(run.folder / "checkpoints")
 
 
@@ -100,12 +105,20 @@ def _pretrain(config: PretrainingConfig, folder: Path, seed: int) -> Json:
 
     pretraining.run(config, folder)
     last = [line for line in read_metrics(folder) if "held_out/masked_lm_loss" in line][-1]
-    names = {"masked_lm_loss": LOSS, "masked_lm_accuracy": "masked-LM accuracy"}
+    names = {"masked_lm_loss": LOSS, "masked_lm_accuracy": ACCURACY}
     return {"values": {name: {seed: last[f"held_out/{key}"]} for key, name in names.items()}}
 
 
+def _distill(config: DistillationConfig, folder: Path, seed: int) -> Json:
+    from pe_jax.tasks import distillation
+
+    distillation.run(config, folder)
+    last = [line for line in read_metrics(folder) if "held_out/r2" in line][-1]
+    return {"values": {R2: {seed: last["held_out/r2"]}}}
+
+
 def _measure(config: PropertiesConfig, run: Run) -> Json:
-    """Measure the pretrained model that the run needs."""
+    """Measure the model that the run needs."""
     from pe_jax.reports.property_report.report import measure_properties
     from pe_jax.reports.property_report.subjects import from_run
 
@@ -116,7 +129,7 @@ def _measure(config: PropertiesConfig, run: Run) -> Json:
     def section(part: str) -> Json:
         return read_json(folder / f"{part}.json", _FIX)[model.name]
 
-    words, layers, scores = section("words")["average"], section("offset_kernel"), section("scores")
+    words, layers = section("words")["average"], section("offset_kernel")
     averages = [layer["average"] for layer in layers["layers"]]
     values = {f"words, {name}": words[key] for name, key in PROPERTIES.items()}
     values |= {
@@ -131,9 +144,11 @@ def _measure(config: PropertiesConfig, run: Run) -> Json:
             for name, key in (PROPERTIES | _LIKENESS).items()
             if key in violations
         }
-    values[LOSS_UNSEEN] = _loss_at_unseen_length(scores, model)
+    scores = section("scores") if (folder / "scores.json").is_file() else None
+    if scores:  # Of a model with masked-LM heads.
+        values[LOSS_UNSEEN] = _loss_at_unseen_length(scores, model)
     by_seed = {name: {run.seed: value} for name, value in values.items()}
-    return {"values": by_seed, "scores": scores}
+    return {"values": by_seed} | ({"scores": scores} if scores else {})
 
 
 def _loss_at_unseen_length(scores: Json, model: Path) -> float:

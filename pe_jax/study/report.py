@@ -13,7 +13,7 @@ from pe_jax.reports.property_report.table1 import table1
 from pe_jax.schema import changed, from_values
 from pe_jax.study import figures, state
 from pe_jax.study.page import page
-from pe_jax.study.plan import PRETRAINING, plan
+from pe_jax.study.plan import TRAINED, plan
 from pe_jax.study.results import FILE, finished, values
 
 
@@ -32,7 +32,7 @@ def report(folder: Path, out: Path) -> str:
         )
     config = from_values(results["config"], StudyConfig)
     positions = list(dict.fromkeys(
-        entry["position"] for _, kind, _, entry in finished(results) if kind == PRETRAINING
+        entry["position"] for _, kind, _, entry in finished(results) if kind in TRAINED
     ))  # fmt: skip
     if (results["table_1"] or {}).get("positions") != positions:
         lines = _table_1(config, positions, out)
@@ -43,7 +43,7 @@ def report(folder: Path, out: Path) -> str:
         figures.draw_arm(arm, results, every, out / figures.FOLDER / arm)
     shown = split_names(config.figures)
     for run in plan(config, folder):
-        if run.kind == PRETRAINING and run.model in shown and state.has_weights(run.folder):
+        if run.kind in TRAINED and run.model in shown and state.has_weights(run.folder):
             path = figures.model_folder(out, run.arm, run.model)
             figures.draw_model(run, config.measures, path)
     text = page(results, out)
@@ -53,7 +53,7 @@ def report(folder: Path, out: Path) -> str:
 
 def _table_1(config: StudyConfig, positions: list[str], out: Path) -> list[str]:
     """Return the lines of table 1 for these encodings as they are before training."""
-    measures = changed(config.measures, {"size": config.from_scratch.pretraining.model.size})
+    measures = changed(config.measures, {"size": config.from_scratch.training.model.size})
     untrained = [from_name(position, measures, seed=0) for position in positions]
     section = render(table1, untrained, measures, out)
     return section[1] if section else []

@@ -13,7 +13,8 @@ digest), jax, device, cores, seconds, and `values`: measure -> seed -> value. A 
 has what it was trained and scored on, its steps by seed and the scores of a trivial baseline; the
 measures of a model also have the scores of its checkpoints.
 
-A seed is that of pretraining, or in fine-tuning that of the head, dropout and data order.
+A seed is that of pretraining or distillation, or in fine-tuning that of the head, dropout and data
+order.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pe_jax.encodings import split_names
 from pe_jax.files import Json
 from pe_jax.reports.finetuning_results import Results as TaskResults
 from pe_jax.study.plan import TASKS
 
 FILE = "results.json"
 GLUE = tuple(task for task in TASKS if task != "squad")
-GLUE_MEAN = "GLUE"
-LOSS, LOSS_UNSEEN = "masked-LM loss", "masked-LM loss added by unseen lengths"
+CLASSIFICATION = "classification"  # The mean over those of GLUE's tasks that an arm has.
+R2 = "R² of the hidden states"  # To the untouched model, in the last layer.
+LOSS, ACCURACY = "masked-LM loss", "masked-LM accuracy"
+LOSS_UNSEEN = "masked-LM loss added by unseen lengths"
 SQUAD_F1, SQUAD_EXACT = "squad f1", "squad exact"
 CHANGE = "squad f1, change at {} tokens"
 BEST = "{}, best step"
@@ -75,7 +79,7 @@ def finished(results: Json) -> Iterator[tuple[str, str, str, Json]]:
 
 
 def values(results: Json) -> Values:
-    """Return the values of all runs that are done, and each seed's mean over the GLUE tasks."""
+    """Return the values of all runs that are done, and each seed's mean over GLUE's tasks."""
     by_key: dict[tuple[str, str, str], BySeed] = {}
     for arm, _, name, entry in finished(results):
         model = name.removesuffix(f", seed {entry['seed']}")
@@ -83,8 +87,8 @@ def values(results: Json) -> Values:
             column = by_key.setdefault((arm, model, measure), {})
             column.update({int(seed): value for seed, value in by_seed.items()})
     for arm, model in dict.fromkeys((arm, model) for arm, model, _ in by_key):
-        if mean := _mean([by_key.get((arm, model, task), {}) for task in GLUE]):
-            by_key[arm, model, GLUE_MEAN] = mean
+        if mean := _mean([by_key.get((arm, model, task), {}) for task in _glue(results, arm)]):
+            by_key[arm, model, CLASSIFICATION] = mean
     return Values(by_key)
 
 
@@ -103,9 +107,14 @@ def trivial_scores(results: Json, arm: str) -> dict[str, float]:
                 score = baseline[metric]
                 better = max(score, 100 - score) if metric == "accuracy" else score
                 scores[kind] = better
-    if scores.keys() >= set(GLUE):
-        scores[GLUE_MEAN] = sum(scores[task] for task in GLUE) / len(GLUE)
+    glue = _glue(results, arm)
+    if glue and scores.keys() >= set(glue):
+        scores[CLASSIFICATION] = sum(scores[task] for task in glue) / len(glue)
     return scores
+
+
+def _glue(results: Json, arm: str) -> list[str]:
+    return [task for task in split_names(results["config"][arm]["tasks"]) if task in GLUE]
 
 
 def task_results(arm: str, kind: str, model: str, entry: Json) -> TaskResults:

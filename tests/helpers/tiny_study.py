@@ -19,14 +19,14 @@ def config_dict(folder, **changes):
     own = c.from_scratch
     own.first, own.then, own.repeats = "learned_absolute", "", (1,)
     sizes = tiny_run.config_dict(folder)
-    own.pretraining.model.update(sizes.model.to_dict())
-    own.pretraining.model.update(dropout_rate=0.0, attention_dropout_rate=0.0, max_length=48)
-    own.pretraining.data.update(sizes.data.to_dict())
-    own.pretraining.stage1.update(length=16, batch_size=8, max_predictions=3, steps=4)
-    own.pretraining.stage2.update(length=24, batch_size=8, max_predictions=3, steps=2)
-    own.pretraining.stage3.steps = 0
-    own.pretraining.update(checkpoint_every=2, eval_examples=8, log_every=2)
-    c.tasks = "squad,cola"
+    own.training.model.update(sizes.model.to_dict())
+    own.training.model.update(dropout_rate=0.0, attention_dropout_rate=0.0, max_length=48)
+    own.training.data.update(sizes.data.to_dict())
+    own.training.stage1.update(length=16, batch_size=8, max_predictions=3, steps=4)
+    own.training.stage2.update(length=24, batch_size=8, max_predictions=3, steps=2)
+    own.training.stage3.steps = 0
+    own.training.update(checkpoint_every=2, eval_examples=8, log_every=2)
+    own.tasks = "squad,cola"
     c.steps.update(squad=2, cola=4)
     for part in (c.glue, c.squad):
         part.seeds = (0, 1)

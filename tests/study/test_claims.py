@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 
 from pe_jax.study import claims
-from pe_jax.study.claims import Claim, Difference, Ranks, judge, models_above
+from pe_jax.study.claims import benjamini_hochberg, detectable, holm, judge, models_above
+from pe_jax.study.effects import EXPLORATORY, Claim, Difference, Ranks
 from pe_jax.study.figures import draw_heat_maps
 from pe_jax.study.results import PROPERTIES, Values
 
@@ -19,8 +20,9 @@ def arm_values(measure="score", **models):
 def verdict(monkeypatch):
     """Judge one effect in one arm."""
 
-    def judged(values, effect, sign=+1):
-        monkeypatch.setattr(claims, "CLAIMS", (Claim("says", "place", effect, sign),))
+    def judged(values, effect, sign=+1, margin=None):
+        claim = Claim("says", "place", "arm", effect, sign, margin)
+        monkeypatch.setattr(claims, "CLAIMS", (claim,))
         (result,) = judge(values, ["arm"])
         return result
 
@@ -33,7 +35,6 @@ def test_differences_are_judged_by_a_t_test_over_seeds(verdict):
     for sign, says in ((+1, "reproduced"), (-1, "contradicted")):
         result = verdict(arm_values(a=a, b=b), effect, sign)
         assert result.says == says and result.n == 5
-        assert result.agrees == (says == "reproduced") and not result.leans
         assert result.between == pytest.approx((np.mean(a), np.mean(b)))
     d = np.subtract(a, b)
     half = stats.t.ppf(0.975, 4) * d.std(ddof=1) / np.sqrt(5)
@@ -56,24 +57,63 @@ def test_differences_between_two_measures(verdict):
     assert str(effect) == "after minus before: a"
 
 
-def test_false_discoveries_are_controlled(monkeypatch):
+def test_a_difference_that_does_not_matter(verdict):
+    """Equivalence needs the whole interval within the margin, and then p says nothing."""
+    effect = Difference("score", ("a",), ("b",))
+    values = arm_values(a=[1.10, 1.11, 1.12], b=[1.0, 1.0, 1.0])
+    assert verdict(values, effect, margin=0.2).says == "equivalent within ±0.2"
+    assert verdict(values, effect, margin=0.12).says == "reproduced"
+    assert verdict(values, effect, -1, margin=0.12).says == "contradicted"
+    assert verdict(arm_values(a=[1.0], b=[1.0]), effect, margin=0.2).says == "undecided"
+
+
+def test_size_of_an_effect(verdict):
+    result = verdict(
+        arm_values(a=[3.0, 4.0, 5.0], b=[1.0, 1.0, 1.0]), Difference("score", "a", "b")
+    )
+    assert result.size == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("family", ["primary", EXPLORATORY])
+def test_chance_is_corrected_for_within_a_family_of_an_arm(monkeypatch, family):
     rng = np.random.default_rng(0)
     values = arm_values(**{f"m{n}": rng.normal(size=5) for n in range(41)})
-    many = tuple(
-        Claim("", "", Difference("score", (f"m{n}",), (f"m{n + 1}",)), 1) for n in range(40)
-    )
-    monkeypatch.setattr(claims, "CLAIMS", many)
-    verdicts = judge(values, ["arm"])
-    assert min(one.p for one in verdicts) < 0.05 <= min(one.q for one in verdicts)
+    many = [
+        Claim("", "", "arm", Difference("score", (f"m{n}",), (f"m{n + 1}",)), 1, None, family)
+        for n in range(40)
+    ]
+    other = "primary" if family == EXPLORATORY else EXPLORATORY
+    single = many[0]._replace(family=other)
+    elsewhere = many[0]._replace(arm="elsewhere")
+    monkeypatch.setattr(claims, "CLAIMS", (*many, single, elsewhere))
+    *verdicts, alone = judge(values, ["arm"])
+    assert min(one.p for one in verdicts) < 0.05 <= min(one.corrected for one in verdicts)
     assert {one.says for one in verdicts} == {"undecided"}
-    assert all(one.q >= one.p for one in verdicts)
-    assert [one.leans for one in verdicts] == [one.p < 0.05 for one in verdicts]
+    assert alone.corrected == alone.p == verdicts[0].p
+
+
+def test_corrections():
+    """By hand: Holm multiplies the smallest by the number, the next by one less, and so on."""
+    p = [0.04, 0.01, 0.03, 0.005]
+    assert holm(p) == pytest.approx([0.06, 0.03, 0.06, 0.02])
+    assert benjamini_hochberg(p) == pytest.approx([0.04, 0.02, 0.04, 0.02])
+    assert holm([]) == benjamini_hochberg([]) == []
+
+
+def test_detectable_differences():
+    """Against simulated tests."""
+    rng = np.random.default_rng(0)
+    samples = detectable(5) + rng.normal(size=(20_000, 5))
+    assert np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05) == pytest.approx(
+        0.8, abs=0.01
+    )
+    assert detectable(3) > detectable(5) > detectable(20)
 
 
 def test_rank_correlations_over_models(verdict):
-    """A model that is there twice counts once."""
+    """The untouched model does not count."""
     by_key = {}
-    for number, model in enumerate([*"abcdefg", "g, kept"]):
+    for number, model in enumerate([*"abcdefg", "untouched"]):
         by_key["arm", model, "violation"] = {0: float(number)}
         by_key["arm", model, "score"] = {s: -number + 0.1 * s for s in range(3)}
     result = verdict(Values(by_key), Ranks("violation", "score"), -1)
@@ -110,7 +150,7 @@ def test_models_above_a_score():
 def test_heat_maps_need_enough_models_whose_scores_differ(tmp_path, models):
     """Models that have some of the scores are only in the columns that they have."""
     rng = np.random.default_rng(0)
-    names = [f"m{n}" for n in range(models)] + ["m0, kept"]
+    names = [f"m{n}" for n in range(models)] + ["untouched"]
     probes = [f"{probe}, {name}" for probe in ("words", "kernel") for name in PROPERTIES]
     values = {("arm", one, name): {0: rng.uniform()} for one in names for name in probes}
     values |= {("arm", one, "squad f1"): {0: rng.uniform(), 1: rng.uniform()} for one in names}

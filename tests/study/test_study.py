@@ -20,7 +20,7 @@ from pe_jax.data import glue
 from pe_jax.files import write_text
 from pe_jax.schema import changed, from_values
 from pe_jax.study import claims, cost, execute, plan, process, state, study
-from pe_jax.study.claims import Ranks
+from pe_jax.study.effects import Difference
 from pe_jax.study.figures import gallery, model_folder
 from pe_jax.study.page import page
 from pe_jax.study.report import report
@@ -40,19 +40,19 @@ def test_the_plan(tmp_path):
     def by(arm, kind):
         return [run for run in runs if (run.arm, run.kind) == (arm, kind)]
 
-    scratch, replaced = by("from_scratch", "pretraining"), by("replaced", "pretraining")
-    assert len(scratch) == PAPER + 3 + 2 * 7 and len(replaced) == PAPER + 1
-    assert len(by("from_scratch", "squad")) == PAPER + 3 and len(by("replaced", "rte")) == PAPER + 1
-    assert {run.config.keep_position for run in replaced if "kept" in run.model} == {True}
-    assert {run.config.keep_position for run in replaced if "kept" not in run.model} == {False}
+    scratch, replaced = by("from_scratch", "pretraining"), by("replaced", "distillation")
+    assert len(scratch) == PAPER + 3 + 2 * 10 and len(replaced) == PAPER + 3
+    assert not by("from_scratch", "squad") and len(by("replaced", "cola")) == PAPER + 3 + 1
     assert {run.config.init for run in replaced} == {"BERT"}
+    (untouched,) = [run for run in by("replaced", "squad") if run.model == "untouched"]
+    assert untouched.config.init == "BERT" and untouched.needs is None
     made = set()
     for run in runs:  # In an order in which each can be made.
         assert run.needs is None or run.needs in made
         made.add(run.folder)
     models = {run.model for run in runs}
     mentioned = {
-        one for claim in claims.CLAIMS if not isinstance(claim.effect, Ranks)
+        one for claim in claims.CLAIMS if isinstance(claim.effect, Difference)
         for one in (*claim.effect.models, *claim.effect.other_models)
     }  # fmt: skip
     assert mentioned <= models
@@ -118,6 +118,33 @@ def test_a_study(done):
         assert by_seed("from_scratch", "learned_absolute", measure).keys() == seeds, measure
     for seed, best in by_seed("from_scratch", "learned_absolute", "cola, best step").items():
         assert best >= by_seed("from_scratch", "learned_absolute", "cola")[seed]
+
+
+def test_positions_replaced_in_a_published_model(done, monkeypatch, tmp_path):
+    """The arm `replaced`, of a model that stands for a published one."""
+    config, folder, _ = done
+    published = folder / "from_scratch" / "pretraining" / "learned_absolute"
+    stages = {"stage1.length": 16, "stage1.batch_size": 8, "stage1.steps": 2}
+    changes = {f"replaced.training.{key}": value for key, value in stages.items()}
+    changes |= {"published": str(published), "replaced.tasks": "cola"}
+    config = changed(config, changes | {"replaced.first": "rope", "replaced.then": ""})
+    sets = {"train": examples(44, 0), "validation": examples(21, 1)}
+    opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
+    monkeypatch.setattr(glue, "open_dataset", lambda *args: opened)
+    runs = [run for run in plan(config, tmp_path) if run.arm == "replaced"]
+    names = ["cola/untouched", "distillation/rope", "measures/rope", "cola/rope"]
+    assert [run.name for run in runs] == [f"replaced/{name}" for name in names]
+    state.save(config, runs, {}, tmp_path)
+    for run in runs:
+        assert state.is_ready(run)
+        process.execute_run(tmp_path, run.name)
+    state.save(config, runs, state.finished_entries(runs, tmp_path), tmp_path)
+    by_seed = values(state.load(tmp_path)).by_seed
+    assert by_seed("replaced", "untouched", "classification").keys() == {0, 1}
+    assert by_seed("replaced", "rope", "classification").keys() == {0, 1}
+    assert by_seed("replaced", "rope", "R² of the hidden states")[0] < 1
+    assert by_seed("replaced", "rope", "words, symmetry").keys() == {0}
+    assert not by_seed("replaced", "rope", "masked-LM loss added by unseen lengths")
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +391,7 @@ def test_a_run_that_fails(tmp_path):
 
 def test_a_run_stops_with_its_study(tmp_path):
     """However that ended: here its end of the pipe is closed."""
-    config = tiny_study.config(tmp_path, **{"from_scratch.pretraining.stage1.steps": 10_000})
+    config = tiny_study.config(tmp_path, **{"from_scratch.training.stage1.steps": 10_000})
     child, first = start_first_run(config, tmp_path / "S")
     for line in child.stderr:
         if line.startswith("step"):
