@@ -182,7 +182,7 @@ def test_the_report_of_a_study(written):
         return any(f"/figure{number}_" in link for link in links)
 
     assert [number for number in range(1, 8) if shown(number)] == [1, 2, 3, 5, 7]
-    assert len(links) == 5  # Figure 1 of all models, not of each as well.
+    assert len(links) == 8  # Figure 1 of all models, not of each as well.
     results = json.loads((written / "results.json").read_text())
     entry = results["runs"]["from_scratch/cola/learned_absolute"]
     assert entry["values"]["cola"].keys() == {"0", "1"}
