@@ -124,7 +124,7 @@ def test_positions_replaced_in_a_published_model(done, monkeypatch, tmp_path):
     """The arm `replaced`, of a model that stands for a published one."""
     config, folder, _ = done
     published = folder / "from_scratch" / "pretraining" / "learned_absolute"
-    stages = {"stage1.length": 16, "stage1.batch_size": 8, "stage1.steps": 2}
+    stages = {"stage1.length": 16, "stage1.batch_size": 8, "stage1.steps": 2, "data.held_out": 0.25}
     changes = {f"replaced.training.{key}": value for key, value in stages.items()}
     changes |= {"published": str(published), "replaced.tasks": "cola"}
     config = changed(config, changes | {"replaced.first": "rope", "replaced.then": ""})
