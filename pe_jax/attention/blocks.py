@@ -100,13 +100,15 @@ def _moved(x: Arrays, fixed: Fixed, move: Callable[[Array, int], Array]) -> Arra
 
 
 def _keys(fixed: Fixed) -> dict[str, int]:
-    return _KEYS_OF_WINDOWS if _is_windowed(fixed) else _KEYS
+    return _KEYS_OF_WINDOWS if _window(fixed) else _KEYS
 
 
-def _is_windowed(fixed: Fixed) -> bool:
-    """Return whether blocks of queries meet only the keys within reach."""
+def _window(fixed: Fixed) -> tuple[int, int] | None:
+    """Return how many keys before and after a query it meets, if blocks meet only those."""
     left, right = fixed.reach or Reach()
-    return left is not None and right is not None and fixed.ranges is not None
+    if left is None or right is None or fixed.ranges is None:
+        return None
+    return left, right
 
 
 def _with(x: Arrays, changes: dict[str, Any]) -> Arrays:
@@ -148,8 +150,8 @@ def _block(
     assert fixed.block is not None
     query, mask = number * fixed.block, fixed.mask
     key: ArrayLike = 0
-    left, right = fixed.reach or Reach()
-    if left is not None and right is not None and fixed.ranges is not None:
+    if (window := _window(fixed)) and fixed.ranges:
+        left, right = window
         keys = arrays.k.shape[_KEYS_OF_WINDOWS["k"]]
         width = min(keys, fixed.block + left + right)
         first = query + fixed.ranges[0].start - fixed.ranges[1].start - left
