@@ -40,7 +40,7 @@ def test_the_study_in_docs_can_be_continued(tmp_path):
     left = [run for run in runs if run.name not in done]
     needed = {run.needs for run in left} - {None}
     assert needed <= {run.folder for run in state.to_execute(runs, done)}
-    other = plan(changed(config, {"glue.optimizer.learning_rate": 0.25}), tmp_path)
+    other = plan(changed(config, {"from_scratch.training.optimizer.b2": 0.5}), tmp_path)
     with pytest.raises(ValueError, match=r"and \d+ more: made with other settings"):
         state.check(other, done)
 
