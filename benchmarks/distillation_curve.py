@@ -93,8 +93,7 @@ def make(job: Job, folder: Path) -> float:
         return train("distill_positions", folder, patience=0, **settings, **rate)
     settings |= {
         "keep_position": False, "model__dropout_rate": 0.0, "model__attention_dropout_rate": 0.0,
-        "stage1__max_predictions": 39,
-        "stage1__epochs": 0, "stage2__epochs": 0,
+        "stage1__max_predictions": 39, "stage1__epochs": 0, "stage2__epochs": 0,
         "model__dtype": "float32", "optimizer__learning_rate": 2e-4, **rate,
     }  # fmt: skip
     return train("pretrain_base", folder, **settings)

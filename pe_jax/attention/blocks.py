@@ -103,12 +103,14 @@ def _keys(fixed: Fixed) -> dict[str, int]:
     return _KEYS_OF_WINDOWS if _window(fixed) else _KEYS
 
 
-def _window(fixed: Fixed) -> tuple[int, int] | None:
-    """Return how many keys before and after a query it meets, if blocks meet only those."""
+def _window(fixed: Fixed) -> tuple[int, int, int] | None:
+    """Return how many keys before and after itself a query meets, if blocks meet only those, and
+    the key at the position of the first query."""
     left, right = fixed.reach or Reach()
     if left is None or right is None or fixed.ranges is None:
         return None
-    return left, right
+    queries, keys = fixed.ranges
+    return left, right, queries.start - keys.start
 
 
 def _with(x: Arrays, changes: dict[str, Any]) -> Arrays:
@@ -150,12 +152,11 @@ def _block(
     assert fixed.block is not None
     query, mask = number * fixed.block, fixed.mask
     key: ArrayLike = 0
-    if (window := _window(fixed)) and fixed.ranges:
-        left, right = window
+    if window := _window(fixed):
+        left, right, start = window
         keys = arrays.k.shape[_KEYS_OF_WINDOWS["k"]]
         width = min(keys, fixed.block + left + right)
-        first = query + fixed.ranges[0].start - fixed.ranges[1].start - left
-        key = jnp.clip(first, 0, keys - width)
+        key = jnp.clip(query + start - left, 0, keys - width)
 
         def near(x: Leaf, axis: int) -> Leaf:
             return jax.tree.map(

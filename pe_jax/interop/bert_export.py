@@ -70,7 +70,7 @@ def save_bert(
     if "classifier" not in params:  # Which needs the pooler.
         lost = {"pooler", "next_sentence"} - kind.heads.keys()
         params = {name: part for name, part in params.items() if name not in lost}
-    config, params = in_layout_of(kind, config), _params_in_layout_of(kind, config, params)
+    params = _params_in_layout_of(kind, config, params)
     heads = _checked_heads(kind, params)
     architecture = kind.name + kind.classes[heads]
     theirs = their_config(kind, config, tokenizer)
@@ -92,9 +92,8 @@ def save_bert(
 def _checked_heads(family: Family, params: Params) -> tuple[str, ...]:
     """Return the heads in `params`, a key of `family.classes`."""
     heads = tuple(head for head in family.heads if head in params)
-    included = {
-        part for head in heads for part in head_parts(family, (head,)) if part != head
-    }  # A pooler in the table of the classifier.
+    # Such as a pooler in the table of the classifier.
+    included = set().union(*(head_parts(family, (head,)) - {head} for head in heads))
     heads = tuple(head for head in heads if head not in included)
     unknown = sorted(params.keys() - {"bert", *head_parts(family, heads)})
     if heads not in family.classes or unknown:
@@ -123,7 +122,7 @@ def their_config(
     Raises:
       ValueError: if the family cannot represent the encoder.
     """
-    config = in_layout_of(family, config)
+    config = _in_layout_of(family, config)
     keys = {**family.keys, **family.optional_keys}
     theirs: dict[str, Any] = {"model_type": family.model_types[0]}
     theirs |= family.only if family.name == "Bert" else {}
@@ -157,7 +156,7 @@ def their_config(
     return theirs
 
 
-def in_layout_of(family: Family, config: BertConfig) -> BertConfig:
+def _in_layout_of(family: Family, config: BertConfig) -> BertConfig:
     """Return the config with pairs of `rope` as the family has them, see `convert_layout`."""
     layout = FAMILIES[family.model_types[0]].layout
     if layout == "half" or config.encoding().name != "rope":
@@ -166,8 +165,8 @@ def in_layout_of(family: Family, config: BertConfig) -> BertConfig:
 
 
 def _params_in_layout_of(family: Family, config: BertConfig, params: Params) -> Params:
-    """Return the parameters of `in_layout_of(family, config)`."""
-    if in_layout_of(family, config) == config:
+    """Return the parameters of `_in_layout_of(family, config)`."""
+    if _in_layout_of(family, config) == config:
         return params
     to = FAMILIES[family.model_types[0]].layout
     flat = flax.traverse_util.flatten_dict(params, sep="/")

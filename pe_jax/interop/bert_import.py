@@ -16,14 +16,7 @@ from pe_jax.encodings.huggingface import from_hf
 from pe_jax.encodings.huggingface_families import FAMILIES
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-from pe_jax.interop.families import (
-    ACTIVATIONS,
-    ENCODERS,
-    FAMILY_OF,
-    HEADS,
-    NO_MEANING,
-    Family,
-)
+from pe_jax.interop.families import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, NO_MEANING, Family
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
 from pe_jax.schema import kinds

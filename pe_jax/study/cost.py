@@ -17,10 +17,10 @@ from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.models.flops import forward_flops
-from pe_jax.study.plan import SCRATCH, Run, TrainingConfig
+from pe_jax.study.plan import SCRATCH, Run
 from pe_jax.study.state import to_execute
 from pe_jax.tasks import distillation, pretraining
-from pe_jax.tasks.abstract import batch_shapes, expected_vocab_size
+from pe_jax.tasks.abstract import AnyConfig, batch_shapes, expected_vocab_size, resolve
 from pe_jax.training import sharding
 
 # Rows to score, those held out of training included, and mean tokens of a row in its bucket: with
@@ -80,7 +80,7 @@ def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
         for run in reversed(runs)
         if isinstance(run.config, PretrainingConfig | DistillationConfig)
     }
-    configs = {arm: _resolved(config) for arm, config in first.items()}
+    configs = {arm: resolve(config) for arm, config in first.items()}
     models = {
         arm: from_config(config.model, vocab_size=expected_vocab_size(config))
         for arm, config in configs.items()
@@ -91,19 +91,13 @@ def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
     return Costs(runs, done, flops, _rate(scratch, models[SCRATCH]), jobs)
 
 
-def _resolved(config: TrainingConfig) -> TrainingConfig:
-    if isinstance(config, DistillationConfig):
-        return distillation.resolve(config)
-    return pretraining.resolve(config)
-
-
-def _flops(run: Run, trained: TrainingConfig, model: BertConfig) -> float:
+def _flops(run: Run, trained: AnyConfig, model: BertConfig) -> float:
     """Return the model FLOPs of a run; the forward passes of its scores count too."""
-    config, stages = run.config, list(trained.stages.values())
+    config = run.config
     if isinstance(config, DistillationConfig):
         return sum(
             stage.steps * distillation.step_flops(model, model, stage.batch_size, stage.length)
-            for stage in stages
+            for stage in config.stages.values()
         )
     if isinstance(config, PretrainingConfig):
         return sum(
@@ -113,9 +107,9 @@ def _flops(run: Run, trained: TrainingConfig, model: BertConfig) -> float:
     if isinstance(config, PropertiesConfig):
         if not isinstance(trained, PretrainingConfig):
             return 0.0  # Nothing is scored.
-        steps = sum(stage.steps for stage in stages)
+        stages = [*trained.stages.values()]
+        steps, last = sum(stage.steps for stage in stages), stages[-1]
         scored = config.score_examples * steps // trained.checkpoint_every
-        last = [*trained.stages.values()][-1]
         return forward_flops(model, scored, last.length, last.max_predictions)
     rows, tokens = _ROWS[run.kind]
     times = 1 if not config.eval_every else -(-config.steps // config.eval_every)

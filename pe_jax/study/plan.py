@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from pe_jax import encodings
 from pe_jax.configs.distill_positions import DistillationConfig
@@ -32,7 +32,6 @@ TASKS = ("squad", "cola", "rte", "mrpc", "sst2")
 MEASURES = "measures"
 TRAINED = ("pretraining", "distillation")  # Tasks that train the models.
 RESULT = "result.json"  # Written last.
-TrainingConfig: TypeAlias = PretrainingConfig | DistillationConfig
 UNTOUCHED = "untouched"  # The published model, as tables name it.
 
 
@@ -58,7 +57,7 @@ class Run(NamedTuple):
     seed: int
     folder: Path
     needs: Path | None
-    config: TrainingConfig | FinetuningConfig | PropertiesConfig
+    config: PretrainingConfig | DistillationConfig | FinetuningConfig | PropertiesConfig
     lengths: tuple[int, ...] = ()
 
     @property
@@ -103,13 +102,11 @@ def _rounds(config: StudyConfig, arm: str, folder: Path) -> tuple[list[Run], ...
     first, then = positions(settings.first), positions(settings.then)
     tasks = split_names(settings.tasks)
 
-    def trained(names: Sequence[str], tasks: Sequence[str], seed: int = 0) -> list[Run]:
-        return [
-            run
-            for name in names
-            for model in [_training(config, arm, folder, name, seed)]
-            for run in (model, _measures(config, model), *_finetuning(config, folder, model, tasks))
-        ]
+    def trained(names: Sequence[str], tasks: Sequence[str], seed: int = 0) -> Iterator[Run]:
+        for name in names:
+            model = _training(config, arm, folder, name, seed)
+            yield from (model, _measures(config, model))
+            yield from _finetuning(config, folder, model, tasks)
 
     untouched: list[Run] = []
     if arm == REPLACED:
@@ -118,7 +115,7 @@ def _rounds(config: StudyConfig, arm: str, folder: Path) -> tuple[list[Run], ...
         untouched = [run._replace(needs=None) for run in _finetuning(config, folder, model, tasks)]
     return (
         [*untouched, *trained(first, tasks)],
-        trained(then, tasks),
+        [*trained(then, tasks)],
         [run for seed in settings.repeats for run in trained(first, [], seed)],
     )
 

@@ -29,7 +29,7 @@ from pe_jax.study.results import (
     SQUAD_F1,
     BySeed,
 )
-from pe_jax.training.workdir import STEPS, read_metrics, saved_values
+from pe_jax.training.workdir import STEPS, read_evaluations, read_metrics, saved_values
 
 _FIX = "Remove the folder, and start the study again."
 _LIKENESS = {"likeness of near offsets": "likeness_near", "likeness of far offsets": "likeness_far"}
@@ -104,17 +104,17 @@ def _pretrain(config: PretrainingConfig, folder: Path, seed: int) -> Json:
     from pe_jax.tasks import pretraining
 
     pretraining.run(config, folder)
-    last = [line for line in read_metrics(folder) if "held_out/masked_lm_loss" in line][-1]
+    *_, last = read_evaluations(folder).values()
     names = {"masked_lm_loss": LOSS, "masked_lm_accuracy": ACCURACY}
-    return {"values": {name: {seed: last[f"held_out/{key}"]} for key, name in names.items()}}
+    return {"values": {name: {seed: last[key]} for key, name in names.items()}}
 
 
 def _distill(config: DistillationConfig, folder: Path, seed: int) -> Json:
     from pe_jax.tasks import distillation
 
     distillation.run(config, folder)
-    last = [line for line in read_metrics(folder) if "held_out/r2" in line][-1]
-    return {"values": {R2: {seed: last["held_out/r2"]}}}
+    *_, last = read_evaluations(folder).values()
+    return {"values": {R2: {seed: last["r2"]}}}
 
 
 def _measure(config: PropertiesConfig, run: Run) -> Json:
