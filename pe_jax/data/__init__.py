@@ -4,6 +4,7 @@ GLUE is in `data.glue`, SQuAD in `data.squad`, and their batches in `data.rows`.
 """
 
 from pe_jax.data.corpora import Corpus, open_corpus
+from pe_jax.data.cut import CutExamples
 from pe_jax.data.packed import PackedExamples
 from pe_jax.data.pretraining import Examples, PretrainingExamples, batches
 from pe_jax.data.sources import open_source, prepare_tokenizer, tokenize
@@ -12,6 +13,7 @@ from pe_jax.data.tokenizer import Vocabulary, load_tokenizer, train_tokenizer, v
 
 __all__ = [
     "Corpus",
+    "CutExamples",
     "Examples",
     "PackedExamples",
     "PretrainingExamples",

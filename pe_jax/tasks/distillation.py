@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
@@ -28,6 +29,7 @@ from pe_jax.models import (
 )
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
+from pe_jax.shapes import Int
 from pe_jax.tasks import on_text
 from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statistics_shapes
 from pe_jax.tasks.on_text import Experiment
@@ -154,9 +156,10 @@ def build(
     """
     text, stages = on_text.load(config, tokenizer, pairs=False), [*config.stages.values()]
     mesh = sharding.data_mesh()
-    rows = functools.partial(data.PackedExamples, vocabulary=text.vocabulary)
+    packed = functools.partial(data.PackedExamples, vocabulary=text.vocabulary)
     examples: list[data.Examples] = [
-        rows(text.train, text.train_documents, length=stage.length) for stage in stages
+        data.CutExamples(packed(text.train, text.train_documents, length=stage.length))
+        for stage in stages
     ]
     steps = on_text.stage_steps(config, examples)
     model = from_config(config.model, vocab_size=text.vocabulary.size)
@@ -166,9 +169,11 @@ def build(
     heads = tuple(name for name in params if name != "bert")
     program = make_program(config, mesh, model, teacher, sum(steps), heads)
     tests = [changed(stages[-1], {"length": length}) for length in config.test_lengths]
-    unseen = text.held_out, text.held_out_documents
+    unseen = functools.partial(packed, text.held_out, text.held_out_documents)
     held_out = [
-        on_text.held_out_batches(config, stage, rows(*unseen, length=stage.length), program)
+        on_text.held_out_batches(
+            config, stage, data.CutExamples(unseen(length=stage.length)), program
+        )
         for stage in (*stages, *tests)
     ]
     statistics = measure(config, teacher, mesh, params["bert"], held_out)
@@ -197,7 +202,7 @@ def build(
         say(f"Parameters from {config.init}:\n{changes}")
         student = {**student, "bert": keep_mean(student["bert"])}
         if config.fit:
-            tokens = jnp.concatenate([batch["tokens"] for batch in held_out[0]])[:_FIT_ROWS]
+            tokens = _full_rows(unseen(length=stages[0].length), _FIT_ROWS)
             fit = fit_positions(teacher, params["bert"], model, student["bert"], tokens)
             student = better_start(student, fit, lambda each: scores(0, each)["r2_mean"])
         return jax.device_put(student, shardings_of(student))
@@ -233,6 +238,14 @@ def build(
         digests={**text.digests(), "config.init": fingerprint(params["bert"])},
         start=start,
     )
+
+
+def _full_rows(rows: data.PackedExamples, most: int) -> Int[np.ndarray, "B L"]:
+    """Return the tokens of some rows without padding, spread over the text."""
+    full = max(1, len(rows) - 1)  # The last one is padded.
+    numbers = np.linspace(0, full, min(most, full), endpoint=False, dtype=int)
+    rng = np.random.default_rng(0)  # Nothing is drawn: the rows have no masks.
+    return np.stack([rows(int(number), rng)["tokens"] for number in numbers])
 
 
 def _scores(

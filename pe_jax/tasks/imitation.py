@@ -1,6 +1,6 @@
 """Imitation of a teacher's hidden states: the loss, and the statistics that it needs.
 
-Shapes: N layers, B rows, L length, D hidden size.
+Shapes: N layers, B rows, L length, P positions, D hidden size.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.attention.masks import segment_positions
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_outputs
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array, Bool, Float
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import Batch, Params, Sums
 from pe_jax.training.step import Task, reused
@@ -33,7 +34,7 @@ class Statistics(NamedTuple):
 
     hidden: Float[Array, " N"]
     attention: Float[Array, " N"]
-    centre: Float[Array, "N L D"] | None
+    centre: Float[Array, "N P D"] | None
 
 
 @reused
@@ -65,7 +66,7 @@ def imitation_task(
         return {name: params[name] for name in ("bert", *heads)}
 
     def counts(batch: Batch) -> Sums:
-        tokens = batch["valid"].sum().astype(jnp.float32)
+        tokens = _real(batch).sum().astype(jnp.float32)
         return dict.fromkeys(("loss", "r2", "r2_mean", *layers), tokens)
 
     def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
@@ -79,16 +80,16 @@ def imitation_task(
         statistics: Statistics,
     ) -> Sums:
         ours, theirs = outputs(params, batch, rng), teacher_outputs(teacher_params, batch)
-        distance = functools.partial(_distance, valid=batch["valid"])
+        distance = functools.partial(_distance, real=_real(batch))
         hidden = distance(ours.hidden[1:], theirs.hidden[1:]) / statistics.hidden
         loss = hidden
         if statistics.centre is not None:
-            target = _centred(theirs.hidden[1:], statistics.centre, batch["valid"])
+            target = _centred(theirs.hidden[1:], statistics.centre, batch)
             loss = distance(ours.hidden[1:], target) / statistics.hidden
         if config.attention:
             attention = distance(ours.attention, theirs.attention) / statistics.attention
             loss = loss + config.attention * attention
-        r2 = batch["valid"].sum() - hidden
+        r2 = _real(batch).sum() - hidden
         by_layer = dict(zip(layers, r2, strict=True))
         return {"loss": loss @ weights, "r2": r2[-1], "r2_mean": r2.mean(), **by_layer}
 
@@ -101,30 +102,38 @@ def _outputs_of(
     """Return `outputs(params of Bert, batch, rng=None)`."""
 
     def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
-        return layer_outputs(model, params, batch["tokens"], None, batch["valid"], rng=rng)
+        inputs = (batch["tokens"], batch["segments"], batch["documents"])
+        return layer_outputs(model, params, *inputs, rng=rng)
 
     return sharding.gather(outputs, mesh, parallel)
 
 
 def _distance(
-    ours: Float[Array, "N B L D"], theirs: Float[Array, "N B L D"], valid: Array
+    ours: Float[Array, "N B L D"], theirs: Float[Array, "N B L D"], real: Array
 ) -> Float[Array, " N"]:
     """Squared distances at real tokens, added up."""
     difference = ours.astype(jnp.float32) - theirs.astype(jnp.float32)
-    return jnp.where(valid[..., None], difference**2, 0).sum((1, 2, 3))
+    return jnp.where(real[..., None], difference**2, 0).sum((1, 2, 3))
 
 
-def _inner(valid: Array) -> Array:
-    """True at tokens between [CLS] and [SEP], whose vectors stand for more than a position."""
-    return valid.at[:, 0].set(False) & jnp.pad(valid[:, 1:], ((0, 0), (0, 1)))
+def _real(batch: Batch) -> Bool[Array, "B L"]:
+    """True at tokens, False at padding."""
+    return batch["documents"] > 0
+
+
+def _text(batch: Batch) -> Bool[Array, "B L"]:
+    """True at tokens but [CLS] and [SEP], whose vectors are much the same at every position."""
+    parts = 2 * batch["documents"] + batch["segments"]
+    last = jnp.diff(parts, axis=1, append=0) != 0  # [SEP] ends each part of an input.
+    return _real(batch) & ~last & (segment_positions(batch["documents"]) > 0)
 
 
 def _centred(
-    hidden: Float[Array, "N B L D"], centre: Float[Array, "N L D"], valid: Array
+    hidden: Float[Array, "N B L D"], centre: Float[Array, "N P D"], batch: Batch
 ) -> Float[Array, "N B L D"]:
     """Hidden states without the mean of their position."""
-    shift = centre[:, None, : hidden.shape[2]]
-    return hidden.astype(jnp.float32) - jnp.where(_inner(valid)[..., None], shift, 0)
+    shift = centre[:, segment_positions(batch["documents"])]
+    return hidden.astype(jnp.float32) - jnp.where(_text(batch)[..., None], shift, 0)
 
 
 # --- statistics of the teacher --------------------------------------------------------------------
@@ -145,17 +154,20 @@ def measure(
     outputs = _outputs_of(teacher, mesh, config.parallel)
 
     def sums(params: Params, batch: Batch) -> Sums:
-        theirs, valid = outputs(params, batch), batch["valid"]
+        theirs, real, text = outputs(params, batch), _real(batch), _text(batch)
         hidden, attention = (x.astype(jnp.float32) for x in (theirs.hidden[1:], theirs.attention))
-        inner, mask = _inner(valid), valid[..., None]
+        mask = real[..., None]
+        positions = segment_positions(batch["documents"])
         return {
-            "tokens": valid.sum(),
+            "tokens": real.sum(),
             "hidden": jnp.where(mask, hidden, 0).sum((1, 2)),
             "hidden_squares": jnp.where(mask, hidden**2, 0).sum((1, 2, 3)),
             "attention": jnp.where(mask, attention, 0).sum((1, 2)),
             "attention_squares": jnp.where(mask, attention**2, 0).sum((1, 2, 3)),
-            "inner": inner.sum(0),
-            "by_position": jnp.where(inner[..., None], hidden, 0).sum(1),
+            "texts": jnp.zeros(text.shape[1], jnp.int32).at[positions].add(text),
+            "by_position": jnp.zeros_like(hidden[:, 0])
+            .at[:, positions]
+            .add(jnp.where(text[..., None], hidden, 0)),
         }
 
     shardings = sharding.state_shardings(mesh, config.parallel, params)
@@ -167,7 +179,7 @@ def measure(
             for batch in batches
         ]
         totals.append(jax.tree.map(lambda *x: sum(x), *parts))
-    longest = max(totals, key=lambda total: len(total["inner"]))
+    longest = max(totals, key=lambda total: len(total["texts"]))
     centre = _centre(longest) if config.centred else None
     return [Statistics(_variance(t, "hidden"), _variance(t, "attention"), centre) for t in totals]
 
@@ -179,8 +191,8 @@ def _variance(total: dict[str, np.ndarray], name: str) -> np.ndarray:
 
 
 def _centre(total: dict[str, np.ndarray]) -> np.ndarray:
-    """Return `[N, L, D]`, zero where there is no inner token."""
-    counts = total["inner"][:, None]
+    """Return `[N, P, D]`, zero at positions without text."""
+    counts = total["texts"][:, None]
     mean = total["by_position"].sum(1, keepdims=True) / counts.sum()
     by_position = total["by_position"] / np.maximum(counts, 1)
     return np.where(counts > 0, by_position - mean, 0).astype(np.float32)
