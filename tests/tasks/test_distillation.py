@@ -165,28 +165,73 @@ def test_packed_rows(tmp_path):
     np.testing.assert_array_equal(next(first)["tokens"], next(stream(1))["tokens"])
 
 
+def test_cut_rows(tmp_path):
+    """Inputs follow one another in a row, of many lengths, half of them pairs; all else is text."""
+    tokenizer = tmp_path / "vocab.txt"
+    tokenizer.write_text("\n".join(VOCAB) + "\n")
+    corpus, words = data.open_source(
+        str(tiny_run.write_books(tmp_path)), vocab=str(tokenizer), cache_dir=tmp_path / "cache"
+    )
+    length, pad, cls, sep = 48, 0, 2, 3
+    rows = PackedExamples(corpus, np.arange(12), data.vocabulary(words), length)
+    cut = data.CutExamples(rows)
+    assert len(cut) == len(rows) > 1
+    sizes, pairs = [], []
+    for number in (*range(len(cut)), *[0] * 200):
+        row = cut(number, rng := np.random.default_rng([number, len(sizes)]))
+        plain = rows(number, rng)
+        real = row["documents"] > 0
+        np.testing.assert_array_equal(real, plain["valid"])
+        assert (row["tokens"][~real] == pad).all() and not row["segments"][~real].any()
+        special = np.isin(row["tokens"], (cls, sep)) | ~real
+        np.testing.assert_array_equal(row["tokens"][~special], plain["tokens"][~special])
+        numbers, counts = np.unique(row["documents"][real], return_counts=True)
+        np.testing.assert_array_equal(numbers, np.arange(1, len(counts) + 1))
+        assert len(counts) == 1 or counts.min() >= 8
+        for begin, size in zip(np.cumsum(counts) - counts, counts, strict=True):
+            tokens, segments = (row[name][begin:][:size] for name in ("tokens", "segments"))
+            ends = np.append(np.flatnonzero(np.diff(segments)), size - 1)
+            assert tokens[0] == cls and (tokens[ends] == sep).all() and len(ends) <= 2
+            assert np.isin(tokens, (cls, sep)).sum() == 1 + len(ends)
+            sizes.append(size)
+            pairs.append(len(ends) == 2)
+    assert 0.4 < np.mean(pairs) < 0.6
+    assert len(set(sizes)) > 30 and 0.2 < np.mean(np.equal(sizes, length)) < 0.6
+
+
 # --- the loss ------------------------------------------------------------------------------------
 
 
+def inputs_of(batches):
+    """Tokens, segments and which are real, of every input of the batches, padded at its end."""
+    found = []
+    for batch in batches:
+        for tokens, segments, documents in zip(
+            *(np.asarray(batch[name]) for name in ("tokens", "segments", "documents")), strict=True
+        ):
+            for number in range(1, documents.max() + 1):
+                own = documents == number
+                padding = (0, len(own) - own.sum())
+                parts = tokens[own], segments[own], np.ones(own.sum(), bool)
+                found.append([np.pad(part, padding) for part in parts])
+    return [np.stack(each) for each in zip(*found, strict=True)]
+
+
 def naive_scores(experiment, params, stage):
-    """Loss and R² by layer of a stage, token by token in float64."""
+    """Loss and R² by layer of a stage, each input alone, token by token in float64."""
     config, model = experiment.config, experiment.program.model
     teacher = distillation.teacher_model(config, model)
     teacher_params = Start(config.init).params(experiment.program.shardings_of)["bert"]
 
-    def outputs(model, params, batch):
-        found = jax.jit(lambda p, b: layer_outputs(model, p, b["tokens"], None, b["valid"]))(
-            params, batch
-        )
-        both = (found.hidden[1:], found.attention)
-        return [np.asarray(x, np.float64)[:, np.asarray(batch["valid"])] for x in both]
+    tokens, segments, valid = inputs_of(experiment.held_out[stage])
 
-    batches = experiment.held_out[stage]
-    theirs = [outputs(teacher, teacher_params, batch) for batch in batches]
-    ours = [outputs(model, params["bert"], batch) for batch in batches]
+    def outputs(model, params):
+        found = jax.jit(lambda p: layer_outputs(model, p, tokens, segments, valid))(params)
+        return [np.asarray(x, np.float64)[:, valid] for x in (found.hidden[1:], found.attention)]
+
+    theirs, ours = outputs(teacher, teacher_params), outputs(model, params["bert"])
     errors = []
-    for part in (0, 1):
-        target, state = (np.concatenate([x[part] for x in each], 1) for each in (theirs, ours))
+    for target, state in zip(theirs, ours, strict=True):
         spread = ((target - target.mean(1, keepdims=True)) ** 2).sum(-1).mean(1)
         errors.append(((state - target) ** 2).sum(-1).mean(1) / spread)
     weights = np.array(config.layers or [1] * model.num_layers)
@@ -200,7 +245,8 @@ def test_loss_and_r2(published, tmp_path, changes):
     params = student_params(experiment)
     scores = experiment.stages[0].evaluate(0, params)
     loss, r2 = naive_scores(experiment, params, 0)
-    np.testing.assert_allclose(scores["loss"], loss, rtol=1e-4)
+    # The variance of this teacher's last layer is a thousandth of its squared mean.
+    np.testing.assert_allclose(scores["loss"], loss, rtol=3e-4)
     for layer in range(LAYERS):
         np.testing.assert_allclose(scores[f"r2/layer_{layer + 1}"], r2[layer], atol=1e-4)
     assert scores["r2"] == scores[f"r2/layer_{LAYERS}"]
@@ -231,14 +277,12 @@ def test_targets_without_their_mean_by_position(published, tmp_path):
     )
     params = student_params(plain)
     batch = plain.held_out[0][0]
-    hidden = np.arange(2 * 8 * LONGEST * D, dtype=np.float32).reshape(2, 8, LONGEST, D)
-    centre = np.ones((2, LONGEST, D), np.float32)
-    valid = np.ones((8, LONGEST), bool)
-    valid[0, 5:] = False
-    shifted = imitation._centred(hidden, centre, jnp.asarray(valid)) - hidden
-    assert (shifted[:, 1:, 1:-1] == -1).all() and (shifted[:, 0, 1:4] == -1).all()
-    assert not shifted[:, :, 0].any() and not shifted[:, 1:, -1].any()
-    assert not shifted[:, 0, 4:].any()
+    documents = jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]])
+    segments = jnp.array([[0, 0, 0, 1, 1, 0, 0, 0, 0]])
+    centre = jnp.arange(LONGEST, dtype=jnp.float32)[None, :, None]
+    parts = {"documents": documents, "segments": segments}
+    shifted = imitation._centred(jnp.zeros((1, 1, 9, 1)), centre, parts)
+    assert shifted[0, 0, :, 0].tolist() == [0, -1, 0, -3, 0, 0, -1, 0, 0]
     scores = [each.stages[0].evaluate(0, params) for each in (plain, centred)]
     assert scores[0]["r2"] == scores[1]["r2"] and scores[0]["loss"] != scores[1]["loss"]
     statistics = imitation.measure(
@@ -249,11 +293,15 @@ def test_targets_without_their_mean_by_position(published, tmp_path):
         [[batch]],
     )[0]
     teacher = load_bert(published)
-    states = hidden_states(teacher.config, teacher.params["bert"], batch["tokens"])[1:]
-    mean = np.asarray(states, np.float64)[:, :, 1:-1].mean(1)
-    expected = mean - mean.mean(1, keepdims=True)
-    np.testing.assert_allclose(statistics.centre[:, 1:-1], expected, atol=1e-5)
-    assert not statistics.centre[:, [0, -1]].any()
+    tokens, segments, valid = inputs_of([batch])
+    text = valid & (tokens != VOCAB.index("[CLS]")) & (tokens != VOCAB.index("[SEP]"))
+    states = hidden_states(teacher.config, teacher.params["bert"], tokens, segments, valid)[1:]
+    states = np.where(text[..., None], np.asarray(states, np.float64), 0)
+    counts = text.sum(0)[:, None]
+    mean = states.sum(1) / np.maximum(counts, 1)
+    expected = np.where(counts, mean - states.sum((1, 2))[:, None] / counts.sum(), 0)
+    np.testing.assert_allclose(statistics.centre, expected, atol=1e-5)
+    assert counts[0] == counts[-1] == 0 < counts[1:-1].min()
 
 
 # --- training ------------------------------------------------------------------------------------
