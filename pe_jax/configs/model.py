@@ -92,7 +92,8 @@ class Architecture(Config):
         a normalisation (`head_norm`) before its output layer.
       tied_decoder: the output layer is the token embedding.
       pooler: what a classifier reads a whole input through: a dense layer and tanh (`tanh`), or
-        layers like those of the masked-LM head before its output layer (`head`).
+        layers like those of the masked-LM head before its output layer (`head`), which the output
+        layer of spans then has as well.
       classifier_pooling: what the pooler reads: the first token (`cls`), or the mean over tokens.
     """
 

@@ -7,6 +7,7 @@ input of another length, such as a question with its paragraph, is then read wro
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class CutExamples:
         words = self.rows.vocabulary
         segments, documents = np.zeros_like(tokens), np.zeros_like(tokens)
         bounds = _bounds(size, self.rows.length, rng)
-        for document, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False), 1):
+        for document, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
             tokens[begin], tokens[end - 1] = words.cls, words.sep
             documents[begin:end] = document
             if end - begin >= _SHORTEST and rng.random() < 0.5:

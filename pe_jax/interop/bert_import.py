@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,14 +70,9 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
         head: {f"{module}.{kind}" for module in modules.values() for kind in ("weight", "bias")}
         for head, modules in family.heads.items()
     }
+    found = _heads(family, theirs, of_heads, names.keys())
+    present = tuple(head for head in of_heads if head in heads and head in found)
     classifier = names.get(f"{family.heads.get('classifier', {}).get('classifier')}.weight", "")
-    # ModernBERT's classifier has tensors with the names of those of its masked language model.
-    others = names.keys() - (of_heads["classifier"] if classifier else set())
-    present = tuple(
-        head
-        for head, known in of_heads.items()
-        if head in heads and (classifier if head == "classifier" else known & others)
-    )
     classes = checkpoint.shape(classifier)[0] if classifier else 0  # Any number of classes fits.
     leaves = layout.leaves(family, config, present, classes, first_row(family, theirs))
     expected = {name for leaf in leaves for name in leaf.tensors}
@@ -101,6 +96,35 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
         absent=tuple(head for head in PRETRAINING if head not in params),
         unread=tuple(names[name] for name in unread),
     )
+
+
+def _heads(
+    family: Family, theirs: Mapping[str, Any], of_heads: dict[str, set[str]], names: Set[str]
+) -> set[str]:
+    """Return the heads that a checkpoint has.
+
+    The heads of a ModernBERT have tensors with the same names. They are those of the spans in the
+    class for these, else of the classifier if there is one.
+
+    Args:
+      theirs: config.json.
+      of_heads: the tensors that each head of the family may have.
+      names: of the tensors, as in the tables of the family.
+    """
+    spans = any("QuestionAnswering" in str(name) for name in theirs.get("architectures") or ())
+    first = ("spans", "classifier") if spans else ("classifier", "spans")
+    by_output = [head for head in first if head in of_heads]
+    found: set[str] = set()
+    free = set(names)
+    for head in (*by_output, *(head for head in of_heads if head not in first)):
+        shown_by = of_heads[head]
+        if head in by_output:
+            output = family.heads[head][head]
+            shown_by = {f"{output}.weight", f"{output}.bias"}
+        if shown_by & free:
+            found.add(head)
+            free -= of_heads[head]
+    return found
 
 
 def _title(family: Family) -> str:

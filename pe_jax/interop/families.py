@@ -163,11 +163,16 @@ _ROBERTA = _BERT._replace(
     model_types=("roberta",),
     name="Roberta",
     prefixes=("roberta.",),
-    classes={**_POOLED, ("classifier",): "ForSequenceClassification"},
+    classes={
+        **_POOLED,
+        ("classifier",): "ForSequenceClassification",
+        ("spans",): "ForQuestionAnswering",
+    },
     heads={
         "pooler": _POOLER,
         "masked_lm": _masked_lm("lm_head", "layer_norm", "lm_head.decoder", "lm_head"),
         "classifier": {"pooler/dense": "classifier.dense", "classifier": "classifier.out_proj"},
+        "spans": _BERT.heads["spans"],
     },
 )
 
@@ -198,7 +203,11 @@ _MODERNBERT = Family(
     model_types=("modernbert",),
     name="ModernBert",
     prefixes=("model.",),
-    classes={**_ENCODER, ("classifier",): "ForSequenceClassification"},
+    classes={
+        **_ENCODER,
+        ("classifier",): "ForSequenceClassification",
+        ("spans",): "ForQuestionAnswering",
+    },
     settings={k: v for k, v in MODERNBERT.items() if k not in ("position", "max_length")},
     keys=_SIZES,
     optional_keys={
@@ -245,6 +254,11 @@ _MODERNBERT = Family(
             "pooler/dense": "head.dense",
             "pooler/norm": "head.norm",
             "classifier": "classifier",
+        },
+        "spans": {
+            "span_head/dense": "head.dense",
+            "span_head/norm": "head.norm",
+            "spans": "classifier",
         },
     },
 )

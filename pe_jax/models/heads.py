@@ -57,6 +57,14 @@ def _mean(hidden: Float[Array, "B L D"], mask: Mask | None) -> Float[Array, "B D
     return total.astype(hidden.dtype)
 
 
+class SpanHead(_Head):
+    """What the output layer of spans reads in a model with `pooler="head"`."""
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        return self.transform(hidden)
+
+
 class MaskedLanguageHead(_Head):
     """Vocabulary logits at chosen positions only, by the token embedding or a `decoder`."""
 
@@ -187,6 +195,8 @@ class BertForSpans(BertModule):
         hidden = Bert(self.config, name="bert")(
             tokens, segments, valid, positions, deterministic=deterministic
         )
+        if self.config.pooler == "head":
+            hidden = SpanHead(self.config, name="span_head")(hidden)
         logits = self.dense(2, "spans")(hidden).astype(jnp.float32)  # [B, L, 2]
         if valid is not None:  # Else the loss would depend on how far a batch is padded.
             logits = jnp.where(valid[:, :, None], logits, jnp.finfo(jnp.float32).min)

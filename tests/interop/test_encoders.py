@@ -21,6 +21,7 @@ from pe_jax.interop.bert_import import PRETRAINING, config_of
 from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,
+    BertForSpans,
     hidden_states,
     preset,
     with_position,
@@ -104,6 +105,35 @@ def test_a_saved_classifier_loads_unchanged(tmp_path, case):
     encoder = load_bert(tmp_path / "out", heads=PRETRAINING)  # What further pretraining reads.
     assert encoder.params.keys() == {"bert"}
     assert sorted(encoder.unread) == sorted(CLASSIFIERS[case])
+
+
+SPANS = {
+    "roberta": {"qa_outputs.weight": (2, 12), "qa_outputs.bias": (2,)},
+    "modernbert": {
+        **{
+            name: CLASSIFIERS["modernbert"][name]
+            for name in ("head.dense.weight", "head.norm.weight")
+        },
+        "classifier.weight": (2, 12),
+        "classifier.bias": (2,),
+    },
+}
+
+
+@pytest.mark.parametrize("case", SPANS)
+def test_saved_spans_load_unchanged(tmp_path, case):
+    config, _ = random_encoder(ENCODERS[case][1])
+    params = random_params(config, BertForSpans)
+    words = byte_level(config.vocab_size)
+    architecture = save_bert(tmp_path / "out", config, params, words, family=case)
+    assert architecture == f"{ENCODERS[case][0]}ForQuestionAnswering"
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    prefix = FAMILIES[case].prefixes[0]
+    heads = {name: x.shape for name, x in tensors.items() if not name.startswith(prefix)}
+    assert heads == SPANS[case]
+    back = load_bert(tmp_path / "out")
+    assert back.config == config and back.unread == ()
+    jax.tree.map(np.testing.assert_array_equal, back.params, params)
 
 
 def test_tensors_of_modernbert(tmp_path):

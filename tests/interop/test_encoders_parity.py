@@ -15,7 +15,13 @@ from safetensors.numpy import load_file
 from pe_jax.interop import ENCODERS as ENCODERS_BY_NAME
 from pe_jax.interop import layout, load_bert, save_bert
 from pe_jax.interop.bert_export import their_config
-from pe_jax.models import BertForClassification, BertForMaskedLM, hidden_states, preset
+from pe_jax.models import (
+    BertForClassification,
+    BertForMaskedLM,
+    BertForSpans,
+    hidden_states,
+    preset,
+)
 
 pytestmark = [
     pytest.mark.torch,
@@ -177,6 +183,30 @@ def test_classifiers(torch, transformers, tmp_path, case, pooling):
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     with torch.inference_mode():
         np.testing.assert_array_equal(loaded.eval()(**inputs).logits.numpy(), want)
+
+
+@pytest.mark.parametrize("case", ["roberta", "xlm-roberta", "modernbert", "modernbert, all biases"])
+def test_spans(torch, transformers, tmp_path, case):
+    """Logits of both ends of a span, from a folder of theirs and in one of ours."""
+    name, theirs = ENCODERS[case]
+    model = random_model(torch, transformers, name, theirs, "ForQuestionAnswering")
+    model.save_pretrained(tmp_path / "in")
+    bert = load_bert(tmp_path / "in")
+    assert bert.unread == ()
+    tokens, valid = batch(theirs)
+    inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
+
+    def logits(model):
+        with torch.inference_mode():
+            found = model(**inputs)
+        return np.stack([found.start_logits.numpy(), found.end_logits.numpy()])[:, valid]
+
+    got = BertForSpans(bert.config).apply({"params": bert.params}, tokens, None, jnp.asarray(valid))
+    np.testing.assert_allclose(np.stack(got)[:, valid], logits(model), atol=1e-5)
+    words, family = byte_level(theirs["vocab_size"]), theirs["model_type"]
+    save_bert(tmp_path / "out", bert.config, bert.params, words, family=family)
+    loaded = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out")
+    np.testing.assert_array_equal(logits(loaded.eval()), logits(model))
 
 
 @pytest.mark.parametrize("size", ["ettin_17m", "ettin_32m", "modernbert_base", "modernbert_large"])
