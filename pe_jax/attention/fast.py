@@ -21,6 +21,10 @@ from pe_jax.attention.softmax import TREES, Arrays, Fixed, Leaf
 from pe_jax.encodings.positions import as_array
 from pe_jax.shapes import Array, Float
 
+# Queries at a time where an encoding computes logits with a function, which keeps several arrays of
+# a block's queries by all keys.
+_BLOCK_OF_FUNCTIONS = 32
+
 
 def computation(
     term: Term, x: Operands, form: Form = FORMS["buckets"]
@@ -74,14 +78,18 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
     ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": []}
     for term in x.terms:
         ways[computation(term, x, form)].append(term)
-    block = None if form.block is None or form.block >= queries else form.block
     logit_terms = [*x.logit_terms, *map(bias, ways["added"])]
+    maps = [(part.logit_map, params) for part, params, _ in x.parts if part.logit_map]
+    block = form.block
+    if block and (logit_terms or maps):
+        block = min(block, _BLOCK_OF_FUNCTIONS)
+    if block and block >= queries:
+        block = None
     added = [] if x.added is None else [x.added]
     if block is None:  # What the backward pass needs of them is saved, like the weights.
         added += [evaluated(terms, x.allowed) for terms in logit_terms]
         logit_terms = []
     trees = {name: tuple(getattr(terms, name) for terms in logit_terms) for name in TREES}
-    maps = [(part.logit_map, params) for part, params, _ in x.parts if part.logit_map]
     clip, rows = tables(ways["tables"], x.scale)
     rotations = [_rotation(term) for term in ways["rotation"]]
     mapped = x.q is not x.content_q
