@@ -239,7 +239,7 @@ def naive_scores(experiment, params, stage):
     return loss, 1 - errors[0]
 
 
-@pytest.mark.parametrize("changes", [{}, {"layers": (0, 1.0)}, {"attention": 0.5}])
+@pytest.mark.parametrize("changes", [{}, {"layers": (0, 1.0), "attention": 0.5}])
 def test_loss_and_r2(published, tmp_path, changes):
     experiment = build(tmp_path, published, **changes)
     params = student_params(experiment)
