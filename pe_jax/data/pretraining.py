@@ -170,7 +170,7 @@ def batches(
       valid `[B, L]` bool, masked_positions, masked_tokens `[B, P]` int32, masked_weights `[B, P]`
       float32 (0 where padded), next_sentence `[B]` int32 (0 is next, 1 is random). Of
       `PackedExamples` with masks: tokens, positions, documents `[B, L]` int32, and the same three
-      `[B, P]`.
+      `[B, P]`. Of `CutExamples`: tokens, segments, documents `[B, L]` int32.
     """
     dataset = (
         grain.MapDataset.range(len(examples))

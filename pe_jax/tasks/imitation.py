@@ -122,7 +122,7 @@ def _real(batch: Batch) -> Bool[Array, "B L"]:
 
 
 def _text(batch: Batch) -> Bool[Array, "B L"]:
-    """True at tokens but [CLS] and [SEP], whose vectors are much the same at every position."""
+    """True at tokens but [CLS] and [SEP], whose vectors stand for more than a position."""
     parts = 2 * batch["documents"] + batch["segments"]
     last = jnp.diff(parts, axis=1, append=0) != 0  # [SEP] ends each part of an input.
     return _real(batch) & ~last & (segment_positions(batch["documents"]) > 0)
