@@ -86,6 +86,19 @@ CLASSIFIERS = {
 }
 
 
+def loaded_unchanged(folder, case, config, params, of_head):
+    """The model that is read from a folder: the one saved, with the tensors of a head alone beside
+    the encoder's."""
+    tensors = load_file(folder / "model.safetensors")
+    prefix = FAMILIES[case].prefixes[0]
+    heads = {name: x.shape for name, x in tensors.items() if not name.startswith(prefix)}
+    assert heads == of_head
+    back = load_bert(folder)
+    assert back.config == config and back.unread == ()
+    jax.tree.map(np.testing.assert_array_equal, back.params, params)
+    return back
+
+
 @pytest.mark.parametrize("case", CLASSIFIERS)
 def test_a_saved_classifier_loads_unchanged(tmp_path, case):
     theirs = {**ENCODERS[case][1], "classifier_pooling": "mean" if case == "modernbert" else "cls"}
@@ -94,14 +107,8 @@ def test_a_saved_classifier_loads_unchanged(tmp_path, case):
     words, labels = byte_level(config.vocab_size), ("no", "maybe", "yes")
     architecture = save_bert(tmp_path / "out", config, params, words, family=case, labels=labels)
     assert architecture == f"{ENCODERS[case][0]}ForSequenceClassification"
-    tensors = load_file(tmp_path / "out" / "model.safetensors")
-    prefix = FAMILIES[case].prefixes[0]
-    heads = {name: x.shape for name, x in tensors.items() if not name.startswith(prefix)}
-    assert heads == CLASSIFIERS[case]
-    back = load_bert(tmp_path / "out")
-    assert back.config == config and back.unread == ()
+    back = loaded_unchanged(tmp_path / "out", case, config, params, CLASSIFIERS[case])
     assert back.absent == ("masked_lm", "next_sentence")
-    jax.tree.map(np.testing.assert_array_equal, back.params, params)
     encoder = load_bert(tmp_path / "out", heads=PRETRAINING)  # What further pretraining reads.
     assert encoder.params.keys() == {"bert"}
     assert sorted(encoder.unread) == sorted(CLASSIFIERS[case])
@@ -127,13 +134,7 @@ def test_saved_spans_load_unchanged(tmp_path, case):
     words = byte_level(config.vocab_size)
     architecture = save_bert(tmp_path / "out", config, params, words, family=case)
     assert architecture == f"{ENCODERS[case][0]}ForQuestionAnswering"
-    tensors = load_file(tmp_path / "out" / "model.safetensors")
-    prefix = FAMILIES[case].prefixes[0]
-    heads = {name: x.shape for name, x in tensors.items() if not name.startswith(prefix)}
-    assert heads == SPANS[case]
-    back = load_bert(tmp_path / "out")
-    assert back.config == config and back.unread == ()
-    jax.tree.map(np.testing.assert_array_equal, back.params, params)
+    loaded_unchanged(tmp_path / "out", case, config, params, SPANS[case])
 
 
 def test_tensors_of_modernbert(tmp_path):
