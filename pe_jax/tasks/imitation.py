@@ -156,14 +156,11 @@ def measure(
     def sums(params: Params, batch: Batch) -> Sums:
         theirs, real, text = outputs(params, batch), _real(batch), _text(batch)
         hidden, attention = (x.astype(jnp.float32) for x in (theirs.hidden[1:], theirs.attention))
-        mask = real[..., None]
         positions = segment_positions(batch["documents"])
         return {
             "tokens": real.sum(),
-            "hidden": jnp.where(mask, hidden, 0).sum((1, 2)),
-            "hidden_squares": jnp.where(mask, hidden**2, 0).sum((1, 2, 3)),
-            "attention": jnp.where(mask, attention, 0).sum((1, 2)),
-            "attention_squares": jnp.where(mask, attention**2, 0).sum((1, 2, 3)),
+            **_mean_and_spread(hidden, real, "hidden"),
+            **_mean_and_spread(attention, real, "attention"),
             "texts": jnp.zeros(text.shape[1], jnp.int32).at[positions].add(text),
             "by_position": jnp.zeros_like(hidden[:, 0])
             .at[:, positions]
@@ -172,29 +169,50 @@ def measure(
 
     shardings = sharding.state_shardings(mesh, config.parallel, params)
     step = sharding.compiled(sums, mesh, (shardings, sharding.by_rows(mesh)))
-    totals = []
-    for batches in held_out:
-        parts = [
+    stages = [
+        [
             jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(step(params, batch)))
             for batch in batches
         ]
-        totals.append(jax.tree.map(lambda *x: sum(x), *parts))
-    longest = max(totals, key=lambda total: len(total["texts"]))
+        for batches in held_out
+    ]
+    longest = max(stages, key=lambda parts: len(parts[0]["texts"]))
     centre = _centre(longest) if config.centred else None
-    return [Statistics(_variance(t, "hidden"), _variance(t, "attention"), centre) for t in totals]
+    return [Statistics(_variance(s, "hidden"), _variance(s, "attention"), centre) for s in stages]
 
 
-def _variance(total: dict[str, np.ndarray], name: str) -> np.ndarray:
-    tokens = total["tokens"]
-    mean = total[name] / tokens
-    return (total[f"{name}_squares"] / tokens - (mean**2).sum(-1)).astype(np.float32)
+def _mean_and_spread(x: Float[Array, "N B L D"], real: Array, name: str) -> Sums:
+    """The mean vector of the real tokens of a batch, and the sum of squared distances from it.
+
+    Squares of the vectors themselves would be too coarse in float32 where the mean is much larger
+    than the distances.
+    """
+    mask = real[..., None]
+    mean = jnp.where(mask, x, 0).sum((1, 2), keepdims=True) / jnp.maximum(real.sum(), 1)
+    spread = jnp.where(mask, (x - mean) ** 2, 0).sum((1, 2, 3))
+    return {f"{name}_mean": mean[:, 0, 0], f"{name}_spread": spread}
 
 
-def _centre(total: dict[str, np.ndarray]) -> np.ndarray:
+def _variance(batches: Sequence[dict[str, np.ndarray]], name: str) -> np.ndarray:
+    """The variance of all tokens, within batches and between them."""
+    tokens, means, spreads = (
+        np.stack([batch[key] for batch in batches])
+        for key in ("tokens", f"{name}_mean", f"{name}_spread")
+    )
+    mean = np.average(means, axis=0, weights=tokens)
+    between = np.average(((means - mean) ** 2).sum(-1), axis=0, weights=tokens)
+    return (spreads.sum(0) / tokens.sum() + between).astype(np.float32)
+
+
+def _centre(batches: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
     """Return `[N, P, D]`, zero at positions without text."""
-    counts = total["texts"][:, None]
-    mean = total["by_position"].sum(1, keepdims=True) / counts.sum()
-    by_position = total["by_position"] / np.maximum(counts, 1)
+    counts, by_position = (
+        functools.reduce(np.add, (batch[name] for batch in batches))
+        for name in ("texts", "by_position")
+    )
+    counts = counts[:, None]
+    mean = by_position.sum(1, keepdims=True) / counts.sum()
+    by_position = by_position / np.maximum(counts, 1)
     return np.where(counts > 0, by_position - mean, 0).astype(np.float32)
 
 

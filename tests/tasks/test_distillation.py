@@ -239,14 +239,13 @@ def naive_scores(experiment, params, stage):
     return loss, 1 - errors[0]
 
 
-@pytest.mark.parametrize("changes", [{}, {"layers": (0, 1.0), "attention": 0.5}])
+@pytest.mark.parametrize("changes", [{}, {"layers": (0, 1.0)}, {"attention": 0.5}])
 def test_loss_and_r2(published, tmp_path, changes):
     experiment = build(tmp_path, published, **changes)
     params = student_params(experiment)
     scores = experiment.stages[0].evaluate(0, params)
     loss, r2 = naive_scores(experiment, params, 0)
-    # The variance of this teacher's last layer is a thousandth of its squared mean.
-    np.testing.assert_allclose(scores["loss"], loss, rtol=3e-4)
+    np.testing.assert_allclose(scores["loss"], loss, rtol=1e-4)
     for layer in range(LAYERS):
         np.testing.assert_allclose(scores[f"r2/layer_{layer + 1}"], r2[layer], atol=1e-4)
     assert scores["r2"] == scores[f"r2/layer_{LAYERS}"]
