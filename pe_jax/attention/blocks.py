@@ -3,8 +3,11 @@
 Outputs and one number a query are saved: the logarithm of the softmax's denominator. The weights
 are recomputed from it, q and k, and dropout from its counter, so nothing of size Lq·Lk is saved and
 memory is linear in the length, forward and backward. Terms of hooks (`LogitTerms`) and maps of the
-finished logits are computed for a block of queries at a time as well. With a window, a block of
-queries meets the keys within reach of it and no others, so time is linear as well.
+finished logits are computed for a block of queries at a time as well.
+
+With a window, a block of queries meets the keys within reach of it and no others, so time is linear
+as well. With segments, it meets the least part of the keys, in eighths, that holds the segments of
+its queries in all rows; the program has a branch for each of these sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from pe_jax.attention import softmax
-from pe_jax.attention.masks import masked_weights
+from pe_jax.attention.masks import masked_weights, segment_bounds
 from pe_jax.attention.softmax import Arrays, Fixed, Leaf
 from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array
@@ -29,22 +32,31 @@ _QUERIES = {"q": 2, "content_q": 2, "added": 2, "of_queries": 1}
 _KEYS = {"k": 3, "v": 3, "content_k": 3, "added": 3, "of_keys": 1}
 _BY_HEAD = "q", "k", "v", "content_q", "content_k"
 _KEYS_OF_WINDOWS = _KEYS | {"k": 2, "v": 2, "content_k": 2}
+# Parts of the keys that a block may meet where there are segments; more take longer to compile.
+_EIGHTHS = 1, 2, 3, 4, 6, 8
 
 
 def forward(arrays: Arrays, fixed: Fixed) -> tuple[Array, Array]:
-    def attend(_: None, block: tuple) -> tuple[None, tuple[Array, Array]]:
-        out, _, log_total = softmax.forward(*_block(arrays, fixed, *block))
-        return None, (out.swapaxes(1, 2), log_total)
+    def attend(width: int, block: tuple) -> tuple[Array, Array]:
+        out, _, log_total = softmax.forward(*_block(arrays, fixed, width, *block))
+        return out.swapaxes(1, 2), log_total
+
+    def step(_: None, block: tuple) -> tuple[None, tuple[Array, Array]]:
+        choice, cut = block
+        return None, jax.lax.switch(choice, branches, cut)
 
     arrays = _stored(arrays, fixed)
-    _, (out, log_total) = jax.lax.scan(attend, None, _by_block(arrays, fixed))
+    widths = _widths(arrays, fixed)
+    branches = [functools.partial(attend, width) for width in widths]
+    _, (out, log_total) = jax.lax.scan(step, None, _by_block(arrays, fixed, widths))
     return _join(out, 2, fixed.num_queries).swapaxes(1, 2), log_total
 
 
 def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Array) -> Arrays:
-    def differentiate(sums: Arrays, block: tuple) -> tuple[Arrays, dict[str, Array]]:
-        cut, out, g, log_total = block
-        x, here = _block(arrays, fixed, *cut)
+    def differentiate(
+        width: int, sums: Arrays, cut: tuple, out: Array, g: Array, log_total: Array
+    ) -> tuple[Arrays, dict[str, Leaf]]:
+        x, here = _block(arrays, fixed, width, *cut)
         weights = masked_weights(jnp.exp(softmax.logits(x, here) - log_total), here.whole_mask(x))
         grads = _stored(softmax.backward(x, here, weights, out, g), fixed)
         _, key = here.first
@@ -61,15 +73,21 @@ def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Arra
         others = jax.tree.map(jnp.add, _with(sums, rest), _with(grads, rest))
         return _with(others, by_key), rows
 
+    def step(sums: Arrays, block: tuple) -> tuple[Arrays, dict[str, Leaf]]:
+        (choice, cut), *rest = block
+        return jax.lax.switch(choice, branches, sums, cut, *rest)
+
     arrays = _stored(arrays, fixed)
-    cuts = _by_block(arrays, fixed)
-    _, by_query, _ = cuts
+    widths = _widths(arrays, fixed)
+    branches = [functools.partial(differentiate, width) for width in widths]
+    cuts = _by_block(arrays, fixed, widths)
+    _, (_, by_query, _) = cuts
     absent = dict.fromkeys(by_query)
     shared = _with(arrays, absent)
     # Sums over many blocks, so in float32 whatever the dtype of the parts.
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shared)
     blocks = cuts, _blocks(out, fixed.block, 1), _blocks(g, fixed.block, 1), log_total
-    sums, rows = jax.lax.scan(differentiate, zero, blocks)
+    sums, rows = jax.lax.scan(step, zero, blocks)
     sums = jax.tree.map(lambda x, like: x.astype(like.dtype), sums, shared)
     joined = {
         name: jax.tree.map(
@@ -103,6 +121,21 @@ def _keys(fixed: Fixed) -> dict[str, int]:
     return _KEYS_OF_WINDOWS if _window(fixed) else _KEYS
 
 
+def _num_keys(arrays: Arrays, fixed: Fixed) -> int:
+    return arrays.k.shape[_keys(fixed)["k"]]
+
+
+def _widths(arrays: Arrays, fixed: Fixed) -> tuple[int, ...]:
+    """Return the numbers of keys that blocks may meet, the least first."""
+    keys = _num_keys(arrays, fixed)
+    if window := _window(fixed):
+        left, right, _ = window
+        assert fixed.block is not None
+        return (min(keys, fixed.block + left + right),)
+    eighths = _EIGHTHS if fixed.segments_k is not None else (8,)
+    return tuple(dict.fromkeys(-(-keys * count // 8) for count in eighths))
+
+
 def _window(fixed: Fixed) -> tuple[int, int, int] | None:
     """Return how many keys before and after itself a query meets, if blocks meet only those, and
     the key at the position of the first query."""
@@ -117,8 +150,12 @@ def _with(x: Arrays, changes: dict[str, Any]) -> Arrays:
     return Arrays(**{**x._asdict(), **changes})
 
 
-def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Leaf], dict[str, Leaf]]:
-    """Numbers of the blocks, and the rows of `arrays` and of `fixed` that differ between blocks."""
+def _by_block(arrays: Arrays, fixed: Fixed, widths: tuple[int, ...]) -> tuple[Array, tuple]:
+    """Cut all that differs between blocks.
+
+    Returns:
+      which of `widths` each block has, and the arguments of `_block` after the width.
+    """
 
     def cut(x: Leaf, axis: int) -> Leaf:
         # Rows of padding repeat the last query: zeros might be where a function has no derivative.
@@ -137,40 +174,54 @@ def _by_block(arrays: Arrays, fixed: Fixed) -> tuple[Array, dict[str, Leaf], dic
         fixed_rows["positions_q"] = _blocks(fixed.positions_q, fixed.block, axis)
     if fixed.mask is not None and fixed.mask.shape[2] > 1:
         fixed_rows["mask"] = _blocks(fixed.mask, fixed.block, 2)
-    return jnp.arange(len(by_query["q"]), dtype=jnp.int32), by_query, fixed_rows
+    choice, first = _first_keys(arrays, fixed, widths)
+    return choice, (first, by_query, fixed_rows)
+
+
+def _first_keys(
+    arrays: Arrays, fixed: Fixed, widths: tuple[int, ...]
+) -> tuple[Array, tuple[Array, Array]]:
+    """Return which of `widths` each block has, and the numbers of its first query and key."""
+    assert fixed.block is not None
+    count, keys = -(-fixed.num_queries // fixed.block), _num_keys(arrays, fixed)
+    query = jnp.arange(count, dtype=jnp.int32) * fixed.block
+    choice = key = jnp.zeros_like(query)
+    if window := _window(fixed):
+        left, _, start = window
+        key = query + start - left
+    elif fixed.segments_q is not None:
+        starts, ends = segment_bounds(fixed.segments_q)
+        real = fixed.segments_q > 0
+        key = _blocks(jnp.where(real, starts, keys), fixed.block, 1, "edge").min((1, 2))
+        last = _blocks(jnp.where(real, ends, 0), fixed.block, 1, "edge").max((1, 2))
+        choice = jnp.searchsorted(jnp.array(widths), last - key)
+    return choice, (query, jnp.clip(key, 0, keys - jnp.array(widths)[choice]))
 
 
 def _block(
     arrays: Arrays,
     fixed: Fixed,
-    number: Array,
+    width: int,
+    first: tuple[Array, Array],
     by_query: dict[str, Leaf],
     fixed_rows: dict[str, Leaf],
 ) -> tuple[Arrays, Fixed]:
-    """A block of queries with the keys that it can reach."""
+    """A block of queries with the `width` keys from the first one that it meets."""
     arrays, fixed = _with(arrays, by_query), dataclasses.replace(fixed, **fixed_rows)
-    assert fixed.block is not None
-    query, mask = number * fixed.block, fixed.mask
-    key: ArrayLike = 0
-    if window := _window(fixed):
-        left, right, start = window
-        keys = arrays.k.shape[_KEYS_OF_WINDOWS["k"]]
-        width = min(keys, fixed.block + left + right)
-        key = jnp.clip(query + start - left, 0, keys - width)
+    query, key = first
+    if width == _num_keys(arrays, fixed):
+        return _restored(arrays, fixed), dataclasses.replace(fixed, first=(query, 0))
 
-        def near(x: Leaf, axis: int) -> Leaf:
-            return jax.tree.map(
-                lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), key, width, axis), x
-            )
+    def near(x: Leaf, axis: int) -> Leaf:
+        return jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), key, width, axis), x
+        )
 
-        by_key = {name: near(getattr(arrays, name), axis) for name, axis in _keys(fixed).items()}
-        arrays = _with(arrays, by_key)
-        of_keys = {
-            name: near(getattr(fixed, name), 1) for name in ("of_keys", "limits_k", "segments_k")
-        }
-        fixed = dataclasses.replace(fixed, **of_keys)
-        mask = near(mask, 3)
-    return _restored(arrays, fixed), dataclasses.replace(fixed, mask=mask, first=(query, key))
+    by_key = {name: near(getattr(arrays, name), axis) for name, axis in _keys(fixed).items()}
+    arrays = _with(arrays, by_key)
+    axes = {"of_keys": 1, "limits_k": 1, "segments_k": 1, "mask": 3}
+    parts = {name: near(getattr(fixed, name), axis) for name, axis in axes.items()}
+    return _restored(arrays, fixed), dataclasses.replace(fixed, **parts, first=first)
 
 
 def _put(total: Array, x: Array, key: ArrayLike, axis: int) -> Array:

@@ -53,8 +53,9 @@ class Context(NamedTuple):
       rng: for encodings that draw while training, the same in every layer; None draws nothing.
       tokens: ids `[B, L]`, at the input of a model only.
       segments: `[B, L]` integers of self-attention in packed rows, which stays within segments: 1
-        for the first of a row and so on, 0 at padding. Positions must be consecutive in each, and
-        are from 0 by default, so that offsets between tokens are those of their places in the row.
+        for the first of a row and so on, 0 at padding. Tokens of a segment must be next to one
+        another, at consecutive positions, from 0 by default; offsets between tokens are those of
+        their places in the row.
       batch_size: B; filled in for the hook `positions`.
       frequency_factors: `ω -> factors`, both `[#H, F]`, of the frequencies of rotary encodings, see
         `with_factors`.

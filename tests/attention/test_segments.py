@@ -177,6 +177,27 @@ def test_each_document_is_as_alone():
     np.testing.assert_array_equal(out[SEGMENTS == 0], 0)
 
 
+@pytest.mark.parametrize("name", ["none", "learned_relative(clip=3)", "fire"])
+def test_blocks_skip_keys_of_other_segments(name):
+    """NaN among them would show, as 0 · NaN is NaN."""
+    encoding, params = build(name)
+    (q, k, v), _ = draw()
+    segments = np.repeat([[1, 2], [3, 4], [5, 0]], L // 2, axis=1)
+    second = np.arange(L)[:, None, None] >= L // 2
+    k, v = (jnp.where(second, jnp.nan, x) for x in (k, v))
+
+    def total(q, k, v):
+        out = attention(
+            q, k, v, encoding, params, encodings.Context(segments=segments), form=BLOCKS
+        )
+        return out.sum(), out
+
+    grads, out = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(q, k, v)
+    for x in (out, *grads):
+        assert np.isfinite(x[:, : L // 2]).all()
+        assert np.isnan(x[:2, L // 2 :]).all()
+
+
 def test_dropout_is_that_of_the_mask():
     check("learned_relative(clip=3)", BLOCKS, rate=0.4)
 
