@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,17 +14,25 @@ import jax.numpy as jnp
 
 from pe_jax import encodings
 from pe_jax.attention import attention
+from pe_jax.shapes import Array
 
 
 def gradients_of_layer(
-    name: str, form: str, qkv_shape: tuple[int, ...], dtype: str, *, per_row: bool = False
-) -> Callable[[], Any]:
+    name: str,
+    form: str,
+    qkv_shape: tuple[int, ...],
+    dtype: str,
+    *,
+    per_row: bool = False,
+    segments: Array | None = None,
+) -> Callable[..., Any]:
     """Return a compiled call of the gradients of attention in a form.
 
     Args:
       name: of the encoding.
       qkv_shape: [B, L, H, d] of queries, keys and values.
       per_row: whether positions are arrays, as of packed sequences.
+      segments: of packed rows, see `Context`; the call takes others of the same shape.
     """
     rows, length, heads, size = qkv_shape
     encoding = encodings.from_name(
@@ -35,11 +42,11 @@ def gradients_of_layer(
     qkv = jax.random.normal(jax.random.key(1), (3, *qkv_shape), dtype)
     positions = jnp.tile(jnp.arange(length), (rows, 1)) if per_row else None
 
-    def loss(qkv, params, positions):
-        context = encodings.Context(positions)
+    def loss(qkv, params, positions, segments):
+        context = encodings.Context(positions, segments=segments)
         out = attention(*qkv, encoding.in_attention, params, context, form=form)
         return out.astype(jnp.float32).sum()
 
-    arguments = qkv, params, positions
-    gradients = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*arguments).compile()
-    return functools.partial(gradients, *arguments)
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1)))
+    compiled = gradients.lower(qkv, params, positions, segments).compile()
+    return lambda segments=segments: compiled(qkv, params, positions, segments)

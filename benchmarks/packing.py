@@ -3,9 +3,10 @@
     python benchmarks/packing.py --source=wikitext-2/train.txt [--positions=learned_absolute,rope]
 
 Both train the same model in one process, on the same number of rows of the same length: a round is
-one step of each, in turn. Prints medians over the rounds, and ratios with minimum and maximum, and
-writes them to --out as JSON. On a CPU seconds are processor time, which other programs on the
-machine change little.
+one step of each, in turn. Attention of one layer, with its gradients, is timed as well, on packed
+rows and on as many rows of one document. Prints medians over the rounds, and ratios with minimum
+and maximum, and writes them to --out as JSON. On a CPU seconds are processor time, which other
+programs on the machine change little.
 Tokens are real if they are not padding; their fraction is a mean over many batches.
 """
 
@@ -18,7 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from _layer import gradients_of_layer
 from absl import app, flags
 
 from pe_jax.configs.pretraining import PretrainingConfig
@@ -54,6 +57,7 @@ class Side:
     Attributes:
       real: the fraction of tokens that are not padding.
       filled: of packed rows, see `filled_blocks`.
+      documents: of the batches of packed rows.
       seconds: of the steps so far.
     """
 
@@ -63,19 +67,38 @@ class Side:
         batches = [next(stream) for _ in range(_BATCHES.value)]
         padding = experiment.text.vocabulary.pad
         self.real = float(np.mean([batch["tokens"] != padding for batch in batches]))
-        packed = [batch["documents"] for batch in batches if "documents" in batch]
-        self.filled = float(np.mean([filled_blocks(x) for x in packed])) if packed else None
+        self.documents = [batch["documents"] for batch in batches if "documents" in batch]
+        filled = [filled_blocks(x) for x in self.documents]
+        self.filled = float(np.mean(filled)) if filled else None
         program = experiment.program
         self._batch = sharding.to_global(batches[0], program.batch_sharding)
         self._step, self._state = experiment.stages[0].train_step, program.init()
         self.seconds: list[float] = []
 
     def step(self) -> None:
-        clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
         begin = clock()
         self._state, metrics = self._step(self._state, self._batch)
         jax.block_until_ready((self._state, metrics))
         self.seconds.append(clock() - begin)
+
+
+def clock() -> float:
+    return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
+
+
+def attention_ratios(position: str, batches: list[np.ndarray]) -> list[float]:
+    """Return the time of attention over that in rows of one document, a number for each batch."""
+    rows, length = batches[0].shape
+    one = jnp.ones((rows, length), jnp.int32)
+    gradients = gradients_of_layer(position, "auto", (rows, length, 4, 64), "float32", segments=one)
+
+    def seconds(documents: jax.Array) -> float:
+        begin = clock()
+        jax.block_until_ready(gradients(documents))
+        return clock() - begin
+
+    seconds(one)
+    return [seconds(jnp.asarray(documents)) / seconds(one) for documents in batches]
 
 
 def compare(position: str, length: int) -> dict:
@@ -113,6 +136,8 @@ def compare(position: str, length: int) -> dict:
     seconds = zip(sides["padded"].seconds, sides["packed"].seconds, strict=True)
     ratios = [real * of_padded / of_packed for of_padded, of_packed in seconds]
     row["ratio"] = [statistics.median(ratios), min(ratios), max(ratios)]
+    ratios = attention_ratios(position, sides["packed"].documents[: _ROUNDS.value])
+    row["attention_ratio"] = [statistics.median(ratios), min(ratios), max(ratios)]
     return row
 
 
@@ -124,8 +149,9 @@ def main(_) -> None:
             for name in ("packed", "padded"):
                 speed, real = row[f"{name}_tokens_per_second"], row[f"{name}_real"]
                 print(f"  {name}: {speed:,.0f} ({real:.1%} real)", flush=True)
-            middle, low, high = row["ratio"]
-            print(f"  ratio {middle:.2f} ({low:.2f} to {high:.2f})", flush=True)
+            for name, title in (("ratio", "ratio"), ("attention_ratio", "attention")):
+                middle, low, high = row[name]
+                print(f"  {title} {middle:.2f} ({low:.2f} to {high:.2f})", flush=True)
             if _OUT.value:
                 Path(_OUT.value).write_text(json.dumps(results, indent=2) + "\n")
 
