@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig, StageConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.models.flops import forward_flops
-from pe_jax.study.plan import SCRATCH, Run
+from pe_jax.study.plan import Run
 from pe_jax.study.state import to_execute
 from pe_jax.tasks import distillation, pretraining
 from pe_jax.tasks.abstract import AnyConfig, batch_shapes, expected_vocab_size, resolve
@@ -41,14 +41,14 @@ class Costs(NamedTuple):
     Attributes:
       runs: all runs; done: the entries of those that are done, by name.
       flops: of each run, by its name.
-      rate: FLOPs a second of a training step, on all cores.
+      rates: FLOPs a second of a training step of each arm's model, on all cores.
       jobs: runs executed side by side.
     """
 
     runs: list[Run]
     done: dict[str, Json]
     flops: dict[str, float]
-    rate: float
+    rates: dict[str, float]
     jobs: int
 
     def hours(self, runs: Iterable[Run]) -> float:
@@ -57,7 +57,7 @@ class Costs(NamedTuple):
 
     def _speed(self, run: Run) -> float:
         """FLOPs a second of all jobs together: measured on runs of the same arm and kind that are
-        done, else `rate`."""
+        done, else of `rates`."""
         similar = [
             other.name
             for other in self.runs
@@ -65,13 +65,13 @@ class Costs(NamedTuple):
             and self.done.get(other.name, {}).get("seconds")
         ]
         if not similar:
-            return self.rate
+            return self.rates[run.arm]
         total = sum(self.done[name]["seconds"] for name in similar)
         return self.jobs * sum(self.flops[name] for name in similar) / total
 
 
 def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
-    """Return the costs of a plan, after timing a training step of its first model.
+    """Return the costs of a plan, after timing a training step of the first model of each arm.
 
     FLOPs are roughly those of the first encoding of an arm.
     """
@@ -86,9 +86,9 @@ def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
         for arm, config in configs.items()
     }
     flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
-    scratch = configs[SCRATCH]
-    assert isinstance(scratch, PretrainingConfig)
-    return Costs(runs, done, flops, _rate(scratch, models[SCRATCH]), jobs)
+    stages = {arm: next(iter(config.stages.values())) for arm, config in first.items()}
+    rates = {arm: _rate(stage, models[arm]) for arm, stage in stages.items()}
+    return Costs(runs, done, flops, rates, jobs)
 
 
 def _flops(run: Run, trained: AnyConfig, model: BertConfig) -> float:
@@ -118,15 +118,17 @@ def _flops(run: Run, trained: AnyConfig, model: BertConfig) -> float:
     return config.steps * step + forward_flops(model, scored, tokens, 0)
 
 
-def _rate(config: PretrainingConfig, model: BertConfig) -> float:
-    """Return the FLOPs a second of a step of the first stage, on tokens that are all the same."""
-    stage = next(iter(config.stages.values()))
-    program = pretraining.make_program(config, sharding.data_mesh(), model, 1)
+def _rate(rows: StageConfig, model: BertConfig) -> float:
+    """Return the FLOPs a second of a pretraining step of `model`, on `rows` of one token."""
+    predictions = max(1, rows.length * 15 // 100)
+    stage = PretrainingStageConfig(rows.length, rows.batch_size, 1, max_predictions=predictions)
+    timed = PretrainingConfig(stage1=stage)
+    program = pretraining.make_program(timed, sharding.data_mesh(), model, 1)
     state = program.init()
-    shapes = batch_shapes(stage, packed=config.data.packed)
+    shapes = batch_shapes(stage, packed=False)
     batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
     batch = jax.device_put(batch, sharding.by_rows(program.mesh))
-    step = program.train_step(stage.accumulation)
+    step = program.train_step()
     state, _ = jax.block_until_ready(step(state, batch))
     begin = time.perf_counter()
     for _ in range(_TIMED_STEPS):

@@ -239,7 +239,7 @@ def test_only_what_is_missing_is_executed_again(done, tmp_path):
     cola = next(run for run in runs if run.kind == "cola")
     assert not state.is_ready(cola)
     assert "left out below: from scratch, cola of 1 model." in page(results, tmp_path)
-    costs = cost.Costs(runs, entries, {run.name: 3.6e12 for run in runs}, 1e9, 1)
+    costs = cost.Costs(runs, entries, {run.name: 3.6e12 for run in runs}, {"from_scratch": 1e9}, 1)
     lines = cost.cost_table(costs).splitlines()
     counts = {tuple(row[1:3]): row[3:6] for row in (re.split(r" *\| *", one) for one in lines)}
     assert counts["from scratch", "pretraining"] == ["2", "2", "1"]
@@ -409,7 +409,7 @@ def test_a_dry_run_makes_nothing(tmp_path):
 
 def test_hours_are_estimated_from_runs_that_are_done(tmp_path):
     runs = plan(tiny_study.config(tmp_path), tmp_path / "S")
-    costs = cost.Costs(runs, {}, {run.name: 3.6e12 for run in runs}, 1e9, 1)
+    costs = cost.Costs(runs, {}, {run.name: 3.6e12 for run in runs}, {"from_scratch": 1e9}, 1)
     assert costs.hours(runs[:3]) == pytest.approx(3)
     for run in runs[:2]:  # A model and its measures: each kind has its own speed.
         write_text(run.folder / "result.json", "{}")
