@@ -8,8 +8,8 @@ masked words), measure R² of its last hidden states on 64 of SQuAD's questions 
 paragraphs, fine-tune it on questions (squad_shifts, 320 steps of 16) and score it on a tenth of
 SQuAD v1.1's validation set. "untouched" is the BERT as published. Each model is a line of --out,
 and a second start goes on from there; --keep is a folder for the distilled models, which are
-deleted otherwise. Without anything left to do, it prints the table of the results. Lines with a
-"recipe" were trained in an earlier way; they are in the table only.
+deleted otherwise. Without anything left to do, it prints the table of the results, and draws
+--figure. Lines with a "recipe" were trained in an earlier way; they are in the table only.
 
 Hardware: any. One core of a slow CPU takes about half an hour for a model of half a million tokens.
 """
@@ -32,10 +32,12 @@ from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from pe_jax import figures
 from pe_jax.data import load_tokenizer
 from pe_jax.data.questions import read_questions
 from pe_jax.data.rows import pad_rows
 from pe_jax.data.squad import evaluation_windows
+from pe_jax.figures import Curve
 from pe_jax.models import hidden_states
 from pe_jax.models.config import from_config
 from pe_jax.tasks.start import Start
@@ -56,10 +58,12 @@ _ENCODINGS = flags.DEFINE_list(
     "Names without commas in their options.",
 )
 _KEEP = flags.DEFINE_string("keep", None, "Folder for the models before fine-tuning.")
+_FIGURE = flags.DEFINE_string("figure", None, "PNG file for R² while training, and F1.")
 _STEPS = flags.DEFINE_integer("steps", 320, "Of fine-tuning.")
 
 UNTOUCHED = "untouched"
 _ROWS, _LENGTH = 4, 256  # Of a step.
+_AXIS = "thousand tokens of distillation"
 _QUESTIONS = "squad/v1.1:validation[:10%]"
 
 
@@ -123,7 +127,7 @@ def score(init: Path, folder: Path, seed: int) -> dict[str, float]:
         data__buckets="(128, 192)", data__data_dir=_DATA_DIR.value,
         data__train="squad_shifts:new_wiki+reddit", data__validation=_QUESTIONS,
     )  # fmt: skip
-    scores = last_line(folder, "held_out/f1")
+    scores = lines_with(folder, "held_out/f1")[-1]
     return {
         "f1": scores["held_out/f1"],
         "exact": scores["held_out/exact"],
@@ -151,10 +155,10 @@ def r2_on_questions(model: Path) -> float:
     return float(1 - ((ours - theirs) ** 2).sum() / ((theirs - theirs.mean(0)) ** 2).sum())
 
 
-def last_line(folder: Path, name: str) -> dict[str, float]:
-    """Return the last line of a run's metrics that has a scalar."""
+def lines_with(folder: Path, name: str) -> list[dict[str, float]]:
+    """Return the lines of a run's metrics that have a scalar."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [line for line in map(json.loads, lines) if name in line][-1]
+    return [line for line in map(json.loads, lines) if name in line]
 
 
 def measure(job: Job) -> dict[str, object]:
@@ -168,8 +172,11 @@ def measure(job: Job) -> dict[str, object]:
             init = (Path(_KEEP.value).absolute() if _KEEP.value else runs) / name
             record["seconds"] = make(job, init)
             scalar = "held_out/r2" if job.method == "distillation" else "held_out/masked_lm_loss"
-            numbers = last_line(init, scalar)
-            record |= {key: numbers[key] for key in (scalar, f"{scalar}_mean") if key in numbers}
+            numbers = lines_with(init, scalar)
+            names = (scalar, f"{scalar}_mean")
+            record |= {name: numbers[-1][name] for name in names if name in numbers[-1]}
+            curve = {int(line["step"]) * _ROWS * _LENGTH: line[scalar] for line in numbers}
+            record["curve"] = [*curve.items()]  # Tokens, and the scalar after them.
             record["questions/r2"] = r2_on_questions(init)
         return record | score(init, runs / "questions", job.seed)
 
@@ -192,6 +199,32 @@ def table(records: list[dict]) -> list[str]:
     return lines
 
 
+def draw(records: list[dict], path: Path) -> None:
+    """Draw R² while training and F1 after fine-tuning, means over seeds, by thousands of tokens."""
+    now = [record for record in records if record["method"] == "distillation"]
+    now = [record for record in now if "recipe" not in record]
+    untouched = [record["f1"] for record in records if record["position"] == UNTOUCHED]
+    curves = []
+    for position in dict.fromkeys(record["position"] for record in now):
+        runs = [record for record in now if record["position"] == position]
+        longest = max(record["tokens"] for record in runs)
+        points = [record["curve"] for record in runs if record["tokens"] == longest]
+        tokens, r2 = np.mean(points, 0).T
+        kept = tokens > 0  # Untrained positions may have any R², below 0 too.
+        title = "R² of the last layer, held out"
+        curves.append(Curve(title, _AXIS, position, tokens[kept] / 1e3, r2[kept]))
+        scores = defaultdict(list)
+        for record in runs:
+            if "f1" in record:
+                scores[record["tokens"]].append(record["f1"] / statistics.mean(untouched))
+        if scores:
+            x, y = sorted(scores), [statistics.mean(scores[count]) for count in sorted(scores)]
+            title = "F1 on questions, of the untouched model's"
+            curves.append(Curve(title, _AXIS, position, np.array(x) / 1e3, np.array(y)))
+    figure = figures.model_curves(curves, title="Position distillation of MiniLM")
+    figures.save(figure, path)
+
+
 def main(_: list[str]) -> None:
     out = Path(_OUT.value)
     lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
@@ -205,6 +238,8 @@ def main(_: list[str]) -> None:
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(records[-1]) + "\n")
     print("\n".join(table(records)))
+    if _FIGURE.value:
+        draw(records, Path(_FIGURE.value))
 
 
 if __name__ == "__main__":
