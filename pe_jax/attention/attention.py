@@ -58,7 +58,8 @@ def attention(
       params: those of `encoding.init`, trained or not.
       context: positions of queries and keys, by default range(L), and what else the encoding
         reads, such as hidden states. `segments` of packed rows act as `mask=segment_mask(...)`,
-        but the TPU kernel skips tiles without a pair of one segment, and windows run in blocks.
+        but attention in blocks and the TPU kernel skip keys of other segments, and windows run in
+        blocks.
       mask: bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key (see `masks`). A query
         that may attend to nothing gets zeros, in outputs and gradients.
       dropout_rate, dropout_rng: dropout of the weights; no rng, no dropout. Every form drops the
