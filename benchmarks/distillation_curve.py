@@ -202,7 +202,7 @@ def table(records: list[dict]) -> list[str]:
 def draw(records: list[dict], path: Path) -> None:
     """Draw R² while training and F1 after fine-tuning, means over seeds, by thousands of tokens."""
     now = [record for record in records if record["method"] == "distillation"]
-    now = [record for record in now if "recipe" not in record]
+    now = [record for record in now if "recipe" not in record and "curve" in record]
     untouched = [record["f1"] for record in records if record["position"] == UNTOUCHED]
     curves = []
     for position in dict.fromkeys(record["position"] for record in now):
@@ -221,7 +221,7 @@ def draw(records: list[dict], path: Path) -> None:
             x, y = sorted(scores), [statistics.mean(scores[count]) for count in sorted(scores)]
             title = "F1 on questions, of the untouched model's"
             curves.append(Curve(title, _AXIS, position, np.array(x) / 1e3, np.array(y)))
-    figure = figures.model_curves(curves, title="Position distillation of MiniLM")
+    figure = figures.model_curves(curves, title="Position distillation")
     figures.save(figure, path)
 
 
