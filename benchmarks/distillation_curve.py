@@ -17,9 +17,9 @@ Hardware: any. One core of a slow CPU takes about half an hour for a model of ha
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +33,8 @@ from absl import app, flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax import figures
+from pe_jax.configs.all_tasks import TRAINING
+from pe_jax.console.compile_cache import cache_compiled_programs
 from pe_jax.data import load_tokenizer
 from pe_jax.data.questions import read_questions
 from pe_jax.data.rows import pad_rows
@@ -40,10 +42,10 @@ from pe_jax.data.squad import evaluation_windows
 from pe_jax.figures import Curve
 from pe_jax.models import hidden_states
 from pe_jax.models.config import from_config
+from pe_jax.schema import changed, from_values
+from pe_jax.tasks import distillation, finetuning, pretraining
 from pe_jax.tasks.start import Start
 from pe_jax.training import sharding
-
-ROOT = Path(__file__).parent.parent
 
 _INIT = flags.DEFINE_string("init", None, "Folder of a published BERT.", required=True)
 _TEXT = flags.DEFINE_string("text", None, "Source of text to distil on.", required=True)
@@ -61,6 +63,11 @@ _KEEP = flags.DEFINE_string("keep", None, "Folder for the models before fine-tun
 _FIGURE = flags.DEFINE_string("figure", None, "PNG file for R² while training, and F1.")
 _STEPS = flags.DEFINE_integer("steps", 320, "Of fine-tuning.")
 
+TASKS = {
+    "distill_positions": distillation.run,
+    "pretrain_base": pretraining.run,
+    "squad": finetuning.run,
+}
 UNTOUCHED = "untouched"
 _ROWS, _LENGTH = 4, 256  # Of a step.
 _AXIS = "thousand tokens of distillation"
@@ -91,10 +98,11 @@ def jobs() -> list[Job]:
 
 def train(config: str, folder: Path, **settings: object) -> float:
     """Train with a config of this project; return the seconds that it took."""
-    values = [f"--config.{name.replace('__', '.')}={value}" for name, value in settings.items()]
     start = time.monotonic()
-    command = [sys.executable, ROOT / "train.py", f"--config=configs/{config}.py", *values]
-    subprocess.run([*command, f"--workdir={folder}"], cwd=ROOT, check=True)
+    shipped = importlib.import_module(f"pe_jax.configs.{config}").get_config()
+    values = {name.replace("__", "."): value for name, value in settings.items()}
+    changed_config = changed(from_values(shipped, TRAINING), values)
+    TASKS[config](changed_config, folder)
     return time.monotonic() - start
 
 
@@ -121,10 +129,10 @@ def make(job: Job, folder: Path) -> float:
 def score(init: Path, folder: Path, seed: int) -> dict[str, float]:
     """Fine-tune the model at `init` on questions; return its scores and the seconds they took."""
     seconds = train(
-        "squad", folder, init=init, seeds=f"({seed},)", steps=_STEPS.value, eval_every=0,
+        "squad", folder, init=str(init), seeds=(seed,), steps=_STEPS.value, eval_every=0,
         select="last", optimizer__learning_rate=2e-4, model__dropout_rate=0.0,
         model__attention_dropout_rate=0.0, data__batch_size=16, data__length=256,
-        data__buckets="(128, 192)", data__data_dir=_DATA_DIR.value,
+        data__buckets=(128, 192), data__data_dir=_DATA_DIR.value,
         data__train="squad_shifts:new_wiki+reddit", data__validation=_QUESTIONS,
     )  # fmt: skip
     scores = lines_with(folder, "held_out/f1")[-1]
@@ -226,6 +234,7 @@ def draw(records: list[dict], path: Path) -> None:
 
 
 def main(_: list[str]) -> None:
+    cache_compiled_programs()
     out = Path(_OUT.value)
     lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
     records = [json.loads(line) for line in lines]

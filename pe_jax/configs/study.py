@@ -75,6 +75,11 @@ class FromScratchConfig(ArmConfig):
 class ReplacedConfig(ArmConfig):
     """A published model, untouched and with its positions replaced by distillation."""
 
+    text: str = key(
+        "",
+        any_text(),
+        "To distil on, a part of it held out: files, or another source; empty means the study's.",
+    )
     training: DistillationConfig = part(DistillationConfig)
 
 
@@ -120,10 +125,8 @@ def get_config():
     config.glue.data.held_out = 0.05
     _set_finetuning(config.squad)
     config.squad.data.train = "squad_shifts:new_wiki+reddit"
-    config.squad.data.validation = "squad/v1.1:validation[:10%]"
-    config.squad.data.update(length=256, buckets=(128, 160, 192, 224), batch_size=16)
+    config.squad.data.update(length=256, buckets=(192,), batch_size=16)
     config.squad.update(select="last", eval_every=0)  # Nothing is chosen.
-    config.squad.seeds = (0, 1, 2)  # Each takes ten times as long as one of CoLA.
 
     config.measures.parts = "vectors,words,offset_kernel,scores"
     config.measures.words = 100

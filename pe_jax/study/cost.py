@@ -26,7 +26,7 @@ from pe_jax.training import sharding
 # Rows to score, those held out of training included, and mean tokens of a row in its bucket: with
 # BERT's vocabulary, at the lengths of configs/study.py.
 _ROWS: dict[str, tuple[int, int]] = {
-    "squad": (1_200, 190),
+    "squad": (12_006, 212),
     "cola": (1_471, 18),
     "rte": (402, 80),
     "mrpc": (591, 69),
@@ -71,7 +71,8 @@ class Costs(NamedTuple):
 
 
 def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
-    """Return the costs of a plan, after timing a training step of the first model of each arm.
+    """Return the costs of a plan, after timing a training step of the first model of each arm that
+    has runs left.
 
     FLOPs are roughly those of the first encoding of an arm.
     """
@@ -87,7 +88,8 @@ def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
     }
     flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
     stages = {arm: next(iter(config.stages.values())) for arm, config in first.items()}
-    rates = {arm: _rate(stage, models[arm]) for arm, stage in stages.items()}
+    left = {run.arm for run in to_execute(runs, done)}
+    rates = {arm: _rate(stage, models[arm]) for arm, stage in stages.items() if arm in left}
     return Costs(runs, done, flops, rates, jobs)
 
 

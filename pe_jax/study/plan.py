@@ -127,11 +127,14 @@ def positions(text: str) -> list[str]:
 
 
 def _training(config: StudyConfig, arm: str, folder: Path, position: str, seed: int) -> Run:
+    text, held_out = config.text, config.held_out_text
+    if arm == REPLACED and config.replaced.text:
+        text, held_out = config.replaced.text, ""
     changes = {
         "model.position": position,
         "seed": seed,
-        "data.source": config.text,
-        "data.validation": config.held_out_text,
+        "data.source": text,
+        "data.validation": held_out,
         "data.data_dir": config.data_dir,
         "init": config.published if arm == REPLACED else "",
     }
