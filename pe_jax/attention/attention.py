@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention import dropout, fast, forms, plain
+from pe_jax.attention import cudnn, dropout, fast, forms, plain
 from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import check_mask, masked_softmax, segment_positions
 from pe_jax.attention.operands import prepare
@@ -42,8 +42,8 @@ def attention(
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.part`.
 
     The backward pass is written by hand (see `fast`) and differentiable: `jax.grad`, `jax.vjp` and
-    `jax.hessian` work. Forward mode (`jax.jvp`, `jax.jacfwd`), and second derivatives on a TPU,
-    need `form="naive"`, which is ordinary JAX throughout.
+    `jax.hessian` work. Forward mode (`jax.jvp`, `jax.jacfwd`), and second derivatives on a TPU or
+    in cuDNN, need `form="naive"`, which is ordinary JAX throughout.
 
     Batch and lengths may be symbolic (`jax.export`). A form in blocks needs known lengths.
 
@@ -67,9 +67,10 @@ def attention(
       form: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula in
         ordinary JAX; `"pairs"`, `"buckets"` and `"rotation"` store all weights and differ in how
         they compute terms of the offset (see `offset_terms`); `"fused"` and `"kernel"` (for TPUs,
-        slow elsewhere) have memory linear in the length. All give the same numbers and gradients.
-        Where the chosen form cannot compute the encoding, `"auto"` and a `forms.Form` run as
-        `"naive"`, and a form given by name raises.
+        slow elsewhere) have memory linear in the length; `"cudnn"` is cuDNN's flash attention in
+        bfloat16 or float16, for GPUs, of encodings that add at most biases. All give the same
+        numbers and gradients. Where the chosen form cannot compute the encoding, `"auto"` and a
+        `forms.Form` run as another, and a form given by name raises.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
         `"tpu v4"`; default: where this runs.
 
@@ -99,10 +100,13 @@ def attention(
     chosen = forms.choose(form, k.shape[1], platform, x.reach)
     kernel = _kernel() if chosen.kernel else None
     in_kernel = kernel is not None and kernel.supports(x)
+    in_cudnn = chosen.cudnn and cudnn.supports(x, seed)
     obstacle = ""
     if kernel and form == "kernel":
         obstacle = "" if in_kernel else kernel.NEEDS
-    elif not chosen.plain and not in_kernel:
+    elif form == "cudnn":
+        obstacle = "" if in_cudnn else cudnn.NEEDS
+    elif not (chosen.plain or in_kernel or in_cudnn):
         obstacle = fast.obstacle(x, form)
     if obstacle and form in forms.FORMS:
         raise ValueError(
@@ -112,6 +116,9 @@ def attention(
     if kernel and in_kernel:
         on_tpu = (platform or jax.default_backend()) == "tpu"
         out = kernel.attend(x, dropout_rate, seed, interpret=not on_tpu)
+    elif in_cudnn:
+        on_gpu = (platform or jax.default_backend()) == "gpu"
+        out = cudnn.attend(x, "cudnn" if on_gpu else "xla")
     elif chosen.plain or obstacle:
         drop = functools.partial(dropout.dropout, rate=dropout_rate, rng=dropout_rng)
         out = plain.attend(x, drop)

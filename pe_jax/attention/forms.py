@@ -23,6 +23,7 @@ class Form(NamedTuple):
       rotation: sinusoids are computed by rotation even with a clip, see `offset_terms`.
       block: queries at a time, for memory linear in the length; None takes all at once.
       kernel: runs as the TPU kernel where that supports the encoding, memory linear as well.
+      cudnn: runs as cuDNN's flash attention where that supports the input.
     """
 
     plain: bool = False
@@ -30,6 +31,7 @@ class Form(NamedTuple):
     rotation: bool = False
     block: int | None = None
     kernel: bool = False
+    cudnn: bool = False
 
 
 FORMS: dict[str, Form] = {
@@ -38,7 +40,9 @@ FORMS: dict[str, Form] = {
     "buckets": Form(),
     "rotation": Form(rotation=True),
     "fused": Form(block=128),
+    # Without a name of their own, these two fall back to `"fused"`.
     "kernel": Form(block=128, kernel=True),
+    "cudnn": Form(block=128, cudnn=True),
 }
 
 # For each platform, forms up to a number of keys. The last one holds for all longer inputs.

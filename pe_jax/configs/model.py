@@ -153,7 +153,7 @@ class ModelSettings(Architecture):
     attention: str = key(
         "auto",
         one_of("pe_jax.attention.forms:FORMS", "auto"),
-        "Form of attention; or naive, pairs, buckets, rotation, fused, kernel.",
+        "Form of attention; or naive, pairs, buckets, rotation, fused, kernel, cudnn.",
     )
     scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")
     remat: str = key(

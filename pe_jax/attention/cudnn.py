@@ -1,0 +1,111 @@
+"""Attention by cuDNN's flash attention, through `jax.nn.dot_product_attention`.
+
+The operands of attention (see `operands`) become queries, keys, values, one array of biases and one
+mask. cuDNN adds the mask to the biases, in the dtype of the queries, and its backward pass returns
+a gradient of that sum: `[1, H, Lq, Lk]` without a mask that differs by row, else `[B, H, Lq, Lk]`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.attention import fast
+from pe_jax.attention.masks import whole_mask
+from pe_jax.attention.offset_terms import table_logits
+from pe_jax.attention.operands import Operands, tables
+from pe_jax.attention.plain import bias, evaluated
+from pe_jax.attention.reverse_only import reverse_only
+from pe_jax.encodings.positions import Reach, offsets
+from pe_jax.shapes import Array, Bool, Float
+
+NEEDS = (
+    "bfloat16 or float16, no dropout of the weights, no terms but biases of the offset, no sink, "
+    "heads of one size that is a multiple of 8 up to 128, more than one token, and even lengths "
+    "where there is a bias or a mask"
+)
+# Larger heads need a GPU of compute capability 9.0.
+_LARGEST_HEAD = 128
+
+
+def supports(x: Operands, seed: Array | None) -> bool:
+    """Return whether `attend` can compute this attention.
+
+    Args:
+      seed: of dropout, or None.
+    """
+    if seed is not None or x.added is not None or x.logit_terms or x.maps_logits:
+        return False
+    if x.sink is not None or any(t.keys or t.queries or t.values for t, _, _ in x.terms):
+        return False
+    dtypes = {array.dtype for array in (x.q, x.k, x.v)}
+    if dtypes != {jnp.dtype("bfloat16")} and dtypes != {jnp.dtype("float16")}:
+        return False
+    size, heads = x.q.shape[3], x.k.shape[2]
+    if x.v.shape[2:] != (heads, size) or size % 8 or size > _LARGEST_HEAD:
+        return False
+    lengths = x.q.shape[1], x.k.shape[1]
+    if lengths == (1, 1):
+        return False
+    mask, _ = _mask_and_reach(x)
+    return (mask is None and not x.terms) or not any(length % 2 for length in lengths)
+
+
+def attend(x: Operands, implementation: Literal["cudnn", "xla"]) -> Float[Array, "B Lq H f"]:
+    """Attention of operands that `supports` accepts.
+
+    Args:
+      implementation: of `jax.nn.dot_product_attention`; `"xla"` runs on any device.
+    """
+    mask, reach = _mask_and_reach(x)
+    added = _biases(x)
+    q, k, v, added = jax.tree.map(reverse_only, (x.q, x.k, x.v, added))
+    lengths = q.shape[1], k.shape[1]
+    out = jax.nn.dot_product_attention(
+        q,
+        k,
+        v,
+        # XLA declares the bias to cuDNN with the dtype of the queries.
+        bias=None if added is None else added.astype(q.dtype),
+        # cuDNN broadcasts biases and masks along the batch and the heads only.
+        mask=None if mask is None else jnp.broadcast_to(mask, (*mask.shape[:2], *lengths)),
+        scale=1.0,  # The queries are scaled.
+        is_causal=reach is not None,
+        local_window_size=None if reach is None or reach.left is None else (reach.left, 0),
+        implementation=implementation,
+    )
+    everything = x.whole_mask
+    if everything is None:
+        return out
+    # A query that may attend to nothing attends to all keys alike in cuDNN.
+    attends = everything.any(-1)[..., None].swapaxes(1, 2)  # [#B, #Lq, #H, 1]
+    return jnp.where(attends, out, jnp.zeros_like(out))
+
+
+def _mask_and_reach(x: Operands) -> tuple[Bool[Array, "#B #H #Lq Lk"] | None, Reach | None]:
+    """The mask, and a causal reach that is passed to cuDNN by name and is not in the mask.
+
+    cuDNN's causal attention compares indices, so both must have as many tokens and start at the
+    same position.
+    """
+    lengths, shift = (x.q.shape[1], x.k.shape[1]), x.context.shift
+    causal = x.reach is not None and x.reach.right == 0 and (x.reach.left or 0) >= 0
+    if causal and shift == 0 and lengths[0] == lengths[1]:
+        return whole_mask(x.allowed, x.limits, None, lengths, shift), x.reach
+    return x.whole_mask, None
+
+
+def _biases(x: Operands) -> Float[Array, "#B #H Lq Lk"] | None:
+    """The sum of the biases of the offset, float32."""
+    ways = [(fast.computation(term, x), term) for term in x.terms]
+    added = [evaluated(bias(term), None) for way, term in ways if way == "added"]
+    tabled = [term for way, term in ways if way == "tables"]
+    if tabled:
+        clip, rows = tables(tabled, x.scale)
+        positions = x.context.positions_q, x.context.positions_k
+        offset = offsets(*positions) if x.context.shift is None else x.context.shift
+        added += table_logits(rows, clip, x.q, x.k, offset)
+    return functools.reduce(jnp.add, added) if added else None

@@ -1,0 +1,98 @@
+"""The form "cudnn" against the formula; on a CPU, the same call runs as XLA's attention."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pe_jax import encodings
+from pe_jax.attention import attention, forms
+
+B, L, H, d = 2, 8, 4, 8
+SIZES = dict(hidden_size=H * d, head_size=d, num_heads=H, max_length=L)
+RNG = np.random.default_rng(0)
+VALID = np.array([[True] * L, [True] * 5 + [False] * 3])[:, None, None]
+ROWS = np.ones((B, 1, L, L), bool)
+ROWS[1, :, 2:4] = False  # Queries that may attend to nothing.
+SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
+
+
+def build(name):
+    encoding = encodings.from_name(name, **SIZES)
+    params = encoding.init(jax.random.key(0))
+    return encoding.in_attention, jax.tree.map(lambda x: x + 0.3 * RNG.normal(size=x.shape), params)
+
+
+def draw(heads, dtype=jnp.bfloat16):
+    return tuple(jnp.asarray(RNG.normal(size=(B, L, n, d)), dtype) for n in (H, heads, heads))
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("none", {}),
+        ("rope", {}),
+        ("alibi", {}),
+        ("kerple", {"mask": VALID}),
+        ("t5", {}),
+        ("t5", {"mask": VALID, "heads": 2}),
+        ("t5", {"positions": [0, 1, 2, 3, 5, 6, 7, 9]}),
+        ("t5", {"segments": SEGMENTS}),
+        ("none", {"mask": ROWS, "heads": 1}),
+        ("causal", {"mask": ROWS}),
+        ("t5+causal", {}),
+        ("causal", {"positions": [0, 1, 2, 3, 5, 6, 7, 9]}),
+        ("window(reach=2)", {}),
+        ("window(reach=2)+causal", {"heads": 2}),
+        ("rope+causal", {"segments": SEGMENTS}),
+    ],
+)
+def test_outputs_and_gradients(name, case):
+    encoding, params = build(name)
+    context = encodings.Context(
+        None if "positions" not in case else np.array(case["positions"]),
+        segments=case.get("segments"),
+    )
+    to = RNG.normal(size=(B, L, H, d))
+
+    def run(form):
+        def loss(q, k, v, params):
+            out = attention(q, k, v, encoding, params, context, mask=case.get("mask"), form=form)
+            return (out.astype(jnp.float32) * to).sum(), out
+
+        run = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True))
+        return run(*qkv, params)
+
+    qkv = draw(case.get("heads", H))
+    (grads, out), (expected_grads, expected) = run("cudnn"), run("naive")
+    np.testing.assert_allclose(out.astype("float32"), expected.astype("float32"), atol=0.03)
+    nothing = (expected == 0).all(-1)
+    assert (out[nothing] == 0).all() and (grads[0][nothing] == 0).all()
+
+    def near(a, b):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        assert np.linalg.norm(a - b) <= 0.03 * np.linalg.norm(b)
+
+    jax.tree.map(near, grads, expected_grads)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "length", "options"),
+    [
+        ("none", "float32", 8, {}),
+        ("learned_relative", "bfloat16", 8, {}),
+        ("cope+causal", "bfloat16", 8, {}),
+        ("sink", "bfloat16", 8, {}),
+        ("t5", "bfloat16", 7, {}),
+        ("none", "bfloat16", 8, {"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}),
+    ],
+)
+def test_what_cudnn_cannot_compute(name, dtype, length, options):
+    """It raises by name; a form runs as another."""
+    encoding, params = build(name)
+    q, k, v = (x[:, :length].astype(dtype) for x in draw(H))
+    run = lambda form: attention(q, k, v, encoding, params, form=form, **options)
+    with pytest.raises(ValueError, match=r"'cudnn' needs bfloat16 or float16, no dropout"):
+        run("cudnn")
+    out, expected = (run(form).astype("float32") for form in (forms.FORMS["cudnn"], "naive"))
+    np.testing.assert_allclose(out, expected, atol=0.03)
