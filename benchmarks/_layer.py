@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp
+from jax.stages import Wrapped
 
 from pe_jax import encodings
 from pe_jax.attention import attention
@@ -41,12 +42,17 @@ def gradients_of_layer(
     params = encoding.init(jax.random.key(0))
     qkv = jax.random.normal(jax.random.key(1), (3, *qkv_shape), dtype)
     positions = jnp.tile(jnp.arange(length), (rows, 1)) if per_row else None
+    compiled = layer_gradients(encoding, form).lower(qkv, params, positions, segments).compile()
+    return lambda segments=segments: compiled(qkv, params, positions, segments)
+
+
+def layer_gradients(encoding: encodings.PositionEncoding, form: str) -> Wrapped:
+    """Return the jitted gradients of attention, `(qkv, params, positions, segments) -> (dqkv,
+    dparams)`."""
 
     def loss(qkv, params, positions, segments):
         context = encodings.Context(positions, segments=segments)
         out = attention(*qkv, encoding.in_attention, params, context, form=form)
         return out.astype(jnp.float32).sum()
 
-    gradients = jax.jit(jax.grad(loss, argnums=(0, 1)))
-    compiled = gradients.lower(qkv, params, positions, segments).compile()
-    return lambda segments=segments: compiled(qkv, params, positions, segments)
+    return jax.jit(jax.grad(loss, argnums=(0, 1)))
