@@ -121,7 +121,7 @@ def make(job: Job, folder: Path) -> float:
     settings |= {
         "keep_position": False, "model__dropout_rate": 0.0, "model__attention_dropout_rate": 0.0,
         "stage1__max_predictions": 39, "stage1__epochs": 0, "stage2__epochs": 0,
-        "model__dtype": "float32", "optimizer__learning_rate": 2e-4, **rate,
+        "model__dtype": "float32", "data__workers": 0, "optimizer__learning_rate": 2e-4, **rate,
     }  # fmt: skip
     return train("pretrain_base", folder, **settings)
 

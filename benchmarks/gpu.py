@@ -62,7 +62,6 @@ _ENCODINGS = flags.DEFINE_list(
         "learned_relative",
         "learnable_sinusoidal_relative",
         "t5",
-        "alibi",
         "rope",
     ],
     "Of the part attention.",
@@ -80,7 +79,7 @@ _THREADS = flags.DEFINE_integer("threads", 16, "That compile.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 _VOCABULARY = 30_522
 _SEEDS = 5
-_LONGEST_NAIVE = 1024
+_LONGEST_NAIVE = 512
 
 # Encoding, form of attention and dropout of the attention weights of a pretraining step.
 _STEPS = (
