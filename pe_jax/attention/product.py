@@ -114,11 +114,16 @@ def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
         for axes in (a_axes, b_axes)
     ]
     order, swapped = ("".join([*common, *x, *y]) for x, y in (separate, separate[::-1]))
-    # As matrices give it: XLA makes no bfloat16 product on a CPU whose result has the several axes
-    # of one operand apart (jax 0.10.2: UNIMPLEMENTED), and `jnp.einsum` would swap the operands of
-    # one that is transposed afterwards, for which a CPU transposes both.
+    # As matrices have them, in operands and result: XLA fails to run other bfloat16 products on a
+    # CPU (jax 0.10.2 to 0.12: UNIMPLEMENTED, BF16 x BF16 = F32), and `jnp.einsum` would swap the
+    # operands of one that is transposed afterwards, for which a CPU transposes both.
     first = swapped if out_axes == swapped else order
-    out = jnp.einsum(f"{a_axes},{b_axes}->{first}", a, b, preferred_element_type=jnp.float32)
+    a_first, b_first = (
+        "".join([*common, *(axis for axis in axes if axis not in common)])
+        for axes in (a_axes, b_axes)
+    )
+    a, b = jnp.einsum(f"{a_axes}->{a_first}", a), jnp.einsum(f"{b_axes}->{b_first}", b)
+    out = jnp.einsum(f"{a_first},{b_first}->{first}", a, b, preferred_element_type=jnp.float32)
     return jnp.einsum(f"{first}->{out_axes}", out)
 
 
