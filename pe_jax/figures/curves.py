@@ -101,7 +101,7 @@ def score_intervals(
     axes.set(xlabel=score, yticks=range(len(rows)), yticklabels=[name for name, _ in rows])
     axes.grid(alpha=0.3, axis="x")
     if marks:
-        axes.legend(loc="lower right", fontsize=8)
+        axes.legend(loc="best", fontsize=8)
     return figure
 
 

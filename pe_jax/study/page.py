@@ -122,8 +122,8 @@ def _head(results: Json, arms: Sequence[str]) -> str:
             "python eval.py --config=configs/study.py --workdir=S --out=docs/study",
             "```",
             "",
-            f"Models: {' and '.join(models)}; {len(config['glue']['seeds'])} seeds of fine-tuning, "
-            f"{len(config['squad']['seeds'])} on questions. "
+            f"Models: {' and '.join(models)}; {len(config['squad']['seeds'])} seeds of fine-tuning "
+            f"on questions, {len(config['glue']['seeds'])} on other tasks. "
             "**No number here is comparable with the paper's**: its models are BERT-base and "
             "BERT-medium, trained for days on all of Wikipedia and BooksCorpus; its questions are "
             f"SQuAD's own, ours `{config['squad']['data']['train']}`. Comparable is the direction "
