@@ -3,8 +3,8 @@
 Command:  python benchmarks/gpu.py --out=gpu.json
 Hardware: one GPU of 80 GB and 16 CPU cores. With --size=tiny --lengths=64 --tokens=256 any device,
           to try the script.
-Time:     two minutes on an H200 with XLA_FLAGS=--xla_gpu_enable_triton_gemm=false. Without it, steps
-          were not compiled within 100 seconds.
+Time:     two minutes on an H200 with XLA_FLAGS=--xla_gpu_enable_triton_gemm=false. Without the
+          flag, steps were not compiled within 100 seconds.
 
 1. attention: forward and backward of one layer of BERT-base in bfloat16, every form that the
    encoding has, by length. The fastest one should be what `auto` takes (`pe_jax.attention.forms`).
