@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp
-from jax.stages import Wrapped
+from jax.stages import Compiled, Wrapped
 
 from pe_jax import encodings
 from pe_jax.attention import attention
@@ -26,14 +24,14 @@ def gradients_of_layer(
     *,
     per_row: bool = False,
     segments: Array | None = None,
-) -> Callable[..., Any]:
-    """Return a compiled call of the gradients of attention in a form.
+) -> tuple[Compiled, tuple]:
+    """Return the compiled gradients of attention in a form, and arguments for them.
 
     Args:
       name: of the encoding.
       qkv_shape: [B, L, H, d] of queries, keys and values.
       per_row: whether positions are arrays, as of packed sequences.
-      segments: of packed rows, see `Context`; the call takes others of the same shape.
+      segments: of packed rows, see `Context`; the last of the arguments.
     """
     rows, length, heads, size = qkv_shape
     encoding = encodings.from_name(
@@ -42,8 +40,8 @@ def gradients_of_layer(
     params = encoding.init(jax.random.key(0))
     qkv = jax.random.normal(jax.random.key(1), (3, *qkv_shape), dtype)
     positions = jnp.tile(jnp.arange(length), (rows, 1)) if per_row else None
-    compiled = layer_gradients(encoding, form).lower(qkv, params, positions, segments).compile()
-    return lambda segments=segments: compiled(qkv, params, positions, segments)
+    arguments = qkv, params, positions, segments
+    return layer_gradients(encoding, form).lower(*arguments).compile(), arguments
 
 
 def layer_gradients(encoding: encodings.PositionEncoding, form: str) -> Wrapped:
