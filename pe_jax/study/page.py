@@ -256,7 +256,7 @@ def _selection_bias(arms: Sequence[str], every: Values) -> str:
 def _origin(results: Json) -> str:
     entries = [entry for *_, entry in finished(results)]
     hours = sum(run["seconds"] for run in entries) / 3600
-    machines = Counter(f"{counted(run['cores'], 'core')} of {run['device']}" for run in entries)
+    machines = Counter(f"{run['device']} with {counted(run['cores'], 'core')}" for run in entries)
     code = Counter(run["code"] for run in entries)
     return "\n".join(
         [

@@ -191,6 +191,12 @@ def test_training_data_kept_to_select_by(pretrained, tmp_path, cola):
     assert kept[0] == kept[1]
 
 
+def test_attention_in_cudnn_is_refused(pretrained):
+    """It cannot be mapped over seeds."""
+    with pytest.raises(ValueError, match=r"config.model.attention='cudnn' cannot.*attention=auto"):
+        finetuning.resolve(config(pretrained, **{"model.attention": "cudnn"}))
+
+
 def test_starting_from_a_run(done, pretrained, tmp_path):
     """The encoder is the pretrained one for every seed; heads are drawn by seed."""
     resolved = finetuning.resolve(config(pretrained))

@@ -136,6 +136,11 @@ def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningC
     changes = {name: value for name, value in vars(config.model).items() if value is not None}
     start = start_model(config, folder)
     model = ModelConfig(**{**vars(start), **changes})
+    if model.attention == "cudnn":
+        raise ValueError(
+            "config.model.attention='cudnn' cannot be mapped over the seeds of fine-tuning (jax "
+            "0.11.2). Set --config.model.attention=auto, also where the pretrained model has it."
+        )
     config = fit_length(dataclasses.replace(config, model=model))
     from_config(config.model)  # Changes that do not fit are an error before any data is read.
     return config
