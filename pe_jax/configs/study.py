@@ -4,7 +4,8 @@ Command:  python train.py --config=configs/study.py --workdir=S --config.text=FI
               --config.held_out_text=FILES --config.data_dir=TFDS --config.published=BERT
           with --dry_run: what would be run, and how long it takes
           python eval.py --config=configs/study.py --workdir=S --out=docs/study
-Hardware: two CPU cores (--config.jobs=2, a run on each), or one GPU.
+Hardware: two CPU cores (--config.jobs=2, a run on each), or one GPU, whose memory the jobs
+          share: 16 needed more than 141 GB.
 Time:     --dry_run says it. Any number of starts: what is done is not done again.
 
 Two arms. `replaced` gives a published BERT other positions by distillation and fine-tunes it beside

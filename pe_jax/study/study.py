@@ -120,9 +120,14 @@ def _start(folder: Path, run: Run, cores: Sequence[int]) -> _Process:
     run.folder.mkdir(parents=True, exist_ok=True)
     with open(run.folder / LOG, "ab") as log:
         command = [sys.executable, "-m", "pe_jax.study", str(folder), run.name, *map(str, cores)]
-        # In a session of its own: Ctrl-C reaches it through the study alone.
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            # On a GPU each process would take most of the memory, and the next one fail.
+            env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ,
+            start_new_session=True,  # Ctrl-C reaches it through the study alone.
         )
     return _Process(run, process, time.monotonic())
 
