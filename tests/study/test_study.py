@@ -23,6 +23,7 @@ from pe_jax.study import claims, cost, execute, plan, process, state, study
 from pe_jax.study.effects import Difference
 from pe_jax.study.figures import gallery, model_folder
 from pe_jax.study.page import page
+from pe_jax.study.plan import TRAINED
 from pe_jax.study.report import report
 from pe_jax.study.results import values
 
@@ -57,6 +58,19 @@ def test_the_plan(tmp_path):
     }  # fmt: skip
     assert mentioned <= models
     assert {run.arm for run in plan(SHIPPED, tmp_path)} == {"from_scratch"}
+
+
+def test_distillation_on_a_text_of_its_own(tmp_path):
+    changes = {"published": "BERT", "text": "books", "held_out_text": "others"}
+    config = changed(SHIPPED, changes)
+    texts = {
+        "": {("from_scratch", "books", "others"), ("replaced", "books", "others")},
+        "news": {("from_scratch", "books", "others"), ("replaced", "news", "")},
+    }
+    for text, expected in texts.items():
+        runs = plan(changed(config, {"replaced.text": text}), tmp_path)
+        data = {(run.arm, run.config.data) for run in runs if run.kind in TRAINED}
+        assert {(arm, part.source, part.validation) for arm, part in data} == expected
 
 
 def test_an_encoding_that_is_named_twice(tmp_path):
@@ -405,6 +419,14 @@ def test_a_dry_run_makes_nothing(tmp_path):
     config = tiny_study.config(tmp_path)
     text = study.dry_run(config, tmp_path / "S")
     assert "| all " in text and not (tmp_path / "S").exists()
+
+
+def test_a_step_is_timed_only_where_runs_are_left(tmp_path, monkeypatch):
+    timed = []
+    monkeypatch.setattr(cost, "_rate", lambda stage, model: timed.append(model) or 1e9)
+    runs = plan(tiny_study.config(tmp_path), tmp_path / "S")
+    assert cost.costs(runs, {}, 1).rates == {"from_scratch": 1e9}
+    assert cost.costs(runs, {run.name: {} for run in runs}, 1).rates == {} and len(timed) == 1
 
 
 def test_hours_are_estimated_from_runs_that_are_done(tmp_path):
