@@ -1,4 +1,4 @@
-"""Measure on one GPU what this project has only estimated for it.
+"""Measure forms of attention, the pretraining step, seeds and accuracy on one GPU.
 
 Command:  python benchmarks/gpu.py --out=gpu.json
 Hardware: one GPU of 80 GB and 16 CPU cores. With --size=tiny --lengths=64 --tokens=256 any device,
@@ -7,16 +7,17 @@ Time:     two minutes on an H200 with XLA_FLAGS=--xla_gpu_enable_triton_gemm=fal
           flag, steps were not compiled within 100 seconds.
 
 1. attention: forward and backward of one layer of BERT-base in bfloat16, every form that the
-   encoding has, by length. The fastest one should be what `auto` takes (`pe_jax.attention.forms`).
+   encoding has, by length. The last columns name the fastest one and what `auto` takes.
 2. step: pretraining of BERT-base at length 512 in bfloat16: tokens a second, MFU, and the time
    against the first row's. `cudnn` has no dropout of the attention weights.
 3. seeds: five seeds of classification in one program, against five times one seed.
 4. numerics: outputs and gradients of the form that `auto` takes, in float32, and of `cudnn` in
    bfloat16, against the form `naive` in float32 on the CPU: the largest relative error of an array.
 
-All programs are compiled in threads first, for --compile_seconds at most. Then each is timed alone.
-A program that fails is listed with its error. Each part prints a table and adds it to --out as it
-ends. All ratios are of medians in one process.
+All programs are compiled in threads first, for --compile_seconds at most. Then each is timed.
+Compilations that take longer go on, and can distort the times. A program that fails is listed with
+its error. Each part prints a table and adds it to --out as it ends. All ratios are of medians in
+one process.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def attention(
         they compute terms of the offset (see `offset_terms`); `"fused"` and `"kernel"` (for TPUs,
         slow elsewhere) have memory linear in the length; `"cudnn"` is cuDNN's flash attention in
         bfloat16 or float16, for GPUs, of encodings that add at most biases. All give the same
-        numbers and gradients. Where the chosen form cannot compute the encoding, `"auto"` and a
-        `forms.Form` run as another, and a form given by name raises.
+        numbers and gradients up to rounding. Where the chosen form cannot compute the encoding,
+        `"auto"` and a `forms.Form` fall back to one that can, and a form given by name raises.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
         `"tpu v4"`; default: where this runs.
 

@@ -1,8 +1,8 @@
 """Attention by cuDNN's flash attention, through `jax.nn.dot_product_attention`.
 
 The operands of attention (see `operands`) become queries, keys, values, one array of biases and one
-mask. cuDNN adds the mask to the biases, in the dtype of the queries, and its backward pass returns
-a gradient of that sum: `[1, H, Lq, Lk]` without a mask that differs by row, else `[B, H, Lq, Lk]`.
+mask. cuDNN adds the mask to the biases, in the dtype of the queries. With biases, its backward pass
+returns the gradient of that sum too: `[1, H, Lq, Lk]`, or with all rows if the mask differs by row.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def attend(x: Operands, implementation: Literal["cudnn", "xla"]) -> Float[Array,
 def _mask_and_reach(x: Operands) -> tuple[Bool[Array, "#B #H #Lq Lk"] | None, Reach | None]:
     """The mask, and a causal reach that is passed to cuDNN by name and is not in the mask.
 
-    cuDNN's causal attention compares indices, so both must have as many tokens and start at the
-    same position.
+    cuDNN's causal mask compares indices, so queries and keys must have equal lengths and start at
+    the same position.
     """
     lengths, shift = (x.q.shape[1], x.k.shape[1]), x.context.shift
     causal = x.reach is not None and x.reach.right == 0 and (x.reach.left or 0) >= 0

@@ -40,7 +40,7 @@ FORMS: dict[str, Form] = {
     "buckets": Form(),
     "rotation": Form(rotation=True),
     "fused": Form(block=128),
-    # Without a name of their own, these two fall back to `"fused"`.
+    # Passed as a `Form` instead of by name, these two fall back to `"fused"`.
     "kernel": Form(block=128, kernel=True),
     "cudnn": Form(block=128, cudnn=True),
 }
@@ -52,8 +52,8 @@ _AUTO: dict[str, tuple[tuple[float, str], ...]] = {
     "tpu": ((127, "pairs"), (float("inf"), "kernel")),
     # Has no rotation of rows by different numbers of lanes, which the kernel is built on.
     "tpu v4": ((256, "pairs"), (1024, "rotation"), (float("inf"), "fused")),
-    # Where "cudnn" can compute the input it is faster from 512 keys on, but it has to be named: jax
-    # 0.11.2 cannot vmap it over seeds.
+    # "cudnn" is the fastest where it can compute the input, but jax 0.11.2 cannot vmap it, as seeds
+    # are.
     "gpu": ((256, "pairs"), (1024, "buckets"), (float("inf"), "fused")),
 }
 # A window is run in blocks, which skip what it does not reach, from so many times its keys on.

@@ -114,9 +114,10 @@ def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
         for axes in (a_axes, b_axes)
     ]
     order, swapped = ("".join([*common, *x, *y]) for x, y in (separate, separate[::-1]))
-    # As matrices have them, in operands and result: XLA fails to run other bfloat16 products on a
-    # CPU (jax 0.10.2 to 0.12: UNIMPLEMENTED, BF16 x BF16 = F32), and `jnp.einsum` would swap the
-    # operands of one that is transposed afterwards, for which a CPU transposes both.
+    # Shared axes come first in operands and result, as in a batch of products of matrices: XLA
+    # cannot run other bfloat16 products on a CPU (jax 0.10.2 to 0.12: UNIMPLEMENTED, BF16 x BF16 =
+    # F32), and `jnp.einsum` would swap the operands of one that is transposed afterwards, for which
+    # a CPU transposes both.
     first = swapped if out_axes == swapped else order
     a_first, b_first = (
         "".join([*common, *(axis for axis in axes if axis not in common)])

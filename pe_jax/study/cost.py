@@ -23,7 +23,7 @@ from pe_jax.tasks import distillation, pretraining
 from pe_jax.tasks.abstract import AnyConfig, batch_shapes, expected_vocab_size, resolve
 from pe_jax.training import sharding
 
-# Rows to score, those held out of training included, and mean tokens of a row in its bucket: with
+# Rows to score, those held out of training included, and mean tokens of a padded row: with
 # BERT's vocabulary, at the lengths of configs/study.py.
 _ROWS: dict[str, tuple[int, int]] = {
     "squad": (12_006, 256),

@@ -25,6 +25,7 @@ _POLL = 0.2  # Seconds.
 
 def dry_run(config: StudyConfig, folder: Path) -> str:
     """Return a table of the remaining runs in `folder` and their time here; execute nothing."""
+    _share_memory()
     runs = plan(config, folder)
     return cost_table(costs(runs, state.finished_entries(runs, folder), config.jobs))
 
@@ -39,6 +40,7 @@ def execute(config: StudyConfig, folder: Path) -> str:
       OSError: if runs failed, with the files that say why.
       Interrupted: after SIGTERM or Ctrl-C, once all processes have saved.
     """
+    _share_memory()
     runs = plan(config, folder)
     state.check(runs, state.finished_entries(runs, folder))
     with workdir.occupy(folder) as check_lock, stopping.deferred() as stop_requests:
@@ -56,6 +58,11 @@ def execute(config: StudyConfig, folder: Path) -> str:
         logs = "\n".join(f"  {run.name}: {run.folder / LOG}" for run in failed)
         raise OSError(f"{len(failed)} runs failed. The same command retries them:\n{logs}")
     return state.progress_table(runs, done)
+
+
+def _share_memory() -> None:
+    """Let this process and its runs share a GPU: by default JAX reserves most of its memory."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 class _Process(NamedTuple):
@@ -125,8 +132,6 @@ def _start(folder: Path, run: Run, cores: Sequence[int]) -> _Process:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            # On a GPU each process would take most of the memory, and the next one fail.
-            env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ,
             start_new_session=True,  # Ctrl-C reaches it through the study alone.
         )
     return _Process(run, process, time.monotonic())

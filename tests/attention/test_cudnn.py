@@ -96,3 +96,14 @@ def test_what_cudnn_cannot_compute(name, dtype, length, options):
         run("cudnn")
     out, expected = (run(form).astype("float32") for form in (forms.FORMS["cudnn"], "naive"))
     np.testing.assert_allclose(out, expected, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("size", "value_size", "length"), [(4, 4, 8), (136, 136, 8), (8, 16, 8), (8, 8, 1)]
+)
+def test_heads_that_cudnn_does_not_take(size, value_size, length):
+    q = jnp.zeros((2, length, H, size), jnp.bfloat16)
+    v = jnp.zeros((2, length, H, value_size), jnp.bfloat16)
+    with pytest.raises(ValueError, match=r"'cudnn' needs .* a multiple of 8 up to 128"):
+        attention(q, q, v, form="cudnn")
+    attention(*(jnp.zeros((2, 8, H, 8), jnp.float16) for _ in range(3)), form="cudnn")

@@ -181,6 +181,7 @@ def test_auto_takes_what_the_platform_is_good_at(platform):
     short, long = (forms.choose("auto", keys, platform) for keys in (64, 8192))
     assert short.block is None and long.block is not None
     assert long.kernel == (platform == "tpu")
+    assert forms.choose("auto", 512, "gpu") == forms.FORMS["buckets"]
 
 
 def test_auto_names_no_form_that_cannot_serve():

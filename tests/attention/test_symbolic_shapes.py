@@ -62,6 +62,7 @@ def test_the_numbers_are_those_of_known_sizes():
         ("tupe", "auto", r"length l is unbounded.* 16 positions.*'l <= 16'"),
         ("selective_rope", "auto", "short convolution needs a length that is known"),
         ("rope", "fused", "form='fused' needs a length that is known.*got l"),
+        ("rope", "cudnn", "form='cudnn' needs a length that is known.*got l"),
     ],
 )
 def test_what_needs_a_length_says_so(name, form, message):

@@ -193,7 +193,7 @@ def test_training_data_kept_to_select_by(pretrained, tmp_path, cola):
 
 def test_attention_in_cudnn_is_refused(pretrained):
     """It cannot be mapped over seeds."""
-    with pytest.raises(ValueError, match=r"config.model.attention='cudnn' cannot.*attention=auto"):
+    with pytest.raises(ValueError, match=r"config.model.attention='cudnn' is not.*attention=auto"):
         finetuning.resolve(config(pretrained, **{"model.attention": "cudnn"}))
 
 

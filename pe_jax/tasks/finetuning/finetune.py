@@ -138,8 +138,9 @@ def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningC
     model = ModelConfig(**{**vars(start), **changes})
     if model.attention == "cudnn":
         raise ValueError(
-            "config.model.attention='cudnn' cannot be mapped over the seeds of fine-tuning (jax "
-            "0.11.2). Set --config.model.attention=auto, also where the pretrained model has it."
+            "config.model.attention='cudnn' is not supported in fine-tuning: jax 0.11.2 cannot "
+            "vmap it over seeds. Pass --config.model.attention=auto, which also overrides the "
+            "pretrained model's setting."
         )
     config = fit_length(dataclasses.replace(config, model=model))
     from_config(config.model)  # Changes that do not fit are an error before any data is read.
