@@ -20,7 +20,7 @@ from pe_jax.attention.operands import Operands, tables
 from pe_jax.attention.plain import bias, evaluated
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.encodings.positions import Reach, offsets
-from pe_jax.shapes import Array, Bool, Float
+from pe_jax.shapes import Array, Float
 
 NEEDS = (
     "bfloat16 or float16, no dropout of the weights, no terms but biases of the offset, no sink, "
@@ -50,8 +50,9 @@ def supports(x: Operands, seed: Array | None) -> bool:
     lengths = x.q.shape[1], x.k.shape[1]
     if lengths == (1, 1):
         return False
-    mask, _ = _mask_and_reach(x)
-    return (mask is None and not x.terms) or not any(length % 2 for length in lengths)
+    masks = x.mask is not None, x.context.segments is not None, bool(x.limits)
+    masked = any(masks) or (x.reach is not None and _causal_reach(x) is None)
+    return not (masked or x.terms) or not any(length % 2 for length in lengths)
 
 
 def attend(x: Operands, implementation: Literal["cudnn", "xla"]) -> Float[Array, "B Lq H f"]:
@@ -60,10 +61,12 @@ def attend(x: Operands, implementation: Literal["cudnn", "xla"]) -> Float[Array,
     Args:
       implementation: of `jax.nn.dot_product_attention`; `"xla"` runs on any device.
     """
-    mask, reach = _mask_and_reach(x)
+    reach = _causal_reach(x)
+    lengths = x.q.shape[1], x.k.shape[1]
+    rest = x.reach if reach is None else None
+    mask = whole_mask(x.allowed, x.limits, rest, lengths, x.context.shift)
     added = _biases(x)
     q, k, v, added = jax.tree.map(reverse_only, (x.q, x.k, x.v, added))
-    lengths = q.shape[1], k.shape[1]
     out = jax.nn.dot_product_attention(
         q,
         k,
@@ -77,7 +80,8 @@ def attend(x: Operands, implementation: Literal["cudnn", "xla"]) -> Float[Array,
         local_window_size=None if reach is None or reach.left is None else (reach.left, 0),
         implementation=implementation,
     )
-    everything = x.whole_mask
+    # Without a mask, every query may attend to itself at least.
+    everything = None if mask is None else whole_mask(mask, (), reach, lengths, x.context.shift)
     if everything is None:
         return out
     # A query that may attend to nothing attends to all keys alike in cuDNN.
@@ -85,17 +89,15 @@ def attend(x: Operands, implementation: Literal["cudnn", "xla"]) -> Float[Array,
     return jnp.where(attends, out, jnp.zeros_like(out))
 
 
-def _mask_and_reach(x: Operands) -> tuple[Bool[Array, "#B #H #Lq Lk"] | None, Reach | None]:
-    """The mask, and a causal reach that is passed to cuDNN by name and is not in the mask.
+def _causal_reach(x: Operands) -> Reach | None:
+    """Return the reach if it is one that cuDNN has by name, causal attention or a window of it.
 
     cuDNN's causal mask compares indices, so queries and keys must have equal lengths and start at
     the same position.
     """
-    lengths, shift = (x.q.shape[1], x.k.shape[1]), x.context.shift
     causal = x.reach is not None and x.reach.right == 0 and (x.reach.left or 0) >= 0
-    if causal and shift == 0 and lengths[0] == lengths[1]:
-        return whole_mask(x.allowed, x.limits, None, lengths, shift), x.reach
-    return x.whole_mask, None
+    aligned = x.context.shift == 0 and x.q.shape[1] == x.k.shape[1]
+    return x.reach if causal and aligned else None
 
 
 def _biases(x: Operands) -> Float[Array, "#B #H Lq Lk"] | None:
