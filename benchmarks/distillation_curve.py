@@ -17,7 +17,6 @@ Hardware: any. One core of a slow CPU takes about half an hour for a model of ha
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import statistics
 import sys
@@ -25,6 +24,7 @@ import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from absl import app, flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax import figures
+from pe_jax.configs import distill_positions, pretrain_base, squad
 from pe_jax.configs.all_tasks import TRAINING
 from pe_jax.console.compile_cache import cache_compiled_programs
 from pe_jax.data import load_tokenizer
@@ -63,11 +64,6 @@ _KEEP = flags.DEFINE_string("keep", None, "Folder for the models before fine-tun
 _FIGURE = flags.DEFINE_string("figure", None, "PNG file for R² while training, and F1.")
 _STEPS = flags.DEFINE_integer("steps", 320, "Of fine-tuning.")
 
-TASKS = {
-    "distill_positions": distillation.run,
-    "pretrain_base": pretraining.run,
-    "squad": finetuning.run,
-}
 UNTOUCHED = "untouched"
 _ROWS, _LENGTH = 4, 256  # Of a step.
 _AXIS = "thousand tokens of distillation"
@@ -96,45 +92,44 @@ def jobs() -> list[Job]:
     return [*(Job(UNTOUCHED, "", 0, seed) for seed in seeds), *made]
 
 
-def train(config: str, folder: Path, **settings: object) -> float:
-    """Train with a config of this project; return the seconds that it took."""
+def train(task: ModuleType, shipped: ModuleType, folder: Path, changes: dict[str, object]) -> float:
+    """Train with changes of a shipped config; return the seconds that it took."""
     start = time.monotonic()
-    shipped = importlib.import_module(f"pe_jax.configs.{config}").get_config()
-    values = {name.replace("__", "."): value for name, value in settings.items()}
-    changed_config = changed(from_values(shipped, TRAINING), values)
-    TASKS[config](changed_config, folder)
+    task.run(changed(from_values(shipped.get_config(), TRAINING), changes), folder)
     return time.monotonic() - start
 
 
 def make(job: Job, folder: Path) -> float:
     """Train the model of a job to `folder`; return the seconds that it took."""
     steps = max(1, job.tokens // (_ROWS * _LENGTH))
-    rate = {} if job.tokens else {"optimizer__learning_rate": 0.0}  # The positions as drawn.
     settings: dict[str, object] = {
-        "init": _INIT.value, "seed": job.seed, "data__source": _TEXT.value,
-        "model__position": job.position, "eval_every": max(1, steps // 4),
-        "stage1__batch_size": _ROWS, "stage1__length": _LENGTH, "stage1__steps": steps,
-        "stage2__steps": 0,
+        "init": _INIT.value, "seed": job.seed, "data.source": _TEXT.value,
+        "model.position": job.position, "eval_every": max(1, steps // 4),
+        "stage1.batch_size": _ROWS, "stage1.length": _LENGTH, "stage1.steps": steps,
+        "stage2.steps": 0,
     }  # fmt: skip
+    rate = {} if job.tokens else {"optimizer.learning_rate": 0.0}  # The positions as drawn.
     if job.method == "distillation":
-        return train("distill_positions", folder, patience=0, **settings, **rate)
+        settings |= {"patience": 0, **rate}
+        return train(distillation, distill_positions, folder, settings)
     settings |= {
-        "keep_position": False, "model__dropout_rate": 0.0, "model__attention_dropout_rate": 0.0,
-        "stage1__max_predictions": 39, "stage1__epochs": 0, "stage2__epochs": 0,
-        "model__dtype": "float32", "data__workers": 0, "optimizer__learning_rate": 2e-4, **rate,
+        "keep_position": False, "model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0,
+        "stage1.max_predictions": 39, "stage1.epochs": 0, "stage2.epochs": 0,
+        "model.dtype": "float32", "data.workers": 0, "optimizer.learning_rate": 2e-4, **rate,
     }  # fmt: skip
-    return train("pretrain_base", folder, **settings)
+    return train(pretraining, pretrain_base, folder, settings)
 
 
 def score(init: Path, folder: Path, seed: int) -> dict[str, float]:
     """Fine-tune the model at `init` on questions; return its scores and the seconds they took."""
-    seconds = train(
-        "squad", folder, init=str(init), seeds=(seed,), steps=_STEPS.value, eval_every=0,
-        select="last", optimizer__learning_rate=2e-4, model__dropout_rate=0.0,
-        model__attention_dropout_rate=0.0, data__batch_size=16, data__length=256,
-        data__buckets=(128, 192), data__data_dir=_DATA_DIR.value,
-        data__train="squad_shifts:new_wiki+reddit", data__validation=_QUESTIONS,
-    )  # fmt: skip
+    settings: dict[str, object] = {
+        "init": str(init), "seeds": (seed,), "steps": _STEPS.value, "eval_every": 0,
+        "select": "last", "optimizer.learning_rate": 2e-4, "model.dropout_rate": 0.0,
+        "model.attention_dropout_rate": 0.0, "data.batch_size": 16, "data.length": 256,
+        "data.buckets": (128, 192), "data.data_dir": _DATA_DIR.value,
+        "data.train": "squad_shifts:new_wiki+reddit", "data.validation": _QUESTIONS,
+    }  # fmt: skip
+    seconds = train(finetuning, squad, folder, settings)
     scores = lines_with(folder, "held_out/f1")[-1]
     return {
         "f1": scores["held_out/f1"],
