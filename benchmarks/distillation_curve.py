@@ -1,17 +1,19 @@
-"""How many tokens of distillation does a published BERT need to answer questions as before?
+"""How many tokens of distillation does a published BERT need to do its tasks as before?
 
     python benchmarks/distillation_curve.py --init=BERT --text='text/*.txt' --data_dir=TFDS \
         --out=docs/distillation.jsonl
 
 For every encoding, number of tokens and seed: distil the BERT's positions (or train it further with
 masked words), measure R² of its last hidden states on 64 of SQuAD's questions with their
-paragraphs, fine-tune it on questions (squad_shifts, 320 steps of 16) and score it on a tenth of
-SQuAD v1.1's validation set. "untouched" is the BERT as published. Each model is a line of --out,
-and a second start goes on from there; --keep is a folder for the distilled models, which are
-deleted otherwise. Without anything left to do, it prints the table of the results, and draws
---figure. Lines with a "recipe" were trained in an earlier way; they are in the table only.
+paragraphs, and fine-tune it on --tasks: questions (squad_shifts, 320 steps of 16; scored on a tenth
+of SQuAD v1.1's validation set) or acceptable sentences (CoLA, 1,000 steps of 32). "untouched" is
+the BERT as published. Each model is a line of --out, and a second start goes on from there, also
+with further tasks; --keep is a folder for the distilled models, which are deleted otherwise.
+Without anything left to do, it prints the table of the results, and draws --figure. Lines with a
+"recipe" were trained in an earlier way; they are in the table only.
 
-Hardware: any. One core of a slow CPU takes about half an hour for a model of half a million tokens.
+Hardware: any. One core of a slow CPU takes about half an hour to distil a million tokens, and as
+long for each task.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from absl import app, flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax import figures
-from pe_jax.configs import distill_positions, pretrain_base, squad
+from pe_jax.configs import distill_positions, glue, pretrain_base, squad
 from pe_jax.configs.all_tasks import TRAINING
 from pe_jax.console.compile_cache import cache_compiled_programs
 from pe_jax.data import load_tokenizer
@@ -41,6 +43,7 @@ from pe_jax.data.questions import read_questions
 from pe_jax.data.rows import pad_rows
 from pe_jax.data.squad import evaluation_windows
 from pe_jax.figures import Curve
+from pe_jax.files import write_text
 from pe_jax.models import hidden_states
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed, from_values
@@ -60,14 +63,38 @@ _ENCODINGS = flags.DEFINE_list(
     ["none", "learned_relative", "rope", "t5", "sinusoidal_relative", "alibi"],
     "Names without commas in their options.",
 )
+_TASKS = flags.DEFINE_list("tasks", ["squad"], "Or cola, or both.")
 _KEEP = flags.DEFINE_string("keep", None, "Folder for the models before fine-tuning.")
 _FIGURE = flags.DEFINE_string("figure", None, "PNG file for R² while training, and F1.")
-_STEPS = flags.DEFINE_integer("steps", 320, "Of fine-tuning.")
+_STEPS = flags.DEFINE_integer("steps", 0, "Of fine-tuning, instead of a task's own number.")
 
 UNTOUCHED = "untouched"
 _ROWS, _LENGTH = 4, 256  # Of a step.
 _AXIS = "thousand tokens of distillation"
 _QUESTIONS = "squad/v1.1:validation[:10%]"
+
+
+class Task(NamedTuple):
+    """What models are fine-tuned on."""
+
+    shipped: ModuleType
+    settings: dict[str, object]  # Changes of the shipped config.
+    scores: tuple[str, ...]  # Names in results; in metrics they follow "held_out/".
+
+
+TASKS = {
+    "squad": Task(
+        squad,
+        {
+            "steps": 320, "optimizer.learning_rate": 2e-4, "data.batch_size": 16,
+            "data.length": 256, "data.buckets": (128, 192),
+            "data.train": "squad_shifts:new_wiki+reddit", "data.validation": _QUESTIONS,
+        },
+        ("f1", "exact"),
+    ),
+    # At a learning rate of 2e-4 MiniLM learns nothing in CoLA.
+    "cola": Task(glue, {"steps": 1000, "optimizer.learning_rate": 5e-5}, ("matthews",)),
+}  # fmt: skip
 
 
 class Job(NamedTuple):
@@ -120,22 +147,20 @@ def make(job: Job, folder: Path) -> float:
     return train(pretraining, pretrain_base, folder, settings)
 
 
-def score(init: Path, folder: Path, seed: int) -> dict[str, float]:
-    """Fine-tune the model at `init` on questions; return its scores and the seconds they took."""
+def score(task: Task, init: Path, folder: Path, seed: int) -> dict[str, float]:
+    """Fine-tune the model at `init` on a task; return its scores and the seconds they took."""
     settings: dict[str, object] = {
-        "init": str(init), "seeds": (seed,), "steps": _STEPS.value, "eval_every": 0,
-        "select": "last", "optimizer.learning_rate": 2e-4, "model.dropout_rate": 0.0,
-        "model.attention_dropout_rate": 0.0, "data.batch_size": 16, "data.length": 256,
-        "data.buckets": (128, 192), "data.data_dir": _DATA_DIR.value,
-        "data.train": "squad_shifts:new_wiki+reddit", "data.validation": _QUESTIONS,
+        **task.settings, "init": str(init), "seeds": (seed,), "eval_every": 0, "select": "last",
+        "model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0,
+        "data.data_dir": _DATA_DIR.value,
     }  # fmt: skip
-    seconds = train(finetuning, squad, folder, settings)
-    scores = lines_with(folder, "held_out/f1")[-1]
-    return {
-        "f1": scores["held_out/f1"],
-        "exact": scores["held_out/exact"],
-        "finetuning_seconds": seconds,
-    }
+    if _STEPS.value:
+        settings["steps"] = _STEPS.value
+    seconds = train(finetuning, task.shipped, folder, settings)
+    scalars = {name: f"held_out/{name}" for name in task.scores}
+    line = lines_with(folder, scalars[task.scores[0]])[-1]
+    scores = {name: line[scalar] for name, scalar in scalars.items()}
+    return scores | {f"seconds/{'+'.join(task.scores)}": seconds}
 
 
 def last_states(model: Path, batch: dict[str, np.ndarray]) -> np.ndarray:
@@ -164,24 +189,34 @@ def lines_with(folder: Path, name: str) -> list[dict[str, float]]:
     return [line for line in map(json.loads, lines) if name in line]
 
 
-def measure(job: Job) -> dict[str, object]:
-    """Make a model and score it; return its line of the results."""
+def made(job: Job, init: Path) -> dict[str, object]:
+    """Make the model of a job at `init`; return what its line of the results says of it."""
+    seconds = make(job, init)
+    scalar = "held_out/r2" if job.method == "distillation" else "held_out/masked_lm_loss"
+    numbers = lines_with(init, scalar)
+    names = (scalar, f"{scalar}_mean")
+    return {
+        "seconds": seconds,
+        **{name: numbers[-1][name] for name in names if name in numbers[-1]},
+        # Tokens, and the scalar after them.
+        "curve": [(int(line["step"]) * _ROWS * _LENGTH, line[scalar]) for line in numbers],
+        "questions/r2": r2_on_questions(init),
+    }
+
+
+def measure(job: Job, record: dict[str, object], tasks: list[Task]) -> dict[str, object]:
+    """Return a model's line of the results with its scores in further tasks. It is made first,
+    unless it was kept."""
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder)
-        record: dict[str, object] = job._asdict()
         init = Path(_INIT.value).absolute()
         if job.position != UNTOUCHED:
-            name = "-".join(map(str, job))
-            init = (Path(_KEEP.value).absolute() if _KEEP.value else runs) / name
-            record["seconds"] = make(job, init)
-            scalar = "held_out/r2" if job.method == "distillation" else "held_out/masked_lm_loss"
-            numbers = lines_with(init, scalar)
-            names = (scalar, f"{scalar}_mean")
-            record |= {name: numbers[-1][name] for name in names if name in numbers[-1]}
-            curve = {int(line["step"]) * _ROWS * _LENGTH: line[scalar] for line in numbers}
-            record["curve"] = [*curve.items()]  # Tokens, and the scalar after them.
-            record["questions/r2"] = r2_on_questions(init)
-        return record | score(init, runs / "questions", job.seed)
+            init = (Path(_KEEP.value).absolute() if _KEEP.value else runs) / "-".join(map(str, job))
+            if "seconds" not in record or not init.exists():
+                record = record | made(job, init)
+        for task in tasks:
+            record = record | score(task, init, runs / task.scores[0], job.seed)
+        return record
 
 
 def table(records: list[dict]) -> list[str]:
@@ -190,12 +225,15 @@ def table(records: list[dict]) -> list[str]:
     for record in records:
         recipe = record.get("recipe", record["method"]) or "–"
         by_model[record["position"], record["tokens"], recipe].append(record)
-    columns = ("held_out/r2", ".3f"), ("questions/r2", ".3f"), ("f1", ".1f"), ("exact", ".1f")
-    names = "position | tokens | training | R², held out | R², questions | F1 | exact | seeds"
-    lines = [f"| {names} |", "|" + "---|" * 8]
+    columns = (
+        ("R², held out", "held_out/r2", ".3f"), ("R², questions", "questions/r2", ".3f"),
+        ("F1", "f1", ".1f"), ("exact", "exact", ".1f"), ("Matthews", "matthews", ".1f"),
+    )  # fmt: skip
+    names = ["position", "tokens", "training", *(title for title, *_ in columns), "seeds"]
+    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
     for (position, tokens, recipe), group in sorted(by_model.items()):
         cells = [position, f"{tokens:,}", recipe]
-        for name, form in columns:
+        for _, name, form in columns:
             values = [record[name] for record in group if name in record]
             cells.append(format(statistics.mean(values), form) if values else "–")
         lines.append(f"| {' | '.join(cells)} | {len(group)} |")
@@ -206,7 +244,8 @@ def draw(records: list[dict], path: Path) -> None:
     """Draw R² while training and F1 after fine-tuning, means over seeds, by thousands of tokens."""
     now = [record for record in records if record["method"] == "distillation"]
     now = [record for record in now if "recipe" not in record and "curve" in record]
-    untouched = [record["f1"] for record in records if record["position"] == UNTOUCHED]
+    untouched = [record for record in records if record["position"] == UNTOUCHED]
+    full = statistics.mean(record["f1"] for record in untouched if "f1" in record)
     curves = []
     for position in dict.fromkeys(record["position"] for record in now):
         runs = [record for record in now if record["position"] == position]
@@ -219,7 +258,7 @@ def draw(records: list[dict], path: Path) -> None:
         scores = defaultdict(list)
         for record in runs:
             if "f1" in record:
-                scores[record["tokens"]].append(record["f1"] / statistics.mean(untouched))
+                scores[record["tokens"]].append(record["f1"] / full)
         if scores:
             x, y = sorted(scores), [statistics.mean(scores[count]) for count in sorted(scores)]
             title = "F1 on questions, of the untouched model's"
@@ -233,14 +272,21 @@ def main(_: list[str]) -> None:
     out = Path(_OUT.value)
     lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
     records = [json.loads(line) for line in lines]
+    old = [record for record in records if "recipe" in record]
+    models = {
+        Job(*(record[name] for name in Job._fields)): record
+        for record in records
+        if "recipe" not in record
+    }
     for job in jobs():
-        done = job._asdict().items()
-        if any(done <= record.items() for record in records if "recipe" not in record):
-            continue
-        print(f"== {job}", flush=True)
-        records.append(measure(job))
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(records[-1]) + "\n")
+        record = models.get(job, job._asdict())
+        tasks = [TASKS[name] for name in _TASKS.value]
+        tasks = [task for task in tasks if task.scores[0] not in record]
+        if tasks:
+            print(f"== {job}", flush=True)
+            models[job] = measure(job, record, tasks)
+            records = [*models.values(), *old]
+            write_text(out, "".join(json.dumps(record) + "\n" for record in records))
     print("\n".join(table(records)))
     if _FIGURE.value:
         draw(records, Path(_FIGURE.value))

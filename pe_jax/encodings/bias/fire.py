@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import Card, LogitTerms, Params, Part
-from pe_jax.shapes import Array, Float, Real, Size
+from pe_jax.shapes import Array, Float, Real
 
 _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
-_HIDDEN_UNITS = 2**20  # At once: 4 MiB.
 
 
 @registered
@@ -69,21 +68,22 @@ def fire(
         def psi(x: Array) -> jax.Array:
             return jnp.log1p(jnp.abs(params["c"]) * x)
 
-        far = jnp.maximum(jnp.abs(params["scale"]) * threshold, jnp.maximum(i, j))
+        # psi of the greatest is the greatest psi: one logarithm a pair is enough.
+        start = psi(jnp.abs(params["scale"]) * threshold)
+        far = jnp.maximum(start, jnp.maximum(psi(i), psi(j)))
         sign = jnp.sign(i - j) if directed else 1
-        return sign * psi(jnp.abs(i - j)) / (psi(far) + _SMALL)
+        return sign * psi(jnp.abs(i - j)) / (far + _SMALL)
 
-    @jax.checkpoint
-    def network(params: Params, x: Float[Array, "*B Lq Lk"]) -> Float[Array, "*B Lq Lk H"]:
-        hidden = jax.nn.relu(x[..., None] * params["hidden"]["kernel"] + params["hidden"]["bias"])
-        return hidden @ params["out"]["kernel"] + params["out"]["bias"]
+    def network(params: Params, x: Float[Array, "*B Lq Lk"]) -> Float[Array, "H *B Lq Lk"]:
+        hidden, out = params["hidden"], params["out"]
+        # On a CPU, sums over one axis of pairs take a fifth of the time of sums over several.
+        units = hidden["kernel"][:, None] * x.reshape(1, -1) + hidden["bias"][:, None]
+        y = out["kernel"].T @ jax.nn.relu(units) + out["bias"][:, None]
+        return y.reshape(-1, *x.shape)
 
     def bias(i: Array, j: Array, params: Params, mask: Array | None) -> Float[Array, "#B H Lq Lk"]:
-        x = jnp.swapaxes(distance(params, i[..., :, None], j[..., None, :]), 0, 1)  # [Lq, #B, Lk]
-        apply, rows = functools.partial(network, params), _rows(x.shape, width)
-        # A few queries at a time, whose hidden units fit into a cache.
-        out = jax.lax.map(apply, x, batch_size=rows) if rows else apply(x)
-        return jnp.transpose(out, (1, 3, 0, 2))
+        x = distance(params, i[..., :, None], j[..., None, :])
+        return jnp.moveaxis(by_queries(network, params, x, width), 0, 1)
 
     return Part(
         init=init,
@@ -95,15 +95,6 @@ def fire(
             symmetric=None if directed else True,
         ),
     )
-
-
-def _rows(shape: tuple[Size, ...], width: int) -> int | None:
-    """The number of queries, of `[Lq, #B, Lk]`, whose hidden units are computed at once; None for
-    all of them, and where a length is symbolic."""
-    if not all(isinstance(n, int) for n in shape):
-        return None
-    rows = max(1, _HIDDEN_UNITS // (math.prod(shape[1:]) * width))
-    return rows if rows < shape[0] else None
 
 
 def fan_in_uniform(rng: jax.Array, fan_in: int, *shape: int) -> Float[Array, "..."]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
 from pe_jax.shapes import Array, Float
 
@@ -51,17 +52,21 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
         products = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
         counted = jnp.asarray(key[:, None, None, :] <= rows[:, None, :, None])
         counted = counted if mask is None else counted & mask
+        of_integers = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
+        terms = by_queries(interpolated, None, (products, counted, of_integers), 8)
+        return jnp.where(known[:, None, :, None], terms, jnp.nan)
+
+    def interpolated(_: None, arrays: tuple) -> Float[Array, "B H Lq Lk"]:
+        products, counted, of_integers = arrays
         gates = jnp.where(counted, jax.nn.sigmoid(products), 0.0)
         p = jnp.minimum(jax.lax.cumsum(gates, axis=3, reverse=True), npos_max - 1)
         below = jnp.floor(p)
         row = below.astype(jnp.int32)
-        of_integers = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
         low, high = (
             jnp.take_along_axis(of_integers, index, axis=-1)
             for index in (row, jnp.minimum(row + 1, npos_max - 1))
         )
-        between = low + (p - below) * (high - low)
-        return jnp.where(known[:, None, :, None], between, jnp.nan)
+        return low + (p - below) * (high - low)
 
     return Part(
         init=lambda rng: {"table": jnp.zeros((npos_max, head_size))},

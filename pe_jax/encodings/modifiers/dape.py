@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.bias.fire import fan_in_uniform
 from pe_jax.encodings.naming import registered
+from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import Card, Params, Part
 from pe_jax.shapes import Array, Bool, Float
 
@@ -38,10 +39,12 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
     def logit_map(
         params: Params, content: Array, terms: Array, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
-        pairs, _ = _pairs(content, terms, None)
-        hidden = pairs @ params["hidden"]["kernel"] + params["hidden"]["bias"]
-        out = jax.nn.leaky_relu(hidden) @ params["out"]["kernel"] + params["out"]["bias"]
-        return content + terms + jnp.moveaxis(out, -1, 1)
+        def network(params: Params, logits: tuple[Array, Array]) -> Array:
+            channels, _ = _channels(*logits, None)
+            hidden = jax.nn.leaky_relu(_convolve(params["hidden"], channels))
+            return _by_row(_convolve(params["out"], hidden), content.shape[0])
+
+        return content + terms + by_queries(network, params, (content, terms), width)
 
     return Part(
         init=lambda rng: _init(rng, shapes),
@@ -92,11 +95,17 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
     def logit_map(
         params: Params, content: Array, terms: Array, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
-        pairs, visible = _pairs(content, terms, mask)
-        hidden = jax.nn.leaky_relu(_convolve(params["hidden"], pairs))
-        # A hidden unit belongs to no head: zero where no head sees the key.
-        hidden = jnp.where(visible.any(-1, keepdims=True), hidden, 0.0)
-        return content + terms + jnp.moveaxis(_convolve(params["out"], hidden), -1, 1)
+        def network(params: Params, arrays: tuple) -> Array:
+            channels, visible = _channels(*arrays)
+            hidden = jax.nn.leaky_relu(_convolve(params["hidden"], channels))
+            # A hidden unit belongs to no head: zero where no head sees the key.
+            hidden = jnp.where(visible.any(0), hidden, 0.0)
+            return _by_row(_convolve(params["out"], hidden), content.shape[0])
+
+        if mask is not None:
+            mask = jnp.broadcast_to(mask, (*mask.shape[:2], *content.shape[2:]))
+        arrays = content, terms, mask
+        return content + terms + by_queries(network, params, arrays, kernel_size * width)
 
     return Part(
         init=lambda rng: _init(rng, shapes),
@@ -131,21 +140,30 @@ def _init(rng: jax.Array, shapes: Mapping[str, tuple[int, ...]]) -> Params:
     return params
 
 
-def _pairs(
+def _channels(
     content: Float[Array, "B H Lq Lk"],
     terms: Float[Array, "B H Lq Lk"],
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
-) -> tuple[Float[Array, "B Lq Lk C"], Bool[Array, "B Lq Lk H"]]:
-    """The numbers of each pair, 0 where the query does not see the key; and True where it does."""
+) -> tuple[Float[Array, "C N Lk"], Bool[Array, "H N Lk"]]:
+    """The numbers of each pair, 0 where the query does not see the key; and True where it does.
+    N are the queries of all rows."""
     visible = terms > -jnp.inf
     visible = visible if mask is None else visible & mask
     rows = [jnp.where(visible, x, 0.0) for x in (content, terms)]
-    return jnp.moveaxis(jnp.concatenate(rows, axis=1), 1, -1), jnp.moveaxis(visible, 1, -1)
+    flat = lambda x: jnp.moveaxis(x, 1, 0).reshape(x.shape[1], -1, x.shape[3])
+    return flat(jnp.concatenate(rows, axis=1)), flat(visible)
 
 
-def _convolve(layer: Params, x: Float[Array, "B Lq Lk C"]) -> Float[Array, "B Lq Lk F"]:
-    kernel, keys = layer["kernel"], x.shape[2]
+def _by_row(x: Float[Array, "H N Lk"], rows: int) -> Float[Array, "B H Lq Lk"]:
+    return jnp.moveaxis(x.reshape(x.shape[0], rows, -1, x.shape[2]), 0, 1)
+
+
+def _convolve(layer: Params, x: Float[Array, "C N Lk"]) -> Float[Array, "F N Lk"]:
+    """Convolve over the keys; a kernel [C, F] sees one key."""
+    kernel, keys = layer["kernel"].reshape(-1, len(x), len(layer["bias"])), x.shape[2]
     side = len(kernel) // 2
-    padded = jnp.pad(x, ((0, 0), (0, 0), (side, side), (0, 0)))
-    shifted = (padded[:, :, n : n + keys] @ weights for n, weights in enumerate(kernel))
-    return sum(shifted, layer["bias"])
+    padded = jnp.pad(x, ((0, 0), (0, 0), (side, side)))
+    # On a CPU, sums over one axis of pairs take a fifth of the time of sums over several.
+    shifted = (padded[..., n : n + keys].reshape(len(x), -1) for n in range(len(kernel)))
+    out = sum(weights.T @ y for weights, y in zip(kernel, shifted, strict=True))
+    return (out + layer["bias"][:, None]).reshape(-1, *x.shape[1:])
