@@ -50,7 +50,8 @@ def layer_gradients(encoding: encodings.PositionEncoding, form: str) -> Wrapped:
 
     def loss(qkv, params, positions, segments):
         context = encodings.Context(positions, segments=segments)
-        out = attention(*qkv, encoding.in_attention, params, context, form=form)
+        q, k, v = qkv
+        out = attention(q, k, v, encoding.in_attention, params, context, form=form)
         return out.astype(jnp.float32).sum()
 
     return jax.jit(jax.grad(loss, argnums=(0, 1)))

@@ -144,7 +144,7 @@ class Tuned(nn.Module):
         return masked_lm + F.cross_entropy(next_sentence, batch["next_sentence"])
 
 
-MODELS = {"shipped": Shipped, "tuned": Tuned}
+MODELS: dict[str, type[Shipped] | type[Tuned]] = {"shipped": Shipped, "tuned": Tuned}
 
 
 def prepare(job: dict, arrays: dict[str, np.ndarray]) -> tuple[Advance, dict[str, Any]]:

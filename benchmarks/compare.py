@@ -13,6 +13,7 @@ of steps, or the means of the sweep's results.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import statistics
@@ -20,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _step import make_batch
@@ -44,6 +46,7 @@ class Side:
     """A checkout's step, which runs when told to."""
 
     def __init__(self, checkout: Path, worker: Path, job: dict):
+        self.worker = worker
         self.process = subprocess.Popen(
             [sys.executable, worker, json.dumps(job)],
             cwd=checkout,
@@ -71,7 +74,7 @@ class Side:
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.process.args[1]} ended with {self.process.wait()}.")
+            raise RuntimeError(f"{self.worker} ended with {self.process.wait()}.")
         return json.loads(line)
 
 
@@ -80,7 +83,8 @@ def step(checkouts: list[Path], position: str, shape: str, folder: Path) -> str:
     rows, length = (int(n) for n in shape.split("x"))
     vocab_size = 30_522
     batch = folder / f"{shape}.npz"
-    np.savez(batch, **make_batch(rows, length, vocab_size))
+    arrays: dict[str, Any] = make_batch(rows, length, vocab_size)
+    np.savez(batch, **arrays)
     job = {
         "batch": str(batch),
         "size": _SIZE.value,
@@ -112,17 +116,18 @@ def start(checkouts: list[Path]) -> str:
 
     def seconds(checkout: Path) -> float:
         begin = time.perf_counter()
-        command = [sys.executable, checkout / "train.py", "--help"]
+        command = [sys.executable, str(checkout / "train.py"), "--help"]
         env = {**os.environ, "PYTHONPATH": str(checkout)}
         subprocess.run(command, cwd=checkout, env=env, capture_output=True, check=False)
         return time.perf_counter() - begin
 
-    in_turns([lambda one=one: seconds(one) for one in checkouts], rounds=1)  # Writes byte code.
-    rounds = in_turns([lambda one=one: seconds(one) for one in checkouts], _ROUNDS.value)
+    calls = [functools.partial(seconds, one) for one in checkouts]
+    in_turns(calls, rounds=1)  # Writes byte code.
+    rounds = in_turns(calls, _ROUNDS.value)
     return f"{'start, train.py --help':44s} {_ratio(rounds)}"
 
 
-def in_turns(sides: list[Callable[[], float]], rounds: int) -> list[list[float]]:
+def in_turns(sides: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
     """Seconds of both sides in every round; each goes first in every other one."""
     found = []
     for number in range(rounds):

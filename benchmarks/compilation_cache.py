@@ -41,6 +41,7 @@ def start(cache: Path, arguments: list[str]) -> float:
             text=True,
         ) as process,
     ):
+        assert process.stderr
         printed = []
         for line in process.stderr:
             printed.append(line)

@@ -3,14 +3,15 @@
     python benchmarks/distillation_curve.py --init=BERT --text='text/*.txt' --data_dir=TFDS \
         --out=docs/distillation.jsonl
 
-For every encoding, number of tokens and seed: distil the BERT's positions (or train it further with
-masked words), measure R² of its last hidden states on 64 of SQuAD's questions with their
-paragraphs, and fine-tune it on --tasks: questions (squad_shifts, 320 steps of 16; scored on a tenth
-of SQuAD v1.1's validation set) or acceptable sentences (CoLA, 1,000 steps of 32). "untouched" is
-the BERT as published. Each model is a line of --out, and a second start goes on from there, also
-with further tasks; --keep is a folder for the distilled models, which are deleted otherwise.
-Without anything left to do, it prints the table of the results, and draws --figure. Lines with a
-"recipe" were trained in an earlier way; they are in the table only.
+For every encoding, number of tokens and seed: distil the BERT's positions (`centred`: from states
+without their mean at each position; `masked_lm`: train it further with masked words instead),
+measure R² of its last hidden states on 64 of SQuAD's questions with their paragraphs, and fine-tune
+it on --tasks: questions (squad_shifts, 320 steps of 16; scored on a tenth of SQuAD v1.1's
+validation set) or acceptable sentences (CoLA, 1,000 steps of 32). "untouched" is the BERT as
+published. Each model is a line of --out, and a second start goes on from there, also with further
+tasks; --keep is a folder for the distilled models, which are deleted otherwise. Without anything
+left to do, it prints the table of the results, and draws --figure. Lines with a "recipe" were
+trained in an earlier way; they are in the table only.
 
 Hardware: any. One core of a slow CPU takes about half an hour to distil a million tokens, and as
 long for each task.
@@ -57,7 +58,7 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where tfds datasets lie.", re
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
 _TOKENS = flags.DEFINE_list("tokens", ["0", "500000", "2000000"], "Of distillation.")
 _SEEDS = flags.DEFINE_list("seeds", ["0"], "Of distillation and of fine-tuning.")
-_METHODS = flags.DEFINE_list("methods", ["distillation"], "Or masked_lm, or both.")
+_METHODS = flags.DEFINE_list("methods", ["distillation"], "Of distillation, centred, masked_lm.")
 _ENCODINGS = flags.DEFINE_list(
     "encodings",
     ["none", "learned_relative", "rope", "t5", "sinusoidal_relative", "alibi"],
@@ -136,8 +137,8 @@ def make(job: Job, folder: Path) -> float:
         "stage2.steps": 0,
     }  # fmt: skip
     rate = {} if job.tokens else {"optimizer.learning_rate": 0.0}  # The positions as drawn.
-    if job.method == "distillation":
-        settings |= {"patience": 0, **rate}
+    if job.method != "masked_lm":
+        settings |= {"patience": 0, "centred": job.method == "centred", **rate}
         return train(distillation, distill_positions, folder, settings)
     settings |= {
         "keep_position": False, "model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0,
@@ -192,7 +193,7 @@ def lines_with(folder: Path, name: str) -> list[dict[str, float]]:
 def made(job: Job, init: Path) -> dict[str, object]:
     """Make the model of a job at `init`; return what its line of the results says of it."""
     seconds = make(job, init)
-    scalar = "held_out/r2" if job.method == "distillation" else "held_out/masked_lm_loss"
+    scalar = "held_out/masked_lm_loss" if job.method == "masked_lm" else "held_out/r2"
     numbers = lines_with(init, scalar)
     names = (scalar, f"{scalar}_mean")
     return {

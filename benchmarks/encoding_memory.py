@@ -1,14 +1,14 @@
 """Memory of attention with every encoding, and on request its time, against attention without.
 
 Command:  python benchmarks/encoding_memory.py [--length=4096] [--encodings=fire --rounds=3]
-Hardware: one CPU; for times otherwise idle.
+Hardware: one CPU; for times one core of it, as with `taskset -c 0`.
 Time:     six minutes for the memory of all encodings, most of it compiling.
 
 One layer of two heads, forward and backward, `embed` and the projections to queries and keys that
 an encoding may ask for included: the temporary memory of the compiled program in MiB, at positions
 0, 1, 2, ... and, after a comma, with --packed at positions that start again in the middle of the
 row. Ratios are to `none`. With --rounds=N each encoding is run N times next to `none`, and the
-median of the ratios of their times is printed with the least and the greatest.
+median of the ratios of their processor times is printed with the least and the greatest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
@@ -28,9 +28,10 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 from catalogue.entries import on_all_axes
+from jax.stages import Compiled
 
 from pe_jax.attention import attention
-from pe_jax.encodings import Context, PositionEncoding, embed, from_name, none
+from pe_jax.encodings import Context, PositionEncoding, Positions, embed, from_name, none
 
 _LENGTH = flags.DEFINE_integer("length", 4096, "Queries and keys.")
 _ENCODINGS = flags.DEFINE_multi_string("encodings", [], "Names with options; default: all.")
@@ -50,11 +51,11 @@ def sizes() -> dict[str, int]:
     }
 
 
-def program(encoding: PositionEncoding, *, packed: bool) -> tuple[Callable, Mapping]:
+def program(encoding: PositionEncoding, *, packed: bool) -> tuple[Compiled, Mapping]:
     """Return the compiled layer with its gradients, and its arguments."""
     length, width = _LENGTH.value, _HEADS * _SIZE
     index = np.arange(length)
-    positions = index % (length // 2) if packed else range(length)
+    positions: Positions = index % (length // 2) if packed else range(length)
     if encoding.axes > 1:
         positions = on_all_axes(np.asarray(positions), encoding)
     positions = jnp.asarray(positions)[None] if packed else positions
@@ -79,16 +80,18 @@ def program(encoding: PositionEncoding, *, packed: bool) -> tuple[Callable, Mapp
     return jax.jit(jax.value_and_grad(loss)).lower(arguments).compile(), arguments
 
 
-def seconds(run: Callable, arguments: Mapping) -> float:
-    """Return the time of one call."""
-    start = time.perf_counter()
+def seconds(run: Compiled, arguments: Mapping) -> float:
+    """Return the processor time of one call."""
+    start = time.process_time()
     jax.block_until_ready(run(arguments))
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
-def temporary(run: Callable) -> float:
+def temporary(run: Compiled) -> float:
     """Return the temporary memory of a compiled program in MiB."""
-    return run.memory_analysis().temp_size_in_bytes / MIB
+    analysis = run.memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes / MIB
 
 
 def main(_) -> None:

@@ -101,7 +101,8 @@ def main(_) -> None:
         for name, side in sides.items():
             rates[name].append(side.round())
     padded, bucketed, together, at_once = rates
-    found = {"task": _TASK.value, "dtype": _DTYPE.value, "rates": rates, "ratios": {}}
+    ratios: dict[str, list[float]] = {}
+    found = {"task": _TASK.value, "dtype": _DTYPE.value, "rates": rates, "ratios": ratios}
     for name in sides:
         real, everything = (statistics.median(r[n] for r in rates[name]) for n in range(2))
         print(f"{name:20s} {real:9,.0f} tokens/s, {everything:9,.0f} with padding")
@@ -111,7 +112,7 @@ def main(_) -> None:
         ("seeds in turn against at once", together, at_once),
     ):
         each = [a.real / b.real for a, b in zip(rates[one], rates[other], strict=True)]
-        found["ratios"][what] = each
+        ratios[what] = each
         print(f"{what}: {statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})")
     if _OUT.value:
         Path(_OUT.value).write_text(json.dumps(found, indent=2) + "\n")

@@ -42,6 +42,7 @@ import numpy as np
 from _layer import layer_gradients
 from _step import make_batch, make_step
 from absl import app, flags
+from jax.typing import ArrayLike
 
 from pe_jax import encodings
 from pe_jax.attention import attention, forms
@@ -313,9 +314,9 @@ def numerics_part() -> Part:
             x = arrays["hidden"]
             queries, keys = (functools.partial(_projected, w.astype(x.dtype)) for w in maps)
             context = encodings.Context(None, x_q=x, x_k=x, projections=(queries, keys))
-            qkv = (arrays[name] for name in "qkv")
+            q, k, v = (arrays[name] for name in "qkv")
             acting = encoding.in_attention
-            out = attention(*qkv, acting, params, context, form=form, platform=platform)
+            out = attention(q, k, v, acting, params, context, form=form, platform=platform)
             return (out.astype(jnp.float32) * to).sum(), out
 
         cast = {name: x.astype(dtype) for name, x in arrays.items()}
@@ -351,7 +352,7 @@ def numerics_part() -> Part:
     return Part({key: functools.partial(compiled, *key) for key in keys}, rows)
 
 
-def _projected(w: jax.Array, x: jax.Array) -> jax.Array:
+def _projected(w: ArrayLike, x: ArrayLike) -> jax.Array:
     return jnp.einsum("...D,Dhd->...hd", x, w)
 
 

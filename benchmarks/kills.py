@@ -65,13 +65,13 @@ _SIZE = {
     "model.num_layers": 2, "model.hidden_size": 64, "model.num_heads": 2,
     "model.intermediate_size": 128, "model.dropout_rate": 0.1,
 }  # fmt: skip
-_PRETRAINING = {
+_PRETRAINING: dict[str, object] = {
     **_SIZE, "stage1.steps": 60, "stage1.batch_size": 8, "stage1.length": 64,
     "stage1.max_predictions": 10, "checkpoint_every": 5, "log_every": 10, "eval_every": 30,
     "eval_examples": 16, "data.vocab_size": 1_000,
 }  # fmt: skip
 
-_LENGTHS = {
+_LENGTHS: dict[str, object] = {
     "tasks": "copy,even_pairs", "steps": 400, "length": 5, "test_lengths": "(5, 10)",
     "test_examples": 64, "test_batch_size": 32, "batch_size": 16, "seeds": "(0, 1)",
     "model.num_layers": 2, "model.hidden_size": 32, "model.num_heads": 2,

@@ -122,6 +122,7 @@ def masked_losses(
     config: BertConfig, params: Params, tokens: jax.Array, at: jax.Array, targets: jax.Array
 ) -> jax.Array:
     logits = BertForMaskedLM(config).apply({"params": params}, tokens, at)
+    assert isinstance(logits, jax.Array)  # Without collections that change.
     return cross_entropy(logits, targets)[0]
 
 
@@ -141,7 +142,7 @@ def scores(model: Model, data: Pieces, teacher: np.ndarray | None) -> dict[str, 
     right = np.arange(len(cosines))
     measured = {
         "retrieval": float((cosines.argmax(1) == right).mean()),
-        "retrieval_loss": float(cross_entropy(jnp.array(20 * cosines), right)[0].mean()),
+        "retrieval_loss": float(cross_entropy(jnp.array(20 * cosines), jnp.array(right))[0].mean()),
     }
     if "masked_lm" in model.params:
         losses = functools.partial(masked_losses, model.config, model.params)

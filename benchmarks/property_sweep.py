@@ -60,7 +60,7 @@ def in_numpy(frequencies: np.ndarray, length: int) -> np.ndarray:
     monotonicity = []
     for window in (*WINDOWS, length - 1):
         inside = np.ascontiguousarray(rows[:, :window])
-        twice = 0
+        twice = np.int64(0)
         for n in range(window - 1):
             far, near = inside[:, n + 1 :], inside[:, n : n + 1]
             twice += np.count_nonzero(far > near) + np.count_nonzero(far >= near)
@@ -100,8 +100,8 @@ def measure(length: int, pool: ProcessPoolExecutor) -> dict:
     counts = {"numpy": count, "numpy_all_cores": CORES * count}
     counts |= {"general": 16 * count, "structured": 512 * count}
     rng = np.random.default_rng(0)
-    settings = np.exp(rng.uniform(np.log(1e-4), 0, (max(counts.values()), DIM // 2)))
-    settings = {side: settings[:n].astype(np.float32) for side, n in counts.items()}
+    drawn = np.exp(rng.uniform(np.log(1e-4), 0, (max(counts.values()), DIM // 2)))
+    settings = {side: drawn[:n].astype(np.float32) for side, n in counts.items()}
     sides = {
         "numpy": lambda w: many_in_numpy(w, length),
         "numpy_all_cores": lambda w: np.concatenate(
@@ -111,7 +111,7 @@ def measure(length: int, pool: ProcessPoolExecutor) -> dict:
         "structured": properties.compile_sweep(structured, settings["structured"]),
     }
     found = {side: run(settings[side]) for side, run in sides.items()}
-    seconds = {side: [] for side in sides}  # A setting, of each round.
+    seconds: dict[str, list[float]] = {side: [] for side in sides}  # A setting, of each round.
     for _ in range(_ROUNDS.value):
         for side, run in sides.items():
             start = time.perf_counter()

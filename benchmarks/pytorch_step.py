@@ -177,7 +177,8 @@ def measure(size: str, rows: int, length: int, names: list[str]) -> dict[str, An
     say(f"{what}: at the start all losses should be near ln V + ln 2 = {chance:.3f}")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         path = Path(folder) / "batch.npz"
-        np.savez(path, **make_batch(rows, length, config.vocab_size))
+        arrays: dict[str, Any] = make_batch(rows, length, config.vocab_size)
+        np.savez(path, **arrays)
         workers = []
         for name in names:
             workers.append(Worker(name, make_job(size, config, path)))

@@ -36,6 +36,7 @@ BASELINE = "learned_absolute"
 
 def prepare(position: str, form: str, rows: int, length: int):
     """A function that runs one training step and waits for it; seconds to compile; temporaries."""
+    vocab_size = 30_522
     model = {
         "size": _SIZE.value,
         "position": position,
@@ -43,9 +44,9 @@ def prepare(position: str, form: str, rows: int, length: int):
         "dtype": _DTYPE.value,
         "attention": form,
         "remat": _REMAT.value,
-        "vocab_size": 30_522,
+        "vocab_size": vocab_size,
     }
-    _, step, state, batch = make_step(make_batch(rows, length, model["vocab_size"]), model)
+    _, step, state, batch = make_step(make_batch(rows, length, vocab_size), model)
     start = time.perf_counter()
     compiled = step.lower(state, batch).compile()
     seconds = time.perf_counter() - start

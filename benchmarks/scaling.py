@@ -67,11 +67,17 @@ def processor_seconds(call: Callable[[], object]) -> float:
     return min(times)
 
 
+def temporary_bytes(compiled: Compiled) -> int:
+    """Return the temporary memory of a compiled program."""
+    analysis = compiled.memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes
+
+
 def attention(name: str, length: int) -> tuple[float, float]:
     """Measure one layer, forward and backward."""
     compiled, arguments = gradients_of_layer(name, "auto", (1, length, 2, 64), "float32")
-    memory = compiled.memory_analysis().temp_size_in_bytes
-    return processor_seconds(partial(compiled, *arguments)), memory
+    return processor_seconds(partial(compiled, *arguments)), temporary_bytes(compiled)
 
 
 def step(name: str, length: int) -> tuple[float, float]:
@@ -94,7 +100,7 @@ def metric(fn: Callable[[jax.Array], object], axes: int, length: int) -> tuple[f
     """Measure a metric of a random Φ [L, L], or of a random ψ [L]."""
     x = jax.random.normal(jax.random.key(0), (length,) * axes)
     compiled = jax.jit(fn).lower(x).compile()
-    return processor_seconds(partial(compiled, x)), compiled.memory_analysis().temp_size_in_bytes
+    return processor_seconds(partial(compiled, x)), temporary_bytes(compiled)
 
 
 def turn(setting: dict[str, jax.Array]) -> jax.Array:
@@ -130,7 +136,7 @@ def resident(field: str) -> int:
     return 1024 * int(text.partition(f"{field}:")[2].split()[0])
 
 
-METRICS = {
+METRICS: dict[str, tuple[Callable[[jax.Array], object], int, str, str]] = {
     "translation invariance": (properties.translation_invariance, 2, "2", "2"),
     "symmetry": (properties.symmetry, 2, "2", "2"),
     "monotonicity": (properties.monotonicity, 2, "3", "2"),

@@ -17,7 +17,8 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-from benchmarks.hlo import Work
+from hlo import Work
+
 from pe_jax.files import Json
 from pe_jax.tpu.topology import Slice
 

@@ -20,8 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from absl import app, flags
+from tpu_waterfall import waterfall
 
-from benchmarks.tpu_waterfall import waterfall
 from pe_jax import encodings
 from pe_jax.configs.model import ModelConfig
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig

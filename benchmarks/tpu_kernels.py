@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -67,7 +67,7 @@ def splash(length: int) -> Callable:
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     mask = masks.MultiHeadMask([masks.FullMask((length, length))] * HEADS)
-    sizes = dict.fromkeys(
+    sizes: dict[str, Any] = dict.fromkeys(
         "block_q block_kv block_kv_compute block_q_dkv block_kv_dkv block_kv_dkv_compute "
         "block_q_dq block_kv_dq".split(),
         length,
@@ -107,11 +107,11 @@ KERNELS: dict[str, Kernel] = {
 
 def compile_one(name: str, length: int, rows: int) -> None:
     """Prints the cycles of everything but kernels."""
+    import hlo
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from benchmarks import hlo
     from pe_jax.tpu.topology import make_slice
 
     chips = make_slice(f"{_CHIP.value}:1x1")
@@ -166,8 +166,8 @@ def row(name: str, length: int, rows: int) -> list[str]:
 
 def main(_) -> None:
     if _ONE.value:
-        name, length, rows = _ONE.value.split("|")
-        return compile_one(name, int(length), int(rows))
+        one, *sizes = _ONE.value.split("|")
+        return compile_one(one, *map(int, sizes))
     header = ["kernel", "bundles", "programs", "ms", "all else, ms"]
     for length, rows in zip(map(int, _LENGTHS.value), map(int, _ROWS.value), strict=True):
         print(f"\n{rows} rows of {length} on {_CHIP.value}:\n")

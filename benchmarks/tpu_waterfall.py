@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import hlo
+import tpu_costs
 from absl import flags
 
-from benchmarks import hlo, tpu_costs
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.config_files import define_config
 from pe_jax.console.markdown import table

@@ -30,7 +30,7 @@ def by_queries(
       network: from the parameters and the arrays of any number of queries to `[..., Lq, Lk]`.
       params: a tree of arrays.
       arrays: a tree of arrays `[..., Lq, Lk or another number]`.
-      width: how many numbers the network computes of a pair.
+      width: how many numbers the network computes for a number of the arrays.
     """
     network = jax.checkpoint(network)
     leaves = jax.tree.leaves(arrays)

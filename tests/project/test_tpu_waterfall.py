@@ -1,12 +1,14 @@
 """The work of a compiled program and the time of a step, read without a TPU and its compiler."""
 
+import hlo
 import jax
 import jax.numpy as jnp
 import pytest
+import tpu_costs
+import tpu_waterfall
 from helpers import tiny_run
 from jax.sharding import PartitionSpec
 
-from benchmarks import hlo, tpu_costs, tpu_waterfall
 from pe_jax.tpu import chips, topology
 from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.training import sharding

@@ -44,7 +44,8 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
             hidden = jax.nn.leaky_relu(_convolve(params["hidden"], channels))
             return _by_row(_convolve(params["out"], hidden), content.shape[0])
 
-        return content + terms + by_queries(network, params, (content, terms), width)
+        arrays, numbers = (content, terms), 2 + width // num_heads
+        return content + terms + by_queries(network, params, arrays, numbers)
 
     return Part(
         init=lambda rng: _init(rng, shapes),
@@ -104,8 +105,8 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
 
         if mask is not None:
             mask = jnp.broadcast_to(mask, (*mask.shape[:2], *content.shape[2:]))
-        arrays = content, terms, mask
-        return content + terms + by_queries(network, params, arrays, kernel_size * width)
+        arrays, numbers = (content, terms, mask), kernel_size * (2 + width // num_heads)
+        return content + terms + by_queries(network, params, arrays, numbers)
 
     return Part(
         init=lambda rng: _init(rng, shapes),
