@@ -131,7 +131,8 @@ def cached_attention(
     rows, new, heads, _ = q.shape
     length = cache.keys.shape[1]
     _check_cache(cache, encoding, k, v, context)
-    count = 0 if isinstance(cache.index, jax.core.Tracer) else int(cache.index.max())
+    traced = isinstance(cache.index, jax.core.Tracer)
+    count = 0 if traced else int(np.max(np.asarray(cache.index)))
     if count + new > length:
         raise ValueError(
             f"The cache has room for {length} tokens, but {count} are written and {new} more were "

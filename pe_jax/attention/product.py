@@ -139,7 +139,7 @@ def _transpose_b(g, a, b, *, spec):
 
 
 def _batch(
-    operands: Sequence[jax.Array], axes: Sequence[int | None], *, spec: str
+    operands: Sequence[Array], axes: Sequence[int | None], *, spec: str
 ) -> tuple[jax.Array, int]:
     """Add a letter to the terms of the operands that `jax.vmap` maps, and to the result."""
     *terms, out_axes = _terms(spec)

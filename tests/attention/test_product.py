@@ -67,3 +67,6 @@ def test_derivatives_of_every_kind_and_vmap():
         jax.jit(functools.partial(numbers, ours))(a, b),
         jax.jit(functools.partial(numbers, formula))(a, b),
     )
+    constant = np.asarray(b[0])
+    mapped = jax.jit(jax.vmap(lambda a: product("qd,kd->qk", a, constant)))
+    np.testing.assert_allclose(mapped(a), a @ constant.T, rtol=1e-5)

@@ -191,9 +191,10 @@ def trained(
     keeps_position = isinstance(config, PretrainingConfig) and config.keep_position
     # A run that starts from another's positions does not draw its own.
     if position and not (config.init and keeps_position):
-        init = jax.jit(init_state, static_argnums=(0, 1))
-        drawn = init(pretraining_task(model), optax.identity(), jax.random.key(config.seed))
-        start = drawn.params["bert"]["position"]
+        task = pretraining_task(model)
+        # Only what is returned of the state is compiled.
+        draw = lambda rng: init_state(task, optax.identity(), rng).params["bert"]["position"]
+        start = jax.jit(draw)(jax.random.key(config.seed))
     return Subject(
         name=name,
         encoding=model.encoding(),
