@@ -159,22 +159,27 @@ def _row(reference, layer, x, q, k, v, tokens, positions, mask):
         for offset, w in ((q, layer.w_q), (k, layer.w_k), (v, layer.w_v))
     )
 
-    def pair(head, i, j):
-        return Pair(
-            q[i, head], k[j, head], v[j, head], positions[i], positions[j], head, heads,
-            q, k, x, x, i, j, positions, positions, layer.w_q, layer.w_k, mask[i],
-        )  # fmt: skip
+    def query(head, at_q, mask_q, q_i, position_q, of_keys):
+        def key(at_k, k_j, v_j, position_k):
+            pair = Pair(
+                q_i, k_j, v_j, position_q, position_k, head, heads,
+                q, k, x, x, at_q, at_k, positions, positions, layer.w_q, layer.w_k, mask_q,
+            )  # fmt: skip
+            return reference.score(params, pair), reference.value(params, pair)
 
-    def query(head, i):
-        keys = jnp.arange(length)
-        scores = jax.vmap(lambda j: reference.score(params, pair(head, i, j)))(keys)
-        values = jax.vmap(lambda j: reference.value(params, pair(head, i, j)))(keys)
-        allowed = mask[i] & (scores > -jnp.inf)
+        scores, values = jax.vmap(key)(*of_keys)
+        allowed = mask_q & (scores > -jnp.inf)
         # A row without any key gives zeros; both selections keep its gradient from being NaN.
         kept = jnp.where(allowed, scores, 0.0)
         raised = jnp.where(allowed, jnp.exp(kept - kept.max()), 0.0)
         total = raised.sum() + jnp.exp(reference.sink(params, head) - kept.max())
         return raised @ values / jnp.where(allowed.any(), total, 1.0)
 
-    of_heads = jax.vmap(query, (0, None))
-    return jax.vmap(of_heads, (None, 0))(jnp.arange(heads), jnp.arange(length))
+    # Mapped over arrays: to index them would compile slowly, above all for gradients.
+    index = jnp.arange(length)
+
+    def of_head(head, q_h, k_h, v_h):
+        of_keys = index, k_h, v_h, positions
+        return jax.vmap(query, (None, 0, 0, 0, 0, None))(head, index, mask, q_h, positions, of_keys)
+
+    return jax.vmap(of_head, (0, 1, 1, 1), 1)(jnp.arange(heads), q, k, v)

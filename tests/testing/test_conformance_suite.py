@@ -20,8 +20,9 @@ from pe_jax.encodings.positions import as_array
 from pe_jax.testing import CHECKS, SIZES, Reference, Subject
 
 # What options, and encodings joined, could break; the rest was checked of what they are made from.
-OF_OPTIONS = ("formula", "forms", "parameters", "name")
-OF_JOINED = ("formula", "forms", "limit", "parameters", "name")
+# `forms` is added where a name differs from all before it in what forms of attention can see.
+OF_OPTIONS = ("formula", "parameters", "name")
+OF_JOINED = ("formula", "limit", "parameters", "name")
 
 
 def build(name):
@@ -33,12 +34,31 @@ PARTS = {name: tuple(part.key for part in build(name).parts) for name in REFEREN
 FIRST = {parts: name for name, parts in reversed(PARTS.items())}
 
 
+def seen_by_forms(name):
+    """What decides how forms of attention compute an encoding. Options that only change numbers, of
+    tables, biases, positions or mapped vectors, make no difference to a form."""
+    seen = []
+    for part in build(name).in_attention.parts:
+        terms = part.offsets or Offsets()
+        has = [part.positions, part.heads, part.output, part.sink, *terms[:-2]]
+        learned = part.init is not encodings.part.no_parameters
+        # These return arrays of several kinds, which options may choose.
+        own = part.name if part.logits or part.factor or part.logit_map else part.key
+        seen.append((own, learned, *(hook is not None for hook in has), terms.clip, terms.reach))
+    return tuple(seen)
+
+
+SEEN = {name: seen_by_forms(name) for name in REFERENCES}
+FIRST_SEEN = {(PARTS[name], SEEN[name]): name for name in reversed(REFERENCES)}
+
+
 def checks(name):
     parts = PARTS[name]
     new = not set(parts) <= set(REFERENCES) and FIRST[parts] == name
     if name in parts or new:
         return CHECKS
-    return OF_JOINED if len(parts) > 1 else OF_OPTIONS
+    forms = ("forms",) if FIRST_SEEN[parts, SEEN[name]] == name else ()
+    return (*(OF_JOINED if len(parts) > 1 else OF_OPTIONS), *forms)
 
 
 @functools.lru_cache(maxsize=2)  # Tests of one encoding follow one another and share programs.
