@@ -1,6 +1,7 @@
 """Fewer heads of keys and values than of queries, against float64 formulas with repeated heads."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -38,28 +39,39 @@ def compare(found, expected, tolerance=3e-4):
     jax.tree.map(check, found, expected)
 
 
+@functools.cache
+def relative_vectors():
+    return paper_attention.build("learned_relative", 3, H, d)
+
+
+@functools.cache
+def by_loops(kv_heads):
+    """Relative vectors by the formula, the same for every form: the value and all gradients."""
+    _, params = relative_vectors()
+    index = np.tile(np.arange(L), (2, 1))
+    mask = np.broadcast_to(VALID[:, 0], (2, L, L))
+
+    def formula(q, k, v, params):
+        keys = list(params), params, q, repeat(k), repeat(v)
+        return (paper_attention.attention(*keys, index, index, mask, 3) * TO).sum()
+
+    return paper_attention.in_float64(formula, Q, *KV[..., :kv_heads, :], params)
+
+
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize("kv_heads", [1, 2])
 @pytest.mark.parametrize("form", ["naive", "pairs", "buckets", SMALL_BLOCKS, "kernel"])
 def test_relative_vectors_against_the_loops(form, kv_heads):
     """Vectors that join keys and values, query by query."""
-    encoding, params = paper_attention.build("learned_relative", 3, H, d)
+    encoding, params = relative_vectors()
     k, v = KV[..., :kv_heads, :]
-    index = np.tile(np.arange(L), (2, 1))
 
     def loss(q, k, v, params):
         out = attention(q, k, v, encoding, params, mask=jnp.asarray(VALID), form=form)
         return (out * TO).sum()
 
-    def formula(q, k, v, params):
-        mask = np.broadcast_to(VALID[:, 0], (2, L, L))
-        out = paper_attention.attention(
-            list(params), params, q, repeat(k), repeat(v), index, index, mask, 3
-        )
-        return (out * TO).sum()
-
     found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, k, v, params)
-    compare(found, paper_attention.in_float64(formula, Q, k, v, params))
+    compare(found, by_loops(kv_heads))
 
 
 # In all forms: those whose terms differ most; others fall back on the same products.
@@ -80,9 +92,9 @@ ENCODINGS = {
 def test_encodings_against_repeated_keys_in_float64(name):
     """Biases, vectors, maps, terms that read keys and projections."""
     encoding = encodings.from_name(name, **SIZES)
-    drawn = encoding.init(jax.random.key(1))
+    drawn = jax.jit(encoding.init)(jax.random.key(1))
     noise = np.random.default_rng(1)
-    params = jax.tree.map(lambda x: np.asarray(x + 0.1 * noise.normal(size=x.shape)), drawn)
+    params = jax.tree.map(lambda x: np.asarray(x) + 0.1 * noise.normal(size=x.shape), drawn)
     w_q = noise.normal(size=(D, H, d)) / 6
     w_k = noise.normal(size=(D, 2, d)) / 6
 
@@ -100,7 +112,7 @@ def test_encodings_against_repeated_keys_in_float64(name):
     expected = paper_attention.in_float64(
         lambda *args: loss(*args, whole=True, form="naive"), *arguments
     )
-    single = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arguments)
+    single = jax.tree.map(lambda x: np.asarray(x, np.float32), arguments)
     for form in ENCODINGS[name]:
         run = jax.jit(jax.value_and_grad(lambda *args: loss(*args, form=form), argnums=range(7)))  # noqa: B023
         compare(run(*single), expected)
@@ -133,7 +145,7 @@ def test_bfloat16_stays_near_float32(kv_heads):
 def test_keys_are_not_repeated(form):
     """Forward and backward, no array has the shape of keys with the heads of queries."""
     shape = jax.ShapeDtypeStruct((2, 11, H, d), jnp.float32)  # Of 11 keys for 7 queries.
-    encoding, params = paper_attention.build("learned_relative", 3, H, d)
+    encoding, params = relative_vectors()
     context = encodings.Context(range(L), range(11))
 
     def loss(q, k, v):
@@ -225,27 +237,26 @@ def test_modules_are_those_with_repeated_kernels(kv_heads):
     out = jax.jit(grouped.apply)({"params": params}, X)
     whole = dataclasses.replace(grouped, num_kv_heads=None)
     repeated = {name: jax.tree.map(repeat, params[name]) for name in ("key", "value")}
-    compare(out, whole.apply({"params": {**params, **repeated}}, X), 1e-5)
+    compare(out, jax.jit(whole.apply)({"params": {**params, **repeated}}, X), 1e-5)
 
     layer = pe_jax.nnx.MultiHeadAttention(H, D, encoding, num_kv_heads=kv_heads, rngs=nnx.Rngs(0))
     nnx.update(layer, nnx.State(params))
-    compare(layer(X), out, 1e-5)
+    run = nnx.jit(lambda layer, x: layer(x))
+    compare(run(layer, X), out, 1e-5)
     layer.init_cache(2, L)
     assert layer.cache.get_value().keys.shape == (2, L, kv_heads, d)
-    steps = [
-        layer(X[:, :4], decode=True),
-        *(layer(X[:, i : i + 1], decode=True) for i in range(4, L)),
-    ]
+    decode = nnx.jit(lambda layer, x: layer(x, decode=True))
+    steps = [decode(layer, x) for x in (X[:, :4], *(X[:, i : i + 1] for i in range(4, L)))]
     compare(np.concatenate(steps, axis=1), out, 1e-5)
 
 
 def test_a_cache_in_plain_jax():
     encoding = encodings.from_name("rope+learned_relative(clip=3)+causal", **SIZES)
-    params = encoding.init(jax.random.key(0))
+    params = jax.jit(encoding.init)(jax.random.key(0))
     k, v = KV
-    full = attention(Q, k, v, encoding, params)
+    full = jax.jit(lambda *qkv: attention(*qkv, encoding, params))(Q, k, v)
     cache = init_cache(encoding, 2, L, num_heads=2, head_size=d, hidden_size=D)
+    step = jax.jit(lambda cache, *new: cached_attention(*new, cache, encoding, params))
     for i in range(L):
-        new = (x[:, i : i + 1] for x in (Q, k, v))
-        out, cache = cached_attention(*new, cache, encoding, params)
+        out, cache = step(cache, *(x[:, i : i + 1] for x in (Q, k, v)))
         np.testing.assert_allclose(out[:, 0], full[:, i], atol=1e-5)
