@@ -35,8 +35,9 @@ FIRST = {parts: name for name, parts in reversed(PARTS.items())}
 
 
 def seen_by_forms(name):
-    """What decides how forms of attention compute an encoding. Options that only change numbers, of
-    tables, biases, positions or mapped vectors, make no difference to a form."""
+    """What decides how forms of attention compute an encoding. Parts that act on embeddings, and
+    options that only change numbers, of tables, biases, positions or mapped vectors, make no
+    difference to a form."""
     seen = []
     for part in build(name).in_attention.parts:
         terms = part.offsets or Offsets()
@@ -49,7 +50,7 @@ def seen_by_forms(name):
 
 
 SEEN = {name: seen_by_forms(name) for name in REFERENCES}
-FIRST_SEEN = {(PARTS[name], SEEN[name]): name for name in reversed(REFERENCES)}
+FIRST_SEEN = {seen: name for name, seen in reversed(SEEN.items())}
 
 
 def checks(name):
@@ -57,7 +58,7 @@ def checks(name):
     new = not set(parts) <= set(REFERENCES) and FIRST[parts] == name
     if name in parts or new:
         return CHECKS
-    forms = ("forms",) if FIRST_SEEN[parts, SEEN[name]] == name else ()
+    forms = ("forms",) if FIRST_SEEN[SEEN[name]] == name or not parts else ()
     return (*(OF_JOINED if len(parts) > 1 else OF_OPTIONS), *forms)
 
 
