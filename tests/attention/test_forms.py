@@ -109,11 +109,12 @@ def gradients(dtype, form, name, per_row):
 
 def test_dropped_weights_are_those_of_dropout():
     """Weights that are all alike, values that are one-hot: the output shows what was kept."""
-    q, k = jnp.zeros((2, 4, H, 4)), jnp.zeros((2, 4, H, 4))
-    v = jnp.broadcast_to(jnp.eye(4)[None, :, None], (2, 4, H, 4))
+    zero = np.zeros((2, 4, H, 4), np.float32)
+    v = np.broadcast_to(np.eye(4, dtype=np.float32)[None, :, None], zero.shape)
     key = jax.random.key(0)
-    out = attention(q, k, v, dropout_rate=0.5, dropout_rng=key)  # [B, Lq, H, Lk]
-    expected = dropout(jnp.full((2, H, 4, 4), 0.25), 0.5, key)
+    run = jax.jit(lambda *qkv: attention(*qkv, dropout_rate=0.5, dropout_rng=key))
+    out = run(zero, zero, v)  # [B, Lq, H, Lk]
+    expected = np.asarray(jax.jit(dropout, static_argnums=1)(zero.swapaxes(1, 2) + 0.25, 0.5, key))
     np.testing.assert_allclose(out, expected.swapaxes(1, 2), atol=1e-7)
     assert 0 < (expected == 0).mean() < 1
 
@@ -204,11 +205,12 @@ def test_two_relative_terms_at_once():
     both = encodings.learned_relative(head_size=d, clip=2) + encodings.sinusoidal_relative(
         head_size=d, clip=None
     )
-    params = both.init(jax.random.key(0))
+    params = jax.jit(both.init)(jax.random.key(0))
     q, k, v = draw(1, 9, 9)
-    expected = attention(q, k, v, both, params, form="naive")
+    run = jax.jit(lambda form: attention(q, k, v, both, params, form=form), static_argnums=0)
+    expected = run("naive")
     for form in ("auto", "fused", "kernel"):
-        out = attention(q, k, v, both, params, form=form)
+        out = run(form)
         np.testing.assert_allclose(out, expected, atol=2e-5)
 
 
