@@ -51,14 +51,15 @@ def attention(name, rotate=rope, weigh=weigh, counts_positions=False):
         return product(*heads(x, positions), mask)
 
     def decode(rows, length):
-        cache, index = jnp.zeros((2, rows, length, 2, 4)), 0
+        cache, index = np.zeros((2, rows, length, 2, 4), np.float32), 0
 
         def step(x, positions, mask):
             nonlocal cache, index
             if counts_positions and index:
                 positions = np.full_like(positions, index)
             q, *new = heads(x, positions)
-            cache = cache.at[:, :, index : index + x.shape[1]].set(jnp.stack(new))
+            cache = cache.copy()  # The product of the last step may still read it.
+            cache[:, :, index : index + x.shape[1]] = new
             index += x.shape[1]
             return product(q, *cache, mask)
 
