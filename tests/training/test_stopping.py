@@ -22,7 +22,7 @@ from pe_jax.training.checkpointing import saved_steps
 
 SHORT = {
     "stage1.steps": 4, "stage2.steps": 0, "checkpoint_every": 0, "eval_every": 0,
-    **tiny_run.NO_DROPOUT,
+    **tiny_run.NO_DROPOUT, "model.position": "none",  # Without positions to report on.
 }  # fmt: skip
 
 
