@@ -50,7 +50,7 @@ MODEL = with_position(
         attention_dropout_rate=0.0,
         initializer_stddev=0.2,
     ),
-    "learned_absolute+learnable_sinusoidal_relative",
+    "learnable_sinusoidal_absolute",
 )
 
 
