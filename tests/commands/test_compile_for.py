@@ -94,7 +94,8 @@ def pretrained(tmp_path_factory):
     """A run of ModernBERT's architecture."""
     folder = tmp_path_factory.mktemp("pretrained")
     changes = {
-        **{"model.size": "ettin_17m", "model.num_layers": 2, "model.position": "rope"},
+        **{"model.size": "ettin_17m", "model.num_layers": 1, "model.position": "rope"},
+        **tiny_run.NO_DROPOUT,
         **{"stage1.steps": 1, "stage1.length": 16, "stage1.max_predictions": 3, "stage2.steps": 0},
     }
     pretraining.run(tiny_run.config(folder, **changes), folder / "run")
@@ -112,6 +113,7 @@ def finetuning_config(pretrained, tmp_path, monkeypatch):
         c = {"cola": glue_config, "squad": squad_config}[task].get_config()
         c.init, c.seeds, c.steps = str(pretrained), (3, 7), 1
         c.data.update(length=24, buckets=(), batch_size=8, eval_batch_size=8)
+        c.model.update(dropout_rate=0.0, attention_dropout_rate=0.0)
         if task == "squad":
             c.data.update(max_query=8, stride=4, train=questions(tmp_path / "train.json", 20, 0))
             c.data.validation = questions(tmp_path / "validation.json", 8, 1)
