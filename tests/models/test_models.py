@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any, NamedTuple
 
 import flax
 import jax
@@ -80,17 +81,20 @@ def build(position, **changes):
 
 
 @functools.cache
-def shapes(position):
-    one = jnp.zeros((1, 4), jnp.int32)
-    return jax.eval_shape(build(position).init, jax.random.key(0), one, one[:, :1])
+def shapes(position, **changes):
+    one = np.zeros((1, 4), np.int32)
+    return jax.eval_shape(build(position, **changes).init, jax.random.key(0), one, one[:, :1])
 
 
 @functools.cache
-def make(position="learned_absolute"):
+def make(position="learned_absolute", **changes):
     """A model and random parameters, biases included; nothing is compiled to draw them."""
-    rng = np.random.default_rng(0)
-    draw = lambda leaf: jnp.asarray(rng.normal(scale=0.5, size=leaf.shape), leaf.dtype)
-    return build(position), jax.tree.map(draw, shapes(position))
+    variables = shapes(position, **changes)
+    return build(position, **changes), draw_like(variables, np.random.default_rng(0), scale=0.5)
+
+
+def draw_like(tree, rng, scale=1.0):
+    return jax.tree.map(lambda x: rng.normal(scale=scale, size=x.shape).astype(x.dtype), tree)
 
 
 @functools.cache
@@ -103,7 +107,7 @@ def make_encoder(position):
 
 
 def tokens(rows=2, length=6, seed=1):
-    return jnp.asarray(np.random.default_rng(seed).integers(0, 11, (rows, length)))
+    return np.random.default_rng(seed).integers(0, 11, (rows, length))
 
 
 @pytest.mark.parametrize("name", encodings.PAPER)
@@ -118,7 +122,7 @@ def test_exact_parameter_tree(name):
 
 def test_bert_base_has_110_million_parameters():
     model = BertForPretraining(preset("base"))
-    one = jnp.zeros((1, 1), jnp.int32)
+    one = np.zeros((1, 1), np.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), one, one)
     # As published for the original: 109,482,240 in the encoder with its pooler; the heads add
     # 768·768 + 768 + 2·768 + 30,522 (masked LM, tied) and 2·768 + 2 (next sentence).
@@ -152,13 +156,23 @@ def test_presets():
 
 @pytest.mark.parametrize("name", EACH)
 def test_padding_changes_nothing(name):
-    model, variables = make(name)
-    short, at = tokens(), jnp.array([[0, 3], [5, 2]])
-    long = jnp.pad(short, ((0, 0), (0, 5)), constant_values=7)
-    valid = jnp.arange(11) < 6
+    """Up to `max_length`, or past it for encodings that have no table of positions."""
+    encode = make_encoder(name)
+    length = 16 if "learned_absolute" in name else 40
+    short = tokens(rows=1)
+    long = np.pad(short, ((0, 0), (0, length - 6)), constant_values=7)
+    padded = encode(long, None, np.arange(length)[None] < 6)
+    np.testing.assert_allclose(padded[:, :6], encode(short), atol=1e-5)
+    assert np.isfinite(padded).all()
+
+
+def test_padding_changes_no_logits():
+    model, variables = make()
+    short, at = tokens(), np.array([[0, 3], [5, 2]])
+    long = np.pad(short, ((0, 0), (0, 5)), constant_values=7)
     apply = jax.jit(model.apply)
     a = apply(variables, short, at)
-    b = apply(variables, long, at, mask=jnp.tile(valid, (2, 1)))
+    b = apply(variables, long, at, mask=np.tile(np.arange(11) < 6, (2, 1)))
     np.testing.assert_allclose(a.masked_lm, b.masked_lm, atol=1e-5)
     np.testing.assert_allclose(a.next_sentence, b.next_sentence, atol=1e-5)
 
@@ -167,24 +181,22 @@ def test_padding_changes_nothing(name):
 def test_order_matters_with_positions_only(name):
     """Swapping two other tokens: a bag of words does not notice, every position encoding does."""
     encode = make_encoder(name)
-    a = jnp.array([[1, 2, 3, 4, 5, 6]])
-    b = jnp.array([[1, 2, 6, 4, 5, 3]])
-    difference = jnp.abs(encode(a)[0, 1] - encode(b)[0, 1]).max()
+    a = np.array([[1, 2, 3, 4, 5, 6]])
+    b = np.array([[1, 2, 6, 4, 5, 3]])
+    difference = np.abs(np.asarray(encode(a))[0, 1] - np.asarray(encode(b))[0, 1]).max()
     assert (difference < 1e-5) if name == "none" else (difference > 1e-3)
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_packed_sequences_do_not_see_each_other(name):
-    from pe_jax.attention import segment_mask
-
     encode = make_encoder(name)
-    first, second = jnp.array([[1, 2, 3]]), jnp.array([[4, 5, 6, 7, 8, 9]])
-    packed = jnp.concatenate([first, second], axis=1)
-    numbers = jnp.array([[1, 1, 1, 2, 2, 2, 2, 2, 2]])
-    positions = jnp.array([[0, 1, 2, 0, 1, 2, 3, 4, 5]])
-    together = encode(packed, None, segment_mask(numbers, numbers), positions)
-    np.testing.assert_allclose(together[:, :3], encode(first), atol=1e-5)
-    np.testing.assert_allclose(together[:, 3:], encode(second), atol=1e-5)
+    first, second = np.array([[1, 2, 3, 9, 0, 2]]), np.array([[4, 5, 6, 7, 8, 9]])
+    packed = np.concatenate([first, second], axis=1)
+    numbers = np.repeat([[1, 2]], 6, axis=1)
+    mask = (numbers[:, :, None] == numbers[:, None, :])[:, None]
+    together = np.asarray(encode(packed, None, mask, np.tile(np.arange(6), (1, 2))))
+    np.testing.assert_allclose(together[:, :6], encode(first), atol=1e-5)
+    np.testing.assert_allclose(together[:, 6:], encode(second), atol=1e-5)
 
 
 def test_the_sum_over_layers_by_hand():
@@ -192,18 +204,18 @@ def test_the_sum_over_layers_by_hand():
     model, variables = make("none")
     params = flax.traverse_util.flatten_dict(variables["params"]["bert"])
     plain = {"kernel": 0.0, "bias": 0.0, "scale": 1.0}
-    params = {k: jnp.full_like(v, plain[k[-1]]) if k[-1] in plain else v for k, v in params.items()}
+    params = {k: np.full_like(v, plain[k[-1]]) if k[-1] in plain else v for k, v in params.items()}
     params = {"params": flax.traverse_util.unflatten_dict(params)}
-    out = jax.jit(Bert(model.config).apply)(params, jnp.array([[3]]))
+    out = jax.jit(Bert(model.config).apply)(params, np.array([[3]]))
     x = variables["params"]["bert"]
-    x = np.asarray(x["token"]["embedding"][3] + x["segment"]["embedding"][0])
+    x = x["token"]["embedding"][3] + x["segment"]["embedding"][0]
     expected = (x - x.mean()) / x.std()
     np.testing.assert_allclose(out[0, 0], expected, atol=1e-4)
 
 
 def test_dropout_needs_a_key_and_changes_outputs():
     model, variables = make()
-    at = jnp.zeros((2, 1), jnp.int32)
+    at = np.zeros((2, 1), np.int32)
     apply = jax.jit(functools.partial(model.apply, deterministic=False))
     run = lambda seed: apply(variables, tokens(), at, rngs={"dropout": jax.random.key(seed)})
     assert not np.allclose(run(0).masked_lm, run(1).masked_lm)
@@ -215,23 +227,15 @@ def test_dropout_needs_a_key_and_changes_outputs():
 def test_learned_absolute_past_its_length():
     model, variables = make("learned_absolute")
     with pytest.raises(ValueError, match="length 16 "):
-        jax.jit(model.apply)(variables, tokens(length=17), jnp.zeros((2, 1), jnp.int32))
-
-
-@pytest.mark.parametrize("name", [n for n in EACH if "learned_absolute" not in n])
-def test_the_others_have_no_length(name):
-    model, variables = make(name)
-    out = jax.jit(model.apply)(variables, tokens(length=40), jnp.zeros((2, 1), jnp.int32))
-    assert np.isfinite(out.masked_lm).all()
+        jax.jit(model.apply)(variables, tokens(length=17), np.zeros((2, 1), np.int32))
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_every_parameter_learns(name):
     """No encoding has a parameter that does not reach the loss; gradients are float32."""
-    _, variables = make(name)
-    model = build(name, dtype="bfloat16")
+    model, variables = make(name, dtype="bfloat16", num_layers=1)
     ids = tokens(rows=4, length=16)
-    segments = (jnp.arange(16) > 7).astype(jnp.int32)[None].repeat(4, 0)
+    segments = np.tile(np.arange(16) > 7, (4, 1)).astype(np.int32)
 
     def loss(params):
         out = model.apply({"params": params}, ids, ids[:, :3] % 6, segments)
@@ -256,28 +260,43 @@ def test_an_encoding_of_ones_own():
         offsets=encodings.Offsets(bias=bias),
     )
     own = encodings.PositionEncoding((part,))
-    model = Bert(dataclasses.replace(CONFIG, position=own))
-    variables = jax.jit(model.init)(jax.random.key(0), tokens())
+    model = Bert(dataclasses.replace(CONFIG, position=own, num_layers=1))
+    ids = tokens()
+    variables = jax.eval_shape(model.init, jax.random.key(0), ids)
     slopes = lambda params: params["position"]["my_bias"]["slopes"]
     assert slopes(variables["params"]).shape == (2,)
-    grads = jax.jit(jax.grad(lambda v: (model.apply(v, tokens()) ** 3).sum()))(variables)
+    variables = draw_like(variables, np.random.default_rng(0), scale=0.5)
+    grads = jax.jit(jax.grad(lambda v: (model.apply(v, ids) ** 3).sum()))(variables)
     assert np.abs(slopes(grads["params"])).min() > 0
+
+
+LEARNER = dataclasses.replace(
+    CONFIG, num_layers=1, hidden_size=32, intermediate_size=64, initializer_stddev=0.1
+)
+MASK = 10
+MASKED = (  # Tokens, and where they are masked.
+    np.array([[1, MASK, 3, MASK, 5, MASK, 7], [MASK, 2, MASK, 4, MASK, 6, 8]]),
+    np.array([[1, 3, 5], [0, 2, 4]]),
+)
+
+
+@functools.cache
+def initial_learner():
+    """What the encodings below share; those of positions are apart."""
+    model = BertForPretraining(with_position(LEARNER, "none"))
+    return jax.jit(model.init)(jax.random.key(0), *MASKED)["params"]
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     """Without positions every [MASK] of a sequence looks the same, so its answers must share one
     distribution: the loss has a floor, known exactly. With positions there is none."""
-    config = dataclasses.replace(
-        CONFIG, num_layers=1, hidden_size=32, intermediate_size=64, initializer_stddev=0.1
-    )
-    config = with_position(config, name)
-    model = BertForPretraining(config)
-    mask = 10
-    ids = jnp.array([[1, mask, 3, mask, 5, mask, 7], [mask, 2, mask, 4, mask, 6, 8]])
-    at = jnp.array([[1, 3, 5], [0, 2, 4]])
-    answers = jnp.array([[2, 4, 6], [2, 2, 5]])
-    params = jax.jit(model.init)(jax.random.key(0), ids, at)["params"]
+    config = with_position(LEARNER, name)
+    model, ids, at = BertForPretraining(config), *MASKED
+    answers = np.array([[2, 4, 6], [2, 2, 5]])
+    params = initial_learner()
+    position = jax.jit(config.encoding().init)(jax.random.key(1))
+    params = {**params, "bert": {**params["bert"], "position": position}}
     optimizer = optax.flatten(optax.adam(3e-3))  # One vector: fewer operations to compile.
 
     def loss(params):
@@ -285,16 +304,17 @@ def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
         return -jnp.take_along_axis(log_p, answers[..., None], axis=-1).mean()
 
     @jax.jit
-    def train(params, state):
+    def train(params):
         def step(carry, _):
             params, state = carry
-            updates, state = optimizer.update(jax.grad(loss)(params), state)
-            return (optax.apply_updates(params, updates), state), None
+            value, grads = jax.value_and_grad(loss)(params)
+            updates, state = optimizer.update(grads, state)
+            return (optax.apply_updates(params, updates), state), value
 
-        (params, _), _ = jax.lax.scan(step, (params, state), length=300)
-        return loss(params)
+        _, values = jax.lax.scan(step, (params, optimizer.init(params)), length=301)
+        return values[-1]
 
-    final = float(train(params, optimizer.init(params)))
+    final = float(train(params))
     # Row 1: three answers alike, log 3. Row 2: two of one kind and one of another.
     floor = (3 * np.log(3) - 2 * np.log(2 / 3) - np.log(1 / 3)) / 6
     if name == "none":
@@ -311,85 +331,88 @@ def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     [{"scan_layers": True}, {"remat": "full"}, {"remat": "dots", "scan_layers": True}],
     ids=["scan", "remat", "both"],
 )
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_scanned_and_recomputed_layers_change_nothing(how, deterministic):
+def test_scanned_and_recomputed_layers_change_nothing(how):
     """The same parameters, outputs, dropped entries and gradients."""
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-        loss_and_gradients(deterministic, **how),
-        loss_and_gradients(deterministic),
-    )
+    plain, other = run_layers(), run_layers(**how)
+    assert other.initialization == plain.initialization
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(close, other.results, plain.results)
+
+
+class LayersRun(NamedTuple):
+    initialization: str  # As a program: equal ones draw equal parameters.
+    results: tuple[jax.Array, Any, jax.Array]  # Loss, gradients, output without dropout.
 
 
 @functools.cache
-def loss_and_gradients(deterministic, **how):
-    """Parameters as they are drawn, the loss of a batch and its gradients."""
+def run_layers(**how):
     position = "learned_absolute+learned_relative"
-    model = Bert(dataclasses.replace(with_position(CONFIG, position), dropout_rate=0.3, **how))
-    tokens = np.random.default_rng(0).integers(0, 11, (3, 10))
+    config = dataclasses.replace(with_position(CONFIG, position), dropout_rate=0.3, max_length=10)
+    model = Bert(dataclasses.replace(config, **how))
+    ids = tokens(rows=3, length=10)
     mask = np.arange(10) < np.array([[10], [7], [4]])
-    keys = {"dropout": jax.random.key(1)}
-    params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
-    apply = lambda p: model.apply(
-        {"params": p}, tokens, None, mask, deterministic=deterministic, rngs=keys
-    )
-    loss = lambda p: (apply(p) ** 2).sum()
-    return params, *jax.jit(jax.value_and_grad(loss))(params)
+    initialization, params = jax.make_jaxpr(model.init, return_shape=True)(jax.random.key(0), ids)
+    params = draw_like(params["params"], np.random.default_rng(0), scale=0.5)
+    apply = lambda p, **how: model.apply({"params": p}, ids, None, mask, **how)
+    rngs = {"dropout": jax.random.key(1)}
+    loss = lambda p: (apply(p, deterministic=False, rngs=rngs) ** 2).sum()
+    results = jax.jit(lambda p: (*jax.value_and_grad(loss)(p), apply(p)))(params)
+    return LayersRun(str(initialization), results)
 
 
 def test_recomputing_takes_less_memory_and_scanning_compiles_one_layer():
     config = dataclasses.replace(CONFIG, num_layers=6, hidden_size=16, intermediate_size=64)
     tokens = jax.ShapeDtypeStruct((8, 64), jnp.int32)
 
-    def step(**how):
+    def lowered(differentiate=lambda loss: loss, **how):
         model = Bert(dataclasses.replace(config, max_length=64, **how))
         params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
         loss = lambda p, tokens: (model.apply({"params": p}, tokens) ** 2).sum()
-        return jax.jit(jax.grad(loss)).lower(params, tokens)
+        return jax.jit(differentiate(loss)).lower(params, tokens)
 
-    plain, scanned = step(), step(scan_layers=True)
+    plain, scanned = lowered(), lowered(scan_layers=True)
     assert len(scanned.as_text()) < 0.7 * len(plain.as_text())
-    recomputed = step(remat="full", scan_layers=True)
     temporaries = lambda program: program.compile().memory_analysis().temp_size_in_bytes
-    assert temporaries(recomputed) < 0.7 * temporaries(scanned)
+    kept = temporaries(lowered(jax.grad, scan_layers=True))
+    assert temporaries(lowered(jax.grad, remat="full", scan_layers=True)) < 0.7 * kept
 
 
 def test_forward_mode_and_hessians_of_the_plain_form():
     """`jax.jvp` is the product with the gradient; `jax.hessian` that of a forward-over-reverse."""
-    config = dataclasses.replace(
-        with_position(CONFIG, "learned_relative(clip=3)"), attention="naive"
-    )
-    model, inputs = BertForPretraining(config), tokens(length=4)
-    labels, classes = inputs[:, :2], jnp.arange(len(inputs)) % 2
-    params = jax.jit(model.init)(jax.random.key(0), inputs, labels)["params"]
+    model, variables = make("learned_relative", attention="naive", num_layers=1)
+    inputs, params = tokens(length=4), variables["params"]
+    labels, classes = inputs[:, :2], np.arange(len(inputs)) % 2
 
     def loss(params):  # That of pretraining, times enough to see more than rounding.
-        logits = model.apply({"params": params}, inputs, jnp.zeros_like(labels))
+        logits = model.apply({"params": params}, inputs, np.zeros_like(labels))
         words = cross_entropy(logits.masked_lm, labels)[0].sum()
         return 100 * (words + cross_entropy(logits.next_sentence, classes)[0].sum())
 
-    direction = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
+    direction = draw_like(params, np.random.default_rng(1))
     dot = lambda a, b: sum(map(jnp.vdot, jax.tree.leaves(a), jax.tree.leaves(b)))
 
+    @jax.jit
     def differentiate(params, direction):
         gradient, product = jax.jvp(jax.grad(loss), (params,), (direction,))
-        slope = jax.jvp(loss, (params,), (direction,))[1]
-        bend = jax.jvp(lambda p: jax.jvp(loss, (p,), (direction,))[1], (params,), (direction,))[1]
+        along = lambda p: jax.jvp(loss, (p,), (direction,))[1]
+        slope, bend = jax.jvp(along, (params,), (direction,))
         return slope, dot(gradient, direction), bend, dot(product, direction)
 
-    slope, of_gradient, bend, of_product = jax.jit(differentiate)(params, direction)
+    slope, of_gradient, bend, of_product = differentiate(params, direction)
     np.testing.assert_allclose(slope, of_gradient, rtol=1e-4)
     np.testing.assert_allclose(bend, of_product, rtol=1e-4)
 
-    def of_table(table):
+    def of_table(table, params):
         position = {"learned_relative": {"table": table}}
         return loss({**params, "bert": {**params["bert"], "position": position}})
 
     table = params["bert"]["position"]["learned_relative"]["table"]
     to = direction["bert"]["position"]["learned_relative"]["table"]
-    hessian = jax.jit(jax.hessian(of_table))(table)
-    product = jax.jit(lambda t: jax.jvp(jax.grad(of_table), (t,), (to,))[1])(table)
-    np.testing.assert_allclose(jnp.tensordot(hessian, to), product, rtol=1e-3, atol=1e-3)
+    hessian = jax.jit(jax.hessian(of_table))(table, params)
+    gradient = lambda table, params: jax.grad(of_table)(table, params)
+    still = jax.tree.map(np.zeros_like, params)
+    product = jax.jit(lambda *at: jax.jvp(gradient, at, (to, still))[1])(table, params)
+    np.testing.assert_allclose(np.tensordot(hessian, to), product, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -398,15 +421,15 @@ def test_linear_against_the_formula(tied, dtype):
     rng = np.random.default_rng(0)
     x, g = rng.normal(size=(7, 5)), rng.normal(size=(7, 3))
     kernel, bias = rng.normal(size=(5, 3)), rng.normal(size=3)
-    x, kernel = (np.asarray(jnp.asarray(a, dtype), np.float64) for a in (x, kernel))
-    given = jnp.asarray(kernel.T if tied else kernel, dtype)
+    x, kernel = (a.astype(dtype).astype(np.float64) for a in (x, kernel))
+    given = (kernel.T if tied else kernel).astype(dtype)
     call = functools.partial(linear, tied=tied)
-    args = jnp.asarray(x, dtype), given, jnp.asarray(bias, jnp.float32)
-    out, (dx, dkernel, dbias) = value_and_pullback(call, args, jnp.asarray(g, jnp.float32))
+    args = x.astype(dtype), given, bias.astype(np.float32)
+    out, (dx, dkernel, dbias) = value_and_pullback(call, args, g.astype(np.float32))
     near = dict(rtol=1e-5, atol=1e-5) if dtype == jnp.float32 else dict(rtol=0.02, atol=0.06)
     np.testing.assert_allclose(out, x @ kernel + bias, rtol=1e-5, atol=1e-5)  # Sums in float32.
-    np.testing.assert_allclose(dx.astype(jnp.float32), g @ kernel.T, **near)
-    dkernel = dkernel.astype(jnp.float32)
+    np.testing.assert_allclose(np.asarray(dx, np.float64), g @ kernel.T, **near)
+    dkernel = np.asarray(dkernel, np.float64)
     np.testing.assert_allclose(dkernel.T if tied else dkernel, x.T @ g, **near)
     np.testing.assert_allclose(dbias, g.sum(0), **near)
     assert (out.dtype, dx.dtype, dbias.dtype) == (jnp.float32, dtype, jnp.float32)
@@ -415,22 +438,23 @@ def test_linear_against_the_formula(tied, dtype):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_gelu_and_its_gradient_against_float64(dtype):
     x = np.linspace(-9.0, 9.0, 360).reshape(2, 3, 60).astype(dtype)
-    value, back = jax.vjp(lambda x: activate(x, "gelu"), jnp.asarray(x))
+    to = np.ones(x.shape, dtype)
+    value, (slope,) = value_and_pullback(lambda x: activate(x, "gelu"), (x,), to)
     x = x.astype(np.float64)
     below, density = scipy.stats.norm.cdf(x), scipy.stats.norm.pdf(x)
     accuracy = {"rtol": 2e-6 if dtype == jnp.float32 else 2**-8, "atol": 1e-6}
-    np.testing.assert_allclose(value.astype(jnp.float32), x * below, **accuracy)
-    (slope,) = back(jnp.ones_like(value))
-    np.testing.assert_allclose(slope.astype(jnp.float32), below + x * density, **accuracy)
+    np.testing.assert_allclose(np.asarray(value, np.float64), x * below, **accuracy)
+    np.testing.assert_allclose(np.asarray(slope, np.float64), below + x * density, **accuracy)
 
 
 def test_parts_of_a_dense_layer_are_those_of_the_whole():
-    x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 5, 8)).astype(np.float32)
     whole, parts = (kind((3, 2, 4), jnp.float32, 0.02) for kind in (Dense, DenseParts))
     params = jax.jit(parts.init)(jax.random.key(1), x)
     together = lambda x, params: jnp.moveaxis(whole.apply(params, x), 2, 0)
     one_by_one = lambda x, params: jnp.stack(parts.apply(params, x))
-    to = jax.random.normal(jax.random.key(2), (3, 2, 5, 2, 4))
+    to = rng.normal(size=(3, 2, 5, 2, 4)).astype(np.float32)
     want, got = (value_and_pullback(one, (x, params), to) for one in (together, one_by_one))
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
