@@ -43,6 +43,19 @@ def runs(tmp_path_factory):
     return sorted(path for path in folder.iterdir() if (path / "config.json").exists())
 
 
+@pytest.fixture(scope="module")
+def trained(runs):
+    """The two that were trained. Reading a run compiles what draws its parameters."""
+    return [from_run(runs[0]), from_run(runs[2])]
+
+
+@pytest.fixture
+def subjects(runs, trained):
+    """The runs and their copies, without what other tests measured."""
+    both = zip(runs, np.repeat(trained, 2), strict=True)
+    return [replace(subject, name=path.name, folder=path) for path, subject in both]
+
+
 @pytest.fixture
 def config():
     return PropertiesConfig(
@@ -69,10 +82,10 @@ def assert_shown(pictures, text):
         assert image.imread(path)[..., :3].std() > 0.05, path
 
 
-def test_less_text_than_asked_for(runs, config, tmp_path, capsys):
+def test_less_text_than_asked_for(subjects, config, tmp_path, capsys):
     """All of it is read, and that is said; none at all is an error."""
     config = replace(config, texts=10_000)
-    subject = from_run(runs[0])
+    subject = subjects[0]
     found = texts(subject, config).tokens
     assert 0 < len(found) < 10_000 and len(np.unique(found, axis=0)) == len(found)
     assert f"The text has only {len(found):,} pieces of 22 tokens" in capsys.readouterr().err
@@ -89,11 +102,12 @@ ELSEWHERE = (
 )  # fmt: skip
 
 
-def test_a_report_on_runs(runs, config, tmp_path, monkeypatch):
+def test_a_report_on_runs(runs, subjects, config, tmp_path, monkeypatch):
     """All parts at once: files are written, figures are not empty, the page links all of them."""
     for part in (*ELSEWHERE, "correlation"):
         monkeypatch.delitem(PARTS, part)
-    subjects = [from_run(path) for path in (runs[0], runs[2])]  # Without their copies.
+    config = replace(config, windows=(3,))  # Compiled for every shape of a matrix.
+    subjects = [subjects[0], subjects[2]]  # Without their copies.
     subjects.append(from_name("learnable_sinusoidal_absolute", config, 0))
     text = measure_properties(subjects, config, tmp_path)
     assert text == (tmp_path / "report.md").read_text()
@@ -135,29 +149,28 @@ def test_a_report_on_runs(runs, config, tmp_path, monkeypatch):
     assert set(trained) == {"learnable_sinusoidal_absolute"}
 
 
-def test_correlation_with_the_runs_own_scores(runs, config, tmp_path):
+def test_correlation_with_the_runs_own_scores(runs, subjects, config, tmp_path):
     config = replace(config, parts="correlation")
-    text = measure_properties([from_run(path) for path in runs], config, tmp_path)
+    text = measure_properties(subjects, config, tmp_path)
     table = numbers(tmp_path, "correlation")
     assert table["runs"] == [path.name for path in runs]
     assert table["correlations"] and all(one["n"] == 4 for one in table["correlations"])
     assert_shown([*tmp_path.glob("*.png")], text)
 
 
-def test_scores_are_kept(runs, config, tmp_path, monkeypatch):
+def test_scores_are_kept(subjects, config, tmp_path, monkeypatch):
     config = replace(config, parts="scores")
-    subjects = [from_run(runs[0])]
-    first = measure_properties(subjects, config, tmp_path)
+    first = measure_properties(subjects[:1], config, tmp_path)
     monkeypatch.setattr(scores_part, "build", None)  # A second call that scored would fail.
-    assert measure_properties(subjects, config, tmp_path) == first
+    assert measure_properties(subjects[:1], config, tmp_path) == first
     config = replace(config, score_examples=8)
     with pytest.raises(TypeError):
-        measure_properties(subjects, config, tmp_path)
+        measure_properties(subjects[:1], config, tmp_path)
 
 
-def test_the_start_is_the_run_s_own(runs):
+def test_the_start_is_the_run_s_own(subjects):
     """`ReportSubject.start` is what the first step started from: replayed from the seed."""
-    run = from_run(runs[2])
+    run = subjects[2]
     config = workdir.load_config(run.folder, PretrainingConfig)
     experiment = pretraining.build(config, run.folder / "tokenizer.json")
     expected = experiment.program.init().params["bert"]["position"]
@@ -255,9 +268,8 @@ def test_tables_of_other_families(config, tmp_path):
         measure_properties([gpt], config, tmp_path / "out")
 
 
-def test_scores_from_a_table(runs, config, tmp_path):
+def test_scores_from_a_table(runs, subjects, config, tmp_path):
     config = replace(config, parts="correlation")
-    subjects = [from_run(path) for path in runs]
     table = tmp_path / "scores.csv"
     lines = [f"{path.name},{i},{i % 2}.5" for i, path in enumerate(runs)]
     table.write_text("\n".join(["run,cola,rte", *reversed(lines)]) + "\n")
@@ -274,13 +286,12 @@ def test_scores_from_a_table(runs, config, tmp_path):
         measure_properties(subjects, config, tmp_path / "out")
 
 
-def test_what_cannot_be_measured(runs, config, tmp_path):
+def test_what_cannot_be_measured(subjects, config, tmp_path):
     with pytest.raises(ValueError, match="give --workdir, --runs, --encodings or --checkpoints"):
         measure_properties([], config, tmp_path)
-    subjects = [from_run(path) for path in runs[:3]]
     config = replace(config, parts="correlation")
     with pytest.raises(ValueError, match="correlation needs four runs or more that have scores"):
-        measure_properties(subjects, config, tmp_path)
+        measure_properties(subjects[:3], config, tmp_path)
     with pytest.raises(ValueError, match="vector must be one of '', pdf, svg, got 'eps'"):
         replace(config, parts="vectors", vector="eps")
     config = replace(config, parts="words", layer=1)
