@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.compiled import attention, attention_logits, value_and_pullback
 
 from pe_jax import encodings
-from pe_jax.attention import attention, attention_logits
 from pe_jax.encodings import Context, Part, PositionEncoding, Reach, Traits, from_hf, rotate_heads
 from pe_jax.encodings.rotary import rotation
 from pe_jax.encodings.rotary.rope_scaling import yarn_scale
@@ -30,7 +30,13 @@ def shown(encoding):
 
 def draw(shape=(2, 6, 2, 8), dtype=jnp.float32, seed=0):
     q, k = np.random.default_rng(seed).normal(size=(2, *shape))
-    return jnp.asarray(q, dtype), jnp.asarray(k, dtype)
+    return q.astype(dtype), k.astype(dtype)
+
+
+def rotated(part, x, *positions):
+    """What a part makes of queries and keys that are both `x`."""
+    q, k, _ = jax.jit(lambda x: part.heads({}, x, x, x, Context(*positions)))(x)
+    return q, k
 
 
 # --- the rotation ---------------------------------------------------------------------------------
@@ -45,9 +51,10 @@ def draw(shape=(2, 6, 2, 8), dtype=jnp.float32, seed=0):
 )
 def test_rotation_by_hand(layout, expected):
     # d = 4: frequencies 1 and 1/100; vectors along the first dimension of each pair.
-    x = jnp.array([1.0, 1, 0, 0] if layout == "half" else [1.0, 0, 1, 0])[None, None, None]
-    w = jnp.array([[1.0, 0.01]])
-    np.testing.assert_allclose(rotate_heads(x, np.array([3]), w, layout)[0, 0, 0], expected, 1e-6)
+    x = np.array([1, 1, 0, 0] if layout == "half" else [1, 0, 1, 0], np.float32)[None, None, None]
+    w = np.array([[1, 0.01]], np.float32)
+    found = jax.jit(lambda x: rotate_heads(x, np.array([3]), w, layout))(x)
+    np.testing.assert_allclose(found[0, 0, 0], expected, 1e-6)
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
@@ -55,23 +62,24 @@ def test_rotation_by_hand(layout, expected):
 def test_a_product_rotates_as_halves_do(layout, dtype):
     """The form of a TPU against that of all others, gradients included; a part stays as it is."""
     x = draw(dtype=dtype)[0]
-    angle = jax.random.normal(jax.random.key(1), (x.shape[1], x.shape[2], 3))
-    cos, sin = 2 * jnp.cos(angle), 2 * jnp.sin(angle)
-    got, back = jax.vjp(functools.partial(rotation._by_product, layout), x, cos, sin)
-    want, expected = jax.vjp(functools.partial(rotation._by_halves, layout), x, cos, sin)
-    assert got.dtype == want.dtype == dtype
-    weights = jax.random.normal(jax.random.key(2), x.shape).astype(dtype)
-    for a, b in zip((got, *back(weights)), (want, *expected(weights))):
-        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+    rng = np.random.default_rng(1)
+    angle = rng.normal(size=(x.shape[1], x.shape[2], 3)).astype(np.float32)
+    inputs, weights = (x, 2 * np.cos(angle), 2 * np.sin(angle)), rng.normal(size=x.shape)
+    got, want = (
+        value_and_pullback(functools.partial(rotate, layout), inputs, weights.astype(dtype))
+        for rotate in (rotation._by_product, rotation._by_halves)
+    )
+    assert got[0].dtype == want[0].dtype == dtype
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
         np.testing.assert_allclose(a, b, atol=2e-6 if dtype == jnp.float32 else 0.05)
 
 
 def test_a_fraction_rotates_the_first_dimensions_and_proportional_the_fastest():
     x = draw()[0]
-    part = build("rope(fraction=0.5)").parts[0]
-    q, _, _ = part.heads({}, x, x, x, Context(range(6), range(6)))
+    q = np.asarray(rotated(build("rope(fraction=0.5)").parts[0], x, range(6), range(6))[0])
     np.testing.assert_array_equal(q[..., 4:], x[..., 4:])
-    assert float(jnp.abs(q - x)[:, 1:, :, :4].min()) > 0
+    assert np.abs(q - x)[:, 1:, :, :4].min() > 0
     np.testing.assert_allclose(shown(build("rope(fraction=0.5)")), [1, 0.01], rtol=1e-6)
     np.testing.assert_allclose(shown(build("rope(proportional=0.5)")), [1, 0.1, 0, 0], rtol=1e-6)
 
@@ -82,9 +90,8 @@ def test_logits_stay_when_all_positions_shift(name, dtype):
     encoding = build(name)
     params = encoding.init(jax.random.key(0))
     q, k = draw(dtype=dtype)
-    near, far = (
-        attention_logits(q, k, encoding, params, Context(range(at, at + 6))) for at in (0, 2**17)
-    )
+    logits = jax.jit(lambda at: attention_logits(q, k, encoding, params, Context(at)))
+    near, far = logits(np.arange(6)), logits(np.arange(6) + 2**17)
     np.testing.assert_allclose(near, far, atol=2e-5 if dtype == jnp.float32 else 0.05)
 
 
@@ -98,11 +105,11 @@ def test_rotated_heads_keep_their_dtype():
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_converted_weights_give_the_same_logits(fraction):
     rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(2, 6, 16)), jnp.float32)
-    kernels = [jnp.asarray(rng.normal(size=(16, 2, 8)), jnp.float32) for _ in "qk"]
+    x = rng.normal(size=(2, 6, 16)).astype(np.float32)
+    kernels = [rng.normal(size=(16, 2, 8)).astype(np.float32) for _ in "qk"]
 
     def logits(layout, kernels):
-        q, k = (jnp.einsum("blD,Dhd->blhd", x, kernel) for kernel in kernels)
+        q, k = (np.einsum("blD,Dhd->blhd", x, kernel) for kernel in kernels)
         return attention_logits(
             q, k, encodings.rope(head_size=8, layout=layout, fraction=fraction), {}
         )
@@ -122,7 +129,7 @@ def test_learnable_frequencies_are_parameters():
         params = encoding.init(jax.random.key(0))
         w = params["rope"]["frequencies"]
         assert w.shape == shape and encodings.parameter_count(encoding) == w.size
-        np.testing.assert_allclose(jnp.atleast_2d(w)[-1], [1, 0.1, 0.01, 0.001], rtol=1e-6)
+        np.testing.assert_allclose(np.atleast_2d(w)[-1], [1, 0.1, 0.01, 0.001], rtol=1e-6)
         assert encoding.parts[0].traits.frequency_params == ("frequencies",)
 
 
@@ -158,13 +165,11 @@ def test_attention_factors():
     assert yarn_scale(40.0, 1.0, 1.0) == 1
     assert yarn_scale(40.0, 0.707, 1.4) == pytest.approx(1.2608037774 / 1.5164431236)
     q, k = draw()
+    plain = np.asarray(attention_logits(q, k, encodings.none(), {}))
 
     def scale(name, length=1):
         at = Context(np.full(6, length - 1))  # No rotation between equal positions.
-        ratio = attention_logits(q, k, build(name), {}, at) / attention_logits(
-            q, k, encodings.none(), {}
-        )
-        return math.sqrt(float(jnp.median(ratio)))
+        return math.sqrt(np.median(attention_logits(q, k, build(name), {}, at) / plain))
 
     yarn = "rope_yarn(factor=32, original_length=4096%s)"
     assert scale(yarn % "") == pytest.approx(1.3465735902799727, rel=1e-5)
@@ -178,31 +183,29 @@ def test_attention_factors():
 
 
 def test_length_is_the_largest_position_of_each_row():
-    w = jnp.array([[1, 0.1, 0.01, 0.001]])
+    w = np.array([[1, 0.1, 0.01, 0.001]], np.float32)
     x = draw((2, 4, 2, 8))[0]
     rows = np.array([[0, 1, 0, 1], [0, 1, 2, 3]])  # Lengths 2 and 4.
 
-    def rotated(name, positions):
-        part = build(name).parts[0]
-        return part.heads({}, x, x, x, Context(positions, positions))[0]
-
-    dynamic = rotated("rope_dynamic_ntk(factor=3, original_length=2)", rows)
+    rotate = jax.jit(rotate_heads)
+    name = "rope_dynamic_ntk(factor=3, original_length=2)"
+    dynamic, _ = rotated(build(name).parts[0], x, rows, rows)
     # Rows do not change one another: the first is as long as the original length, for the second
     # the factor is 3 · 4/2 - 2 = 4.
-    np.testing.assert_allclose(dynamic[0], rotate_heads(x, rows, w)[0], atol=1e-6)
-    by_4 = jnp.array([shown(build("rope_ntk(factor=4)"))])
-    np.testing.assert_allclose(dynamic[1], rotate_heads(x, rows, by_4)[1], atol=1e-6)
+    np.testing.assert_allclose(dynamic[0], rotate(x, rows, w)[0], atol=1e-6)
+    by_4 = shown(build("rope_ntk(factor=4)"))[None]
+    np.testing.assert_allclose(dynamic[1], rotate(x, rows, by_4)[1], atol=1e-6)
     # Queries far from few keys: what counts is the position, not how many keys there are.
     part = build(
         "rope_longrope(short=(1, 1, 1, 1), long=(2, 2, 2, 2), factor=1, original_length=8)"
     )
     for last, divisor in ((7, 1), (8, 2)):
-        at = Context(np.array([0, 1, 2, last]), range(4))
-        q, k, _ = part.parts[0].heads({}, x, x, x, at)
-        np.testing.assert_allclose(k, rotate_heads(x, np.arange(4), w / divisor), atol=1e-6)
-        np.testing.assert_allclose(q, rotate_heads(x, at.positions_q, w / divisor), atol=1e-6)
+        at = np.array([0, 1, 2, last])
+        q, k = rotated(part.parts[0], x, at, range(4))
+        np.testing.assert_allclose(k, rotate(x, np.arange(4), w / divisor), atol=1e-6)
+        np.testing.assert_allclose(q, rotate(x, at, w / divisor), atol=1e-6)
         traced = jax.jit(lambda p: part.parts[0].heads({}, x, x, x, Context(p, range(4)))[0])
-        np.testing.assert_allclose(traced(at.positions_q), q, atol=1e-6)
+        np.testing.assert_allclose(traced(at), q, atol=1e-6)
 
 
 def test_what_depends_on_the_length_says_so():
@@ -269,10 +272,10 @@ ALLOWED = {
 @pytest.mark.parametrize("name", ALLOWED)
 def test_which_keys_a_query_attends_to(name, positions):
     q, k = draw((1, 9, 1, 8))
-    v = jnp.eye(9)[None, :, None]
+    v = np.eye(9, dtype=np.float32)[None, :, None]
     out = attention(q, k, v, build(name), {}, Context(positions))
     i = np.arange(9)
-    np.testing.assert_array_equal(out[0, :, 0] > 0, ALLOWED[name](i - i[:, None]))
+    np.testing.assert_array_equal(np.asarray(out)[0, :, 0] > 0, ALLOWED[name](i - i[:, None]))
 
 
 def test_reaches_join():
@@ -446,9 +449,9 @@ def test_from_hf_refuses(config, match):
 
 def test_many_bases_at_once():
     """Parameters are mapped over where options cannot be."""
-    bases, q = [100.0, 10_000.0], jax.random.normal(jax.random.key(0), (1, 5, 2, 4))
+    bases, q = [100.0, 10_000.0], draw((1, 5, 2, 4), np.float32)[0]
     learnable = encodings.rope(head_size=4, learnable=True)
-    w = jnp.array([default_frequencies(4, base) for base in bases])
+    w = np.array([default_frequencies(4, base) for base in bases])
 
     @jax.jit
     def apply(q, w):

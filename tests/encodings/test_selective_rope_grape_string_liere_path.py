@@ -2,6 +2,8 @@
 
 The suite in pe_jax.testing does the rest, against tests/references."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,20 +30,27 @@ def qk(length=6):
     return draw(2, length, 2, 8), draw(2, length, 2, 8, seed=1)
 
 
+def mapped_queries(part, params, q, at):
+    """Queries as the part maps them at positions `at`."""
+    return np.asarray(jax.jit(lambda q: part.heads(params, q, q, q, Context(at, at))[0])(q))
+
+
 # --- the convolution ------------------------------------------------------------------------------
 
 
 def test_a_convolution_starts_again_where_positions_do():
     x = np.array([1.0, 10, 100, 1000, 10000])[None, :, None].astype(np.float32)
     kernel = np.array([[3.0], [2.0], [1.0]], np.float32)
-    whole = short_convolution(x, kernel, range(7, 12))[0, :, 0]
-    np.testing.assert_array_equal(whole, [1, 12, 123, 1230, 12300])
-    documents = short_convolution(x, kernel, np.array([[0, 1, 0, 1, 2]]))[0, :, 0]
+
+    def run(x, positions):
+        return np.asarray(jax.jit(lambda x: short_convolution(x, kernel, positions))(x))[0, :, 0]
+
+    np.testing.assert_array_equal(run(x, range(7, 12)), [1, 12, 123, 1230, 12300])
+    documents = run(x, np.array([[0, 1, 0, 1, 2]]))
     np.testing.assert_array_equal(documents, [1, 12, 100, 1200, 12300])
-    padded = short_convolution(x, kernel, np.array([0, 0, 0, 1, 2]))[0, :, 0]
+    padded = run(x, np.array([0, 0, 0, 1, 2]))
     np.testing.assert_array_equal(padded, [1, 10, 100, 1200, 12300])
-    one = short_convolution(x[:, :1], kernel, range(1))
-    np.testing.assert_array_equal(one, x[:, :1])
+    np.testing.assert_array_equal(run(x[:, :1], range(1)), x[0, :1, 0])
 
 
 # --- selective_rope -------------------------------------------------------------------------------
@@ -50,12 +59,10 @@ def test_a_convolution_starts_again_where_positions_do():
 def test_selective_rope_of_tokens_that_add_one_angle_is_rope():
     """Each half of the hidden state has length 1: its share of the angle is what U and V say."""
     encoding = build("selective_rope(rank=1, width=1, base=10000)")
-    x = jnp.zeros((2, 6, 16)).at[..., [0, 8]].set(5.0)
-    params = {
-        "down": jnp.zeros((16, 1)).at[0].set(0.25).at[8].set(0.5),
-        "up": jnp.full((1, 2, 4), 4.0),
-        "convolution": jnp.full((1, 2, 4), 0.5),
-    }
+    x, down = np.zeros((2, 6, 16), np.float32), np.zeros((16, 1), np.float32)
+    x[..., [0, 8]], down[0], down[8] = 5.0, 0.25, 0.5
+    up, convolution = (np.full((1, 2, 4), value, np.float32) for value in (4.0, 0.5))
+    params = {"down": down, "up": up, "convolution": convolution}
     q, k = qk()
     context = Context(range(6), x_q=x, x_k=x)
     found = attention_logits(q, k, encoding, {"selective_rope": params}, context)
@@ -66,14 +73,14 @@ def test_selective_rope_of_tokens_that_add_one_angle_is_rope():
 
 def test_selective_rope_turns_by_what_is_between_query_and_key():
     encoding = build("selective_rope(stddev=0.7)")
-    params = encoding.init(jax.random.key(0))
+    params = jax.jit(encoding.init)(jax.random.key(0))
     q, k = qk()
     x = draw(2, 6, 16, seed=2)
-    found = attention_logits(q, k, encoding, params, Context(range(6), x_k=x))
     # The convolution of tokens 4 and 5 sees token 1 no more.
     other = x.copy()
     other[:, 0] += 1.0
-    changed = attention_logits(q, k, encoding, params, Context(range(6), x_k=other))
+    logits = jax.jit(lambda x: attention_logits(q, k, encoding, params, Context(range(6), x_k=x)))
+    found, changed = np.asarray(logits(x)), np.asarray(logits(other))
     np.testing.assert_allclose(changed[..., 4:, 4:], found[..., 4:, 4:], atol=1e-5)
     assert np.abs(changed[..., 0, 1] - found[..., 0, 1]).max() > 1e-3
 
@@ -96,14 +103,15 @@ def test_selective_rope_says_what_it_needs():
 def test_grape_m_rotates_the_plane_of_two_vectors():
     """a and b that are not orthogonal, of length 2 and 3 at 30 degrees: they span an area of 3."""
     encoding = build("grape_m")
-    a = jnp.zeros((2, 8)).at[:, 3].set(2.0)
-    b = jnp.zeros((2, 8)).at[:, 3].set(3 * np.sqrt(3) / 2).at[:, 5].set(1.5)
-    params = {"a": a, "b": b, "frequencies": jnp.array([0.1, 0.02])}
+    a, b = np.zeros((2, 2, 8), np.float32)
+    a[:, 3], b[:, 3], b[:, 5] = 2.0, 3 * np.sqrt(3) / 2, 1.5
+    params = {"a": a, "b": b, "frequencies": np.array([0.1, 0.02], np.float32)}
     (part,) = encoding.parts
-    np.testing.assert_allclose(part.card.frequencies(params), [[0.3], [0.06]], rtol=1e-6)
-    q, k = qk()
+    frequencies = jax.jit(part.card.frequencies)(params)
+    np.testing.assert_allclose(frequencies, [[0.3], [0.06]], rtol=1e-6)
+    q, _ = qk()
     at = np.array([0, 1, 4, 9, 11, 2**17])
-    moved, _, _ = part.heads(params, q, k, k, Context(at, at))
+    moved = mapped_queries(part, params, q, at)
     for head, frequency in enumerate((0.3, 0.06)):
         cos, sin = np.cos(frequency * at[:5]), np.sin(frequency * at[:5])
         x, y = q[:, :5, head, 3], q[:, :5, head, 5]
@@ -130,10 +138,10 @@ def test_grape_a_of_equal_slopes_is_alibi(gate):
     """Queries and keys without a part along v and u: softplus(0) = log 2 each."""
     encoding = build(f"grape_a(gate={gate!r})")
     q, k = (x * np.array([0.0] + [1.0] * 7, np.float32) for x in qk())
-    along = jnp.zeros((2, 8)).at[:, 0].set(5.0)
+    along = np.eye(1, 8, dtype=np.float32).repeat(2, 0) * 5.0
     slopes = np.log(2) * (2 if gate == "both" else 1)
     raw = np.log(np.expm1(1 / slopes))  # softplus of it is 1 / slopes.
-    params = {"scale": jnp.full(2, raw), "query": along, "key": along}
+    params = {"scale": np.full(2, raw, np.float32), "query": along, "key": along}
     found = attention_logits(q, k, encoding, {"grape_a": params})
     expected = attention_logits(q, k, build("alibi"), {})
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -141,13 +149,10 @@ def test_grape_a_of_equal_slopes_is_alibi(gate):
 
 def test_grape_a_has_a_slope_for_each_query_and_key():
     encoding = build("grape_a", num_heads=1)
-    q = jnp.zeros((1, 2, 1, 8)).at[0, 1, 0, 0].set(np.sqrt(8) * 3.0)
-    k = jnp.zeros((1, 2, 1, 8)).at[0, 0, 0, 1].set(np.sqrt(8) * 2.0)
-    params = {
-        "scale": jnp.zeros(1),
-        "query": jnp.zeros((1, 8)).at[0, 0].set(7.0),
-        "key": jnp.zeros((1, 8)).at[0, 1].set(9.0),
-    }
+    q, k = np.zeros((2, 1, 2, 1, 8), np.float32)
+    q[0, 1, 0, 0], k[0, 0, 0, 1] = np.sqrt(8) * 3.0, np.sqrt(8) * 2.0
+    query, key = np.eye(2, 8, dtype=np.float32)[:, None] * np.float32([7, 9])[:, None, None]
+    params = {"scale": np.zeros(1, np.float32), "query": query, "key": key}
     found = attention_logits(q, k, encoding, {"grape_a": params}, Context(np.array([2, 12])))
     softplus = lambda x: np.log1p(np.exp(x))
     slope = np.array(
@@ -166,18 +171,23 @@ def grid(rows, columns):
 
 def test_exponentials_of_skew_matrices():
     rng = np.random.default_rng(0)
+
+    @partial(jax.jit, static_argnums=1)
+    def exponential(upper, size):
+        skew = skew_matrix(upper, size)
+        return skew, rotation_of(skew)
+
     for size, scale in ((2, 1e-4), (5, 1.0), (5, 20.0), (5, 300.0)):
         upper = scale * rng.normal(size=(4, size * (size - 1) // 2))
-        skew = skew_matrix(jnp.asarray(upper, jnp.float32), size)
+        skew, found = exponential(upper.astype(np.float32), size)
         np.testing.assert_array_equal(skew, -np.swapaxes(skew, 1, 2))
         np.testing.assert_array_equal(skew[:, 0, 1:], upper[:, : size - 1].astype(np.float32))
-        found = rotation_of(skew)
         # By eigenvectors: i times a skew-symmetric matrix is Hermitian.
         values, vectors = np.linalg.eigh(1j * np.asarray(skew, np.float64))
         conjugate = vectors.conj().swapaxes(1, 2)
         expected = (vectors * np.exp(-1j * values)[:, None]) @ conjugate
         np.testing.assert_allclose(found, expected.real, atol=2e-6 * max(1, scale * size))
-    np.testing.assert_array_equal(rotation_of(jnp.zeros((1, 3, 3)))[0], np.eye(3))
+    np.testing.assert_array_equal(exponential(np.zeros((1, 3), np.float32), 3)[1][0], np.eye(3))
 
 
 def test_string_starts_as_rope():
@@ -247,10 +257,13 @@ def test_liere_counts_patches_and_divides_by_the_side():
 def reflections(beta, **changes):
     """Parameters with which a token whose hidden state is e_n (n < 8) has w = e_n in each head."""
     return {
-        "down": jnp.eye(16, 8),
-        "up": jnp.stack([jnp.eye(8)] * 2, 1) * 1e3,
-        "convolution": jnp.ones((1, 2, 8)),
-        "beta": {"kernel": jnp.zeros((16, 2)), "bias": jnp.full(2, np.log(beta / (2 - beta)))},
+        "down": np.eye(16, 8, dtype=np.float32),
+        "up": np.stack([np.eye(8, dtype=np.float32)] * 2, 1) * np.float32(1e3),
+        "convolution": np.ones((1, 2, 8), np.float32),
+        "beta": {
+            "kernel": np.zeros((16, 2), np.float32),
+            "bias": np.full(2, np.log(beta / (2 - beta)), np.float32),
+        },
         **changes,
     }
 
@@ -260,13 +273,12 @@ def test_path_attention_reflects_keys_at_every_token_on_the_way():
     x = np.eye(16, dtype=np.float32)[[0, 1, 0, 2]][None]
     q, k = np.ones((1, 4, 2, 8), np.float32), np.ones((1, 4, 2, 8), np.float32)
     params = {"path_attention": reflections(1.5)}
-    found = attention_logits(q, k, encoding, params, Context(range(4), x_k=x))[0, 0]
+    logits = jax.jit(lambda x: attention_logits(q, k, encoding, params, Context(range(4), x_k=x)))
+    found = np.asarray(logits(x))[0, 0]
     # A coordinate is multiplied by 1 - 1.5 at each token that has it as w.
     expected = np.array([[8, 8, 8, 8], [6.5, 8, 8, 8], [5, 6.5, 8, 8], [3.5, 5, 6.5, 8]])
     np.testing.assert_allclose(found * np.sqrt(8), expected, rtol=1e-5)
-    params = {"path_attention": reflections(1.5)}
-    again = x[:, [0, 0, 0, 2]]
-    found = attention_logits(q, k, encoding, params, Context(range(4), x_k=again))[0, 0]
+    found = np.asarray(logits(x[:, [0, 0, 0, 2]]))[0, 0]
     np.testing.assert_allclose(found[2, 0] * np.sqrt(8), 7 + 0.25, rtol=1e-5)
 
 
@@ -286,14 +298,13 @@ def test_path_attention_is_refused_without_causal_attention():
 def test_a_slice_is_rope_by_itself_and_the_rest_has_no_position():
     encoding, q = build("rope_slice(size=4, layout='half')"), draw(1, 5, 2, 8)
     at = np.array([0, 3, 2**17, 7, 1])
-    found, _, _ = encoding.parts[0].heads({}, q, q, q, Context(at, at))
+    found = mapped_queries(encoding.parts[0], {}, q, at)
     rope = build("rope", head_size=4)
-    expected, _, _ = rope.parts[0].heads({}, q[..., 4:], q[..., 4:], q, Context(at, at))
+    expected = mapped_queries(rope.parts[0], {}, q[..., 4:], at)
     np.testing.assert_array_equal(found[..., :4], q[..., :4])
     np.testing.assert_allclose(found[..., 4:], expected, atol=1e-6)
     still = encodings.with_factors(encoding, jnp.zeros_like)
-    unmoved, _, _ = still.parts[0].heads({}, q, q, q, Context(at, at))
-    np.testing.assert_allclose(unmoved, q, atol=1e-6)
+    np.testing.assert_allclose(mapped_queries(still.parts[0], {}, q, at), q, atol=1e-6)
     assert encoding.parts[0].card.pairs == ((4, 6), (5, 7))
     with pytest.raises(ValueError, match="must be 2 to head_size=8, got 10"):
         build("rope_slice(size=10)")
@@ -323,7 +334,7 @@ def test_decoupled_rope_is_a_slice_of_heads_that_are_built_outside():
 def test_sinusoids_of_an_image_count_columns_first():
     encoding = build("sinusoidal_2d(width=3, cls=True)")
     (part,) = encoding.parts
-    found = part.card.vectors({}, np.arange(7))
+    found = np.asarray(part.card.vectors({}, np.arange(7)))
     assert found.shape == (7, 16) and not found[0].any()
     w = np.array([1, 0.1, 0.01, 0.001])
     column, row = 2, 1  # Patch 5 of three columns is the sixth token after [CLS].
@@ -343,7 +354,8 @@ def test_sinusoids_of_an_image_count_columns_first():
 
 def test_learned_tables_of_an_image():
     encoding = build("learned_2d(height=2, width=3, cls=True)")
-    params = encoding.init(jax.random.key(0))["learned_2d"]
+    params = jax.jit(encoding.init)(jax.random.key(0))["learned_2d"]
+    params = jax.tree.map(np.asarray, params)
     assert params["table"].shape == (2, 3, 16) and encoding.longest == 7
     vectors = encoding.parts[0].card.vectors
     np.testing.assert_array_equal(vectors(params, np.array([0, 6])),
@@ -359,12 +371,13 @@ def test_learned_tables_of_an_image():
 
 def test_factorised_tables_of_an_image():
     encoding = build("learned_2d(height=2, width=3, factorised=True)")
-    params = encoding.init(jax.random.key(0))["learned_2d"]
+    params = jax.jit(encoding.init)(jax.random.key(0))["learned_2d"]
+    params = jax.tree.map(np.asarray, params)
     assert {name: leaf.shape for name, leaf in params.items()} == {
         "columns": (3, 8),
         "rows": (2, 8),
     }
-    found = encoding.parts[0].card.vectors(params, np.arange(6)).reshape(2, 3, 16)
+    found = np.asarray(encoding.parts[0].card.vectors(params, np.arange(6))).reshape(2, 3, 16)
     for row in range(2):
         for column in range(3):
             expected = np.append(params["columns"][column], params["rows"][row])
@@ -381,11 +394,13 @@ def test_factorised_tables_of_an_image():
 def test_inkling_weighs_distances_by_a_projection_of_the_query():
     encoding = build("inkling(extent=2, rank=1)")
     params = {
-        "projection": jnp.zeros((16, 2, 1)).at[0, 0].set(1.0).at[0, 1].set(10.0),
-        "table": jnp.array([[2.0], [3.0], [5.0]]),  # Of offsets -1, 0, 1.
+        "projection": np.zeros((16, 2, 1), np.float32),
+        "table": np.array([[2.0], [3.0], [5.0]], np.float32),  # Of offsets -1, 0, 1.
     }
-    x = jnp.zeros((1, 4, 16)).at[0, :, 0].set(jnp.array([1.0, 2.0, 3.0, 4.0]))
-    zero = jnp.zeros((1, 4, 2, 8))
+    params["projection"][0, :, 0] = 1.0, 10.0
+    x = np.zeros((1, 4, 16), np.float32)
+    x[0, :, 0] = 1.0, 2.0, 3.0, 4.0
+    zero = np.zeros((1, 4, 2, 8), np.float32)
     context = Context(range(4), x_q=x)
     found = attention_logits(zero, zero, encoding, {"inkling": params}, context)[0]
     expected = np.array([[3, 5, 0, 0], [4, 6, 10, 0], [0, 6, 9, 15], [0, 0, 8, 12]])
@@ -416,7 +431,7 @@ def test_inkling_says_what_it_needs():
 def test_a_sink_takes_a_share_of_the_weights():
     """exp(log 3) beside three keys of logit 0, in the first head; exp(0) in the second."""
     q, v = np.zeros((1, 3, 2, 8), np.float32), np.ones((1, 3, 2, 8), np.float32)
-    params = {"sink": {"logit": jnp.array([np.log(3.0), 0.0])}}
+    params = {"sink": {"logit": np.array([np.log(3.0), 0.0], np.float32)}}
     out = attention(q, q, v, build("sink"), params)
     np.testing.assert_allclose(out[0, :, 0], 0.5, rtol=1e-6)
     np.testing.assert_allclose(out[0, :, 1], 0.75, rtol=1e-6)
@@ -432,10 +447,11 @@ def test_dape_sees_products_and_biases_of_all_heads():
     encoding, (q, k) = build("alibi+dape(width=1)"), qk()
     plain = attention_logits(q, k, build("alibi"), {})
     params = {
-        "hidden": {"kernel": jnp.array([[0.0], [1.0], [0.0], [1.0]]), "bias": jnp.array([2.0])},
-        "out": {"kernel": jnp.array([[3.0, 0.0]]), "bias": jnp.array([0.0, 5.0])},
+        "hidden": {"kernel": np.float32([[0], [1], [0], [1]]), "bias": np.float32([2])},
+        "out": {"kernel": np.float32([[3, 0]]), "bias": np.float32([0, 5])},
     }
-    found = attention_logits(q, k, encoding, {"dape": params})
+    plain = np.asarray(plain)
+    found = np.asarray(attention_logits(q, k, encoding, {"dape": params}))
     hidden = plain[:, 1] + 2
     hidden = np.where(hidden > 0, hidden, 0.01 * hidden)
     np.testing.assert_allclose(found[:, 0], plain[:, 0] + 3 * hidden, atol=1e-5)
@@ -443,8 +459,8 @@ def test_dape_sees_products_and_biases_of_all_heads():
 
 
 def test_dape_v2_with_a_kernel_of_one_is_dape():
-    params = build("dape").init(jax.random.key(0))
-    one = jax.tree.map(lambda x: x[None] if x.ndim == 2 else x, params["dape"])
+    params = jax.jit(build("dape").init)(jax.random.key(0))
+    one = jax.tree.map(lambda x: np.asarray(x)[None] if x.ndim == 2 else x, params["dape"])
     (q, k), v2 = qk(), build("alibi+dape_v2(kernel_size=1)")
     expected = attention_logits(q, k, build("alibi+dape"), params)
     np.testing.assert_allclose(
@@ -457,15 +473,17 @@ def test_dape_v2_with_a_kernel_of_one_is_dape():
 def test_dape_v2_meets_neighbours_on_the_side_that_its_kernel_says():
     """Only the first rows of the kernels: the product two keys to the left."""
     (q, k), heads = qk(), 2
-    hidden = jnp.zeros((3, 2 * heads, 1)).at[0, 1].set(1.0)
-    out = jnp.zeros((3, 1, heads)).at[0, 0, 0].set(1.0)
+    hidden = np.zeros((3, 2 * heads, 1), np.float32)
+    out = np.zeros((3, 1, heads), np.float32)
+    hidden[0, 1], out[0, 0, 0] = 1.0, 1.0
     params = {
-        "hidden": {"kernel": hidden, "bias": jnp.zeros(1)},
-        "out": {"kernel": out, "bias": jnp.zeros(heads)},
+        "hidden": {"kernel": hidden, "bias": np.zeros(1, np.float32)},
+        "out": {"kernel": out, "bias": np.zeros(heads, np.float32)},
     }
-    plain = attention_logits(q, k, build("none"), {})
-    found = attention_logits(q, k, build("dape_v2(width=1)"), {"dape_v2": params})
-    moved = jnp.pad(jax.nn.leaky_relu(plain[:, 1]), ((0, 0), (0, 0), (2, 0)))[..., :-2]
+    plain = np.asarray(attention_logits(q, k, build("none"), {}))
+    found = np.asarray(attention_logits(q, k, build("dape_v2(width=1)"), {"dape_v2": params}))
+    leaky = np.where(plain[:, 1] > 0, plain[:, 1], 0.01 * plain[:, 1])
+    moved = np.pad(leaky, ((0, 0), (0, 0), (2, 0)))[..., :-2]
     np.testing.assert_allclose(found[:, 0], plain[:, 0] + moved, atol=1e-5)
     np.testing.assert_allclose(found[:, 1], plain[:, 1], atol=1e-6)
 
@@ -474,14 +492,14 @@ def test_dape_v2_meets_neighbours_on_the_side_that_its_kernel_says():
 def test_networks_of_logits_do_not_see_forbidden_keys(name):
     """Biases of -inf, from heads that look to one side and from chunks, and masks."""
     encoding = build(f"alibi(directed=True)+chunks(size=4)+{name}")
-    params = encoding.init(jax.random.key(0))
-    (q, k), mask = qk(), np.arange(6) < 5
+    params = jax.jit(encoding.init)(jax.random.key(0))
+    (q, k), mask = qk(), (np.arange(6) < 5)[None, None, None]
 
     def loss(q, k, params):
-        out = attention(q, k, k, encoding, params, mask=jnp.asarray(mask)[None, None, None])
+        out = attention(q, k, k, encoding, params, mask=mask)
         return (out[:, :2] ** 2).sum()
 
-    value, grads = jax.value_and_grad(loss, argnums=(0, 1, 2))(q, k, params)
+    value, grads = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(q, k, params)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((value, grads)))
-    seen = np.abs(grads[1]).max(axis=(0, 2, 3)) > 0
+    seen = np.abs(np.asarray(grads[1])).max(axis=(0, 2, 3)) > 0
     np.testing.assert_array_equal(seen, np.arange(6) < 4)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
+from helpers import compiled
 
 import pe_jax.linen
 import pe_jax.nnx
@@ -22,7 +23,8 @@ from pe_jax.attention import (
 )
 
 B, L, D, H = 2, 7, 8, 2
-X = np.asarray(jax.random.normal(jax.random.key(0), (B, L, D)))
+X = np.random.default_rng(0).normal(size=(B, L, D)).astype(np.float32)
+X_K = np.random.default_rng(2).normal(size=(B, 5, 6)).astype(np.float32)  # Of another width.
 SIZES = dict(hidden_size=D, head_size=D // H, num_heads=H, max_length=16)
 
 DECODED = [
@@ -66,12 +68,14 @@ def named(name):
     return encodings.from_name(name, **SIZES)
 
 
+@functools.cache
 def made(name):
-    """Parameters that are nowhere 0."""
-    variables = jax.jit(lambda: Model(named(name)).init(jax.random.key(0), X, decode=True))()
+    """Parameters that are nowhere 0, drawn with NumPy; and the cache that `init` makes."""
+    init = lambda: Model(named(name)).init(jax.random.key(0), X, decode=True)
     rng = np.random.default_rng(0)
-    away = lambda leaf: leaf + 0.2 * rng.normal(size=leaf.shape).astype(np.float32)
-    return jax.tree.map(away, variables["params"]), variables["cache"]
+    draw = lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32)
+    params = jax.tree.map(draw, jax.eval_shape(init)["params"])
+    return params, jax.jit(lambda: init()["cache"])()
 
 
 def in_nnx(name, params):
@@ -82,6 +86,18 @@ def in_nnx(name, params):
     assert jax.tree.map(np.shape, filled) == jax.tree.map(np.shape, state)  # And nothing more.
     nnx.update(model, nnx.State(filled))
     return model
+
+
+def linen_step(name, params):
+    """`step(cache, x)`: the outputs of new tokens, and the cache with them."""
+
+    @jax.jit
+    def step(cache, x):
+        variables = {"params": params, "cache": cache}
+        out, changed = Model(named(name)).apply(variables, x, decode=True, mutable=["cache"])
+        return out, changed["cache"]
+
+    return step
 
 
 @pytest.mark.parametrize(
@@ -127,14 +143,21 @@ def test_packed_documents_are_each_alone(name, framework):
         model = in_nnx(name, params)
     else:
         model = functools.partial(Model(named(name)).apply, {"params": params})
-    positions = segment_positions(PACKED)
-    out = model(X, positions, segments=PACKED)
-    for row, (start, end) in [(0, (0, 2)), (0, (2, 6)), (1, (0, 7))]:
-        alone = model(X[row : row + 1, start:end])
-        np.testing.assert_allclose(out[row, start:end], alone[0], atol=1e-5)
+    documents = [(0, slice(0, 2)), (0, slice(2, 6)), (1, slice(0, 7))]
+
+    @jax.jit
+    def run(x):
+        positions = segment_positions(PACKED)
+        alone = [model(x[row : row + 1, where])[0] for row, where in documents]
+        packed = model(x, positions, segments=PACKED)
+        return alone, packed, model(x, segments=PACKED), model(x, positions)
+
+    alone, packed, default, mixed = run(X)
+    for (row, where), expected in zip(documents, alone, strict=True):
+        np.testing.assert_allclose(packed[row, where], expected, atol=1e-5)
     if "absolute" not in name:  # In attention, positions start again in each document by default.
-        np.testing.assert_allclose(model(X, segments=PACKED), out, atol=1e-6)
-    assert np.abs(model(X, positions)[0, :2] - out[0, :2]).max() > 1e-3
+        np.testing.assert_allclose(default, packed, atol=1e-6)
+    assert np.abs(np.asarray(mixed)[0, :2] - np.asarray(packed)[0, :2]).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", DECODED)
@@ -193,7 +216,7 @@ def test_an_embedding_counts_while_decoding(framework):
     """Without positions, each token is at its index in the sequence."""
     name = "learned_absolute+causal"
     params, cache = made(name)
-    full = Model(named(name)).apply({"params": params}, X)
+    full = jax.jit(Model(named(name)).apply)({"params": params}, X)
     if framework == "nnx":
         model = in_nnx(name, params)
         model.attention.init_cache(B, L)
@@ -203,11 +226,9 @@ def test_an_embedding_counts_while_decoding(framework):
         step = nnx.jit(lambda model, x: model(x, decode=True))
         outputs = [step(model, x) for x in (X[:, :4], X[:, 4:5], X[:, 5:])]
     else:
-        outputs = []
+        outputs, step = [], linen_step(name, params)
         for x in (X[:, :4], X[:, 4:5], X[:, 5:]):
-            variables = {"params": params, "cache": cache}
-            out, changed = Model(named(name)).apply(variables, x, decode=True, mutable=["cache"])
-            cache = changed["cache"]
+            out, cache = step(cache, x)
             outputs.append(out)
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), full, atol=1e-5)
 
@@ -259,14 +280,7 @@ def test_a_cache_in_plain_jax():
 def test_rows_at_indices_of_their_own(name):
     """Prompts of other lengths, padded on the right; then tokens; then a row starts anew."""
     params, cache = made(name)
-    model = Model(named(name))
-
-    @jax.jit
-    def step(cache, x):
-        variables = {"params": params, "cache": cache}
-        out, changed = model.apply(variables, x, decode=True, mutable=["cache"])
-        return out, changed["cache"]
-
+    model, step = Model(named(name)), linen_step(name, params)
     full = np.asarray(jax.jit(model.apply)({"params": params}, X))
     out, cache = step(cache, X[:, :4])
     np.testing.assert_allclose(out, full[:, :4], atol=1e-5)
@@ -360,17 +374,17 @@ def test_attention_refuses_hidden_states_of_another_length():
 
 def test_cross_attention():
     """Keys of another length and width, at positions of their own."""
-    x_k = np.asarray(jax.random.normal(jax.random.key(2), (B, 5, 6)))
-    layer = pe_jax.linen.MultiHeadAttention(H, named("rope"))
+    layer, x_k = pe_jax.linen.MultiHeadAttention(H, named("rope")), X_K
     at = dict(positions_q=np.arange(L) + 20, positions_k=np.arange(5) * 3)
     variables = jax.jit(lambda: layer.init(jax.random.key(0), X, x_k, **at))()
-    found = layer.apply(variables, X, x_k, **at)
+    found = jax.jit(lambda: layer.apply(variables, X, x_k, **at))()
     params = variables["params"]
     q, k, v = (
         np.einsum("bld,dhe->blhe", x, params[name]["kernel"])
         for x, name in ((X, "query"), (x_k, "key"), (x_k, "value"))
     )
-    out = attention(q, k, v, encodings.rope(head_size=4), context=encodings.Context(*at.values()))
+    context = encodings.Context(*at.values())
+    out = compiled.attention(q, k, v, encodings.rope(head_size=4), context=context)
     expected = np.einsum("blhe,hed->bld", out, params["out"]["kernel"])
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(ValueError, match="inputs_v was given without inputs_k"):
@@ -378,13 +392,10 @@ def test_cross_attention():
 
 
 def test_cross_attention_decodes_with_keys_projected_once():
-    x_k = np.asarray(jax.random.normal(jax.random.key(2), (B, 5, 6)))
-    encoding, mask = (
-        named("rope+alibi"),
-        padding_mask(np.array([[True] * 5, [True] * 3 + [False] * 2])),
-    )
+    x_k, encoding = X_K, named("rope+alibi")
+    mask = (np.arange(5) < np.array([[5], [3]]))[:, None, None]
     layer = pe_jax.nnx.MultiHeadAttention(H, D, encoding, in_kv_features=6, rngs=nnx.Rngs(0))
-    full = layer(X, x_k, mask=mask, positions_q=range(L), positions_k=range(5))
+    full = jax.jit(lambda: layer(X, x_k, mask=mask, positions_q=range(L), positions_k=range(5)))()
     k, v = layer.key(x_k), layer.value(x_k)
 
     @jax.jit
@@ -399,9 +410,8 @@ def test_cross_attention_decodes_with_keys_projected_once():
 def test_parameters_are_those_of_flax():
     """Without an encoding: Flax's own modules, with the same parameters, give the same."""
     flax = nn.MultiHeadDotProductAttention(H)
-    variables = flax.init(jax.random.key(0), X)
-    expected = flax.apply(variables, X)
-    ours = pe_jax.linen.MultiHeadAttention(H).apply(variables, X)
+    expected, variables = jax.jit(lambda: flax.init_with_output(jax.random.key(0), X))()
+    ours = jax.jit(pe_jax.linen.MultiHeadAttention(H).apply)(variables, X)
     np.testing.assert_allclose(ours, expected, atol=1e-5)
     theirs = nnx.state(nnx.MultiHeadAttention(H, D, decode=False, rngs=nnx.Rngs(0)))
     own = nnx.state(pe_jax.nnx.MultiHeadAttention(H, D, rngs=nnx.Rngs(0)))
@@ -417,27 +427,35 @@ def test_layers_share_parameters_of_an_encoding():
     assert len(jax.tree.leaves(nnx.state(both, nnx.Param))) == 8 + 8 + 1
 
     layer = pe_jax.linen.MultiHeadAttention(H, named("t5"))
-    variables = layer.init(jax.random.key(0), X)
+    out, variables = jax.jit(lambda: layer.init_with_output(jax.random.key(0), X))()
     shared = {"params": {**variables["params"]}}
     table = shared["params"].pop("position")
-    np.testing.assert_array_equal(layer.apply(shared, X, position=table), layer.apply(variables, X))
+    found = jax.jit(lambda: layer.apply(shared, X, position=table))()
+    np.testing.assert_allclose(found, out, atol=1e-6)
 
 
 def test_dropout_and_dtypes():
     layer = pe_jax.linen.MultiHeadAttention(H, named("alibi"), dropout_rate=0.5, dtype=jnp.bfloat16)
-    variables = layer.init(jax.random.key(0), X, deterministic=True)
+    variables = jax.jit(lambda: layer.init(jax.random.key(0), X, deterministic=True))()
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
-    run = lambda key: layer.apply(variables, X, deterministic=False, rngs={"dropout": key})
+
+    @jax.jit
+    def run(key):
+        return layer.apply(variables, X, deterministic=False, rngs={"dropout": key})
+
     first, again, other = (run(jax.random.key(seed)) for seed in (1, 1, 2))
     assert first.dtype == jnp.bfloat16
-    assert (first == again).all() and (first != other).any()
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
 
     rngs = nnx.Rngs(0)
     layer = pe_jax.nnx.MultiHeadAttention(H, D, named("alibi"), dropout_rate=0.5, rngs=rngs)
-    assert (layer(X, deterministic=True) == layer(X, deterministic=True)).all()
-    assert (layer(X, deterministic=False) != layer(X, deterministic=False)).any()
-    calls = [layer(X, deterministic=False, rngs=nnx.Rngs(dropout=3)) for _ in range(2)]
-    assert (calls[0] == calls[1]).all()
+    run = nnx.jit(lambda layer, **options: layer(X, **options), static_argnames="deterministic")
+    twice = lambda **options: [np.asarray(run(layer, **options)) for _ in range(2)]
+    np.testing.assert_array_equal(*twice(deterministic=True))
+    assert not np.array_equal(*twice(deterministic=False))
+    key = lambda: nnx.Rngs(dropout=3)
+    calls = [np.asarray(run(layer, deterministic=False, rngs=key())) for _ in range(2)]
+    np.testing.assert_array_equal(*calls)
     with pytest.raises(ValueError, match="Dropout needs deterministic"):
         layer(X)
 
