@@ -13,6 +13,7 @@ import pytest
 import scipy.stats
 from helpers import paper_attention
 from helpers.compiled import value_and_pullback
+from helpers.initial_params import initial_params
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset, with_position
@@ -270,33 +271,20 @@ def test_an_encoding_of_ones_own():
     assert np.abs(slopes(grads["params"])).min() > 0
 
 
-LEARNER = dataclasses.replace(
-    CONFIG, num_layers=1, hidden_size=32, intermediate_size=64, initializer_stddev=0.1
-)
-MASK = 10
-MASKED = (  # Tokens, and where they are masked.
-    np.array([[1, MASK, 3, MASK, 5, MASK, 7], [MASK, 2, MASK, 4, MASK, 6, 8]]),
-    np.array([[1, 3, 5], [0, 2, 4]]),
-)
-
-
-@functools.cache
-def initial_learner():
-    """What the encodings below share; those of positions are apart."""
-    model = BertForPretraining(with_position(LEARNER, "none"))
-    return jax.jit(model.init)(jax.random.key(0), *MASKED)["params"]
-
-
 @pytest.mark.parametrize("name", EACH)
 def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     """Without positions every [MASK] of a sequence looks the same, so its answers must share one
     distribution: the loss has a floor, known exactly. With positions there is none."""
-    config = with_position(LEARNER, name)
-    model, ids, at = BertForPretraining(config), *MASKED
+    config = dataclasses.replace(
+        CONFIG, num_layers=1, hidden_size=32, intermediate_size=64, initializer_stddev=0.1
+    )
+    config = with_position(config, name)
+    model = BertForPretraining(config)
+    mask = 10
+    ids = np.array([[1, mask, 3, mask, 5, mask, 7], [mask, 2, mask, 4, mask, 6, 8]])
+    at = np.array([[1, 3, 5], [0, 2, 4]])
     answers = np.array([[2, 4, 6], [2, 2, 5]])
-    params = initial_learner()
-    position = jax.jit(config.encoding().init)(jax.random.key(1))
-    params = {**params, "bert": {**params["bert"], "position": position}}
+    params = initial_params(model, ids, at)
     optimizer = optax.flatten(optax.adam(3e-3))  # One vector: fewer operations to compile.
 
     def loss(params):

@@ -1,0 +1,28 @@
+"""Parameters of a BERT as `init` has them. Drawn with NumPy, they take no time to compile."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def initial_params(model, *inputs):
+    """Random kernels and embeddings, scales of 1, biases of 0; an encoding draws its own.
+
+    Args:
+      model: a module with a `BertConfig` as `config`.
+      inputs: what `model.init` takes after the rng.
+    """
+    config, rng = model.config, np.random.default_rng(0)
+
+    def draw(path, leaf):
+        if path[-1].key in ("scale", "bias"):
+            return jnp.asarray(np.full(leaf.shape, path[-1].key == "scale", leaf.dtype))
+        return jnp.asarray(rng.normal(0, config.initializer_stddev, leaf.shape), leaf.dtype)
+
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    params = jax.tree_util.tree_map_with_path(draw, shapes)
+    encoder = params.get("bert", params)
+    if "position" in encoder:
+        init = jax.jit(config.encoding().init, static_argnums=1)
+        encoder["position"] = init(jax.random.key(0), config.num_layers)
+    return params
