@@ -3,10 +3,9 @@
 import dataclasses
 import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from helpers.initial_params import initial_params
 from pe_jax.models import BertConfig, BertForPretraining, with_position
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import Texts
@@ -27,10 +26,8 @@ def config(position):
 
 @functools.cache
 def parameters(position):
-    tokens = jnp.zeros((1, 4), jnp.int32)
-    return jax.jit(BertForPretraining(config(position)).init)(jax.random.key(0), tokens, tokens)[
-        "params"
-    ]
+    tokens = np.zeros((1, 4), np.int32)
+    return initial_params(BertForPretraining(config(position)), tokens, tokens)
 
 
 def texts(seed=0):

@@ -36,7 +36,7 @@ def model(position):
     bert = Bert(config)
     rng = np.random.default_rng(0)
     draw = lambda leaf: jnp.asarray(rng.normal(scale=0.5, size=leaf.shape), leaf.dtype)
-    shapes = jax.eval_shape(bert.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    shapes = jax.eval_shape(bert.init, jax.random.key(0), np.zeros((1, 4), np.int32))
     return config, bert, jax.tree.map(draw, shapes["params"])
 
 
@@ -53,14 +53,17 @@ def violations(setting):
     }
 
 
-@pytest.mark.parametrize("count", [1, 7, 37])
-@pytest.mark.parametrize("memory", [1, 2**16, 2**30])
+compiled_violations = jax.jit(violations)
+
+
+@pytest.mark.parametrize(("count", "memory"), [(1, 1), (7, 1), (37, 2**16), (37, 2**30)])
 def test_a_sweep_equals_a_loop(count, memory):
+    """Of a setting, of more than there are devices, in several chunks and in one."""
     rng = np.random.default_rng(count)
     settings = {"base": rng.uniform(2, 9000, count), "length": rng.integers(3, 24, count)}
     found = properties.sweep(violations, settings, memory=memory)
     for i in range(count):
-        one = violations(jax.tree.map(lambda x: jnp.asarray(x[i]), settings))  # noqa: B023
+        one = compiled_violations(jax.tree.map(lambda x: x[i], settings))  # noqa: B023
         for name, value in one.items():
             assert isinstance(found[name], np.ndarray) and len(found[name]) == count
             np.testing.assert_allclose(found[name][i], value, rtol=1e-4, atol=1e-5)
@@ -110,19 +113,24 @@ def test_settings_without_one_leading_axis(settings):
 # --- identical words ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layer", [0, 2])
-def test_queries_keys_and_values_are_those_of_the_model(layer):
+def test_queries_keys_and_values_are_those_of_the_model():
     """Softmax of their logits, times values and output projection, is the model's output."""
     config, bert, params = model("learned_absolute")
-    tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, 30)
-    q, k, v = queries_keys_values(config, params, tokens)[:, layer]
-    apply = jax.jit(functools.partial(bert.apply, capture_intermediates=True))
-    _, state = apply({"params": params}, tokens)
-    inside = state["intermediates"][f"layer_{layer}"]["attention"]
-    weights = softmax(np.einsum("bqhd,bkhd->bhqk", q, k) / 2, axis=-1)  # sqrt(d) = 2
-    out = params[f"layer_{layer}"]["attention"]["out"]
-    expected = np.einsum("bhqk,bkhd,hde->bqe", weights, v, out["kernel"]) + out["bias"]
-    np.testing.assert_allclose(inside["__call__"][0], expected, atol=1e-5)
+    tokens = np.random.default_rng(1).integers(0, 30, (2, 6))
+
+    @jax.jit
+    def run(params):
+        _, state = bert.apply({"params": params}, tokens, capture_intermediates=True)
+        return queries_keys_values(config, params, tokens), state["intermediates"]
+
+    found, inside = run(params)
+    for layer in (0, 2):
+        q, k, v = np.asarray(found)[:, layer]
+        weights = softmax(np.einsum("bqhd,bkhd->bhqk", q, k) / 2, axis=-1)  # sqrt(d) = 2
+        out = params[f"layer_{layer}"]["attention"]["out"]
+        expected = np.einsum("bhqk,bkhd,hde->bqe", weights, v, out["kernel"]) + out["bias"]
+        got = inside[f"layer_{layer}"]["attention"]["__call__"][0]
+        np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 def test_no_such_layer():
@@ -176,6 +184,7 @@ def test_identical_words_show_the_properties_of_table_1():
     for position in encodings.PAPER[:7]:
         config, _, params = model(position)
         phi = properties.identical_words(attention_map(config), params, words, length=12)
+        phi = np.asarray(phi)
         invariant = properties.translation_invariance(phi)
         if position == "none":
             np.testing.assert_allclose(phi, phi[:, :1, :1] + 0 * phi, atol=1e-4)
@@ -184,21 +193,20 @@ def test_identical_words_show_the_properties_of_table_1():
             assert float(properties.symmetry(phi).min()) > 0.01
         else:
             assert float(invariant.min()) > 0.05
-        weights = properties.identical_words(
-            attention_map(config, what="weights"), params, words, length=12
-        )
-        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    attend = attention_map(config, what="weights")
+    weights = properties.identical_words(attend, params, words, length=12)
+    np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, atol=1e-5)
 
 
 def test_positions_through_the_projections():
     _, _, params = model("learned_absolute")
     p = np.asarray(params["position"]["learned_absolute"]["table"])
-    q, k = projections(params, 1)
+    q, k = map(np.asarray, projections(params, 1))
     found = properties.position_products(p, q, k)
     for h in range(2):
         np.testing.assert_allclose(found[h], p @ q[:, h] @ k[:, h].T @ p.T, rtol=2e-4, atol=1e-5)
     matrices = query_key_matrices(params, 3)
-    whole = sum(np.asarray(q[:, h] @ k[:, h].T) for h in range(2))
+    whole = sum(q[:, h] @ k[:, h].T for h in range(2))
     np.testing.assert_allclose(matrices[1], whole, rtol=1e-4, atol=1e-5)
 
 

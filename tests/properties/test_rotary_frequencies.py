@@ -84,9 +84,9 @@ def changed(context, factors):
 def test_a_card_says_what_rotates(encoding, pairs, scale):
     """Pairs, frequencies and factors explain what `heads` does, in every option of RoPE."""
     (part,) = encoding.parts
-    params = part.init(jax.random.key(0))
+    params = jax.tree.map(np.asarray, part.init(jax.random.key(0)))
     if params:
-        params = {"frequencies": params["frequencies"] * jnp.array([[1.0], [-0.7]])}
+        params = {"frequencies": params["frequencies"] * np.float32([[1.0], [-0.7]])}
     assert list(part.card.pairs) == pairs
     count = len(pairs)
     rng = np.random.default_rng(0)
@@ -98,14 +98,19 @@ def test_a_card_says_what_rotates(encoding, pairs, scale):
     at = np.arange(4 if grows else LENGTH)
     context = Context(range(len(at)), range(len(at)))
     q, k = q[:, : len(at)], k[:, : len(at)]
-    for factor in (np.ones_like(factors), np.zeros_like(factors), factors):
-        found = part.heads(params, q, k, v, changed(context, factor))
-        for one, x in zip(found, (q, k), strict=False):
+    assert part.heads(params, q, k, v, changed(context, factors))[2] is v
+
+    @jax.jit
+    def heads(at, factor=None):
+        context = Context(at, at)
+        return part.heads(params, q, k, v, context if factor is None else changed(context, factor))
+
+    ones = np.ones_like(factors)
+    for factor in (ones, np.zeros_like(factors), factors):
+        for one, x in zip(heads(at, factor), (q, k), strict=False):
             expected = rotated(x[0], at, w * factor, pairs, scale)
             np.testing.assert_allclose(one[0], expected, atol=1e-5)
-        assert found[2] is v
-    same = part.heads(params, q, k, v, changed(context, np.ones_like(factors)))
-    for one, other in zip(same, part.heads(params, q, k, v, context), strict=True):
+    for one, other in zip(heads(at, ones), heads(at), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -115,7 +120,7 @@ def test_xpos_decays_without_rotation():
     q = np.random.default_rng(0).normal(size=(1, LENGTH, 2, 8)).astype(np.float32)
     context = Context(range(LENGTH), range(LENGTH))
     still, _, _ = part.heads({}, q, q, q, changed(context, np.zeros((1, 4), np.float32)))
-    ratio = still / q
+    ratio = np.asarray(still) / q
     np.testing.assert_allclose(ratio[..., ::2], ratio[..., 1::2], rtol=1e-5)
     turned, _, _ = part.heads({}, q, q, q, context)
     size = lambda x: np.linalg.norm(np.reshape(x, (LENGTH, 2, 4, 2)), axis=-1)
@@ -158,14 +163,15 @@ def test_constants_in_some_dimensions():
     shape = (2, 2, 2, 8)
     which, values = rng.random(shape) < 0.3, rng.normal(size=shape).astype(np.float32)
     inside = jax.jit(lambda params: queries_keys_values(config, params, tokens))
-    before, after = inside(bert), inside(with_constants(bert, which, values))
+    change = jax.jit(with_constants)
+    before, after = (np.asarray(inside(p)) for p in (bert, change(bert, which, values)))
     assert before.shape == (3, 2, tiny_subject.TEXTS, tiny_subject.LENGTH, 2, 8)
     spread = lambda x: np.broadcast_to(x[:, :, None, None], after[:2].shape)
     np.testing.assert_allclose(after[:2][spread(which)], spread(values)[spread(which)], rtol=1e-6)
     kept = ~spread(which)[:, 0]  # Of the first layer: those above read another input.
     np.testing.assert_array_equal(after[:2, 0][kept], before[:2, 0][kept])
     np.testing.assert_array_equal(after[2, 0], before[2, 0])
-    nothing = with_constants(bert, np.zeros(shape, bool), values)
+    nothing = change(bert, np.zeros(shape, bool), values)
     jax.tree.map(np.testing.assert_array_equal, nothing, bert)
 
 
