@@ -282,6 +282,15 @@ def test_config(tmp_path):
     assert load_bert(write(tmp_path, bert_tensors(), old)).config.layer_norm_epsilon == 1e-12
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def states_and_logits(config, params, tokens, segments, valid):
+    """Hidden states of every layer, and the outputs of both heads at every token."""
+    everywhere = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
+    model = BertForPretraining(config)
+    logits = model.apply({"params": params}, tokens, everywhere, segments, valid)
+    return hidden_states(config, params["bert"], tokens, segments, valid), logits
+
+
 @pytest.mark.parametrize("layout", ["plain", "old", "shards"])
 def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
     """Hidden states of every layer, also at padding, and both heads."""
@@ -293,15 +302,10 @@ def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
     config, params, absent, unread = load_bert(tmp_path)
     assert (absent, unread) == ((), ())
     tokens, segments, valid = inputs()
-    states = jax.jit(functools.partial(hidden_states, config))(
-        params["bert"], tokens, segments, jnp.asarray(valid)
-    )
+    states, logits = states_and_logits(config, params, tokens, segments, valid)
     expected = numpy_bert(tensors, BERT, tokens, segments, valid)
     assert states.shape == (LAYERS + 1, 3, 7, D)
     np.testing.assert_allclose(states, expected, atol=2e-5, rtol=0)
-    everywhere = np.tile(np.arange(7), (3, 1))
-    run = jax.jit(BertForPretraining(config).apply)
-    logits = run({"params": params}, tokens, everywhere, segments, jnp.asarray(valid))
     words, pairs = numpy_heads(tensors, BERT, expected[-1])
     np.testing.assert_allclose(logits.masked_lm, words, atol=5e-5, rtol=0)
     np.testing.assert_allclose(logits.next_sentence, pairs, atol=5e-5, rtol=0)
@@ -312,11 +316,17 @@ def test_the_last_hidden_states_are_the_output_of_the_model(tmp_path):
     config, params, *_ = load_bert(write(tmp_path, bert_tensors(), BERT))
     tokens, segments, valid = inputs()
     looped = dataclasses.replace(config, scan_layers=True, remat="full")
-    args = (tokens, segments, jnp.asarray(valid), jnp.arange(3, 10))
-    states = hidden_states(looped, params["bert"], *args)
-    last = Bert(looped).apply({"params": params["bert"]}, *args)
+
+    @jax.jit
+    def run(params):
+        args = (tokens, segments, jnp.asarray(valid), jnp.arange(3, 10))
+        states = hidden_states(looped, params, *args)
+        at_0 = hidden_states(config, params, *args[:3])
+        return states, Bert(looped).apply({"params": params}, *args), at_0
+
+    states, last, at_0 = run(params["bert"])
     np.testing.assert_allclose(states[-1], last, atol=1e-6)
-    assert not np.allclose(states[0], hidden_states(config, params["bert"], *args[:3])[0])
+    assert not np.allclose(states[0], at_0[0])
 
 
 @pytest.mark.parametrize("heads", [True, False])

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
+from helpers import compiled
+from scipy.special import softmax
 
 import pe_jax.linen
 import pe_jax.nnx
@@ -26,8 +28,8 @@ from pe_jax.attention import (
 from pe_jax.encodings import Context
 
 B, L, D, H, d = 2, 6, 8, 2, 4
-X = np.asarray(jax.random.normal(jax.random.key(0), (B, L, D)))
-Q, K, V = np.asarray(jax.random.normal(jax.random.key(1), (3, B, L, H, d)))
+X = np.random.default_rng(0).normal(size=(B, L, D)).astype(np.float32)
+Q, K, V = np.random.default_rng(1).normal(size=(3, B, L, H, d)).astype(np.float32)
 CAUSAL = np.tril(np.ones((1, 1, L, L), bool))
 NONE = encodings.none()
 
@@ -146,13 +148,19 @@ def test_flax_linen_hands_over_no_hidden_states():
 
 def test_flax_linen_dropout_and_what_it_refuses():
     run, key = attention_fn(NONE), jax.random.key(0)
-    drop = functools.partial(run, Q, K, V, mask=None, dropout_rate=0.5)
-    expected = attention(Q, K, V, dropout_rate=0.5, dropout_rng=key)
-    np.testing.assert_array_equal(drop(dropout_rng=key), expected)
-    np.testing.assert_array_equal(
-        drop(dropout_rng=key, deterministic=True), run(Q, K, V, mask=None)
-    )
-    assert run(Q, K, V, mask=None, dtype=jnp.bfloat16).dtype == jnp.bfloat16
+
+    @jax.jit
+    def outputs(q):
+        drop = functools.partial(run, q, K, V, mask=None, dropout_rate=0.5, dropout_rng=key)
+        dropped = drop(), attention(q, K, V, dropout_rate=0.5, dropout_rng=key)
+        return dropped, (drop(deterministic=True), run(q, K, V, mask=None))
+
+    dropped, whole = outputs(Q)
+    np.testing.assert_array_equal(*dropped)
+    np.testing.assert_array_equal(*whole)
+    assert not np.allclose(dropped[0], whole[0])
+    rounded = jax.eval_shape(lambda q: run(q, K, V, mask=None, dtype=jnp.bfloat16), Q)
+    assert rounded.dtype == jnp.bfloat16
     for refused in (
         {"precision": "highest"},
         {"module": nn.Module()},
@@ -217,7 +225,8 @@ def test_flax_nnx_decodes_with_its_cache(is_causal):
     found = [step(layer, X[:, at : at + 1]) for at in range(L)]
     np.testing.assert_allclose(np.concatenate(found, axis=1), full, atol=1e-5)
     assert len(traced) == 1
-    np.testing.assert_allclose(layer(X, is_causal=True), full, atol=1e-5)
+    again = nnx.jit(lambda layer: layer(X, is_causal=True))(layer)
+    np.testing.assert_allclose(again, full, atol=1e-5)
 
 
 def test_positions_end_with_the_statement():
@@ -284,17 +293,22 @@ BIAS = np.random.default_rng(0).normal(size=(1, H, L, L)).astype(np.float32)
     ids=lambda arguments: "-".join(arguments),
 )
 def test_jax_nn(arguments):
-    expected = jax.nn.dot_product_attention(Q, K, V, **arguments)
-    found = dot_product_attention(NONE)(Q, K, V, **arguments)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    run = lambda attend: jax.jit(lambda q: attend(q, K, V, **arguments))(Q)
+    expected = run(jax.nn.dot_product_attention)
+    np.testing.assert_allclose(run(dot_product_attention(NONE)), expected, atol=1e-5)
 
 
 def test_jax_nn_groups_of_heads_and_no_batch():
     one = K[:, :, :1], V[:, :, :1]
-    expected = jax.nn.dot_product_attention(Q, *one, is_causal=True)
     run = dot_product_attention(NONE)
-    np.testing.assert_allclose(run(Q, *one, is_causal=True), expected, atol=1e-5)
-    alone = run(Q[0], K[0, :, :1], V[0, :, :1], is_causal=True)
+
+    @jax.jit
+    def outputs(q, k, v):
+        expected = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        return expected, run(q, k, v, is_causal=True), run(q[0], k[0], v[0], is_causal=True)
+
+    expected, found, alone = outputs(Q, *one)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
     np.testing.assert_allclose(alone, expected[0], atol=1e-5)
     with pytest.raises(ValueError, match="heads of keys divide those of queries"):
         run(np.concatenate([Q, Q[:, :, :1]], axis=2), K, V)
@@ -312,7 +326,8 @@ def test_jax_nn_with_an_encoding():
         assert np.abs(leaf).max() > 0
     axial = encodings.rope_axial(head_size=d)
     grid = Context(np.stack(np.divmod(np.arange(L), 3), axis=-1))
-    assert dot_product_attention(axial, None, grid)(Q, K, V, BIAS, scale=1.0).shape == Q.shape
+    on_grid = functools.partial(dot_product_attention(axial, None, grid), scale=1.0)
+    assert jax.eval_shape(on_grid, Q, K, V, BIAS).shape == Q.shape
     with pytest.raises(ValueError, match="6 queries to 3 keys needs the positions of both"):
         dot_product_attention(encoding, params)(Q, K[:, :3], V[:, :3])
     for refused, match in (
@@ -328,10 +343,13 @@ def test_heads_for_equinox():
     """What our own attention does with them."""
     encoding = named("rope(learnable=True)")
     params = encoding.init(jax.random.key(0))
-    q, k, v = process_heads(encoding, params)(Q[0], K[0], V[0])
-    expected = attention(Q, K, V, encoding, params)[0]
-    out = attention(q[None], k[None], v[None])[0]
-    np.testing.assert_allclose(out, expected, atol=1e-6)
+
+    @jax.jit
+    def outputs(q, k, v):
+        heads = (x[None] for x in process_heads(encoding, params)(q[0], k[0], v[0]))
+        return attention(*heads)[0], attention(q, k, v, encoding, params)[0]
+
+    np.testing.assert_allclose(*outputs(Q, K, V), atol=1e-6)
     for name, match in (
         ("rope+alibi+window(reach=2)", r"alibi adds terms to .*; window\(reach=2\) limits"),
         ("t5", "t5 adds terms to the attention logits. .*call pe_jax.attention.attention"),
@@ -378,9 +396,10 @@ def test_the_pages_cache_with_padding_on_the_left(page):
     """Three tokens of a row alone, and after two of padding."""
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 1, 3, 2, 8)).astype(np.float32)
-    q, alone = q[:, -1:], attention(q, k, v, page["rotary"])[:, -1:]
+    q, alone = q[:, -1:], compiled.attention(q, k, v, page["rotary"])[:, -1:]
     padded = [np.concatenate([np.ones((1, 2, 2, 8), np.float32), x], axis=1) for x in (k, v)]
-    out = page["attend_to_cache"](q, *padded, 4, np.array([2]))
+    attend = lambda *heads: page["attend_to_cache"](*heads, 4, np.array([2]))
+    out = jax.jit(attend)(q, *padded)
     np.testing.assert_allclose(out, alone, atol=1e-6)
 
 
@@ -389,21 +408,21 @@ def test_the_pages_t5_has_the_logits_of_t5(page):
     layer = page["T5Attention"](2, nnx.Rngs(0))
     offsets = np.arange(4)[None] - np.arange(4)[:, None]
     buckets = np.abs(offsets) + 16 * (offsets > 0)  # As near as this, one for each offset.
-    bias = np.moveaxis(layer.position["t5"]["table"][...][buckets], -1, 0)
-    weights = jax.nn.softmax(np.einsum("bqhd,bkhd->bhqk", q, k) + bias)
+    bias = np.moveaxis(np.asarray(layer.position["t5"]["table"][...])[buckets], -1, 0)
+    weights = softmax(np.einsum("bqhd,bkhd->bhqk", q, k) + bias, axis=-1)
     expected = np.einsum("bhqk,bkhd->bqhd", weights, v)
-    np.testing.assert_allclose(layer(q, k, v), expected, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(layer)(q, k, v), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["learned_absolute", "learned_relative(clip=4)", "none"])
 @pytest.mark.parametrize("module", ["Model", "FlaxLayer", "NnxAttention", "AttentionFn"])
 def test_the_pages_modules_see_the_order(page, module, name):
     """With an absolute and a relative encoding; NNX's take what acts in attention alone."""
-    x = jax.random.normal(jax.random.key(0), (1, 6, 32))
+    x = np.random.default_rng(0).normal(size=(1, 6, 32)).astype(np.float32)
     encoding = encodings.from_name(name, hidden_size=32, head_size=8, num_heads=4, max_length=64)
     if module in ("Model", "FlaxLayer"):
         model = page[module](encoding)
-        run = functools.partial(model.apply, model.init(jax.random.key(1), x))
+        run = functools.partial(model.apply, jax.jit(model.init)(jax.random.key(1), x))
     else:
         rngs = nnx.Rngs(0)
         if module == "NnxAttention":
@@ -414,7 +433,8 @@ def test_the_pages_modules_see_the_order(page, module, name):
         embedding = pe_jax.nnx.PositionEmbedding(encoding, rngs=rngs)
         run = lambda x: layer(embedding(x))
     swapped = x[:, np.array([0, 1, 4, 3, 2, 5])]  # Others than the last token.
-    change = np.abs(run(x)[0, -1] - run(swapped)[0, -1]).max()
+    one, other = np.asarray(jax.jit(run)(np.concatenate([x, swapped])))[:, -1]
+    change = np.abs(one - other).max()
     assert (change < 1e-5) if name == "none" else (change > 1e-5)
 
 
@@ -427,16 +447,20 @@ def test_inputs_of_any_attention(name, scale):
     encoding = encodings.from_name(
         name, hidden_size=8, head_size=Q.shape[-1], num_heads=Q.shape[2], max_length=32
     )
-    params = encoding.init(jax.random.key(0))
+    params = jax.jit(encoding.init)(jax.random.key(0))
     x = np.random.default_rng(0).normal(size=(*Q.shape[:2], 8)).astype(np.float32)
     at = encodings.Context(np.arange(Q.shape[1])[None] * 2, x_q=x, x_k=x)
     k, v = K[:, :, :1], V[:, :, :1]
     mask = np.ones((1, 1, 1, K.shape[1]), bool)
     mask[..., -1] = False
-    expected = attention(Q, k, v, encoding, params, at, mask=mask)
-    *qkv, bias, allowed = attention_inputs(Q, k, v, encoding, params, at, mask=mask, scale=scale)
-    found = jax.nn.dot_product_attention(*qkv, bias, allowed, scale=scale)
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+    @jax.jit
+    def outputs(*heads):
+        inputs = attention_inputs(*heads, encoding, params, at, mask=mask, scale=scale)
+        found = jax.nn.dot_product_attention(*inputs, scale=scale)
+        return found, attention(*heads, encoding, params, at, mask=mask)
+
+    np.testing.assert_allclose(*outputs(Q, k, v), atol=2e-5)
 
 
 def test_inputs_of_any_attention_refuse():
