@@ -28,7 +28,7 @@ def logits(name, at, head_size=8, params=None):
     encoding = build(name, head_size=head_size)
     length = np.shape(at)[-1 if encoding.axes == 1 else -2]
     q, k = draw(1, length, 2, head_size), draw(1, length, 2, head_size, seed=1)
-    params = encoding.init(jax.random.key(0)) if params is None else params
+    params = jax.jit(encoding.init)(jax.random.key(0)) if params is None else params
     return attention_logits(q, k, encoding, params, Context(at))
 
 
@@ -36,7 +36,8 @@ def logits(name, at, head_size=8, params=None):
 
 
 def test_mixed_rope_starts_with_directions_at_right_angles():
-    w = build("rope_mixed(base=16)").init(jax.random.key(0))["rope_mixed"]["frequencies"]
+    params = jax.jit(build("rope_mixed(base=16)").init)(jax.random.key(0))
+    w = np.asarray(params["rope_mixed"]["frequencies"])
     assert w.shape == (2, 2, 4)  # Two pairs in each of two directions, 16^(-4t/8) long.
     np.testing.assert_allclose(np.hypot(*w), [[1, 0.25, 1, 0.25]] * 2, rtol=1e-6)
     np.testing.assert_allclose((w[..., :2] * w[..., 2:]).sum(0), 0, atol=1e-6)
@@ -75,7 +76,7 @@ def test_which_axis_a_pair_goes_by(name, axis_of_pair):
     (part,) = build(name, head_size=128).parts
     x = np.ones((1, part.traits.axes, 1, 128), np.float32)
     at = 1000 * np.eye(part.traits.axes, dtype=int)  # Token a moves on axis a alone.
-    rotated, _, _ = part.heads({}, x, x, x, Context(at, at))
+    rotated = jax.jit(lambda x: part.heads({}, x, x, x, Context(at, at))[0])(x)
     moves = np.abs(np.asarray(rotated)[0, :, 0, :64] - 1) > 1e-6
     np.testing.assert_array_equal(moves.sum(0), 1)
     np.testing.assert_array_equal(moves.argmax(0), axis_of_pair)
@@ -93,8 +94,9 @@ def test_sections_of_mrope_are_checked():
 
 def added(name, length, params=None):
     encoding = build(name)
-    params = encoding.init(jax.random.key(0)) if params is None else params
-    return np.asarray(encodings.embed(encoding, params, jnp.zeros((1, length, 16)), range(length)))
+    params = jax.jit(encoding.init)(jax.random.key(0)) if params is None else params
+    x = np.zeros((1, length, 16), np.float32)
+    return np.asarray(jax.jit(lambda x: encodings.embed(encoding, params, x, range(length)))(x))
 
 
 def test_the_index_has_no_bound_and_the_share_depends_on_the_length():
@@ -109,7 +111,7 @@ def test_the_index_has_no_bound_and_the_share_depends_on_the_length():
 def test_concatenation_leaves_the_word_alone():
     encoding = build("sinusoidal_concatenated(share=0.3, scale=2)")
     x = draw(2, 3, 16)
-    found = encodings.embed(encoding, {}, x)
+    found = np.asarray(jax.jit(lambda x: encodings.embed(encoding, {}, x))(x))
     np.testing.assert_array_equal(found[..., :12], x[..., :12])
     own = 2 * encodings.sinusoid(np.arange(3), encodings.default_frequencies(4))
     np.testing.assert_allclose(found[..., 12:], [own, own], rtol=1e-6)
@@ -120,8 +122,8 @@ def test_concatenation_leaves_the_word_alone():
 
 def test_fourier_features_start_near_a_gaussian_kernel():
     encoding = build("fourier_features(features=4096, gamma=10)")
-    w = encoding.init(jax.random.key(1))["fourier_features"]["frequencies"][0]
-    kernel = np.cos(np.array([0.0, 5.0, 10.0, 40.0])[:, None] * w).mean(-1)
+    w = jax.jit(encoding.init)(jax.random.key(1))["fourier_features"]["frequencies"][0]
+    kernel = np.cos(np.array([0.0, 5.0, 10.0, 40.0])[:, None] * np.asarray(w)).mean(-1)
     np.testing.assert_allclose(kernel, np.exp([0, -1 / 8, -1 / 2, -8]), atol=0.05)
     with pytest.raises(ValueError, match="features=3"):
         build("fourier_features(features=3)")
@@ -138,6 +140,11 @@ def seen(name, q, k, rng=None, rows=3):
     return here.positions_q, here.positions_k, at_input.positions_q
 
 
+def drawn(*args, **options):
+    """What is `seen` with a key, from one program."""
+    return [np.asarray(x) for x in jax.jit(lambda: seen(*args, **options))()]
+
+
 @pytest.mark.parametrize("name", ["shifted(rope)", "cape(rope)"])
 def test_without_a_key_positions_stay_and_keep_the_fast_forms(name):
     assert seen(name, range(2, 5), range(5)) == (range(2, 5), range(5), range(5))
@@ -145,13 +152,13 @@ def test_without_a_key_positions_stay_and_keep_the_fast_forms(name):
 
 def test_shape_shifts_each_sequence_by_one_number():
     key = jax.random.key(5)
-    q, k, at_input = seen("shifted(rope, max_shift=40)", range(4, 5), range(5), key, rows=50)
-    shift = np.asarray(k[:, :1])
+    q, k, at_input = drawn("shifted(rope, max_shift=40)", range(4, 5), range(5), key, rows=50)
+    shift = k[:, :1]
     np.testing.assert_array_equal(k, np.arange(5) + shift)
     np.testing.assert_array_equal(q, 4 + shift)
     np.testing.assert_array_equal(at_input, k)
     assert shift.min() >= 0 and 35 < shift.max() <= 40 and len(np.unique(shift)) > 20
-    on_axes = seen("shifted(rope_axial)", np.ones((2, 2), int), np.ones((2, 2), int), key)[0]
+    on_axes = drawn("shifted(rope_axial)", np.ones((2, 2), int), np.ones((2, 2), int), key)[0]
     assert on_axes.shape == (3, 2, 2)
 
 
@@ -167,7 +174,7 @@ def test_shape_stays_within_a_learned_table():
 def test_cape_shifts_jitters_and_scales():
     name = "cape(rope, max_global_shift=7, max_local_shift=0.5, max_global_scaling=1.5)"
     key = jax.random.key(2)
-    q, k, at_input = map(np.asarray, seen(name, range(6, 8), range(8), key, rows=200))
+    q, k, at_input = drawn(name, range(6, 8), range(8), key, rows=200)
     np.testing.assert_array_equal(at_input, k)
     np.testing.assert_array_equal(q, k[:, 6:])  # A cached query is where it was among the keys.
     steps = np.diff(k, axis=1)
@@ -177,16 +184,16 @@ def test_cape_shifts_jitters_and_scales():
     assert steps.std() > 0.3 and 5 < np.abs(k[:, 0]).max() < 7.5 * 1.5
     np.testing.assert_allclose(k.mean(0) - k.mean(), np.arange(8) - 3.5, atol=0.4)
     repeated = np.array([0, 1, 0, 1])
-    again = seen(name, repeated, repeated, key)[0]
+    again = drawn(name, repeated, repeated, key)[0]
     np.testing.assert_array_equal(again[:, :2], again[:, 2:])  # One position, one jitter.
 
 
 def test_cape_centres_what_is_not_padding():
     at = np.array([[0, 1, 2, 3, 0, 0], [7, 8, 9, 10, 11, 12]])
-    q, k, _ = seen("cape(rope, centred=True)", at[:, :1], at, rows=2)
+    q, k, _ = drawn("cape(rope, centred=True)", at[:, :1], at, rows=2)
     np.testing.assert_array_equal(k, at - np.array([[1.5], [9.5]]))
     np.testing.assert_array_equal(q, k[:, :1])
-    both = seen("cape(rope_axial, centred=True)", at[0, :, None] * [[1, 2]], np.eye(2))
+    both = drawn("cape(rope_axial, centred=True)", at[0, :, None] * [[1, 2]], np.eye(2))
     np.testing.assert_array_equal(both[0][3], [2.5, 5.5])
     CHECKS["shift"](
         Subject(encodings.cape(encodings.sinusoidal_absolute(hidden_size=8), centred=True))
@@ -247,7 +254,8 @@ def test_wrappers_refuse_what_they_cannot_do():
 )
 def test_log_n(options, factor):
     n = np.arange(1, 7)
-    found = logits(f"log_n(length=4{options})", range(6)) / logits("none", range(6))
+    found, plain = (logits(name, range(6)) for name in (f"log_n(length=4{options})", "none"))
+    found = np.asarray(found) / np.asarray(plain)
     np.testing.assert_allclose(found[0, 0], np.tile(factor(n)[:, None], 6), rtol=1e-5)
 
 
@@ -296,12 +304,13 @@ def test_dropping_rope_keeps_all_parameters():
 def test_xpos_decays_the_fast_pairs_most():
     """One pair at a time, by hand: ζ = (2m/8 + 0.4) / 1.4."""
     encoding = build("xpos(scale_base=2)+causal")
+    run = jax.jit(lambda q: attention_logits(q, q, encoding, {}, Context(np.arange(3))))
     for m in range(4):
         q = np.zeros((1, 3, 2, 8), np.float32)
         q[..., 2 * m] = 1.0
         angle = 10_000 ** (-m / 4) * np.arange(3)
         wanted = ((m / 4 + 0.4) / 1.4) ** (np.arange(3) / 2) * np.cos(angle) / 8**0.5
-        found = attention_logits(q, q, encoding, {}, Context(np.arange(3)))[0, 0, 2, ::-1]
+        found = np.asarray(run(q))[0, 0, 2, ::-1]
         np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
@@ -318,7 +327,7 @@ def test_xpos_is_refused_in_an_encoder():
 def test_xpos_far_apart(dtype, form):
     """Positions 2^17 apart in a row: near pairs are as ever, and nothing overflows."""
     encoding = build("xpos+causal")
-    q, k, v = (jnp.asarray(draw(1, 5, 2, 8, seed=seed), dtype) for seed in range(3))
+    q, k, v = (draw(1, 5, 2, 8, seed=seed).astype(dtype) for seed in range(3))
     at = np.array([0, 1, 2**16, 2**17 - 1, 2**17])
 
     def run(q):
