@@ -1,18 +1,21 @@
 """Arguments that do not fit an encoding are errors, not other numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.compiled import attention, attention_logits
 
 from pe_jax import encodings
-from pe_jax.attention import attention, attention_logits, cached_attention, init_cache
+from pe_jax.attention import cached_attention, init_cache
 from pe_jax.encodings import Context, Part, PositionEncoding
 
 B, L, H, d = 2, 6, 4, 8
 SIZES = {"hidden_size": 32, "head_size": d, "num_heads": H, "max_length": 16}
-Q, K, V = np.asarray(jax.random.normal(jax.random.key(0), (3, B, L, H, d)))
+Q, K, V = np.random.default_rng(0).normal(size=(3, B, L, H, d)).astype(np.float32)
 
 
 def build(name, **sizes):
@@ -97,7 +100,7 @@ def test_embeddings_of_another_size():
     encoding = build("raw_index")
     params = encoding.init(jax.random.key(0))
     with pytest.raises(ValueError, match=r"x must be \[B, L, 32\]"):
-        encodings.embed(encoding, params, jnp.zeros((B, L, 1)))
+        encodings.embed(encoding, params, np.zeros((B, L, 1), np.float32))
 
 
 # --- parameters ---
@@ -128,10 +131,17 @@ def test_parameters_of_another_length():
         build("relative_key", max_length=1)
     absolute = build("learned_absolute")  # A longer table has the same rows for these positions.
     params = absolute.resize(absolute.init(jax.random.key(0)), 40, "repeat")
-    assert encodings.embed(absolute, params, jnp.zeros((1, 40, 32))).shape == (1, 40, 32)
+    assert encodings.embed(absolute, params, np.zeros((1, 40, 32), np.float32)).shape == (1, 40, 32)
 
 
 # --- positions ---
+
+
+@functools.cache
+def logits_at(name, *positions):
+    encoding = build(name)
+    context = Context(np.array(positions))
+    return attention_logits(Q, K, encoding, jax.jit(encoding.init)(jax.random.key(0)), context)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.int8, np.int16])
@@ -140,8 +150,8 @@ def test_parameters_of_another_length():
 )
 def test_narrow_and_unsigned_positions(name, dtype):
     encoding, positions = build(name), np.array([0, 1, 2, 50, 120, 127])
-    params = encoding.init(jax.random.key(0))
-    expected = attention_logits(Q, K, encoding, params, Context(positions))
+    params = jax.jit(encoding.init)(jax.random.key(0))
+    expected = logits_at(name, *positions.tolist())
     run = jax.jit(lambda x: attention_logits(Q, K, encoding, params, Context(x)))
     narrow = positions.astype(dtype)
     np.testing.assert_allclose(run(narrow), expected, atol=1e-5)
@@ -157,15 +167,16 @@ def test_positions_that_are_no_numbers_or_too_coarse(name, dtype):
     with pytest.raises(ValueError, match="must be integers, float32 or float64, got"):
         attention(Q, K, V, encoding, params, Context(np.arange(L).astype(dtype)))
     absolute = build("sinusoidal_absolute")
+    x = np.zeros((B, L, 32), np.float32)
     with pytest.raises(ValueError, match="must be integers, float32 or float64, got"):
-        encodings.embed(absolute, {}, jnp.zeros((B, L, 32)), jnp.arange(L).astype(dtype))
+        encodings.embed(absolute, {}, x, np.arange(L).astype(dtype))
 
 
 @pytest.mark.parametrize("name", ["causal", "rope", "alibi", "fox"])
 def test_positions_of_more_rows_than_the_batch(name):
     """They were broadcast: three outputs of one input."""
     encoding, positions = build(name), np.tile(np.arange(L), (3, 1))
-    params, x = encoding.init(jax.random.key(0)), np.ones((1, L, H * d), np.float32)
+    params, x = jax.jit(encoding.init)(jax.random.key(0)), np.ones((1, L, H * d), np.float32)
     context = Context(positions, x_q=x, x_k=x)
     with pytest.raises(ValueError, match="positions of q have 3 rows for a batch of 1"):
         attention(Q[:1], K[:1], V[:1], encoding, params, context)
@@ -190,7 +201,9 @@ def test_positions_of_more_rows_than_an_input():
 def test_unsigned_positions_in_a_cache():
     encoding = build("alibi+causal")
     cache = init_cache(encoding, B, L, num_heads=H, head_size=d, hidden_size=32)
-    out, _ = cached_attention(Q, K, V, cache, encoding, context=Context(np.arange(L, dtype="u4")))
+    context = Context(np.arange(L, dtype="u4"))
+    step = jax.jit(lambda cache: cached_attention(Q, K, V, cache, encoding, context=context))
+    out, _ = step(cache)
     np.testing.assert_allclose(out, attention(Q, K, V, encoding), atol=1e-5)
 
 
@@ -214,12 +227,12 @@ def test_positions_of_queries_and_keys_default_to_one_another():
 )
 def test_embeddings_keep_their_dtype(name, dtype):
     encoding = build(name)
-    x = jax.random.normal(jax.random.key(0), (1, L, 32), dtype)
-    params = encoding.init(jax.random.key(1))
+    x = np.random.default_rng(0).normal(size=(1, L, 32)).astype(dtype)
+    params = jax.jit(encoding.init)(jax.random.key(1))
     tokens = np.arange(L)[None]
-    out = encodings.embed(encoding, params, x, tokens=tokens)
+    embed = jax.jit(lambda x: encodings.embed(encoding, params, x, tokens=tokens))
+    out, precise = embed(x), np.asarray(embed(x.astype(np.float32)))
     assert out.dtype == dtype
-    precise = encodings.embed(encoding, params, x.astype(jnp.float32), tokens=tokens)
     np.testing.assert_array_equal(out, precise.astype(dtype))
 
 
