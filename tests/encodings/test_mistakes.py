@@ -202,8 +202,8 @@ def test_unsigned_positions_in_a_cache():
     encoding = build("alibi+causal")
     cache = init_cache(encoding, B, L, num_heads=H, head_size=d, hidden_size=32)
     context = Context(np.arange(L, dtype="u4"))
-    step = jax.jit(lambda cache: cached_attention(Q, K, V, cache, encoding, context=context))
-    out, _ = step(cache)
+    # The cache is a constant of the program.
+    out, _ = jax.jit(lambda: cached_attention(Q, K, V, cache, encoding, context=context))()
     np.testing.assert_allclose(out, attention(Q, K, V, encoding), atol=1e-5)
 
 

@@ -50,7 +50,7 @@ MODEL = with_position(
         attention_dropout_rate=0.0,
         initializer_stddev=0.2,
     ),
-    "learnable_sinusoidal_absolute",
+    "learned_absolute+learnable_sinusoidal_relative",
 )
 
 
@@ -492,11 +492,8 @@ def test_clipping():
 def straight(tmp_path_factory):
     """20 uninterrupted steps, 12 of length 32 and 8 of length 48, every fifth step saved."""
     folder = tmp_path_factory.mktemp("straight")
-    changes = {
-        "model.position": "learned_absolute+learnable_sinusoidal_relative",
-        "model.attention_dropout_rate": 0.0,  # Dropout of the hidden states remains.
-    }
-    config = tiny_run.config(folder, **changes)
+    position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
+    config = tiny_run.config(folder, **position)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(flops.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
         pretraining.run(config, folder / "run")
