@@ -3,6 +3,7 @@
 import json
 import types
 
+import jax
 import numpy as np
 
 from helpers import tiny_run
@@ -39,14 +40,20 @@ def questions(path, count, seed, answers=True):
     return str(path)
 
 
-def encoders_of_one_step(run, folder, monkeypatch):
-    """Fine-tune from a run for one step at rate 0; return the tuned encoder, and the run's."""
+def zero_params(program):
+    """Parameters of the shapes of `program.init()`, which takes a second to compile."""
+    shapes = program.state_shapes.params
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def encoders_at_the_start(run, folder, monkeypatch):
+    """Return the encoders that fine-tuning from a run starts with, of its seed, and the run's."""
     sets = {"train": examples(20, 0), "validation": examples(9, 1)}
     opened = lambda name, split, data_dir="": types.SimpleNamespace(as_data_source=sets.__getitem__)
     monkeypatch.setattr(glue, "open_dataset", opened)
     c = glue_config.get_config()
     c.init, c.seeds, c.steps = str(run), (3,), 1
-    c.optimizer.learning_rate = 0.0
     c.data.update(length=16, buckets=(), batch_size=8, eval_batch_size=8)
-    finetuning.run(from_values(c, FinetuningConfig), folder)
-    return (newest_params(path)[1]["bert"] for path in (folder, run))
+    experiment = finetuning.build(finetuning.resolve(from_values(c, FinetuningConfig)), folder)
+    params, _ = finetuning.start_from(experiment, zero_params(experiment.program))
+    return params["bert"], newest_params(run)[1]["bert"]

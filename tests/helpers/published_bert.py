@@ -27,14 +27,14 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcde", "##a", "##b", "
 TABLE = "embeddings.position_embeddings.weight"
 
 
-def encoder_shapes(vocab=V):
+def encoder_shapes(vocab=V, layers=LAYERS):
     shapes = {
         "embeddings.word_embeddings.weight": (vocab, D),
         TABLE: (N, D),
         "embeddings.token_type_embeddings.weight": (S, D),
         **norm("embeddings"),
     }
-    for i in range(LAYERS):
+    for i in range(layers):
         layer = f"encoder.layer.{i}"
         for name in ("query", "key", "value"):
             shapes |= dense(f"{layer}.attention.self.{name}", D, D)

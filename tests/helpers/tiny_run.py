@@ -1,16 +1,24 @@
 """Generated text and a short run on it."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 
+from helpers.random_params import random_params
 from pe_jax import schema
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.schema import from_values
+from pe_jax.tasks import pretraining
+from pe_jax.tasks.train import saved_tokenizer
+from pe_jax.training import workdir
+from pe_jax.training.checkpointing import Checkpoints
+from pe_jax.training.step import TrainState
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,6 +65,20 @@ def config_dict(folder, **changes):
     c.keep_checkpoints = 10
     c.update_from_flattened_dict(changes)
     return c
+
+
+def save_untrained(config, folder):
+    """Write a run of `config` as far as others start from it, with random parameters.
+
+    Nothing is compiled: for tests of what follows a run, not of the run.
+    """
+    experiment = pretraining.build(pretraining.resolve(config))
+    params = random_params(experiment.program.state_shapes.params, 0.1)
+    step, params = jax.device_put((np.int32(1), params))
+    workdir.claim(folder, experiment.config)
+    saved_tokenizer(folder).write_text(experiment.text.tokenizer.to_str())
+    with contextlib.closing(Checkpoints(folder, keep=1)) as checkpoints:
+        checkpoints.save(TrainState(step, params, (), jax.random.key(0)), {})
 
 
 def command(folder, workdir, changes, *args, env=None, cwd=ROOT):

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import tiny_run
-from helpers.finetuning_data import examples, questions
+from helpers.finetuning_data import examples, questions, zero_params
 
 from pe_jax import encodings
 from pe_jax.configs import glue as glue_config
@@ -20,7 +20,7 @@ from pe_jax.reports.finetuning_report import page, report_finetuning, results
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.rescoring import rescore
 from pe_jax.schema import changed, from_values
-from pe_jax.tasks import finetuning, pretraining, start
+from pe_jax.tasks import finetuning, start
 from pe_jax.tasks.finetuning import finetune as finetuning_module
 from pe_jax.tasks.seeds import seed_mesh
 from pe_jax.training import sharding, workdir
@@ -31,12 +31,12 @@ SHORT = {"stage1.length": 16, "stage1.steps": 4, "stage2.steps": 0, "model.max_l
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    """Folders of runs, by encoding."""
+    """Folders of runs, by encoding. Fine-tuning from a trained one is in test_packed.py."""
     folder = tmp_path_factory.mktemp("pretrained")
     for name in ("learned_absolute", "learned_relative"):
         changes = {"model.position": name, "stage1.max_predictions": 3}
         config = tiny_run.config(folder, **SHORT, **tiny_run.NO_DROPOUT, **changes)
-        pretraining.run(config, folder / name)
+        tiny_run.save_untrained(config, folder / name)
     return folder
 
 
@@ -56,7 +56,7 @@ def config(pretrained, position="learned_absolute", **changes):
     c.init = str(pretrained / position)
     c.seeds = (3, 7)
     c.steps = 9
-    c.data.update(length=16, buckets=(12,), batch_size=8, eval_batch_size=8)
+    c.data.update(length=16, buckets=(), batch_size=8, eval_batch_size=8)
     c.optimizer.learning_rate = 1e-2
     c.log_every, c.eval_every, c.checkpoint_every, c.keep_checkpoints = 3, 5, 3, 10
     c.update_from_flattened_dict(changes)
@@ -113,8 +113,7 @@ def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
     found = []
     for in_turn in (True, False):
         monkeypatch.setattr("pe_jax.tasks.seeds.in_turn", lambda mesh, in_turn=in_turn: in_turn)
-        one_length = {"data.buckets": ()}
-        resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7), **one_length))
+        resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7)))
         experiment = finetuning.build(resolved, tmp_path)
         fresh = experiment.program.init()
         params, _ = finetuning.start_from(experiment, fresh.params)
@@ -219,7 +218,7 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
 def test_another_encoding(pretrained, tmp_path):
     other = config(pretrained, **{"model.position": "learnable_sinusoidal_relative"})
     experiment = finetuning.build(finetuning.resolve(other), tmp_path)
-    _, changes = finetuning.start_from(experiment, experiment.program.init().params)
+    _, changes = finetuning.start_from(experiment, zero_params(experiment.program))
     assert "bert/position/learned_absolute/table" in changes.dropped
     assert "bert/position/learnable_sinusoidal_relative/frequencies" in changes.new
 
@@ -232,7 +231,7 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     resized = finetuning.resolve(config(pretrained, **longer, resize="repeat"))
     assert resized.model.max_length == 24
     experiment = finetuning.build(resized, tmp_path)
-    params, changes = finetuning.start_from(experiment, experiment.program.init().params)
+    params, changes = finetuning.start_from(experiment, zero_params(experiment.program))
     _, old = newest_params(pretrained / "learned_absolute")
     table, was = (p["bert"]["position"]["learned_absolute"]["table"] for p in (params, old))
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
@@ -248,7 +247,7 @@ def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
     encoding = encodings.from_name(
         saved.model.position, hidden_size=16, head_size=8, num_heads=2, max_length=16
     )
-    params = {"bert": {"position": encoding.init(jax.random.key(0))}}
+    params = {"bert": {"position": jax.jit(encoding.init)(jax.random.key(0))}}
     monkeypatch.setattr(start, "newest_params", lambda *run: (0, params))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     taken = start.Start(str(tmp_path / "run")).params(lambda _: device, 24)["bert"]["position"]
@@ -407,7 +406,7 @@ def test_questions(pretrained, tmp_path):
 
 def test_questions_without_answers(pretrained, tmp_path):
     """Version 2.0; and a question that cannot be trained on is counted."""
-    c = squad(pretrained, tmp_path, version="v2.0", seeds=(0,))
+    c = squad(pretrained, tmp_path, version="v2.0")
     questions(tmp_path / "dev.json", 10, 1, answers=False)
     train = read(tmp_path / "train.json")
     train["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 1

@@ -1,5 +1,6 @@
 """Masked-LM pretraining on packed documents: rows, losses by document, runs and what reads them."""
 
+import functools
 import json
 import shutil
 
@@ -7,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 from helpers import tiny_run
-from helpers.finetuning_data import encoders_of_one_step
+from helpers.finetuning_data import encoders_at_the_start
+from helpers.random_params import random_params
 
 from pe_jax import data
 from pe_jax.attention import segment_mask
@@ -142,26 +144,25 @@ def alone(row, document):
 
 
 @pytest.mark.parametrize(
-    "position",
+    ("position", "layers"),
     [
-        "learned_absolute",
-        "learned_relative",
-        "rope",
-        "t5",
-        "cycle(rope, rope+window(reach=4))",
-        "learnable_sinusoidal_relative",
+        ("learned_absolute", 1),
+        ("learned_relative", 1),
+        ("rope", 1),
+        ("t5", 1),
+        ("cycle(rope, rope+window(reach=4))", 2),
+        ("learnable_sinusoidal_relative", 1),
     ],
 )
-def test_losses_of_documents_are_those_of_each_alone(corpus, position):
+def test_losses_of_documents_are_those_of_each_alone(corpus, position, layers):
     model = with_position(
         BertConfig(
             vocab_size=len(VOCAB),
             hidden_size=16,
-            num_layers=2,
+            num_layers=layers,
             num_heads=2,
             intermediate_size=24,
             max_length=LENGTH,
-            initializer_stddev=0.5,
         ),
         position,
     )
@@ -173,7 +174,7 @@ def test_losses_of_documents_are_those_of_each_alone(corpus, position):
         for document in range(1, row["documents"].max() + 1)
     ]
     assert len(singles) > 2 * len(rows)
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = random_params(jax.eval_shape(task.init, jax.random.key(0)), 0.5)
 
     @jax.jit
     def losses(params, batch):
@@ -194,8 +195,13 @@ def test_losses_of_documents_are_those_of_each_alone(corpus, position):
 
 
 def config(folder, **changes):
-    """Two stages on documents of 30 to 60 tokens, by a schedule that stays and falls."""
-    c = tiny_run.config(folder, **{"data.packed": True, "optimizer.schedule": "wsd", **changes})
+    """Two stages on documents of 30 to 60 tokens, by a schedule that stays and falls.
+
+    Their rows are equally long: one program is compiled for both.
+    """
+    packed = {"data.packed": True, "optimizer.schedule": "wsd"}
+    sizes = {"stage1.length": 48, "stage1.max_predictions": 8}
+    c = tiny_run.config(folder, **{**tiny_run.NO_DROPOUT, **packed, **sizes, **changes})
     tiny_run.write_books(folder, count=60, length=3)
     return changed(c, {"stage1.steps": 7, "stage2.steps": 3})
 
@@ -221,7 +227,7 @@ def test_a_run_trains_the_masked_language_model_alone(finished):
 
 
 def test_a_run_resumes_bit_for_bit(finished, tmp_path):
-    """Inside the first stage; dropout, data and schedule included."""
+    """Inside the first stage; data and schedule included."""
     c, done = finished
     killed = shutil.copytree(done, tmp_path / "run")
     for later in (killed / "checkpoints").iterdir():
@@ -232,6 +238,38 @@ def test_a_run_resumes_bit_for_bit(finished, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, *ends)
     rates = [[line.get("train/learning_rate") for line in lines_of(f)] for f in (killed, done)]
     assert rates[0] == rates[1]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def loss_on_one_device(model, params, batch):
+    logits = BertForMaskedLM(model).apply(
+        {"params": params},
+        batch["tokens"],
+        batch["masked_positions"],
+        mask=segment_mask(batch["documents"], batch["documents"]),
+        positions=batch["positions"],
+    )
+    return (cross_entropy(logits, batch["masked_tokens"])[0] * batch["masked_weights"]).sum()
+
+
+@pytest.mark.parametrize("parallel", ["jit", "fsdp", "pmap"])
+def test_arguments_of_compile_for_and_layouts(finished, parallel):
+    """What is compiled has the shapes of a run; every layout has the loss of one device."""
+    c = changed(finished[0], {"parallel": parallel})
+    experiment = pretraining.build(c)
+    program, stage = experiment.program, experiment.stages[1]
+    state, batch, constants = abstract_arguments(program, c.stage2)
+    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+    given = sharding.to_global(next(iter(stage.batches(0))), program.batch_sharding)
+    assert constants == () and described(batch) == described(given)
+    fresh = program.init()
+    assert described(state) == described(fresh)
+    host = jax.device_get(given)
+    expected = loss_on_one_device(program.model, jax.device_get(fresh.params), host)
+    _, metrics = stage.train_step(fresh, given)
+    assert set(metrics) == {"masked_lm_loss", "masked_lm_accuracy", "gradient_norm"}
+    np.testing.assert_allclose(metrics["masked_lm_loss"][0], expected, rtol=1e-5)
+    assert metrics["masked_lm_loss"][1] == host["masked_weights"].sum()
 
 
 def test_the_report_and_the_comparison(finished, tmp_path):
@@ -253,37 +291,10 @@ def test_a_run_is_exported(finished, tmp_path):
 
 
 def test_fine_tuning_starts_from_a_run(finished, tmp_path, monkeypatch):
-    tuned, encoder = encoders_of_one_step(finished[1], tmp_path / "tuned", monkeypatch)
+    tuned, encoder = encoders_at_the_start(finished[1], tmp_path / "tuned", monkeypatch)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b), tuned, encoder)
 
 
-@pytest.mark.parametrize("parallel", ["jit", "fsdp", "pmap"])
-def test_arguments_of_compile_for_and_layouts(finished, parallel):
-    """What is compiled has the shapes of a run; every layout has the loss of one device."""
-    c = changed(finished[0], {"parallel": parallel, **tiny_run.NO_DROPOUT})
-    experiment = pretraining.build(c)
-    program, stage = experiment.program, experiment.stages[1]
-    state, batch, constants = abstract_arguments(program, c.stage2)
-    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
-    given = sharding.to_global(next(iter(stage.batches(0))), program.batch_sharding)
-    assert constants == () and described(batch) == described(given)
-    fresh = program.init()
-    assert described(state) == described(fresh)
-    host = jax.device_get(given)
-    logits = BertForMaskedLM(program.model).apply(
-        {"params": jax.device_get(fresh.params)},
-        host["tokens"],
-        host["masked_positions"],
-        mask=segment_mask(host["documents"], host["documents"]),
-        positions=host["positions"],
-    )
-    expected = (cross_entropy(logits, host["masked_tokens"])[0] * host["masked_weights"]).sum()
-    _, metrics = stage.train_step(fresh, given)
-    assert set(metrics) == {"masked_lm_loss", "masked_lm_accuracy", "gradient_norm"}
-    np.testing.assert_allclose(metrics["masked_lm_loss"][0], expected, rtol=1e-5)
-    assert metrics["masked_lm_loss"][1] == host["masked_weights"].sum()
-
-
 def test_masks_that_do_not_fit(tmp_path):
-    with pytest.raises(ValueError, match="max_predictions=6 is too low: .* masks 9 of the 30 tok"):
+    with pytest.raises(ValueError, match="max_predictions=8 is too low: .* masks 14 of the 46 tok"):
         pretraining.resolve(config(tmp_path, **{"data.mask_rate": 0.3}))
