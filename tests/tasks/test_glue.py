@@ -3,10 +3,10 @@
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers.random_params import random_params
 
 from pe_jax import data
 from pe_jax.data import glue
@@ -139,35 +139,45 @@ def make_batch(rows=4, length=8, classes=3, padded=0):
     tokens = np.zeros((rows, length + padded), np.int32)
     tokens[:, :length] = rng.integers(5, 20, (rows, length))
     return {
-        "tokens": jnp.asarray(np.where(valid, tokens, 0)),
-        "segments": jnp.zeros((rows, length + padded), jnp.int32),
-        "valid": jnp.asarray(valid),
-        "label": jnp.asarray(rng.integers(0, classes, rows)),
+        "tokens": np.where(valid, tokens, 0),
+        "segments": np.zeros((rows, length + padded), np.int32),
+        "valid": valid,
+        "label": rng.integers(0, classes, rows),
     }
+
+
+def params_of(task):
+    return random_params(jax.eval_shape(task.init, jax.random.key(0)), 0.3)
 
 
 def test_losses_against_optax():
     task, batch = classification_task(MODEL, 3), make_batch()
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = params_of(task)
     assert set(params) == {"bert", "pooler", "classifier"}
     assert params["classifier"]["kernel"].shape == (16, 3)
-    logits = jax.jit(BertForClassification(MODEL, 3).apply)(
-        {"params": params}, batch["tokens"], batch["segments"], batch["valid"]
-    )
-    want = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
+
+    @jax.jit
+    def expected(params):
+        model = BertForClassification(MODEL, 3)
+        logits = model.apply({"params": params}, batch["tokens"], batch["segments"], batch["valid"])
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
+        return logits, losses.sum()
+
+    logits, loss = expected(params)
     sums = jax.jit(task.sums)(params, batch, None)
-    np.testing.assert_allclose(sums["loss"], want.sum(), rtol=1e-6)
-    assert sums["accuracy"] == 100 * (logits.argmax(-1) == batch["label"]).sum()
+    np.testing.assert_allclose(sums["loss"], loss, rtol=1e-6)
+    assert sums["accuracy"] == 100 * (np.argmax(logits, -1) == batch["label"]).sum()
     assert task.counts(batch) == {"loss": 4, "accuracy": 4}
 
 
 def test_a_regression_is_squared_error():
     task, batch = classification_task(MODEL, 1), make_batch()
-    batch["label"] = jnp.array([0.0, 2.5, 5.0, 1.0])
-    params = jax.jit(task.init)(jax.random.key(0))
-    values = jax.jit(BertForClassification(MODEL, 1).apply)(
+    batch["label"] = np.array([0.0, 2.5, 5.0, 1.0], np.float32)
+    params = params_of(task)
+    logits = jax.jit(BertForClassification(MODEL, 1).apply)(
         {"params": params}, batch["tokens"], batch["segments"], batch["valid"]
-    )[:, 0]
+    )
+    values = np.asarray(logits)[:, 0]
     sums = jax.jit(task.sums)(params, batch, None)
     np.testing.assert_allclose(sums["loss"], ((values - batch["label"]) ** 2).sum(), rtol=1e-6)
     assert set(sums) == set(task.counts(batch)) == {"loss"}
@@ -175,7 +185,7 @@ def test_a_regression_is_squared_error():
 
 def test_padding_changes_nothing():
     task = classification_task(MODEL, 3)
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = params_of(task)
     sums = jax.jit(task.sums)
     short, long = (sums(params, make_batch(padded=n), None) for n in (0, 4))
     np.testing.assert_allclose(short["loss"], long["loss"], rtol=1e-6)
@@ -183,7 +193,7 @@ def test_padding_changes_nothing():
 
 def test_the_head_drops_too():
     task, batch = classification_task(MODEL, 3), make_batch()
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = params_of(task)
     sums = jax.jit(task.sums)
     losses = [sums(params, batch, jax.random.key(n))["loss"] for n in (0, 0, 1)]
     assert losses[0] == losses[1] != losses[2]

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import tiny_run
+from helpers.finetuning_data import zero_params
 from helpers.published_bert import BERT, D, N, encoder_shapes, head_shapes, random_tensors, write
 
 from pe_jax.configs import glue as glue_config
@@ -26,12 +27,13 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A folder with the encoder, the pooler, a classifier and a vocabulary."""
-    shapes = encoder_shapes(len(VOCAB))
+    """A folder with an encoder of one layer, the pooler, a classifier and a vocabulary."""
+    shapes = encoder_shapes(len(VOCAB), layers=1)
     shapes |= {name: s for name, s in head_shapes().items() if name.startswith("pooler")}
     shapes |= {"classifier.weight": (2, D), "classifier.bias": (2,)}
     folder = tmp_path_factory.mktemp("published")
-    write(folder, random_tensors(shapes), {**BERT, "vocab_size": len(VOCAB)})
+    sizes = {"vocab_size": len(VOCAB), "num_hidden_layers": 1}
+    write(folder, random_tensors(shapes), {**BERT, **sizes})
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     return folder
 
@@ -65,9 +67,9 @@ def test_weights_with_another_position_encoding(published, tmp_path, capsys):
     experiment = pretraining.build(
         pretraining.resolve(config(tmp_path, published, **{"model.position": name}))
     )
-    params = experiment.start(experiment.program.init().params)
+    params = experiment.start(zero_params(experiment.program))
     theirs = load_bert(published).params
-    for part in ("token", "layer_1"):
+    for part in ("token", "layer_0"):
         jax.tree.map(np.testing.assert_array_equal, params["bert"][part], theirs["bert"][part])
     np.testing.assert_array_equal(
         params["bert"]["position"]["learned_absolute"]["table"],
@@ -115,10 +117,10 @@ def test_positions_drawn_anew(published, tmp_path):
 
 
 def test_a_size_that_is_given_has_to_fit(published, tmp_path):
-    given = config(tmp_path, published, **{"model.num_layers": 1})
+    given = config(tmp_path, published, **{"model.intermediate_size": 8})
     with pytest.raises(ValueError, match="differ in more than their position") as caught:
         pretraining.run(given, tmp_path / "run")
-    assert "bert/layer_1/up/kernel: (12, 20) there, nothing here" in str(caught.value)
+    assert "bert/layer_0/up/kernel: (12, 20) there, (12, 8) here" in str(caught.value)
     assert not (tmp_path / "run" / "config.json").exists()
 
 
@@ -170,9 +172,9 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     c.init, c.seeds, c.steps, c.model.position = str(published), (0, 1), 1, "none"
     c.data.update(length=8, buckets=(), batch_size=4, eval_batch_size=4)
     resolved = finetuning.resolve(from_values(c, FinetuningConfig))
-    assert (resolved.model.num_layers, resolved.model.layer_norm_epsilon) == (2, 1e-5)
+    assert (resolved.model.num_layers, resolved.model.layer_norm_epsilon) == (1, 1e-5)
     experiment = finetuning.build(resolved, tmp_path)
-    params, changes = finetuning.start_from(experiment, experiment.program.init().params)
+    params, changes = finetuning.start_from(experiment, zero_params(experiment.program))
     theirs = load_bert(published).params
     kernel = theirs["bert"]["layer_0"]["up"]["kernel"]
     np.testing.assert_array_equal(params["bert"]["layer_0"]["up"]["kernel"], np.stack([kernel] * 2))
