@@ -204,10 +204,7 @@ def test_a_cell_learns_and_resumes(tmp_path, monkeypatch):
 
 
 def test_seeds_draw_their_own_rows():
-    """A seed in a group has the rows that it has alone.
-
-    That the program of several seeds is then that of each alone is tested in test_finetuning.py.
-    """
+    """In a group as alone; what the program makes of them is tested in test_finetuning.py."""
     together, alone = (
         next(iter(cell._training_batches(TASKS["even_pairs"], config, 5)))
         for config in (CELL, changed(CELL, {"seeds": (2,)}))

@@ -144,28 +144,22 @@ def alone(row, document):
 
 
 @pytest.mark.parametrize(
-    ("position", "layers"),
+    "position",
     [
-        ("learned_absolute", 1),
-        ("learned_relative", 1),
-        ("rope", 1),
-        ("t5", 1),
-        ("cycle(rope, rope+window(reach=4))", 2),
-        ("learnable_sinusoidal_relative", 1),
+        "learned_absolute",
+        "learned_relative",
+        "rope",
+        "t5",
+        "cycle(rope, rope+window(reach=4))",
+        "learnable_sinusoidal_relative",
     ],
 )
-def test_losses_of_documents_are_those_of_each_alone(corpus, position, layers):
-    model = with_position(
-        BertConfig(
-            vocab_size=len(VOCAB),
-            hidden_size=16,
-            num_layers=layers,
-            num_heads=2,
-            intermediate_size=24,
-            max_length=LENGTH,
-        ),
-        position,
-    )
+def test_losses_of_documents_are_those_of_each_alone(corpus, position):
+    model = BertConfig(
+        vocab_size=len(VOCAB), hidden_size=16, num_layers=2 if "cycle" in position else 1,
+        num_heads=2, intermediate_size=24, max_length=LENGTH,
+    )  # fmt: skip
+    model = with_position(model, position)
     task = pretraining.packed_task(model)
     rows = made(packed(corpus))[:3]
     singles = [
