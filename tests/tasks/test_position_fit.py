@@ -6,6 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+from helpers.random_params import random_params
 
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import Bert, BertConfig, hidden_states, with_position
@@ -22,17 +23,10 @@ TOKENS = np.random.default_rng(5).integers(5, 60, (48, 16))
 
 @functools.cache
 def model(position, seed=0):
-    """A model with its initial parameters; NumPy draws all but those of positions, in no time."""
+    """A model of random parameters, of which those of positions are as they are drawn for a run."""
     config = with_position(CONFIG, position)
     shapes = jax.eval_shape(Bert(config).init, jax.random.key(0), TOKENS[:1])["params"]
-    rng = np.random.default_rng(seed)
-
-    def draw(path, leaf):
-        if path[-1].key in ("scale", "bias"):
-            return np.full(leaf.shape, path[-1].key == "scale", leaf.dtype)
-        return rng.normal(0, CONFIG.initializer_stddev, leaf.shape).astype(leaf.dtype)
-
-    params = jax.tree_util.tree_map_with_path(draw, shapes)
+    params = random_params(shapes, CONFIG.initializer_stddev, seed)
     if "position" in params:
         init = jax.jit(config.encoding().init, static_argnums=1)
         params["position"] = init(jax.random.key(seed), CONFIG.num_layers)
