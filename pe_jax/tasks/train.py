@@ -178,8 +178,8 @@ def train(
       OSError: if something cannot be written.
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
     """
-    fresh = program.init()
-    _introduce_model(program, fresh.params)
+    shapes = sharding.abstract(program.state_shapes, program.shardings)
+    _introduce_model(program, shapes.params)
     text = tokenizer.to_str() if tokenizer else "{}"
     if jax.process_count() > 1:
         from pe_jax.training import hosts
@@ -193,7 +193,7 @@ def train(
         changes = workdir.check(folder, program.config)
         _check_vocabulary(changes, text, folder)
         run = workdir.identity(program.config, text, resumed=True)
-        restored = restore_newest(folder, fresh, run)
+        restored = restore_newest(folder, shapes, run)
         begin, totals, evaluations = 0, {}, {}
         origin: Json = {"data": dict(data), "stages": [stage.steps for stage in stages]}
         if restored:
@@ -203,17 +203,16 @@ def train(
             _check_data(before["data"], data, folder)
             _check_steps(before["stages"], origin["stages"], begin, folder)
             origin["start"] = before["start"]
-            if start and "init" in changes and fingerprint(start(fresh.params)) != origin["start"]:
-                raise ValueError(
-                    f"config.init={changes['init'][1]} is not the model that the run in {folder} "
-                    f"started from, {changes['init'][0]}. Give that one, or another --workdir."
-                )
+            if start and "init" in changes:
+                started = fingerprint(start(program.init().params))
+                _check_init(changes["init"], started == origin["start"], folder)
             say(f"Resuming from step {begin:,}.")
         else:
-            state = fresh._replace(params=start(fresh.params)) if start else fresh
+            state = program.init()
+            state = state._replace(params=start(state.params)) if start else state
             origin["start"] = fingerprint(state.params) if start else ""
         _check_profile(profile, begin, sum(origin["stages"]), folder)
-        del fresh, restored  # Otherwise its arrays would stay for as long as the run trains.
+        del restored  # Otherwise its arrays would stay for as long as the run trains.
         checkpoints = Checkpoints(
             folder, keep=keep_checkpoints, keep_best=keep_best, run=run, origin=origin
         )
@@ -236,6 +235,15 @@ def train(
             check_folder=check_folder,
         )
         return loop.fit(state, stages, totals, evaluations)
+
+
+def _check_init(inits: tuple[object, object], same: bool, folder: Path) -> None:
+    """Raise ValueError if a run resumes with another `config.init` that is not the same model."""
+    if not same:
+        raise ValueError(
+            f"config.init={inits[1]} is not the model that the run in {folder} started from, "
+            f"{inits[0]}. Give that one, or another --workdir."
+        )
 
 
 def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:

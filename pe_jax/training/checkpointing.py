@@ -176,7 +176,7 @@ def restore_newest(
     None if there is no checkpoint at all. Damaged ones are moved to `workdir/damaged`.
 
     Args:
-      like: a state with the structure, dtypes and shardings to restore to.
+      like: a state, or its shapes with shardings, to restore to.
       run: the run's identity; the checkpoints of another run are not restored.
 
     Raises:

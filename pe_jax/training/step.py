@@ -29,7 +29,7 @@ def reused(build: Callable[P, T]) -> Callable[P, T]:
     JAX then traces and compiles it once per process, however many runs use it. Arguments that
     cannot be hashed, such as an encoding that holds an array, are built again each time.
     """
-    remembered = functools.lru_cache(maxsize=16)(build)
+    remembered = functools.lru_cache(maxsize=64)(build)
 
     @functools.wraps(build)
     def build_or_reuse(*args: P.args, **kwargs: P.kwargs) -> T:
