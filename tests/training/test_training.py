@@ -14,6 +14,7 @@ import optax
 import pytest
 import scipy.special
 from helpers import tiny_run
+from helpers.random_params import random_params
 
 from pe_jax import cpu, data, encodings
 from pe_jax.configs.pretraining import PretrainingConfig
@@ -83,15 +84,8 @@ def make_batch(rows=8, length=10, predictions=5, seed=0):
 
 
 def draw_params(model, seed=0):
-    """Random parameters by NumPy: the model's own initializers are seconds to compile."""
-    rng = np.random.default_rng(seed)
-
-    def draw(path, leaf):
-        mean = 1.0 if path[-1].key == "scale" else 0.0
-        return rng.normal(mean, model.initializer_stddev, leaf.shape).astype(np.float32)
-
     shapes = jax.eval_shape(pretraining.pretraining_task(model).init, jax.random.key(0))
-    return jax.tree.map_with_path(draw, shapes)
+    return random_params(shapes, model.initializer_stddev, seed)
 
 
 @dataclasses.dataclass
