@@ -9,16 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pe_jax.encodings.part import Params
 from pe_jax.shapes import Array, Float
 
 # Numbers that are computed at once: half a MiB, which fits into a cache of a CPU's core. Other
-# devices are faster with more.
+# devices get more, to have enough to do (not measured).
 _AT_ONCE = {"cpu": 2**17}
 _AT_ONCE_ELSEWHERE = 2**20
 
 
 def by_queries(
-    network: Callable[[Any, Any], Array], params: Any, arrays: Any, width: int
+    network: Callable[[Any, Any], Array], params: Params | None, arrays: Any, width: int
 ) -> Float[Array, "... Lq Lk"]:
     """Return `network(params, arrays)`, computed for a few queries at a time.
 
@@ -28,7 +29,7 @@ def by_queries(
 
     Args:
       network: from the parameters and the arrays of any number of queries to `[..., Lq, Lk]`.
-      params: a tree of arrays.
+      params: of the network; they are not cut.
       arrays: a tree of arrays `[..., Lq, Lk or another number]`.
       width: how many numbers the network computes for a number of the arrays.
     """
@@ -37,9 +38,9 @@ def by_queries(
     queries = leaves[0].shape[-2]
     if not all(isinstance(n, int) for leaf in leaves for n in leaf.shape):
         return network(params, arrays)  # A length is symbolic.
-    pairs = max(math.prod(leaf.shape) for leaf in leaves) // queries
+    of_query = max(math.prod((*leaf.shape[:-2], leaf.shape[-1])) for leaf in leaves)
     at_once = _AT_ONCE.get(jax.default_backend(), _AT_ONCE_ELSEWHERE)
-    rows = max(1, at_once // (pairs * width))
+    rows = max(1, at_once // max(1, of_query * width))
     if rows >= queries:
         return network(params, arrays)
     count = -(-queries // rows)

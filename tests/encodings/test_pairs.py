@@ -39,3 +39,11 @@ def test_a_few_queries_at_a_time(name, monkeypatch):
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4), expected, found
     )
+
+
+@pytest.mark.parametrize("name", ["fire", "cope+causal", "fire+dape_v2"])
+def test_a_batch_without_rows(name):
+    encoding = encodings.from_name(name, hidden_size=8, head_size=4, num_heads=2, max_length=L)
+    q = np.zeros((0, L, 2, 4), np.float32)
+    run = lambda key: attention(q, q, q, encoding, encoding.init(key))
+    assert jax.eval_shape(run, jax.random.key(0)).shape == q.shape

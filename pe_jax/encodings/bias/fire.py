@@ -79,7 +79,7 @@ def fire(
         # On a CPU, sums over one axis of pairs take a fifth of the time of sums over several.
         units = hidden["kernel"][:, None] * x.reshape(1, -1) + hidden["bias"][:, None]
         y = out["kernel"].T @ jax.nn.relu(units) + out["bias"][:, None]
-        return y.reshape(-1, *x.shape)
+        return y.reshape(num_heads, *x.shape)
 
     def bias(i: Array, j: Array, params: Params, mask: Array | None) -> Float[Array, "#B H Lq Lk"]:
         x = distance(params, i[..., :, None], j[..., None, :])

@@ -42,7 +42,7 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
         def network(params: Params, logits: tuple[Array, Array]) -> Array:
             channels, _ = _channels(*logits, None)
             hidden = jax.nn.leaky_relu(_convolve(params["hidden"], channels))
-            return _by_row(_convolve(params["out"], hidden), content.shape[0])
+            return _by_row(_convolve(params["out"], hidden), logits[0])
 
         arrays, numbers = (content, terms), 2 + width // num_heads
         return content + terms + by_queries(network, params, arrays, numbers)
@@ -101,7 +101,7 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
             hidden = jax.nn.leaky_relu(_convolve(params["hidden"], channels))
             # A hidden unit belongs to no head: zero where no head sees the key.
             hidden = jnp.where(visible.any(0), hidden, 0.0)
-            return _by_row(_convolve(params["out"], hidden), content.shape[0])
+            return _by_row(_convolve(params["out"], hidden), arrays[0])
 
         if mask is not None:
             mask = jnp.broadcast_to(mask, (*mask.shape[:2], *content.shape[2:]))
@@ -151,12 +151,15 @@ def _channels(
     visible = terms > -jnp.inf
     visible = visible if mask is None else visible & mask
     rows = [jnp.where(visible, x, 0.0) for x in (content, terms)]
-    flat = lambda x: jnp.moveaxis(x, 1, 0).reshape(x.shape[1], -1, x.shape[3])
+    flat = lambda x: jax.lax.collapse(jnp.moveaxis(x, 1, 0), 1, 3)
     return flat(jnp.concatenate(rows, axis=1)), flat(visible)
 
 
-def _by_row(x: Float[Array, "H N Lk"], rows: int) -> Float[Array, "B H Lq Lk"]:
-    return jnp.moveaxis(x.reshape(x.shape[0], rows, -1, x.shape[2]), 0, 1)
+def _by_row(
+    x: Float[Array, "H N Lk"], like: Float[Array, "B H Lq Lk"]
+) -> Float[Array, "B H Lq Lk"]:
+    rows, heads, *pairs = like.shape
+    return jnp.moveaxis(x.reshape(heads, rows, *pairs), 0, 1)
 
 
 def _convolve(layer: Params, x: Float[Array, "C N Lk"]) -> Float[Array, "F N Lk"]:
@@ -167,4 +170,4 @@ def _convolve(layer: Params, x: Float[Array, "C N Lk"]) -> Float[Array, "F N Lk"
     # On a CPU, sums over one axis of pairs take a fifth of the time of sums over several.
     shifted = (padded[..., n : n + keys].reshape(len(x), -1) for n in range(len(kernel)))
     out = sum(weights.T @ y for weights, y in zip(kernel, shifted, strict=True))
-    return (out + layer["bias"][:, None]).reshape(-1, *x.shape[1:])
+    return (out + layer["bias"][:, None]).reshape(len(out), *x.shape[1:])
