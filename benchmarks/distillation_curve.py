@@ -127,7 +127,7 @@ def train(task: ModuleType, shipped: ModuleType, folder: Path, changes: dict[str
     return time.monotonic() - start
 
 
-def make(job: Job, folder: Path) -> float:
+def train_model(job: Job, folder: Path) -> float:
     """Train the model of a job to `folder`; return the seconds that it took."""
     steps = max(1, job.tokens // (_ROWS * _LENGTH))
     settings: dict[str, object] = {
@@ -190,9 +190,9 @@ def lines_with(folder: Path, name: str) -> list[dict[str, float]]:
     return [line for line in map(json.loads, lines) if name in line]
 
 
-def made(job: Job, init: Path) -> dict[str, object]:
+def make_model(job: Job, init: Path) -> dict[str, object]:
     """Make the model of a job at `init`; return what its line of the results says of it."""
-    seconds = make(job, init)
+    seconds = train_model(job, init)
     scalar = "held_out/masked_lm_loss" if job.method == "masked_lm" else "held_out/r2"
     numbers = lines_with(init, scalar)
     names = (scalar, f"{scalar}_mean")
@@ -214,7 +214,7 @@ def measure(job: Job, record: dict[str, object], tasks: list[Task]) -> dict[str,
         if job.position != UNTOUCHED:
             init = (Path(_KEEP.value).absolute() if _KEEP.value else runs) / "-".join(map(str, job))
             if "seconds" not in record or not init.exists():
-                record = record | made(job, init)
+                record = record | make_model(job, init)
         for task in tasks:
             record = record | score(task, init, runs / task.scores[0], job.seed)
         return record

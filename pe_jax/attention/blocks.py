@@ -24,6 +24,7 @@ from jax.typing import ArrayLike
 from pe_jax.attention import softmax
 from pe_jax.attention.masks import masked_weights, segment_bounds
 from pe_jax.attention.softmax import Arrays, Fixed, Leaf
+from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array
 
@@ -49,7 +50,7 @@ def forward(arrays: Arrays, fixed: Fixed) -> tuple[Array, Array]:
     widths = _widths(arrays, fixed)
     branches = [functools.partial(attend, width) for width in widths]
     _, (out, log_total) = jax.lax.scan(step, None, _by_block(arrays, fixed, widths))
-    return _join(out, 2, fixed.num_queries).swapaxes(1, 2), log_total
+    return join_axis(out, 2, fixed.num_queries).swapaxes(1, 2), log_total
 
 
 def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Array) -> Arrays:
@@ -86,12 +87,13 @@ def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Arra
     shared = _with(arrays, absent)
     # Sums over many blocks, so in float32 whatever the dtype of the parts.
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shared)
-    blocks = cuts, _blocks(out, fixed.block, 1), _blocks(g, fixed.block, 1), log_total
+    assert fixed.block is not None
+    blocks = cuts, cut_axis(out, fixed.block, 1), cut_axis(g, fixed.block, 1), log_total
     sums, rows = jax.lax.scan(step, zero, blocks)
     sums = jax.tree.map(lambda x, like: x.astype(like.dtype), sums, shared)
     joined = {
         name: jax.tree.map(
-            functools.partial(_join, axis=_QUERIES[name], length=fixed.num_queries), x
+            functools.partial(join_axis, axis=_QUERIES[name], length=fixed.num_queries), x
         )
         for name, x in rows.items()
     }
@@ -156,10 +158,12 @@ def _by_block(arrays: Arrays, fixed: Fixed, widths: tuple[int, ...]) -> tuple[Ar
     Returns:
       which of `widths` each block has, and the arguments of `_block` after the width.
     """
+    block = fixed.block
+    assert block is not None
 
     def cut(x: Leaf, axis: int) -> Leaf:
         # Rows of padding repeat the last query: zeros might be where a function has no derivative.
-        return jax.tree.map(lambda x: _blocks(x, fixed.block, axis, "edge"), x)
+        return jax.tree.map(lambda x: cut_axis(x, block, axis, "edge"), x)
 
     by_query = {
         name: cut(x, axis)
@@ -171,9 +175,9 @@ def _by_block(arrays: Arrays, fixed: Fixed, widths: tuple[int, ...]) -> tuple[Ar
     }
     if fixed.positions_q is not None:
         axis = fixed.positions_q.ndim - 1
-        fixed_rows["positions_q"] = _blocks(fixed.positions_q, fixed.block, axis)
+        fixed_rows["positions_q"] = cut_axis(fixed.positions_q, block, axis)
     if fixed.mask is not None and fixed.mask.shape[2] > 1:
-        fixed_rows["mask"] = _blocks(fixed.mask, fixed.block, 2)
+        fixed_rows["mask"] = cut_axis(fixed.mask, block, 2)
     choice, first = _first_keys(arrays, fixed, widths)
     return choice, (first, by_query, fixed_rows)
 
@@ -192,8 +196,8 @@ def _first_keys(
     elif fixed.segments_q is not None:
         starts, ends = segment_bounds(fixed.segments_q)
         real = fixed.segments_q > 0
-        key = _blocks(jnp.where(real, starts, keys), fixed.block, 1, "edge").min((1, 2))
-        last = _blocks(jnp.where(real, ends, 0), fixed.block, 1, "edge").max((1, 2))
+        key = cut_axis(jnp.where(real, starts, keys), fixed.block, 1, "edge").min((1, 2))
+        last = cut_axis(jnp.where(real, ends, 0), fixed.block, 1, "edge").max((1, 2))
         choice = jnp.searchsorted(jnp.array(widths), last - key)
     return choice, (query, jnp.clip(key, 0, keys - jnp.array(widths)[choice]))
 
@@ -230,20 +234,3 @@ def _put(total: Array, x: Array, key: ArrayLike, axis: int) -> Array:
         return total + x
     slice_ = jax.lax.dynamic_slice_in_dim(total, key, x.shape[axis], axis)
     return jax.lax.dynamic_update_slice_in_dim(total, slice_ + x, key, axis)
-
-
-def _blocks(x: Array, block: int | None, axis: int, mode: str = "constant") -> jax.Array:
-    """Blocks of an axis in front: `[B, L, ...] -> [N, B, block, ...]`, the last one padded."""
-    assert block is not None
-    count = -(-x.shape[axis] // block)
-    pad = [(0, 0)] * x.ndim
-    pad[axis] = (0, count * block - x.shape[axis])
-    parts = jnp.pad(x, pad, mode).reshape(*x.shape[:axis], count, block, *x.shape[axis + 1 :])
-    return jnp.moveaxis(parts, axis, 0)
-
-
-def _join(parts: Array, axis: int, length: int) -> jax.Array:
-    """Blocks in front to one axis again: `[N, B, block, ...] -> [B, length, ...]`."""
-    x = jnp.moveaxis(parts, 0, axis)
-    x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
-    return jax.lax.slice_in_dim(x, 0, length, axis=axis)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.encodings.part import Params
 from pe_jax.shapes import Array, Float
 
@@ -24,8 +25,8 @@ def by_queries(
     """Return `network(params, arrays)`, computed for a few queries at a time.
 
     The backward pass computes the network again, so what it computes of a pair is never in memory
-    for all queries. Axes of units are best in front of those of queries and keys: a CPU takes
-    several times as long to sum over pairs if units are the last axis.
+    for all queries. A network is fastest with its units in front and all pairs as one axis: a CPU
+    takes several times as long to sum over several axes, or beside a short last one.
 
     Args:
       network: from the parameters and the arrays of any number of queries to `[..., Lq, Lk]`.
@@ -43,16 +44,7 @@ def by_queries(
     rows = max(1, at_once // max(1, of_query * width))
     if rows >= queries:
         return network(params, arrays)
-    count = -(-queries // rows)
-
-    def cut(x: Array) -> Array:
-        """`[..., Lq, N]` as `[count, ..., rows, N]`; queries are added like the last one."""
-        pad = [(0, 0)] * x.ndim
-        pad[-2] = (0, count * rows - queries)
-        x = jnp.pad(x, pad, "edge").reshape(*x.shape[:-2], count, rows, x.shape[-1])
-        return jnp.moveaxis(x, -3, 0)
-
-    out = jax.lax.map(lambda block: network(params, block), jax.tree.map(cut, arrays))
-    out = jnp.moveaxis(out, 0, -3)
-    out = out.reshape(*out.shape[:-3], count * rows, out.shape[-1])
-    return jax.lax.slice_in_dim(out, 0, queries, axis=-2)
+    # Queries are added like the last one: zeros might be where a function has no derivative.
+    blocks = jax.tree.map(lambda x: cut_axis(x, rows, x.ndim - 2, "edge"), arrays)
+    out = jax.lax.map(functools.partial(network, params), blocks)
+    return join_axis(out, out.ndim - 3, queries)

@@ -203,9 +203,15 @@ def train(
             _check_data(before["data"], data, folder)
             _check_steps(before["stages"], origin["stages"], begin, folder)
             origin["start"] = before["start"]
-            if start and "init" in changes:
-                started = fingerprint(start(program.init().params))
-                _check_init(changes["init"], started == origin["start"], folder)
+            if (
+                start
+                and "init" in changes
+                and fingerprint(start(program.init().params)) != origin["start"]
+            ):
+                raise ValueError(
+                    f"config.init={changes['init'][1]} is not the model that the run in {folder} "
+                    f"started from, {changes['init'][0]}. Give that one, or another --workdir."
+                )
             say(f"Resuming from step {begin:,}.")
         else:
             state = program.init()
@@ -235,15 +241,6 @@ def train(
             check_folder=check_folder,
         )
         return loop.fit(state, stages, totals, evaluations)
-
-
-def _check_init(inits: tuple[object, object], same: bool, folder: Path) -> None:
-    """Raise ValueError if a run resumes with another `config.init` that is not the same model."""
-    if not same:
-        raise ValueError(
-            f"config.init={inits[1]} is not the model that the run in {folder} started from, "
-            f"{inits[0]}. Give that one, or another --workdir."
-        )
 
 
 def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from helpers import paper_attention
 
 from pe_jax import encodings
-from pe_jax.attention import attention, blocks, dropout, forms, offset_terms
+from pe_jax.attention import attention, dropout, forms, offset_terms
+from pe_jax.axis_blocks import cut_axis, join_axis
 
 H, d = 2, 4
 RELATIVE = [n for n in encodings.PAPER if n.endswith("relative") and "+" not in n]
@@ -242,9 +243,9 @@ def test_forms_that_cannot():
 
 def test_blocks_are_cut_and_joined():
     x = jnp.arange(2 * 7 * 3.0).reshape(2, 7, 3)
-    parts = blocks._blocks(x, 3, 1)
+    parts = cut_axis(x, 3, 1)
     assert parts.shape == (3, 2, 3, 3)
-    np.testing.assert_array_equal(blocks._join(parts, 1, 7), x)
+    np.testing.assert_array_equal(join_axis(parts, 1, 7), x)
 
 
 @pytest.mark.usefixtures("small_blocks")

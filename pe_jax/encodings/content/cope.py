@@ -53,7 +53,8 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
         counted = jnp.asarray(key[:, None, None, :] <= rows[:, None, :, None])
         counted = counted if mask is None else counted & mask
         of_integers = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
-        terms = by_queries(interpolated, None, (products, counted, of_integers), 8)
+        numbers = 8  # About: gates, positions, rows of the table and what is looked up there.
+        terms = by_queries(interpolated, None, (products, counted, of_integers), numbers)
         return jnp.where(known[:, None, :, None], terms, jnp.nan)
 
     def interpolated(_: None, arrays: tuple) -> Float[Array, "B H Lq Lk"]:
