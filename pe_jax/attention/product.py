@@ -5,6 +5,9 @@ for products whose result is asked for in float32: asked for bfloat16, XLA widen
 in a backward pass it would widen whatever meets a float32 gradient. So the product is a new
 primitive. JAX differentiates it as any bilinear function, forward, backward and to any order, and
 takes its transposes from here, which round cotangents to the dtype of the operand that they meet.
+
+On these CPUs XLA nevertheless widens both operands of a kernel's gradient, as both begin with the
+axis that is summed. Products of this kind, of two matrices or a batch, transpose one of them first.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.typing import DTypeLike
 
+from pe_jax.cpu import multiplies_bfloat16
 from pe_jax.shapes import Array, Float
 
 # Rows of ones: of a product with a single one XLA makes a sum again.
@@ -128,6 +132,27 @@ def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
     return jnp.einsum(f"{first}->{out_axes}", out)
 
 
+def _einsum_on_cpu(a: Array, b: Array, *, spec: str) -> Array:
+    """Return the same, of a gradient of a kernel with an operand that is transposed first."""
+    a_axes, b_axes, out_axes = _terms(spec)
+    batch = len(out_axes) - 2
+    alike = a_axes[:batch] == b_axes[:batch] == out_axes[:batch]
+    matrices = alike and len(a_axes) == len(b_axes) == batch + 2
+    if matrices and a_axes[-2] == b_axes[-2] and a.dtype == jnp.bfloat16 and multiplies_bfloat16():
+        if out_axes[-2] == a_axes[-1]:
+            a, a_axes = _transposed(a), f"{a_axes[:-2]}{a_axes[-1]}{a_axes[-2]}"
+        else:
+            b, b_axes = _transposed(b), f"{b_axes[:-2]}{b_axes[-1]}{b_axes[-2]}"
+    return _einsum(a, b, spec=f"{a_axes},{b_axes}->{out_axes}")
+
+
+def _transposed(x: Float[Array, "*B M N"]) -> Float[Array, "*B N M"]:
+    """Transpose in a loop of one turn. XLA merges any other transposition into the product."""
+    turns = jax.lax.optimization_barrier(jnp.int32(1))  # Or XLA would remove the loop.
+    moved = functools.partial(jnp.swapaxes, x, -1, -2)
+    return jax.lax.fori_loop(0, turns, lambda *_: moved(), jnp.zeros_like(moved()))
+
+
 def _transpose_a(g, a, b, *, spec):
     a_axes, b_axes, out_axes = _terms(spec)
     return product(f"{out_axes},{b_axes}->{a_axes}", g.astype(b.dtype), b).astype(a.aval.dtype)
@@ -159,3 +184,6 @@ product_p.def_abstract_eval(_abstract)
 ad.defbilinear(product_p, _transpose_a, _transpose_b)
 batching.primitive_batchers[product_p] = _batch
 mlir.register_lowering(product_p, mlir.lower_fun(_einsum, multiple_results=False))
+mlir.register_lowering(
+    product_p, mlir.lower_fun(_einsum_on_cpu, multiple_results=False), platform="cpu"
+)

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import attention, forms
+from pe_jax.attention import forms
+from pe_jax.attention.attention import attention
 from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.testing.reference import Layer, Reference, attend

@@ -70,3 +70,35 @@ def test_derivatives_of_every_kind_and_vmap():
     constant = np.asarray(b[0])
     mapped = jax.jit(jax.vmap(lambda a: product("qd,kd->qk", a, constant)))
     np.testing.assert_allclose(mapped(a), a @ constant.T, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spec", ["mk,kn->mn", "mk,nk->mn"])
+def test_gradients_of_kernels_on_a_cpu_with_bfloat16_units(spec, monkeypatch):
+    """Each transposes an operand in a loop, also in a scan with jax.checkpoint, under vmap and over
+    devices, and is what it is without."""
+    rng = np.random.default_rng(0)
+    x, to = (jnp.asarray(rng.normal(size=(8, 6)), jnp.bfloat16) for _ in range(2))
+    kernels = jnp.asarray(rng.normal(size=(2, 2, 6, 6)), jnp.bfloat16)
+
+    def loss(kernels, x):
+        layer = jax.checkpoint(lambda x, w: (product(spec, x, w).astype(x.dtype), None))
+        out, _ = jax.lax.scan(layer, x, kernels)
+        return (out * to).astype(jnp.float32).sum()
+
+    grad = jax.grad(loss, argnums=(0, 1))
+    mesh = jax.make_mesh((4,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.NamedSharding(mesh, jax.P("rows"))
+    for function, args in (
+        (grad, (kernels[0], x)),
+        (grad, (kernels[0], jax.device_put(x, rows))),
+        (jax.vmap(grad, (0, None)), (kernels, x)),
+    ):
+        grads, loops = [], []
+        for has in (True, False):
+            monkeypatch.setattr("pe_jax.attention.product.multiplies_bfloat16", lambda has=has: has)
+            compiled = jax.jit(function).lower(*args).compile()
+            grads.append(compiled(*args))
+            loops.append(compiled.as_text().count(" while("))
+            jax.clear_caches()
+        assert loops[0] > loops[1]
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0.02, atol=0.05), *grads)
