@@ -6,6 +6,7 @@ Tables are the terms of offsets -clip .. clip as rows; all parts of an encoding 
 query meets 2·clip + 1 different vectors, so one product with these gives all its terms; `spread`
 lays them out along the keys and `collect` sums weights back. Beyond the clip every key has the same
 term: one number per query and side. No [Lq, Lk, d], and no scatter where positions are consecutive.
+A block of consecutive queries meets only some rows of a long table, which are cut from it first.
 For few keys there are `pairs` as well: the row of each pair of query and key, [Lq, Lk, d].
 
 Rotations are for sinusoids: q_i·P(j - i) = (q_i rotated by i)·P(j), see `rotate_pairs`. Any
@@ -29,6 +30,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.masks import index_offsets
 from pe_jax.attention.product import product
+from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.shapes import Array, Float, Int, Size
@@ -132,11 +134,14 @@ def table_logits(
     if "keys" in tables:
         added.append(_vector_logits(tables["keys"], clip, q, lengths[1], offset, pairs))
     if "queries" in tables:
-        # The same with queries and keys exchanged, as offset j - i of one is i - j of the other.
-        exchanged = -jnp.swapaxes(offset, -1, -2) if np.ndim(offset) else -jnp.asarray(offset)
-        table = tables["queries"][::-1]
-        logits = _vector_logits(table, clip, k, lengths[0], exchanged, pairs)
-        added.append(logits.swapaxes(2, 3))
+        if np.ndim(offset) == 0 and not pairs and 2 * lengths[0] <= clip:
+            added.append(_tiled_logits(tables["queries"], clip, k, lengths[0], offset))
+        else:
+            # Queries and keys exchanged: offset j - i of one is i - j of the other.
+            exchanged = -jnp.swapaxes(offset, -1, -2) if np.ndim(offset) else -jnp.asarray(offset)
+            table = tables["queries"][::-1]
+            logits = _vector_logits(table, clip, k, lengths[0], exchanged, pairs)
+            added.append(logits.swapaxes(2, 3))
     if "bias" in tables:
         added.append(_bias_logits(tables["bias"], clip, lengths, offset))
     return added
@@ -154,14 +159,10 @@ def table_values(
     if pairs:
         vectors, axes = _pair_vectors(table, clip, weights.shape[2:], offset, weights.dtype)
         return product(f"bhqk,{axes}->bqhd", weights, vectors)
-    vectors, keys = table.astype(weights.dtype), weights.shape[-1]
-    wide = weights.astype(jnp.float32)
-    if np.ndim(offset) == 0:
-        summed = collect(clip, keys, wide, offset)
-    else:
-        buckets = jax.ShapeDtypeStruct((*weights.shape[:-1], len(vectors)), jnp.float32)
-        spread_out = functools.partial(_spread_out, clip, keys, offset=offset)
-        (summed,) = jax.linear_transpose(spread_out, buckets)(wide)
+    rows, lay_out = _cut_table(table, clip, weights.shape[2:], offset)
+    vectors = rows.astype(weights.dtype)
+    buckets = jax.ShapeDtypeStruct((*weights.shape[:-1], len(vectors)), jnp.float32)
+    (summed,) = jax.linear_transpose(lay_out, buckets)(weights.astype(jnp.float32))
     return product(f"bhqm,{_axes(vectors)}->bqhd", summed.astype(weights.dtype), vectors)
 
 
@@ -220,9 +221,63 @@ def _vector_logits(
     if pairs:
         vectors, axes = _pair_vectors(table, clip, (q.shape[1], keys), offset, q.dtype)
         return product(f"bqhd,{axes}->bhqk", q, vectors)
-    table = table.astype(q.dtype)
-    buckets = product(f"bhqd,{_axes(table)}->bhqm", q.swapaxes(1, 2), table)
-    return _spread_out(clip, keys, buckets, offset)
+    rows, lay_out = _cut_table(table, clip, (q.shape[1], keys), offset)
+    vectors = rows.astype(q.dtype)
+    return lay_out(product(f"bhqd,{_axes(vectors)}->bhqm", q.swapaxes(1, 2), vectors))
+
+
+def _tiled_logits(
+    table: Array, clip: int, k: Array, queries: int, offset: ArrayLike
+) -> Float[Array, "B H Lq Lk"]:
+    """Return the products of keys with the vectors of their offsets from few consecutive queries.
+
+    Keys are cut into tiles of Lq keys. The vectors that a tile meets are in 2·Lq consecutive rows
+    of the table, so each key is multiplied with these instead of all rows.
+    """
+    tiles = cut_axis(k.transpose(2, 0, 1, 3), queries, 2)  # [T, H, B, Lq, d]
+    rows = _table_rows(table, clip, offset - queries, (len(tiles) + 1) * queries)
+    chunks = rows.astype(k.dtype).reshape(len(tiles) + 1, queries, *rows.shape[1:])
+    # Reversed: the offset from a query to a key decreases from one query to the next.
+    vectors = jnp.concatenate([chunks[:-1], chunks[1:]], axis=1)[:, ::-1]
+    buckets = product(f"thbkd,t{_axes(table)}->thbkm", tiles, vectors)
+    return join_axis(_skew(queries, buckets).transpose(0, 2, 1, 4, 3), 3, k.shape[1])
+
+
+def _cut_table(
+    table: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike
+) -> tuple[Array, Callable[[Array], Array]]:
+    """Cut a table to the offsets between so many queries and keys, if it has more rows than these.
+
+    Returns:
+      the rows, and a function that lays out one term a row, `[B, H, Lq, M]`, along the keys.
+    """
+    queries, keys = lengths
+    if np.ndim(offset) or queries + keys > 2 * clip:
+        return table, functools.partial(_spread_out, clip, keys, offset=offset)
+    rows = _table_rows(table, clip, offset - (queries - 1), queries + keys)
+    return rows, functools.partial(_skew, keys)
+
+
+def _table_rows(table: Array, clip: int, first: ArrayLike, count: int) -> Float[Array, "N ..."]:
+    """Return the rows of the offsets `first`, `first` + 1, ..., of which those beyond the clip have
+    the end rows. This is `spread` of one query, whose gradient is no scatter."""
+    rows = spread(clip, count, jnp.moveaxis(table, 0, -1)[..., None, :], first)
+    return jnp.moveaxis(rows[..., 0, :], -1, 0)
+
+
+def _skew(keys: int, buckets: Float[Array, "*B Lq M"]) -> Float[Array, "*B Lq Lk"]:
+    """Lay terms of consecutive offsets out along the keys: entry (i, j) is bucket j - i + Lq - 1.
+
+    Takes less time than `spread`: it moves whole rows, each by one bucket more than the last.
+
+    Args:
+      buckets: M = Lq + Lk terms a query, or more.
+    """
+    *batch, queries, count = buckets.shape
+    flat = buckets.reshape(*batch, queries * count)
+    start = queries - 1
+    flat = jax.lax.slice_in_dim(flat, start, start + queries * (count - 1), axis=-1)
+    return flat.reshape(*batch, queries, count - 1)[..., :keys]
 
 
 def _rows(clip: int, lengths: tuple[Size, Size], offset: ArrayLike) -> Int[Array, "*B Lq Lk"]:
@@ -255,12 +310,13 @@ def _bias_logits(
     bias: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike
 ) -> Float[Array, "#B #H Lq Lk"]:
     """No batch where positions have none, so that its gradient is one of a small array."""
-    bias = (bias if bias.ndim == 2 else bias[:, None]).T.astype(jnp.float32)  # [#H, M]
+    bias = (bias if bias.ndim == 2 else bias[:, None]).astype(jnp.float32)  # [M, #H]
+    heads = bias.shape[1]
     if np.ndim(offset) == 0:
-        buckets = jnp.broadcast_to(bias[:, None], (len(bias), lengths[0], bias.shape[-1]))
-        return spread(clip, lengths[1], buckets, offset)[None]
+        bias, lay_out = _cut_table(bias, clip, lengths, offset)
+        return lay_out(jnp.broadcast_to(bias.T[:, None], (1, heads, lengths[0], len(bias))))
     rows = _rows(clip, lengths, offset)
-    return jnp.moveaxis(bias[:, rows], 0, -3).reshape(-1, len(bias), *lengths)
+    return jnp.moveaxis(bias.T[:, rows], 0, -3).reshape(-1, heads, *lengths)
 
 
 def _axes(table: Array) -> str:

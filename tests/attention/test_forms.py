@@ -149,7 +149,37 @@ def test_spread_and_collect_are_transposes():
         np.testing.assert_allclose(there, back, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["none", *RELATIVE])  # Absolute ones are not in the attention.
+@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize("clip", [3, 9, 20])
+def test_blocks_of_queries_meet_the_rows_of_their_pairs(clip, per_head):
+    """Tables shorter and longer than what a block meets, and offsets beyond them on both sides."""
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+    lq, lk, rows = 3, 8, 2 * clip + 1
+    heads = (H,) if per_head else ()
+    tables = {name: normal(rows, *heads, d) for name in ("keys", "queries")}
+    tables["bias"] = normal(rows, *heads)
+    values, q, k = normal(rows, *heads, d), normal(2, lq, H, d), normal(2, lk, H, d)
+    weights, factors = normal(2, H, lq, lk), normal(2, lq, H, d)
+
+    def loss(arrays, offset, pairs):
+        tables, values, q, k, weights = arrays
+        logits = offset_terms.table_logits(tables, clip, q, k, offset, pairs=pairs)
+        out = offset_terms.table_values(values, clip, weights, offset, pairs=pairs)
+        return sum((x * weights).sum() for x in logits) + (out * factors).sum()
+
+    step = jax.jit(jax.value_and_grad(loss), static_argnames="pairs")
+    arrays = tables, values, q, k, weights
+    for offset in (-30, -7, 0, 4, 30):
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4),
+            step(arrays, offset, pairs=False),
+            step(arrays, offset, pairs=True),
+        )
+
+
+# Absolute encodings are not in the attention.
+@pytest.mark.parametrize("name", ["none", *RELATIVE, "relative_key_query"])
 def test_fused_memory_is_linear_in_the_length(name):
     """Twice the length, at most a little over twice the temporaries, forward and backward."""
 
