@@ -66,7 +66,9 @@ def test_every_form_drops_the_same_weights():
 
 
 @pytest.mark.parametrize(("form", "name"), SERVED)
-@pytest.mark.parametrize("per_row", [False, True], ids=["shared", "per row"])
+@pytest.mark.parametrize(
+    "per_row", [pytest.param(False, marks=pytest.mark.slow), True], ids=["shared", "per row"]
+)
 def test_bfloat16_gradients_stay_near_float32(form, name, per_row):
     """At sizes of real heads: XLA lacks some bfloat16 products on CPUs, see `product`."""
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import paper_attention
+from helpers.slow import slow_except
 
 from pe_jax import encodings
 from pe_jax.attention import attention, attention_weights, blocks, forms, segment_mask
@@ -119,7 +120,10 @@ def assert_close(actual, expected, tolerance=2e-4):
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+KEPT = ["none", "learned_relative(clip=3)", "sinusoidal_relative(clip=None)", "t5", "fire"]
+
+
+@pytest.mark.parametrize("name", slow_except(KEPT, NAMES))
 @pytest.mark.parametrize("form", [BLOCKS, "auto"], ids=["block", "all"])
 @pytest.mark.usefixtures("two_widths")
 def test_segments_are_a_mask(name, form):
@@ -127,13 +131,15 @@ def test_segments_are_a_mask(name, form):
 
 
 @pytest.mark.usefixtures("quick_kernel")
-@pytest.mark.parametrize("name", IN_KERNEL)
+@pytest.mark.parametrize("name", slow_except(["t5", "learned_relative(clip=3)+causal"], IN_KERNEL))
 def test_segments_in_the_kernel(name):
     check(name, "kernel")
 
 
 @pytest.mark.usefixtures("quick_kernel")
-@pytest.mark.parametrize("reach", [None, encodings.Reach(40, 150)])
+@pytest.mark.parametrize(
+    "reach", [pytest.param(None, marks=pytest.mark.slow), encodings.Reach(40, 150)]
+)
 def test_tiles_of_the_kernel(reach):
     """Several tiles, of which segments leave out some; NaN in these shows it."""
     length = 400

@@ -440,7 +440,12 @@ def in_one_line(config):
 
 
 @pytest.mark.parametrize(
-    "base", [dict(SIZES, rope_theta=1e4), GEMMA_3_4B["text_config"], EXAONE_4_32B]
+    "base",
+    [
+        dict(SIZES, rope_theta=1e4),
+        pytest.param(GEMMA_3_4B["text_config"], marks=pytest.mark.slow),
+        pytest.param(EXAONE_4_32B, marks=pytest.mark.slow),
+    ],
 )
 def test_wrong_values(base):
     for value in WRONG:

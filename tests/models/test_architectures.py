@@ -296,8 +296,9 @@ def value(loss):
 @pytest.mark.parametrize(
     ("how", "layers", "transform"),
     [
-        (dict(scan_layers=True), 2, value),  # No loop: the first turn of the cycle is apart.
-        (dict(scan_layers=True), 4, value),
+        # No loop: the first turn of the cycle is apart.
+        pytest.param(dict(scan_layers=True), 2, value, marks=pytest.mark.slow),
+        pytest.param(dict(scan_layers=True), 4, value, marks=pytest.mark.slow),
         (dict(scan_layers=True), 5, jax.value_and_grad),  # The cycle leaves one layer over.
         (dict(remat="full"), 5, jax.value_and_grad),
     ],

@@ -160,8 +160,11 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
     "name",
     [
         "cycle(rope, learned_relative(clip=2), none)",
-        "own(learned_relative(clip=2))",
-        "cycle(rope(base=500, learnable=True), rope+window(reach=1), rope+window(reach=1))",
+        pytest.param("own(learned_relative(clip=2))", marks=pytest.mark.slow),
+        pytest.param(
+            "cycle(rope(base=500, learnable=True), rope+window(reach=1), rope+window(reach=1))",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_schedules_over_layers_run_as_loops(name):

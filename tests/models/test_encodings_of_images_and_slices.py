@@ -44,12 +44,19 @@ def random_params(model, **inputs):
 @pytest.mark.parametrize(
     ("name", "positions", "learned"),
     [
-        ("liere(width=3)", None, ["liere/generators"]),
+        pytest.param("liere(width=3)", None, ["liere/generators"], marks=pytest.mark.slow),
         ("own(liere(block=2))", GRID, ["layer_0/liere/generators", "layer_1/liere/generators"]),
-        ("decoupled_rope(size=2)", None, ["decoupled_rope/key", "decoupled_rope/query"]),
-        ("sinusoidal_2d(width=3)", None, []),
-        ("sinusoidal_2d", GRID, []),
-        ("learned_2d(height=2, width=3)", None, ["learned_2d/table"]),
+        pytest.param(
+            "decoupled_rope(size=2)",
+            None,
+            ["decoupled_rope/key", "decoupled_rope/query"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("sinusoidal_2d(width=3)", None, [], marks=pytest.mark.slow),
+        pytest.param("sinusoidal_2d", GRID, [], marks=pytest.mark.slow),
+        pytest.param(
+            "learned_2d(height=2, width=3)", None, ["learned_2d/table"], marks=pytest.mark.slow
+        ),
         (
             "learned_2d(height=2, width=3, cls=True, factorised=True)",
             None,

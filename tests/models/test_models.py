@@ -14,6 +14,7 @@ import scipy.stats
 from helpers import paper_attention
 from helpers.compiled import value_and_pullback
 from helpers.initial_params import initial_params
+from helpers.slow import slow_except
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset, with_position
@@ -30,8 +31,9 @@ CONFIG = BertConfig(
     initializer_stddev=0.5,
 )
 
-# Each kind by itself, and one combination.
+# Each kind by itself, and one combination; and what of it runs by default.
 EACH = [*encodings.PAPER[:7], "learned_absolute+learnable_sinusoidal_relative"]
+KEPT = ["learned_absolute", "learned_relative", EACH[-1]]
 
 POSITIONS = {
     "learned_absolute": {"table": (16, 8)},
@@ -155,7 +157,7 @@ def test_presets():
         BertConfig(dtype="float16")
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", slow_except(KEPT, EACH))
 def test_padding_changes_nothing(name):
     """Up to `max_length`, or past it for encodings that have no table of positions."""
     encode = make_encoder(name)
@@ -188,7 +190,7 @@ def test_order_matters_with_positions_only(name):
     assert (difference < 1e-5) if name == "none" else (difference > 1e-3)
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", slow_except(KEPT, EACH))
 def test_packed_sequences_do_not_see_each_other(name):
     encode = make_encoder(name)
     first, second = np.array([[1, 2, 3, 9, 0, 2]]), np.array([[4, 5, 6, 7, 8, 9]])
@@ -231,7 +233,7 @@ def test_learned_absolute_past_its_length():
         jax.jit(model.apply)(variables, tokens(length=17), np.zeros((2, 1), np.int32))
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", slow_except(KEPT, EACH))
 def test_every_parameter_learns(name):
     """No encoding has a parameter that does not reach the loss; gradients are float32."""
     model, variables = make(name, dtype="bfloat16", num_layers=1)
@@ -271,7 +273,7 @@ def test_an_encoding_of_ones_own():
     assert np.abs(slopes(grads["params"])).min() > 0
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", slow_except(KEPT, EACH))
 def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     """Without positions every [MASK] of a sequence looks the same, so its answers must share one
     distribution: the loss has a floor, known exactly. With positions there is none."""
@@ -316,7 +318,11 @@ def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
 
 @pytest.mark.parametrize(
     "how",
-    [{"scan_layers": True}, {"remat": "full"}, {"remat": "dots", "scan_layers": True}],
+    [
+        pytest.param({"scan_layers": True}, marks=pytest.mark.slow),
+        pytest.param({"remat": "full"}, marks=pytest.mark.slow),
+        {"remat": "dots", "scan_layers": True},
+    ],
     ids=["scan", "remat", "both"],
 )
 def test_scanned_and_recomputed_layers_change_nothing(how):

@@ -14,6 +14,7 @@ PACKAGES = sorted(f"pe_jax.{page.stem}" for page in ROOT.glob("docs/api/*.md"))
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("furo"), reason="needs the extra docs")
+@pytest.mark.slow
 def test_the_site_builds(tmp_path):
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -226,6 +226,7 @@ def test_untrained_encodings_heads_and_vector_figures(config, tmp_path):
     assert max(fit["r2"]["test"] for fit in fits) > 0.99
 
 
+@pytest.mark.slow
 def test_offset_kernels_of_encodings_without_vectors(config, tmp_path):
     """RoPE and ALiBi have a row by the kernel in table 1 and the part of their own."""
     config = replace(config, parts="table1,offset_kernel", seeds=1, heads="each")

@@ -134,6 +134,7 @@ def test_a_study(done):
         assert best >= by_seed("from_scratch", "learned_absolute", "cola")[seed]
 
 
+@pytest.mark.slow
 def test_positions_replaced_in_a_published_model(done, monkeypatch, tmp_path):
     """The arm `replaced`, of a model that stands for a published one."""
     config, folder, _ = done
@@ -403,6 +404,7 @@ def test_a_run_that_fails(tmp_path):
     assert "nowhere.txt" in child.stderr.read() and child.wait(60) == 1
 
 
+@pytest.mark.slow
 def test_a_run_stops_with_its_study(tmp_path):
     """However that ended: here its end of the pipe is closed."""
     config = tiny_study.config(tmp_path, **{"from_scratch.training.stage1.steps": 10_000})

@@ -448,7 +448,7 @@ def commanded(one_layer, tmp_path_factory):
     return folder, call("train.py", *command_line(one_layer, folder))
 
 
-@pytest.mark.parametrize("parallel", ["fsdp", "pmap"])
+@pytest.mark.parametrize("parallel", ["fsdp", pytest.param("pmap", marks=pytest.mark.slow)])
 def test_parallel_is_the_same(commanded, one_layer, parallel, monkeypatch):
     """Sharded small leaves too, and micro-batches."""
     monkeypatch.setattr(sharding, "_SMALLEST_SPLIT", 16)
@@ -465,6 +465,7 @@ def test_parallel_is_the_same(commanded, one_layer, parallel, monkeypatch):
     np.testing.assert_allclose(stage.evaluate(3, state.params)["r2"], logged["r2"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_hosts(commanded, one_layer, tmp_path):
     """Two processes of two devices do what one of four does, with `parallel="fsdp"`."""
     with socket.socket() as free:

@@ -107,6 +107,7 @@ def test_each_seed_is_the_run_of_that_seed_alone(done, pretrained, tmp_path):
     assert answers[0] == answers[1]
 
 
+@pytest.mark.slow
 def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
     """Accelerators take all of a device's seeds at once, CPUs one after another: the same results.
     Three seeds are all on each of four devices."""

@@ -187,6 +187,7 @@ CELL = LengthGeneralisationConfig(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_cell_learns_and_resumes(tmp_path, monkeypatch):
     """Even pairs of three symbols are learned, by each seed in its own way."""
     task = TASKS["even_pairs"]

@@ -67,7 +67,34 @@ def subject(name):
     return Subject(build(name), REFERENCES[name])
 
 
-CASES = [(name, check) for name in REFERENCES for check in checks(name)]
+def hooks(name):
+    """The hooks that the parts of an encoding have."""
+    every = [(part, part.offsets or Offsets()) for part in build(name).parts]
+    return tuple(
+        tuple(
+            field
+            for owner, fields in ((part, HOOKS), (offsets, offsets._fields))
+            for field in fields
+            if getattr(owner, field) is not None
+        )
+        for part, offsets in every
+    )
+
+
+HOOKS = "positions", "embed", "heads", "logits", "logit_map", "factor", "output", "sink"
+HAS = {name: hooks(name) for name in REFERENCES}
+FIRST_WITH = {has: name for name, has in reversed(HAS.items())}
+# What JAX, forms of attention and caches do with hooks rarely depends on what a hook computes.
+OF_HOOKS = ("forms", "decoding", "jit", "vmap", "scan", "derivatives")
+
+
+def case(name, check):
+    """Checks of hooks are slow for all but the first encoding that has these hooks."""
+    slow = check in OF_HOOKS and FIRST_WITH[HAS[name]] != name
+    return pytest.param(name, check, marks=pytest.mark.slow if slow else ())
+
+
+CASES = [case(name, check) for name in REFERENCES for check in checks(name)]
 
 
 @pytest.mark.parametrize(("name", "check"), CASES)

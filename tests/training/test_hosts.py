@@ -87,6 +87,7 @@ def test_hosts_with_different_settings_do_not_train(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_hosts_whose_folders_differ_do_not_train(tmp_path):
     """The same relative path, in two working directories."""
     for name in "ab":
@@ -100,6 +101,7 @@ def test_hosts_whose_folders_differ_do_not_train(tmp_path):
     assert [*(tmp_path / "a" / "run").iterdir()] == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_to_a_host_saves(tmp_path):
     long = ["--config.stage1.steps=20000", "--config.checkpoint_every=0"]
     both = start(tmp_path, tmp_path / "run", each=[long, long])

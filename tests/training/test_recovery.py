@@ -104,7 +104,10 @@ def test_killed_and_stopped(tmp_path):
     assert left == {"100", "110", "120"}  # Nothing half-written remains.
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [pytest.param(signal.SIGTERM, 75, marks=pytest.mark.slow), (signal.SIGINT, 130)],
+)
 def test_told_to_stop(straight, tmp_path, number, status):
     """The signal arrives during a step; afterwards the previous handlers are restored."""
     config, done = straight
@@ -156,7 +159,7 @@ def test_a_profile_of_some_steps(straight, tmp_path, capsys):
     assert "--profile=10-11: 12 steps are done, so none is traced" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_run_resumes_with_other_workers(straight, tmp_path, monkeypatch, cores):
     """As many as the config says, or as a smaller machine has cores."""
     config, done = straight

@@ -267,7 +267,7 @@ def test_the_mean_of_device_means_would_differ():
     assert abs(np.mean(sums / counts) - whole) > 1e-3
 
 
-@pytest.mark.parametrize("how", ["jit", "pmap"])
+@pytest.mark.parametrize("how", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
 def test_accumulation_changes_nothing(how):
     whole, metrics = train(how, 4)
     parts, part_metrics = train(how, 4, accumulation=4)
@@ -592,6 +592,7 @@ def metrics_of(folder, name):
     return [line[name] for line in lines if name in line]
 
 
+@pytest.mark.slow
 def test_a_large_batch_run_with_lamb_learns(split):
     losses = metrics_of(split[1], "train/masked_lm_loss")
     assert losses[-1] < losses[0] - 0.5
@@ -729,7 +730,13 @@ def test_epochs_become_steps(tmp_path):
     assert experiment.stages[1].steps == 8
 
 
-@pytest.mark.parametrize("name", ["learned_absolute+learned_relative", encodings.PAPER[-1]])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("learned_absolute+learned_relative", marks=pytest.mark.slow),
+        encodings.PAPER[-1],
+    ],
+)
 def test_real_batches_are_learned(tmp_path, name):
     """The loss decreases in bfloat16; that it does for each encoding see test_models.py."""
     changes = {"model.position": name, "model.dtype": "bfloat16", "stage2.steps": 0}
