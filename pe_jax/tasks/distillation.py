@@ -126,7 +126,15 @@ def make_program(
     frozen = [f"{head}/*=0" for head in heads]
     optimizer_config = changed(config.optimizer, {"rates": (*config.optimizer.rates, *frozen)})
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
-    task = imitation_task(model, teacher, config, mesh, heads)
+    task = imitation_task(
+        model,
+        teacher,
+        mesh,
+        config.parallel,
+        layers=tuple(config.layers),
+        attention=config.attention,
+        heads=heads,
+    )
     shapes = jax.eval_shape(Bert(teacher).init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
     constants = (shapes["params"], statistics_shapes(config, teacher))
     seeds = (config.seed,)

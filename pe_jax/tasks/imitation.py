@@ -41,8 +41,11 @@ class Statistics(NamedTuple):
 def imitation_task(
     student: BertConfig,
     teacher: BertConfig,
-    config: DistillationConfig,
     mesh: jax.sharding.Mesh,
+    parallel: str,
+    *,
+    layers: tuple[float, ...] = (),
+    attention: float = 0.0,
     heads: tuple[str, ...] = (),
 ) -> Task:
     """Return the task of imitating a teacher.
@@ -52,13 +55,16 @@ def imitation_task(
     layer (`r2`), the mean over layers (`r2_mean`), and of each (`r2/layer_1`, ...).
 
     Args:
+      parallel: a name in `sharding.PARALLEL`.
+      layers: weights in the loss, by default all alike.
+      attention: weight of the loss of the attention's outputs.
       heads: the heads of `BertForPretraining` that the student holds besides; nothing trains them.
     """
-    weights = np.array(config.layers or [1.0] * student.num_layers, np.float32)
+    weights = np.array(layers or [1.0] * student.num_layers, np.float32)
     weights /= weights.sum()
-    student_outputs = _outputs_of(student, mesh, config.parallel)
-    teacher_outputs = _outputs_of(teacher, mesh, config.parallel)
-    layers = [f"r2/layer_{i}" for i in range(1, student.num_layers + 1)]
+    student_outputs = _outputs_of(student, mesh, parallel)
+    teacher_outputs = _outputs_of(teacher, mesh, parallel)
+    names = [f"r2/layer_{i}" for i in range(1, student.num_layers + 1)]
 
     def init(rng: jax.Array) -> Params:
         tokens = jnp.zeros((1, 8), jnp.int32)
@@ -67,7 +73,7 @@ def imitation_task(
 
     def counts(batch: Batch) -> Sums:
         tokens = _real(batch).sum().astype(jnp.float32)
-        return dict.fromkeys(("loss", "r2", "r2_mean", *layers), tokens)
+        return dict.fromkeys(("loss", "r2", "r2_mean", *names), tokens)
 
     def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
         return student_outputs(params["bert"], batch, rng)
@@ -86,16 +92,17 @@ def imitation_task(
         if statistics.centre is not None:
             target = _centred(theirs.hidden[1:], statistics.centre, batch)
             loss = distance(ours.hidden[1:], target) / statistics.hidden
-        if config.attention:
-            attention = distance(ours.attention, theirs.attention) / statistics.attention
-            loss = loss + config.attention * attention
+        if attention:
+            of_attention = distance(ours.attention, theirs.attention) / statistics.attention
+            loss = loss + attention * of_attention
         r2 = _real(batch).sum() - hidden
-        by_layer = dict(zip(layers, r2, strict=True))
+        by_layer = dict(zip(names, r2, strict=True))
         return {"loss": loss @ weights, "r2": r2[-1], "r2_mean": r2.mean(), **by_layer}
 
     return Task(init, counts, sums, ("loss",), outputs)
 
 
+@reused
 def _outputs_of(
     model: BertConfig, mesh: jax.sharding.Mesh, parallel: str
 ) -> Callable[..., LayerOutputs]:
@@ -151,7 +158,24 @@ def measure(
     Args:
       params: of the teacher's `Bert`, with the shardings of `sharding.state_shardings`.
     """
-    outputs = _outputs_of(teacher, mesh, config.parallel)
+    sums = _statistics_of(_outputs_of(teacher, mesh, config.parallel))
+    shardings = sharding.state_shardings(mesh, config.parallel, params)
+    step = sharding.compiled(sums, mesh, (shardings, sharding.by_rows(mesh)))
+    stages = [
+        [
+            jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(step(params, batch)))
+            for batch in batches
+        ]
+        for batches in held_out
+    ]
+    longest = max(stages, key=lambda parts: len(parts[0]["texts"]))
+    centre = _centre(longest) if config.centred else None
+    return [Statistics(_variance(s, "hidden"), _variance(s, "attention"), centre) for s in stages]
+
+
+@reused
+def _statistics_of(outputs: Callable[..., LayerOutputs]) -> Callable[[Params, Batch], Sums]:
+    """Return the function that adds up what `measure` needs of a batch."""
 
     def sums(params: Params, batch: Batch) -> Sums:
         theirs, real, text = outputs(params, batch), _real(batch), _text(batch)
@@ -167,18 +191,7 @@ def measure(
             .add(jnp.where(text[..., None], hidden, 0)),
         }
 
-    shardings = sharding.state_shardings(mesh, config.parallel, params)
-    step = sharding.compiled(sums, mesh, (shardings, sharding.by_rows(mesh)))
-    stages = [
-        [
-            jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(step(params, batch)))
-            for batch in batches
-        ]
-        for batches in held_out
-    ]
-    longest = max(stages, key=lambda parts: len(parts[0]["texts"]))
-    centre = _centre(longest) if config.centred else None
-    return [Statistics(_variance(s, "hidden"), _variance(s, "attention"), centre) for s in stages]
+    return sums
 
 
 def _mean_and_spread(x: Float[Array, "N B L D"], real: Array, name: str) -> Sums:

@@ -94,7 +94,7 @@ def test_a_sink_of_each_head(form):
 
 
 @pytest.mark.usefixtures("quick_kernel")
-@pytest.mark.parametrize("kv_heads", [H, 2])
+@pytest.mark.parametrize("kv_heads", [pytest.param(H, marks=pytest.mark.slow), 2])
 def test_sinks_in_the_kernel(kv_heads):
     """By `auto` on a TPU as well; a row without any key, and heads that share keys."""
     encoding = encodings.alibi(num_heads=H) + SINK

@@ -147,6 +147,7 @@ def test_comparing_runs(trained):
         )
 
 
+@pytest.mark.slow
 def test_a_second_run_compiles_nothing(trained, tmp_path):
     folder, _, _ = trained
     programs = lambda: {path.name for path in (folder / "cache" / "compiled").iterdir()}

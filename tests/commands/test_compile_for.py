@@ -122,7 +122,7 @@ def finetuning_config(pretrained, tmp_path, monkeypatch):
     return build
 
 
-@pytest.mark.parametrize("task", ["cola", "squad"])
+@pytest.mark.parametrize("task", [pytest.param("cola", marks=pytest.mark.slow), "squad"])
 def test_what_fine_tuning_compiles_is_what_runs(finetuning_config, tmp_path, task):
     config = abstract.resolve(finetuning_config(task))
     experiment = finetuning.build(config, tmp_path)

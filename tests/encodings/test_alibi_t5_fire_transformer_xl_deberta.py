@@ -253,9 +253,9 @@ def test_real_positions_are_an_error_where_buckets_are_of_integers(name):
     [
         "alibi",
         "alibi(directed=True)",
-        "t5",
-        "fire(threshold=40)",
-        "transformer_xl",
+        pytest.param("t5", marks=pytest.mark.slow),
+        pytest.param("fire(threshold=40)", marks=pytest.mark.slow),
+        pytest.param("transformer_xl", marks=pytest.mark.slow),
         "transformer_xl(clip=20)",
         "deberta(buckets=16, max_relative_positions=48)",
     ],

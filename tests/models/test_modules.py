@@ -102,7 +102,12 @@ def linen_step(name, params):
 
 @pytest.mark.parametrize(
     "name",
-    ["rope(learnable=True)+causal", "fox", "deberta", "learned_absolute+learned_relative(clip=3)"],
+    [
+        pytest.param("rope(learnable=True)+causal", marks=pytest.mark.slow),
+        pytest.param("fox", marks=pytest.mark.slow),
+        "deberta",
+        "learned_absolute+learned_relative(clip=3)",
+    ],
 )
 def test_linen_is_nnx(name):
     """Parameters of the same names and shapes give the same outputs and gradients."""
@@ -131,7 +136,7 @@ def test_linen_is_nnx(name):
 PACKED = np.array([[1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 1, 1, 1]])
 
 
-@pytest.mark.parametrize("framework", ["linen", "nnx"])
+@pytest.mark.parametrize("framework", [pytest.param("linen", marks=pytest.mark.slow), "nnx"])
 @pytest.mark.parametrize(
     "name",
     ["rope(learnable=True)+window(reach=2)", "learned_absolute+learned_relative(clip=3)", "fox"],

@@ -116,7 +116,10 @@ def outputs_of(model, params, tokens, segments=None, valid=None):
 # --- hidden states -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("position", "layers"), [("rope", 2), ("cycle(rope, t5)", 4)])
+@pytest.mark.parametrize(
+    ("position", "layers"),
+    [pytest.param("rope", 2, marks=pytest.mark.slow), ("cycle(rope, t5)", 4)],
+)
 def test_outputs_of_all_layers(position, layers):
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_layers": layers, "num_heads": 2}
     model = with_position(BertConfig(**sizes, intermediate_size=8), position)
@@ -294,6 +297,7 @@ def test_converged():
     assert not distillation.converged(values(*[0.5] * 9), patience=0, min_gain=0.01)
 
 
+@pytest.mark.slow
 def test_stops_by_itself_and_resumes_there(finished, published, tmp_path, capsys):
     """Each stage ends early; the command again, or after a stop between, gives the same."""
     c, run = config(published), shutil.copytree(finished[0], tmp_path / "run")
@@ -369,6 +373,7 @@ def test_loss_and_r2(finished):
     np.testing.assert_allclose(scores["length_24/r2/layer_1"], longer[0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_of_layers_and_of_attention(published):
     experiment = build(published, layers=(0, 1.0), attention=0.5, **{"stage2.steps": 0})
     params = student_params(experiment)

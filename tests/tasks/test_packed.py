@@ -10,6 +10,7 @@ import pytest
 from helpers import tiny_run
 from helpers.finetuning_data import encoders_at_the_start
 from helpers.random_params import random_params
+from helpers.slow import slow_except
 
 from pe_jax import data
 from pe_jax.attention import segment_mask
@@ -246,7 +247,7 @@ def loss_on_one_device(model, params, batch):
     return (cross_entropy(logits, batch["masked_tokens"])[0] * batch["masked_weights"]).sum()
 
 
-@pytest.mark.parametrize("parallel", ["jit", "fsdp", "pmap"])
+@pytest.mark.parametrize("parallel", slow_except(["jit"], ["jit", "fsdp", "pmap"]))
 def test_arguments_of_compile_for_and_layouts(finished, parallel):
     """What is compiled has the shapes of a run; every layout has the loss of one device."""
     c = changed(finished[0], {"parallel": parallel})

@@ -82,16 +82,19 @@ def hooks(name):
 
 
 HOOKS = "positions", "embed", "heads", "logits", "logit_map", "factor", "output", "sink"
-HAS = {name: hooks(name) for name in REFERENCES}
+HAS = {name: hooks(name) for name in REFERENCES if checks(name) is CHECKS}
 FIRST_WITH = {has: name for name, has in reversed(HAS.items())}
-# What JAX, forms of attention and caches do with hooks rarely depends on what a hook computes.
-OF_HOOKS = ("forms", "decoding", "jit", "vmap", "scan", "derivatives")
+# What depends on the numbers that a hook computes, and what takes no time. The rest is of what JAX,
+# attention and caches do with hooks.
+OF_NUMBERS = ("formula", "limit", "parameters", "name")
 
 
 def case(name, check):
-    """Checks of hooks are slow for all but the first encoding that has these hooks."""
-    slow = check in OF_HOOKS and FIRST_WITH[HAS[name]] != name
-    return pytest.param(name, check, marks=pytest.mark.slow if slow else ())
+    """By default run all checks of the first encoding with certain hooks, and `OF_NUMBERS` of every
+    encoding without options."""
+    first = name in HAS and FIRST_WITH[HAS[name]] == name
+    fast = first or (check in OF_NUMBERS and name in PARTS[name])
+    return pytest.param(name, check, marks=() if fast else pytest.mark.slow)
 
 
 CASES = [case(name, check) for name in REFERENCES for check in checks(name)]

@@ -144,6 +144,7 @@ def _numbers(line):
     return {k: v for k, v in line.items() if not k.endswith(("_per_second", "data_wait"))}
 
 
+@pytest.mark.slow
 def test_a_profile_of_some_steps(straight, tmp_path, capsys):
     """The trace changes nothing of the run, which resumes with the same command afterwards."""
     config, done = straight
@@ -213,6 +214,7 @@ def test_a_text_that_was_replaced(straight, tmp_path):
         train._check_vocabulary({"data.vocab": ("old.txt", str(vocab))}, "{}", folder)
 
 
+@pytest.mark.slow
 def test_the_start_of_a_run_may_move(straight, tmp_path, capsys):
     """A run that has begun needs it no more; another model is refused."""
     config, done = straight

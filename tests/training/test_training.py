@@ -176,6 +176,7 @@ def test_gradients_exchanged_in_bfloat16():
             np.testing.assert_allclose(narrow_metrics[name], (total, count), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_fsdp_gives_the_numbers_of_jit():
     """Dropout, and the norms of whole arrays that LAMB takes, included."""
     whole, metrics = train("jit", 4, model=WIDE, optimizer_name="lamb")
@@ -611,6 +612,7 @@ def test_a_run_goes_on_in_another_layout(split, tmp_path):
     assert_close(final_params(tmp_path / "run", 12), final_params(done, 12), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_reports_and_scores_of_split_parameters(split, tmp_path):
     folder = split[1]
     report_pretraining(folder, tmp_path)
