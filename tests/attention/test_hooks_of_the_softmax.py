@@ -126,6 +126,7 @@ def test_weights_leave_room_for_a_sink():
 
 
 @pytest.mark.usefixtures("quick_kernel")
+@pytest.mark.slow
 def test_sinks_with_dropout_in_every_form():
     encoding = encodings.alibi(num_heads=H) + SINK
     params = encoding.init(jax.random.key(0))

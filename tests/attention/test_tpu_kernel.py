@@ -254,6 +254,7 @@ def test_devices_share_the_batch_and_drop_the_same(rows):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_vmapped_runs_are_those_alone(quick_kernel):
     """Tables, dropout and gradients of two models side by side: each as by itself."""
     models = [draw(2, 6, 6, 2, 4, clip=2), [2 * x for x in draw(2, 6, 6, 2, 4, clip=2)]]

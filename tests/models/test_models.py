@@ -371,6 +371,7 @@ def test_recomputing_takes_less_memory_and_scanning_compiles_one_layer():
     assert temporaries(lowered(jax.grad, remat="full", scan_layers=True)) < 0.7 * kept
 
 
+@pytest.mark.slow
 def test_forward_mode_and_hessians_of_the_plain_form():
     """`jax.jvp` is the product with the gradient; `jax.hessian` that of a forward-over-reverse."""
     model, variables = make("learned_relative", attention="naive", num_layers=1)

@@ -39,6 +39,7 @@ def test_nnx_decoder(capsys):
     assert lines[7].startswith("The for")
 
 
+@pytest.mark.slow
 def test_vision_transformer(capsys):
     pytest.importorskip("sklearn")
     arguments = ["--encodings=rope_axial", "--steps=10", "--width=16"]

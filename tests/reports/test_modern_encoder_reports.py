@@ -23,7 +23,11 @@ from pe_jax.reports.property_report.texts import token_scores
 TEXTS = tiny_subject.texts()
 
 
-@pytest.fixture(scope="module", params=[None, 1], ids=["all key heads", "one key head"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(None, marks=pytest.mark.slow), 1],
+    ids=["all key heads", "one key head"],
+)
 def model(request):
     config = BertConfig(
         vocab_size=tiny_subject.VOCABULARY, hidden_size=16, num_layers=2, num_heads=2,

@@ -211,6 +211,7 @@ def test_table_1(config, tmp_path):
     assert found["learned_absolute"]["untrained"]["vectors"]["translation_invariance"] > 0.9
 
 
+@pytest.mark.slow
 def test_untrained_encodings_heads_and_vector_figures(config, tmp_path):
     config = replace(
         config, heads="each", attention="weights", vector="pdf", parts="words,regression"

@@ -453,7 +453,8 @@ def commanded(one_layer, tmp_path_factory):
     return folder, call("train.py", *command_line(one_layer, folder))
 
 
-@pytest.mark.parametrize("parallel", ["fsdp", pytest.param("pmap", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["fsdp", "pmap"])
 def test_parallel_is_the_same(commanded, one_layer, parallel, monkeypatch):
     """Sharded small leaves too, and micro-batches."""
     monkeypatch.setattr(sharding, "_SMALLEST_SPLIT", 16)

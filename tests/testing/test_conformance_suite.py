@@ -25,6 +25,7 @@ OF_OPTIONS = ("formula", "parameters", "name")
 OF_JOINED = ("formula", "limit", "parameters", "name")
 
 
+@functools.cache
 def build(name):
     return encodings.from_name(name, **SIZES)
 
@@ -416,6 +417,7 @@ def test_the_pages_encoding_is_learned(page):
     )
 
 
+@pytest.mark.slow
 def test_the_page_trains_it(page):
     exec(blocks()["Train it"], names := dict(page))
     assert names["own_loss"] < 0.7 and names["none_loss"] > 1.9

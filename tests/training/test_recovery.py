@@ -160,7 +160,8 @@ def test_a_profile_of_some_steps(straight, tmp_path, capsys):
     assert "--profile=10-11: 12 steps are done, so none is traced" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("cores", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.slow
 def test_a_run_resumes_with_other_workers(straight, tmp_path, monkeypatch, cores):
     """As many as the config says, or as a smaller machine has cores."""
     config, done = straight
