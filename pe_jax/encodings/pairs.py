@@ -19,6 +19,11 @@ _AT_ONCE = {"cpu": 2**17}
 _AT_ONCE_ELSEWHERE = 2**20
 
 
+def numbers_at_once() -> int:
+    """Return how many numbers of an array to compute at once where it need not be whole."""
+    return _AT_ONCE.get(jax.default_backend(), _AT_ONCE_ELSEWHERE)
+
+
 def by_queries(
     network: Callable[[Any, Any], Array], params: Params | None, arrays: Any, width: int
 ) -> Float[Array, "... Lq Lk"]:
@@ -40,8 +45,7 @@ def by_queries(
     if not all(isinstance(n, int) for leaf in leaves for n in leaf.shape):
         return network(params, arrays)  # A length is symbolic.
     of_query = max(math.prod((*leaf.shape[:-2], leaf.shape[-1])) for leaf in leaves)
-    at_once = _AT_ONCE.get(jax.default_backend(), _AT_ONCE_ELSEWHERE)
-    rows = max(1, at_once // max(1, of_query * width))
+    rows = max(1, numbers_at_once() // max(1, of_query * width))
     if rows >= queries:
         return network(params, arrays)
     # Queries are added like the last one: zeros might be where a function has no derivative.

@@ -13,6 +13,7 @@ from helpers.compiled import attention, attention_logits
 from pe_jax import encodings
 from pe_jax.encodings import Context
 from pe_jax.encodings.content.short_convolution import short_convolution
+from pe_jax.encodings.rotary import liere
 from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
 
 SIZES = dict(hidden_size=16, head_size=8, num_heads=2, max_length=12)
@@ -220,6 +221,29 @@ def test_string_rotates_in_another_basis_that_shifts_leave_alone():
         np.diagonal(other, axis1=2, axis2=3), np.diagonal(found, axis1=2, axis2=3), atol=1e-5
     )  # P is orthogonal.
     assert np.abs(other - found).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [
+        ("liere(width=3)", np.arange(7)),
+        ("liere(block=3)", np.random.default_rng(1).integers(0, 9, (2, 7, 2))),
+    ],
+)
+def test_liere_for_some_positions_at_a_time(name, positions, monkeypatch):
+    """Blocks of two positions, the last one padded: the same logits and gradients."""
+    encoding = build(name)
+    params = encoding.init(jax.random.key(0))
+    q, k = (draw(2, 7, 2, 8, seed=seed) for seed in (1, 2))
+
+    def loss(params, q, k):
+        return (attention_logits(q, k, encoding, params, Context(positions)) ** 2).sum()
+
+    run = lambda: jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(params, q, k)
+    whole = run()
+    monkeypatch.setattr(liere, "_AT_ONCE", 0)
+    monkeypatch.setattr(liere, "numbers_at_once", lambda: 300)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), whole, run())
 
 
 def test_liere_in_blocks_of_two_is_mixed_rope():
