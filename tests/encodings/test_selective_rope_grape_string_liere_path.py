@@ -241,7 +241,7 @@ def test_liere_for_some_positions_at_a_time(name, positions, monkeypatch):
 
     run = lambda: jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(params, q, k)
     whole = run()
-    monkeypatch.setattr(liere, "_AT_ONCE", 0)
+    monkeypatch.setattr(liere, "_WHOLE", 0)
     monkeypatch.setattr(liere, "numbers_at_once", lambda: 300)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), whole, run())
 

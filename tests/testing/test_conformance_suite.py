@@ -70,15 +70,13 @@ def subject(name):
 
 def hooks(name):
     """The hooks that the parts of an encoding have."""
-    every = [(part, part.offsets or Offsets()) for part in build(name).parts]
+
+    def present(owner, fields):
+        return tuple(field for field in fields if getattr(owner, field) is not None)
+
     return tuple(
-        tuple(
-            field
-            for owner, fields in ((part, HOOKS), (offsets, offsets._fields))
-            for field in fields
-            if getattr(owner, field) is not None
-        )
-        for part, offsets in every
+        present(part, HOOKS) + present(part.offsets or Offsets(), Offsets._fields)
+        for part in build(name).parts
     )
 
 

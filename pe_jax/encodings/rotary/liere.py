@@ -14,9 +14,9 @@ from pe_jax.encodings.rotary.several_axes import of_patch
 from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
 from pe_jax.shapes import Array, Float, Real
 
-# Numbers of all matrices above which they are computed for some positions at a time. Below, that
-# takes up to 1.4 times as long on a CPU; above, memory that is not in use by then makes up for it.
-_AT_ONCE = 2**21
+# With more numbers in all matrices, they are computed for some positions at a time. On a CPU that
+# takes 1.4 times as long for 1,024 positions and two heads, and as long as all at once for 4,096.
+_WHOLE = 2**21
 
 
 @registered
@@ -88,7 +88,7 @@ def liere(
             return tuple(_rotated(x, matrices) for x in block[1:])
 
         length, of_position = heads[0].shape[1], num_heads * blocks * size**2
-        if not isinstance(length, int) or length * of_position <= _AT_ONCE:  # It may be symbolic.
+        if not isinstance(length, int) or length * of_position <= _WHOLE:  # It may be symbolic.
             return rotated((positions, *heads))
         count = max(1, numbers_at_once() // of_position)
         axis = positions.ndim - (1 if width else 2)
