@@ -68,17 +68,21 @@ def fire(
         def psi(x: Array) -> jax.Array:
             return jnp.log1p(jnp.abs(params["c"]) * x)
 
-        # psi of the greatest is the greatest psi: one logarithm a pair is enough.
+        # From vectors of queries and keys, so that a pair takes one logarithm and no division.
         start = psi(jnp.abs(params["scale"]) * threshold)
-        far = jnp.maximum(start, jnp.maximum(psi(i), psi(j)))
+        scale = lambda x: 1 / (jnp.maximum(start, psi(x)) + _SMALL)
         sign = jnp.sign(i - j) if directed else 1
-        return sign * psi(jnp.abs(i - j)) / (far + _SMALL)
+        return sign * psi(jnp.abs(i - j)) * jnp.where(i < j, scale(j), scale(i))
 
     def network(params: Params, x: Float[Array, "*B Lq Lk"]) -> Float[Array, "H *B Lq Lk"]:
+        # Where the same units are on, the network is a line: slope · x + intercept. Its sums over
+        # units, and those over pairs in the backward pass, are then products of matrices.
         hidden, out = params["hidden"], params["out"]
-        # Pairs as one axis, see `by_queries`.
-        units = hidden["kernel"][:, None] * x.reshape(1, -1) + hidden["bias"][:, None]
-        y = out["kernel"].T @ jax.nn.relu(units) + out["bias"][:, None]
+        pairs = x.reshape(1, -1)  # As one axis, see `by_queries`.
+        on = hidden["kernel"][:, None] * pairs + hidden["bias"][:, None] > 0
+        weights = jnp.concatenate([out["kernel"].T * hidden[name] for name in ("kernel", "bias")])
+        slope, intercept = jnp.split(weights @ on.astype(x.dtype), 2)
+        y = slope * pairs + intercept + out["bias"][:, None]
         return y.reshape(num_heads, *x.shape)
 
     def bias(i: Array, j: Array, params: Params, mask: Array | None) -> Float[Array, "#B H Lq Lk"]:
