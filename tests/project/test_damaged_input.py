@@ -223,7 +223,6 @@ def test_damaged_programs_are_compiled_again(programs, capsys):
     third.write_bytes(damaged)
     fourth.write_bytes(whole[fourth][:-32])  # As JAX itself writes it.
     for told in (1, 0):
-        jax.clear_caches()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert run() == wanted
