@@ -80,25 +80,24 @@ def test_gradients_of_kernels_on_a_cpu_with_bfloat16_units(spec, monkeypatch):
     x, to = (jnp.asarray(rng.normal(size=(8, 6)), jnp.bfloat16) for _ in range(2))
     kernels = jnp.asarray(rng.normal(size=(2, 2, 6, 6)), jnp.bfloat16)
 
-    def gradients():
-        def loss(kernels, x):
-            layer = jax.checkpoint(lambda x, w: (product(spec, x, w).astype(x.dtype), None))
-            out, _ = jax.lax.scan(layer, x, kernels)
-            return (out * to).astype(jnp.float32).sum()
+    def loss(kernels, x):
+        layer = jax.checkpoint(lambda x, w: (product(spec, x, w).astype(x.dtype), None))
+        out, _ = jax.lax.scan(layer, x, kernels)
+        return (out * to).astype(jnp.float32).sum()
 
-        return jax.grad(loss, argnums=(0, 1))  # Another function each time, to trace it again.
-
+    grad = jax.grad(loss, argnums=(0, 1))
     mesh = jax.make_mesh((4,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = jax.NamedSharding(mesh, jax.P("rows"))
-    for transform, args in (
-        (lambda grad: grad, (kernels[0], x)),
-        (lambda grad: grad, (kernels[0], jax.device_put(x, rows))),
-        (lambda grad: jax.vmap(grad, (0, None)), (kernels, x)),
+    for function, args in (
+        (grad, (kernels[0], x)),
+        (grad, (kernels[0], jax.device_put(x, rows))),
+        (jax.vmap(grad, (0, None)), (kernels, x)),
     ):
         grads, loops = [], []
         for has in (True, False):
             monkeypatch.setattr("pe_jax.attention.product.multiplies_bfloat16", lambda has=has: has)
-            compiled = jax.jit(transform(gradients())).lower(*args).compile()
+            anew = functools.partial(function)  # Another function, so JAX traces it again.
+            compiled = jax.jit(anew).lower(*args).compile()
             grads.append(compiled(*args))
             loops.append(compiled.as_text().count(" while("))
         assert loops[0] > loops[1]

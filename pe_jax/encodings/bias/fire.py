@@ -68,11 +68,11 @@ def fire(
         def psi(x: Array) -> jax.Array:
             return jnp.log1p(jnp.abs(params["c"]) * x)
 
-        # From vectors of queries and keys, so that a pair takes one logarithm and no division.
+        # Divisors are of a query or a key, so that a pair takes one logarithm and no division.
         start = psi(jnp.abs(params["scale"]) * threshold)
-        scale = lambda x: 1 / (jnp.maximum(start, psi(x)) + _SMALL)
+        scale_q, scale_k = (1 / (jnp.maximum(start, psi(x)) + _SMALL) for x in (i, j))
         sign = jnp.sign(i - j) if directed else 1
-        return sign * psi(jnp.abs(i - j)) * jnp.where(i < j, scale(j), scale(i))
+        return sign * psi(jnp.abs(i - j)) * jnp.where(i < j, scale_k, scale_q)
 
     def network(params: Params, x: Float[Array, "*B Lq Lk"]) -> Float[Array, "H *B Lq Lk"]:
         # Where the same units are on, the network is a line: slope · x + intercept. Its sums over
