@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
@@ -142,7 +143,16 @@ def test_hosts_meet():
     assert sum("two hosts have --host=1" in error for error in errors) == 3
 
 
-def test_a_host_that_leaves_while_others_wait(capsys):
+def until_shown(text, shown, host, meanwhile=lambda: time.sleep(0.01)):
+    """Wait until a host that waits for others has written `text`.
+
+    Not with `capsys`: what a thread writes while that is read can be lost."""
+    while text not in shown.getvalue():
+        meanwhile()
+        assert not host.done(), f"The host is no longer waiting: {shown.getvalue()}"
+
+
+def test_a_host_that_leaves_while_others_wait(monkeypatch):
     """It is missing again, and may come back."""
     port = free_port()
     address = f"localhost:{port}"
@@ -155,9 +165,9 @@ def test_a_host_that_leaves_while_others_wait(capsys):
 
     with futures.ThreadPoolExecutor() as pool:
         for seconds, present in ((1.0, [2]), (5.0, [1, 2])):
+            monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
             first = pool.submit(rendezvous.wait_for_hosts, address, 3, 0, seconds)
-            while "Host 1 has left" not in capsys.readouterr().err:
-                visit()
+            until_shown("Host 1 has left", shown, first, visit)
             others = [
                 pool.submit(rendezvous.wait_for_hosts, address, 3, host, 5) for host in present
             ]
@@ -169,12 +179,12 @@ def test_a_host_that_leaves_while_others_wait(capsys):
                     host.result(5)
 
 
-def test_host_0_listens_where_it_is_told(capsys, monkeypatch):
+def test_host_0_listens_where_it_is_told(monkeypatch):
     port = free_port()
+    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
     with futures.ThreadPoolExecutor() as pool:
         first = pool.submit(rendezvous.wait_for_hosts, f"127.0.0.1:{port}", 2, 0, 5)
-        while "Waiting for the other hosts at 127.0.0.1, port" not in (capsys.readouterr().err):
-            pass
+        until_shown("Waiting for the other hosts at 127.0.0.1, port", shown, first)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port), 1)
         rendezvous.wait_for_hosts(f"127.0.0.1:{port}", 2, 1, 5)
