@@ -181,6 +181,35 @@ def test_against_the_dense_formula(case, quick_kernel):
         assert all(np.abs(grad).max() == 0 for grad in grads)
 
 
+LONG = {  # clip, terms, offset, reach, block
+    "beyond all offsets, two blocks of queries": (600, "B", 40, None, (256, 128)),
+    "shared, clipped, tiles before and after the clip": (140, "b", -170, None, (128, 256)),
+    "causal with a sink": (400, "Bs", 0, Reach(None, 0), (256, 256)),
+    "a window": (300, "b", 0, around(150), (128, 128)),
+    "clipped before the first key": (140, "b", 900, None, (128, 128)),
+}
+
+
+@pytest.mark.parametrize("case", slow_except([*LONG][:3], LONG))
+def test_a_bias_longer_than_a_tile(case, quick_kernel):
+    clip, terms, offset, reach, block = LONG[case]
+    q, k, v, *arrays = draw(1, 300, 400, 2, 64, clip, terms)
+    config = arguments.configure(
+        q, k, flash.Shared(None, None, arrays[0], None), reach, offset, block=block
+    )
+    assert config.long_bias
+    settings = dict(
+        offset=offset,
+        reach=reach,
+        valid=jnp.asarray(np.random.default_rng(1).random((1, 400)) < 0.8),
+        scale=0.1,
+        dropout_rate=0.2,
+        seed=jnp.array([3, 2**31 + 5], jnp.uint32),
+    )
+    ours = with_terms(flash_attention, terms, **settings, interpret=True, block=block)
+    check([q, k, v, *arrays], ours, jax.jit(with_terms(dense, terms, **settings)))
+
+
 def test_tiles_outside_the_window_are_not_computed():
     """What is there does no harm, and is no work for XLA's scheduler to expect."""
     q, k, v = draw(1, 300, 600, 1, 128, 1, "")

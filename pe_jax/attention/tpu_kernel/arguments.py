@@ -50,7 +50,11 @@ def configure(
             "of values. Pass one table [M, d], or as many heads of values."
         )
 
-    def with_tiles(of_queries: int, of_keys: int) -> KernelConfig:
+    def with_tiles(of_queries: int, of_keys: int, may_be_long: bool = True) -> KernelConfig:
+        # A bias that reaches beyond a tile, alone, needs no numbers per query.
+        alone = terms.bias is not None and terms.key_table is None and terms.value_table is None
+        long_bias = may_be_long and alone and clip > of_queries
+        inner = 1 if long_bias else clip
         return KernelConfig(
             heads=heads,
             kv_heads=kv_heads,
@@ -63,16 +67,21 @@ def configure(
             key_tiles=-(-keys // of_keys),
             offset=offset,
             reach=None if reach == Reach() else reach,
-            clip=clip,
-            width=_ceil(2 * clip, LANES),
+            clip=inner,
+            width=_ceil(2 * inner, LANES),
             key_tables=_tables(terms.key_table, heads, 2),
             value_tables=value_tables,
             bias=bool(_tables(terms.bias, heads, 1)),
+            long_bias=long_bias,
             segments=segments,
         )
 
     if block is None:
-        choices = [with_tiles(n, _tiles(keys, reach)[0]) for n in _tiles(length, reach)]
+        choices = [
+            with_tiles(n, _tiles(keys, reach)[0], may_be_long)
+            for may_be_long in (True, False)
+            for n in _tiles(length, reach)
+        ]
         fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= on_chip)
         return next(fitting, choices[-1])
     if min(block) < 1 or any(n % LANES for n in block):
@@ -123,9 +132,11 @@ def _ceil(x: int, to: int) -> int:
     return -(-x // to) * to
 
 
-def occurring(terms: Shared, clip: int) -> Shared:
-    """The terms of offsets within ±clip."""
-    middle = _clip(terms)
+def occurring(config: KernelConfig, terms: Shared) -> Shared:
+    """The terms of offsets within ±clip, or a long bias as it is."""
+    if config.long_bias:
+        return terms
+    middle, clip = _clip(terms), config.clip
     return jax.tree.map(lambda x: x[middle - clip : middle + clip + 1], terms)
 
 
@@ -140,7 +151,8 @@ def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Sh
         x = jnp.broadcast_to(
             terms.bias.reshape(len(terms.bias), -1), (len(terms.bias), config.heads)
         )
-        bias = _periodic(config, x).reshape(-1, config.group, config.width)
+        lay_out = _all_offsets if config.long_bias else _periodic
+        bias = lay_out(config, x).reshape(-1, config.group, config.bias_lanes)
     return Shared(
         seed=jnp.zeros(2, jnp.uint32) if seed is None else seed,
         key_table=table(terms.key_table),
@@ -156,6 +168,16 @@ def _periodic(config: KernelConfig, x: Array) -> jax.Array:
     pad = [(0, 0)] * x.ndim
     pad[1] = (0, config.width - 2 * config.clip)
     return jnp.roll(jnp.pad(x, pad), -config.clip - config.offset, axis=1)
+
+
+def _all_offsets(config: KernelConfig, x: Array) -> jax.Array:
+    """[M, H] to [H, lanes]: the bias of all offsets between tiles, the first at lane 0."""
+    clip, lanes = len(x) // 2, config.bias_lanes
+    first = config.offset - config.query_tiles * config.queries
+    row = np.clip(first + np.arange(lanes), -clip, clip) + clip
+    before, inner = np.count_nonzero(row == row[0]) - 1, x[row[0] : row[-1] + 1]
+    pad = (before, lanes - before - len(inner)), (0, 0)
+    return jnp.pad(inner, pad, mode="edge").T
 
 
 def lay_out_rows(

@@ -121,8 +121,8 @@ def flash_attention(
             f"q, k and v must have the same dtype, got {q.dtype}, {k.dtype} and {v.dtype}. Cast "
             "them."
         )
-    terms = occurring(terms, config.clip)
-    if sink is not None and terms.bias is not None:
+    terms = occurring(config, terms)
+    if sink is not None and terms.bias is not None and not config.long_bias:
         sink = sink - terms.bias[-1]  # As from all logits, see `tiles`.
     shared = lay_out_terms(config, terms, seed)._replace(sink=sink)
     rows = lay_out_rows(config, terms, q, k, v, valid)

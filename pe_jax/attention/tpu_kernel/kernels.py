@@ -14,6 +14,7 @@ from pe_jax.attention.tpu_kernel.tiles import (
     MASKED,
     UNSEEN,
     Tile,
+    add_by_offset,
     clear,
     dot,
     parts,
@@ -33,7 +34,7 @@ class Shared(NamedTuple):
     Attributes:
       seed: of dropout, uint32 [2]; None among gradients.
       key_table, value_table: [1 or H, width, d], or None.
-      bias: float32 [H / group, group, width], or None.
+      bias: float32 [H / group, group, lanes], or None; a long one as `arguments` lays it out.
       sink: logits in the denominator, float32 [H], or None; for the forward kernel.
     """
 
@@ -101,7 +102,7 @@ def forward_kernel(config, shared, rows, out, log_sum, top, total, sums, terms, 
     @tile.each
     def attend(uniform):
         for h, kv_lanes in enumerate(config.kv_lanes):
-            logits = _logits(tile, rows, segments, terms, h, uniform)
+            logits = _logits(tile, shared, rows, segments, terms, h, uniform)
             greatest = jnp.maximum(top[h], jnp.max(logits, axis=1, keepdims=True))
             weights = jnp.exp2(logits - wide(greatest, config.keys))
             decay = jnp.exp2(top[h] - greatest)
@@ -143,13 +144,15 @@ def backward_kernel(
     value_terms,
     logit_bands,
     value_bands,
+    bias_band,
     segments,
 ):
     """Write the gradients.
 
     Scratch for a block of queries, per head, but for `dk` and `dv` of all keys. `mean`: the
     weights' gradients, averaged by the weights. Terms: q·P and the bias per offset, and grad·R.
-    Bands: gradients of the logits, and weights, summed per offset.
+    Bands: gradients of the logits, and weights, summed per offset; `bias_band`, of all queries, those
+    of the logits for a long bias.
     """
     tile = Tile(config, rows.tiles)
     first_query = pl.program_id(2) == 0
@@ -159,7 +162,7 @@ def backward_kernel(
 
     @pl.when(first_key & first_query)
     def begin_group():
-        clear(dk, dv, dshared.bias)
+        clear(dk, dv, dshared.bias, bias_band)
 
     # To the gradient of a shared table, all groups of heads add.
     for tables, gradient in (
@@ -191,7 +194,7 @@ def backward_kernel(
         for h, (lanes, kv_lanes) in enumerate(zip(config.lanes, config.kv_lanes, strict=True)):
             q, grad = rows.q[0, :, lanes], rows.grad[0, :, lanes]
             k, v = rows.k[0, :, kv_lanes], rows.v[0, :, kv_lanes]
-            logits = _logits(tile, rows, segments, logit_terms, h, uniform)
+            logits = _logits(tile, shared, rows, segments, logit_terms, h, uniform)
             weights = jnp.exp2(logits - wide(log_sum[h], config.keys))
             dweights = dot(grad, v, 1, 1)
             if config.value_terms:
@@ -203,6 +206,8 @@ def backward_kernel(
             dq[h] += dot(dlogits.astype(k.dtype), k, 1, 0)
             if config.logit_terms:
                 tile.collect(logit_bands, h, dlogits, uniform)
+            if config.long_bias:
+                tile.collect_bias(bias_band, h, dlogits)
             if config.value_terms:
                 tile.collect(value_bands, h, dropped, uniform)
 
@@ -219,7 +224,7 @@ def backward_kernel(
             if config.key_tables:
                 result += dot(bands, _table(shared.key_table, h), 1, 0)
                 _add_to_table(dshared.key_table, h, dot(bands, q, 0, 0) * logit_scale)
-            if config.bias:
+            if config.bias and not config.long_bias:
                 total = jnp.sum(bands.astype(jnp.float32), axis=0, keepdims=True)
                 dshared.bias[0, 0, h : h + 1] += total * weight_scale
             if config.value_terms:
@@ -229,6 +234,9 @@ def backward_kernel(
 
     @pl.when(last_key & last_query)
     def finish_group():
+        if config.long_bias:
+            for h in range(config.group):
+                add_by_offset(dshared.bias, h, bias_band, weight_scale)
         drows.k[0] = (dk[...] * logit_scale).astype(drows.k.dtype)
         drows.v[0] = (dv[...] * weight_scale).astype(drows.v.dtype)
 
@@ -255,7 +263,7 @@ def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, te
 
 
 def _logits(
-    tile: Tile, rows: Batched, segments: Leaf, terms: Leaf, h: int, uniform: bool
+    tile: Tile, shared: Shared, rows: Batched, segments: Leaf, terms: Leaf, h: int, uniform: bool
 ) -> jax.Array:
     """Base-2 logits of a head on a tile."""
     config = tile.config
@@ -263,6 +271,8 @@ def _logits(
     logits = dot(q, k, 1, 1) * (config.scale * LOG2_E)
     if config.logit_terms:
         logits += tile.spread(terms, h, uniform)
+    if config.long_bias:
+        logits += tile.bias(shared.bias, h) * LOG2_E
     logits += rows.mask[0]
     if config.segments:
         same = wide(segments[...], config.keys) == rows.segments_k[0]

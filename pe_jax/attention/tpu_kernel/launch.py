@@ -33,7 +33,7 @@ def forward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[jax.Ar
 def backward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[Shared, Batched]:
     """Gradients for rows that have `out`, `log_sum` and `grad` as well.
 
-    Those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, width].
+    Those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, lanes].
     """
     return _run(config, shared._replace(sink=None), rows, backward=True)
 
@@ -86,7 +86,7 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
 
     bias = dbias = None
     if config.bias:
-        block = 1, config.group, config.width
+        block = 1, config.group, config.bias_lanes
         bias = pl.BlockSpec(block, lambda b, h, i, j: (h, 0, 0))
         dbias = pl.BlockSpec((1, *block), lambda b, h, i, j: (b, h, 0, 0))
     key_table, dkey_table = table(config.key_tables)
@@ -109,6 +109,7 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     logit_terms = per_head(config.width + LANES) if config.logit_terms else None
     value_terms = per_head(config.width + LANES) if config.value_terms else None
     column = scratch(config.queries, LANES) if config.segments else None
+    long_bias = scratch(config.group, LANES, config.bias_lanes) if config.long_bias else None
     shared_specs = Shared(scalars, key_table, bias, value_table)
     if not backward:
         return (
@@ -148,6 +149,7 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
             per_head(LANES),
             per_head(LANES),
             *(logit_terms, value_terms) * 2,
+            long_bias,
             column,
         ),
     )
@@ -167,7 +169,7 @@ def _abstract_inputs(config: KernelConfig, dtype: DTypeLike) -> tuple[Shared, Ba
     all_keys = config.key_tiles * config.keys
     q = Shape((1, config.query_tiles * config.queries, config.heads * config.size), dtype)
     k = Shape((1, all_keys, config.kv_heads * config.size), dtype)
-    bias = Shape((config.heads // config.group, config.group, config.width), jnp.float32)
+    bias = Shape((config.heads // config.group, config.group, config.bias_lanes), jnp.float32)
     shared = Shared(
         Shape((2,), jnp.uint32),
         table(config.key_tables),

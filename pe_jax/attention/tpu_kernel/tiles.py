@@ -11,6 +11,10 @@ Offsets of clip and beyond cost nothing: the softmax does not change if q·P_cli
 clip, is subtracted from all logits of a query, so the kernels get P − P_clip; and R_clip joins the
 values before, so they get R − R_clip. Offsets of −clip and beyond share one number a query.
 
+A bias for offsets beyond a tile, if it is the only term, is no number per query: each tile rotates a
+row of its offsets for 128 queries (`Tile.bias`), which serve all its queries, shifted by whole
+registers. Its gradients are summed so for all queries of a head, and rotated back once.
+
 Numbers per query are in 128 equal lanes, as operands of tiles; heads whose size is less than 128
 are side by side in the lanes, as the projections leave them, and go to one program.
 """
@@ -127,6 +131,27 @@ class Tile:
             bands[h, :, left] += jnp.where(before, part, 0.0)
             bands[h, :, self.lanes(n)] += jnp.where(before | after, 0.0, part)
 
+    def bias(self, bias: jax.Ref, h: int) -> jax.Array:
+        """A head's long bias, [queries, keys]."""
+        config = self.config
+        lanes = config.queries + config.keys
+        first = pl.multiple_of(self._bias_lane(config.queries), LANES)
+        row = jnp.broadcast_to(bias[0, h : h + 1, pl.ds(first, lanes)], (LANES, lanes))
+        rotated = pltpu.roll(row, 0, axis=1, stride=1, stride_axis=0)
+        starts = range(config.queries, 0, -LANES)
+        return jnp.concatenate([rotated[:, n : n + config.keys] for n in starts])
+
+    def collect_bias(self, band: jax.Ref, h: int, x: jax.Array) -> None:
+        """Add [queries, keys] to the sums of a long bias, [group, 128, lanes], where `bias` has the
+        lanes of 128 queries after their rotation."""
+        for n in range(0, self.config.queries, LANES):
+            lanes = pl.ds(pl.multiple_of(self._bias_lane(n), LANES), self.config.keys)
+            band[h, :, lanes] += x[n : n + LANES]
+
+    def _bias_lane(self, query: int) -> jax.Array:
+        """The lane of a long bias for the tile's first key and one of its queries."""
+        return self.key - self.query + self.config.query_tiles * self.config.queries - query
+
     def within(self, logits: jax.Array, reach: Reach) -> jax.Array:
         """`logits` [queries, keys], masked where the offset is not within reach."""
         masked = []
@@ -184,6 +209,22 @@ def unskew(bands: jax.Array, config: KernelConfig, dtype: DTypeLike) -> jax.Arra
     return jnp.where(lane == config.far, last, inner).astype(dtype)
 
 
+def add_by_offset(gradient: jax.Ref, h: int, band: jax.Ref, scale: float) -> None:
+    """Add a head's sums of `Tile.collect_bias` to the gradient of its long bias: row i is rotated
+    to the left by i, as in `unskew`, 128 lanes at a time; rows need not return to their order."""
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), n) for n in (0, 1))
+    reverse = (row + column == LANES - 1).astype(jnp.float32)
+
+    def add(n: jax.Array, _: None) -> None:
+        start = pl.multiple_of(n * LANES, LANES)
+        x = dot(reverse, band[h, :, pl.ds(start + LANES, LANES)], 1, 0, jax.lax.Precision.HIGHEST)
+        x = jnp.concatenate([jnp.zeros_like(x), x], axis=1)
+        x = pltpu.roll(x, LANES + 1, axis=1, stride=1, stride_axis=0)
+        gradient[0, 0, h : h + 1, pl.ds(start, 2 * LANES)] += jnp.sum(x, 0, keepdims=True) * scale
+
+    jax.lax.fori_loop(0, band.shape[-1] // LANES - 1, add, None)
+
+
 def clear(*refs: jax.Ref | None) -> None:
     for ref in refs:
         if ref is not None:
@@ -200,6 +241,12 @@ def wide(x: jax.Array, lanes: int) -> jax.Array:
     return jnp.concatenate([x] * -(-lanes // LANES), axis=1)[:, :lanes]
 
 
-def dot(a: jax.Array, b: jax.Array, axis_a: int, axis_b: int) -> jax.Array:
+def dot(
+    a: jax.Array,
+    b: jax.Array,
+    axis_a: int,
+    axis_b: int,
+    precision: jax.lax.Precision | None = None,
+) -> jax.Array:
     dims = (((axis_a,), (axis_b,)), ((), ()))
-    return jax.lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
+    return jax.lax.dot_general(a, b, dims, precision, jnp.float32)

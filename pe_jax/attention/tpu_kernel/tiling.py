@@ -31,6 +31,7 @@ class KernelConfig(NamedTuple):
       width: period of the offsets in lanes, at least 2·clip.
       key_tables, value_tables: 0 for no table, 1 for one shared by the heads, else one per head.
       bias: whether logits have a bias per offset.
+      long_bias: whether that is given for all offsets of the tiles, see `Tile.bias`.
       segments: whether queries attend within segments only.
       sink: whether heads have a logit in the softmax's denominator.
       scale: of q·(k + P).
@@ -54,6 +55,7 @@ class KernelConfig(NamedTuple):
     key_tables: int
     value_tables: int
     bias: bool
+    long_bias: bool = False
     segments: bool = False
     sink: bool = False
     scale: float = 1.0
@@ -86,11 +88,19 @@ class KernelConfig(NamedTuple):
 
     @property
     def logit_terms(self) -> bool:
-        return bool(self.key_tables) or self.bias
+        """Whether a query of a tile has a number per offset that is added to logits."""
+        return bool(self.key_tables) or (self.bias and not self.long_bias)
 
     @property
     def value_terms(self) -> bool:
         return bool(self.value_tables)
+
+    @property
+    def bias_lanes(self) -> int:
+        """Lanes of a head's bias: one per offset of the period, or of all tiles."""
+        if not self.long_bias:
+            return self.width
+        return self.query_tiles * self.queries + self.key_tiles * self.keys
 
     @property
     def beyond_clip(self) -> bool:
