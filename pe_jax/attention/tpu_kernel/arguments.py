@@ -175,7 +175,7 @@ def _all_offsets(config: KernelConfig, x: Array) -> jax.Array:
     clip, lanes = len(x) // 2, config.bias_lanes
     first = config.offset - config.query_tiles * config.queries
     row = np.clip(first + np.arange(lanes), -clip, clip) + clip
-    before, inner = np.count_nonzero(row == row[0]) - 1, x[row[0] : row[-1] + 1]
+    before, inner = int((row == row[0]).sum()) - 1, x[row[0] : row[-1] + 1]
     pad = (before, lanes - before - len(inner)), (0, 0)
     return jnp.pad(inner, pad, mode="edge").T
 

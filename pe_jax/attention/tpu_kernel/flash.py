@@ -148,8 +148,9 @@ def fits(
 
     Terms take memory on the chip in proportion to the offsets that occur, at most M and Lq + Lk − 1
     and those within reach: 4 bytes for each such offset (in steps of 128), query of a tile (128 at
-    least), head of a program and direction (2 for logits, 2 for values). Gradients of keys and
-    values take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
+    least), head of a program and direction (2 for logits, 2 for values). A bias that is the only
+    term and reaches beyond a tile takes 512 bytes an offset and head. Gradients of keys and values
+    take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
 
     Args:
       segments: whether there are some.

@@ -151,8 +151,8 @@ def backward_kernel(
 
     Scratch for a block of queries, per head, but for `dk` and `dv` of all keys. `mean`: the
     weights' gradients, averaged by the weights. Terms: q·P and the bias per offset, and grad·R.
-    Bands: gradients of the logits, and weights, summed per offset; `bias_band`, of all queries, those
-    of the logits for a long bias.
+    Bands: gradients of the logits, and weights, summed per offset. `bias_band`: the former for a
+    long bias, of all queries.
     """
     tile = Tile(config, rows.tiles)
     first_query = pl.program_id(2) == 0

@@ -11,9 +11,10 @@ Offsets of clip and beyond cost nothing: the softmax does not change if q·P_cli
 clip, is subtracted from all logits of a query, so the kernels get P − P_clip; and R_clip joins the
 values before, so they get R − R_clip. Offsets of −clip and beyond share one number a query.
 
-A bias for offsets beyond a tile, if it is the only term, is no number per query: each tile rotates a
-row of its offsets for 128 queries (`Tile.bias`), which serve all its queries, shifted by whole
-registers. Its gradients are summed so for all queries of a head, and rotated back once.
+A bias that reaches beyond a tile, if it is the only term, is not laid out per query: each tile
+rotates a row of its own offsets for 128 queries (`Tile.bias`), and the others take the same, whole
+registers further on. Gradients of logits are summed so over all queries of a head, and rotated back
+once.
 
 Numbers per query are in 128 equal lanes, as operands of tiles; heads whose size is less than 128
 are side by side in the lanes, as the projections leave them, and go to one program.
