@@ -6,6 +6,10 @@ Attention of one layer, forward and backward, 12 heads of 64, bfloat16. The comp
 cycles of a custom kernel, but it writes down the instruction bundles that it makes of one: a bundle
 issues in a cycle at best, so bundles times the programs of the grid over the clock is a time that
 leaves out stalls. Tiles are as long as the input (512 at most), so that a program's loop runs once.
+With longer inputs only bundles compare, those of a tile of 512 × 512 with what begins and ends it:
+
+    python benchmarks/tpu_kernels.py --lengths=1024 --rows=1 '--kernels=ours,ours (bias)'
+
 `all else` is the compiler's estimate of what surrounds the kernels, such as other layouts.
 
 Needs the extra tpu. About a minute.
@@ -28,8 +32,9 @@ from absl import app, flags
 
 from pe_jax.console.markdown import table
 
-_LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "At most 512.")
+_LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Of inputs.")
 _ROWS = flags.DEFINE_list("rows", ["64", "16"], "For each length.")
+_KERNELS = flags.DEFINE_list("kernels", [], "Some of the kernels; none: all.")
 _CHIP = flags.DEFINE_string("chip", "v5e", "See `pe_jax.tpu.chips`.")
 _ONE = flags.DEFINE_string("one", None, "Internal: NAME,LENGTH,ROWS, compiled in this process.")
 
@@ -49,14 +54,17 @@ class Kernel(NamedTuple):
     heads: int
 
 
-def ours(length: int, dropout: float = 0.0, relative: bool = False) -> Callable:
+def ours(
+    length: int, dropout: float = 0.0, relative: bool = False, biased: bool = False
+) -> Callable:
     import jax.numpy as jnp
 
     from pe_jax.attention.tpu_kernel.flash import flash_attention
 
     table = jnp.ones((129, SIZE)) if relative else None
+    bias = jnp.ones((2 * length - 1, HEADS)) if biased else None
     return lambda q, k, v, seed: flash_attention(
-        q, k, v, table, table, dropout_rate=dropout, seed=seed
+        q, k, v, table, table, bias=bias, dropout_rate=dropout, seed=seed
     )
 
 
@@ -98,8 +106,9 @@ def stock(length: int) -> Callable:
 
 KERNELS: dict[str, Kernel] = {
     "ours": Kernel(ours, 2),
-    "ours, dropout": Kernel(lambda length: ours(length, 0.1), 2),
-    "ours, dropout, relative terms": Kernel(lambda length: ours(length, 0.1, True), 2),
+    "ours (bias)": Kernel(lambda length: ours(length, biased=True), 2),
+    "ours (dropout)": Kernel(lambda length: ours(length, 0.1), 2),
+    "ours (dropout and relative terms)": Kernel(lambda length: ours(length, 0.1, True), 2),
     "splash attention (no dropout)": Kernel(splash, 1),
     "flash attention (no dropout)": Kernel(stock, 1),
 }
@@ -171,7 +180,8 @@ def main(_) -> None:
     header = ["kernel", "bundles", "programs", "ms", "all else, ms"]
     for length, rows in zip(map(int, _LENGTHS.value), map(int, _ROWS.value), strict=True):
         print(f"\n{rows} rows of {length} on {_CHIP.value}:\n")
-        print("\n".join(table(header, [row(name, length, rows) for name in KERNELS])))
+        names = _KERNELS.value or KERNELS
+        print("\n".join(table(header, [row(name, length, rows) for name in names])))
 
 
 if __name__ == "__main__":
