@@ -31,7 +31,7 @@ from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.tpu.topology import make_slice
 
-_ENCODINGS = flags.DEFINE_list("encodings", list(encodings.PAPER), "Position encodings.")
+_ENCODINGS = flags.DEFINE_string("encodings", ",".join(encodings.PAPER), "Position encodings.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")
 _ROWS = flags.DEFINE_list("rows", ["64", "16"], "Rows a chip, for each length.")
 _TOPOLOGIES = flags.DEFINE_list(
@@ -111,7 +111,7 @@ def main(_) -> None:
         make(topology, encoding, *shape)
         for topology in _TOPOLOGIES.value
         for shape in lengths
-        for encoding in _ENCODINGS.value
+        for encoding in encodings.split_names(_ENCODINGS.value)
     ]
     left = [key for key in keys if name(key) not in done] if _COMPILE.value else []
     progress = Progress(len(keys), len(keys) - len(left), unit="compilation")
@@ -132,7 +132,7 @@ def main(_) -> None:
                 encoding,
                 *(cell for at in lengths for cell in summary(done, make(topology, encoding, *at))),
             ]
-            for encoding in _ENCODINGS.value
+            for encoding in encodings.split_names(_ENCODINGS.value)
         ]
         print("\n".join(table(header, rows)))
 
