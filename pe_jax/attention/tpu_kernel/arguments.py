@@ -51,10 +51,9 @@ def configure(
         )
 
     def with_tiles(of_queries: int, of_keys: int, may_be_long: bool = True) -> KernelConfig:
-        # A bias that reaches beyond a tile, alone, needs no numbers per query.
-        alone = terms.bias is not None and terms.key_table is None and terms.value_table is None
-        long_bias = may_be_long and alone and clip > of_queries
-        inner = 1 if long_bias else clip
+        only_bias = terms.bias is not None and terms.key_table is None and terms.value_table is None
+        long_bias = may_be_long and only_bias and clip > of_queries
+        term_clip = 1 if long_bias else clip  # A long bias is no term of each query.
         return KernelConfig(
             heads=heads,
             kv_heads=kv_heads,
@@ -67,8 +66,8 @@ def configure(
             key_tiles=-(-keys // of_keys),
             offset=offset,
             reach=None if reach == Reach() else reach,
-            clip=inner,
-            width=_ceil(2 * inner, LANES),
+            clip=term_clip,
+            width=_ceil(2 * term_clip, LANES),
             key_tables=_tables(terms.key_table, heads, 2),
             value_tables=value_tables,
             bias=bool(_tables(terms.bias, heads, 1)),

@@ -212,7 +212,7 @@ def unskew(bands: jax.Array, config: KernelConfig, dtype: DTypeLike) -> jax.Arra
 
 def add_by_offset(gradient: jax.Ref, h: int, band: jax.Ref, scale: float) -> None:
     """Add a head's sums of `Tile.collect_bias` to the gradient of its long bias: row i is rotated
-    to the left by i, as in `unskew`, 128 lanes at a time; rows need not return to their order."""
+    to the left by i, as in `unskew`, 128 lanes at a time. The sum ignores the order of rows."""
     row, column = (jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), n) for n in (0, 1))
     reverse = (row + column == LANES - 1).astype(jnp.float32)
 
