@@ -141,7 +141,7 @@ def _set_from_scratch(arm):
     or from 16 to 64, far more slowly with more; small batches, as steps are what it takes."""
     arm.first = ",".join((*_SINGLES, "rope", "alibi", "t5"))
     arm.then = ",".join(_COMBINED)
-    arm.repeats = (1, 2)
+    arm.repeats = (1, 2, 3)
     config = arm.training
     config.stage1.update(length=16, batch_size=128, max_predictions=3, steps=800)
     config.stage2.update(length=64, batch_size=32, max_predictions=10, steps=600)

@@ -8,12 +8,15 @@ from pe_jax.study import claims
 from pe_jax.study.claims import benjamini_hochberg, detectable, holm, judge, models_above
 from pe_jax.study.effects import EXPLORATORY, Claim, Difference, Ranks
 from pe_jax.study.figures import draw_heat_maps
+from pe_jax.study.plan import REPLACED, SCRATCH
 from pe_jax.study.results import PROPERTIES, Values
+
+ARM = REPLACED
 
 
 def arm_values(measure="score", **models):
     """Values of one arm and measure, by model: a list with a value for each seed."""
-    return Values({("arm", m, measure): dict(enumerate(v)) for m, v in models.items()})
+    return Values({(ARM, m, measure): dict(enumerate(v)) for m, v in models.items()})
 
 
 @pytest.fixture
@@ -21,9 +24,9 @@ def verdict(monkeypatch):
     """Judge one effect in one arm."""
 
     def judged(values, effect, sign=+1, margin=None):
-        claim = Claim("says", "place", "arm", effect, sign, margin)
+        claim = Claim("says", "place", ARM, effect, sign, margin)
         monkeypatch.setattr(claims, "CLAIMS", (claim,))
-        (result,) = judge(values, ["arm"])
+        (result,) = judge(values, [ARM])
         return result
 
     return judged
@@ -49,8 +52,8 @@ def test_differences_are_judged_by_a_t_test_over_seeds(verdict):
 
 
 def test_differences_between_two_measures(verdict):
-    values = Values({("arm", "a", "after"): {0: 3.0, 1: 4.0, 2: 5.0},
-                     ("arm", "a", "before"): {0: 1.0, 1: 1.5}})  # fmt: skip
+    values = Values({(ARM, "a", "after"): {0: 3.0, 1: 4.0, 2: 5.0},
+                     (ARM, "a", "before"): {0: 1.0, 1: 1.5}})  # fmt: skip
     effect = Difference("after", ("a",), other_measure="before")
     result = verdict(values, effect)
     assert (result.n, result.effect, result.between) == (2, 2.25, (3.5, 1.25))
@@ -79,17 +82,27 @@ def test_chance_is_corrected_for_within_a_family_of_an_arm(monkeypatch, family):
     rng = np.random.default_rng(0)
     values = arm_values(**{f"m{n}": rng.normal(size=5) for n in range(41)})
     many = [
-        Claim("", "", "arm", Difference("score", (f"m{n}",), (f"m{n + 1}",)), 1, None, family)
+        Claim("", "", ARM, Difference("score", (f"m{n}",), (f"m{n + 1}",)), 1, None, family)
         for n in range(40)
     ]
     other = "primary" if family == EXPLORATORY else EXPLORATORY
     single = many[0]._replace(family=other)
-    elsewhere = many[0]._replace(arm="elsewhere")
+    elsewhere = many[0]._replace(arm=SCRATCH)
     monkeypatch.setattr(claims, "CLAIMS", (*many, single, elsewhere))
-    *verdicts, alone = judge(values, ["arm"])
+    *verdicts, alone = judge(values, [ARM])
     assert min(one.p for one in verdicts) < 0.05 <= min(one.corrected for one in verdicts)
     assert {one.says for one in verdicts} == {"undecided"}
     assert alone.corrected == alone.p == verdicts[0].p
+
+
+@pytest.mark.parametrize(("arm", "says"), [(REPLACED, "reproduced"), (SCRATCH, "undecided")])
+def test_claims_from_scratch_are_judged_twice_and_need_a_smaller_p(monkeypatch, arm, says):
+    claim = Claim("says", "place", arm, Difference("score", ("a",), ("b",)), +1)
+    monkeypatch.setattr(claims, "CLAIMS", (claim,))
+    columns = {"a": [3.0, 4.0, 5.0, 4.0], "b": [2.0, 3.5, 3.0, 3.0]}
+    scores = {(arm, model, "score"): dict(enumerate(column)) for model, column in columns.items()}
+    (verdict,) = judge(Values(scores), [arm])
+    assert verdict.says == says and 0.0294 < verdict.corrected < 0.05
 
 
 def test_corrections():
@@ -114,8 +127,8 @@ def test_rank_correlations_over_models(verdict):
     """The untouched model does not count."""
     by_key = {}
     for number, model in enumerate([*"abcdefg", "untouched"]):
-        by_key["arm", model, "violation"] = {0: float(number)}
-        by_key["arm", model, "score"] = {s: -number + 0.1 * s for s in range(3)}
+        by_key[ARM, model, "violation"] = {0: float(number)}
+        by_key[ARM, model, "score"] = {s: -number + 0.1 * s for s in range(3)}
     result = verdict(Values(by_key), Ranks("violation", "score"), -1)
     assert result.effect == pytest.approx(-1) and result.says == "reproduced" and result.n == 3
     assert result.between is None and result.influence[0] == 7
@@ -126,8 +139,8 @@ def test_rank_correlations_over_models(verdict):
 def test_the_model_that_decides_a_correlation(verdict):
     by_key = {}
     for number, model in enumerate("abcdef"):
-        by_key["arm", model, "violation"] = {0: float(number)}
-        by_key["arm", model, "score"] = {0: 100.0 if model == "e" else -float(number)}
+        by_key[ARM, model, "violation"] = {0: float(number)}
+        by_key[ARM, model, "score"] = {0: 100.0 if model == "e" else -float(number)}
     result = verdict(Values(by_key), Ranks("violation", "score"), -1)
     assert result.influence == (6, "e", pytest.approx(-1)) and result.effect > -0.5
 
@@ -143,7 +156,7 @@ def test_models_above_a_score():
             "one seed": [90.0],
         }
     )
-    assert models_above(values, "arm", "score", 50.0) == (1, 4)
+    assert models_above(values, ARM, "score", 50.0) == (1, 4)
 
 
 @pytest.mark.parametrize("models", [3, 5])
@@ -152,10 +165,10 @@ def test_heat_maps_need_enough_models_whose_scores_differ(tmp_path, models):
     rng = np.random.default_rng(0)
     names = [f"m{n}" for n in range(models)] + ["untouched"]
     probes = [f"{probe}, {name}" for probe in ("words", "kernel") for name in PROPERTIES]
-    values = {("arm", one, name): {0: rng.uniform()} for one in names for name in probes}
-    values |= {("arm", one, "squad f1"): {0: rng.uniform(), 1: rng.uniform()} for one in names}
-    values |= {("arm", one, "cola"): {0: rng.uniform()} for one in names[:3]}
-    paths = draw_heat_maps("arm", Values(values), tmp_path / "out")
+    values = {(ARM, one, name): {0: rng.uniform()} for one in names for name in probes}
+    values |= {(ARM, one, "squad f1"): {0: rng.uniform(), 1: rng.uniform()} for one in names}
+    values |= {(ARM, one, "cola"): {0: rng.uniform()} for one in names[:3]}
+    paths = draw_heat_maps(ARM, Values(values), tmp_path / "out")
     assert len(paths) == (2 if models == 5 else 0) and all(path.is_file() for path in paths)
     equal = {key: {0: 0.0} if key[2] == "squad f1" else one for key, one in values.items()}
-    assert not draw_heat_maps("arm", Values(equal), tmp_path / "none")
+    assert not draw_heat_maps(ARM, Values(equal), tmp_path / "none")
