@@ -42,7 +42,7 @@ def test_the_plan(tmp_path):
         return [run for run in runs if (run.arm, run.kind) == (arm, kind)]
 
     scratch, replaced = by("from_scratch", "pretraining"), by("replaced", "distillation")
-    assert len(scratch) == PAPER + 3 + 2 * 10 and len(replaced) == PAPER + 3
+    assert len(scratch) == PAPER + 3 + 3 * 10 and len(replaced) == PAPER + 3
     assert not by("from_scratch", "squad") and len(by("replaced", "cola")) == PAPER + 3 + 1
     assert {run.config.init for run in replaced} == {"BERT"}
     (untouched,) = [run for run in by("replaced", "squad") if run.model == "untouched"]
