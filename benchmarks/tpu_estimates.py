@@ -99,6 +99,7 @@ def main(_) -> None:
     lines = out.read_text().splitlines() if out.exists() else []
     done = {name(line["key"]): line["found"] for line in map(json.loads, lines)}
     lengths = list(zip(map(int, _LENGTHS.value), map(int, _ROWS.value), strict=True))
+    positions = encodings.split_names(_ENCODINGS.value)
     make = lambda topology, encoding, length, rows: {
         "size": _SIZE.value,
         "topology": topology,
@@ -111,7 +112,7 @@ def main(_) -> None:
         make(topology, encoding, *shape)
         for topology in _TOPOLOGIES.value
         for shape in lengths
-        for encoding in encodings.split_names(_ENCODINGS.value)
+        for encoding in positions
     ]
     left = [key for key in keys if name(key) not in done] if _COMPILE.value else []
     progress = Progress(len(keys), len(keys) - len(left), unit="compilation")
@@ -132,7 +133,7 @@ def main(_) -> None:
                 encoding,
                 *(cell for at in lengths for cell in summary(done, make(topology, encoding, *at))),
             ]
-            for encoding in encodings.split_names(_ENCODINGS.value)
+            for encoding in positions
         ]
         print("\n".join(table(header, rows)))
 

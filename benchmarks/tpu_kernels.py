@@ -8,7 +8,7 @@ issues in a cycle at best, so bundles times the programs of the grid over the cl
 leaves out stalls. Tiles are as long as the input (512 at most), so that a program's loop runs once.
 With longer inputs only bundles compare, those of a tile of 512 × 512 with what begins and ends it:
 
-    python benchmarks/tpu_kernels.py --lengths=1024 --rows=1 '--kernels=ours,ours (bias)'
+    python benchmarks/tpu_kernels.py --lengths=1024 --rows=1 --kernel=ours '--kernel=ours, bias'
 
 `all else` is the compiler's estimate of what surrounds the kernels, such as other layouts.
 
@@ -34,7 +34,6 @@ from pe_jax.console.markdown import table
 
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Of inputs.")
 _ROWS = flags.DEFINE_list("rows", ["64", "16"], "For each length.")
-_KERNELS = flags.DEFINE_list("kernels", [], "Some of the kernels; none: all.")
 _CHIP = flags.DEFINE_string("chip", "v5e", "See `pe_jax.tpu.chips`.")
 _ONE = flags.DEFINE_string("one", None, "Internal: NAME,LENGTH,ROWS, compiled in this process.")
 
@@ -106,12 +105,13 @@ def stock(length: int) -> Callable:
 
 KERNELS: dict[str, Kernel] = {
     "ours": Kernel(ours, 2),
-    "ours (bias)": Kernel(lambda length: ours(length, biased=True), 2),
-    "ours (dropout)": Kernel(lambda length: ours(length, 0.1), 2),
-    "ours (dropout and relative terms)": Kernel(lambda length: ours(length, 0.1, True), 2),
+    "ours, bias": Kernel(lambda length: ours(length, biased=True), 2),
+    "ours, dropout": Kernel(lambda length: ours(length, 0.1), 2),
+    "ours, dropout, relative terms": Kernel(lambda length: ours(length, 0.1, True), 2),
     "splash attention (no dropout)": Kernel(splash, 1),
     "flash attention (no dropout)": Kernel(stock, 1),
 }
+_KERNELS = flags.DEFINE_multi_enum("kernel", [*KERNELS], [*KERNELS], "Give it once for each.")
 
 
 def compile_one(name: str, length: int, rows: int) -> None:
@@ -180,8 +180,7 @@ def main(_) -> None:
     header = ["kernel", "bundles", "programs", "ms", "all else, ms"]
     for length, rows in zip(map(int, _LENGTHS.value), map(int, _ROWS.value), strict=True):
         print(f"\n{rows} rows of {length} on {_CHIP.value}:\n")
-        names = _KERNELS.value or KERNELS
-        print("\n".join(table(header, [row(name, length, rows) for name in names])))
+        print("\n".join(table(header, [row(name, length, rows) for name in _KERNELS.value])))
 
 
 if __name__ == "__main__":

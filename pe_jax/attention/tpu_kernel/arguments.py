@@ -50,9 +50,13 @@ def configure(
             "of values. Pass one table [M, d], or as many heads of values."
         )
 
-    def with_tiles(of_queries: int, of_keys: int, may_be_long: bool = True) -> KernelConfig:
-        only_bias = terms.bias is not None and terms.key_table is None and terms.value_table is None
-        long_bias = may_be_long and only_bias and clip > of_queries
+    has_bias = bool(_tables(terms.bias, heads, 1))
+    only_bias = has_bias and terms.key_table is None and terms.value_table is None
+
+    def is_long(of_queries: int) -> bool:
+        return only_bias and clip > of_queries
+
+    def with_tiles(of_queries: int, of_keys: int, long_bias: bool) -> KernelConfig:
         term_clip = 1 if long_bias else clip  # A long bias is no term of each query.
         return KernelConfig(
             heads=heads,
@@ -70,24 +74,22 @@ def configure(
             width=_ceil(2 * term_clip, LANES),
             key_tables=_tables(terms.key_table, heads, 2),
             value_tables=value_tables,
-            bias=bool(_tables(terms.bias, heads, 1)),
+            bias=has_bias and not long_bias,
             long_bias=long_bias,
             segments=segments,
         )
 
     if block is None:
-        choices = [
-            with_tiles(n, _tiles(keys, reach)[0], may_be_long)
-            for may_be_long in (True, False)
-            for n in _tiles(length, reach)
-        ]
+        tiles, of_keys = _tiles(length, reach), _tiles(keys, reach)[0]
+        choices = [with_tiles(n, of_keys, is_long(n)) for n in tiles]
+        choices += [with_tiles(n, of_keys, False) for n in tiles if is_long(n)]
         fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= on_chip)
         return next(fitting, choices[-1])
     if min(block) < 1 or any(n % LANES for n in block):
         raise ValueError(
             f"block sizes must be multiples of 128, for queries and for keys, got {block}."
         )
-    return with_tiles(*block)
+    return with_tiles(*block, is_long(block[0]))
 
 
 def _clip(terms: Shared) -> int:

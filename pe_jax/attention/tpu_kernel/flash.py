@@ -122,7 +122,7 @@ def flash_attention(
             "them."
         )
     terms = occurring(config, terms)
-    if sink is not None and terms.bias is not None and not config.long_bias:
+    if sink is not None and config.bias:
         sink = sink - terms.bias[-1]  # As from all logits, see `tiles`.
     shared = lay_out_terms(config, terms, seed)._replace(sink=sink)
     rows = lay_out_rows(config, terms, q, k, v, valid)

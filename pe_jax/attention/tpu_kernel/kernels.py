@@ -224,7 +224,7 @@ def backward_kernel(
             if config.key_tables:
                 result += dot(bands, _table(shared.key_table, h), 1, 0)
                 _add_to_table(dshared.key_table, h, dot(bands, q, 0, 0) * logit_scale)
-            if config.bias and not config.long_bias:
+            if config.bias:
                 total = jnp.sum(bands.astype(jnp.float32), axis=0, keepdims=True)
                 dshared.bias[0, 0, h : h + 1] += total * weight_scale
             if config.value_terms:

@@ -85,7 +85,7 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
         )
 
     bias = dbias = None
-    if config.bias:
+    if config.bias_lanes:
         block = 1, config.group, config.bias_lanes
         bias = pl.BlockSpec(block, lambda b, h, i, j: (h, 0, 0))
         dbias = pl.BlockSpec((1, *block), lambda b, h, i, j: (b, h, 0, 0))
@@ -173,7 +173,7 @@ def _abstract_inputs(config: KernelConfig, dtype: DTypeLike) -> tuple[Shared, Ba
     shared = Shared(
         Shape((2,), jnp.uint32),
         table(config.key_tables),
-        bias if config.bias else None,
+        bias if config.bias_lanes else None,
         table(config.value_tables),
     )
     mask = Shape((1, 1, all_keys), jnp.float32)

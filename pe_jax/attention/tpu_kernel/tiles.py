@@ -196,8 +196,7 @@ def unskew(bands: jax.Array, config: KernelConfig, dtype: DTypeLike) -> jax.Arra
     Strided rotations go to the right only. To the left by i is to the right by width − i, which
     grows with the row number when rows are in reverse order; the matrix unit puts them there.
     """
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), n) for n in (0, 1))
-    reverse = (row + column == LANES - 1).astype(dtype)
+    reverse = reversal(dtype)
     rotated = []
     for n in range(0, config.queries, LANES):
         x = dot(reverse, bands[n : n + LANES, : config.width].astype(dtype), 1, 0)
@@ -213,8 +212,7 @@ def unskew(bands: jax.Array, config: KernelConfig, dtype: DTypeLike) -> jax.Arra
 def add_by_offset(gradient: jax.Ref, h: int, band: jax.Ref, scale: float) -> None:
     """Add a head's sums of `Tile.collect_bias` to the gradient of its long bias: row i is rotated
     to the left by i, as in `unskew`, 128 lanes at a time. The sum ignores the order of rows."""
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), n) for n in (0, 1))
-    reverse = (row + column == LANES - 1).astype(jnp.float32)
+    reverse = reversal(jnp.float32)
 
     def add(n: jax.Array, _: None) -> None:
         start = pl.multiple_of(n * LANES, LANES)
@@ -224,6 +222,12 @@ def add_by_offset(gradient: jax.Ref, h: int, band: jax.Ref, scale: float) -> Non
         gradient[0, 0, h : h + 1, pl.ds(start, 2 * LANES)] += jnp.sum(x, 0, keepdims=True) * scale
 
     jax.lax.fori_loop(0, band.shape[-1] // LANES - 1, add, None)
+
+
+def reversal(dtype: DTypeLike) -> jax.Array:
+    """The matrix whose product with 128 rows has them in reverse order."""
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), n) for n in (0, 1))
+    return (row + column == LANES - 1).astype(dtype)
 
 
 def clear(*refs: jax.Ref | None) -> None:

@@ -30,8 +30,8 @@ class KernelConfig(NamedTuple):
       clip: offsets beyond ±clip share the terms of ±clip.
       width: period of the offsets in lanes, at least 2·clip.
       key_tables, value_tables: 0 for no table, 1 for one shared by the heads, else one per head.
-      bias: whether logits have a bias per offset.
-      long_bias: whether that is given for all offsets of the tiles, see `Tile.bias`.
+      bias: whether the terms per query and offset include a bias.
+      long_bias: whether there is a bias for all offsets of the tiles instead, see `Tile.bias`.
       segments: whether queries attend within segments only.
       sink: whether heads have a logit in the softmax's denominator.
       scale: of q·(k + P).
@@ -55,7 +55,7 @@ class KernelConfig(NamedTuple):
     key_tables: int
     value_tables: int
     bias: bool
-    long_bias: bool = False
+    long_bias: bool
     segments: bool = False
     sink: bool = False
     scale: float = 1.0
@@ -88,8 +88,7 @@ class KernelConfig(NamedTuple):
 
     @property
     def logit_terms(self) -> bool:
-        """Whether a query of a tile has a number per offset that is added to logits."""
-        return bool(self.key_tables) or (self.bias and not self.long_bias)
+        return bool(self.key_tables) or self.bias
 
     @property
     def value_terms(self) -> bool:
@@ -97,10 +96,10 @@ class KernelConfig(NamedTuple):
 
     @property
     def bias_lanes(self) -> int:
-        """Lanes of a head's bias: one per offset of the period, or of all tiles."""
-        if not self.long_bias:
-            return self.width
-        return self.query_tiles * self.queries + self.key_tiles * self.keys
+        """Lanes of a head's bias, if any: one per offset of the period, or of all tiles."""
+        if self.long_bias:
+            return self.query_tiles * self.queries + self.key_tiles * self.keys
+        return self.width if self.bias else 0
 
     @property
     def beyond_clip(self) -> bool:
