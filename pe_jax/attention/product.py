@@ -110,6 +110,8 @@ def _terms(spec: str) -> tuple[str, str, str]:
     return a_axes, b_axes, out_axes
 
 
+# Traced once for each kind of product: a model has the same few in all of its layers.
+@functools.partial(jax.jit, static_argnames="spec", inline=True)
 def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
     a_axes, b_axes, out_axes = _terms(spec)
     common = [axis for axis in a_axes if axis in b_axes and axis in out_axes]
@@ -176,10 +178,10 @@ def _batch(
 
 
 def _abstract(a, b, *, spec):
-    return jax.make_jaxpr(functools.partial(_einsum, spec=spec))(a, b).out_avals[0]
+    return _einsum.trace(a, b, spec=spec).jaxpr.out_avals[0]
 
 
-product_p.def_impl(jax.jit(_einsum, static_argnames="spec"))
+product_p.def_impl(_einsum)
 product_p.def_abstract_eval(_abstract)
 ad.defbilinear(product_p, _transpose_a, _transpose_b)
 batching.primitive_batchers[product_p] = _batch

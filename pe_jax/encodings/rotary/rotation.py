@@ -64,7 +64,12 @@ def rotate_by(
       angle: `[L, #H, F]` or `[B, L, #H, F]`.
       scale: c, a number or one for each angle.
     """
-    cos, sin = scale * jnp.cos(angle), scale * jnp.sin(angle)
+    return _rotate(x, scale * jnp.cos(angle), scale * jnp.sin(angle), layout)
+
+
+# Traced once for the queries and keys of all layers.
+@functools.partial(jax.jit, static_argnames="layout")
+def _rotate(x: Array, cos: Array, sin: Array, layout: Layout) -> Array:
     by_halves = functools.partial(_by_halves, layout)
     if x.shape[2] * x.shape[3] > _WIDEST:
         return by_halves(x, cos, sin)
