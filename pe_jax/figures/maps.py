@@ -147,7 +147,7 @@ def correlation_map(
         axes.text(x, y, text, ha="center", va="center", color=colour)
     axes.set_xticks(range(len(columns)), [column.replace(" ", "\n") for column in columns])
     axes.set_yticks(range(len(rows)), rows)
-    figure.colorbar(image, ax=axes, label="correlation; * p < 0.05")
+    figure.colorbar(image, ax=axes, label="correlation; * p < 0.05, not corrected")
     return figure
 
 

@@ -33,7 +33,7 @@ from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree, Scalars, S
 from pe_jax.training.step import Task, make_task, reused
 from pe_jax.training.workdir import read_metrics
 
-_TEST = 20_230_526  # Test examples are the same for every encoding and seed.
+_TEST_SEED = 20_230_526  # Test examples are the same for every encoding and seed.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _score(
     config: LengthGeneralisationConfig,
 ) -> dict[str, np.ndarray]:
     """Return the scores of each seed on inputs of one length."""
-    rng = np.random.default_rng((_TEST, length))
+    rng = np.random.default_rng((_TEST_SEED, length))
     lengths, size = np.full(config.test_batch_size, length), row_length(task, length)
     right, exact, symbols = np.zeros(len(config.seeds)), np.zeros(len(config.seeds)), 0
     for _ in range(config.test_examples // config.test_batch_size):

@@ -9,16 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from pe_jax.files import Json, write_text
+from pe_jax.reports.finetuning_results import SELECTED_STEP
 from pe_jax.reports.tables import Column, number_table
 from pe_jax.tasks.finetuning import FinetuningExperiment
 from pe_jax.training.workdir import read_metrics
 
 _HELD_OUT = "held_out/"
-_WHICH = {
-    "last": "the last of each seed",
-    "best": "the best of each seed",
-    "held_out": "of each seed's best step on held-out training data",
-}
 
 
 def report_finetuning(experiment: FinetuningExperiment, folder: Path) -> str:
@@ -81,9 +77,9 @@ def page(numbers: Json, notes: list[str]) -> str:
     lines = [
         f"# {numbers['dataset']}: {numbers['position']}",
         "",
-        f"Scores in points, {_WHICH[numbers['select']]} ({when}); ± is the sample standard",
-        "deviation over seeds. The baseline is a trivial answer: the most frequent label, the mean",
-        "value, the first sentence of the context, or (SQuAD v2.0) no answer.",
+        f"Scores {SELECTED_STEP[numbers['select']]} ({when}), in points; ± is the sample",
+        "standard deviation over seeds. The baseline is a trivial answer: the most frequent label,",
+        "the mean value, the first sentence of the context, or (SQuAD v2.0) no answer.",
         "",
         *number_table(columns, rows),
         "",

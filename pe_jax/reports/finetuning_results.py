@@ -30,6 +30,13 @@ GLUE: dict[str, tuple[str, str]] = {
 SQUAD: dict[str, str] = {"squad/v1.1": "V1.1", "squad/v2.0": "V2.0"}
 SPAN_METRICS: dict[str, str] = {"f1": "F1", "exact": "EM"}
 
+# By `config.select`.
+SELECTED_STEP: dict[str, str] = {
+    "last": "of the last step",
+    "best": "of each seed's best step",
+    "held_out": "of each seed's best step on held-out training data",
+}
+
 _RESULT_KEYS = ("dataset", "trained_on", "position", "init", "select", "seeds", "scores")
 
 # Last parts of config keys that no score depends on, or that tables read from the results.

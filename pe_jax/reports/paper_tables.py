@@ -16,6 +16,7 @@ from pe_jax.files import Json, write_text
 from pe_jax.reports import table_formats
 from pe_jax.reports.finetuning_results import (
     GLUE,
+    SELECTED_STEP,
     SQUAD,
     Results,
     different_settings,
@@ -27,8 +28,6 @@ from pe_jax.reports.table_formats import TITLES
 
 # The paper's mean excludes WNLI: its development set contradicts its training set.
 IN_MEAN: tuple[str, ...] = tuple(name for name in GLUE if name != "glue/wnli")
-
-_SELECTED = {"last": " of the last step", "best": " of each seed's best step"}
 
 
 def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
@@ -225,7 +224,7 @@ def _means(
 def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig) -> list[str]:
     """Return sentences on the numbers, on the tasks, and on the tests of a table."""
     selected = {run.settings["select"] for run in runs}
-    which = _SELECTED.get(selected.pop(), "") if len(selected) == 1 else ""
+    which = f" {SELECTED_STEP[selected.pop()]}" if len(selected) == 1 else ""
     cells = [cell for row in rows.values() for cell in row.values() if cell]
     usual = table_formats.usual_count(rows)
     varies = any(cell["n"] != usual for cell in cells)

@@ -1,8 +1,8 @@
 """Effects that claims are judged by: their samples over seeds, intervals and verdicts.
 
-An effect is of one arm: a difference between groups of models or between two measures of them, or a
-rank correlation over models. Its samples are seeds, with the t distribution's interval: seeds of
-pretraining from scratch; in the arm `replaced` seeds of fine-tuning, which share a distilled model.
+An effect is of one arm. A difference between groups of models, or between two measures of them, is
+judged over seeds, by Student's t: seeds of pretraining from scratch; in the arm `replaced` seeds of
+fine-tuning, which share a distilled model. A rank correlation is judged over models.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Difference(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """Spearman's correlation over all models of a property, of the first training, with a score;
-    tested by permuting the models."""
+    """Spearman's correlation of a property with a score over all models, each the mean of its
+    seeds, tested by permuting the models."""
 
     violation: str
     score: str
@@ -88,35 +88,30 @@ class Ranks(NamedTuple):
         ]
         if len(models) < properties.MINIMUM_RUNS:
             return Verdict(claim, 0)
-        violations = [values.by_seed(claim.arm, model, self.violation)[0] for model in models]
-        scores = [values.by_seed(claim.arm, model, self.score) for model in models]
-        seeds = sorted(set.intersection(*map(set, scores)))
-        columns = {str(seed): [by_seed[seed] for by_seed in scores] for seed in seeds}
-        mean = np.mean(list(columns.values()), axis=0)
-        *by_seed, of_mean = properties.correlate(
-            {self.violation: violations}, {**columns, "mean": mean}
-        )
-        if of_mean.spearman is None:
+        violations = values.model_means(claim.arm, models, self.violation)
+        scores = values.model_means(claim.arm, models, self.score)
+        (row,) = properties.correlate({self.violation: violations}, {self.score: scores})
+        if row.spearman is None:
             return Verdict(claim, 0)
-        effects = [row.spearman for row in by_seed if row.spearman is not None]
-        verdict = _of_samples(claim, effects, of_mean.spearman_p, limit=1)
-        return verdict._replace(influence=_influence(models, violations, [*columns.values()]))
+        seeds = min(len(values.by_seed(claim.arm, model, self.score)) for model in models)
+        influence = _influence(models, violations, scores)
+        return Verdict(claim, seeds, row.spearman, p=row.spearman_p, influence=influence)
 
     def __str__(self) -> str:
         return f"rank correlation of {self.violation} with {self.score}"
 
 
 def _influence(
-    models: Sequence[str], violations: Sequence[float], scores: Sequence[Sequence[float]]
+    models: Sequence[str], violations: Sequence[float], scores: Sequence[float]
 ) -> tuple[int, str, float]:
     """Return the number of models in a correlation, the one whose removal changes it most, and the
-    correlation without it; `scores` has a column for each seed."""
+    correlation without it; 0 if nothing varies any more."""
     from scipy import stats
 
     def correlation(without: Sequence[int]) -> float:
-        x = np.delete(violations, without)
-        by_seed = [stats.spearmanr(x, np.delete(column, without)).statistic for column in scores]
-        return float(np.nanmean(by_seed))
+        x, y = np.delete(violations, without), np.delete(scores, without)
+        varies = np.ptp(x) > 0 and np.ptp(y) > 0
+        return float(stats.spearmanr(x, y).statistic) if varies else 0.0
 
     most = max(range(len(models)), key=lambda n: abs(correlation([n]) - correlation([])))
     return len(models), models[most], correlation([most])
@@ -132,7 +127,7 @@ class Claim(NamedTuple):
       family: PRIMARY, claims of the paper on training and scores, or EXPLORATORY.
     """
 
-    says: str
+    text: str
     place: str
     arm: str
     effect: Difference | Ranks
@@ -145,8 +140,9 @@ class Verdict(NamedTuple):
     """Verdict on a claim.
 
     Attributes:
-      n: seeds; 0 where runs are missing.
-      effect: its mean; low, high: the 95 % interval, None with one seed.
+      n: seeds, of a correlation the fewest of any model's score; 0 where runs are missing.
+      effect: its mean over seeds, or the correlation; low, high: the 95 % interval of a mean, None
+        with one seed.
       size: the mean over the standard deviation of the seeds' effects (Cohen's d of pairs).
       p: two-sided; corrected: for the claims of the same family and arm, by Holm for PRIMARY
         (errors), by Benjamini and Hochberg for EXPLORATORY (false discoveries).
@@ -166,8 +162,8 @@ class Verdict(NamedTuple):
     influence: tuple[int, str, float] | None = None
 
     @property
-    def says(self) -> str:
-        """The verdict: equivalent if the 95 % interval lies within the margin, however small p."""
+    def outcome(self) -> str:
+        """In words: equivalent if the 95 % interval lies within the margin, however small p."""
         if self.effect is None:
             return "not made yet"
         ends, margin = (self.low, self.high), self.claim.margin or 0
@@ -178,25 +174,17 @@ class Verdict(NamedTuple):
         return "reproduced" if np.sign(self.effect) == self.claim.sign else "contradicted"
 
 
-def _of_samples(
-    claim: Claim, effects: list[float], p: float | None = None, limit: float = np.inf
-) -> Verdict:
-    """Return the verdict on an effect of at least one seed.
-
-    Args:
-      p: the p-value, if it is not that of a t-test over seeds.
-      limit: the greatest size that the effect can have.
-    """
+def _of_samples(claim: Claim, effects: list[float]) -> Verdict:
+    """Return the verdict on a difference, given for at least one seed."""
     from scipy import stats
 
     mean = float(np.mean(effects))
-    verdict = Verdict(claim, len(effects), mean, p=p)
+    verdict = Verdict(claim, len(effects), mean)
     if len(effects) < 2:
         return verdict
     if np.ptp(effects) == 0:  # One value says nothing of chance.
         return verdict._replace(low=mean, high=mean)
     test = stats.ttest_1samp(effects, 0)
-    low, high = np.clip(test.confidence_interval(0.95), -limit, limit).tolist()
+    low, high = map(float, test.confidence_interval(0.95))
     size = mean / float(np.std(effects, ddof=1))
-    p = float(test.pvalue) if p is None else p
-    return verdict._replace(low=low, high=high, size=size, p=p)
+    return verdict._replace(low=low, high=high, size=size, p=float(test.pvalue))

@@ -98,17 +98,12 @@ def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
       the files, `correlation_*.png` in `folder`; none while too few models have scores that differ.
     """
     models = [model for model in every.models(arm) if model != UNTOUCHED]
-
-    def column(measure: str) -> list[float]:
-        values = [[*every.by_seed(arm, model, measure).values()] for model in models]
-        return [float(np.mean(by_seed)) if by_seed else np.nan for by_seed in values]
-
-    violations = {f"{probe}, {name}": column(f"{probe}, {name}")
-                  for probe in ("words", "kernel") for name in PROPERTIES}  # fmt: skip
+    names = [f"{probe}, {name}" for probe in ("words", "kernel") for name in PROPERTIES]
+    violations = {name: every.model_means(arm, models, name) for name in names}
     measured = np.isfinite([*violations.values()]).all(0)
     columns: dict[str, list[float]] = {}
     for name in (SQUAD_F1, *GLUE, CLASSIFICATION, ACCURACY):
-        values = np.array(column(name))
+        values = np.array(every.model_means(arm, models, name))
         finite_values = values[np.isfinite(values) & measured]
         if len(finite_values) >= properties.MINIMUM_RUNS and np.ptp(finite_values) > 0:
             columns[name] = values.tolist()

@@ -17,7 +17,7 @@ from pe_jax.files import Json
 from pe_jax.reports.paper_tables import tables_page
 from pe_jax.reports.tables import mean_and_spread
 from pe_jax.study.claims import detectable, judge, models_above
-from pe_jax.study.effects import Verdict
+from pe_jax.study.effects import LEVEL, LEVELS, Difference, Verdict
 from pe_jax.study.figures import SCORES, gallery, linked
 from pe_jax.study.plan import REPLACED, SCRATCH, TASKS, UNTOUCHED
 from pe_jax.study.results import (
@@ -42,31 +42,45 @@ from pe_jax.study.results import (
 )
 
 SETTINGS = "settings.md"  # Beside the page: its section on settings, written by hand.
-_ABOUT_VERDICTS = """\
-An effect is the mean over seeds with Student's 95 % interval; its *d* is that mean over the
-standard deviation of the seeds. Seeds are those of pretraining (from scratch), or of fine-tuning
-one distilled model (replaced). p is two-sided, of rank correlations by permuting the models.
-*Corrected* is by Holm over the primary claims of the arm, by Benjamini and Hochberg over its
-exploratory ones. *Reproduced* and *contradicted* need a corrected p below 0.05, or from scratch
-below 0.0294, as these claims are judged twice, with three seeds and with four: that keeps errors at
-5 % in all (Pocock 1977). *Equivalent* means that the whole interval is within the margin. *Of* has
-the two means of a difference; of a correlation, the number of models, and the correlation without
-the model that changes it most."""
-_ABOUT_SCORES = """\
-Mean ± sample standard deviation over seeds; losses in nats, at the length of the last stage; scores
-in points. *Added by unseen lengths* is the loss at that length of the last checkpoint before
-training there, minus its loss at the length it was trained on. *R²* is of the states of the last
-layer, to those of the untouched model, at the end of distillation. *A trivial answer* is the first
-sentence of the context, or the better of two constant labels. *Models above it*: by Student's
-one-sided t-test over seeds, p < 0.025, not corrected."""
+_ABOUT_VERDICTS = f"""\
+- **Effect**: of a difference, the mean over seeds with Student's 95 % interval; *d* is that mean
+  over the standard deviation of the seeds. A group of models is judged by its mean, and its members
+  can differ in sign. Of a correlation, Spearman's, over models that are each the mean of its seeds.
+- **Seeds** are those of pretraining (from scratch), or of fine-tuning one distilled model
+  (replaced).
+- **p** is two-sided, of correlations by permuting the models. *Corrected* is by Holm over all
+  primary claims of the arm, by Benjamini and Hochberg over all its exploratory ones; a claim that
+  is not made yet counts with p = 1.
+- ***Reproduced*** and ***contradicted*** need a corrected p below {LEVEL:g}, or from scratch below
+  {LEVELS[SCRATCH]:g}, as these claims are judged twice, with three seeds and with four: that keeps
+  errors at 5 % in all (Pocock 1977).
+- ***Equivalent*** means that the whole interval is within the margin, however small p; it is not
+  corrected.
+- ***Of*** has the two means of a difference; of a correlation, the number of models, and the
+  correlation without the model that changes it most.
+- ***(ours)*** marks a score that the paper does not have. *Likeness* is the mean cosine of two
+  vectors on one side, at offsets of 8 at most (near) or beyond half of the clip (far)."""
+_ABOUT_SCORES = "Mean ± sample standard deviation over seeds; scores in points."
+_ABOUT_SCORE = {
+    LOSS: "Losses are in nats, at the length of the last stage.",
+    LOSS_UNSEEN: "*Added by unseen lengths* is the loss at that length of the last checkpoint "
+    "before training there, minus its loss at the length it was trained on.",
+    R2: "*R²* compares the states of the last layer with those of the untouched model, at the end "
+    "of distillation.",
+}
+_ABOUT_TRIVIAL = """\
+*A trivial answer* is the first sentence of the context, or the better of two constant labels.
+*Models above it*: by Student's one-sided t-test over seeds, p < 0.025, not corrected."""
 _TRIVIAL, _ABOVE = "*a trivial answer*", "*models above it*"
 _ABOUT_SELECTION = """\
 Points by which each seed's best step on the validation set is above the step that is best on
 held-out training data; the paper reports the former for SQuAD."""
 _ABOUT_PROPERTIES = """\
 Violations, 0 where the property holds: of dot products of position vectors before and after
-training, of the logits of identical words in the first layer, and of the offset kernel, the mean
-over layers. Local monotonicity is within 10 offsets, 0.5 without any order."""
+training; of the logits of identical words in the first layer (*words*); and of the mean logits
+between random words by position (*kernel*, see [offset kernel](../measures/offset_kernel.md)), the
+mean over layers. Local monotonicity is within 10 offsets, 0.5 without any order. Symmetry is 0.5
+for noise."""
 _TITLES = {SCRATCH: "From scratch", REPLACED: "Positions replaced"}
 
 
@@ -116,8 +130,9 @@ def _head(results: Json, arms: Sequence[str]) -> str:
         [
             "# The paper's comparison, on a small scale",
             "",
-            "Which of the paper's claims hold in small models, and how to run its comparison. The "
-            "command resumes; the second one writes this page from finished runs:",
+            "Which of the paper's claims hold in small models, and how to run its comparison. Run "
+            "the first command again to continue a stopped study; `--dry_run` shows its plan and "
+            "time. The second command writes this page:",
             "",
             "```sh",
             " \\\n    ".join(["python train.py --config=configs/study.py --workdir=S", *options]),
@@ -127,10 +142,11 @@ def _head(results: Json, arms: Sequence[str]) -> str:
             f"Models: {' and '.join(models)}; {len(config['squad']['seeds'])} seeds of fine-tuning "
             f"on questions, {len(config['glue']['seeds'])} on other tasks. "
             "**No number here is comparable with the paper's**: its models are BERT-base and "
-            "BERT-medium, trained for days on all of Wikipedia and BooksCorpus; its questions are "
-            f"SQuAD's own, ours `{config['squad']['data']['train']}`. Comparable is the direction "
-            "of differences between encodings that were trained alike, on tasks that these models "
-            "learn: the last row of each table of scores counts those above a trivial answer.",
+            "BERT-medium, trained on Wikipedia and books (16 GB); they are fine-tuned on SQuAD's "
+            f"own questions, ours on `{config['squad']['data']['train']}`. Only the direction of "
+            "differences between encodings that were trained alike is comparable, on tasks that "
+            "these models learn. Where a trivial answer has a score, the last row of a table "
+            "counts the models above it.",
             "",
             f"{done:,} of {len(runs):,} runs are done"
             + (f"; left out below: {_missing(results)}." if done < len(runs) else "."),
@@ -140,30 +156,37 @@ def _head(results: Json, arms: Sequence[str]) -> str:
 
 
 def _missing(results: Json) -> str:
-    """Return a phrase for the missing runs: the kinds of each arm, and of how many models."""
+    """Return a phrase for the missing runs: how many of each kind, by arm."""
     names = [name.split("/") for name, entry in results["runs"].items() if entry is None]
     arms: dict[str, list[str]] = {}
     for (arm, kind), count in Counter((arm, kind) for arm, kind, _ in names).items():
-        arms.setdefault(arm.replace("_", " "), []).append(f"{kind} of {counted(count, 'model')}")
+        arms.setdefault(arm.replace("_", " "), []).append(f"{counted(count, 'run')} of {kind}")
     return "; ".join(f"{arm}, {', '.join(kinds)}" for arm, kinds in arms.items())
 
 
 def _claims(verdicts: Sequence[Verdict]) -> str:
     rows = [
-        [str(n), verdict.claim.says, verdict.claim.place, _TITLES[verdict.claim.arm].lower(),
-         f"{_number(verdict.effect)} ({_interval(verdict)})", f"**{verdict.says}**"]
+        [str(n), verdict.claim.text, verdict.claim.place, _TITLES[verdict.claim.arm].lower(),
+         f"{_number(verdict.effect)} ({_interval(verdict)})", f"**{verdict.outcome}**"]
         for n, verdict in enumerate(verdicts, 1)
     ]  # fmt: skip
-    counts = Counter(verdict.says.partition(" within")[0] for verdict in verdicts)
-    summary = ", ".join(f"{count} {says}" for says, count in counts.items()) + "."
+    counts = Counter(verdict.outcome.partition(" within")[0] for verdict in verdicts)
+    summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) + "."
     header = ["", "claim", "where", "models", "effect (95 % interval)", "verdict"]
     return _section("Claims", [summary, *_power(verdicts)], table(header, rows))
 
 
 def _power(verdicts: Sequence[Verdict]) -> list[str]:
     """Return a line on the differences that the numbers of seeds can find."""
-    seeds = sorted({verdict.n for verdict in verdicts if verdict.n > 1})
-    found = [f"{detectable(n):.1f} with {n} seeds" for n in seeds]
+    tests = {
+        (verdict.claim.arm, verdict.n)
+        for verdict in verdicts
+        if isinstance(verdict.claim.effect, Difference) and verdict.n > 1
+    }
+    found = [
+        f"{detectable(n, LEVELS[arm]):.1f} with {n} seeds ({_TITLES[arm].lower()})"
+        for arm, n in sorted(tests)
+    ]
     return [
         "Differences that a test finds four times of five, before correction, in standard "
         f"deviations over seeds: {', '.join(found)}."
@@ -189,12 +212,14 @@ def _scores(arm: str, results: Json, every: Values) -> str:
     shown = [name for name in measures if any(every.by_seed(arm, model, name) for model in models)]
     rows = [[model, *(_score(every.by_seed(arm, model, name), name) for name in shown)]
             for model in models]  # fmt: skip
+    about = [_ABOUT_SCORES, *(text for name, text in _ABOUT_SCORE.items() if name in shown)]
     if trivial:
+        about.append(_ABOUT_TRIVIAL)
         rows.append([_TRIVIAL, *(f"{trivial[name]:.1f}" if name in trivial else "–"
                                  for name in shown)])  # fmt: skip
         rows.append([_ABOVE, *("{} of {}".format(*models_above(every, arm, name, trivial[name]))
                                if name in trivial else "–" for name in shown)])  # fmt: skip
-    return _section(f"{_TITLES[arm]}: scores", [_ABOUT_SCORES], table(["model", *shown], rows))
+    return _section(f"{_TITLES[arm]}: scores", [" ".join(about)], table(["model", *shown], rows))
 
 
 def _properties(arm: str, every: Values) -> str:
@@ -264,9 +289,10 @@ def _origin(results: Json) -> str:
         [
             "## How it was made",
             "",
-            f"{hours:.1f} hours of all processes together, on {_counts(machines)}; code "
-            f"{_counts(code)}. [configs/study.py](../../pe_jax/configs/study.py) has every "
-            f"setting, [{FILE}]({FILE}) every value by seed. A model whose weights were not kept "
+            f"{hours:.1f} hours of all processes together, on {_counts(machines)}; digests of "
+            f"the sources: {_counts(code)}. "
+            f"[configs/study.py](../../pe_jax/configs/study.py) has every setting, "
+            f"[{FILE}]({FILE}) every value by seed. A model whose weights were not kept "
             "is retrained with the same seed and settings if an unfinished run needs it; its "
             "numbers may then come from two pretrainings, which do not agree in every digit.",
             "",

@@ -23,7 +23,7 @@ def report(folder: Path, out: Path) -> str:
     The figures of a model are drawn if its weights are there; those in `out` stay.
 
     Raises:
-      ValueError: if there is no study in `folder`, or no model is pretrained yet.
+      ValueError: if there is no study in `folder`, or no run has finished.
     """
     results = state.load(folder)
     if not any(results["runs"].values()):

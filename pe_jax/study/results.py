@@ -19,6 +19,7 @@ order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -59,6 +60,12 @@ class Values(NamedTuple):
     def mean(self, arm: str, models: Iterable[str], measure: str) -> BySeed:
         """Return the mean over models for each seed that all of them have."""
         return _mean([self.by_seed(arm, model, measure) for model in models])
+
+    def model_means(self, arm: str, models: Iterable[str], measure: str) -> list[float]:
+        """Return each model's mean over its seeds, NaN without any, to five decimals: zeros that
+        are exact but for rounding errors have the same rank."""
+        columns = [[*self.by_seed(arm, model, measure).values()] for model in models]
+        return [round(sum(column) / len(column), 5) if column else math.nan for column in columns]
 
     def models(self, arm: str) -> list[str]:
         return list(dict.fromkeys(model for other, model, _ in self.by_key if other == arm))

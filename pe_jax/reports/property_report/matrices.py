@@ -44,7 +44,6 @@ def violations_of_each(
             if window <= farthest
         },
         "monotonicity_all": properties.monotonicity(phi, where=where),
-        "monotonicity_all_weighted": properties.monotonicity(phi, weighted=True, where=where),
     }
     if where is None or (where & where.T & (distance > 0)).any():
         values["symmetry"] = properties.symmetry(phi, where=where)
