@@ -136,8 +136,15 @@ def some_of(names: Names) -> Kind:
 
 
 def split_names(text: str) -> list[str]:
-    """The names in a text, separated by commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """Split names joined by commas, which may be inside parentheses as well."""
+    names, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and not depth:
+            names.append("")
+        else:
+            names[-1] += character
+    return [name.strip() for name in names if name.strip()]
 
 
 def text(way_out: str = "") -> Kind:

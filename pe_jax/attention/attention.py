@@ -114,7 +114,7 @@ def attention(
             "'auto', or 'naive', which supports every encoding."
         )
     if kernel and in_kernel:
-        on_tpu = (platform or jax.default_backend()) == "tpu"
+        on_tpu = (platform or jax.default_backend()).startswith("tpu")
         out = kernel.attend(x, dropout_rate, seed, interpret=not on_tpu)
     elif in_cudnn:
         on_gpu = (platform or jax.default_backend()) == "gpu"

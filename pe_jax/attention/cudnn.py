@@ -37,7 +37,7 @@ def supports(x: Operands, seed: Array | None) -> bool:
     Args:
       seed: of dropout, or None.
     """
-    if seed is not None or x.added is not None or x.logit_terms or x.maps_logits:
+    if seed is not None or x.added is not None or x.logit_terms or x.maps:
         return False
     if x.sink is not None or any(t.keys or t.queries or t.values for t, _, _ in x.terms):
         return False

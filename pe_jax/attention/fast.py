@@ -79,9 +79,8 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
     for term in x.terms:
         ways[computation(term, x, form)].append(term)
     logit_terms = [*x.logit_terms, *map(bias, ways["added"])]
-    maps = [(part.logit_map, params) for part, params, _ in x.parts if part.logit_map]
     block = form.block
-    if block and (logit_terms or maps):
+    if block and (logit_terms or x.maps):
         block = min(block, _BLOCK_OF_FUNCTIONS)
     if block and block >= queries:
         block = None
@@ -104,7 +103,7 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         functools.reduce(jnp.add, added).astype(jnp.float32) if added else None,
         x.sink,
         **{name: _leaves(tree, differentiable=True) for name, tree in trees.items()},
-        maps=tuple(params for _, params in maps),
+        maps=tuple(params for _, params in x.maps),
     )
     q, k = x.context.positions_q, x.context.positions_k
     ranges, segments = x.context.ranges, x.context.segments
@@ -119,7 +118,7 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         block=block,
         num_queries=queries,
         functions=tuple(terms.function for terms in logit_terms),
-        maps=tuple(function for function, _ in maps),
+        maps=tuple(function for function, _ in x.maps),
         limits=tuple(reach for reach, _, _ in x.limits),
         limits_q=tuple(positions_q for _, positions_q, _ in x.limits),
         limits_k=tuple(positions_k for _, _, positions_k in x.limits),

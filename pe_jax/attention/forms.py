@@ -70,8 +70,8 @@ def choose(
 
     Args:
       keys: their number. `"auto"` takes `"buckets"` for a symbolic one.
-      platform: what the program is compiled for, `"cpu"`, `"gpu"`, `"tpu"` or `"tpu v4"`; default:
-        where this process runs.
+      platform: what the program is compiled for, `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
+        `"tpu v4"`; default: where this process runs.
       reach: how far queries attend, where there is a limit.
 
     Raises:
@@ -82,7 +82,8 @@ def choose(
     if form == "auto":
         if not isinstance(keys, int):
             return FORMS["buckets"]
-        rules = _AUTO.get(platform or _here(), _AUTO["gpu"])
+        platform = platform or _here()
+        rules = _AUTO.get(platform) or _AUTO["tpu" if platform.startswith("tpu") else "gpu"]
         chosen = FORMS[next(name for longest, name in rules if keys <= longest)]
         block = FORMS["fused"].block
         span = reach and reach.span

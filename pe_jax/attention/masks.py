@@ -95,7 +95,8 @@ def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
             "additive mask that is 0 where allowed, pass `mask=additive == 0`. Pass a bias as an "
             "encoding."
         )
-    if mask.ndim != 4 or any(m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
+    fits = mask.ndim == 4 and all(m in (1, n) for m, n in zip(mask.shape, shape, strict=True))
+    if not fits or mask.shape[3] != shape[3]:
         raise ValueError(
             f"mask must be [B or 1, H or 1, Lq or 1, Lk], here {list(shape)}; got "
             f"{list(mask.shape)}. Lengths are axis 1 of q and k, [B, L, H, d]."

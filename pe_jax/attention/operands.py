@@ -7,9 +7,10 @@ are those of the H heads.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -67,9 +68,9 @@ class Operands(NamedTuple):
         ]
 
     @property
-    def maps_logits(self) -> bool:
-        """True if a part maps the finished logits."""
-        return any(part.logit_map for part, _, _ in self.parts)
+    def maps(self) -> list[tuple[Callable[..., jax.Array], Params]]:
+        """The maps of the finished logits, with their parameters."""
+        return [(part.logit_map, params) for part, params, _ in self.parts if part.logit_map]
 
     @property
     def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
@@ -96,10 +97,18 @@ def prepare(
     """Apply the maps of an encoding, scale the queries, and collect its terms and masks.
 
     Raises:
-      ValueError: see `check_heads`, and for a map that needs as many heads of keys as of queries.
+      ValueError: see `check_heads`, for a map that needs as many heads of keys as of queries, and
+        for vectors added to values that are mapped and mapped back.
     """
     check_heads(encoding, q, k, v)
     heads = q.shape[2]
+    if any(part.output for part in encoding.parts) and any(
+        part.offsets and part.offsets.values for part in encoding.parts
+    ):
+        raise ValueError(
+            f"{encoding.name} adds vectors to the values and undoes a map of the values (hook "
+            "`output`), which would map these vectors too. Use one of them."
+        )
     if context.projections and k.shape[2] < heads:
         to_queries, to_keys = context.projections
         context = context._replace(

@@ -8,16 +8,17 @@ cannot compute. Vectors of offsets are made for each pair of query and key, [Lq,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 
-from pe_jax.attention.masks import masked_softmax
+from pe_jax.attention.masks import both, masked_softmax
 from pe_jax.attention.operands import Operands, Term, repeat_heads
 from pe_jax.attention.product import head_product
 from pe_jax.encodings.part import Context, LogitTerms, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array, Bool, Float
 
 
 def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H f"]:
@@ -39,13 +40,27 @@ def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
     """Logits with all terms, before the mask; float32."""
     total = head_product("bqhe,bkhe->bhqk", x.q, x.k, x.q.shape[2], multiply=_products)
     terms = added_logits(x)
-    if x.maps_logits:
-        terms = [jnp.broadcast_to(functools.reduce(jnp.add, terms, jnp.zeros(())), total.shape)]
-    for part, params, _ in x.parts:
-        if part.logit_map:
-            total = part.logit_map(params, total, terms[0], x.whole_mask)
-            terms = [jnp.zeros_like(total)]
-    return functools.reduce(jnp.add, terms, total)
+    if not x.maps:
+        return functools.reduce(jnp.add, terms, total)
+    added = jnp.broadcast_to(functools.reduce(jnp.add, terms, jnp.zeros(())), total.shape)
+    return mapped_logits(x.maps, total, added, x.whole_mask)
+
+
+def mapped_logits(
+    maps: Sequence[tuple[Callable[..., jax.Array], Params]],
+    content: Float[Array, "B H Lq Lk"],
+    terms: Float[Array, "B H Lq Lk"],
+    mask: Bool[Array, "#B #H #Lq Lk"] | None,
+) -> Float[Array, "B H Lq Lk"]:
+    """Apply maps of the finished logits, with their parameters, one after the other.
+
+    A key that a term of -inf forbids stays forbidden, and is masked for the maps.
+    """
+    allowed = terms > -jnp.inf
+    mask, terms = both(mask, allowed), jnp.where(allowed, terms, 0.0)
+    for function, params in maps:
+        content, terms = function(params, content, terms, mask), jnp.zeros_like(content)
+    return jnp.where(allowed, content, -jnp.inf)
 
 
 def added_logits(x: Operands) -> list[Float[Array, "#B #H Lq Lk"]]:

@@ -32,7 +32,7 @@ from pe_jax.attention.offset_terms import (
     table_values,
 )
 from pe_jax.attention.operands import repeat_heads
-from pe_jax.attention.plain import evaluated
+from pe_jax.attention.plain import evaluated, mapped_logits
 from pe_jax.attention.product import head_product
 from pe_jax.encodings.part import LogitTerms
 from pe_jax.encodings.positions import Reach, offsets
@@ -194,10 +194,11 @@ def _finished(
     params: tuple, content: Array, terms: Array | None, x: Arrays, fixed: Fixed
 ) -> Float[Array, "B H Lq Lk"]:
     """The logits before masks: the sum, or what maps make of it."""
-    for function, of_map in zip(fixed.maps, params, strict=True):
-        terms = jnp.zeros_like(content) if terms is None else terms
-        content, terms = function(of_map, content, terms, fixed.whole_mask(x)), None
-    return content if terms is None else content + terms
+    if not fixed.maps:
+        return content if terms is None else content + terms
+    terms = jnp.zeros_like(content) if terms is None else terms
+    maps = [*zip(fixed.maps, params, strict=True)]
+    return mapped_logits(maps, content, terms, fixed.whole_mask(x))
 
 
 def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"] | None:
@@ -270,7 +271,7 @@ def backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> A
     if values is not None:
         gradients, dw_more = transpose(g.astype(jnp.float32))
         dw += dw_more
-    inner = (g * out).astype(jnp.float32).sum(-1).swapaxes(1, 2)[..., None]  # [B, H, Lq, 1]
+    inner = (g.astype(jnp.float32) * out).sum(-1).swapaxes(1, 2)[..., None]  # [B, H, Lq, 1]
     ds = weights * (fixed.drop(dw) - inner)
     if x.sink is not None:  # Its weight is the rest of the others, and its value 0.
         rest = 1 - weights.sum(-1, keepdims=True)

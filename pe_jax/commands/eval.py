@@ -36,6 +36,7 @@ with extra("train", SystemExit):
     from pe_jax.console.markdown import for_terminal
     from pe_jax.files import reachable_path, to_path
     from pe_jax.schema import Config, from_values
+    from pe_jax.values import split_names
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -87,7 +88,7 @@ def _names() -> list[str]:
     from pe_jax.encodings.names import for_text
 
     groups = {"all": for_text(), "paper": list(encodings.PAPER)}
-    names = encodings.split_names(_ENCODINGS.value)
+    names = split_names(_ENCODINGS.value)
     return list(dict.fromkeys(member for name in names for member in groups.get(name, [name])))
 
 

@@ -134,7 +134,6 @@ from pe_jax.encodings.modifiers.moved_positions import (
 
 from pe_jax.encodings.names import PAPER as PAPER
 from pe_jax.encodings.names import from_name as from_name
-from pe_jax.encodings.names import split_names as split_names
 from pe_jax.encodings.names import without_options as without_options
 from pe_jax.encodings.sinusoid import angles as angles
 from pe_jax.encodings.sinusoid import default_frequencies as default_frequencies

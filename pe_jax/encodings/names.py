@@ -88,18 +88,6 @@ def for_text() -> list[str]:
     ]
 
 
-def split_names(text: str) -> list[str]:
-    """Split names joined by commas, which may be inside parentheses as well."""
-    names, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and not depth:
-            names.append("")
-        else:
-            names[-1] += character
-    return [name.strip() for name in names if name.strip()]
-
-
 def without_options(name: str) -> str:
     """The name as tables have it: `rope(base=500)+alibi` is `rope+alibi`,
     `interpolated(rope, factor=4)` is `interpolated(rope)`.

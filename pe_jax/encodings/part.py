@@ -245,7 +245,8 @@ class Part:
       embed: `(params, x [B, L, D], Context) -> x`.
       heads: `(params, q, k, v, Context) -> (q, k, v)`, each `[B, L, H, d]`; k and v may have fewer
         heads. The head size of q and k may grow; the logits are scaled by the original one.
-      output: `(params, o, Context) -> o`, undoes what `heads` did to v.
+      output: `(params, o, Context) -> o`, undoes what `heads` did to v. Not with vectors that are
+        added to the values.
       offsets: terms of the offset.
       logits: `(params, q, k, Context) -> LogitTerms`, all other terms; q is scaled by s. An array
         `[#B, #H, Lq, Lk]` instead, leading axes of 1 left out or not, is kept whole by every form.
@@ -253,8 +254,9 @@ class Part:
       sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
       logit_map: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`: logits
         of queries and keys (or what the map before made), and all that parts add to them. The mask
-        is bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key, or None. In blocks,
-        attention calls it for some queries at a time, with all keys that these can reach.
+        is bool `[B, H, Lq, Lk]`, True where a query may attend to a key. Keys that a term of -inf
+        forbids are masked, with terms of 0, and stay forbidden. In blocks, attention calls it for
+        some queries at a time, with all keys that these can reach.
       traits: what callers must respect.
       card: documentation and measurement only.
       family: the key of its parameters; default the name without options.
@@ -271,7 +273,7 @@ class Part:
     logits: Callable[[Params, Array, Array, Context], LogitTerms | jax.Array] | None = None
     factor: Callable[[Params, Context], ArrayLike] | None = None
     sink: Callable[[Params, Context], ArrayLike] | None = None
-    logit_map: Callable[[Params, Array, Array, Array | None], jax.Array] | None = None
+    logit_map: Callable[[Params, Array, Array, Array], jax.Array] | None = None
     traits: Traits = Traits()  # noqa: RUF009, a tuple.
     card: Card | None = None
     family: str = ""

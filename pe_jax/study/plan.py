@@ -23,9 +23,10 @@ from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.configs.study import StudyConfig
-from pe_jax.encodings import split_names, without_options
+from pe_jax.encodings import without_options
 from pe_jax.schema import changed
 from pe_jax.training import workdir
+from pe_jax.values import split_names
 
 SCRATCH, REPLACED = ARMS = ("from_scratch", "replaced")
 TASKS = ("squad", "cola", "rte", "mrpc", "sst2")

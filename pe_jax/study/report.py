@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from pe_jax.configs.study import StudyConfig
-from pe_jax.encodings import split_names
 from pe_jax.files import write_text
 from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import from_name
@@ -15,6 +14,7 @@ from pe_jax.study import figures, state
 from pe_jax.study.page import page
 from pe_jax.study.plan import TRAINED, plan
 from pe_jax.study.results import FILE, finished, values
+from pe_jax.values import split_names
 
 
 def report(folder: Path, out: Path) -> str:

@@ -24,10 +24,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pe_jax.encodings import split_names
 from pe_jax.files import Json
 from pe_jax.reports.finetuning_results import Results as TaskResults
 from pe_jax.study.plan import TASKS
+from pe_jax.values import split_names
 
 FILE = "results.json"
 GLUE = tuple(task for task in TASKS if task != "squad")

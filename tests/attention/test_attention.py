@@ -175,6 +175,7 @@ def test_what_attention_refuses():
         ("3 queries to 5 keys needs the positions", (encoding, params, at(range(3))), {}),
         ("mask must be bool.*additive == 0", (none,), {"mask": np.zeros((1, 1, 3, 5))}),
         ("mask must be .*here", (none,), {"mask": np.ones((3, 5), bool)}),
+        ("mask must be .*Lk", (none,), {"mask": np.ones((1, 1, 3, 1), bool)}),
     ):
         with pytest.raises(ValueError, match=message):
             attention(q, k, v, *arguments, **more)

@@ -216,6 +216,18 @@ def test_auto_takes_what_the_platform_is_good_at(platform):
     assert short.block is None and long.block is not None
     assert long.kernel == (platform == "tpu")
     assert forms.choose("auto", 512, "gpu") == forms.FORMS["buckets"]
+    assert forms.choose("auto", 512, "tpu v5e") == forms.FORMS["kernel"]
+
+
+@pytest.mark.parametrize("change", ["wide values", "values of another dtype"])
+def test_values_that_the_kernel_does_not_take(change):
+    q, k, v = draw(1, 6, 6)
+    v = np.repeat(v, 2, axis=-1) if change == "wide values" else jnp.asarray(v, jnp.bfloat16)
+    expected = attention(q, k, v, form="naive")
+    found = attention(q, k, v, form=forms.FORMS["kernel"])
+    np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (found, expected)), atol=1e-2)
+    with pytest.raises(ValueError, match="form='kernel' needs .*no wider"):
+        attention(q, k, v, form="kernel")
 
 
 def test_auto_names_no_form_that_cannot_serve():

@@ -155,6 +155,36 @@ def test_maps_of_the_finished_logits(form):
     check(DAPE + alibi, form, mapped)
 
 
+@pytest.mark.parametrize("form", ["naive", "buckets", SMALL_BLOCKS])
+def test_maps_leave_keys_forbidden_that_a_bias_forbids(form):
+    """Biases of -inf, before two maps, are as a mask of the same keys; gradients too."""
+    maps = DAPE + soft_cap(2.0)
+    params = maps.init(jax.random.key(0))
+    chunk = np.arange(L) // 4
+    same_chunk = jnp.asarray(chunk == chunk[:, None])[None, None]
+
+    def run(encoding, **how):
+        loss = lambda *x: (attention(*x[:3], encoding, x[3], **how) * TO).sum()
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, K, V, params)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        run(encodings.chunks(size=4) + maps, form=form),
+        run(maps, mask=same_chunk, form="naive"),
+    )
+
+
+def test_a_map_of_values_that_is_undone_refuses_vectors_added_to_values():
+    negated = Part(
+        "negated", no_parameters, heads=lambda p, q, k, v, _: (q, k, -v), output=lambda p, o, _: -o
+    )
+    undone = PositionEncoding((negated,))
+    np.testing.assert_allclose(attention(Q, K, V, undone), attention(Q, K, V), rtol=1e-5)
+    both = undone + encodings.learned_relative(head_size=d, clip=2)
+    with pytest.raises(ValueError, match=r"negated.*adds vectors to the values.*`output`"):
+        attention(Q, K, V, both, both.init(jax.random.key(0)))
+
+
 @pytest.mark.parametrize("form", ["naive", SMALL_BLOCKS])
 def test_maps_follow_one_another(form):
     both = soft_cap(2.0) + PositionEncoding(

@@ -304,6 +304,16 @@ def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(form):
         attention(q, k, v, both, params, Context(range(6), rng=key), form="fused", platform="cpu")
 
 
+@pytest.mark.parametrize(("real", "outside"), [(False, 30), (True, np.nan)])
+def test_traced_positions_outside_of_randomised_are_unlike_all_others(real, outside):
+    """Positions below 0 too, which padding on the left may have."""
+    (part,) = made(f"randomised(pope, longest=30, real={real})")[0].parts
+    at = lambda x: moved(part, Context(x, x), 1).positions_q
+    found = np.asarray(jax.jit(at)(np.array([-1, 0, 1, 2, 5])))
+    even = np.array([0, 29 / 4, 29 / 2])
+    np.testing.assert_allclose(found, [outside, *(even if real else even // 1), outside])
+
+
 def test_randomised_keeps_the_family_and_says_its_limits():
     both, params = made("randomised(learned_absolute, longest=12)+pope")
     assert set(params) == {"learned_absolute", "pope"} and both.longest == 12

@@ -11,6 +11,7 @@ import pytest
 from helpers.compiled import attention, attention_logits
 
 from pe_jax import encodings
+from pe_jax.attention import attention as plain_attention
 from pe_jax.encodings import Context
 from pe_jax.encodings.content.short_convolution import short_convolution
 from pe_jax.encodings.rotary import liere
@@ -43,8 +44,9 @@ def test_a_convolution_starts_again_where_positions_do():
     x = np.array([1.0, 10, 100, 1000, 10000])[None, :, None].astype(np.float32)
     kernel = np.array([[3.0], [2.0], [1.0]], np.float32)
 
-    def run(x, positions):
-        return np.asarray(jax.jit(lambda x: short_convolution(x, kernel, positions))(x))[0, :, 0]
+    def run(x, positions, segments=None):
+        context = Context(positions_k=positions, segments=segments)
+        return np.asarray(jax.jit(lambda x: short_convolution(x, kernel, context))(x))[0, :, 0]
 
     np.testing.assert_array_equal(run(x, range(7, 12)), [1, 12, 123, 1230, 12300])
     documents = run(x, np.array([[0, 1, 0, 1, 2]]))
@@ -52,6 +54,8 @@ def test_a_convolution_starts_again_where_positions_do():
     padded = run(x, np.array([0, 0, 0, 1, 2]))
     np.testing.assert_array_equal(padded, [1, 10, 100, 1200, 12300])
     np.testing.assert_array_equal(run(x[:, :1], range(1)), x[0, :1, 0])
+    segments = run(x, np.array([[0, 1, 2, 7, 8]]), np.array([[1, 1, 2, 2, 2]]))
+    np.testing.assert_array_equal(segments, [1, 12, 100, 1200, 12300])
 
 
 # --- selective_rope -------------------------------------------------------------------------------
@@ -244,6 +248,16 @@ def test_liere_for_some_positions_at_a_time(name, positions, monkeypatch):
     monkeypatch.setattr(liere, "_WHOLE", 0)
     monkeypatch.setattr(liere, "numbers_at_once", lambda: 300)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), whole, run())
+
+
+def test_liere_rotates_default_positions_once(monkeypatch):
+    calls = []
+    counted = lambda matrices: calls.append(0) or rotation_of(matrices)
+    monkeypatch.setattr(liere, "rotation_of", counted)
+    encoding = build("liere(width=3)")
+    q = draw(1, 7, 2, 8)
+    plain_attention(q, q, q, encoding, encoding.init(jax.random.key(0)))
+    assert len(calls) == 1
 
 
 def test_liere_in_blocks_of_two_is_mixed_rope():

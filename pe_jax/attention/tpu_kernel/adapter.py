@@ -20,17 +20,19 @@ from pe_jax.shapes import Array, Float
 
 NEEDS = (
     "positions that are ranges, no mask but of keys, no terms but those of the offset, tables of "
-    "these that fit on the chip, as many heads of values as tables of these, and no sink beside "
-    "vectors that join the keys"
+    "these that fit on the chip, as many heads of values as tables of these, values of one dtype "
+    "with the keys and no wider than these, and no sink beside vectors that join the keys"
 )
 
 
 def supports(x: Operands) -> bool:
     """Return whether `attend` can compute this attention."""
     shift, mapped = x.context.shift, x.q is not x.content_q
-    if shift is None or x.added is not None or x.logit_terms or x.limits or x.maps_logits:
+    if shift is None or x.added is not None or x.logit_terms or x.limits or x.maps:
         return False
-    if x.k.shape[2] != x.v.shape[2]:
+    if x.k.shape[2] != x.v.shape[2] or x.v.shape[3] > x.q.shape[3]:
+        return False
+    if not x.q.dtype == x.k.dtype == x.v.dtype:
         return False
     if x.mask is not None and (x.mask.shape[1] > 1 or x.mask.shape[2] > 1):
         return False

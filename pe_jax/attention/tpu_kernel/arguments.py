@@ -222,7 +222,7 @@ def lay_out_segments(config: KernelConfig, rows: Batched, segments: Array) -> Ba
     end = -(-by_tile(ends, 0).max(2) // config.keys)
     return rows._replace(
         segments_q=row(jnp.where(real, segments, -1), config.queries, -1),
-        segments_k=row(segments, config.keys, 0),
+        segments_k=row(jnp.where(real, segments, 0), config.keys, 0),
         tiles=jnp.stack([first, end], axis=1).astype(jnp.int32),
     )
 

@@ -61,7 +61,6 @@ def flash_attention(
     dropout_rate: float = 0.0,
     seed: Array | None = None,
     block: tuple[int, int] | None = None,
-    on_chip: int = ON_CHIP,
     interpret: bool = False,
 ) -> Float[Array, "B Lq H d"]:
     """Multi-head attention with relative terms, differentiable in q, k, v, tables, bias and sink.
@@ -91,9 +90,7 @@ def flash_attention(
       dropout_rate, seed: dropout of the weights with the bits of `dropout.keep`, rows numbered as
         those of weights [B, H, Lq, Lk]; seed uint32 [2]. No seed, no dropout.
       block: queries and keys of a tile, multiples of 128; default up to 512, by the lengths, the
-        window and the memory on the chip.
-      on_chip: bytes on the chip that the kernel may take. The default fits every TPU since v5; v5e
-        and v6e have twice as much. What does not fit (see `fits`) fails when compiled.
+        window and the memory on the chip. What does not fit (see `fits`) fails when compiled.
       interpret: run as ordinary JAX operations, on any device.
 
     Returns:
@@ -110,7 +107,7 @@ def flash_attention(
         raise ValueError("sink is not supported beside key_table: use another form of attention.")
     terms = Shared(None, key_table, bias, value_table)
     packed = segments is not None
-    config = configure(q, k, terms, reach, offset, on_chip, block, packed)._replace(
+    config = configure(q, k, terms, reach, offset, ON_CHIP, block, packed)._replace(
         sink=sink is not None,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         rate=0.0 if seed is None else dropout_rate,
@@ -154,7 +151,8 @@ def fits(
 
     Args:
       segments: whether there are some.
-      on_chip: see `flash_attention`.
+      on_chip: bytes on the chip that the kernel may take. The default fits every TPU since v5; v5e
+        and v6e have twice as much.
 
     Raises:
       ValueError: as `flash_attention`.

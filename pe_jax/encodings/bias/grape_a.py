@@ -32,7 +32,8 @@ def grape_a(
     right have the bias of keys to the left here, as in `alibi`, its case of constant slopes. The
     path integral (GRAPE-AP) is not here.
 
-    Added to the logits as it is. Never positive, monotone in the distance.
+    Added to the logits as it is; a temperature of another encoding multiplies q in it. Never
+    positive, monotone in the distance.
 
     Params: `{"scale": [H], "query": [H, d], "key": [H, d]}`: raw, v and u, without the one that
     `gate` leaves out. ω starts at ALiBi's slopes; v and u are drawn from a normal of 1/sqrt(d).

@@ -22,7 +22,7 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
 
     with e[p] interpolated between its neighbours at whole numbers. As in the paper's listing, gates
     are of the scaled logits and e meets the query before it is scaled. e is shared by the heads, as
-    x-transformers has it.
+    x-transformers has it. A temperature of another encoding multiplies q in gates and e.
 
     **Causal only**: join it with `causal`, `cope+causal`. Counting starts at the query and goes to
     the left: all keys to its right would have position 0.

@@ -73,12 +73,11 @@ def path_attention(
         }
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
-        assert context.positions_k is not None
         x = hidden_states(context, "path_attention")
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "path_attention")
         beta = 2 * jax.nn.sigmoid(x @ params["beta"]["kernel"] + params["beta"]["bias"])
         w = jnp.einsum("blr,rhd->blhd", x @ params["down"], params["up"])
-        w = jax.nn.silu(short_convolution(w, params["convolution"], context.positions_k))
+        w = jax.nn.silu(short_convolution(w, params["convolution"], context))
         w = w * jax.lax.rsqrt(jnp.sum(w**2, axis=-1, keepdims=True) + 1e-6)
         q, k = (y.astype(jnp.promote_types(y.dtype, jnp.float32)) for y in (q, k))
         between, with_keys = (

@@ -12,7 +12,7 @@ from pe_jax.encodings.bias.fire import fan_in_uniform
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import Card, Params, Part
-from pe_jax.shapes import Array, Bool, Float
+from pe_jax.shapes import Array, Float
 
 
 @registered
@@ -24,8 +24,7 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
     C_ij are the products of a query and a key in all heads, divided by sqrt(d), and B_ij what the
     encodings that it is joined with add to them (0 for none). The paper's biases are ALiBi, KERPLE
     and FIRE: `own(kerple+dape)`, each layer with its own. The network has one hidden layer with
-    LeakyReLU, of slope 0.01 below 0, as in the authors' code. Where a bias of -inf forbids a key,
-    it sees 0.
+    LeakyReLU, of slope 0.01 below 0, as in the authors' code.
 
     Params: `{"hidden": {"kernel": [2 H, width], "bias": [width]}, "out": {"kernel": [width, H],
     "bias": [H]}}`, uniform within one over the root of the inputs, as in the authors' code.
@@ -37,10 +36,10 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
     shapes = {"hidden": (2 * num_heads, width), "out": (width, num_heads)}
 
     def logit_map(
-        params: Params, content: Array, terms: Array, mask: Array | None
+        params: Params, content: Array, terms: Array, mask: Array
     ) -> Float[Array, "B H Lq Lk"]:
         def network(params: Params, logits: tuple[Array, Array]) -> Array:
-            channels, _ = _channels(*logits, None)
+            channels = _rows(jnp.concatenate(logits, axis=1))
             hidden = jax.nn.leaky_relu(_convolve(params["hidden"], channels))
             return _by_row(_convolve(params["out"], hidden), logits[0])
 
@@ -94,17 +93,16 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
     }
 
     def logit_map(
-        params: Params, content: Array, terms: Array, mask: Array | None
+        params: Params, content: Array, terms: Array, mask: Array
     ) -> Float[Array, "B H Lq Lk"]:
-        def network(params: Params, arrays: tuple) -> Array:
-            channels, visible = _channels(*arrays)
+        def network(params: Params, arrays: tuple[Array, Array, Array]) -> Array:
+            *logits, visible = arrays
+            channels = _rows(jnp.concatenate([jnp.where(visible, x, 0.0) for x in logits], axis=1))
             hidden = jax.nn.leaky_relu(_convolve(params["hidden"], channels))
             # A hidden unit belongs to no head: zero where no head sees the key.
-            hidden = jnp.where(visible.any(0), hidden, 0.0)
+            hidden = jnp.where(_rows(visible).any(0), hidden, 0.0)
             return _by_row(_convolve(params["out"], hidden), arrays[0])
 
-        if mask is not None:
-            mask = jnp.broadcast_to(mask, (*mask.shape[:2], *content.shape[2:]))
         arrays, numbers = (content, terms, mask), kernel_size * (2 + width // num_heads)
         return content + terms + by_queries(network, params, arrays, numbers)
 
@@ -141,18 +139,9 @@ def _init(rng: jax.Array, shapes: Mapping[str, tuple[int, ...]]) -> Params:
     return params
 
 
-def _channels(
-    content: Float[Array, "B H Lq Lk"],
-    terms: Float[Array, "B H Lq Lk"],
-    mask: Bool[Array, "#B #H #Lq Lk"] | None,
-) -> tuple[Float[Array, "C N Lk"], Bool[Array, "H N Lk"]]:
-    """The numbers of each pair, 0 where the query does not see the key; and True where it does.
-    N are the queries of all rows."""
-    visible = terms > -jnp.inf
-    visible = visible if mask is None else visible & mask
-    rows = [jnp.where(visible, x, 0.0) for x in (content, terms)]
-    flat = lambda x: jax.lax.collapse(jnp.moveaxis(x, 1, 0), 1, 3)
-    return flat(jnp.concatenate(rows, axis=1)), flat(visible)
+def _rows(x: Array) -> jax.Array:
+    """`x` [B, C, Lq, Lk] as [C, N, Lk], with the queries of all rows of the batch in one axis."""
+    return jax.lax.collapse(jnp.moveaxis(x, 1, 0), 1, 3)
 
 
 def _by_row(

@@ -109,6 +109,7 @@ def _look_up(table: Real[Array, " N"], positions: Positions, longest: int) -> Re
         )
     if isinstance(x, jax.core.Tracer):
         outside = longest if jnp.issubdtype(table.dtype, jnp.integer) else jnp.nan
+        x = jnp.where(x < 0, count, x)  # Negative ones would count from the end.
         return jnp.asarray(table).at[x].get(mode="fill", fill_value=outside)
     known = np.asarray(x)
     if known.size and not 0 <= known.min() <= known.max() < count:

@@ -87,18 +87,20 @@ def liere(
             matrices = rotations(params, block[0])
             return tuple(_rotated(x, matrices) for x in block[1:])
 
-        length, of_position = heads[0].shape[1], num_heads * blocks * size**2
+        axis = positions.ndim - (1 if width else 2)  # Of the tokens; before it, of the batch.
+        rows = positions.shape[0] if axis else 1
+        length, of_position = heads[0].shape[1], rows * num_heads * blocks * size**2
         if not isinstance(length, int) or length * of_position <= _WHOLE:  # It may be symbolic.
             return rotated((positions, *heads))
         count = max(1, numbers_at_once() // of_position)
-        axis = positions.ndim - (1 if width else 2)
         cut = cut_axis(positions, count, axis), *(cut_axis(x, count, 1) for x in heads)
         turned = jax.lax.map(jax.checkpoint(rotated), cut)
         return tuple(join_axis(x, 1, length) for x in turned)
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         i, j = context.arrays()
-        if j is i:
+        ranges = context.ranges
+        if context.positions_k is context.positions_q or (ranges and ranges[0] == ranges[1]):
             return *turn(params, i, q, k), v
         return *turn(params, i, q), *turn(params, j, k), v
 

@@ -64,13 +64,12 @@ def selective_rope(
 
     def sums(params: Params, context: Context) -> Float[Array, "B Lk H F"]:
         """Φ of all keys."""
-        assert context.positions_k is not None
         x = hidden_states(context, "selective_rope")
         shares = x.reshape(*x.shape[:-1], num_heads, -1)
         squares = jnp.sum(shares**2, axis=-1, keepdims=True)
         x = (shares * jax.lax.rsqrt(squares + 1e-6)).reshape(x.shape)
         steps = jnp.einsum("blr,rhf->blhf", x @ params["down"], params["up"])
-        steps = short_convolution(steps, params["convolution"], context.positions_k)
+        steps = short_convolution(steps, params["convolution"], context)
         return jnp.cumsum(steps, axis=1)
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
