@@ -74,8 +74,11 @@ class OptimizerConfig(Config):
         }
 
     def faults(self) -> Iterator[str]:
+        patterns = [rate.rpartition("=")[0] for rate in self.rates]
         for rate in self.rates:
             pattern, _, ratio = rate.rpartition("=")
+            if patterns.count(pattern) > 1:
+                yield f"rates has {pattern!r} twice: give one ratio for it."
             if not (pattern and _is_ratio(ratio)):
                 yield (
                     f"rates are PATTERN=RATIO, a glob over paths of parameters and a number of at "

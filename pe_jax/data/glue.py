@@ -128,8 +128,8 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
     room = length - 1 - len(columns)
     if room < len(columns):
         raise ValueError(
-            f"An input of {length} tokens is too short for {len(columns)} text(s). Raise the "
-            "length."
+            f"config.data.length={length} is too short for {len(columns)} text(s): it must be at "
+            f"least {1 + 2 * len(columns)}."
         )
     rows, second = [], []
     for parts in zip(*columns):

@@ -104,7 +104,10 @@ class TrainingBatches:
     ):
         sizes = rows.sizes()
         if len(sizes) < batch_size:
-            raise ValueError(f"{len(sizes)} examples are too few for a batch of {batch_size}.")
+            raise ValueError(
+                f"{len(sizes)} examples are too few for a batch of {batch_size}. Lower "
+                "config.data.batch_size."
+            )
         host, hosts = shard.shard_index, shard.shard_count
         self._rows, self._lengths, self._size = rows, lengths, batch_size
         self._seeds, self._steps = seeds, steps

@@ -19,7 +19,6 @@ import numpy as np
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.console.terminal import say
-from pe_jax.encodings import parameter_count
 from pe_jax.models import (
     Bert,
     BertConfig,
@@ -33,7 +32,7 @@ from pe_jax.shapes import Int
 from pe_jax.tasks import on_text
 from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statistics_shapes
 from pe_jax.tasks.on_text import Experiment
-from pe_jax.tasks.position_fit import better_start, fit_positions, keep_table_mean
+from pe_jax.tasks.position_fit import better_start, fit_positions, keep_table_mean, unfit
 from pe_jax.tasks.start import Start
 from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
@@ -56,7 +55,7 @@ def run(
     Args:
       profile: steps to trace, see `Profiler`.
     """
-    return on_text.run(resolve(config, folder), folder, build, profile)
+    return on_text.run(resolve(config), folder, build, profile)
 
 
 # --- from a config to a program -------------------------------------------------------------------
@@ -70,7 +69,7 @@ def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig
     )
 
 
-def resolve(config: DistillationConfig, folder: Path | None = None) -> DistillationConfig:
+def resolve(config: DistillationConfig) -> DistillationConfig:
     """Fill in the sizes of the student from its teacher; see `on_text.resolve`.
 
     Raises:
@@ -82,14 +81,12 @@ def resolve(config: DistillationConfig, folder: Path | None = None) -> Distillat
             "config.init is required: the model to give other positions, a run's workdir or the "
             "folder of a published BERT, --config.init=BERT."
         )
-    teacher = from_config(Start(config.init).model)
-    config = on_text.resolve(config, folder)
-    layers, rows = config.model.num_layers, teacher.encoding().longest
-    student = from_config(config.model)
-    if config.fit and not parameter_count(student.encoding(), student.num_layers):
+    config = on_text.resolve(config)  # Without the folder: resuming needs the teacher too.
+    teacher, student = from_config(Start(config.init).model), from_config(config.model)
+    layers = student.num_layers
+    if config.fit and (fault := unfit(student)):
         raise ValueError(
-            f"config.fit=True fits the parameters of positions, and {config.model.position!r} has "
-            "none: leave it out."
+            f"config.fit=True cannot fit {config.model.position!r}: {fault} Leave it out."
         )
     if config.fit and jax.process_count() > 1:
         raise ValueError("config.fit=True runs on one host: leave it out, or convert first.")
@@ -98,14 +95,16 @@ def resolve(config: DistillationConfig, folder: Path | None = None) -> Distillat
             f"config.layers={config.layers} has {len(config.layers)} weights, and the model "
             f"{layers} layers: give one weight a layer, or none."
         )
-    if rows is not None and max(config.lengths) > rows:
-        long = next((n for n, stage in config.stages.items() if stage.length > rows), None)
-        name = f"config.{long}.length" if long else "config.test_lengths"
-        raise ValueError(
-            f"{name} has inputs of {max(config.lengths)} tokens, and the teacher's "
-            f"{teacher.encoding().name!r} {rows} positions: lower it. The student may be used with "
-            "longer inputs afterwards."
-        )
+    for owner, encoding in (("teacher", teacher.encoding()), ("student", student.encoding())):
+        rows = encoding.longest
+        if rows is not None and max(config.lengths) > rows:
+            long = next((n for n, stage in config.stages.items() if stage.length > rows), None)
+            name = f"config.{long}.length" if long else "config.test_lengths"
+            raise ValueError(
+                f"{name} has inputs of {max(config.lengths)} tokens, and the {owner}'s "
+                f"{encoding.name!r} {rows} positions: lower it. A student without a maximum length "
+                "may be used with longer inputs afterwards."
+            )
     return config
 
 
@@ -176,13 +175,16 @@ def build(
     params = Start(config.init).params(shardings_of)
     heads = tuple(name for name in params if name != "bert")
     program = make_program(config, mesh, model, teacher, sum(steps), heads)
-    tests = [changed(stages[-1], {"length": length}) for length in config.test_lengths]
+    lengths = {stage.length for stage in stages}
+    test_stages = [
+        changed(stages[-1], {"length": n}) for n in config.test_lengths if n not in lengths
+    ]
     unseen = functools.partial(packed, text.held_out, text.held_out_documents)
     held_out = [
         on_text.held_out_batches(
             config, stage, data.CutExamples(unseen(length=stage.length)), program
         )
-        for stage in (*stages, *tests)
+        for stage in (*stages, *test_stages)
     ]
     statistics = measure(config, teacher, mesh, params["bert"], held_out)
     constants = [
@@ -197,7 +199,8 @@ def build(
 
     def _none_scores() -> Scalars:
         bert = {name: leaf for name, leaf in params["bert"].items() if name != "position"}
-        without = make_program(config, mesh, with_position(model, "none"), teacher, 1)
+        untrained = changed(config, {"optimizer.rates": ()})  # They may name the heads.
+        without = make_program(untrained, mesh, with_position(model, "none"), teacher, 1)
         by_name = _scores(without, held_out, constants, 0, {"bert": keep_mean(bert)})
         return {f"{NONE}{name}": value for name, value in by_name.items()}
 
@@ -249,8 +252,17 @@ def build(
 
 
 def _full_rows(rows: data.PackedExamples, most: int) -> Int[np.ndarray, "B L"]:
-    """Return the tokens of some rows without padding, spread over the text."""
-    full = max(1, len(rows) - 1)  # The last one is padded.
+    """Return the tokens of some rows without padding, spread over the text.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    full = len(rows) - 1  # The last one is padded.
+    if full < 1:
+        raise ValueError(
+            "config.fit=True needs more than one row of held-out text. Raise config.data.held_out, "
+            "give more text, or leave fit out."
+        )
     numbers = np.linspace(0, full, min(most, full), endpoint=False, dtype=int)
     rng = np.random.default_rng(0)  # Nothing is drawn: the rows have no masks.
     return np.stack([rows(int(number), rng)["tokens"] for number in numbers])
@@ -267,15 +279,15 @@ def _scores(
     eval_step = program.eval_step()
     lengths = [batches[0]["tokens"].shape[1] for batches in held_out]
 
-    def of_stage(i: int) -> Scalars:
+    def stage_scores(i: int) -> Scalars:
         return evaluate(
             lambda params, batch: eval_step(params, batch, *constants[i]), params, held_out[i]
         )
 
-    scores = of_stage(number)
+    scores = stage_scores(number)
     for i, length in enumerate(lengths):
         if length != lengths[number]:
-            others = of_stage(i).items()
+            others = stage_scores(i).items()
             scores |= {f"length_{length}/{name}": x for name, x in others if name != "loss"}
     return scores
 

@@ -158,7 +158,7 @@ def measure(
     Args:
       params: of the teacher's `Bert`, with the shardings of `sharding.state_shardings`.
     """
-    sums = _statistics_of(_outputs_of(teacher, mesh, config.parallel))
+    sums = _statistics_of(_outputs_of(teacher, mesh, config.parallel), config.centred)
     shardings = sharding.state_shardings(mesh, config.parallel, params)
     step = sharding.compiled(sums, mesh, (shardings, sharding.by_rows(mesh)))
     stages = [
@@ -168,27 +168,33 @@ def measure(
         ]
         for batches in held_out
     ]
-    longest = max(stages, key=lambda parts: len(parts[0]["texts"]))
-    centre = _centre(longest) if config.centred else None
+    centre = None
+    if config.centred:
+        centre = _centre(max(stages, key=lambda batches: len(batches[0]["texts"])))
     return [Statistics(_variance(s, "hidden"), _variance(s, "attention"), centre) for s in stages]
 
 
 @reused
-def _statistics_of(outputs: Callable[..., LayerOutputs]) -> Callable[[Params, Batch], Sums]:
-    """Return the function that adds up what `measure` needs of a batch."""
+def _statistics_of(
+    outputs: Callable[..., LayerOutputs], by_position: bool
+) -> Callable[[Params, Batch], Sums]:
+    """Return the function that adds up what `measure` needs of a batch, also by position or not."""
 
     def sums(params: Params, batch: Batch) -> Sums:
-        theirs, real, text = outputs(params, batch), _real(batch), _text(batch)
+        theirs, real = outputs(params, batch), _real(batch)
         hidden, attention = (x.astype(jnp.float32) for x in (theirs.hidden[1:], theirs.attention))
-        positions = segment_positions(batch["documents"])
-        return {
+        found = {
             "tokens": real.sum(),
             **_mean_and_spread(hidden, real, "hidden"),
             **_mean_and_spread(attention, real, "attention"),
+        }
+        if not by_position:
+            return found
+        text, positions = _text(batch), segment_positions(batch["documents"])
+        zeros, hidden = jnp.zeros_like(hidden[:, 0]), jnp.where(text[..., None], hidden, 0)
+        return found | {
             "texts": jnp.zeros(text.shape[1], jnp.int32).at[positions].add(text),
-            "by_position": jnp.zeros_like(hidden[:, 0])
-            .at[:, positions]
-            .add(jnp.where(text[..., None], hidden, 0)),
+            "by_position": zeros.at[:, positions].add(hidden),
         }
 
     return sums

@@ -68,7 +68,7 @@ def run(
       build: `build(config, the run's tokenizer)`, the experiment that is returned.
       profile: steps to trace, see `Profiler`.
     """
-    tokenizer = introduce(folder, config, config.init)
+    tokenizer = introduce(folder, config)
     _introduce_text(config.data)
     experiment = build(config, tokenizer)
     tell("Documents", experiment.text.summary())
@@ -139,8 +139,9 @@ def load(config: EncoderTrainingConfig, tokenizer: Path | None, *, pairs: bool) 
         `config.data.vocab`, or the run trains its own.
       pairs: whether examples are sentence pairs.
     """
-    for stage in config.stages.values():
-        sharding.check_rows(stage.batch_size, sharding.data_mesh(), stage.accumulation)
+    for key, stage in config.stages.items():
+        name = f"config.{key}.batch_size"
+        sharding.check_rows(name, stage.batch_size, sharding.data_mesh(), stage.accumulation)
     vocab = str(tokenizer or config.data.vocab)
     if config.init and not tokenizer:
         from pe_jax.tasks.start import tokenizer_file

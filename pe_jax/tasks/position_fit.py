@@ -21,13 +21,14 @@ from jax.flatten_util import ravel_pytree
 
 from pe_jax.attention import attention_logits
 from pe_jax.console.terminal import say
-from pe_jax.encodings import Params, PositionEncoding, embed, none
+from pe_jax.encodings import Params, PositionEncoding, embed, none, parameter_count
 from pe_jax.models import BertConfig, kernel_map, queries_keys_values
 from pe_jax.properties import Estimate, offset_kernel
 from pe_jax.properties.offset_share import centred_rows
 from pe_jax.shapes import Array, Bool, Float, Int
 
 _BATCH = 4  # Texts whose logits of all layers are in memory at a time.
+_STEPS = 100  # Of L-BFGS.
 
 
 class PositionFit(NamedTuple):
@@ -58,7 +59,8 @@ def keep_table_mean(
       length: the positions that are averaged.
     """
     zeros = jnp.zeros((1, length, teacher.hidden_size))
-    vectors = embed(teacher.encoding(), teacher_params.get("position", {}), zeros, range(length))
+    positions, tokens = teacher_params.get("position", {}), jnp.zeros((1, length), jnp.int32)
+    vectors = embed(teacher.encoding(), positions, zeros, range(length), tokens=tokens)
     name = "segment" if "segment" in student_params else "token"
     table = student_params[name]["embedding"]
     moved = table + vectors.mean((0, 1)).astype(table.dtype)
@@ -93,8 +95,6 @@ def fit_positions(
     student: BertConfig,
     student_params: Params,
     tokens: Int[Array, "B L"],
-    *,
-    steps: int = 100,
 ) -> PositionFit:
     """Fit the position parameters of a student to the positional logits of a teacher.
 
@@ -115,15 +115,12 @@ def fit_positions(
       teacher_params, student_params: of `Bert`; all but the position of the student may have been
         taken from the teacher.
       tokens: texts `[CLS] ... [SEP]` without padding.
-      steps: of L-BFGS.
 
     Raises:
-      ValueError: if the student's encoding has no parameters.
+      ValueError: if the student's encoding cannot be fitted, see `unfit`.
     """
-    if "position" not in student_params:
-        raise ValueError(
-            f"The encoding {student.encoding().name!r} has no parameters to fit; distil it instead."
-        )
+    if fault := unfit(student):
+        raise ValueError(f"{student.encoding().name!r} cannot be fitted: {fault} Distill it.")
     bare = dataclasses.replace(student, position=none())
     bare_params = {name: leaf for name, leaf in student_params.items() if name != "position"}
     target = mean_logits(teacher, teacher_params, tokens).mean
@@ -136,9 +133,25 @@ def fit_positions(
     flat, errors = _minimise(
         lambda flat: _errors(student.encoding(), unravel(flat), content, target, where),
         start,
-        steps,
     )
     return PositionFit(unravel(flat), 1 - np.asarray(errors))
+
+
+def unfit(student: BertConfig) -> str:
+    """Return why `fit_positions` cannot fit the encoding of a model, a sentence, or nothing."""
+    encodings = [student.encoding().layer(i).in_attention for i in range(student.num_layers)]
+    if not any(parameter_count(encoding) for encoding in encodings):
+        return "it has no parameters in attention."
+    q = jax.ShapeDtypeStruct((1, 4, student.num_heads, student.head_size), jnp.float32)
+    try:
+        for encoding in encodings:
+            params = jax.eval_shape(encoding.init, jax.random.key(0))
+            jax.eval_shape(
+                functools.partial(attention_logits, encoding=encoding), q, q, params=params
+            )
+    except ValueError:
+        return "its terms depend on more than positions, queries and keys."
+    return ""
 
 
 def better_start(start: Params, fit: PositionFit, score: Callable[[Params], float]) -> Params:
@@ -179,7 +192,7 @@ def _errors(
 
 
 def _minimise(
-    errors: Callable[[Array], Float[Array, " N"]], start: Float[Array, " P"], steps: int
+    errors: Callable[[Array], Float[Array, " N"]], start: Float[Array, " P"]
 ) -> tuple[Array, Array]:
     """Return the minimum of the mean of `errors` by L-BFGS, and the errors there."""
     optimizer = optax.lbfgs()
@@ -195,7 +208,7 @@ def _minimise(
 
     @jax.jit
     def run(x: Array) -> tuple[Array, Array]:
-        (x, _), _ = jax.lax.scan(step, (x, optimizer.init(x)), None, length=steps)
+        (x, _), _ = jax.lax.scan(step, (x, optimizer.init(x)), None, length=_STEPS)
         return x, errors(x)
 
     return run(start)

@@ -23,6 +23,8 @@ from jax.sharding import Mesh, NamedSharding
 from tokenizers import Tokenizer
 
 from pe_jax import cpu
+from pe_jax.configs.finetuning import FinetuningConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console import stopping
 from pe_jax.console.terminal import Progress, counted, say, tell
 from pe_jax.data.tokenizer import load_tokenizer
@@ -30,7 +32,7 @@ from pe_jax.files import Json, is_remote, write_text
 from pe_jax.models import BertConfig
 from pe_jax.schema import Config
 from pe_jax.training import sharding, workdir
-from pe_jax.training.checkpointing import Checkpoints, restore_newest
+from pe_jax.training.checkpointing import Checkpoints, restore_newest, saved_steps
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Loop, Stage
 from pe_jax.training.meter import Profiler
@@ -111,11 +113,12 @@ def saved_tokenizer(folder: Path) -> Path:
     return folder / "tokenizer.json"
 
 
-def introduce(folder: Path, config: Config, init: str) -> Path | None:
+def introduce(folder: Path, config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
     """Print where a run is, what it runs on and what it starts from, before anything takes time.
 
     Returns:
-      The run's tokenizer, if it has one already.
+      The run's tokenizer, if it has one and a checkpoint: a run that was killed before may start
+      from another model or text.
 
     Raises:
       ValueError: if the folder holds a run of another config.
@@ -126,9 +129,9 @@ def introduce(folder: Path, config: Config, init: str) -> Path | None:
     tell("Devices", f"{len(devices)} {devices[0].device_kind}" + (f", {hosts} hosts" * (hosts > 1)))
     for name, (old, new) in changes.items():
         tell("Changed", f"{name}: {old!r} there, {new!r} now")
-    tell("Start", init or "from scratch: random parameters, as config.init is empty")
+    tell("Start", config.init or "from scratch: random parameters, as config.init is empty")
     tokenizer = saved_tokenizer(folder)
-    return tokenizer if tokenizer.exists() else None
+    return tokenizer if tokenizer.exists() and saved_steps(folder) else None
 
 
 def model_size(model: BertConfig) -> str:
@@ -194,11 +197,12 @@ def train(
         _check_vocabulary(changes, text, folder)
         run = workdir.identity(program.config, text, resumed=True)
         restored = restore_newest(folder, shapes, run)
-        begin, totals, evaluations = 0, {}, {}
+        begin, totals, evaluations, ends = 0, {}, {}, {}
         origin: Json = {"data": dict(data), "stages": [stage.steps for stage in stages]}
         if restored:
             state, facts = restored
             begin, totals, before = int(state.step), facts["totals"], facts["origin"]
+            ends = facts.get("ends", {})
             evaluations = workdir.read_evaluations(folder, begin)
             _check_data(before["data"], data, folder)
             _check_steps(before["stages"], origin["stages"], begin, folder)
@@ -206,6 +210,7 @@ def train(
             if (
                 start
                 and "init" in changes
+                and "config.init" not in data  # Its digest has been compared.
                 and fingerprint(start(program.init().params)) != origin["start"]
             ):
                 raise ValueError(
@@ -239,6 +244,7 @@ def train(
             progress=stack.enter_context(contextlib.closing(progress)),
             stop_requested=stack.enter_context(stop_requests),
             check_folder=check_folder,
+            ends=ends,
         )
         return loop.fit(state, stages, totals, evaluations)
 

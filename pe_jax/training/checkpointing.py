@@ -15,8 +15,9 @@ import json
 import logging
 import sys
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import jax
@@ -27,7 +28,7 @@ from orbax.checkpoint import v1 as ocp
 from pe_jax.console import stopping
 from pe_jax.console.terminal import say
 from pe_jax.files import Json, is_remote
-from pe_jax.training.fingerprints import examine, fingerprint
+from pe_jax.training.fingerprints import combine, examine, fingerprint
 from pe_jax.training.pytrees import Params, PyTree, ShardingsOf
 from pe_jax.training.sharding import abstract
 from pe_jax.training.step import TrainState
@@ -78,7 +79,13 @@ class Checkpoints:
             cleanup_tmp_directories=True,
         )
 
-    def save(self, state: TrainState, totals: Json, held_out_loss: float | None = None) -> None:
+    def save(
+        self,
+        state: TrainState,
+        totals: Json,
+        held_out_loss: float | None = None,
+        ends: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Save the state in the background.
 
         The first checkpoint of a run is read back before this returns.
@@ -86,13 +93,14 @@ class Checkpoints:
         Args:
           totals: sums of the metrics since the last line of the log, the same on every host.
           held_out_loss: of this state, if it was measured.
+          ends: the last steps of stages that ended early, by number.
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.
           OSError: if this or the previous checkpoint cannot be written, or the first one cannot be
             read back.
         """
-        step, (checksum, not_finite) = int(state.step), examine(state)
+        step, (sums, not_finite) = int(state.step), examine(state)
         if not_finite:
             raise FloatingPointError(
                 f"The state after step {step:,} is not finite in {len(not_finite)} arrays, such as "
@@ -100,11 +108,12 @@ class Checkpoints:
                 "learning rate or a longer warmup may help, in another --workdir."
             )
         facts: Json = {
-            "params": fingerprint(state.params),
-            "state": checksum,
+            "params": combine(x for name, x in sums.items() if name.startswith("params/")),
+            "state": combine(sums.values()),
             "run": self._run,
             "origin": self._origin,
             "totals": totals,
+            "ends": dict(ends),
         }
         facts["checksum"] = _checksum(facts)
         metrics = None if held_out_loss is None else {_HELD_OUT_LOSS: held_out_loss}

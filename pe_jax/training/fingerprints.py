@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from typing import TypeVar
 
 import jax
@@ -31,23 +32,31 @@ def fingerprint(tree: PyTree) -> str:
     Raises:
       TypeError: for elements of another size.
     """
-    return examine(tree)[0]
+    return combine(examine(tree)[0].values())
 
 
-def examine(tree: PyTree) -> tuple[str, list[str]]:
-    """The fingerprint of a tree, and the paths of leaves that are not finite in every element."""
+def combine(sums: Iterable[int]) -> str:
+    """The fingerprint of a tree from the sums of its leaves, see `examine`."""
+    words = np.array([*sums], np.uint32)
+    return hashlib.sha256(words.tobytes()).hexdigest()[:16]
+
+
+def examine(tree: PyTree) -> tuple[dict[str, int], list[str]]:
+    """Sums of the hashed words of the leaves by path, and the paths of leaves that are not finite
+    in every element."""
     # Leaf by leaf: one program for each shape compiles many times faster than one for all leaves.
     # Sequentially: on a CPU, concurrent sums over several devices can deadlock.
-    sums, not_finite = [], []
+    sums: dict[str, int] = {}
+    not_finite = []
     for name, leaf in named_leaves(tree):
         is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         is_small = leaf.size <= _SMALL and leaf.is_fully_addressable and not is_key
         examine_leaf = _examine_small_leaf if is_small else _examine_leaf
         leaf_sum, finite = examine_leaf(leaf)
-        sums.append(int(leaf_sum))
+        sums[name] = int(leaf_sum)
         if not finite:
             not_finite.append(name)
-    return hashlib.sha256(np.array(sums, np.uint32).tobytes()).hexdigest()[:16], not_finite
+    return sums, not_finite
 
 
 @jax.jit

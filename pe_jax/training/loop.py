@@ -70,6 +70,7 @@ class Loop:
         `step`.
       check_folder: called before anything is written; raises if the folder is not this run's any
         more.
+      ends: the last steps of stages that ended early, by number.
     """
 
     every: tuple[int, int, int]
@@ -81,6 +82,7 @@ class Loop:
     progress: Progress
     stop_requested: Callable[[int], int]
     check_folder: Callable[[], None]
+    ends: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def fit(
         self,
@@ -103,14 +105,15 @@ class Loop:
           Interrupted: if the run was asked to stop, once it has saved.
         """
         begin = 0
-        for stage in stages:
-            end, scores = _end(stage, begin, evaluations)
+        for number, stage in enumerate(stages):
+            end = self.ends.get(str(number), begin + stage.steps)
+            scores = [evaluations[n] for n in range(begin + 1, end + 1) if n in evaluations]
             steps = range(max(begin, int(state.step)) + 1, end + 1)
             if steps:
                 if stage.baselines and not int(state.step):
                     self.writer.write(0, stage.baselines(state.params))
                 resumed = totals if totals and steps[0] > begin + 1 else {}
-                state = self._fit_stage(state, stage, begin, steps, resumed, scores)
+                state = self._fit_stage(state, number, stage, begin, steps, resumed, scores)
                 end = int(state.step)
             begin = end
         return state
@@ -118,6 +121,7 @@ class Loop:
     def _fit_stage(
         self,
         state: TrainState,
+        number: int,
         stage: Stage,
         begin: int,
         steps: range,
@@ -177,7 +181,7 @@ class Loop:
                 say(f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}")
                 if not log:
                     self._log(step, meter)
-                save = True
+                self.ends[str(number)], save = step, True
             if log:
                 meter = Meter({})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
@@ -185,7 +189,7 @@ class Loop:
                 self.check_folder()  # The evaluation may have taken minutes.
                 self.writer.sync()
                 totals = {name: pair.tolist() for name, pair in meter.totals.items()}
-                self.checkpoints.save(state, totals, held_out_loss)
+                self.checkpoints.save(state, totals, held_out_loss, self.ends)
             if stop:
                 raise Interrupted(
                     f"Stopped and saved at step {step:,}. The same command resumes it.",
@@ -225,22 +229,6 @@ class Loop:
         shown = {name: value for name, value in scalars.items() if "/" not in name}
         self.progress.report(step, "held out", shown)
         return scalars
-
-
-def _end(stage: Stage, begin: int, evaluations: Mapping[int, Scalars]) -> tuple[int, list[Scalars]]:
-    """Return the last step of a stage, as far as is known, and its held-out scores up to there.
-
-    Args:
-      begin: the last step of the stage before.
-      evaluations: held-out scores of the run by step, up to where it resumes.
-    """
-    scores = []
-    for step in range(begin + 1, begin + stage.steps + 1):
-        if step in evaluations:
-            scores.append(evaluations[step])
-            if stage.converged(scores):
-                return step, scores
-    return begin + stage.steps, scores
 
 
 def evaluate(

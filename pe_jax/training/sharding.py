@@ -68,14 +68,18 @@ def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
     )
 
 
-def check_rows(rows: int, mesh: Mesh, accumulation: int = 1) -> None:
-    """Raises ValueError if a batch of `rows` does not divide among devices and micro-batches."""
+def check_rows(name: str, rows: int, mesh: Mesh, accumulation: int = 1) -> None:
+    """Raises ValueError if a batch of `rows` does not divide among devices and micro-batches.
+
+    Args:
+      name: of the number of rows, in the error.
+    """
     devices = mesh.shape[AXIS]
     unit = devices * accumulation
     if rows % unit:
         near = [n for n in (rows // unit * unit, -(-rows // unit) * unit) if n]
         raise ValueError(
-            f"A batch of {rows} rows is not divisible by {devices} devices times {accumulation} "
+            f"{name}={rows} is not divisible by {devices} devices times {accumulation} "
             f"micro-batches. The nearest that is: {' or '.join(f'{n:,}' for n in near)}."
         )
 

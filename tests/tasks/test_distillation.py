@@ -156,11 +156,6 @@ def test_conversion_without_training(one_layer, tmp_path, capsys):
     assert "explained by layer" in said and "kept those that were drawn" in said
 
 
-def test_fit_needs_parameters(published):
-    with pytest.raises(ValueError, match="'rope' has none: leave it out"):
-        build(published, fit=True, **{"model.position": "rope"})
-
-
 # --- rows ----------------------------------------------------------------------------------------
 
 
@@ -295,6 +290,14 @@ def test_converged():
     assert ends(0.5, 0.5, 0.505) and not ends(0.5, 0.5, 0.52)
     assert not ends(0.5, 0.52, 0.515) and ends(0.5, 0.52, 0.515, 0.52)
     assert not distillation.converged(values(*[0.5] * 9), patience=0, min_gain=0.01)
+
+
+def test_stages_that_ended_early_have_ended_without_their_log(finished, tmp_path, capsys):
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    (run / "metrics.jsonl").unlink()
+    distillation.run(finished[1].config, run)
+    printed = capsys.readouterr().err
+    assert "Resuming from step 8" in printed and "compiling" not in printed
 
 
 @pytest.mark.slow
@@ -589,6 +592,19 @@ def test_arguments_of_compile_for(centred):
         ({"layers": (0.0, 0.0)}, "leaves every layer out"),
         ({"stage2.length": 32}, r"config.stage2.length has inputs of 32 tokens, and the teacher's"),
         ({"test_lengths": (64,)}, r"config.test_lengths has inputs of 64 tokens"),
+        (
+            {
+                "model.position": "randomised(rope,longest=20)",
+                "test_lengths": (24,),
+                "stage2.steps": 0,
+            },
+            "test_lengths has inputs of 24 tokens, and the student's",
+        ),
+        (
+            {"model.position": "learned_absolute", "fit": True},
+            "cannot fit 'learned_absolute': it has no parameters in attention",
+        ),
+        ({"model.position": "fox", "fit": True}, "cannot fit 'fox': its terms depend on more"),
         ({"stage1.steps": 0, "stage2.steps": 0}, "Nothing to train"),
         ({"min_gain": 2.0}, "config.min_gain must be a number"),
     ],

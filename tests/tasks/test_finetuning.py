@@ -296,6 +296,8 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
     cola["train"][3]["sentence"] = b" "
     cola["validation"][0]["sentence"] = b""
     experiment = finetuning.build(finetuning.resolve(config(pretrained)), tmp_path)
+    with pytest.raises(ValueError, match="1 of 21 predictions are not finite"):
+        experiment.problem.score("validation", np.array([[0.0, 1.0]] * 20 + [[np.nan, 1.0]]))
     assert len(experiment.problem.train.sizes()) == 43
     assert len(experiment.problem.held_out["validation"].sizes()) == 21
     printed = capsys.readouterr().err
@@ -316,7 +318,7 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
         ({"select": "first"}, "config.select must be one of last, best, held_out, got 'first'"),
         (
             {"data.batch_size": 9},
-            "9 rows is not divisible by 2 devices .* is: 8 or 10",
+            "config.data.batch_size=9 is not divisible by 2 devices .* is: 8 or 10",
         ),
         ({"data.batch_size": 64}, "44 examples are too few for a batch of 64"),
         ({"model.position": "learned"}, "Did you mean learned_"),

@@ -74,7 +74,7 @@ def test_vectors_reproduce_the_mean_logits_of_alibi():
 def test_encodings_without_parameters_are_refused():
     config, params = model("alibi")
     student, student_params = student_of(params, "rope")
-    with pytest.raises(ValueError, match="'rope' has no parameters to fit; distil it"):
+    with pytest.raises(ValueError, match="'rope' cannot be fitted: it has no parameters"):
         fit_positions(config, params, student, student_params, TOKENS)
 
 

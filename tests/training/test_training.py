@@ -33,6 +33,7 @@ from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.schema import changed
 from pe_jax.tasks import losses, pretraining
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.train import introduce, saved_tokenizer
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
@@ -699,6 +700,16 @@ def test_transplant_lists_every_mismatch():
     assert "position" not in str(error.value).split("\n", 1)[1]
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_has_no_tokenizer(tmp_path):
+    """It may start again from another model, whose tokenizer is another one."""
+    config, folder = tiny_run.config(tmp_path), tmp_path / "run"
+    workdir.claim(folder, config)
+    saved_tokenizer(folder).write_text("{}")
+    assert introduce(folder, config) is None
+    tiny_run.save_untrained(config, folder)
+    assert introduce(folder, config) == saved_tokenizer(folder)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -709,10 +720,11 @@ def test_transplant_lists_every_mismatch():
             {"stage1.epochs": 1.0},
             "config.stage1.steps=12 and epochs=1.0: .*not both",
         ),
-        ({"stage1.batch_size": 6}, "6 rows is not divisible by 4 devices"),
+        ({"stage1.batch_size": 6}, r"config.stage1.batch_size=6 is not divisible by 4 devices"),
         ({"parallel": "pmapp"}, "one of jit, fsdp, pmap, pmap_bfloat16, got 'pmapp'"),
         ({"optimizer.name": "adam"}, "one of adamw, lamb, got 'adam'"),
         ({"optimizer.rates": ("bert/token",)}, "rates are PATTERN=RATIO, .*; got 'bert/token'"),
+        ({"optimizer.rates": ("*=0", "a=1", "*=2")}, r"rates has '\*' twice"),
         ({"optimizer.rates": ("bert/tokn/*=0",)}, "no parameter matches 'bert/tokn/[*]'"),
         ({"data.source": "/nowhere/*.txt"}, "No file matches"),
         ({"data.vocab": "/nowhere/vocab.txt"}, "No tokenizer at"),

@@ -62,11 +62,7 @@ def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> floa
     Raises:
       ValueError: for predictions that are not finite, or if scikit-learn is not installed.
     """
-    if broken := int(np.sum(~np.isfinite(predictions))):
-        raise ValueError(
-            f"{broken} of {len(predictions)} predictions are not finite, so they cannot be scored. "
-            "The model's weights are broken."
-        )
+    _check_finite(predictions)
     if metric in ("pearson", "spearman"):
         from scipy import stats  # As long to import as all of JAX, and only needed here.
 
@@ -81,6 +77,15 @@ def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> floa
         return 100 * float(metrics.f1_score(labels, predictions, zero_division=0.0))
     score = metrics.matthews_corrcoef if metric == "matthews" else metrics.accuracy_score
     return 100 * float(score(labels, predictions))
+
+
+def _check_finite(predictions: np.ndarray) -> None:
+    """Raise ValueError if a prediction `[N]` or its logits `[N, C]` are not finite."""
+    if broken := int((~np.isfinite(predictions.reshape(len(predictions), -1))).any(-1).sum()):
+        raise ValueError(
+            f"{broken} of {len(predictions)} predictions are not finite, so they cannot be scored. "
+            "The model's weights are broken."
+        )
 
 
 def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokenizer) -> Problem:
@@ -109,6 +114,7 @@ def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokeniz
         return {metric: glue_score(metric, labels, answers) for metric in glue.metrics}
 
     def score(name: str, logits: np.ndarray) -> tuple[Scalars, dict[str, list]]:
+        _check_finite(logits)
         answers = logits.argmax(-1) if glue.labels else logits[:, 0]
         return scores(name, answers), {name: answers.tolist()}
 

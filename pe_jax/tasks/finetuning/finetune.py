@@ -183,8 +183,8 @@ def build(
     """
     data = config.data
     mesh = seed_mesh(len(config.seeds))
-    sharding.check_rows(data.batch_size, mesh, config.accumulation)
-    sharding.check_rows(data.eval_batch_size, mesh)
+    sharding.check_rows("config.data.batch_size", data.batch_size, mesh, config.accumulation)
+    sharding.check_rows("config.data.eval_batch_size", data.eval_batch_size, mesh)
     words = load_tokenizer(tokenizer or Start(config.init).tokenizer())
     model = from_config(config.model, vocab_size=words.get_vocab_size())
     if isinstance(config, SquadConfig):
@@ -252,8 +252,8 @@ def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> Fi
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config = resolve(config, folder)
-    saved_tokenizer = introduce(folder, config, config.init)
-    tell("Data", f"{config.task}; prepared once, then read from the cache")
+    saved_tokenizer = introduce(folder, config)
+    tell("Data", f"{config.task}, read and tokenized now")
     experiment = build(config, folder, saved_tokenizer)
     rows, seeds, steps = config.data.batch_size, len(config.seeds), len(experiment.batches)
     tell("Batch", f"{rows:,} rows of each of {seeds} seeds; {steps:,} steps")
