@@ -139,6 +139,9 @@ def _head(results: Json, arms: Sequence[str]) -> str:
             "python eval.py --config=configs/study.py --workdir=S --out=docs/study",
             "```",
             "",
+            "`config.published` is the folder of a published BERT, `config.data_dir` that of tfds "
+            "datasets ([checkpoints](../checkpoints.md), [data](../finetuning.md#data)).",
+            "",
             f"Models: {' and '.join(models)}; {len(config['squad']['seeds'])} seeds of fine-tuning "
             f"on questions, {len(config['glue']['seeds'])} on other tasks. "
             "**No number here is comparable with the paper's**: its models are BERT-base and "

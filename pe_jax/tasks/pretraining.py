@@ -60,29 +60,10 @@ def pretraining_task(config: BertConfig) -> Task:
 @reused
 def packed_task(config: BertConfig) -> Task:
     """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
+    inputs, losses = ("tokens", "masked_positions"), ("masked_lm_loss",)
+    named = {"mask": "documents", "positions": "positions"}
     model = BertForMaskedLM(config)
-
-    def init(rng: jax.Array) -> Params:
-        tokens = jnp.zeros((1, 8), jnp.int32)
-        return model.init(rng, tokens, tokens)["params"]
-
-    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> jax.Array:
-        logits = model.apply(
-            {"params": params},
-            batch["tokens"],
-            batch["masked_positions"],
-            mask=batch["documents"],
-            positions=batch["positions"],
-            deterministic=rng is None,
-            rngs=None if rng is None else {"dropout": rng},
-        )
-        assert isinstance(logits, jax.Array)
-        return logits
-
-    def sums(params: Params, batch: Batch, rng: jax.Array | None) -> Sums:
-        return _masked_lm_sums(outputs(params, batch, rng), batch)
-
-    return Task(init, _masked_lm_counts, sums, ("masked_lm_loss",), outputs)
+    return make_task(model, inputs, _masked_lm_counts, _masked_lm_sums, losses, **named)
 
 
 def _masked_lm_counts(batch: Batch) -> Sums:

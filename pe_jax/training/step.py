@@ -80,12 +80,14 @@ def make_task(
     counts: Callable[[Batch], Sums],
     sums: Callable[[Any, Batch], Sums],
     losses: tuple[str, ...] = ("loss",),
+    **named_inputs: str,
 ) -> Task:
     """A task of a Flax model.
 
     Args:
       inputs: names of the arrays of a batch that the model takes, in order.
       sums: `sums(outputs of the model, batch) -> {name: sum}`.
+      named_inputs: names of the arrays that it takes besides, by argument.
     """
 
     def init(rng: jax.Array) -> Params:
@@ -97,6 +99,7 @@ def make_task(
         return model.apply(
             {"params": params},
             *(batch[name] for name in inputs),
+            **{argument: batch[name] for argument, name in named_inputs.items()},
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
         )
