@@ -195,8 +195,9 @@ def completed(
     if context.segments is not None:
         context = _with_segments(context, encoding, queries, keys)
     if not encoding.parts:  # Positions of any kind are those of other layers.
-        of_q, of_k = default_positions(queries[1]), default_positions(keys[1])
-        return context._replace(positions_q=of_q, positions_k=of_k)
+        return context._replace(
+            positions_q=default_positions(queries[1]), positions_k=default_positions(keys[1])
+        )
     positions = context.positions_q, context.positions_k
     positions_q, positions_k = paired_positions(
         *positions, queries, keys, encoding.axes, encoding.longest

@@ -143,9 +143,9 @@ class Fixed:
         """Positions of queries and keys."""
         if self.ranges is None:
             return self.positions_q, self.positions_k
-        (of_q, of_k), (query, key) = self.ranges, self.first or (0, 0)
-        q = of_q.start + query + np.arange(x.q.shape[1])
-        return q, of_k.start + key + np.arange(x.k.shape[1])
+        (range_q, range_k), (query, key) = self.ranges, self.first or (0, 0)
+        q = range_q.start + query + np.arange(x.q.shape[1])
+        return q, range_k.start + key + np.arange(x.k.shape[1])
 
     def offset(self, x: Arrays) -> ArrayLike:
         """Offset from queries to keys, as `offset_terms` takes it."""

@@ -1,4 +1,4 @@
-"""Where the class of each task's configs is; a run imports only that of its task."""
+"""The config class of each task, by name; a run imports only that of its task."""
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 

@@ -400,9 +400,11 @@ def embed(
 
 
 def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike) -> None:
-    """Raises:
-    ValueError: for queries, keys and values that are not `[B, L, H, d]`, do not fit one another,
-      or have other sizes than the encoding was built for.
+    """Check the shapes of queries, keys and values.
+
+    Raises:
+      ValueError: if they are not `[B, L, H, d]`, do not fit one another, or have other sizes than
+        the encoding was built for.
     """
     shapes = [np.shape(x) for x in (q, k, v)]
     problem = ""

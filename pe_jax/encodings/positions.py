@@ -83,8 +83,10 @@ def default_positions(size: Size, longest: int | None = None) -> Positions:
 
 
 def check_length(size: Size, user: str) -> None:
-    """Raises:
-    ValueError: for a symbolic size (`jax.export`).
+    """Check that a size is known at compile time.
+
+    Raises:
+      ValueError: for a symbolic size (`jax.export`).
     """
     if not isinstance(size, int):
         raise ValueError(
@@ -130,11 +132,12 @@ def paired_positions(
             "Pass Context(positions_q, positions_k)."
         )
     if positions_k is None:
-        of_q = of_k = checked_positions(positions_q, queries, axes, "q", longest)
-    else:
-        of_k = checked_positions(positions_k, keys, axes, "k")
-        of_q = of_k if positions_q is None else checked_positions(positions_q, queries, axes, "q")
-    return of_q, of_k
+        shared = checked_positions(positions_q, queries, axes, "q", longest)
+        return shared, shared
+    checked_k = checked_positions(positions_k, keys, axes, "k")
+    if positions_q is None:
+        return checked_k, checked_k
+    return checked_positions(positions_q, queries, axes, "q"), checked_k
 
 
 def length(positions: Positions, axes: int = 1) -> Size:

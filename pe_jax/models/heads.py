@@ -58,7 +58,7 @@ def _mean(hidden: Float[Array, "B L D"], mask: Mask | None) -> Float[Array, "B D
 
 
 class SpanHead(_Head):
-    """What the output layer of spans reads in a model with `pooler="head"`."""
+    """The layer before the span logits in a model with `pooler="head"`."""
 
     @nn.compact
     def __call__(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L D"]:

@@ -39,16 +39,16 @@ def _sums(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, j
     log_total = largest + jnp.log(jnp.exp(logits - largest[..., None]).sum(-1))
     return (
         log_total,
-        jax.lax.platform_dependent(logits, labels, cpu=_taken, default=_picked),
+        jax.lax.platform_dependent(logits, labels, cpu=_gathered_logits, default=_masked_logits),
         largest,
     )
 
 
-def _taken(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def _gathered_logits(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
 
 
-def _picked(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def _masked_logits(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The same within the pass that sums: a gather is slow on accelerators."""
     return jnp.where(_one_hot(logits, labels), logits, 0.0).sum(-1)
 

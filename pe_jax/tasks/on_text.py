@@ -51,7 +51,7 @@ class Experiment(Generic[C]):
 
     @property
     def epochs(self) -> list[float]:
-        """How often each stage goes through its examples."""
+        """The number of passes of each stage over its examples."""
         stages = zip(self.stages, self.config.stages.values(), self.examples, strict=True)
         return [stage.steps * keys.batch_size / len(each) for stage, keys, each in stages]
 

@@ -96,10 +96,11 @@ def make_task(
         return model.init(rng, *example)["params"]
 
     def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> Any:
+        named: dict[str, Any] = {key: batch[name] for key, name in named_inputs.items()}
         return model.apply(
             {"params": params},
             *(batch[name] for name in inputs),
-            **{argument: batch[name] for argument, name in named_inputs.items()},
+            **named,
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
         )

@@ -56,10 +56,10 @@ def grape_a(
         of_queries: tuple, of_keys: tuple, rate: Array, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
         (i, *gates_q), (j, *gates_k) = of_queries, of_keys
-        slopes = [jnp.swapaxes(x, 1, 2)[..., :, None] for x in gates_q]
-        slopes += [jnp.swapaxes(x, 1, 2)[..., None, :] for x in gates_k]
+        gates = [jnp.swapaxes(x, 1, 2)[..., :, None] for x in gates_q]
+        gates += [jnp.swapaxes(x, 1, 2)[..., None, :] for x in gates_k]
         distance = jnp.abs(jnp.asarray(offsets(i, j), jnp.float32))
-        return -distance[..., None, :, :] * rate[:, None, None] * sum(slopes)
+        return -distance[..., None, :, :] * rate[:, None, None] * sum(gates)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         i, j = context.rows()

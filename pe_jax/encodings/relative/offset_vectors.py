@@ -22,8 +22,10 @@ from pe_jax.shapes import Array, Float, Int, Real
 
 
 def check_clip(clip: int | None) -> None:
-    """Raises:
-    ValueError: for a clip that leaves no offset to distinguish.
+    """Check a clip.
+
+    Raises:
+      ValueError: for one that leaves no offset to distinguish.
     """
     if clip is not None and clip < 1:
         raise ValueError(f"clip is the largest offset distinguished and must be >= 1, got {clip}.")
