@@ -300,10 +300,8 @@ def test_cross_entropy_against_optax():
     one_largest[0, 0] = True
     np.testing.assert_array_equal(right, one_largest)
     assert (logits[0, 0].argmax(), labels[0, 0]) == (0, 1)
-    for of_label in (
-        losses._gathered_logits,
-        losses._masked_logits,
-    ):  # On a CPU, and on accelerators.
+    # On a CPU, and on accelerators.
+    for of_label in (losses._gathered_logits, losses._masked_logits):
         np.testing.assert_array_equal(of_label(logits, labels)[0, :2], [9.0, logits[0, 1, 3]])
 
 
