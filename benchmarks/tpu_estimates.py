@@ -30,7 +30,6 @@ from pe_jax.console.terminal import Progress, say
 from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.tpu.topology import make_slice
-from pe_jax.values import split_names
 
 _ENCODINGS = flags.DEFINE_string("encodings", ",".join(encodings.PAPER), "Position encodings.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")
@@ -100,7 +99,7 @@ def main(_) -> None:
     lines = out.read_text().splitlines() if out.exists() else []
     done = {name(line["key"]): line["found"] for line in map(json.loads, lines)}
     lengths = list(zip(map(int, _LENGTHS.value), map(int, _ROWS.value), strict=True))
-    positions = split_names(_ENCODINGS.value)
+    positions = encodings.split_names(_ENCODINGS.value)
     make = lambda topology, encoding, length, rows: {
         "size": _SIZE.value,
         "topology": topology,

@@ -141,6 +141,7 @@ from pe_jax.encodings.sinusoid import rotate_pairs as rotate_pairs
 from pe_jax.encodings.sinusoid import sinusoid as sinusoid
 from pe_jax.encodings.tables import look_up as look_up
 from pe_jax.encodings.tables import resize_table as resize_table
+from pe_jax.values import split_names as split_names
 
 # isort: on
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pe_jax import encodings
 from pe_jax.attention import attention_logits
-from pe_jax.values import split_names
 
 SIZES = dict(hidden_size=8, head_size=4, num_heads=2, max_length=16)
 
@@ -213,7 +212,7 @@ def test_a_default_that_is_written_out_is_left_out():
 
 def test_lists_of_names_are_cut_outside_parentheses():
     text = "none, learned_relative(clip=4, separate=True),cycle(none, none)"
-    assert split_names(text) == [
+    assert encodings.split_names(text) == [
         "none", "learned_relative(clip=4, separate=True)", "cycle(none, none)"
     ]  # fmt: skip
 

@@ -253,7 +253,7 @@ def test_only_what_is_missing_is_executed_again(done, tmp_path):
     ]
     cola = next(run for run in runs if run.kind == "cola")
     assert not state.is_ready(cola)
-    assert "left out below: from scratch, cola of 1 model." in page(results, tmp_path)
+    assert "left out below: from scratch, 1 run of cola." in page(results, tmp_path)
     costs = cost.Costs(runs, entries, {run.name: 3.6e12 for run in runs}, {"from_scratch": 1e9}, 1)
     lines = cost.cost_table(costs).splitlines()
     counts = {tuple(row[1:3]): row[3:6] for row in (re.split(r" *\| *", one) for one in lines)}
