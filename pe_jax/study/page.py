@@ -170,7 +170,8 @@ def _missing(results: Json) -> str:
 def _claims(verdicts: Sequence[Verdict]) -> str:
     rows = [
         [str(n), verdict.claim.text, verdict.claim.place, _TITLES[verdict.claim.arm].lower(),
-         f"{_number(verdict.effect)} ({_interval(verdict)})", f"**{verdict.outcome}**"]
+         _number(verdict.effect) + (f" ({_interval(verdict)})" if verdict.low is not None else ""),
+         f"**{verdict.outcome}**"]
         for n, verdict in enumerate(verdicts, 1)
     ]  # fmt: skip
     counts = Counter(verdict.outcome.partition(" within")[0] for verdict in verdicts)
