@@ -156,6 +156,11 @@ def test_conversion_without_training(one_layer, tmp_path, capsys):
     assert "explained by layer" in said and "kept those that were drawn" in said
 
 
+def test_a_fit_needs_a_row_without_padding():
+    with pytest.raises(ValueError, match="more than one row of held-out text"):
+        distillation._full_rows([None], 4)
+
+
 # --- rows ----------------------------------------------------------------------------------------
 
 

@@ -90,7 +90,12 @@ def test_the_mean_of_a_table_is_kept():
         states(config, {**params, "position": mean}),
         atol=1e-5,
     )
-    config, params = model("alibi")  # Adds nothing at the input.
+
+
+@pytest.mark.parametrize("position", ["alibi", "complex_order"])
+def test_encodings_that_add_nothing_to_zeros_have_no_mean(position):
+    """Biases add nothing at the input, complex order multiplies it and needs the tokens."""
+    config, params = model(position)
     same = keep_table_mean(config, params, params, 10)["segment"]["embedding"]
     np.testing.assert_array_equal(same, params["segment"]["embedding"])
 
