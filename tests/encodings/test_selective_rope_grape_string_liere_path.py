@@ -250,6 +250,21 @@ def test_liere_for_some_positions_at_a_time(name, positions, monkeypatch):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), whole, run())
 
 
+def test_liere_counts_the_rows_of_positions(monkeypatch):
+    """Two rows of positions need twice the memory of one that the batch shares."""
+    cuts, cut_axis = [], liere.cut_axis
+    monkeypatch.setattr(liere, "cut_axis", lambda *args: cuts.append(0) or cut_axis(*args))
+    monkeypatch.setattr(liere, "_WHOLE", 7 * 2 * 8**2)  # Matrices of 7 positions and 2 heads.
+    encoding = build("liere")
+    params, q = encoding.init(jax.random.key(0)), draw(2, 7, 2, 8)
+    for positions, cut in ((np.ones((7, 2)), False), (np.ones((2, 7, 2)), True)):
+        jax.eval_shape(
+            lambda positions: plain_attention(q, q, q, encoding, params, Context(positions)),
+            positions,
+        )
+        assert bool(cuts) == cut
+
+
 def test_liere_rotates_default_positions_once(monkeypatch):
     calls = []
     counted = lambda matrices: calls.append(0) or rotation_of(matrices)
