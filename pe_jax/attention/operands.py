@@ -97,18 +97,10 @@ def prepare(
     """Apply the maps of an encoding, scale the queries, and collect its terms and masks.
 
     Raises:
-      ValueError: see `check_heads`, for a map that needs as many heads of keys as of queries, and
-        for vectors added to values that are mapped and mapped back.
+      ValueError: see `check_heads`, and for a map that needs as many heads of keys as of queries.
     """
     check_heads(encoding, q, k, v)
     heads = q.shape[2]
-    if any(part.output for part in encoding.parts) and any(
-        part.offsets and part.offsets.values for part in encoding.parts
-    ):
-        raise ValueError(
-            f"{encoding.name} adds vectors to the values and undoes a map of the values (hook "
-            "`output`), which would map these vectors too. Use one of them."
-        )
     if context.projections and k.shape[2] < heads:
         to_queries, to_keys = context.projections
         context = context._replace(

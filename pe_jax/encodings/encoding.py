@@ -270,7 +270,8 @@ class PositionEncoding:
         """Check that attention of one layer can take this encoding.
 
         Raises:
-          ValueError: if layers differ, or a part is for causal attention only and this is not.
+          ValueError: if layers differ, a part is for causal attention only and this is not, or
+            vectors are added to values that are mapped and mapped back.
         """
         if self.layers:
             raise ValueError(
@@ -283,6 +284,12 @@ class PositionEncoding:
                     f"{part.name} needs causal attention: {part.traits.causal_only}. Combine it "
                     f"with causal: {self.name + '+causal'!r}."
                 )
+        adds_to_values = any(part.offsets and part.offsets.values for part in self.parts)
+        if adds_to_values and any(part.output for part in self.parts):
+            raise ValueError(
+                f"{self.name} adds vectors to the values and undoes a map of the values (hook "
+                "`output`), which would map these vectors too. Use one of them."
+            )
 
     def check_acts_in_attention(self) -> None:
         """Check that attention does not ignore this encoding.

@@ -28,8 +28,7 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
             "and relative encodings take real positions."
         )
     if isinstance(positions, jax.core.Tracer):
-        past = jnp.where(positions < 0, length, positions)  # -1 would be the last row.
-        return jnp.asarray(table).at[past].get(mode="fill", fill_value=jnp.nan)
+        return look_up_traced(table, positions, jnp.nan)
     rows = np.asarray(positions)
     if rows.size and not 0 <= rows.min() <= rows.max() < length:
         raise ValueError(
@@ -41,6 +40,14 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
     if rows.ndim == 1 and rows.size and np.array_equal(rows, rows[0] + np.arange(rows.size)):
         return table[rows[0] : rows[0] + rows.size]  # A slice: its gradient needs no scatter.
     return table[rows]
+
+
+def look_up_traced(
+    table: Real[Array, "N *D"], positions: Real[Array, "*B"], outside: int | float
+) -> Real[Array, "..."]:
+    """Rows of a table at integer positions, `outside` at those before and after it."""
+    past = jnp.where(positions < 0, table.shape[0], positions)  # -1 would be the last row.
+    return jnp.asarray(table).at[past].get(mode="fill", fill_value=outside)
 
 
 def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[Array, "M D"]:

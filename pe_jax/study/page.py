@@ -61,7 +61,7 @@ _ABOUT_VERDICTS = f"""\
 - ***(ours)*** marks a score that the paper does not have. *Likeness* is the mean cosine of two
   vectors on one side, at offsets of 8 at most (near) or beyond half of the clip (far)."""
 _ABOUT_SCORES = "Mean ± sample standard deviation over seeds; scores in points."
-_ABOUT_SCORE = {
+_ABOUT_MEASURE = {
     LOSS: "Losses are in nats, at the length of the last stage.",
     LOSS_UNSEEN: "*Added by unseen lengths* is the loss at that length of the last checkpoint "
     "before training there, minus its loss at the length it was trained on.",
@@ -216,7 +216,7 @@ def _scores(arm: str, results: Json, every: Values) -> str:
     shown = [name for name in measures if any(every.by_seed(arm, model, name) for model in models)]
     rows = [[model, *(_score(every.by_seed(arm, model, name), name) for name in shown)]
             for model in models]  # fmt: skip
-    about = [_ABOUT_SCORES, *(text for name, text in _ABOUT_SCORE.items() if name in shown)]
+    about = [_ABOUT_SCORES, *(text for name, text in _ABOUT_MEASURE.items() if name in shown)]
     if trivial:
         about.append(_ABOUT_TRIVIAL)
         rows.append([_TRIVIAL, *(f"{trivial[name]:.1f}" if name in trivial else "–"

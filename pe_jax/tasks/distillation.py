@@ -32,7 +32,7 @@ from pe_jax.shapes import Int
 from pe_jax.tasks import on_text
 from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statistics_shapes
 from pe_jax.tasks.on_text import Experiment
-from pe_jax.tasks.position_fit import better_start, fit_positions, keep_table_mean, unfit
+from pe_jax.tasks.position_fit import better_start, fit_obstacle, fit_positions, keep_table_mean
 from pe_jax.tasks.start import Start
 from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
@@ -84,7 +84,7 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
     config = on_text.resolve(config)  # Without the folder: resuming needs the teacher too.
     teacher, student = from_config(Start(config.init).model), from_config(config.model)
     layers = student.num_layers
-    if config.fit and (fault := unfit(student)):
+    if config.fit and (fault := fit_obstacle(student)):
         raise ValueError(
             f"config.fit=True cannot fit {config.model.position!r}: {fault} Leave it out."
         )

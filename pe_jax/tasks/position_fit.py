@@ -117,9 +117,9 @@ def fit_positions(
       tokens: texts `[CLS] ... [SEP]` without padding.
 
     Raises:
-      ValueError: if the student's encoding cannot be fitted, see `unfit`.
+      ValueError: if the student's encoding cannot be fitted, see `fit_obstacle`.
     """
-    if fault := unfit(student):
+    if fault := fit_obstacle(student):
         raise ValueError(f"{student.encoding().name!r} cannot be fitted: {fault} Distill it.")
     bare = dataclasses.replace(student, position=none())
     bare_params = {name: leaf for name, leaf in student_params.items() if name != "position"}
@@ -137,8 +137,8 @@ def fit_positions(
     return PositionFit(unravel(flat), 1 - np.asarray(errors))
 
 
-def unfit(student: BertConfig) -> str:
-    """Return why `fit_positions` cannot fit the encoding of a model, a sentence, or nothing."""
+def fit_obstacle(student: BertConfig) -> str:
+    """Return a sentence on why `fit_positions` cannot fit a model's encoding; empty if it can."""
     encodings = [student.encoding().layer(i).in_attention for i in range(student.num_layers)]
     if not any(parameter_count(encoding) for encoding in encodings):
         return "it has no parameters in attention."

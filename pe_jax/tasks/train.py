@@ -16,6 +16,7 @@ import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import optax
@@ -23,8 +24,6 @@ from jax.sharding import Mesh, NamedSharding
 from tokenizers import Tokenizer
 
 from pe_jax import cpu
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console import stopping
 from pe_jax.console.terminal import Progress, counted, say, tell
 from pe_jax.data.tokenizer import load_tokenizer
@@ -46,6 +45,10 @@ from pe_jax.training.step import (
     state_shapes,
 )
 from pe_jax.training.workdir import MetricsWriter
+
+if TYPE_CHECKING:  # A run imports the config of its task alone.
+    from pe_jax.configs.finetuning import FinetuningConfig
+    from pe_jax.configs.pretraining import EncoderTrainingConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ def compile_for(
     chips = make_slice(topology)
     mesh = make_mesh(config, chips.mesh)
     for stage in stages(config):
-        sharding.check_rows("The batch size", stage.batch_size, mesh, stage.accumulation)
+        sharding.check_rows("batch_size", stage.batch_size, mesh, stage.accumulation)
     model, size = config.model, model_size(from_config(config.model))
     devices = f"{chips.mesh.size} {chips.tpu.kind} ({topology})"
     yield f"# {size}, {model.position}, {model.dtype} on {devices}\n"

@@ -93,7 +93,7 @@ class Checkpoints:
         Args:
           totals: sums of the metrics since the last line of the log, the same on every host.
           held_out_loss: of this state, if it was measured.
-          ends: the last steps of stages that ended early, by number.
+          ends: see `Loop`.
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.

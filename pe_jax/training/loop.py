@@ -70,7 +70,7 @@ class Loop:
         `step`.
       check_folder: called before anything is written; raises if the folder is not this run's any
         more.
-      ends: the last steps of stages that ended early, by number.
+      ends: the last steps of stages that ended early, by the last step before them.
     """
 
     every: tuple[int, int, int]
@@ -105,15 +105,15 @@ class Loop:
           Interrupted: if the run was asked to stop, once it has saved.
         """
         begin = 0
-        for number, stage in enumerate(stages):
-            end = self.ends.get(str(number), begin + stage.steps)
+        for stage in stages:
+            end = self.ends.get(str(begin), begin + stage.steps)
             scores = [evaluations[n] for n in range(begin + 1, end + 1) if n in evaluations]
             steps = range(max(begin, int(state.step)) + 1, end + 1)
             if steps:
                 if stage.baselines and not int(state.step):
                     self.writer.write(0, stage.baselines(state.params))
                 resumed = totals if totals and steps[0] > begin + 1 else {}
-                state = self._fit_stage(state, number, stage, begin, steps, resumed, scores)
+                state = self._fit_stage(state, stage, begin, steps, resumed, scores)
                 end = int(state.step)
             begin = end
         return state
@@ -121,7 +121,6 @@ class Loop:
     def _fit_stage(
         self,
         state: TrainState,
-        number: int,
         stage: Stage,
         begin: int,
         steps: range,
@@ -181,7 +180,7 @@ class Loop:
                 say(f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}")
                 if not log:
                     self._log(step, meter)
-                self.ends[str(number)], save = step, True
+                self.ends[str(begin)], save = step, True
             if log:
                 meter = Meter({})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.

@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_said(here, config, monkeypatch):
 
 def test_a_batch_that_does_not_divide(here, config):
     config = changed(config, {"stage2.batch_size": 6})
-    with pytest.raises(ValueError, match="batch size=6 is not divisible by 4 devices"):
+    with pytest.raises(ValueError, match="batch_size=6 is not divisible by 4 devices"):
         list(compile_report.compile_for(config, "v5e:2x2"))
 
 

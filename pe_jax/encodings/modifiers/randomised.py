@@ -11,6 +11,7 @@ import numpy as np
 from pe_jax.encodings.naming import wrapper
 from pe_jax.encodings.part import Context, Part
 from pe_jax.encodings.positions import Positions, as_array, check_length, length
+from pe_jax.encodings.tables import look_up_traced
 from pe_jax.shapes import Array, Real
 
 Move = Callable[[Positions, Context], Positions]
@@ -109,8 +110,7 @@ def _look_up(table: Real[Array, " N"], positions: Positions, longest: int) -> Re
         )
     if isinstance(x, jax.core.Tracer):
         outside = longest if jnp.issubdtype(table.dtype, jnp.integer) else jnp.nan
-        x = jnp.where(x < 0, count, x)  # Negative ones would count from the end.
-        return jnp.asarray(table).at[x].get(mode="fill", fill_value=outside)
+        return look_up_traced(table, x, outside)
     known = np.asarray(x)
     if known.size and not 0 <= known.min() <= known.max() < count:
         raise ValueError(
