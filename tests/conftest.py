@@ -53,11 +53,13 @@ os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 # Nothing is cached on disk: within a process the library traces and compiles equal programs once.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = ""
 
+from helpers.shape_checks import beartype_once
 from jaxtyping import install_import_hook
 
 # Every `Float[Array, "B L H d"]` of these rooms is checked on each call.
 install_import_hook(
-    ["pe_jax.encodings", "pe_jax.attention", "pe_jax.properties"], "beartype.beartype"
+    ["pe_jax.encodings", "pe_jax.attention", "pe_jax.properties"],
+    f"{beartype_once.__module__}.{beartype_once.__name__}",
 )
 
 import functools
