@@ -230,7 +230,7 @@ def test_string_rotates_in_another_basis_that_shifts_leave_alone():
 @pytest.mark.parametrize(
     ("name", "positions"),
     [
-        ("liere(width=3)", np.arange(7)),
+        pytest.param("liere(width=3)", np.arange(7), marks=pytest.mark.slow),
         ("liere(block=3)", np.random.default_rng(1).integers(0, 9, (2, 7, 2))),
     ],
 )

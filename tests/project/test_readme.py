@@ -70,6 +70,7 @@ def test_the_code_of_pages(page, tmp_path, monkeypatch, capsys):
         assert len(printed) == 3 and all(line in text for line in printed)
 
 
+@pytest.mark.slow
 def test_a_config_in_python_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "cache"))

@@ -102,6 +102,7 @@ ELSEWHERE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_report_on_runs(runs, subjects, config, tmp_path, monkeypatch):
     """All parts at once: files are written, figures are not empty, the page links all of them."""
     for part in (*ELSEWHERE, "correlation"):

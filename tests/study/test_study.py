@@ -333,6 +333,7 @@ def starts(folder):
     }
 
 
+@pytest.mark.slow
 def test_what_fails_and_what_is_stopped(tmp_path):
     """Runs that fail are reported and tried again; SIGTERM ends all of them with 75, and the same
     command goes on."""
