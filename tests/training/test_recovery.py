@@ -77,17 +77,28 @@ LONG = {
 }  # fmt: skip
 
 
-def test_killed(tmp_path):
-    """At a random moment, also while saving."""
+KILLED = [(signal.SIGKILL, -signal.SIGKILL)]
+STOPPED = [*KILLED, (signal.SIGTERM, 75)]
+
+
+@pytest.mark.parametrize(
+    "signals", [KILLED, pytest.param(STOPPED, marks=pytest.mark.slow)], ids=["killed", "stopped"]
+)
+def test_killed_and_stopped(tmp_path, signals):
+    """Killed at a random moment, also while saving; then stopped by a scheduler's signal."""
     straight = tiny_run.config(tmp_path, **{**LONG, "checkpoint_every": 0})  # Saved at its end.
     pretraining.run(straight, tmp_path / "straight")
-    run = tiny_run.command(tmp_path, tmp_path / "killed", LONG)
-    printed = next(line for line in run.stderr if line.startswith("step"))
-    assert "120/120" not in printed, "The run was over before it could be killed."
-    time.sleep(random.Random(time.time_ns()).uniform(0, 0.4))
-    run.kill()
-    run.communicate(timeout=120)
-    assert run.returncode == -signal.SIGKILL
+    rng = random.Random(time.time_ns())
+    for how, status in signals:
+        run = tiny_run.command(tmp_path, tmp_path / "killed", LONG)
+        printed = next(line for line in run.stderr if line.startswith("step"))
+        assert "120/120" not in printed, "The run was over before it could be killed."
+        time.sleep(rng.uniform(0, 0.4))
+        run.send_signal(how)
+        rest = run.communicate(timeout=120)[1]
+        assert run.returncode == status
+        saved = re.search(r"Stopped and saved at step \d+\. The same command resumes it", rest)
+        assert bool(saved) == (how == signal.SIGTERM)
     pretraining.run(tiny_run.config(tmp_path, **LONG), tmp_path / "killed")
     assert same(tmp_path / "killed", tmp_path / "straight")
     lines = [(tmp_path / r / "metrics.jsonl").read_text() for r in ("killed", "straight")]
