@@ -52,7 +52,9 @@ class ArmConfig(Config):
     """One arm of a study: encodings, and how each is trained and fine-tuned."""
 
     first: str = key(
-        "none", any_text("Give names of encodings, joined by commas."), "Encodings to begin with."
+        "none",
+        any_text(),
+        "Encodings to begin with, joined by commas. Empty leaves out the arm `from_scratch`.",
     )
     then: str = key(
         "", any_text(), "Encodings that follow once `first` are done, fine-tuning included."
@@ -89,7 +91,9 @@ class StudyConfig(Config):
     """The paper's comparison: encodings pretrained, fine-tuned and measured."""
 
     task: str = task_key("study")
-    published: str = key("", any_text(), "Folder of a published BERT; empty: no arm `replaced`.")
+    published: str = key(
+        "", any_text(), "Folder of a published BERT, or of a run; empty: no arm `replaced`."
+    )
     text: str = key(
         "pydoc",
         any_text("Give files to pretrain on, or another source."),

@@ -57,9 +57,9 @@ def model_folder(out: Path, arm: str, model: str) -> Path:
 
 
 def draw_arm(arm: str, results: Json, every: Values, folder: Path) -> None:
-    """Draw the scores of all models of an arm, their heat maps and figure 1, in `folder`."""
+    """Draw the scores of all models of an arm, their heat map and figure 1, in `folder`."""
     _draw_scores(arm, results, every, folder)
-    draw_heat_maps(arm, every, folder)
+    draw_heat_map(arm, every, folder)
     curves = {
         model: entry["scores"]
         for other, _, model, entry in finished(results)
@@ -89,13 +89,11 @@ def _draw_scores(arm: str, results: Json, every: Values, folder: Path) -> None:
         save(figure, folder / f"{SCORES}_{file_name(measure)}.png")
 
 
-def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
-    """Draw the correlations of violations with scores over the models of an arm.
+def draw_heat_map(arm: str, every: Values, folder: Path) -> None:
+    """Draw the rank correlations of violations with scores over the models of an arm, in `folder`.
 
-    A model's values are means over its seeds. The untouched model is left out.
-
-    Returns:
-      the files, `correlation_*.png` in `folder`; none while too few models have scores that differ.
+    A model's values are means over its seeds. The untouched model is left out. Nothing is drawn
+    while too few models have scores that differ.
     """
     models = [model for model in every.models(arm) if model != UNTOUCHED]
     names = [f"{probe}, {name}" for probe in ("words", "kernel") for name in PROPERTIES]
@@ -103,17 +101,20 @@ def draw_heat_maps(arm: str, every: Values, folder: Path) -> list[Path]:
     measured = np.isfinite([*violations.values()]).all(0)
     columns: dict[str, list[float]] = {}
     for name in (SQUAD_F1, *GLUE, CLASSIFICATION, ACCURACY):
-        values = np.array(every.model_means(arm, models, name))
+        means = every.model_means(arm, models, name)
+        if means in columns.values():  # Of classification's only task.
+            continue
+        values = np.array(means)
         finite_values = values[np.isfinite(values) & measured]
         if len(finite_values) >= properties.MINIMUM_RUNS and np.ptp(finite_values) > 0:
-            columns[name] = values.tolist()
+            columns[name] = means
     if not columns:
-        return []
+        return
     folder.mkdir(parents=True, exist_ok=True)
     correlations = properties.correlate(violations, columns)
     title = f"Violations against scores, {arm.replace('_', ' ')}"
-    maps = scores.heat_maps(correlations, title)
-    return [figure.save(folder) for figure in maps]
+    _, spearman = scores.heat_maps(correlations, title)  # As the claims are judged.
+    spearman.save(folder)
 
 
 def draw_model(model: Run, measures: PropertiesConfig, folder: Path) -> None:

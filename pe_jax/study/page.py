@@ -36,6 +36,7 @@ from pe_jax.study.results import (
     BySeed,
     Values,
     finished,
+    glue_tasks,
     task_results,
     trivial_scores,
     values,
@@ -82,6 +83,10 @@ between random words by position (*kernel*, see [offset kernel](../measures/offs
 mean over layers. Local monotonicity is within 10 offsets, 0.5 without any order. Symmetry is 0.5
 for noise."""
 _TITLES = {SCRATCH: "From scratch", REPLACED: "Positions replaced"}
+_MODELS = {
+    SCRATCH: "a BERT-mini from scratch",
+    REPLACED: "a published BERT with its positions replaced",
+}
 
 
 def page(results: Json, out: Path) -> str:
@@ -122,8 +127,7 @@ def _section(title: str, *blocks: Sequence[str]) -> str:
 
 def _head(results: Json, arms: Sequence[str]) -> str:
     config, runs = results["config"], results["runs"]
-    models = ["a BERT-mini from scratch"]
-    models += ["a published BERT with its positions replaced"] * ("replaced" in arms)
+    models = [_MODELS[arm] for arm in arms]
     done = sum(entry is not None for entry in runs.values())
     options = map(shlex.quote, results["options"])
     return "\n".join(
@@ -212,7 +216,7 @@ def _scores(arm: str, results: Json, every: Values) -> str:
     models, trivial = every.models(arm), trivial_scores(results, arm)
     changes = [CHANGE.format(length) for length in sorted(results["config"]["lengths"])]
     measures = [R2, LOSS, ACCURACY, LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, *changes]
-    measures += [*GLUE, CLASSIFICATION]
+    measures += [*GLUE, *[CLASSIFICATION] * (len(glue_tasks(results, arm)) > 1)]
     shown = [name for name in measures if any(every.by_seed(arm, model, name) for model in models)]
     rows = [[model, *(_score(every.by_seed(arm, model, name), name) for name in shown)]
             for model in models]  # fmt: skip

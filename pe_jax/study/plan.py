@@ -82,9 +82,15 @@ def plan(config: StudyConfig, folder: Path) -> list[Run]:
     weights are needed at a time.
 
     Raises:
-      ValueError: for an encoding that is not known, or named twice.
+      ValueError: for an encoding that is not known, or named twice, or without any run.
     """
-    arms = [arm for arm in ARMS if arm == SCRATCH or config.published]
+    used = {SCRATCH: config.from_scratch.first, REPLACED: config.published}
+    arms = [arm for arm in ARMS if used[arm]]
+    if not arms:
+        raise ValueError(
+            "The study has no runs: config.from_scratch.first and config.published are both empty. "
+            "Give encodings to pretrain in the first, or the folder of a BERT in the second."
+        )
     rounds = [_rounds(config, arm, folder) for arm in arms]
     runs = [run for arms_round in zip(*rounds) for arm_runs in arms_round for run in arm_runs]
     models = [run.name for run in runs if run.kind in TRAINED]

@@ -94,7 +94,7 @@ def values(results: Json) -> Values:
             column = by_key.setdefault((arm, model, measure), {})
             column.update({int(seed): value for seed, value in by_seed.items()})
     for arm, model in dict.fromkeys((arm, model) for arm, model, _ in by_key):
-        if mean := _mean([by_key.get((arm, model, task), {}) for task in _glue(results, arm)]):
+        if mean := _mean([by_key.get((arm, model, task), {}) for task in glue_tasks(results, arm)]):
             by_key[arm, model, CLASSIFICATION] = mean
     return Values(by_key)
 
@@ -114,13 +114,14 @@ def trivial_scores(results: Json, arm: str) -> dict[str, float]:
                 score = baseline[metric]
                 better = max(score, 100 - score) if metric == "accuracy" else score
                 scores[kind] = better
-    glue = _glue(results, arm)
+    glue = glue_tasks(results, arm)
     if glue and scores.keys() >= set(glue):
         scores[CLASSIFICATION] = sum(scores[task] for task in glue) / len(glue)
     return scores
 
 
-def _glue(results: Json, arm: str) -> list[str]:
+def glue_tasks(results: Json, arm: str) -> list[str]:
+    """Return the tasks of GLUE that an arm is fine-tuned on."""
     return [task for task in split_names(results["config"][arm]["tasks"]) if task in GLUE]
 
 

@@ -60,6 +60,14 @@ def test_the_plan(tmp_path):
     assert {run.arm for run in plan(SHIPPED, tmp_path)} == {"from_scratch"}
 
 
+def test_arms_that_are_left_out(tmp_path):
+    empty = changed(SHIPPED, {"from_scratch.first": "", "from_scratch.then": ""})
+    runs = plan(changed(empty, {"published": "BERT"}), tmp_path)
+    assert {run.arm for run in runs} == {"replaced"}
+    with pytest.raises(ValueError, match="has no runs: config.from_scratch.first and config.publ"):
+        plan(empty, tmp_path)
+
+
 def test_distillation_on_a_text_of_its_own(tmp_path):
     changes = {"published": "BERT", "text": "books", "held_out_text": "others"}
     config = changed(SHIPPED, changes)
