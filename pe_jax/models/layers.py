@@ -179,12 +179,16 @@ class BertModule(nn.Module):
         )
 
     def norm(self, name: str):
+        """A layer that keeps its input for the backward pass, in its dtype.
+
+        What it computes from the input is float32, and cheaper to compute again than to keep.
+        """
         c = self.config
-        dtype = jnp.dtype(c.dtype)
+        epsilon, dtype = c.layer_norm_epsilon, jnp.dtype(c.dtype)
         if c.norm == "rms_norm":
-            return nn.RMSNorm(epsilon=c.layer_norm_epsilon, dtype=dtype, name=name)
-        return nn.LayerNorm(
-            epsilon=c.layer_norm_epsilon, dtype=dtype, use_bias=c.norm_bias, name=name
+            return nn.remat(nn.RMSNorm, prevent_cse=False)(epsilon=epsilon, dtype=dtype, name=name)
+        return nn.remat(nn.LayerNorm, prevent_cse=False)(
+            epsilon=epsilon, dtype=dtype, use_bias=c.norm_bias, name=name
         )
 
     def embedding(self, rows: int, name: str):

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 import scipy.stats
+from flax import linen as nn
 from helpers import paper_attention
 from helpers.compiled import value_and_pullback
 from helpers.initial_params import initial_params
@@ -18,7 +19,7 @@ from helpers.slow import slow_except
 
 from pe_jax import encodings
 from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset, with_position
-from pe_jax.models.layers import Dense, DenseParts, activate, linear
+from pe_jax.models.layers import BertModule, Dense, DenseParts, activate, linear
 from pe_jax.tasks.losses import cross_entropy
 
 CONFIG = BertConfig(
@@ -440,6 +441,25 @@ def test_gelu_and_its_gradient_against_float64(dtype):
     accuracy = {"rtol": 2e-6 if dtype == jnp.float32 else 2**-8, "atol": 1e-6}
     np.testing.assert_allclose(np.asarray(value, np.float64), x * below, **accuracy)
     np.testing.assert_allclose(np.asarray(slope, np.float64), below + x * density, **accuracy)
+
+
+class _Norm(BertModule):
+    @nn.compact
+    def __call__(self, x):
+        return self.norm("norm")(x)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_a_norm_keeps_nothing_as_large_as_its_input_but_the_input(norm):
+    config = preset(
+        "tiny", vocab_size=10, dtype="bfloat16", norm=norm, norm_bias=norm == "layer_norm"
+    )
+    layer = _Norm(config)
+    x = jnp.ones((2, 5, config.hidden_size), jnp.bfloat16)
+    params = layer.init(jax.random.key(0), x)
+    _, pullback = jax.vjp(layer.apply, params, x)
+    large = [kept for kept in jax.tree.leaves(pullback) if kept.size >= x.size]
+    assert [kept.dtype for kept in large] == [jnp.bfloat16]
 
 
 def test_parts_of_a_dense_layer_are_those_of_the_whole():
