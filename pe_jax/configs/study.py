@@ -10,7 +10,7 @@ Time:     --dry_run says it. Any number of starts: what is done is not done agai
 
 Two arms. `replaced` gives a published BERT other positions by distillation and fine-tunes it beside
 the untouched one; without `published` it is left out. `from_scratch` pretrains BERT-minis, which
-are too small to fine-tune: their losses are compared.
+are too small to fine-tune: their losses are compared; without `from_scratch.first` it is left out.
 """
 
 from __future__ import annotations
