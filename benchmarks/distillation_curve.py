@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from absl import app, flags
 
@@ -197,6 +198,7 @@ def make_model(job: Job, init: Path) -> dict[str, object]:
     numbers = lines_with(init, scalar)
     names = (scalar, f"{scalar}_mean")
     return {
+        "device": jax.devices()[0].device_kind,
         "seconds": seconds,
         **{name: numbers[-1][name] for name in names if name in numbers[-1]},
         # Tokens, and the scalar after them.

@@ -26,7 +26,6 @@ from pe_jax.study.plan import UNTOUCHED, Run
 from pe_jax.study.results import (
     ACCURACY,
     CLASSIFICATION,
-    GLUE,
     LOSS,
     PROPERTIES,
     SQUAD_F1,
@@ -100,14 +99,11 @@ def draw_heat_map(arm: str, every: Values, folder: Path) -> None:
     violations = {name: every.model_means(arm, models, name) for name in names}
     measured = np.isfinite([*violations.values()]).all(0)
     columns: dict[str, list[float]] = {}
-    for name in (SQUAD_F1, *GLUE, CLASSIFICATION, ACCURACY):
-        means = every.model_means(arm, models, name)
-        if means in columns.values():  # Of classification's only task.
-            continue
-        values = np.array(means)
+    for name in (SQUAD_F1, *every.classification_measures(arm), ACCURACY):
+        values = np.array(every.model_means(arm, models, name))
         finite_values = values[np.isfinite(values) & measured]
         if len(finite_values) >= properties.MINIMUM_RUNS and np.ptp(finite_values) > 0:
-            columns[name] = means
+            columns[name] = values.tolist()
     if not columns:
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,6 @@ from pe_jax.study.results import (
     ACCURACY,
     BEST,
     CHANGE,
-    CLASSIFICATION,
     FILE,
     GLUE,
     LOSS,
@@ -36,7 +35,6 @@ from pe_jax.study.results import (
     BySeed,
     Values,
     finished,
-    glue_tasks,
     task_results,
     trivial_scores,
     values,
@@ -216,7 +214,7 @@ def _scores(arm: str, results: Json, every: Values) -> str:
     models, trivial = every.models(arm), trivial_scores(results, arm)
     changes = [CHANGE.format(length) for length in sorted(results["config"]["lengths"])]
     measures = [R2, LOSS, ACCURACY, LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, *changes]
-    measures += [*GLUE, *[CLASSIFICATION] * (len(glue_tasks(results, arm)) > 1)]
+    measures += every.classification_measures(arm)
     shown = [name for name in measures if any(every.by_seed(arm, model, name) for model in models)]
     rows = [[model, *(_score(every.by_seed(arm, model, name), name) for name in shown)]
             for model in models]  # fmt: skip

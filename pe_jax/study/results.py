@@ -70,6 +70,12 @@ class Values(NamedTuple):
     def models(self, arm: str) -> list[str]:
         return list(dict.fromkeys(model for other, model, _ in self.by_key if other == arm))
 
+    def classification_measures(self, arm: str) -> list[str]:
+        """Return the tasks of GLUE that an arm has scores of, then their mean if it has several."""
+        names = {name for other, _, name in self.by_key if other == arm}
+        tasks = [task for task in GLUE if task in names]
+        return [*tasks, CLASSIFICATION] if len(tasks) > 1 else tasks
+
 
 def _mean(columns: Sequence[BySeed]) -> BySeed:
     seeds = set.intersection(*map(set, columns)) if columns else set()
@@ -94,7 +100,7 @@ def values(results: Json) -> Values:
             column = by_key.setdefault((arm, model, measure), {})
             column.update({int(seed): value for seed, value in by_seed.items()})
     for arm, model in dict.fromkeys((arm, model) for arm, model, _ in by_key):
-        if mean := _mean([by_key.get((arm, model, task), {}) for task in glue_tasks(results, arm)]):
+        if mean := _mean([by_key.get((arm, model, task), {}) for task in _glue(results, arm)]):
             by_key[arm, model, CLASSIFICATION] = mean
     return Values(by_key)
 
@@ -114,14 +120,13 @@ def trivial_scores(results: Json, arm: str) -> dict[str, float]:
                 score = baseline[metric]
                 better = max(score, 100 - score) if metric == "accuracy" else score
                 scores[kind] = better
-    glue = glue_tasks(results, arm)
+    glue = _glue(results, arm)
     if glue and scores.keys() >= set(glue):
         scores[CLASSIFICATION] = sum(scores[task] for task in glue) / len(glue)
     return scores
 
 
-def glue_tasks(results: Json, arm: str) -> list[str]:
-    """Return the tasks of GLUE that an arm is fine-tuned on."""
+def _glue(results: Json, arm: str) -> list[str]:
     return [task for task in split_names(results["config"][arm]["tasks"]) if task in GLUE]
 
 
