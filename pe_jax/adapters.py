@@ -108,17 +108,21 @@ def attention_fn(
         )
         wide = jnp.result_type(query, key, value) if dtype is None else dtype
         query, key, value = (jnp.asarray(x, wide) for x in (query, key, value))
-        here = Context() if context is None else context
+        call_context = Context() if context is None else context
         if input_positions is not None:
-            here = here._replace(positions_q=input_positions)
+            call_context = call_context._replace(positions_q=input_positions)
         keys = key.shape[-3]
-        if here.positions_q is not None and here.positions_k is None and query.shape[-3] != keys:
-            here = here._replace(positions_k=range(keys))
+        if (
+            call_context.positions_q is not None
+            and call_context.positions_k is None
+            and query.shape[-3] != keys
+        ):
+            call_context = call_context._replace(positions_k=range(keys))
         drops = not deterministic and dropout_rate > 0
         return _attend(
             _joined(encoding, bias=_bias(bias, query), is_causal=is_causal),
             params,
-            here,
+            call_context,
             (query, key, value),
             None if mask is None else jnp.asarray(mask) != 0,  # Flax has masks of 0 and 1.
             form,
@@ -216,11 +220,11 @@ def process_heads(
 
     def process(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
         shapes = [x.shape for x in (query, key, value)]
-        here = completed(context, encoding, (1, len(query)), (1, len(key)))
+        full_context = completed(context, encoding, (1, len(query)), (1, len(key)))
         heads = query[None], key[None], value[None]
         check_heads(encoding, *heads)
         for part, part_params in encoding.split(params):
-            heads = map_heads(part, part_params, *heads, moved(part, here, 1))
+            heads = map_heads(part, part_params, *heads, moved(part, full_context, 1))
         q, k, v = (x[0] for x in heads)
         if [q.shape, k.shape, v.shape] != shapes:
             raise ValueError(f"{encoding.name} changes the size of heads. {_OURS}")

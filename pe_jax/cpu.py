@@ -28,9 +28,9 @@ def instructions() -> frozenset[str]:
 
 def multiplies_bfloat16() -> bool:
     """Return whether the CPU has such instructions; True if that is not known."""
-    known = instructions()
+    extensions = instructions()
     # x86: tiles, vectors; "bf16" is ARM's (docs/performance.md).
-    return not known or bool({"amx_bf16", "avx512_bf16", "bf16"} & known)
+    return not extensions or bool({"amx_bf16", "avx512_bf16", "bf16"} & extensions)
 
 
 def _fields() -> dict[str, str]:

@@ -234,9 +234,9 @@ def from_values(values: Any, classes: Classes[C], way_out: str = "") -> C:
             f"get_config() of a config file must return a ConfigDict, got {shown(values)}."
         )
     config = class_for(values.get("task"), classes, way_out)
-    known = keys(config, internal=True)
+    valid_keys = keys(config, internal=True)
     for name in flatten(values):
-        if name not in known:
+        if name not in valid_keys:
             others = [other for other in keys(config) if other != "task"]
             raise ValueError(unknown_key(name, others, f"the task {values['task']!r}"))
     return _build(config, values, "config")
@@ -249,9 +249,9 @@ def _build(config: type[C], values: Mapping[str, Any], path: str) -> C:
         if field.name not in values:
             if field.metadata.get("internal"):
                 continue
-            wanted = field.metadata["kind"].describe() if "kind" in field.metadata else "a part"
+            expected = field.metadata["kind"].describe() if "kind" in field.metadata else "a part"
             raise ValueError(
-                f"{name} is missing. It must be {wanted}. The files in configs/ have every key's "
+                f"{name} is missing. It must be {expected}. The files in configs/ have every key's "
                 "default."
             )
         value = values[field.name]

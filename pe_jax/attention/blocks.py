@@ -29,8 +29,8 @@ from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array
 
 # The axes of queries and of keys in arrays as `_stored` has them.
-_QUERIES = {"q": 2, "content_q": 2, "added": 2, "of_queries": 1}
-_KEYS = {"k": 3, "v": 3, "content_k": 3, "added": 3, "of_keys": 1}
+_QUERIES = {"q": 2, "content_q": 2, "added": 2, "query_arrays": 1}
+_KEYS = {"k": 3, "v": 3, "content_k": 3, "added": 3, "key_arrays": 1}
 _BY_HEAD = "q", "k", "v", "content_q", "content_k"
 _KEYS_OF_WINDOWS = _KEYS | {"k": 2, "v": 2, "content_k": 2}
 # Parts of the keys that a block may meet where there are segments; more take longer to compile.
@@ -171,7 +171,7 @@ def _by_block(arrays: Arrays, fixed: Fixed, widths: tuple[int, ...]) -> tuple[Ar
         if (x := getattr(arrays, name)) is not None and (isinstance(x, tuple) or x.shape[axis] > 1)
     }
     fixed_rows = {
-        name: cut(getattr(fixed, name), 1) for name in ("of_queries", "limits_q", "segments_q")
+        name: cut(getattr(fixed, name), 1) for name in ("query_arrays", "limits_q", "segments_q")
     }
     if fixed.positions_q is not None:
         axis = fixed.positions_q.ndim - 1
@@ -223,7 +223,7 @@ def _block(
 
     by_key = {name: near(getattr(arrays, name), axis) for name, axis in _keys(fixed).items()}
     arrays = _with(arrays, by_key)
-    axes = {"of_keys": 1, "limits_k": 1, "segments_k": 1, "mask": 3}
+    axes = {"key_arrays": 1, "limits_k": 1, "segments_k": 1, "mask": 3}
     parts = {name: near(getattr(fixed, name), axis) for name, axis in axes.items()}
     return _restored(arrays, fixed), dataclasses.replace(fixed, **parts, first=first)
 

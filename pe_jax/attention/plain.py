@@ -83,7 +83,7 @@ def added_logits(x: Operands) -> list[Float[Array, "#B #H Lq Lk"]]:
 
 def evaluated(terms: LogitTerms, mask: Array | None) -> Float[Array, "#B #H Lq Lk"]:
     """The terms of every pair of query and key, of four axes."""
-    logits = terms.function(terms.of_queries, terms.of_keys, terms.shared, mask)
+    logits = terms.function(terms.query_arrays, terms.key_arrays, terms.shared, mask)
     return logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
 
 

@@ -41,7 +41,7 @@ from pe_jax.shapes import Array, Float, Size
 # An array, or what JAX puts in its place while it builds a tree.
 Leaf = Any
 
-TREES = "of_queries", "of_keys", "shared"  # Of `LogitTerms`.
+TREES = "query_arrays", "key_arrays", "shared"  # Of `LogitTerms`.
 
 
 class Arrays(NamedTuple):
@@ -54,7 +54,7 @@ class Arrays(NamedTuple):
       rotations: of terms that are sinusoids, see `offset_terms.rotated_logits`.
       added: `[#B, #H, Lq, Lk]`, to the logits as it is.
       sink: `[H]`, logits in the denominator.
-      of_queries, of_keys, shared: of `LogitTerms`, their inexact arrays, with None for the others.
+      query_arrays, key_arrays, shared: inexact arrays of `LogitTerms`, with None for the others.
       maps: parameters of the maps of the finished logits.
     """
 
@@ -67,8 +67,8 @@ class Arrays(NamedTuple):
     rotations: tuple[dict[str, Array], ...] = ()
     added: Array | None = None
     sink: Array | None = None
-    of_queries: tuple = ()
-    of_keys: tuple = ()
+    query_arrays: tuple = ()
+    key_arrays: tuple = ()
     shared: tuple = ()
     maps: tuple = ()
 
@@ -77,7 +77,7 @@ class Arrays(NamedTuple):
     jax.tree_util.register_dataclass,
     data_fields=(
         "positions_q positions_k segments_q segments_k mask seed "
-        "of_queries of_keys shared limits_q limits_k first"
+        "query_arrays key_arrays shared limits_q limits_k first"
     ).split(),
     meta_fields=(
         "clip rotation_clips pairs rate reach ranges block num_queries functions maps limits"
@@ -96,7 +96,7 @@ class Fixed:
       ranges: positions of queries and keys, where they are ranges.
       block: queries at a time; None takes all at once and saves their weights.
       num_queries: before they are cut into blocks, by which dropout numbers its rows.
-      functions: of `LogitTerms`, each with arrays at its place in `of_queries` and so on.
+      functions: of `LogitTerms`, each with arrays at its place in `query_arrays` and so on.
       maps: of the finished logits, see `Part.logit_map`.
       limits: reaches over positions that are no ranges, each with positions at its place in
         `limits_q` `[#B, Lq]` and `limits_k` `[#B, Lk]`.
@@ -104,7 +104,7 @@ class Fixed:
       segments_q, segments_k: `[#B, Lq]` and `[#B, Lk]`, see `Context.segments`, or None.
       mask: `[B or 1, H or 1, Lq or 1, Lk]`.
       seed: of dropout, see `dropout.seed`.
-      of_queries, of_keys, shared: of `LogitTerms`, the arrays that `Arrays` has not.
+      query_arrays, key_arrays, shared: of `LogitTerms`, the arrays that `Arrays` has not.
       first: numbers of the first query and key of a block among all.
     """
 
@@ -125,8 +125,8 @@ class Fixed:
     segments_k: Leaf
     mask: Leaf
     seed: Leaf
-    of_queries: Leaf
-    of_keys: Leaf
+    query_arrays: Leaf
+    key_arrays: Leaf
     shared: Leaf
     limits_q: Leaf
     limits_k: Leaf

@@ -116,8 +116,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     tokens = tokenizer.get_vocab()
     missing = [role for role, name in special_tokens(tokenizer).items() if not name]
     if missing and (missing != ["unk"] or is_word_piece(tokenizer)):
-        known = 1 if is_word_piece(tokenizer) else None  # BERT's names.
-        lacking = ", ".join(" or ".join(_SPECIAL_NAMES[role][:known]) for role in missing)
+        shown_names = 1 if is_word_piece(tokenizer) else None  # BERT's names.
+        lacking = ", ".join(" or ".join(_SPECIAL_NAMES[role][:shown_names]) for role in missing)
         raise ValueError(f"The vocabulary of {path} lacks {lacking}.")
     if len(set(tokens.values())) < len(tokens):
         ids = sorted(tokens.values())

@@ -230,12 +230,12 @@ def _type_of(settings: Config, config: Config) -> tuple[str, _Type]:
             f"Unknown rope type {reprlib.repr(name)}.{did_you_mean(str(name)[:40], _TYPES)} Use "
             f"one of {', '.join(_TYPES)}."
         )
-    known = _TYPES[name].options
+    options = _TYPES[name].options
     for key in settings:
-        if key not in known and key not in _NO_OPTIONS:
+        if key not in options and key not in _NO_OPTIONS:
             raise ValueError(
                 f"The rope type {name!r} has no setting {reprlib.repr(key)}."
-                f"{did_you_mean(str(key)[:40], known)} It has: {', '.join(known)}."
+                f"{did_you_mean(str(key)[:40], options)} It has: {', '.join(options)}."
             )
     return name, _TYPES[name]
 

@@ -139,10 +139,10 @@ def _read(node: ast.expr, sizes: dict[str, int]) -> PositionEncoding:
 def _call(
     name: str, arguments: list[ast.expr], keywords: list[ast.keyword], sizes: dict[str, int]
 ) -> PositionEncoding:
-    known = [*ENCODINGS, *WRAPPERS, *_LAYERED]
-    if name not in known:
+    names = [*ENCODINGS, *WRAPPERS, *_LAYERED]
+    if name not in names:
         raise _Unreadable(
-            f"{name!r} is unknown.{suggestion(name, known)} Known: {', '.join(known)}"
+            f"{name!r} is unknown.{suggestion(name, names)} Known: {', '.join(names)}"
         )
     if name in ENCODINGS and arguments:
         raise _Unreadable(f"the options of {name!r} must be written NAME=VALUE")

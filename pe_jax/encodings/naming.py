@@ -69,15 +69,17 @@ def _show(build: Callable[..., PositionEncoding], parameters: Iterable[inspect.P
 
 
 def _check_arguments(build: Callable[..., PositionEncoding], arguments: Mapping[str, Any]) -> None:
-    known = inspect.signature(build).parameters
-    for name in arguments.keys() - known.keys():
+    parameters = inspect.signature(build).parameters
+    for name in arguments.keys() - parameters.keys():
         raise TypeError(
-            f"{build.__name__}() has no argument {name!r}.{suggestion(name, known)} It has: "
-            f"{', '.join(known) or 'none'}."
+            f"{build.__name__}() has no argument {name!r}.{suggestion(name, parameters)} It has: "
+            f"{', '.join(parameters) or 'none'}."
         )
     for name, value in arguments.items():
         if isinstance(value, jax.Array):
-            learnable = "learnable=True" if "learnable" in known else "of an encoding that learns"
+            learnable = (
+                "learnable=True" if "learnable" in parameters else "of an encoding that learns"
+            )
             raise ValueError(
                 f"{name} of {build.__name__} must be a Python value, got {jax.typeof(value)}: "
                 "options are fixed when an encoding is built. Arrays, as under jax.vmap, go into "

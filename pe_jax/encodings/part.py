@@ -100,16 +100,16 @@ class LogitTerms(NamedTuple):
     that attention in blocks never makes an array of all pairs of queries and keys.
 
     Attributes:
-      function: `(of_queries, of_keys, shared, mask) -> [#B, #H, Lq, Lk]` of consecutive queries and
-        keys; it closes over no traced array. The mask is bool `[#B, #H, #Lq, Lk]`, True for keys
-        that the caller of attention lets a query attend to, or None.
-      of_queries, of_keys: trees of arrays `[#B, Lq, ...]` and `[#B, Lk, ...]`.
+      function: `(query_arrays, key_arrays, shared, mask) -> [#B, #H, Lq, Lk]` of consecutive
+        queries and keys; it closes over no traced array. The mask is bool `[#B, #H, #Lq, Lk]`, True
+        for keys that the caller of attention lets a query attend to, or None.
+      query_arrays, key_arrays: trees of arrays `[#B, Lq, ...]` and `[#B, Lk, ...]`.
       shared: a tree of any other arrays, such as parameters.
     """
 
     function: Callable[[Any, Any, Any, Array | None], jax.Array]
-    of_queries: Any = ()
-    of_keys: Any = ()
+    query_arrays: Any = ()
+    key_arrays: Any = ()
     shared: Any = ()
 
 

@@ -218,8 +218,8 @@ def _check_only_embeds(config: BertConfig) -> None:
     other_effects = []
     for part in encoding.parts:
         adds = part.card is not None and part.card.kind == "absolute" and part.card.vectors
-        of_input = () if adds or not part.embed else ("changes the input in a way of its own",)
-        other_effects += [f"{part.key} {effect}" for effect in (*part.effects, *of_input)]
+        input_effects = () if adds or not part.embed else ("changes the input in a way of its own",)
+        other_effects += [f"{part.key} {effect}" for effect in (*part.effects, *input_effects)]
     if encoding.layers or other_effects:
         raise ValueError(
             "PyTorch's BERT has only a table of absolute positions, which cannot represent "

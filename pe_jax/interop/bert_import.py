@@ -66,18 +66,18 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
     config = config_of(family, theirs, str(checkpoint.path))
     names = {_modern(family, name): name for name in checkpoint.names}
     ties = layout.tied(family, config)
-    of_heads = {
+    head_tensors = {
         head: {f"{module}.{kind}" for module in modules.values() for kind in ("weight", "bias")}
         for head, modules in family.heads.items()
     }
-    found = _heads(family, theirs, of_heads, names.keys())
-    present = tuple(head for head in of_heads if head in heads and head in found)
+    saved_heads = _heads(family, theirs, head_tensors, names.keys())
+    present = tuple(head for head in head_tensors if head in heads and head in saved_heads)
     classifier = names.get(f"{family.heads.get('classifier', {}).get('classifier')}.weight", "")
     classes = checkpoint.shape(classifier)[0] if classifier else 0  # Any number of classes fits.
     leaves = layout.leaves(family, config, present, classes, first_row(family, theirs))
     expected = {name for leaf in leaves for name in leaf.tensors}
     unread = sorted(names.keys() - expected - {*family.constants, *ties})
-    readable = set().union(*of_heads.values())
+    readable = set().union(*head_tensors.values())
     complete = _complete(family)
     unknown = [name for name in unread if name.startswith(complete) and name not in readable]
     errors = [
@@ -215,11 +215,17 @@ def config_of(family: Family, theirs: Mapping[str, Any], path: str) -> BertConfi
         for name, value in ours.items()
         if (fault := kinds(BertConfig)[name].fault(value))
     ]
-    known = {*NO_MEANING, *family.positions, *keys.values(), *family.only, *(family.ignored or ())}
+    known_keys = {
+        *NO_MEANING,
+        *family.positions,
+        *keys.values(),
+        *family.only,
+        *(family.ignored or ()),
+    }
     errors += [
         f"{key} is {value!r}, but is not known"
         for key, value in theirs.items()
-        if value not in (None, False) and family.ignored is not None and key not in known
+        if value not in (None, False) and family.ignored is not None and key not in known_keys
     ]
     if errors:
         raise ValueError(

@@ -100,16 +100,16 @@ def leaves(
     shapes = parameter_shapes(config, head_parts(family, heads), classes)
     if "masked_lm" in heads and config.tied_decoder:
         shapes.pop("masked_lm/decoder", None)
-    found = [
+    model_leaves = [
         leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
         for leaf in _all_leaves(family, config.num_layers, heads, shapes)
     ]
-    if missing := sorted(shapes.keys() - {leaf.ours for leaf in found}):
+    if missing := sorted(shapes.keys() - {leaf.ours for leaf in model_leaves}):
         raise ValueError(
             f"{family.name} of transformers has nothing for {', '.join(missing[:3])}"
             f"{', ...' if len(missing) > 3 else ''}."
         )
-    return found
+    return model_leaves
 
 
 def _all_leaves(
@@ -153,9 +153,9 @@ def parameter_shapes(
     if "spans" in heads:
         models.append(BertForSpans(few))
     tree: dict[str, Any] = {}
-    one = jax.ShapeDtypeStruct((1, 1), np.int32)
+    token = jax.ShapeDtypeStruct((1, 1), np.int32)
     for model in models:
-        tree |= jax.eval_shape(model.init, jax.random.key(0), one, one)["params"]
+        tree |= jax.eval_shape(model.init, jax.random.key(0), token, token)["params"]
     shapes = {
         path: leaf.shape
         for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()

@@ -106,8 +106,8 @@ def modular_arithmetic(rng: np.random.Generator, count: int, length: int) -> Str
     symbols[:, ::2] = rng.integers(0, MODULUS, (count, size // 2 + 1))
     symbols[:, 1::2] = rng.integers(_ADD, _MULTIPLY + 1, (count, size // 2))
     total, product = np.zeros(count, np.int64), symbols[:, 0]  # Of finished terms; of the last one.
-    for at in range(1, size, 2):
-        operator, digit = symbols[:, at], symbols[:, at + 1]
+    for index in range(1, size, 2):
+        operator, digit = symbols[:, index], symbols[:, index + 1]
         times = operator == _MULTIPLY
         total = np.where(times, total, total + product) % MODULUS
         signed = np.where(operator == _SUBTRACT, -digit, digit)
@@ -209,9 +209,9 @@ def solve_equation(rng: np.random.Generator, count: int, length: int) -> Strings
     texts, answers = [], []
     for _ in range(count):
         text, value = _expression(rng, length - 2, "+-")
-        at = int(rng.choice([i for i, c in enumerate(text) if c.isdigit()]))
-        texts.append(f"{text[:at]}x{text[at + 1 :]}={value}")
-        answers.append([int(text[at])])
+        index = int(rng.choice([i for i, c in enumerate(text) if c.isdigit()]))
+        texts.append(f"{text[:index]}x{text[index + 1 :]}={value}")
+        answers.append([int(text[index])])
     return Strings(_numbered(texts), np.array(answers))
 
 
@@ -240,9 +240,9 @@ def missing_duplicate(rng: np.random.Generator, count: int, length: int) -> Stri
         return Strings(np.ones((count, 1), int), np.ones((count, 1), int))
     bits = rng.integers(0, 2, (count, length // 2))
     symbols = np.concatenate([bits, bits, np.full((count, length % 2), _FILLER)], axis=1)
-    at = rng.integers(0, 2 * (length // 2), (count, 1))
-    answers = np.take_along_axis(symbols, at, 1)
-    np.put_along_axis(symbols, at, _MISSING, 1)
+    index = rng.integers(0, 2 * (length // 2), (count, 1))
+    answers = np.take_along_axis(symbols, index, 1)
+    np.put_along_axis(symbols, index, _MISSING, 1)
     return Strings(symbols, answers)
 
 
@@ -269,11 +269,11 @@ def _binary(
     """Two binary numbers, an operator between them. Inputs too short for that are one number, to
     be answered by itself."""
     symbols = rng.integers(0, 2, (count, length))
-    at = rng.integers(1, length - 1, count) if length > 2 else np.full(count, length)
-    symbols[np.arange(count)[at < length], at[at < length]] = _OPERATOR
+    operator_at = rng.integers(1, length - 1, count) if length > 2 else np.full(count, length)
+    symbols[np.arange(count)[operator_at < length], operator_at[operator_at < length]] = _OPERATOR
     results = [
         compute(_number(row[:i]), _number(row[i + 1 :])) if i < length else _number(row)
-        for row, i in zip(symbols, at, strict=True)
+        for row, i in zip(symbols, operator_at, strict=True)
     ]
     return Strings(symbols, *_ended([_digits(n) for n in results], length + 1, _END))
 

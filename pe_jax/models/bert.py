@@ -245,13 +245,13 @@ class Bert(BertModule):
         c = self.config
         encoding = c.encoding()
         every_layer = self.is_mutable_collection("intermediates")
-        of_layers = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
+        params_by_layer = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
             hidden: list[Array] = [x]
             attention: list[Array] = []
             for i in range(c.num_layers):
                 block = self.block(i, name=f"layer_{i}")
-                x, attended = block(x, of_layers[i], context, mask, rngs[i])
+                x, attended = block(x, params_by_layer[i], context, mask, rngs[i])
                 hidden.append(x)
                 attention.append(attended)
             return x, LayerOutputs(jnp.stack(hidden), jnp.stack(attention)) if every_layer else None
@@ -265,7 +265,7 @@ class Bert(BertModule):
             for i, (params, layer_params, layer_rng) in enumerate(group, start):
                 block = self.block(i, parent=None)
                 # What layers share is no input of the loop: its gradient is summed over them.
-                layer_params = layer_params if encoding.per_layer else of_layers[i]
+                layer_params = layer_params if encoding.per_layer else params_by_layer[i]
                 variables = {"params": params}
                 x, attended = block.apply(variables, x, layer_params, context, mask, layer_rng)
                 hidden.append(x)
@@ -278,7 +278,11 @@ class Bert(BertModule):
                 run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers, static_argnums=0
             )
         layers = [
-            (self.variables["params"][f"layer_{i}"], of_layers[i] if encoding.per_layer else {}, r)
+            (
+                self.variables["params"][f"layer_{i}"],
+                params_by_layer[i] if encoding.per_layer else {},
+                r,
+            )
             for i, r in enumerate(rngs)
         ]
         # Layers before the loop: those left over, and a first one with other parameters.
@@ -319,6 +323,6 @@ def frequencies(config: BertConfig, params: Params) -> Params:
     """A tree like `params`, those of a model with heads: True for learned frequencies."""
     marks = jax.tree.map(lambda _: False, params)
     if "position" in params["bert"]:
-        own = config.encoding().frequency_mask(params["bert"]["position"])
-        marks = {**marks, "bert": {**marks["bert"], "position": own}}
+        position_marks = config.encoding().frequency_mask(params["bert"]["position"])
+        marks = {**marks, "bert": {**marks["bert"], "position": position_marks}}
     return marks

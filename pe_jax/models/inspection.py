@@ -71,8 +71,8 @@ def queries_keys_values(
     Queries that share a head of keys and values have it repeated.
     """
     layers = _compared(config, params, tokens, config.num_layers)
-    each = config.num_heads // config.key_heads
-    by_layer = ((q, jnp.repeat(k, each, 2), jnp.repeat(v, each, 2)) for _, q, k, v in layers)
+    repeats = config.num_heads // config.key_heads
+    by_layer = ((q, jnp.repeat(k, repeats, 2), jnp.repeat(v, repeats, 2)) for _, q, k, v in layers)
     return jnp.stack([jnp.stack(heads) for heads in by_layer], axis=1)
 
 
@@ -109,9 +109,11 @@ def _queries_keys_values_parameters(
         qkv = attention["qkv"]
     else:
         query, both = attention["query"], attention["key_value"]
-        each = query["kernel"].shape[-2] // both["kernel"].shape[-2]
+        repeats = query["kernel"].shape[-2] // both["kernel"].shape[-2]
         qkv = {
-            name: jnp.concatenate([x[..., None, :, :], jnp.repeat(both[name], each, -2)], axis=-3)
+            name: jnp.concatenate(
+                [x[..., None, :, :], jnp.repeat(both[name], repeats, -2)], axis=-3
+            )
             for name, x in query.items()
         }
     return qkv["kernel"], qkv.get("bias", jnp.zeros(qkv["kernel"].shape[1:]))

@@ -189,14 +189,14 @@ def _power(verdicts: Sequence[Verdict]) -> list[str]:
         for verdict in verdicts
         if isinstance(verdict.claim.effect, Difference) and verdict.n > 1
     }
-    found = [
+    differences = [
         f"{detectable(n, LEVELS[arm]):.1f} with {n} seeds ({_TITLES[arm].lower()})"
         for arm, n in sorted(tests)
     ]
     return [
         "Differences that a test finds four times of five, before correction, in standard "
-        f"deviations over seeds: {', '.join(found)}."
-    ] * bool(found)
+        f"deviations over seeds: {', '.join(differences)}."
+    ] * bool(differences)
 
 
 def _effects(verdicts: Sequence[Verdict]) -> str:

@@ -188,8 +188,9 @@ def build(
     ]
     statistics = measure(config, teacher, mesh, params["bert"], held_out)
     constants = [
-        (params["bert"], jax.device_put(each, shardings_of(each)))  # On every host's devices.
-        for each in statistics
+        # On every host's devices.
+        (params["bert"], jax.device_put(stage_statistics, shardings_of(stage_statistics)))
+        for stage_statistics in statistics
     ]
     scores = functools.partial(_scores, program, held_out, constants)
 

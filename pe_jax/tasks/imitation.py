@@ -93,8 +93,8 @@ def imitation_task(
             target = _centred(theirs.hidden[1:], statistics.centre, batch)
             loss = distance(ours.hidden[1:], target) / statistics.hidden
         if attention:
-            of_attention = distance(ours.attention, theirs.attention) / statistics.attention
-            loss = loss + attention * of_attention
+            attention_loss = distance(ours.attention, theirs.attention) / statistics.attention
+            loss = loss + attention * attention_loss
         r2 = _real(batch).sum() - hidden
         by_layer = dict(zip(names, r2, strict=True))
         return {"loss": loss @ weights, "r2": r2[-1], "r2_mean": r2.mean(), **by_layer}
@@ -183,16 +183,16 @@ def _statistics_of(
     def sums(params: Params, batch: Batch) -> Sums:
         theirs, real = outputs(params, batch), _real(batch)
         hidden, attention = (x.astype(jnp.float32) for x in (theirs.hidden[1:], theirs.attention))
-        found = {
+        totals = {
             "tokens": real.sum(),
             **_mean_and_spread(hidden, real, "hidden"),
             **_mean_and_spread(attention, real, "attention"),
         }
         if not by_position:
-            return found
+            return totals
         text, positions = _text(batch), segment_positions(batch["documents"])
         zeros, hidden = jnp.zeros_like(hidden[:, 0]), jnp.where(text[..., None], hidden, 0)
-        return found | {
+        return totals | {
             "texts": jnp.zeros(text.shape[1], jnp.int32).at[positions].add(text),
             "by_position": zeros.at[:, positions].add(hidden),
         }

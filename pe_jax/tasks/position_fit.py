@@ -168,8 +168,8 @@ def better_start(start: Params, fit: PositionFit, score: Callable[[Params], floa
     before, after = score(start), score(fitted)
     explained = ", ".join(f"{share:.2f}" for share in fit.explained)
     say(f"Positions fitted to the teacher's mean logits; explained by layer: {explained}.")
-    kept = "the fitted ones" if after > before else "those that were drawn"
-    say(f"Mean R² of positions as drawn {before:.3f}, fitted {after:.3f}: kept {kept}.")
+    choice = "the fitted ones" if after > before else "those that were drawn"
+    say(f"Mean R² of positions as drawn {before:.3f}, fitted {after:.3f}: kept {choice}.")
     return fitted if after > before else start
 
 

@@ -44,13 +44,13 @@ def pretraining_task(config: BertConfig) -> Task:
 
     def counts(batch: Batch) -> Sums:
         pairs = jnp.float32(len(batch["next_sentence"]))
-        of_pairs = {"next_sentence_loss": pairs, "next_sentence_accuracy": pairs}
-        return _masked_lm_counts(batch) | of_pairs
+        pair_counts = {"next_sentence_loss": pairs, "next_sentence_accuracy": pairs}
+        return _masked_lm_counts(batch) | pair_counts
 
     def sums(logits: PretrainingLogits, batch: Batch) -> Sums:
         loss, right = cross_entropy(logits.next_sentence, batch["next_sentence"])
-        of_pairs = {"next_sentence_loss": loss.sum(), "next_sentence_accuracy": right.sum()}
-        return _masked_lm_sums(logits.masked_lm, batch) | of_pairs
+        pair_sums = {"next_sentence_loss": loss.sum(), "next_sentence_accuracy": right.sum()}
+        return _masked_lm_sums(logits.masked_lm, batch) | pair_sums
 
     inputs = ("tokens", "masked_positions", "segments", "valid")
     losses = ("masked_lm_loss", "next_sentence_loss")

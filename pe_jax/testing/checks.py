@@ -91,8 +91,8 @@ def differences(name: str, values: Any, expected: Any, tolerance: float) -> Prob
         place = ", ".join(map(str, index))
         return f"{leaf}[{place}]: {a[index]:.6g}, expected {b[index]:.6g} within {allowed:.2g}"
 
-    found = jax.tree_util.tree_map_with_path(difference, values, expected)
-    yield from filter(None, jax.tree.leaves(found))
+    messages = jax.tree_util.tree_map_with_path(difference, values, expected)
+    yield from filter(None, jax.tree.leaves(messages))
 
 
 def result_differences(
@@ -270,16 +270,16 @@ def shift(s: Subject) -> Problems:
     if by < 1:
         raise NotApplicable(f"the encoding has only {s.encoding.longest} positions")
     claimed = all(part.card.invariant for part in s.encoding.parts if part.card)
-    here, there = s.run(), s.run(s.positions + by)
+    outputs, shifted = s.run(), s.run(s.positions + by)
     if not claimed:
-        apart = np.abs(here - there).max()
+        apart = np.abs(outputs - shifted).max()
         if not apart > 1e-3:
             yield f"Card.invariant is False, but a shift by {by} moves outputs by {apart:.2g} only"
         return
-    yield from differences(f"shifted by {by}", there, here, 1e-3)
+    yield from differences(f"shifted by {by}", shifted, outputs, 1e-3)
     low = s.memo("bfloat16", functools.partial(apply, s.encoding))
-    here, there = (low(half(s.layer), s.tokens, p) for p in (s.positions, s.positions + by))
-    yield from differences(f"bfloat16, shifted by {by}", there, here, 0.03)
+    outputs, shifted = (low(half(s.layer), s.tokens, p) for p in (s.positions, s.positions + by))
+    yield from differences(f"bfloat16, shifted by {by}", shifted, outputs, 0.03)
     if s.encoding.axes == 1:
         far = range(by, by + LENGTH)
         values = jax.jit(lambda layer: apply(s.encoding, layer, s.tokens, far))(s.layer)
@@ -481,8 +481,8 @@ def parameters(s: Subject) -> Problems:
 @check
 def name(s: Subject) -> Problems:
     """The name parses back to the encoding."""
-    known = {*ENCODINGS, *WRAPPERS}
-    if not all(part.name.partition("(")[0] in known for part in s.encoding.parts):
+    registered = {*ENCODINGS, *WRAPPERS}
+    if not all(part.name.partition("(")[0] in registered for part in s.encoding.parts):
         raise NotApplicable("not registered with pe_jax.encodings.registered")
     again = from_name(s.name, **s.sizes)
     if again.name != s.name:

@@ -159,7 +159,7 @@ def _row(reference, layer, x, q, k, v, tokens, positions, mask):
         for offset, w in ((q, layer.w_q), (k, layer.w_k), (v, layer.w_v))
     )
 
-    def query(head, at_q, mask_q, q_i, position_q, of_keys):
+    def query(head, at_q, mask_q, q_i, position_q, key_arrays):
         def key(at_k, k_j, v_j, position_k):
             pair = Pair(
                 q_i, k_j, v_j, position_q, position_k, head, heads,
@@ -167,19 +167,21 @@ def _row(reference, layer, x, q, k, v, tokens, positions, mask):
             )  # fmt: skip
             return reference.score(params, pair), reference.value(params, pair)
 
-        scores, values = jax.vmap(key)(*of_keys)
+        scores, values = jax.vmap(key)(*key_arrays)
         allowed = mask_q & (scores > -jnp.inf)
         # A row without any key gives zeros; both selections keep its gradient from being NaN.
-        kept = jnp.where(allowed, scores, 0.0)
-        raised = jnp.where(allowed, jnp.exp(kept - kept.max()), 0.0)
-        total = raised.sum() + jnp.exp(reference.sink(params, head) - kept.max())
+        finite_scores = jnp.where(allowed, scores, 0.0)
+        raised = jnp.where(allowed, jnp.exp(finite_scores - finite_scores.max()), 0.0)
+        total = raised.sum() + jnp.exp(reference.sink(params, head) - finite_scores.max())
         return raised @ values / jnp.where(allowed.any(), total, 1.0)
 
     # Mapped over arrays: to index them would compile slowly, above all for gradients.
     index = jnp.arange(length)
 
     def of_head(head, q_h, k_h, v_h):
-        of_keys = index, k_h, v_h, positions
-        return jax.vmap(query, (None, 0, 0, 0, 0, None))(head, index, mask, q_h, positions, of_keys)
+        key_arrays = index, k_h, v_h, positions
+        return jax.vmap(query, (None, 0, 0, 0, 0, None))(
+            head, index, mask, q_h, positions, key_arrays
+        )
 
     return jax.vmap(of_head, (0, 1, 1, 1), 1)(jnp.arange(heads), q, k, v)

@@ -265,8 +265,8 @@ class MetricsWriter:
     def __init__(self, workdir: Path, step: int):
         self._path = workdir / "metrics.jsonl"
         old = read_metrics(workdir) if self._path.exists() else []
-        kept = [line for line in old if 0 < step >= line["step"]]
-        self._lines = [f"{json.dumps(line)}\n" for line in kept]
+        kept_lines = [line for line in old if 0 < step >= line["step"]]
+        self._lines = [f"{json.dumps(line)}\n" for line in kept_lines]
         write_text(self._path, "".join(self._lines))
         self._uploaded = time.monotonic()
         self._events = None

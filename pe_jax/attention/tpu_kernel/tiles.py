@@ -172,12 +172,12 @@ class Tile:
         columns = jax.lax.broadcasted_iota(jnp.uint32, (1, LANES), 1)
         columns = columns + self.key.astype(jnp.uint32)
         words = jnp.stack([jnp.full((1, LANES), seed[n]) for n in (0, 1)])
-        kept = [
+        keep_masks = [
             keep(words, rows, columns + np.uint32(n), config.rate)
             for n in range(0, config.keys, LANES)
         ]
         return [
-            jnp.concatenate([jnp.where(k, x, 0.0) for k, x in zip(kept, parts(tile))], axis=1)
+            jnp.concatenate([jnp.where(k, x, 0.0) for k, x in zip(keep_masks, parts(tile))], axis=1)
             for tile in tiles
         ]
 

@@ -74,8 +74,8 @@ def floater(
         return jax.lax.scan(follow, params["start"], times)[1]
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
-        known = not isinstance(x, jax.core.Tracer) and x.size
-        if known and not 0 <= np.min(x) <= np.max(x) < max_length:
+        is_concrete = not isinstance(x, jax.core.Tracer) and x.size
+        if is_concrete and not 0 <= np.min(x) <= np.max(x) < max_length:
             raise ValueError(
                 f"floater was built for max_length={max_length}, got positions {np.min(x)} to "
                 f"{np.max(x)}. Build it with a greater max_length and the same parameters."

@@ -61,9 +61,9 @@ def tupe(
         return look_up(rows.reshape(len(rows), -1), x).reshape(*x.shape, num_heads, head_size)
 
     def correlation(
-        of_queries: tuple, of_keys: tuple, theta: Array | None, mask: Array | None
+        query_arrays: tuple, key_arrays: tuple, theta: Array | None, mask: Array | None
     ) -> Float[Array, "#B H Lq Lk"]:
-        (i, rows_q), (j, rows_k) = of_queries, of_keys
+        (i, rows_q), (j, rows_k) = query_arrays, key_arrays
         c = jnp.einsum("...qhd,...khd->...hqk", rows_q, rows_k) / jnp.sqrt(2.0 * head_size)
         if theta is not None:
             to_cls, from_cls = j[:, None, None, :] == 0, i[:, None, :, None] == 0
@@ -73,8 +73,11 @@ def tupe(
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         i, j = context.rows()
-        of_queries, of_keys = (i, projected(params, "query", i)), (j, projected(params, "key", j))
-        return LogitTerms(correlation, of_queries, of_keys, params.get("theta"))
+        query_arrays, key_arrays = (
+            (i, projected(params, "query", i)),
+            (j, projected(params, "key", j)),
+        )
+        return LogitTerms(correlation, query_arrays, key_arrays, params.get("theta"))
 
     return Part(
         init=init,

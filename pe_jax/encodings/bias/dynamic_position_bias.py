@@ -80,12 +80,12 @@ def dynamic_position_bias(
         out = network(params, jnp.sign(x) * jnp.log1p(jnp.abs(x)) if log_distance else x)
         return out if bound is None else bound * jax.nn.sigmoid(out)
 
-    of_x = "sign(m)·log(1+|m|)" if log_distance else "m"
+    network_input = "sign(m)·log(1+|m|)" if log_distance else "m"
     return Part(
         init=init,
         offsets=Offsets(bias=bias),
         card=Card(
-            f"MLP_h({of_x})" if bound is None else f"{bound:g}·σ(MLP_h({of_x}))",
+            f"MLP_h({network_input})" if bound is None else f"{bound:g}·σ(MLP_h({network_input}))",
             "Wang et al. 2021 (CrossFormer); Liu et al. 2021 (SwinV2)",
             parameters="2·w + (depth − 1)·(w + 1)·w + (w + 1)·H",
             invariant=True,

@@ -53,9 +53,9 @@ def grape_a(
         }
 
     def bias(
-        of_queries: tuple, of_keys: tuple, rate: Array, mask: Array | None
+        query_arrays: tuple, key_arrays: tuple, rate: Array, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
-        (i, *gates_q), (j, *gates_k) = of_queries, of_keys
+        (i, *gates_q), (j, *gates_k) = query_arrays, key_arrays
         gates = [jnp.swapaxes(x, 1, 2)[..., :, None] for x in gates_q]
         gates += [jnp.swapaxes(x, 1, 2)[..., None, :] for x in gates_k]
         distance = jnp.abs(jnp.asarray(offsets(i, j), jnp.float32))

@@ -70,8 +70,8 @@ def _rows(side: int, max_distance: int, bidirectional: bool) -> tuple[Int[np.nda
     far = np.arange(exact, max_distance + 1)
     # In float64 and rounded up by a hair: bucket edges at whole numbers stay where they belong.
     wide = np.log(far / exact) / np.log(max_distance / exact) * (side - exact) + 1e-9
-    of_far = np.minimum(exact + wide.astype(int), side - 1)
-    by_distance = np.concatenate([np.arange(exact), of_far])
+    far_buckets = np.minimum(exact + wide.astype(int), side - 1)
+    by_distance = np.concatenate([np.arange(exact), far_buckets])
     clip = max(1, int(np.argmax(by_distance == side - 1)))
     left = by_distance[clip:0:-1]
     right = by_distance[1 : clip + 1] + side if bidirectional else np.zeros(clip, int)

@@ -8,7 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
+from pe_jax.encodings.content.row_order import hidden_states, rows_of_queries, take_queries
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
 from pe_jax.shapes import Array, Float
@@ -70,7 +70,7 @@ def cable(
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cable")
         sums = jnp.cumsum(lengths(params, x), axis=1)  # [B, Lk, H]
         weights = (jax.nn.softplus(x @ params["weight"]),) if weighted else ()
-        taken = tuple(of_queries(y, rows, known) for y in (sums, *weights))
+        taken = tuple(take_queries(y, rows, known) for y in (sums, *weights))
         return LogitTerms(penalty, taken, sums)
 
     return Part(

@@ -42,29 +42,29 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cope")
-        of_keys = indices(k.shape[1])[None], k
-        return LogitTerms(counted_positions, (rows, known, q), of_keys, params["table"])
+        key_arrays = indices(k.shape[1])[None], k
+        return LogitTerms(counted_positions, (rows, known, q), key_arrays, params["table"])
 
     def counted_positions(
-        of_queries: tuple, of_keys: tuple, table: Array, mask: Array | None
+        query_arrays: tuple, key_arrays: tuple, table: Array, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
-        (rows, known, q), (key, k) = of_queries, of_keys
+        (rows, known, q), (key, k) = query_arrays, key_arrays
         products = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
         counted = jnp.asarray(key[:, None, None, :] <= rows[:, None, :, None])
         counted = counted if mask is None else counted & mask
-        of_integers = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
+        integer_logits = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
         numbers = 8  # About: gates, positions, rows of the table and what is looked up there.
-        terms = by_queries(interpolated, None, (products, counted, of_integers), numbers)
+        terms = by_queries(interpolated, None, (products, counted, integer_logits), numbers)
         return jnp.where(known[:, None, :, None], terms, jnp.nan)
 
     def interpolated(_: None, arrays: tuple) -> Float[Array, "B H Lq Lk"]:
-        products, counted, of_integers = arrays
+        products, counted, integer_logits = arrays
         gates = jnp.where(counted, jax.nn.sigmoid(products), 0.0)
         p = jnp.minimum(jax.lax.cumsum(gates, axis=3, reverse=True), npos_max - 1)
         below = jnp.floor(p)
         row = below.astype(jnp.int32)
         low, high = (
-            jnp.take_along_axis(of_integers, index, axis=-1)
+            jnp.take_along_axis(integer_logits, index, axis=-1)
             for index in (row, jnp.minimum(row + 1, npos_max - 1))
         )
         return low + (p - below) * (high - low)

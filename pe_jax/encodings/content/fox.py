@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import hidden_states, indices, of_queries, rows_of_queries
+from pe_jax.encodings.content.row_order import hidden_states, indices, rows_of_queries, take_queries
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
 from pe_jax.shapes import Array, Float
@@ -38,9 +38,9 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
         }
 
     def bias(
-        taken: tuple, of_keys: tuple, shared: tuple, mask: Array | None
+        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
-        (rows, *sums_q), (key, *sums_k) = taken, of_keys
+        (rows, *sums_q), (key, *sums_k) = query_arrays, key_arrays
         left_q, right_q = (jnp.swapaxes(x, 1, 2)[..., :, None] for x in sums_q)
         left, right = (jnp.swapaxes(x, 1, 2)[..., None, :] for x in sums_k)
         is_left = (key[:, None] <= rows[..., None])[:, None]
@@ -50,7 +50,7 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
         x = hidden_states(context, "fox")
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "fox")
         sums = [_sums(params[side], x) for side in ("left", "right")]  # [B, Lk, H]
-        taken = [of_queries(y, rows, known) for y in sums]
+        taken = [take_queries(y, rows, known) for y in sums]
         return LogitTerms(bias, (rows, *taken), (indices(k.shape[1])[None], *sums))
 
     return Part(

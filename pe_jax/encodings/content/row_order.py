@@ -66,9 +66,9 @@ def rows_of_queries(
     return jnp.argmax(same, axis=-1), same.any(axis=-1)
 
 
-def of_queries(
-    of_keys: Float[Array, "B Lk H"], rows: Int[Array, "#B Lq"], known: Bool[Array, "#B Lq"]
+def take_queries(
+    key_values: Float[Array, "B Lk H"], rows: Int[Array, "#B Lq"], known: Bool[Array, "#B Lq"]
 ) -> Float[jax.Array, "B Lq H"]:
     """The rows of the queries, NaN for a query that is not among the keys."""
-    taken = jnp.take_along_axis(of_keys, rows[..., None], axis=1)
+    taken = jnp.take_along_axis(key_values, rows[..., None], axis=1)
     return jnp.where(known[..., None], taken, jnp.nan)

@@ -111,10 +111,10 @@ def _look_up(table: Real[Array, " N"], positions: Positions, longest: int) -> Re
     if isinstance(x, jax.core.Tracer):
         outside = longest if jnp.issubdtype(table.dtype, jnp.integer) else jnp.nan
         return look_up_traced(table, x, outside)
-    known = np.asarray(x)
-    if known.size and not 0 <= known.min() <= known.max() < count:
+    indices = np.asarray(x)
+    if indices.size and not 0 <= indices.min() <= indices.max() < count:
         raise ValueError(
-            f"positions of the {count} keys must count from 0 for randomised, got {known.min()} to "
-            f"{known.max()}. Start from 0 in each row, and pass all keys."
+            f"positions of the {count} keys must count from 0 for randomised, got {indices.min()} "
+            f"to {indices.max()}. Start from 0 in each row, and pass all keys."
         )
-    return table[known]
+    return table[indices]

@@ -60,9 +60,9 @@ def inkling(
         return LogitTerms(term, (i, weights), j, params["table"])
 
     def term(
-        of_queries: tuple, j: Array, table: Array, mask: Array | None
+        query_arrays: tuple, j: Array, table: Array, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
-        i, weights = of_queries
+        i, weights = query_arrays
         by_row = jnp.einsum("bqhr,mr->bhqm", weights, table)
         row = jnp.asarray(offsets(i, j))[:, None] + (extent - 1)
         taken = jnp.take_along_axis(by_row, row.clip(0, rows - 1), axis=-1)

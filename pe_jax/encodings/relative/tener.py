@@ -45,10 +45,10 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
         i, j = context.arrays()
         content, position = (q + params[name].astype(q.dtype) for name in ("u", "v"))
         rotated = rotate_pairs(position, -i[..., None], jnp.asarray(frequencies))
-        of_keys = sinusoid(-j, jnp.asarray(frequencies))[..., None, :]
-        of_keys = jnp.broadcast_to(of_keys, k.shape)
+        position_keys = sinusoid(-j, jnp.asarray(frequencies))[..., None, :]
+        position_keys = jnp.broadcast_to(position_keys, k.shape)
         q = jnp.concatenate([content, rotated.astype(content.dtype)], axis=-1)
-        return q, jnp.concatenate([k, of_keys.astype(k.dtype)], axis=-1), v
+        return q, jnp.concatenate([k, position_keys.astype(k.dtype)], axis=-1), v
 
     return Part(
         init=init,

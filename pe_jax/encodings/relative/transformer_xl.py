@@ -57,8 +57,8 @@ def transformer_xl(
         return jnp.einsum("...D,Dhd->...hd", vectors(params, x), params["kernel"])
 
     def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
-        of_head = jnp.einsum("Dhd,hd->Dh", params["kernel"], params["v"])
-        return vectors(params, x) @ of_head / math.sqrt(head_size)
+        head_vectors = jnp.einsum("Dhd,hd->Dh", params["kernel"], params["v"])
+        return vectors(params, x) @ head_vectors / math.sqrt(head_size)
 
     return Part(
         init=normal_parameters(stddev, kernel=(hidden_size, *head), u=head, v=head),

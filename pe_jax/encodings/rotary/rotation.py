@@ -88,16 +88,20 @@ def _by_halves(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
 
 def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     """All heads next to one another, as the products before and after have them."""
-    size, of_pair = x.shape[-1], np.array(pairs(cos.shape[-1], layout))
+    size, pair_dims = x.shape[-1], np.array(pairs(cos.shape[-1], layout))
     quarter = np.zeros((size, size))
-    quarter[of_pair[:, 0], of_pair[:, 1]], quarter[of_pair[:, 1], of_pair[:, 0]] = 1.0, -1.0
+    quarter[pair_dims[:, 0], pair_dims[:, 1]], quarter[pair_dims[:, 1], pair_dims[:, 0]] = 1.0, -1.0
     every_head = jnp.asarray(np.kron(np.eye(x.shape[2]), quarter), x.dtype)
 
-    def flat(of_pairs: Array, elsewhere: float) -> jax.Array:
+    def flat(pair_values: Array, elsewhere: float) -> jax.Array:
         """Spread numbers of pairs over the dimensions of all heads."""
-        of_heads = jnp.broadcast_to(of_pairs, (*of_pairs.shape[:-2], x.shape[2], cos.shape[-1]))
-        wide = jnp.full((*of_heads.shape[:-1], size), elsewhere, of_heads.dtype)
-        wide = wide.at[..., of_pair[:, 0]].set(of_heads).at[..., of_pair[:, 1]].set(of_heads)
+        head_values = jnp.broadcast_to(
+            pair_values, (*pair_values.shape[:-2], x.shape[2], cos.shape[-1])
+        )
+        wide = jnp.full((*head_values.shape[:-1], size), elsewhere, head_values.dtype)
+        wide = (
+            wide.at[..., pair_dims[:, 0]].set(head_values).at[..., pair_dims[:, 1]].set(head_values)
+        )
         return wide.reshape(*wide.shape[:-2], -1)
 
     heads = x.reshape(*x.shape[:2], -1)

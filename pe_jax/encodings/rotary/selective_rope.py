@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import hidden_states, of_queries, rows_of_queries
+from pe_jax.encodings.content.row_order import hidden_states, rows_of_queries, take_queries
 from pe_jax.encodings.content.short_convolution import short_convolution
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits, normal_parameters
@@ -76,7 +76,7 @@ def selective_rope(
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "selective_rope")
         sums_k = sums(params, context)
         flat = sums_k.reshape(*sums_k.shape[:2], -1)
-        sums_q = of_queries(flat, rows, known).reshape(len(flat), -1, *sums_k.shape[2:])
+        sums_q = take_queries(flat, rows, known).reshape(len(flat), -1, *sums_k.shape[2:])
         return rotate_by(q, sums_q * w), rotate_by(k, sums_k * w), v
 
     return Part(

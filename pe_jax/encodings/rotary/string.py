@@ -96,6 +96,6 @@ def string(
 def _in_basis(x: Float[Array, "B L H d"], basis: Float[Array, "..."]) -> Float[Array, "B L H d"]:
     """P x; in float32, float64 where `x` is. A TPU rounds products unless told not to."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    of_heads = "hed" if basis.ndim == 3 else "ed"
+    basis_axes = "hed" if basis.ndim == 3 else "ed"
     precision = jax.lax.Precision.HIGHEST
-    return jnp.einsum(f"blhd,{of_heads}->blhe", wide, basis, precision=precision).astype(x.dtype)
+    return jnp.einsum(f"blhd,{basis_axes}->blhe", wide, basis, precision=precision).astype(x.dtype)

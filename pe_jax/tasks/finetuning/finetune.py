@@ -236,8 +236,8 @@ def start_from(experiment: FinetuningExperiment, fresh: Params) -> tuple[Params,
     )
     merge = functools.partial(transplant, heads=False)
     _, changes = merge(jax.eval_shape(program.task.init, jax.random.key(0)), old)
-    each = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))
-    return jax.jit(each, out_shardings=program.shardings.params)(fresh, old), changes
+    merge_seeds = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))
+    return jax.jit(merge_seeds, out_shardings=program.shardings.params)(fresh, old), changes
 
 
 def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> FinetuningExperiment:
