@@ -278,12 +278,8 @@ class Bert(BertModule):
                 run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers, static_argnums=0
             )
         layers = [
-            (
-                self.variables["params"][f"layer_{i}"],
-                params_by_layer[i] if encoding.per_layer else {},
-                r,
-            )
-            for i, r in enumerate(rngs)
+            (self.variables["params"][f"layer_{i}"], params if encoding.per_layer else {}, rng)
+            for i, (params, rng) in enumerate(zip(params_by_layer, rngs, strict=True))
         ]
         # Layers before the loop: those left over, and a first one with other parameters.
         lead = c.num_layers % turn or (0 if c.first_norm else turn)

@@ -156,6 +156,12 @@ def query_key_maps(params: Mapping[str, Any]) -> tuple[Projection, Projection]:
     return functools.partial(project, 0), functools.partial(project, 1)
 
 
+# They keep their input for the backward pass, in its dtype. What they compute from it is float32,
+# and cheaper to compute again than to keep.
+_LayerNorm = nn.remat(nn.LayerNorm, prevent_cse=False)
+_RMSNorm = nn.remat(nn.RMSNorm, prevent_cse=False)
+
+
 class BertModule(nn.Module):
     """A module of BERT: the sizes, and layers made the same way in all of them."""
 
@@ -179,17 +185,11 @@ class BertModule(nn.Module):
         )
 
     def norm(self, name: str):
-        """A layer that keeps its input for the backward pass, in its dtype.
-
-        What it computes from the input is float32, and cheaper to compute again than to keep.
-        """
         c = self.config
         epsilon, dtype = c.layer_norm_epsilon, jnp.dtype(c.dtype)
         if c.norm == "rms_norm":
-            return nn.remat(nn.RMSNorm, prevent_cse=False)(epsilon=epsilon, dtype=dtype, name=name)
-        return nn.remat(nn.LayerNorm, prevent_cse=False)(
-            epsilon=epsilon, dtype=dtype, use_bias=c.norm_bias, name=name
-        )
+            return _RMSNorm(epsilon=epsilon, dtype=dtype, name=name)
+        return _LayerNorm(epsilon=epsilon, dtype=dtype, use_bias=c.norm_bias, name=name)
 
     def embedding(self, rows: int, name: str):
         return nn.Embed(

@@ -53,10 +53,10 @@ def configure(
     has_bias = bool(_tables(terms.bias, heads, 1))
     only_bias = has_bias and terms.key_table is None and terms.value_table is None
 
-    def is_long(query_tile: int) -> bool:
-        return only_bias and clip > query_tile
+    def is_long(tile_queries: int) -> bool:
+        return only_bias and clip > tile_queries
 
-    def with_tiles(query_tile: int, key_tile: int, long_bias: bool) -> KernelConfig:
+    def with_tiles(tile_queries: int, tile_keys: int, long_bias: bool) -> KernelConfig:
         term_clip = 1 if long_bias else clip  # A long bias is no term of each query.
         return KernelConfig(
             heads=heads,
@@ -64,10 +64,10 @@ def configure(
             size=size,
             group=_group(kv_heads, size) * heads // kv_heads,
             length=length,
-            queries=query_tile,
-            keys=key_tile,
-            query_tiles=-(-length // query_tile),
-            key_tiles=-(-keys // key_tile),
+            queries=tile_queries,
+            keys=tile_keys,
+            query_tiles=-(-length // tile_queries),
+            key_tiles=-(-keys // tile_keys),
             offset=offset,
             reach=None if reach == Reach() else reach,
             clip=term_clip,
@@ -80,9 +80,9 @@ def configure(
         )
 
     if block is None:
-        tiles, key_tile = _tiles(length, reach), _tiles(keys, reach)[0]
-        choices = [with_tiles(n, key_tile, is_long(n)) for n in tiles]
-        choices += [with_tiles(n, key_tile, False) for n in tiles if is_long(n)]
+        tiles, tile_keys = _tiles(length, reach), _tiles(keys, reach)[0]
+        choices = [with_tiles(n, tile_keys, is_long(n)) for n in tiles]
+        choices += [with_tiles(n, tile_keys, False) for n in tiles if is_long(n)]
         fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= on_chip)
         return next(fitting, choices[-1])
     if min(block) < 1 or any(n % LANES for n in block):

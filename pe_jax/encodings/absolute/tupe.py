@@ -73,10 +73,8 @@ def tupe(
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         i, j = context.rows()
-        query_arrays, key_arrays = (
-            (i, projected(params, "query", i)),
-            (j, projected(params, "key", j)),
-        )
+        query_arrays = i, projected(params, "query", i)
+        key_arrays = j, projected(params, "key", j)
         return LogitTerms(correlation, query_arrays, key_arrays, params.get("theta"))
 
     return Part(

@@ -99,9 +99,8 @@ def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
             pair_values, (*pair_values.shape[:-2], x.shape[2], cos.shape[-1])
         )
         wide = jnp.full((*head_values.shape[:-1], size), elsewhere, head_values.dtype)
-        wide = (
-            wide.at[..., pair_dims[:, 0]].set(head_values).at[..., pair_dims[:, 1]].set(head_values)
-        )
+        for dims in pair_dims.T:
+            wide = wide.at[..., dims].set(head_values)
         return wide.reshape(*wide.shape[:-2], -1)
 
     heads = x.reshape(*x.shape[:2], -1)
