@@ -6,15 +6,14 @@ keys. A row of zeros, a query that attends to nothing, adds nothing.
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
+from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float
 
 
-@jax.jit
+@compiled()
 def attention_sinks(weights: Float[Array, "*B L L"]) -> dict[str, Float[Array, "*B"]]:
     """Return the mean attention over the queries of a text to the "first" key, to the "last", and
     to the "largest", the key that gets most of all queries together.
@@ -26,21 +25,22 @@ def attention_sinks(weights: Float[Array, "*B L L"]) -> dict[str, Float[Array, "
     return {"first": received[..., 0], "last": received[..., -1], "largest": received.max(-1)}
 
 
-@jax.jit
+@compiled()
 def effective_keys(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     """Return exp of the entropy of a query's attention, the mean over the queries: 1 for attention
-    to one key each, n for even attention to n keys."""
+    to one key each, n for even attention to n keys. A row of zeros counts as 0 keys."""
     logs = jnp.log(jnp.where(weights > 0, weights, 1.0))
-    return jnp.exp(-(weights * logs).sum(-1)).mean(-1)
+    keys = jnp.exp(-(weights * logs).sum(-1))
+    return jnp.where((weights == 0).all(-1), 0.0, keys).mean(-1)
 
 
-@jax.jit
+@compiled()
 def mean_distance(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     """Return Σ_j A_ij |j - i|, the mean over the queries; (L² - 1) / 3L where attention is even."""
     return (weights * _distance(weights)).sum(-1).mean(-1)
 
 
-@jax.jit
+@compiled()
 def rollout(weights: Float[Array, "*B N L L"]) -> Float[Array, "*B N L L"]:
     """Return R_n = Ã_n·R_(n-1) for each of N layers, with Ã = (A + I) / 2, rows of sum 1, and R_0 =
     I (Abnar and Zuidema 2020, arXiv 2005.00928, section 3).
@@ -61,7 +61,7 @@ def rollout(weights: Float[Array, "*B N L L"]) -> Float[Array, "*B N L L"]:
     return jnp.moveaxis(layers, 0, -3)
 
 
-@partial(jax.jit, static_argnames="window")
+@compiled("window")
 def mixture_shares(
     mixture: Float[Array, "*B L L"], *, window: int = 5
 ) -> dict[str, Float[Array, "*B"]]:

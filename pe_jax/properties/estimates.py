@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float, Int
 
 # `score(params, inputs [B, ...], positions [L]) -> [B, ...]`; inputs and scores are pytrees.
@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
     error: Float[Array, "*S"]
 
 
-@jax.jit
+@compiled()
 def mean_over_texts(values: Float[Array, "N *S"]) -> Estimate:
     """Return the mean of N numbers, one of each text, with its error.
 
@@ -57,7 +57,7 @@ def in_batches(f: Callable[[PyTree], PyTree], inputs: PyTree, batch: int) -> PyT
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], out)
 
 
-@partial(jax.jit, static_argnames=("score", "length", "batch"))
+@compiled("score", "length", "batch")
 def shift_curve(
     score: Score,
     params: PyTree,
@@ -89,7 +89,7 @@ def shift_curve(
     return jax.lax.map(shifted, jnp.asarray(shifts))
 
 
-@jax.jit
+@compiled()
 def state_change(
     states: Float[Array, "*B L D"], other: Float[Array, "*B L D"]
 ) -> Float[Array, "*B"]:
@@ -109,7 +109,7 @@ def bin_edges(places: int, bins: int) -> Int[np.ndarray, " E"]:
     return np.linspace(0, places, min(bins, places) + 1).round().astype(int)
 
 
-@partial(jax.jit, static_argnames="bins")
+@compiled("bins")
 def losses_by_place(losses: Float[Array, "N P"], *, bins: int = 16) -> dict[str, Estimate]:
     """Return means over texts of the losses of tokens at P places, in bins of about equal width.
 

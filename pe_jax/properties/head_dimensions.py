@@ -13,16 +13,15 @@ in any unit: the norm, or the root mean square, which does not grow with the num
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
-@jax.jit
+@compiled()
 def pair_norms(x: Float[Array, "*B d"], pairs: Int[Array, "F 2"]) -> Float[Array, "*B F"]:
     """Return ‖x^(m)‖ of each pair of dimensions; a rotation does not change it.
 
@@ -33,19 +32,22 @@ def pair_norms(x: Float[Array, "*B d"], pairs: Int[Array, "F 2"]) -> Float[Array
     return jnp.linalg.norm(x[..., pairs], axis=-1)
 
 
-@partial(jax.jit, static_argnames="count")
+@compiled("count", refuse_nan=True)
 def frequency_bands(frequencies: Float[Array, "*B F"], *, count: int = 4) -> Int[Array, "*B F"]:
     """Return the band of each frequency, from 0 for the fastest F / `count` to `count` - 1.
 
     Of equal frequencies the first is the faster, so that bands are equally large (up to one) for
     frequencies of 0 as well. The sign is the direction of a rotation, not its speed.
+
+    Raises:
+      ValueError: for complex frequencies or NaN; under `jit`, NaN goes to the last band.
     """
     order = jnp.argsort(-jnp.abs(frequencies), axis=-1, stable=True)
     rank = jnp.argsort(order, axis=-1)
     return rank * count // frequencies.shape[-1]
 
 
-@jax.jit
+@compiled()
 def is_massive(norms: Float[Array, "*B d"], factor: ArrayLike = 5.0) -> Bool[Array, "*B d"]:
     """Return whether M is above λ times its head's mean; False in heads that are 0 or not finite.
 
@@ -55,14 +57,14 @@ def is_massive(norms: Float[Array, "*B d"], factor: ArrayLike = 5.0) -> Bool[Arr
     return norms > factor * norms.mean(-1, keepdims=True)
 
 
-@jax.jit
+@compiled()
 def peak_to_mean(norms: Float[Array, "*B d"]) -> Float[Array, "*B"]:
     """Return the largest M over its head's mean, from 1 (all equal) to d (all others are 0)."""
     mean = norms.mean(-1)
     return jnp.where(mean == 0, 1, norms.max(-1) / jnp.where(mean == 0, 1, mean))
 
 
-@jax.jit
+@compiled()
 def massive_overlap(massive: Bool[Array, "*B H d"]) -> Float[Array, "*B"]:
     """Return the overlap of the heads' massive dimensions: of two heads, those that both have over
     those that either has, the mean over pairs of heads in which one has any.
@@ -80,7 +82,7 @@ def massive_overlap(massive: Bool[Array, "*B H d"]) -> Float[Array, "*B"]:
     return jnp.where(pairs > 0, shares.sum((-2, -1)) / jnp.maximum(pairs, 1), jnp.nan)
 
 
-@jax.jit
+@compiled()
 def profile_correlation(norms: Float[Array, "*B H d"]) -> Float[Array, "*B"]:
     """Return Pearson's correlation of M between two heads over dimensions, the mean over pairs.
 
@@ -98,7 +100,7 @@ def profile_correlation(norms: Float[Array, "*B H d"]) -> Float[Array, "*B"]:
     return (jnp.square(unit.sum(-2)).sum(-1) - heads) / (heads * (heads - 1))
 
 
-@jax.jit
+@compiled()
 def random_other_dimensions(rng: jax.Array, massive: Bool[Array, "*B d"]) -> Bool[Array, "*B d"]:
     """Return as many random dimensions of each head as are massive, for comparison: none of them
     massive, fewer where fewer are left."""

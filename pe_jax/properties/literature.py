@@ -8,17 +8,16 @@ published code.
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.properties.arithmetic import ratio, to_unit_scale
+from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float
 
 
-@jax.jit
+@compiled()
 def chen_locality(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     """Mean over queries i of sum_j weights[i, j] / 2^|i-j|: 1 if each attends only to itself."""
     positions = np.arange(weights.shape[-1])
@@ -26,12 +25,13 @@ def chen_locality(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     return (weights * near).sum(-1).mean(-1)
 
 
-@jax.jit
+@compiled()
 def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     """1 - mean of |weights[i, i-m] - weights[i, i+m]|, rescaled to [0, 1] within each query's row.
 
     Over all i and m for which both exist. The rescaling (the smallest difference of a row to 0, the
-    greatest to 1; all to 0 if they are equal) makes the metric insensitive to their magnitude.
+    greatest to 1; all to 0 if they are equal) makes the metric insensitive to their magnitude. NaN
+    for weights that are not finite.
 
     Raises:
       ValueError: with fewer than three positions no query has neighbours on both sides.
@@ -48,10 +48,12 @@ def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     high = jnp.where(both, difference, -jnp.inf).max(-1, keepdims=True)
     spread = jnp.where(high > low, high - low, 1.0)
     scaled = jnp.where(both, (difference - jnp.where(both, low, 0)) / spread, 0.0)
-    return 1 - scaled.sum((-2, -1)) / both.sum()
+    value = 1 - scaled.sum((-2, -1)) / both.sum()
+    # NaN and infinity compare as equal, which would count as symmetric.
+    return jnp.where(jnp.isfinite(weights).all((-2, -1)), value, jnp.nan)
 
 
-@jax.jit
+@compiled()
 def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[Array, "*B"]:
     """(‖S‖² - ‖A‖²) / ‖W‖² of the symmetric part S and the antisymmetric part A of W.
 
@@ -64,7 +66,7 @@ def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[Array, "*B"]:
     return ratio((matrix * transposed).sum((-2, -1)), whole, 0.0)
 
 
-@partial(jax.jit, static_argnames="deviations")
+@compiled("deviations")
 def saponati_directionality(
     matrix: Float[Array, "*B N N"], *, deviations: float = 2.0
 ) -> Float[Array, "*B"]:

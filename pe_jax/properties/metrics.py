@@ -22,10 +22,12 @@ import jax.numpy as jnp
 
 from pe_jax.properties import toeplitz
 from pe_jax.properties.arithmetic import bounded_ratio, ratio, to_unit_scale
+from pe_jax.properties.compiled import compiled
 from pe_jax.properties.toeplitz import Toeplitz
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
+@compiled()
 def proximity(vectors: Float[Array, "*B L D"]) -> Float[Array, "*B L L"]:
     """Φ = P·Pᵀ, the dot products of position vectors (paper, section 5.1).
 
@@ -39,7 +41,7 @@ def proximity(vectors: Float[Array, "*B L D"]) -> Float[Array, "*B L L"]:
     return jnp.einsum("...xd,...yd->...xy", vectors, vectors)
 
 
-@partial(jax.jit, static_argnames="skip")
+@compiled("skip")
 def translation_invariance(
     phi: Float[Array, "*B L L"] | Toeplitz,
     *,
@@ -97,7 +99,7 @@ def translation_invariance(
     return bounded_ratio(unexplained, whole, diagonals, positions**2)
 
 
-@partial(jax.jit, static_argnames=("window", "weighted"))
+@compiled("window", "weighted")
 def monotonicity(
     phi: Float[Array, "*B L L"] | Toeplitz,
     window: int | None = None,
@@ -234,7 +236,7 @@ def _weighted_pairs(
     return wrong.sum((-2, -1)), total.sum((-2, -1))
 
 
-@jax.jit
+@compiled()
 def symmetry(
     phi: Float[Array, "*B L L"] | Toeplitz,
     *,
@@ -268,7 +270,7 @@ def symmetry(
     return bounded_ratio((odd**2).sum((-2, -1)), whole, phi, phi.shape[-1] ** 2)
 
 
-@jax.jit
+@compiled()
 def forward_share(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
     """Excess of attention forwards over attention backwards, in [-1, 1].
 

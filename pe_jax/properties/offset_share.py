@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from pe_jax.properties.compiled import compiled
 from pe_jax.properties.metrics import by_offset
-from pe_jax.shapes import Array, Bool, Float
+from pe_jax.shapes import Array, Bool, Float, Int
 
 
-@jax.jit
+@compiled()
 def offset_fit(
     phi: Float[Array, "*B L L"], where: Bool[Array, "L L"] | None = None
 ) -> Float[Array, "*B M"]:
@@ -23,20 +24,42 @@ def offset_fit(
       where: only these entries count; default all.
 
     Returns:
-      by the offset m = j - i from -(L - 1) to L - 1, with a mean of 0 over the offsets that occur,
-      and 0 at those that do not.
+      by the offset m = j - i from -(L - 1) to L - 1, and 0 at offsets that do not occur. The mean
+      is 0 over the offsets that share rows, directly or through other offsets: `where` may split
+      them into several such groups, whose levels nothing compares.
     """
     centred, present = centred_rows(phi, where)
     weights = present.astype(phi.dtype)
     counts = jnp.maximum(weights.sum(-1, keepdims=True), 1)
-    occurs = weights.sum(-2) > 0
     normal = jnp.diag(weights.sum(-2)) - (weights / counts).T @ weights
-    # ψ has no level of its own either; and an offset that does not occur has no equation.
-    normal += jnp.outer(occurs, occurs) + jnp.diag(~occurs)
+    # The level of ψ within a group of offsets is free, and is set to 0. An offset that does not
+    # occur is a group of its own.
+    groups = _groups(present)
+    normal += groups[:, None] == groups
     return jnp.linalg.solve(normal, centred.sum(-2)[..., None])[..., 0]
 
 
-@jax.jit
+def _groups(present: Bool[Array, "L M"]) -> Int[Array, " M"]:
+    """Return the least index of the offsets that each offset is connected with by rows.
+
+    Rows and offsets are a bipartite graph, its edges the entries that are present. Each step hands
+    the least index on from offsets to rows and back, until nothing changes.
+    """
+    count = present.shape[-1]
+
+    def step(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        _, labels = carry
+        rows = jnp.where(present, labels, count).min(-1, keepdims=True)
+        least = jnp.where(present, rows, count).min(-2)
+        return labels, jnp.minimum(labels, least)
+
+    own = jnp.arange(count)
+    start = (jnp.full_like(own, -1), own)
+    _, labels = jax.lax.while_loop(lambda carry: (carry[0] != carry[1]).any(), step, start)
+    return labels
+
+
+@compiled()
 def offset_variance(
     phi: Float[Array, "*B L L"],
     where: Bool[Array, "L L"] | None = None,

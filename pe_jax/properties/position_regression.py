@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pe_jax.shapes import Array, Bool, Float, Int, Real
+from pe_jax.properties.compiled import refuse_complex
+from pe_jax.shapes import Array, Bool, Float, Real
 
 RIDGE = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
@@ -39,7 +40,7 @@ class Fit(NamedTuple):
 
 def regress(
     vectors: Float[Array, "N D"],
-    positions: Int[Array, " N"] | None = None,
+    positions: Real[Array, " N"] | None = None,
     *,
     train: Bool[Array, " N"] | None = None,
     ridge: Sequence[float] = RIDGE,
@@ -53,19 +54,17 @@ def regress(
       ridge: penalties, see `Fit`; the first, 0, is ordinary least squares.
 
     Raises:
-      ValueError: with fewer than two vectors to train or none to test on, a penalty below 0, or
-        values that are not finite.
+      ValueError: with fewer than two vectors to train or none to test on, for a penalty below 0, or
+        for vectors or positions that are complex or not finite.
     """
-    x = np.asarray(vectors, np.float64)
-    y = np.arange(len(x)) if positions is None else np.asarray(positions)
+    x = finite("vectors", vectors)
+    y = finite("positions", np.arange(len(x)) if positions is None else positions)
     train = y % 2 == 0 if train is None else np.asarray(train)
     if train.sum() < 2 or train.all():
         raise ValueError(
             "The regression probe needs at least 2 vectors to train on and others to test on, got "
             f"{len(x)} vectors, {train.sum()} of them to train on."
         )
-    if not np.isfinite(x).all():
-        raise ValueError("The position vectors contain NaN or infinity.")
     predictions = (predict(x) for predict in ridge_maps(x[train], y[train], ridge))
     subsets = {"all": np.ones_like(train), "train": train, "test": ~train}
     return [
@@ -79,6 +78,17 @@ def regress(
     ]
 
 
+def finite(name: str, x: Array) -> np.ndarray:
+    """Return `x` in float64; raise `ValueError` if it is complex or not finite."""
+    refuse_complex(name, x)
+    x = np.asarray(x, np.float64)
+    if count := int((~np.isfinite(x)).sum()):
+        raise ValueError(
+            f"{name} must be finite, got NaN or infinity in {count} of {x.size} values."
+        )
+    return x
+
+
 def ridge_maps(
     x: Float[Array, "N D"], y: Real[Array, " N"], penalties: Sequence[float]
 ) -> Iterator[LinearMap]:
@@ -90,10 +100,11 @@ def ridge_maps(
         minimum-norm least-squares solution.
 
     Raises:
-      ValueError: for a penalty below 0.
+      ValueError: for a penalty below 0, or one that is not finite.
     """
-    if min(penalties) < 0:
-        raise ValueError(f"penalties must be 0 or more, got {min(penalties)}.")
+    wrong = [penalty for penalty in penalties if not 0 <= penalty < np.inf]
+    if wrong:
+        raise ValueError(f"penalties must be finite and 0 or more, got {wrong[0]}.")
     x = np.asarray(x, np.float64)
     centre, level = x.mean(0), float(np.mean(y))
     # The triangle has the singular values and right vectors of `x`, in rows no more than columns.

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.properties.arithmetic import ratio
+from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float
 
 _HELD = 0.95  # The share of pos's variance that its dimensions are counted for.
@@ -58,7 +59,7 @@ class Basis(NamedTuple):
     largest_coherence: Float[Array, "*B"]
 
 
-@jax.jit
+@compiled()
 def decompose(
     hidden: Float[Array, "*B C T D"],
 ) -> tuple[
@@ -82,7 +83,7 @@ def decompose(
     return mean, position[..., 0, :, :], context[..., 0, :], residual
 
 
-@partial(jax.jit, static_argnames="low")
+@compiled("low")
 def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basis:
     """Return the shares of positions and texts in hidden states, and the shape of pos.
 

@@ -19,12 +19,12 @@ the next, and those of the last the keys of the first. So one text meets itself,
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from pe_jax.properties.compiled import compiled
 from pe_jax.properties.estimates import Estimate
 from pe_jax.properties.metrics import by_offset
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -32,7 +32,7 @@ from pe_jax.shapes import Array, Bool, Float, Int
 Attend = Callable[[PyTree, Int[Array, "B T L"]], jax.Array]  # -> [B, *S, L, L]
 
 
-@partial(jax.jit, static_argnames=("attend", "batch"))
+@compiled("attend", "batch")
 def offset_kernel(
     attend: Attend,
     params: PyTree,
@@ -99,7 +99,7 @@ def _add_samples(
     return seen + new, level, mean + apart * share, squares
 
 
-@jax.jit
+@compiled()
 def offset_curve(
     phi: Float[Array, "*S L L"], *, where: Bool[Array, "L L"] | None = None
 ) -> tuple[Float[Array, "*S M"], Float[Array, "*S M"]]:
@@ -159,7 +159,7 @@ def random_texts(
     return texts[:, turns].reshape(-1, 1, length)[:count]
 
 
-@partial(jax.jit, static_argnames=("attend", "length", "batch"))
+@compiled("attend", "length", "batch")
 def identical_words(
     attend: Callable[[PyTree, Int[Array, "B L"]], Float[Array, "B H L L"]],
     params: PyTree,
@@ -192,7 +192,7 @@ def identical_words(
     return total / count
 
 
-@jax.jit
+@compiled()
 def position_products(
     vectors: Float[Array, "L D"],
     query_kernel: Float[Array, "D H d"],

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.properties.arithmetic import ratio
+from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float
 
 
-@jax.jit
+@compiled()
 def distinctness(points: Float[Array, "*B N D"]) -> Float[Array, "*B"]:
     """Return the smallest distance of two points over their root-mean-square distance, in [0, 1].
 
@@ -32,7 +33,7 @@ def distinctness(points: Float[Array, "*B N D"]) -> Float[Array, "*B"]:
     return jnp.sqrt(ratio(nearest, mean, 0.0))
 
 
-@jax.jit
+@compiled()
 def norm_growth(near: Float[Array, "*B N D"], far: Float[Array, "*B M D"]) -> Float[Array, "*B"]:
     """Return the largest norm of `far` points over that of `near` ones; 1 where all are 0.
 
@@ -43,7 +44,7 @@ def norm_growth(near: Float[Array, "*B N D"], far: Float[Array, "*B M D"]) -> Fl
     return ratio(farthest, nearest, 1.0)
 
 
-@jax.jit
+@compiled()
 def relative_change(
     phi: Float[Array, "*B L L"], other: Float[Array, "*B L L"]
 ) -> Float[Array, "*B"]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.properties.arithmetic import ratio, to_unit_scale
+from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float, Int
 
 
@@ -33,23 +34,26 @@ class Toeplitz(NamedTuple):
         return self.psi[..., np.abs(positions - positions[:, None])]
 
 
-@jax.jit
+@compiled()
 def cosines(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[Array, "*B F M"]:
     """cos(w_i m), the summands of ψ; frequencies in radians per position (paper, figure 4a)."""
     return jnp.cos(frequencies[..., None] * offsets)
 
 
-@jax.jit
+@compiled()
 def psi(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[Array, "*B M"]:
     """ψ(m) = sum_i cos(w_i m), the dot product of sinusoids m apart (paper, section 3.2)."""
     return cosines(frequencies, offsets).sum(-2)
 
 
-@jax.jit
+@compiled(refuse_nan=True)
 def turning_point(values: Float[Array, "*B M"]) -> Int[Array, "*B"]:
     """The first m with ψ(m+1) >= ψ(m), for values ψ(0), ψ(1), ...; M - 1 if there is none.
 
     Up to there the proximity of sinusoids decreases with their distance.
+
+    Raises:
+      ValueError: for complex values or NaN; under `jit`, nothing rises from or to NaN.
 
     Example:
       >>> import jax.numpy as jnp

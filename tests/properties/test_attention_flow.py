@@ -57,7 +57,7 @@ def test_even_and_single_keys():
     causal = np.tril(np.ones((LENGTH, LENGTH))) / np.arange(1, LENGTH + 1)[:, None]
     a = np.stack([eye, even, causal, 0 * even])
     np.testing.assert_allclose(
-        properties.effective_keys(a), [1, LENGTH, (LENGTH + 1) / 2, 1], rtol=1e-5
+        properties.effective_keys(a), [1, LENGTH, (LENGTH + 1) / 2, 0], rtol=1e-5
     )
     far = (LENGTH**2 - 1) / (3 * LENGTH)
     np.testing.assert_allclose(
@@ -69,6 +69,7 @@ def test_even_and_single_keys():
     np.testing.assert_allclose(found["last"], [1 / LENGTH, 1 / LENGTH, 1 / LENGTH**2, 0], rtol=1e-5)
     mixture = properties.rollout(np.stack([eye, 0 * even])[None])
     np.testing.assert_allclose(mixture[0], np.stack([eye, eye]), rtol=1e-6)
+    np.testing.assert_allclose(properties.effective_keys(np.array([[0.5, 0.5], [0, 0]])), 1)
     assert np.isnan(properties.effective_keys(np.full((3, 3), np.nan)))
     assert np.isnan(properties.attention_sinks(np.full((3, 3), np.nan))["largest"])
 

@@ -23,6 +23,7 @@ from pe_jax.models import (
     query_key_matrices,
     with_position,
 )
+from pe_jax.properties.position_regression import finite
 
 CONFIG = BertConfig(
     vocab_size=30, hidden_size=8, num_layers=3, num_heads=2, intermediate_size=12, max_length=16,
@@ -262,8 +263,15 @@ def test_regression_refuses_bad_arguments():
         properties.regress(np.ones((2, 3)))
     with pytest.raises(ValueError, match="0 or more, got -1"):
         properties.regress(np.ones((9, 3)), ridge=(0.0, -1.0))
-    with pytest.raises(ValueError, match="position vectors contain NaN or infinity"):
-        properties.regress(np.full((9, 3), np.nan))
+    with pytest.raises(ValueError, match="penalties must be finite .* got nan"):
+        properties.regress(np.ones((9, 3)), ridge=(0.0, np.nan))
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="^vectors must be finite, .* in 27 of 27 values"):
+            properties.regress(np.full((9, 3), wrong))
+        with pytest.raises(ValueError, match="^positions must be finite, .* in 9 of 9 values"):
+            properties.regress(np.ones((9, 3)), np.full(9, wrong))
+    with pytest.raises(ValueError, match="^vectors must be real, got complex64"):
+        finite("vectors", np.ones((9, 3), np.complex64))
 
 
 # --- correlations ---------------------------------------------------------------------------------
