@@ -47,14 +47,14 @@ class Kind(NamedTuple):
 
     Attributes:
       settings: keys of the config, and their values, from a folder for what they need.
-      config: a file in configs/.
+      config: its file.
       hosts, devices: processes, and devices of each.
       command: the script and its flag for the folder of results, then other flags.
       result: what of a run's folder, or of the folder of its cache, has to be the same.
     """
 
     settings: Callable[[Path], dict[str, object]]
-    config: str = "quickstart"
+    config: str = "configs/quickstart.py"
     hosts: int = 1
     devices: int = 2
     command: tuple[str, ...] = ("train.py", "--workdir")
@@ -117,14 +117,14 @@ def _preparation(folder: Path) -> dict[str, object]:
 KINDS = {
     "pretraining, fsdp": Kind(lambda _: {**_PRETRAINING, "parallel": "fsdp"}),
     "pretraining, pmap": Kind(lambda _: {**_PRETRAINING, "parallel": "pmap"}),
-    "fine-tuning": Kind(_finetuning, config="squad", devices=1),
+    "fine-tuning": Kind(_finetuning, config="configs/squad.py", devices=1),
     "two hosts": Kind(lambda _: _PRETRAINING, hosts=2, devices=1),
     "preparation": Kind(_preparation, devices=1, result="text"),
     "length generalisation": Kind(
         lambda _: _LENGTHS,
-        config="length_generalisation",
+        config="research/length_generalisation/config.py",
         devices=1,
-        command=("eval.py", "--out", "--encodings=rope"),
+        command=("research/length_generalisation/run.py", "--workdir", "--encodings=rope"),
         result="run/cells",
     ),
 }
@@ -145,10 +145,10 @@ def started(kind: Kind, data: Path, folder: Path, settings: object = None) -> li
     folder.mkdir(exist_ok=True)
     values = kind.settings(data) if settings is None else settings
     assert isinstance(values, dict)
-    if kind.config == "quickstart":
+    if kind.config == "configs/quickstart.py":
         values = values | {"data.cache_dir": folder / "text"}
     script, out, *others = kind.command
-    command = [sys.executable, script, f"--config=configs/{kind.config}.py", *others]
+    command = [sys.executable, script, f"--config={kind.config}", *others]
     command += [f"--config.{key}={value}" for key, value in values.items()]
     command += [f"{out}={folder / 'run'}"]
     if kind.hosts > 1:

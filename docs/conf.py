@@ -9,7 +9,8 @@ import typing
 from pathlib import Path
 
 typing.GENERATING_DOCUMENTATION = True  # jaxtyping's types are then shown as they are written.
-sys.path.insert(0, str(Path(__file__).parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
 import jaxtyping
 from sphinx.util import inspect
@@ -76,7 +77,15 @@ def link_docstrings(app, docname, source):
         source[0] = re.sub(link, r"{py:obj}`\1 <pe_jax.encodings.\2>`", text)
 
 
+def find_research(app, env, docnames):
+    """Let links to the pages of research/ lead to the pages here that include them."""
+    for page in (ROOT / "docs" / "research").glob("*.md"):
+        source = ROOT / "research" / page.stem / "README.md"
+        env.project._path_to_docname[source] = f"research/{page.stem}"
+
+
 def setup(app):
+    app.connect("env-before-read-docs", find_research)
     app.connect("source-read", link_docstrings)
     app.connect("autodoc-process-docstring", escape, priority=400)  # Before napoleon.
     app.connect("autodoc-skip-member", skip)

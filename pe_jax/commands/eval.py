@@ -3,7 +3,6 @@
 eval.py --workdir=RUN | --runs='RUNS/*'                      held-out scores, a table of runs
 eval.py --config=configs/properties.py --workdir=RUN --out=R    (see that file for more)
 eval.py --config=configs/sweep.py --out=R
-eval.py --config=configs/length_generalisation.py --encodings=none,rope --out=R
 eval.py --config=configs/lengths.py --workdir=RUN      a fine-tuned run on longer inputs
 eval.py --config=configs/tables.py --runs='RUNS/*' --out=R      the paper's tables 2 and 3
 eval.py --config=configs/study.py --workdir=S --out=R      the paper's comparison, its claims judged
@@ -25,7 +24,6 @@ with extra("train", SystemExit):
     from pe_jax.configs.distill_positions import DistillationConfig
     from pe_jax.configs.export import ExportConfig
     from pe_jax.configs.finetuning import FinetuningConfig
-    from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
     from pe_jax.configs.lengths import LengthsConfig
     from pe_jax.configs.properties import PropertiesConfig
     from pe_jax.configs.study import StudyConfig
@@ -36,7 +34,6 @@ with extra("train", SystemExit):
     from pe_jax.console.markdown import for_terminal
     from pe_jax.files import reachable_path, to_path
     from pe_jax.schema import Config, from_values
-    from pe_jax.values import split_names
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -46,7 +43,7 @@ _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
 _WORKDIR = _string("workdir", None, "Folder of a run.")
 _RUNS = _string("runs", None, "Glob of the folders of runs.")
 _ENCODINGS = _string(
-    "encodings", "", "Encodings to measure untrained, or to train; 'all', or 'paper' for its 13."
+    "encodings", "", "Encodings to measure untrained; 'all', or 'paper' for its 13."
 )
 _CHECKPOINTS = flags.DEFINE_list(
     "checkpoints",
@@ -82,16 +79,6 @@ def _run_folders() -> list[Path]:
     return folders
 
 
-def _names() -> list[str]:
-    """Return the names in --encodings, each once."""
-    from pe_jax import encodings
-    from pe_jax.encodings.names import for_text
-
-    groups = {"all": for_text(), "paper": list(encodings.PAPER)}
-    names = split_names(_ENCODINGS.value)
-    return list(dict.fromkeys(member for name in names for member in groups.get(name, [name])))
-
-
 def _report_scores() -> tuple[str, Path]:
     """Report on a run, or compare several."""
     from pe_jax.reports.comparison import compare
@@ -114,10 +101,11 @@ def _report_scores() -> tuple[str, Path]:
 
 
 def _measure_properties(config: PropertiesConfig, out: Path) -> str:
+    from pe_jax.encodings.names import expand_names
     from pe_jax.reports.property_report import subjects
     from pe_jax.reports.property_report.report import measure_properties
 
-    names = _names()
+    names = expand_names(_ENCODINGS.value)
     for name in names:  # A mistake in the last one is no reason to wait for all others.
         subjects.fresh_model(name, config)
     measured = [subjects.from_run(folder) for folder in _run_folders()]
@@ -146,10 +134,6 @@ def _evaluate(config: Config, out: Path) -> str:
             from pe_jax.reports.run_export import export
 
             return export(_run_folder("the run to export"), out, config.seed)
-        case LengthGeneralisationConfig():
-            from pe_jax.reports.length_generalisation import length_generalisation
-
-            return length_generalisation(_names(), config, out)
         case LengthsConfig():
             from pe_jax.reports.rescoring import rescore
 

@@ -15,7 +15,6 @@ TRAINING = {**ENCODERS, **FINETUNING}
 STUDY = {"study": "pe_jax.configs.study:StudyConfig"}
 EVALUATIONS = {
     "export": "pe_jax.configs.export:ExportConfig",
-    "length_generalisation": "pe_jax.configs.length_generalisation:LengthGeneralisationConfig",
     "lengths": "pe_jax.configs.lengths:LengthsConfig",
     "properties": "pe_jax.configs.properties:PropertiesConfig",
     **STUDY,

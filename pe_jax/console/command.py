@@ -11,15 +11,20 @@ from collections.abc import Callable
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
+from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import stopping
 from pe_jax.console.help import HELP, help_text
 from pe_jax.console.terminal import say
 from pe_jax.errors import Interrupted, extra
-from pe_jax.schema import flatten, unknown_key
+from pe_jax.schema import Classes, Config, flatten, unknown_key
 
 
 def main(
-    command: Callable[[], None], command_flags: flags.FlagValues, usage: str, script: str
+    command: Callable[[], None],
+    command_flags: flags.FlagValues,
+    usage: str,
+    script: str = "",
+    classes: Classes[Config] = CONFIGS,
 ) -> None:
     """Parse the flags and run `command`; `--verbosity=1` adds the traceback of an error.
 
@@ -28,7 +33,7 @@ def main(
 
     Args:
       command_flags: the flags of the command.
-      usage, script: for `help_text`.
+      usage, script, classes: for `help_text`.
     """
 
     def parse(args: list[str]) -> list[str]:
@@ -49,7 +54,7 @@ def main(
 
     def _print_help(args: list[str]) -> None:
         try:
-            print(help_text(usage, command_flags, script, _config_in(args)))
+            print(help_text(usage, command_flags, script, _config_in(args), classes))
         except ValueError as error:
             raise SystemExit(f"error: in the flags: {error}") from None
         raise SystemExit(0)

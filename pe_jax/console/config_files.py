@@ -11,8 +11,9 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.errors import did_you_mean
-from pe_jax.schema import class_for, fields_of, flatten
+from pe_jax.schema import Classes, Config, class_for, classes_by_task, fields_of, flatten
 
 SHIPPED = Path(__file__).resolve().parent.parent / "configs"
 
@@ -64,17 +65,18 @@ def define_config(flag_values: flags.FlagValues, what: str) -> flags.FlagHolder:
     return holder
 
 
-def described_keys(given: str) -> Iterator[tuple[str, object, str]]:
+def described_keys(
+    given: str, classes: Classes[Config] = CONFIGS
+) -> Iterator[tuple[str, object, str]]:
     """Yield key, value and description of everything in a config.
 
     A comment of the file takes precedence over the description in the class of the config.
     """
-    from pe_jax.configs.all_tasks import CONFIGS
-
     get_config = runpy.run_path(find_config(given))["get_config"]
     values = get_config()
     task = values.get("task")
-    fields = dict(fields_of(class_for(task, CONFIGS))) if task in CONFIGS else {}
+    known = task in classes_by_task(classes)
+    fields = dict(fields_of(class_for(task, classes))) if known else {}
     comments = _comments(get_config)
     for key, value in flatten(values.to_dict()).items():
         described = fields[key].metadata["description"] if key in fields else ""

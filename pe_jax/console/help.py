@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 from absl import flags
 
+from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console.config_files import described_keys, shipped
 from pe_jax.console.markdown import WIDTH
+from pe_jax.schema import Classes, Config
 
 HELP = {"--help", "-help", "-h", "--helpshort"}  # What asks for it.
 
@@ -17,7 +19,11 @@ _COLUMN = 32  # Where descriptions begin.
 
 
 def help_text(
-    usage: str, command_flags: flags.FlagValues, script: str = "", config: str = ""
+    usage: str,
+    command_flags: flags.FlagValues,
+    script: str = "",
+    config: str = "",
+    classes: Classes[Config] = CONFIGS,
 ) -> str:
     """Return the help of a command.
 
@@ -26,6 +32,7 @@ def help_text(
       command_flags: its flags.
       script: its name in the docstrings of configs, such as `train.py`; empty if it takes none.
       config: the value of `--config`, whose keys are listed; empty lists the configs instead.
+      classes: of configs, which describe the keys.
 
     Raises:
       ValueError: if there is no such config.
@@ -37,7 +44,7 @@ def help_text(
         lines += _entry(f"--{name}", f"{command_flags[name].help}{ends}")
     if config:
         lines += ["", f"Keys of {config}, each set with --config.KEY=VALUE:"]
-        for key, value, comment in described_keys(config):
+        for key, value, comment in described_keys(config, classes):
             lines += _entry(f"{key} = {value!r}", comment)
     elif script:
         lines += ["", "Configs, by name or as files; --config=NAME --help lists the keys of one:"]

@@ -12,7 +12,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from pe_jax.encodings.encoding import PositionEncoding, cycle, own
@@ -24,6 +24,7 @@ from pe_jax.encodings.naming import (
     options_of,
     suggestion,
 )
+from pe_jax.values import split_names
 
 _PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
 _PAPERS_ABSOLUTE = ("learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute")
@@ -86,6 +87,15 @@ def for_text() -> list[str]:
         for name, encoding in built.items()
         if encoding.axes == 1
     ]
+
+
+def expand_names(text: str) -> list[str]:
+    """Split names joined by commas, each once; `all` stands for `for_text()`, `paper` for PAPER."""
+
+    def members(name: str) -> Sequence[str]:
+        return for_text() if name == "all" else PAPER if name == "paper" else [name]
+
+    return list(dict.fromkeys(member for name in split_names(text) for member in members(name)))
 
 
 def without_options(name: str) -> str:

@@ -7,7 +7,6 @@ from pe_jax.figures.curves import (
     Curve,
     cosine_curves,
     layer_shares,
-    length_curves,
     model_curves,
     offset_curves,
     prediction_plot,
@@ -21,14 +20,13 @@ from pe_jax.figures.maps import (
     head_maps,
     head_profiles,
     matrix_grid,
-    score_map,
     sweep_map,
 )
 from pe_jax.figures.style import save
 
 __all__ = [
     "Curve", "Panel", "correlation_map", "cosine_curves", "head_maps", "head_profiles",
-    "layer_shares", "length_curves", "matrix_grid", "model_curves", "offset_curves",
+    "layer_shares", "matrix_grid", "model_curves", "offset_curves",
     "prediction_plot", "psi_curves", "save", "score_curves",
-    "score_intervals", "score_map", "sweep_map",
+    "score_intervals", "sweep_map",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from pe_jax.figures import style
 
@@ -148,26 +148,6 @@ def correlation_map(
     axes.set_xticks(range(len(columns)), [column.replace(" ", "\n") for column in columns])
     axes.set_yticks(range(len(rows)), rows)
     figure.colorbar(image, ax=axes, label="correlation; * p < 0.05, not corrected")
-    return figure
-
-
-@style.applied
-def score_map(
-    scores: np.ndarray, rows: Sequence[str], columns: Sequence[str], *, title: str
-) -> Figure:
-    """Draw scores `[R, C]`, 0 to 1, as a map with their values in points."""
-    figure = style.new(0.55 * len(columns) + 3.6, 0.28 * len(rows) + 2.4, title)
-    axes = figure.subplots()
-    image = axes.imshow(scores, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
-    axes.set_yticks(range(len(rows)), rows)
-    for (row, column), value in np.ndenumerate(scores):
-        colour = "white" if value < 0.6 else "black"
-        axes.text(
-            column, row, f"{100 * value:.0f}", ha="center", va="center", color=colour, fontsize=7
-        )
-    bar = figure.colorbar(image, ax=axes, fraction=0.04)
-    bar.ax.yaxis.set_major_formatter(PercentFormatter(1))
     return figure
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def call(script, *args):
-    """Run train.py or eval.py within this process, which saves a start and its imports.
+    """Run a script of the repository within this process, which saves a start and its imports.
 
     Returns:
       Exit status, standard output and standard error, as a shell would see them.
@@ -37,7 +37,7 @@ def call(script, *args):
         finally:
             stopping.end()
             # The command's own flags are gone with its module; absl's are as before.
-            sys.modules.pop(f"pe_jax.commands.{Path(script).stem}")
+            sys.modules.pop(f"pe_jax.commands.{Path(script).stem}", None)
             flags.FLAGS.unparse_flags()
             logging.set_verbosity(verbosity)
     if isinstance(status, str):  # As the interpreter does.

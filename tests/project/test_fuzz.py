@@ -242,7 +242,6 @@ WORK = [
     "pe_jax.reports.sinusoid_sweep.sweep_sinusoids",
     "pe_jax.reports.paper_tables.write_tables",
     "pe_jax.reports.run_export.export",
-    "pe_jax.reports.length_generalisation.length_generalisation",
     "pe_jax.reports.comparison.compare",
     "pe_jax.reports.rescoring.rescore",
     "pe_jax.reports.pretraining_report.report_pretraining",

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,14 @@ def test_the_stub_names_every_module():
 def test_an_unknown_module():
     with pytest.raises(AttributeError, match="module 'pe_jax' has no attribute 'encoding'"):
         _ = pe_jax.encoding
+
+
+def test_the_package_does_not_import_research():
+    """It is not in the wheel. Names in texts, which are resolved later, count as well."""
+    package = Path(pe_jax.__file__).parent
+    pattern = re.compile(r"^\s*(from|import) research\b|\bresearch(\.\w+)*[.:]\w", re.M)
+    files = [path for path in package.rglob("*.py*") if path.suffix in (".py", ".pyi")]
+    assert len(files) > 100
+    assert not [path for path in files if pattern.search(path.read_text(encoding="utf-8"))]
+    configuration = tomllib.loads((package.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert configuration["tool"]["setuptools"]["packages"]["find"]["include"] == ["pe_jax*"]

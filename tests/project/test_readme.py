@@ -11,10 +11,10 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.encodings import names
-from pe_jax.length_generalisation import TASKS
 from pe_jax.reports.property_report.report import PARTS
 
 ROOT = Path(__file__).parents[2]
+TESTS = [path for folder in ("tests", "research") for path in (ROOT / folder).rglob("test_*.py")]
 
 
 def blocks(page):
@@ -103,7 +103,7 @@ def test_the_numbers_of_minilm(tmp_path, monkeypatch):
 
 def test_every_page_with_python_is_run():
     """By a test that names it, or one of the patterns above."""
-    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in TESTS)
     pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
     pages = [str(page.relative_to(ROOT)) for page in pages if blocks(page)]
     assert not [page for page in pages if page not in {*MEASURES, *NOTEBOOKS} and page not in tests]
@@ -118,7 +118,7 @@ def test_the_tests_of_promises_exist():
     assert len(rows) > 10 and all(
         re.search(r"`(test_\w+|benchmarks/\w+\.py)`", row) for row in rows
     )
-    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in TESTS)
     missing = [name for name in re.findall(r"`(test_\w+)`", table) if f"def {name}(" not in tests]
     missing += [p for p in re.findall(r"`(benchmarks/\S+?)`", table) if not (ROOT / p).is_file()]
     assert not missing
@@ -135,7 +135,7 @@ def without_calls(code):
     return code[0].replace("](", "] (")
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs", "research"])
 def test_links_have_a_target(page):
     pages = [ROOT / page] if page.endswith(".md") else sorted((ROOT / page).rglob("*.md"))
     missing = []
@@ -173,7 +173,6 @@ def test_counts_are_those_of_the_code():
     assert len(single) == 7 and len(names.PAPER) == 13 and len(names.WRAPPERS) == 4
     assert f"There are {len(names.ENCODINGS)} encodings and four wrappers" in readme
     assert f"and {len(names.ENCODINGS) - len(single)} more (" in package
-    assert f"small models on {len(TASKS)} algorithmic tasks" in readme
 
 
 def test_figures_are_small_and_shown():

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,21 +12,17 @@ import pytest
 from helpers.commands import call
 from helpers.random_params import random_params
 
-from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
 from pe_jax.console import stopping
 from pe_jax.errors import Interrupted
-from pe_jax.length_generalisation import (
-    TASKS,
-    cell,
-    row_length,
-    rows,
-    run,
-    vocabulary_size,
-)
-from pe_jax.length_generalisation.rows import BLANK, FIRST, PAD
 from pe_jax.models import BertConfig, with_position
 from pe_jax.schema import changed
+from research.length_generalisation import cell, suite
+from research.length_generalisation.cell import run
+from research.length_generalisation.config import LengthGeneralisationConfig
+from research.length_generalisation.rows import BLANK, FIRST, PAD, row_length, rows, vocabulary_size
+from research.length_generalisation.tasks import TASKS
 
+FOLDER = Path(__file__).parents[1]
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 13, 20)
 CHARACTERS = "01234+-*()x="
 
@@ -216,11 +213,12 @@ def test_seeds_draw_their_own_rows():
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory):
+def finished(tmp_path_factory):
     """The command, with an encoding on two tasks, one of them a decoder's."""
     out = tmp_path_factory.mktemp("suite")
     args = [
-        "eval.py", "--config=configs/length_generalisation.py", f"--out={out}",
+        "research/length_generalisation/run.py", f"--workdir={out}",
+        f"--config={FOLDER / 'config.py'}",
         "--encodings=rope", "--config.tasks=copy,even_pairs", "--config.steps=3",
         "--config.length=3", "--config.test_lengths=(2,4)", "--config.test_examples=8",
         "--config.test_batch_size=8", "--config.batch_size=4", "--config.model.num_layers=1",
@@ -229,8 +227,8 @@ def suite(tmp_path_factory):
     return out, args, call(*args)
 
 
-def test_the_command(suite):
-    out, _, (status, printed, _) = suite
+def test_the_command(finished):
+    out, _, (status, printed, _) = finished
     assert status == 0
     assert "## Regular tasks" in printed and "| rope " in printed
     assert re.search(r"\| \*guessing\* +\| 50 ", printed)
@@ -244,19 +242,15 @@ def test_the_command(suite):
         assert (out / f"{name}.png").stat().st_size > 5_000
 
 
-def test_it_continues(suite, monkeypatch):
+def test_it_continues(finished, monkeypatch):
     """What is done is read; a missing cell is made, and only that one."""
-    from pe_jax.reports import length_generalisation
-
-    out, args, (_, printed, _) = suite
+    out, args, (_, printed, _) = finished
     lost = out / "cells/copy/rope.json"
     before = json.loads(lost.read_text())
     lost.unlink()
     made = []
-    original = length_generalisation.run
-    monkeypatch.setattr(
-        length_generalisation, "run", lambda *a: made.append(a[1].encoding().name) or original(*a)
-    )
+    original = suite.run
+    monkeypatch.setattr(suite, "run", lambda *a: made.append(a[1].encoding().name) or original(*a))
     status, again, _ = call(*args)
     assert status == 0 and again == printed
     assert made == ["rope+causal"]
@@ -280,22 +274,45 @@ def test_it_continues(suite, monkeypatch):
         ),
     ],
 )
-def test_what_is_refused(suite, change, says):
-    _, args, _ = suite
+def test_what_is_refused(finished, change, says):
+    _, args, _ = finished
     status, _, errors = call(*args, change)
     assert status == 1 and says in errors, errors
     assert len(errors.strip().splitlines()) <= 4
 
 
-def test_a_damaged_cell(suite):
-    out, args, _ = suite
+def test_a_damaged_cell(finished):
+    out, args, _ = finished
     path = out / "cells/copy/rope.json"
     whole = path.read_text()
-    for damage in ("", "{", "[]", '{"losses": []}'):
-        path.write_text(damage)
+    saved = json.loads(whole)
+    by_length = saved["accuracy"]
+    damaged = {
+        "": "Expecting value",
+        "{": "Expecting property name",
+        "[]": "not a JSON object",
+        '{"losses": []}': "'accuracy' is missing",
+        json.dumps(saved | {"losses": 3}): "'losses' must be a list, got 3",
+        json.dumps(
+            saved | {"losses": [1.0, None]}
+        ): "'losses'[1] must be a finite number, got None",
+        json.dumps(saved | {"seconds": True}): "'seconds' must be a finite number, got True",
+        json.dumps(saved | {"losses": [1.0]}): "must be 2 values, one a seed, got [1.0]",
+        json.dumps(saved | {"exact": {}}): "'exact' must have the lengths [2, 4], got []",
+        json.dumps(saved | {"accuracy": {**by_length, "x": [1.0, 1.0]}}): "'accuracy' must have",
+        json.dumps(saved | {"accuracy": {**by_length, "4": 1}}): "'accuracy'['4'] must be a list",
+    }
+    for text, says in damaged.items():
+        path.write_text(text)
         status, _, errors = call(*args)
-        assert status == 1 and "rope.json is damaged" in errors, errors
+        assert status == 1 and errors.count("\n") == 1, errors
+        assert "rope.json is damaged (" in errors and says in errors, errors
     path.write_text(whole)
+
+
+def test_the_number_of_tasks_in_the_readme():
+    text = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"small models on {len(TASKS)} algorithmic tasks" in " ".join(text.split())
 
 
 def test_causal_tasks_are_causal():

@@ -1,10 +1,11 @@
-"""Length generalisation: trained on short strings, tested on longer ones (docs/measures).
+"""Length generalisation: trained on short strings, tested on longer ones (README.md).
 
-Command:  python eval.py --config=configs/length_generalisation.py --out=R \
+Command:  python research/length_generalisation/run.py --workdir=W \
+              --config=research/length_generalisation/config.py \
               --encodings=none,rope,alibi,t5 --config.tasks=reverse_string,copy
 Hardware: 2 CPU cores; one GPU.
 Time:     about a minute for each encoding and task, three seeds at once. A stopped suite continues:
-          what is done is in R/cells.
+          what is done is in W/cells.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LengthGeneralisationConfig(Config):
     task: str = task_key("length_generalisation")
     tasks: str = key(
         "",
-        some_of("pe_jax.length_generalisation:TASKS"),
+        some_of("research.length_generalisation.tasks:TASKS"),
         "Tasks, separated by commas; empty: all 19.",
     )
     position: str = key("", text(), "The encoding of one run of the suite.", internal=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pe_jax.length_generalisation.tasks import AlgorithmicTask
 from pe_jax.shapes import Int
 from pe_jax.training.pytrees import HostBatch
+from research.length_generalisation.tasks import AlgorithmicTask
 
 PAD, BLANK, FIRST = 0, 1, 2  # The separator is a blank; symbols are numbered from FIRST.
 

@@ -10,27 +10,25 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
 import jax
 import numpy as np
 
-from pe_jax import figures
-from pe_jax.configs.length_generalisation import LengthGeneralisationConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
-from pe_jax.files import file_name, parse_json, read_json, write_text
-from pe_jax.length_generalisation import (
-    TASKS,
-    AlgorithmicTask,
-    Cell,
-    row_length,
-    run,
-    vocabulary_size,
-)
+from pe_jax.figures import save
+from pe_jax.files import file_name, read_json, write_text
 from pe_jax.models import BertConfig, with_position
 from pe_jax.reports.tables import mean_and_spread
 from pe_jax.schema import as_dict, changed
-from pe_jax.values import split_names
+from pe_jax.values import shown, split_names
+from research.json_files import read_json_as
+from research.length_generalisation import figures
+from research.length_generalisation.cell import Cell, run
+from research.length_generalisation.config import LengthGeneralisationConfig
+from research.length_generalisation.rows import row_length, vocabulary_size
+from research.length_generalisation.tasks import TASKS, AlgorithmicTask
 
 _LEVELS = {
     "regular": "Regular tasks",
@@ -43,7 +41,7 @@ _LEVELS = {
 Cells = dict[str, dict[str, Cell]]
 
 
-def length_generalisation(names: list[str], config: LengthGeneralisationConfig, out: Path) -> str:
+def run_suite(names: list[str], config: LengthGeneralisationConfig, out: Path) -> str:
     """Train and test the encodings on the tasks of `config`; return the report's text.
 
     Each cell, an encoding on a task, is written to `cells/` of `out` when it is done; a second call
@@ -52,7 +50,7 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
 
     Args:
       names: of encodings. A decoder's have `causal` joined to them where it is not there already.
-      config: of `configs/length_generalisation.py`.
+      config: of `config.py` beside this file.
 
     Raises:
       ValueError: for an encoding that is not known or not for these tasks; if `out` has cells of
@@ -80,7 +78,7 @@ def length_generalisation(names: list[str], config: LengthGeneralisationConfig, 
             f"{done} of {len(missing)}  {name} on {task}: {beyond:.0%} beyond length "
             f"{config.length}, {cell.seconds:.0f} s; about {minutes:.0f} min left"
         )
-    cells = {name: {task: _read(paths[name, task]) for task in chosen} for name in names}
+    cells = {name: {task: _read(paths[name, task], config) for task in chosen} for name in names}
     write_text(out / "scores.csv", _csv(cells, config.seeds))
     figure_lines = [f"![{path.stem}]({path.name})\n" for path in _draw(cells, config, out)]
     page = "\n".join([*_page(cells, config), *figure_lines, ""])
@@ -147,21 +145,39 @@ def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
         )
 
 
-def _read(path: Path) -> Cell:
+class _SavedCell(TypedDict):
+    losses: list[float]
+    accuracy: dict[str, list[float]]
+    exact: dict[str, list[float]]
+    seconds: float
+
+
+def _read(path: Path, config: LengthGeneralisationConfig) -> Cell:
     """Read a cell.
 
     Raises:
-      ValueError: for a file that does not hold one.
+      ValueError: for a file that does not hold one of these lengths and seeds.
     """
-    try:
-        values = parse_json(path.read_text(encoding="utf-8"))
-        for name in ("accuracy", "exact"):
-            values[name] = {int(length): scores for length, scores in values[name].items()}
-        return Cell(**values)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is damaged ({error}). Delete it, and the same command trains that model again."
-        ) from error
+    way_out = "Delete it, and the same command trains that model again."
+    saved = read_json_as(_SavedCell, path, way_out)
+    lengths, seeds = sorted(config.test_lengths), len(config.seeds)
+    for name, by_length in (("accuracy", saved["accuracy"]), ("exact", saved["exact"])):
+        if sorted(by_length) != sorted(map(str, lengths)):
+            raise ValueError(
+                f"{path} is damaged ({name!r} must have the lengths {lengths}, got "
+                f"{shown(sorted(by_length))}). {way_out}"
+            )
+    for values in (saved["losses"], *saved["accuracy"].values(), *saved["exact"].values()):
+        if len(values) != seeds:
+            raise ValueError(
+                f"{path} is damaged (there must be {seeds} values, one a seed, got "
+                f"{shown(values)}). {way_out}"
+            )
+    accuracy, exact = (
+        {length: by_length[str(length)] for length in lengths}
+        for by_length in (saved["accuracy"], saved["exact"])
+    )
+    return Cell(saved["losses"], accuracy, exact, saved["seconds"])
 
 
 def _scores(cell: Cell, task: AlgorithmicTask) -> dict[int, list[float]]:
@@ -249,6 +265,6 @@ def _draw(cells: Cells, config: LengthGeneralisationConfig, out: Path) -> list[P
     title = f"Mean scores on inputs longer than trained on ({config.length} symbols)"
     score_map = figures.score_map(np.array(beyond), list(cells), titles, title=title)
     return [
-        figures.save(curves, out / "curves.png", config.vector),
-        figures.save(score_map, out / "beyond.png", config.vector),
+        save(curves, out / "curves.png", config.vector),
+        save(score_map, out / "beyond.png", config.vector),
     ]

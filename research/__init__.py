@@ -1,0 +1,1 @@
+"""Studies made with pe_jax; not installed with it."""

@@ -1,0 +1,96 @@
+"""JSON files of studies, checked against a TypedDict when they are read."""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pe_jax.files import read_json
+from pe_jax.training.workdir import read_metrics
+from pe_jax.values import shown
+
+T = TypeVar("T")
+
+_NAMES = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
+
+
+def read_json_as(kind: type[T], path: Path, way_out: str) -> T:
+    """Return the object in a JSON file.
+
+    Args:
+      kind: a TypedDict. Keys that it does not have are ignored.
+      way_out: what to do about a damaged file, a sentence.
+
+    Raises:
+      ValueError: for a file that holds no such object; the message names the file and the value.
+    """
+    values = read_json(path, way_out)
+    for fault in faults(values, kind):
+        raise ValueError(f"{path} is damaged ({fault}). {way_out}")
+    return typing.cast(T, values)
+
+
+def last_values(folder: Path, names: Sequence[str], way_out: str) -> list[float]:
+    """Return the last value of each name in the `metrics.jsonl` of a run.
+
+    Raises:
+      ValueError: for a damaged line, or a name without a finite number.
+    """
+    latest: dict[str, object] = {}
+    for line in read_metrics(folder):
+        latest |= line
+    for name in names:
+        for fault in faults(latest.get(name), float, repr(name)):
+            raise ValueError(f"{folder / 'metrics.jsonl'} is damaged ({fault}). {way_out}")
+    return [typing.cast(float, latest[name]) for name in names]
+
+
+def faults(value: object, kind: Any, name: str = "it") -> Iterator[str]:
+    """Yield what of a JSON value is not of its type.
+
+    Args:
+      kind: a TypedDict, a dict with text keys, a list, str, int, float (finite) or a union.
+      name: of the value, as the messages name it.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        by_member = [list(faults(value, member, name)) for member in arguments]
+        if all(by_member):
+            yield from by_member[0]
+        return
+    if kind is types.NoneType:
+        fits, expected = value is None, "null"
+    elif kind is float:
+        fits = type(value) in (int, float) and math.isfinite(typing.cast(float, value))
+        expected = "a finite number"
+    else:
+        plain = dict if typing.is_typeddict(kind) else origin or kind
+        fits, expected = type(value) is plain, _NAMES[plain]
+    if not fits:
+        yield f"{name} must be {expected}, got {shown(value)}"
+    elif typing.is_typeddict(kind):
+        yield from _faults_of_keys(typing.cast(dict[str, object], value), kind, name)
+    elif isinstance(value, dict):
+        for key, member in value.items():
+            yield from faults(member, arguments[1], _inside(name, key))
+    elif isinstance(value, list):
+        for number, member in enumerate(value):
+            yield from faults(member, arguments[0], f"{name}[{number}]")
+
+
+def _faults_of_keys(values: dict[str, object], kind: Any, name: str) -> Iterator[str]:
+    for key, hint in typing.get_type_hints(kind, include_extras=True).items():
+        optional = typing.get_origin(hint) is typing.NotRequired
+        if key in values:
+            member = typing.get_args(hint)[0] if optional else hint
+            yield from faults(values[key], member, _inside(name, key))
+        elif not optional:
+            yield f"{_inside(name, key)} is missing"
+
+
+def _inside(name: str, key: str) -> str:
+    return f"{key!r}" if name == "it" else f"{name}[{key!r}]"
