@@ -25,7 +25,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = [
     "package.md",  # The page of the package index, which index.md includes.
     "README.md",  # The index on GitHub; index.md has the one of the site.
-    "study/settings.md",  # A section of study/README.md.
 ]
 html_theme = "furo"
 html_static_path = ["static"]

@@ -5,7 +5,6 @@ eval.py --config=configs/properties.py --workdir=RUN --out=R    (see that file f
 eval.py --config=configs/sweep.py --out=R
 eval.py --config=configs/lengths.py --workdir=RUN      a fine-tuned run on longer inputs
 eval.py --config=configs/tables.py --runs='RUNS/*' --out=R      the paper's tables 2 and 3
-eval.py --config=configs/study.py --workdir=S --out=R      the paper's comparison, its claims judged
 eval.py --config=configs/export.py --workdir=RUN --out=FOLDER      for PyTorch
 """
 
@@ -26,7 +25,6 @@ with extra("train", SystemExit):
     from pe_jax.configs.finetuning import FinetuningConfig
     from pe_jax.configs.lengths import LengthsConfig
     from pe_jax.configs.properties import PropertiesConfig
-    from pe_jax.configs.study import StudyConfig
     from pe_jax.configs.sweep import SweepConfig
     from pe_jax.configs.tables import TablesConfig
     from pe_jax.console import command
@@ -116,17 +114,6 @@ def _measure_properties(config: PropertiesConfig, out: Path) -> str:
     return measure_properties(measured, config, out)
 
 
-def _report_study(config: StudyConfig, out: Path) -> str:
-    """Write the page of a study; its config is the one that it was made with."""
-    from pe_jax.configs import study
-    from pe_jax.study.report import report
-
-    folder = _run_folder("a study, from train.py --config=configs/study.py")
-    if config != from_values(study.get_config(), StudyConfig):
-        raise ValueError(f"The settings of the study come from {folder}: remove --config.KEY.")
-    return report(folder, out)
-
-
 def _evaluate(config: Config, out: Path) -> str:
     """Run the evaluation of the config; return the text to print."""
     match config:
@@ -148,8 +135,6 @@ def _evaluate(config: Config, out: Path) -> str:
             from pe_jax.reports.paper_tables import write_tables
 
             return write_tables(_run_folders(), config, out)
-        case StudyConfig():
-            return _report_study(config, out)
     raise NotImplementedError(f"There is no evaluation for {type(config).__name__}.")
 
 
@@ -161,7 +146,7 @@ def evaluate() -> None:
         config: Config = from_values(
             values, EVALUATIONS, " For the scores of a run give no --config."
         )
-        out = _out("page" if isinstance(config, StudyConfig) else values.task)
+        out = _out(values.task)
         text = _evaluate(config, out)
     print(for_terminal(text))
     print(f"Written to {out}")

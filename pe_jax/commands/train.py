@@ -2,7 +2,6 @@
 
 train.py --config=configs/quickstart.py --workdir=W
 train.py --config=configs/glue.py --config.task=cola --config.init=RUN --workdir=W
-train.py --config=configs/study.py --workdir=S --dry_run      (the paper's comparison, whole)
 train.py --config=configs/pretrain_medium.py --compile_for=v5e:4x4    (trains nothing)
 train.py --config=... --workdir=gs://... --coordinator=auto       (on each host of a pod)
 """
@@ -18,7 +17,7 @@ from pe_jax.errors import extra
 with extra("train", SystemExit):
     from absl import flags
 
-    from pe_jax.configs.all_tasks import STUDY, TRAINING
+    from pe_jax.configs.all_tasks import TRAINING
     from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
@@ -40,7 +39,6 @@ _COMPILE_FOR = _string(
 _LARGEST_BATCH = _bool(
     "largest_batch", False, "With --compile_for: find the largest batch by several compilations."
 )
-_DRY_RUN = _bool("dry_run", False, "For a study: only print its plan and its time.")
 _OUT = _string("out", None, "With --compile_for: JSON file for the results.")
 _PROFILE = _string(
     "profile", None, "Steps to trace, such as 10-12; XProf reads the profile in the run's folder."
@@ -61,9 +59,7 @@ def _read_config() -> Config:
     values = _CONFIG.value
     if values is None:
         raise ValueError("--config is required; --help lists the available configs.")
-    if _COMPILE_FOR.value:
-        return from_values(values, TRAINING, " --compile_for is for training.")
-    return from_values(values, TRAINING | STUDY, " Configs of reports are for eval.py.")
+    return from_values(values, TRAINING, " Configs of reports are for eval.py.")
 
 
 def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
@@ -77,7 +73,6 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
 
         return report_pretraining(folder, folder / "report", experiment), folder / "report"
     from pe_jax.configs.distill_positions import DistillationConfig
-    from pe_jax.configs.study import StudyConfig
 
     if isinstance(config, DistillationConfig):
         from pe_jax.tasks import distillation
@@ -86,10 +81,6 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
         from pe_jax.reports.distillation_report import report_distillation
 
         return report_distillation(folder, folder / "report"), folder / "report"
-    if isinstance(config, StudyConfig):
-        from pe_jax import study
-
-        return (study.dry_run if _DRY_RUN.value else study.execute)(config, folder), folder
     from pe_jax.configs.finetuning import FinetuningConfig
     from pe_jax.tasks import finetuning
 
@@ -150,14 +141,7 @@ def train_or_compile() -> None:
         raise ValueError("--largest_batch and --out need --compile_for=TOPOLOGY.")
     if not _WORKDIR.value:
         raise ValueError("--workdir is required: the folder of the run.")
-    is_study = _CONFIG.value.task == "study"
-    if not is_study and _DRY_RUN.value:
-        raise ValueError("--dry_run needs a study: --config=configs/study.py.")
-    if is_study and _PROFILE.value:
-        raise ValueError("--profile traces the steps of a single run, not of a study.")
     profile = _profiled_steps()
-    if is_study and _COORDINATOR.value:
-        raise ValueError("A study runs on a single host: remove --coordinator.")
     from pe_jax.files import reachable_path
 
     if _COORDINATOR.value:
@@ -165,8 +149,7 @@ def train_or_compile() -> None:
     text, out = _execute(config, reachable_path(_WORKDIR.value), profile)
     if not is_quiet():
         print("\n" + for_terminal(text))
-        if not _DRY_RUN.value:
-            print(f"Written to {out}")
+        print(f"Written to {out}")
 
 
 def main() -> None:

@@ -12,12 +12,10 @@ FINETUNING = {
     "squad": "pe_jax.configs.finetuning:SquadConfig",
 }
 TRAINING = {**ENCODERS, **FINETUNING}
-STUDY = {"study": "pe_jax.configs.study:StudyConfig"}
 EVALUATIONS = {
     "export": "pe_jax.configs.export:ExportConfig",
     "lengths": "pe_jax.configs.lengths:LengthsConfig",
     "properties": "pe_jax.configs.properties:PropertiesConfig",
-    **STUDY,
     "sweep": "pe_jax.configs.sweep:SweepConfig",
     "tables": "pe_jax.configs.tables:TablesConfig",
 }

@@ -12,7 +12,6 @@ from pe_jax.figures.curves import (
     prediction_plot,
     psi_curves,
     score_curves,
-    score_intervals,
 )
 from pe_jax.figures.maps import (
     Panel,
@@ -28,5 +27,5 @@ __all__ = [
     "Curve", "Panel", "correlation_map", "cosine_curves", "head_maps", "head_profiles",
     "layer_shares", "matrix_grid", "model_curves", "offset_curves",
     "prediction_plot", "psi_curves", "save", "score_curves",
-    "score_intervals", "sweep_map",
+    "sweep_map",
 ]  # fmt: skip

@@ -71,41 +71,6 @@ def score_curves(
 
 
 @style.applied
-def score_intervals(
-    scores: Sequence[tuple[str, Sequence[float]]],
-    *,
-    score: str,
-    marks: Mapping[str, float],
-    title: str,
-) -> Figure:
-    """Draw a row for each model: its scores by seed, their mean and its 95 % interval (Student's).
-
-    Args:
-      scores: model, scores by seed; drawn from the lowest mean, below, to the highest.
-      score: label of the x axis.
-      marks: scores of reference, by name, as vertical lines.
-    """
-    from scipy import stats  # Long to import.
-
-    figure = style.new(6.4, 1.2 + 0.24 * len(scores), title)
-    axes = figure.subplots()
-    rows = sorted(scores, key=lambda row: float(np.mean(row[1])))
-    for y, (_, by_seed) in enumerate(rows):
-        axes.plot(by_seed, [y] * len(by_seed), "|", color="0.6", ms=7)
-        error = None
-        if len(by_seed) > 1:
-            error = [stats.t.ppf(0.975, len(by_seed) - 1) * stats.sem(by_seed)]
-        axes.errorbar(np.mean(by_seed), y, xerr=error, fmt="o", ms=4, color=style.COLOURS[0])
-    for number, (name, value) in enumerate(marks.items(), 1):
-        axes.axvline(value, label=name, lw=1, zorder=0, **style.line_style(number))
-    axes.set(xlabel=score, yticks=range(len(rows)), yticklabels=[name for name, _ in rows])
-    axes.grid(alpha=0.3, axis="x")
-    if marks:
-        axes.legend(loc="best", fontsize=8)
-    return figure
-
-
-@style.applied
 def cosine_curves(
     cosines: Sequence[tuple[str, np.ndarray]], *, total: PsiCurve, title: str
 ) -> Figure:

@@ -219,7 +219,7 @@ def test_measuring_properties(trained, tmp_path):
         (["eval.py"], "WORKDIR/config.json is missing"),
         (
             ["eval.py", "--config=configs/quickstart.py"],
-            "study, sweep, tables, got 'pretr",
+            "sweep, tables, got 'pretr",
         ),
         (["eval.py", "--runs=WORKDIR/*"], "Give --workdir=RUN to report on it, or --runs"),
         (["eval.py", *MEASURE, "--runs=WORKDIR/*"], "No runs match WORKDIR/*"),

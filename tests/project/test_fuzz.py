@@ -234,8 +234,6 @@ def test_configs(fuzz):
 
 REACHED = "what it does was reached"
 WORK = [
-    "pe_jax.study.execute",
-    "pe_jax.study.dry_run",
     "pe_jax.tasks.finetuning.run",
     "pe_jax.tpu.compile_report.compile_for",
     "pe_jax.reports.property_report.report.measure_properties",
@@ -250,7 +248,6 @@ FLAGS = {
     "train.py": [
         "compile_for",
         "largest_batch",
-        "dry_run",
         "out",
         "coordinator",
         "hosts",

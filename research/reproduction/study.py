@@ -10,27 +10,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pe_jax.configs.study import StudyConfig
 from pe_jax.console import stopping
 from pe_jax.console.terminal import say, tell
 from pe_jax.files import Json, write_text
-from pe_jax.study import state
-from pe_jax.study.cost import Costs, cost_table, costs
-from pe_jax.study.plan import RESULT, Run, plan
 from pe_jax.training import workdir
+from research.reproduction import state
+from research.reproduction.config import ReproductionConfig
+from research.reproduction.cost import Costs, cost_table, costs
+from research.reproduction.plan import RESULT, Run, plan
 
 LOG = "log.txt"
+_RUN_ONE = Path(__file__).with_name("run_one.py")
 _POLL = 0.2  # Seconds.
 
 
-def dry_run(config: StudyConfig, folder: Path) -> str:
+def dry_run(config: ReproductionConfig, folder: Path) -> str:
     """Return a table of the remaining runs in `folder` and their time here; execute nothing."""
     _share_memory()
     runs = plan(config, folder)
     return cost_table(costs(runs, state.finished_entries(runs, folder), config.jobs))
 
 
-def execute(config: StudyConfig, folder: Path) -> str:
+def execute(config: ReproductionConfig, folder: Path) -> str:
     """Execute every run that is not done, write `results.json`, and return a table of all runs.
 
     A run that fails is left, with those that need it; the others go on.
@@ -126,7 +127,8 @@ def _execute(
 def _start(folder: Path, run: Run, cores: Sequence[int]) -> _Process:
     run.folder.mkdir(parents=True, exist_ok=True)
     with open(run.folder / LOG, "ab") as log:
-        command = [sys.executable, "-m", "pe_jax.study", str(folder), run.name, *map(str, cores)]
+        # -P: the working directory, which may hold modules of the same names, is not searched.
+        command = [sys.executable, "-P", str(_RUN_ONE), str(folder), run.name, *map(str, cores)]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -10,26 +10,29 @@ import textwrap
 import types
 
 import pytest
-from helpers import tiny_run, tiny_study
+import tiny_study
+from helpers import tiny_run
 from helpers.commands import call
 from helpers.finetuning_data import examples
 
-from pe_jax.configs import study as study_config
-from pe_jax.configs.study import StudyConfig
 from pe_jax.data import glue
 from pe_jax.files import write_text
 from pe_jax.schema import changed, from_values
-from pe_jax.study import claims, cost, execute, plan, process, state, study
-from pe_jax.study.effects import Difference
-from pe_jax.study.figures import gallery, model_folder
-from pe_jax.study.page import page
-from pe_jax.study.plan import TRAINED
-from pe_jax.study.report import report
-from pe_jax.study.results import values
+from research.reproduction import claims, cost, process, state, study
+from research.reproduction import config as study_config
+from research.reproduction.config import ReproductionConfig
+from research.reproduction.drawing import gallery, model_folder
+from research.reproduction.effects import Difference
+from research.reproduction.page import page
+from research.reproduction.plan import TRAINED, plan
+from research.reproduction.report import report
+from research.reproduction.results import values
+from research.reproduction.study import execute
 
 PAPER = 13
-SHIPPED = from_values(study_config.get_config(), StudyConfig)
-CONFIG = f"--config={tiny_run.ROOT / 'configs' / 'study.py'}"
+SHIPPED = from_values(study_config.get_config(), ReproductionConfig)
+RUN = "research/reproduction/run.py"
+CONFIG = f"--config={tiny_run.ROOT / 'research/reproduction/config.py'}"
 
 
 def test_the_plan(tmp_path):
@@ -174,7 +177,7 @@ def test_positions_replaced_in_a_published_model(done, monkeypatch, tmp_path):
 def written(done, tmp_path_factory):
     """Its report, by the command, which takes the settings from the study."""
     out = tmp_path_factory.mktemp("out")
-    code, _, err = call("eval.py", CONFIG, f"--workdir={done[1]}", f"--out={out}")
+    code, _, err = call(RUN, f"--workdir={done[1]}", f"--out={out}")
     assert not code, err
     return out
 
@@ -309,8 +312,10 @@ def test_a_run_does_not_go_on_with_other_steps(done):
 
 def test_settings_belong_to_the_study(done):
     _, folder, _ = done
-    code, _, err = call("eval.py", CONFIG, f"--workdir={folder}", "--config.jobs=3")
-    assert code == 1 and "remove --config.KEY" in err
+    code, _, err = call(RUN, CONFIG, f"--workdir={folder}", "--out=R")
+    assert code == 1 and "remove other flags" in err
+    code, _, err = call(RUN, f"--workdir={folder}")
+    assert code == 1 and "--config is required" in err
 
 
 # A run that notes who it is, and does what its model asks for.
@@ -351,8 +356,8 @@ def test_what_fails_and_what_is_stopped(tmp_path):
     program = f"""
         import pathlib, subprocess, sys, time
         sys.path.insert(0, {str(tiny_run.ROOT / "tests")!r})
-        from helpers import tiny_study
-        from pe_jax.study import cost, study
+        import tiny_study
+        from research.reproduction import cost, study
         def start(study_folder, run, cores):
             run.folder.mkdir(parents=True, exist_ok=True)
             fake = {str(tmp_path / "fake.py")!r}
@@ -396,20 +401,26 @@ def test_what_fails_and_what_is_stopped(tmp_path):
     assert "failed" in (folder / "progress.md").read_text()
 
 
-def start_first_run(config, folder):
+def start_first_run(config, folder, cwd):
     runs = plan(config, folder)
     state.save(config, runs, {}, folder)
-    command = [sys.executable, "-m", "pe_jax.study", str(folder), runs[0].name]
+    command = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study.subprocess, "Popen", lambda args, **_: command.extend(args))
+        study._start(folder, runs[0], [])
     child = subprocess.Popen(
-        command, cwd=tiny_run.ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=cwd, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     return child, runs[0]
 
 
 def test_a_run_that_fails(tmp_path):
-    """It ends as other commands do, while it still listens to its study."""
+    """It ends as other commands do, while it still listens to its study. Files of the working
+    directory are not run, whatever their names."""
     config = tiny_study.config(tmp_path, text=str(tmp_path / "nowhere.txt"))
-    child, _ = start_first_run(config, tmp_path / "S")
+    for name in ("json.py", "threading.py", "pe_jax/__init__.py", "research/__init__.py"):
+        write_text(tmp_path / "cwd" / name, "raise SystemExit('ran')")
+    child, _ = start_first_run(config, tmp_path / "S", tmp_path / "cwd")
     assert "nowhere.txt" in child.stderr.read() and child.wait(60) == 1
 
 
@@ -417,7 +428,7 @@ def test_a_run_that_fails(tmp_path):
 def test_a_run_stops_with_its_study(tmp_path):
     """However that ended: here its end of the pipe is closed."""
     config = tiny_study.config(tmp_path, **{"from_scratch.training.stage1.steps": 10_000})
-    child, first = start_first_run(config, tmp_path / "S")
+    child, first = start_first_run(config, tmp_path / "S", tmp_path)
     for line in child.stderr:
         if line.startswith("step"):
             break

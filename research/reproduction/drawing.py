@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import say
-from pe_jax.figures import save, score_intervals
+from pe_jax.figures import save, style
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report import scores
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.schema import changed
-from pe_jax.study.plan import UNTOUCHED, Run
-from pe_jax.study.results import (
+from research.reproduction.plan import UNTOUCHED, Run
+from research.reproduction.results import (
     ACCURACY,
     CLASSIFICATION,
     LOSS,
@@ -83,9 +84,44 @@ def _draw_scores(arm: str, results: Json, every: Values, folder: Path) -> None:
         if measure in trivial:
             marks["a trivial answer"] = trivial[measure]
         title = f"{measure}, {arm.replace('_', ' ')}: seeds, mean and 95 % interval"
-        figure = score_intervals([*columns.items()], score=measure, marks=marks, title=title)
+        figure = _score_intervals([*columns.items()], score=measure, marks=marks, title=title)
         folder.mkdir(parents=True, exist_ok=True)
         save(figure, folder / f"{SCORES}_{file_name(measure)}.png")
+
+
+@style.applied
+def _score_intervals(
+    scores: Sequence[tuple[str, Sequence[float]]],
+    *,
+    score: str,
+    marks: Mapping[str, float],
+    title: str,
+) -> Figure:
+    """Draw a row for each model: its scores by seed, their mean and its 95 % interval (Student's).
+
+    Args:
+      scores: model, scores by seed; drawn from the lowest mean, below, to the highest.
+      score: label of the x axis.
+      marks: scores of reference, by name, as vertical lines.
+    """
+    from scipy import stats  # Long to import.
+
+    figure = style.new(6.4, 1.2 + 0.24 * len(scores), title)
+    axes = figure.subplots()
+    rows = sorted(scores, key=lambda row: float(np.mean(row[1])))
+    for y, (_, by_seed) in enumerate(rows):
+        axes.plot(by_seed, [y] * len(by_seed), "|", color="0.6", ms=7)
+        error = None
+        if len(by_seed) > 1:
+            error = [stats.t.ppf(0.975, len(by_seed) - 1) * stats.sem(by_seed)]
+        axes.errorbar(np.mean(by_seed), y, xerr=error, fmt="o", ms=4, color=style.COLOURS[0])
+    for number, (name, value) in enumerate(marks.items(), 1):
+        axes.axvline(value, label=name, lw=1, zorder=0, **style.line_style(number))
+    axes.set(xlabel=score, yticks=range(len(rows)), yticklabels=[name for name, _ in rows])
+    axes.grid(alpha=0.3, axis="x")
+    if marks:
+        axes.legend(loc="best", fontsize=8)
+    return figure
 
 
 def draw_heat_map(arm: str, every: Values, folder: Path) -> None:

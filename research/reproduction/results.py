@@ -3,7 +3,7 @@
 `results.json` holds
 
     config   the study's config
-    options  the options of train.py that differ from the shipped config
+    options  the options of run.py that differ from the shipped config
     table_1  the paper's table 1 for these encodings untrained, as lines of Markdown; null until the
              report of the study measures it
     runs     by name, "arm/kind/model", in the order of the plan; null for a run that is not done
@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 from pe_jax.files import Json
 from pe_jax.reports.finetuning_results import Results as TaskResults
-from pe_jax.study.plan import TASKS
 from pe_jax.values import split_names
+from research.reproduction.plan import TASKS
 
 FILE = "results.json"
 GLUE = tuple(task for task in TASKS if task != "squad")

@@ -16,11 +16,11 @@ from pe_jax.console.terminal import counted
 from pe_jax.files import Json
 from pe_jax.reports.paper_tables import tables_page
 from pe_jax.reports.tables import mean_and_spread
-from pe_jax.study.claims import detectable, judge, models_above
-from pe_jax.study.effects import LEVEL, LEVELS, Difference, Verdict
-from pe_jax.study.figures import SCORES, gallery, linked
-from pe_jax.study.plan import REPLACED, SCRATCH, TASKS, UNTOUCHED
-from pe_jax.study.results import (
+from research.reproduction.claims import detectable, judge, models_above
+from research.reproduction.drawing import SCORES, gallery, linked
+from research.reproduction.effects import LEVEL, LEVELS, Difference, Verdict
+from research.reproduction.plan import REPLACED, SCRATCH, TASKS, UNTOUCHED
+from research.reproduction.results import (
     ACCURACY,
     BEST,
     CHANGE,
@@ -40,6 +40,7 @@ from pe_jax.study.results import (
     values,
 )
 
+_COMMAND = "python research/reproduction/run.py"
 SETTINGS = "settings.md"  # Beside the page: its section on settings, written by hand.
 _ABOUT_VERDICTS = f"""\
 - **Effect**: of a difference, the mean over seeds with Student's 95 % interval; *d* is that mean
@@ -77,9 +78,9 @@ held-out training data; the paper reports the former for SQuAD."""
 _ABOUT_PROPERTIES = """\
 Violations, 0 where the property holds: of dot products of position vectors before and after
 training; of the logits of identical words in the first layer (*words*); and of the mean logits
-between random words by position (*kernel*, see [offset kernel](../measures/offset_kernel.md)), the
-mean over layers. Local monotonicity is within 10 offsets, 0.5 without any order. Symmetry is 0.5
-for noise."""
+between random words by position (*kernel*, see
+[offset kernel](../../docs/measures/offset_kernel.md)), the mean over layers. Local monotonicity is
+within 10 offsets, 0.5 without any order. Symmetry is 0.5 for noise."""
 _TITLES = {SCRATCH: "From scratch", REPLACED: "Positions replaced"}
 _MODELS = {
     SCRATCH: "a BERT-mini from scratch",
@@ -91,7 +92,7 @@ def page(results: Json, out: Path) -> str:
     """Return the text of the page of a study.
 
     Args:
-      results: the content of a results file (`pe_jax.study.results`).
+      results: the content of a results file (`research.reproduction.results`).
       out: the folder of the page; it shows the figures in `figures/`, and the section on settings
         in `settings.md`, if there is one.
     """
@@ -137,12 +138,15 @@ def _head(results: Json, arms: Sequence[str]) -> str:
             "time. The second command writes this page:",
             "",
             "```sh",
-            " \\\n    ".join(["python train.py --config=configs/study.py --workdir=S", *options]),
-            "python eval.py --config=configs/study.py --workdir=S --out=docs/study",
+            " \\\n    ".join(
+                [f"{_COMMAND} --config=research/reproduction/config.py --workdir=S", *options]
+            ),
+            f"{_COMMAND} --workdir=S --out=research/reproduction",
             "```",
             "",
             "`config.published` is the folder of a published BERT, `config.data_dir` that of tfds "
-            "datasets ([checkpoints](../checkpoints.md), [data](../finetuning.md#data)).",
+            "datasets ([checkpoints](../../docs/checkpoints.md), "
+            "[data](../../docs/finetuning.md#data)).",
             "",
             f"Models: {' and '.join(models)}; {len(config['squad']['seeds'])} seeds of fine-tuning "
             f"on questions, {len(config['glue']['seeds'])} on other tasks. "
@@ -297,8 +301,8 @@ def _origin(results: Json) -> str:
             "",
             f"{hours:.1f} hours of all processes together, on {_counts(machines)}; digests of "
             f"the sources: {_counts(code)}. "
-            f"[configs/study.py](../../pe_jax/configs/study.py) has every setting, "
-            f"[{FILE}]({FILE}) every value by seed. A model whose weights were not kept "
+            "[config.py](./config.py) has every setting, "
+            f"[{FILE}](./{FILE}) every value by seed. A model whose weights were not kept "
             "is retrained with the same seed and settings if an unfinished run needs it; its "
             "numbers may then come from two pretrainings, which do not agree in every digit.",
             "",

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pe_jax.configs.study import StudyConfig
 from pe_jax.files import write_text
 from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.reports.property_report.table1 import table1
 from pe_jax.schema import changed, from_values
-from pe_jax.study import figures, state
-from pe_jax.study.page import page
-from pe_jax.study.plan import TRAINED, plan
-from pe_jax.study.results import FILE, finished, values
 from pe_jax.values import split_names
+from research.reproduction import drawing, state
+from research.reproduction.config import ReproductionConfig
+from research.reproduction.page import page
+from research.reproduction.plan import TRAINED, plan
+from research.reproduction.results import FILE, finished, values
 
 
 def report(folder: Path, out: Path) -> str:
@@ -30,7 +30,7 @@ def report(folder: Path, out: Path) -> str:
         raise ValueError(
             f"No run of the study in {folder} has finished yet: see {folder}/progress.md."
         )
-    config = from_values(results["config"], StudyConfig)
+    config = from_values(results["config"], ReproductionConfig)
     positions = list(dict.fromkeys(
         entry["position"] for _, kind, _, entry in finished(results) if kind in TRAINED
     ))  # fmt: skip
@@ -40,18 +40,18 @@ def report(folder: Path, out: Path) -> str:
     state.write(out / FILE, results)
     every = values(results)
     for arm in dict.fromkeys(name.partition("/")[0] for name in results["runs"]):
-        figures.draw_arm(arm, results, every, out / figures.FOLDER / arm)
+        drawing.draw_arm(arm, results, every, out / drawing.FOLDER / arm)
     shown = split_names(config.figures)
     for run in plan(config, folder):
         if run.kind in TRAINED and run.model in shown and state.has_weights(run.folder):
-            path = figures.model_folder(out, run.arm, run.model)
-            figures.draw_model(run, config.measures, path)
+            path = drawing.model_folder(out, run.arm, run.model)
+            drawing.draw_model(run, config.measures, path)
     text = page(results, out)
     write_text(out / "README.md", text)
     return text
 
 
-def _table_1(config: StudyConfig, positions: list[str], out: Path) -> list[str]:
+def _table_1(config: ReproductionConfig, positions: list[str], out: Path) -> list[str]:
     """Return the lines of table 1 for these encodings as they are before training."""
     measures = changed(config.measures, {"size": config.from_scratch.training.model.size})
     untrained = [from_name(position, measures, seed=0) for position in positions]

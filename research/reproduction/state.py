@@ -6,13 +6,13 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pe_jax.configs import study as shipped
-from pe_jax.configs.study import StudyConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json, read_json, write_text
 from pe_jax.schema import as_dict, from_values, values_of
-from pe_jax.study.plan import RESULT, Run, plan
-from pe_jax.study.results import FILE
+from research.reproduction import config as shipped
+from research.reproduction.config import ReproductionConfig
+from research.reproduction.plan import RESULT, Run, plan
+from research.reproduction.results import FILE
 
 _TIMES = "times.jsonl"
 _FIX = "Remove it, and start the study again."
@@ -27,17 +27,19 @@ def load(folder: Path) -> Json:
     path = folder / FILE
     if not path.is_file():
         raise ValueError(
-            f"{folder} holds no study: {path} is missing. Give the --workdir of train.py "
-            "--config=configs/study.py."
+            f"{folder} holds no study: {path} is missing. Give the --workdir of a "
+            "study that was started."
         )
     return read_json(path, "Remove it: the study's command writes it again from its runs.")
 
 
-def save(config: StudyConfig, runs: Sequence[Run], done: Mapping[str, Json], folder: Path) -> None:
+def save(
+    config: ReproductionConfig, runs: Sequence[Run], done: Mapping[str, Json], folder: Path
+) -> None:
     """Write the results file of the study in `folder`; `done` has the entries of finished runs."""
     path = folder / FILE
     values = as_dict(config)
-    defaults = values_of(from_values(shipped.get_config(), StudyConfig))
+    defaults = values_of(from_values(shipped.get_config(), ReproductionConfig))
     options = [
         f"--config.{key}={value}"
         for key, value in values_of(config).items()
@@ -61,7 +63,7 @@ def finished_entries(runs: Sequence[Run], folder: Path) -> dict[str, Json]:
     saved: dict[str, Json] = {}
     if (folder / FILE).is_file():
         results = load(folder)
-        config = from_values(results["config"], StudyConfig)
+        config = from_values(results["config"], ReproductionConfig)
         settings = {run.name: run.settings for run in plan(config, folder)}
         saved = {
             name: entry | {"settings": settings[name]}

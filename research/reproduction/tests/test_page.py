@@ -1,23 +1,24 @@
-"""The page of the study in docs/study, from its results file."""
+"""The page of the study, from its results file."""
 
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
-from helpers import tiny_run
 
-from pe_jax.configs.study import StudyConfig
 from pe_jax.schema import changed, from_values
-from pe_jax.study import plan, state
-from pe_jax.study.page import page
-from pe_jax.study.results import trivial_scores
+from research.reproduction import state
+from research.reproduction.config import ReproductionConfig
+from research.reproduction.page import page
+from research.reproduction.plan import plan
+from research.reproduction.results import trivial_scores
 
-STUDY = tiny_run.ROOT / "docs" / "study"
+STUDY = Path(__file__).parents[1]
 FIGURES = 40
 
 
-def test_the_page_in_docs_is_regenerated_byte_for_byte():
+def test_the_page_is_regenerated_byte_for_byte():
     results = json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
     assert page(results, STUDY) == (STUDY / "README.md").read_text(encoding="utf-8")
 
@@ -28,11 +29,11 @@ def test_the_page_shows_every_figure_beside_it():
     assert sorted(links) == sorted(files) and len(files) <= FIGURES
 
 
-def test_the_study_in_docs_can_be_continued(tmp_path):
+def test_the_study_can_be_continued(tmp_path):
     """A copy of the results file is enough, with the same settings."""
     shutil.copy(STUDY / "results.json", tmp_path)
     results = state.load(STUDY)
-    config = from_values(results["config"], StudyConfig)
+    config = from_values(results["config"], ReproductionConfig)
     runs = plan(config, tmp_path)
     assert [run.name for run in runs] == list(results["runs"])
     done = state.finished_entries(runs, tmp_path)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pe_jax.study.effects import (
+from research.reproduction.effects import (
     ABSOLUTE,
     EXPLORATORY,
     FIXED,
@@ -26,8 +26,8 @@ from pe_jax.study.effects import (
     Ranks,
     Verdict,
 )
-from pe_jax.study.plan import REPLACED, SCRATCH
-from pe_jax.study.results import (
+from research.reproduction.plan import REPLACED, SCRATCH
+from research.reproduction.results import (
     ACCURACY,
     CHANGE,
     CLASSIFICATION,

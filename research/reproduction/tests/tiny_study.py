@@ -2,14 +2,15 @@
 
 from helpers import tiny_run
 from helpers.finetuning_data import questions
-from pe_jax.configs import study as study_config
-from pe_jax.configs.study import StudyConfig
+
 from pe_jax.schema import from_values
+from research.reproduction import config as study_config
+from research.reproduction.config import ReproductionConfig
 
 
 def config(folder, **changes):
     """`changes` by dotted key."""
-    return from_values(config_dict(folder, **changes), StudyConfig)
+    return from_values(config_dict(folder, **changes), ReproductionConfig)
 
 
 def config_dict(folder, **changes):

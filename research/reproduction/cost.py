@@ -17,14 +17,14 @@ from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.models.flops import forward_flops
-from pe_jax.study.plan import Run
-from pe_jax.study.state import to_execute
 from pe_jax.tasks import distillation, pretraining
 from pe_jax.tasks.abstract import AnyConfig, batch_shapes, expected_vocab_size, resolve
 from pe_jax.training import sharding
+from research.reproduction.plan import Run
+from research.reproduction.state import to_execute
 
 # Rows to score, those held out of training included, and mean tokens of a padded row: with
-# BERT's vocabulary, at the lengths of configs/study.py.
+# BERT's vocabulary, at the lengths of config.py.
 _ROWS: dict[str, tuple[int, int]] = {
     "squad": (12_006, 256),
     "cola": (1_471, 18),

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pe_jax import properties
-from pe_jax.study.plan import REPLACED, SCRATCH, UNTOUCHED
-from pe_jax.study.results import Values
+from research.reproduction.plan import REPLACED, SCRATCH, UNTOUCHED
+from research.reproduction.results import Values
 
 LEARNED = "learned_absolute"
 FIXED = ("sinusoidal_absolute", "sinusoidal_relative")

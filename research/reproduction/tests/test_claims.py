@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pe_jax.study import claims
-from pe_jax.study.claims import benjamini_hochberg, detectable, holm, judge, models_above
-from pe_jax.study.effects import EXPLORATORY, Claim, Difference, Ranks
-from pe_jax.study.figures import draw_heat_map
-from pe_jax.study.plan import REPLACED, SCRATCH
-from pe_jax.study.results import PROPERTIES, Values
+from research.reproduction import claims
+from research.reproduction.claims import benjamini_hochberg, detectable, holm, judge, models_above
+from research.reproduction.drawing import draw_heat_map
+from research.reproduction.effects import EXPLORATORY, Claim, Difference, Ranks
+from research.reproduction.plan import REPLACED, SCRATCH
+from research.reproduction.results import PROPERTIES, Values
 
 ARM = REPLACED
 

@@ -7,17 +7,19 @@ import json
 import shutil
 from pathlib import Path
 
+import pe_jax
 from pe_jax import cpu
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.configs.study import StudyConfig
 from pe_jax.files import Json, read_json, write_text
 from pe_jax.schema import flatten, from_values, values_of
-from pe_jax.study import state
-from pe_jax.study.plan import RESULT, TASKS, Run, plan
-from pe_jax.study.results import (
+from pe_jax.training.workdir import STEPS, read_evaluations, read_metrics, saved_values
+from research.reproduction import state
+from research.reproduction.config import ReproductionConfig
+from research.reproduction.plan import RESULT, TASKS, Run, plan
+from research.reproduction.results import (
     ACCURACY,
     BEST,
     CHANGE,
@@ -29,11 +31,10 @@ from pe_jax.study.results import (
     SQUAD_F1,
     BySeed,
 )
-from pe_jax.training.workdir import STEPS, read_evaluations, read_metrics, saved_values
 
 _FIX = "Remove the folder, and start the study again."
 _LIKENESS = {"likeness of near offsets": "likeness_near", "likeness of far offsets": "likeness_far"}
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(pe_jax.__file__).resolve().parent
 # The packages that scores and measures depend on; not how they are shown.
 _CODE = (
     "attention", "data", "encodings", "interop", "models", "properties", "tasks", "training"
@@ -45,7 +46,7 @@ def execute_run(folder: Path, name: str) -> None:
     from pe_jax.console.compile_cache import cache_compiled_programs
 
     cache_compiled_programs()
-    config = from_values(state.load(folder)["config"], StudyConfig)
+    config = from_values(state.load(folder)["config"], ReproductionConfig)
     run = next(run for run in plan(config, folder) if run.name == name)
     _check_steps(run)
     if isinstance(run.config, PretrainingConfig):

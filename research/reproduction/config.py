@@ -1,9 +1,10 @@
 """The paper's comparison: encodings trained alike, fine-tuned, measured, and its claims judged.
 
-Command:  python train.py --config=configs/study.py --workdir=S --config.text=FILES \
-              --config.held_out_text=FILES --config.data_dir=TFDS --config.published=BERT
+Command:  python research/reproduction/run.py --config=research/reproduction/config.py --workdir=S \
+              --config.text=FILES --config.held_out_text=FILES --config.data_dir=TFDS \
+              --config.published=BERT
           with --dry_run: what would be run, and how long it takes
-          python eval.py --config=configs/study.py --workdir=S --out=docs/study
+          python research/reproduction/run.py --workdir=S --out=research/reproduction
 Hardware: two CPU cores (--config.jobs=2, a run on each), or one GPU, whose memory the jobs
           share: 16 MiniLMs, fine-tuned with five seeds each, did not fit 141 GB.
 Time:     --dry_run says it. Any number of starts: what is done is not done again.
@@ -62,7 +63,7 @@ class ArmConfig(Config):
     repeats: tuple[int, ...] = key(
         (), several(SEED), "Seeds to train `first` again with, at the end."
     )
-    tasks: str = key("", some_of("pe_jax.study.plan:TASKS"), "Tasks to fine-tune on.")
+    tasks: str = key("", some_of("research.reproduction.plan:TASKS"), "Tasks to fine-tune on.")
     # A study sets model.position, seed, init and the text of each run.
     training: EncoderTrainingConfig = part(EncoderTrainingConfig)
 
@@ -87,10 +88,10 @@ class ReplacedConfig(ArmConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class StudyConfig(Config):
+class ReproductionConfig(Config):
     """The paper's comparison: encodings pretrained, fine-tuned and measured."""
 
-    task: str = task_key("study")
+    task: str = task_key("reproduction")
     published: str = key(
         "", any_text(), "Folder of a published BERT, or of a run; empty: no arm `replaced`."
     )
@@ -119,7 +120,7 @@ class StudyConfig(Config):
 
 
 def get_config():
-    config = config_dict(StudyConfig)
+    config = config_dict(ReproductionConfig)
     _set_from_scratch(config.from_scratch)
     _set_replaced(config.replaced)
     _set_finetuning(config.glue)

@@ -1,4 +1,4 @@
-"""A run of a study in its own process: python -m pe_jax.study FOLDER NAME [CORE...]
+"""A run of a study in its own process: run_one.py FOLDER NAME [CORE...]
 
 `FOLDER` is that of the study. Without cores the run may use all of them. Signals stop it as they
 stop `train.py`, and so does the end of its standard input: the study holds that open, and is gone
@@ -7,6 +7,11 @@ then, however it ended.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # The repository.
+
 from pe_jax.console import stopping
 
 if __name__ == "__main__":
@@ -14,11 +19,9 @@ if __name__ == "__main__":
 
 import os
 import signal
-import sys
 import threading
-from pathlib import Path
 
-from pe_jax.study.process import execute_run
+from research.reproduction.process import execute_run
 
 
 def _stop_with_the_study() -> None:

@@ -17,16 +17,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pe_jax import encodings
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.configs.study import StudyConfig
-from pe_jax.encodings import without_options
+from pe_jax.encodings.names import expand_names, without_options
 from pe_jax.schema import changed
 from pe_jax.training import workdir
 from pe_jax.values import split_names
+from research.reproduction.config import ReproductionConfig
 
 SCRATCH, REPLACED = ARMS = ("from_scratch", "replaced")
 TASKS = ("squad", "cola", "rte", "mrpc", "sst2")
@@ -47,7 +46,7 @@ class Run(NamedTuple):
       position: the encoding; seed: of pretraining or distillation.
       folder: where it goes.
       needs: the folder of the run that has to be complete before; None if there is none.
-      config: all of it, as `train.py` and `eval.py` take them.
+      config: all of it, as the tasks and the property report take it.
       lengths: other input lengths that it is scored on in the end.
     """
 
@@ -74,7 +73,7 @@ class Run(NamedTuple):
         return workdir.identity(config, json.dumps(self.lengths))
 
 
-def plan(config: StudyConfig, folder: Path) -> list[Run]:
+def plan(config: ReproductionConfig, folder: Path) -> list[Run]:
     """Return the runs of the study in `folder`, in the order of their execution.
 
     What is done at any time compares encodings: in each arm the encodings of `first` come before
@@ -103,10 +102,10 @@ def plan(config: StudyConfig, folder: Path) -> list[Run]:
     return runs
 
 
-def _rounds(config: StudyConfig, arm: str, folder: Path) -> tuple[list[Run], ...]:
+def _rounds(config: ReproductionConfig, arm: str, folder: Path) -> tuple[list[Run], ...]:
     """Return the runs of `first`, of `then`, and of the repeated seeds."""
     settings = getattr(config, arm)
-    first, then = positions(settings.first), positions(settings.then)
+    first, then = expand_names(settings.first), expand_names(settings.then)
     tasks = split_names(settings.tasks)
 
     def trained(names: Sequence[str], tasks: Sequence[str], seed: int = 0) -> Iterator[Run]:
@@ -127,13 +126,7 @@ def _rounds(config: StudyConfig, arm: str, folder: Path) -> tuple[list[Run], ...
     )
 
 
-def positions(text: str) -> list[str]:
-    """Split names of encodings joined by commas; `paper` stands for the paper's 13."""
-    groups = {"paper": encodings.PAPER}
-    return [member for name in split_names(text) for member in groups.get(name, (name,))]
-
-
-def _training(config: StudyConfig, arm: str, folder: Path, position: str, seed: int) -> Run:
+def _training(config: ReproductionConfig, arm: str, folder: Path, position: str, seed: int) -> Run:
     text, held_out = config.text, config.held_out_text
     if arm == REPLACED and config.replaced.text:
         text, held_out = config.replaced.text, ""
@@ -151,13 +144,13 @@ def _training(config: StudyConfig, arm: str, folder: Path, position: str, seed: 
     return Run(arm, kind, model, position, seed, folder / arm / kind / model, None, settings)
 
 
-def _measures(config: StudyConfig, model: Run) -> Run:
+def _measures(config: ReproductionConfig, model: Run) -> Run:
     folder = model.folder.parent.parent / MEASURES / model.folder.name
     return model._replace(kind=MEASURES, folder=folder, needs=model.folder, config=config.measures)
 
 
 def _finetuning(
-    config: StudyConfig, folder: Path, model: Run, tasks: Sequence[str]
+    config: ReproductionConfig, folder: Path, model: Run, tasks: Sequence[str]
 ) -> Iterator[Run]:
     """Yield the runs that fine-tune a model, which lies in `model.folder`."""
     for task in tasks:
