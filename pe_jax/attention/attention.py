@@ -189,6 +189,8 @@ def completed(
             f"context must be a Context, got {type(context).__name__}: pass "
             "context=Context(positions_q, positions_k)."
         )
+    if context.mask is not None:
+        raise ValueError("Context.mask is filled in by attention. Pass attention(..., mask=mask).")
     for name, x, size in (("x_q", context.x_q, queries[1]), ("x_k", context.x_k, keys[1])):
         if x is not None and x.shape[1] != size:
             raise ValueError(f"Context.{name} has {x.shape[1]} hidden states for {size} tokens.")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.positions import Reach, offsets
-from pe_jax.shapes import Array, Bool, Float, Int, Size
+from pe_jax.shapes import Array, Bool, Float, Int, Real, Size
 
 
 def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[Array, "B 1 1 Lk"]:
@@ -48,6 +48,17 @@ def segment_bounds(segments: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[
 def segment_positions(segments: Int[Array, "B L"]) -> Int[Array, "B L"]:
     """Return positions from 0 in each segment."""
     return jnp.arange(segments.shape[1]) - segment_bounds(segments)[0]
+
+
+def in_order(
+    positions: Real[Array, "#B Lk"], mask: Bool[Array, "#B #H #Lq Lk"] | None
+) -> Bool[Array, "#B #Lq"]:
+    """True for queries to whose keys positions rise from key to key, leaving out masked keys."""
+    x = jnp.asarray(positions)[:, None, None]
+    mask = jnp.ones((1, 1, 1, x.shape[-1]), bool) if mask is None else jnp.asarray(mask)
+    lowest = jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
+    largest = jax.lax.cummax(jnp.where(mask, x, lowest), axis=3)
+    return ~(mask[..., 1:] & (x[..., 1:] <= largest[..., :-1])).any((1, 3))
 
 
 def index_offsets(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.attention.masks import both, segment_mask, whole_mask
+from pe_jax.attention.masks import both, in_order, segment_mask, whole_mask
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.part import Context, LogitTerms, Offsets, Params, Part, map_heads, moved
 from pe_jax.encodings.positions import Reach
@@ -97,10 +97,14 @@ def prepare(
     """Apply the maps of an encoding, scale the queries, and collect its terms and masks.
 
     Raises:
-      ValueError: see `check_heads`, and for a map that needs as many heads of keys as of queries.
+      ValueError: see `check_heads`, for a map that needs as many heads of keys as of queries, and
+        for keys out of order (`Traits.ordered`).
     """
     check_heads(encoding, q, k, v)
     heads = q.shape[2]
+    context = context._replace(mask=mask)
+    if context.ranges is None and any(part.traits.ordered for part in encoding.parts):
+        q = _ordered_queries(encoding.name, q, context)
     if context.projections and k.shape[2] < heads:
         to_queries, to_keys = context.projections
         context = context._replace(
@@ -161,6 +165,22 @@ def prepare(
         reach=reach,
         context=context,
     )
+
+
+def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: Context) -> jax.Array:
+    """`q`, NaN for queries whose keys are not in the order of their positions.
+
+    Raises:
+      ValueError: for keys that are known to be out of order.
+    """
+    ordered = in_order(context.rows()[1], context.mask)
+    if not isinstance(ordered, jax.core.Tracer) and not ordered.all():
+        raise ValueError(
+            f"positions of keys must rise from key to key for {name}, which adds up over the keys "
+            "in the order of the row. Sort keys, values and hidden states by position, and mask "
+            "padding. For packed rows pass Context(segments=documents) or mask=segment_mask(...)."
+        )
+    return jnp.where(ordered[..., None, None], q, jnp.nan)
 
 
 def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"]:

@@ -29,9 +29,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from pe_jax.encodings.positions import Positions, Reach, as_array
+from pe_jax.encodings.positions import Positions, Reach, as_array, span
 from pe_jax.shapes import Array, Size
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Context(NamedTuple):
       batch_size: B; filled in for the hook `positions`.
       frequency_factors: `ω -> factors`, both `[#H, F]`, of the frequencies of rotary encodings, see
         `with_factors`.
+      mask: bool `[#B, #H, #Lq, Lk]`, filled in for the hooks of attention: its argument `mask`.
     """
 
     positions_q: Positions | None = None
@@ -71,6 +73,7 @@ class Context(NamedTuple):
     batch_size: Size = 1
     frequency_factors: Callable[[Array], Array] | None = None
     segments: Array | None = None
+    mask: Array | None = None
 
     def arrays(self) -> tuple[Array, Array]:
         """Positions of queries and of keys as arrays, see `as_array`."""
@@ -80,6 +83,15 @@ class Context(NamedTuple):
         """Positions of one axis, of queries and of keys, as arrays `[#B, L]`."""
         q, k = (x[None] if x.ndim == 1 else x for x in self.arrays())
         return q, k
+
+    def span(self) -> Array:
+        """Largest position + 1, `[]`, or `[B]` for rows with positions or padding of their own.
+        Padding is every key that the mask hides from all queries."""
+        q, k = self.arrays()
+        if self.mask is None:
+            return span(q, k)
+        k, tokens = jnp.broadcast_arrays(k, self.mask.any((1, 2)))
+        return jnp.max(k, -1, where=tokens, initial=-1) + 1
 
     @property
     def ranges(self) -> tuple[range, range] | None:
@@ -156,6 +168,9 @@ class Traits(NamedTuple):
       causal_only: the reason why attention has to be causal (joined with `causal`); empty if it
         need not be.
       reads_hidden_states: attention needs `Context.x_k`, so a cache has to keep hidden states.
+      ordered: what a key adds depends on its neighbours in the row, so the keys that a query may
+        attend to must be in the order of their positions. Attention refuses other orders; where
+        positions or mask are traced, such queries give NaN.
       frequency_params: names of the parameters that are frequencies, which have no weight decay
         and may have a learning rate of their own.
       hidden_size, head_size, num_heads: D, d and H that `named` built it for, None for any.
@@ -167,6 +182,7 @@ class Traits(NamedTuple):
     cacheable: bool = True
     causal_only: str = ""
     reads_hidden_states: bool = False
+    ordered: bool = False
     frequency_params: tuple[str, ...] = ()
     hidden_size: int | None = None
     head_size: int | None = None

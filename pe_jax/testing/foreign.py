@@ -159,7 +159,8 @@ def packing(a: Attention) -> Problems:
 
 def _padding(a: Attention, first: int) -> Problems:
     """Yield what padding around `ALONE` tokens changes."""
-    valid, positions = padded(first)
+    valid, kinds = padded(first)
+    positions = kinds["at 0"]
     mask = CAUSAL & valid
     out = np.asarray(a.run(a.x, positions, mask))
     yield from differences("outputs", out[:, valid], _alone(a, first), 1e-4)

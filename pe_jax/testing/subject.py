@@ -68,6 +68,11 @@ class Subject:
         self.positions = self.at(np.tile(np.arange(LENGTH), (ROWS, 1)))
         self.everything: Mask = np.ones((ROWS, 1, LENGTH, LENGTH), bool)
 
+    @property
+    def ordered(self) -> bool:
+        """True if tokens must be in the order of their positions."""
+        return any(part.traits.ordered for part in self.encoding.parts)
+
     def draw(self, seed: int) -> Layer:
         """Arrays of a layer; `q`, `k` and `v` are large enough for weights that differ."""
         width, size, heads = self.width, self.head_size, self.heads

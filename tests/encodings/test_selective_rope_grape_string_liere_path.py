@@ -250,6 +250,18 @@ def test_liere_for_some_positions_at_a_time(name, positions, monkeypatch):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), whole, run())
 
 
+def test_liere_of_a_side_less_1_has_the_positions_of_the_authors():
+    """Patches of an image at positions from 0 to 1 on each axis."""
+    side = np.linspace(0, 1, 3, dtype=np.float32)
+    grid = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(9, 2)
+    by_rows, by_axes = build("liere(width=3, side=2)"), build("liere(side=1)")
+    params = by_rows.init(jax.random.key(0))["liere"]
+    q, _ = qk(9)
+    expected = mapped_queries(by_axes.parts[0], params, q, grid)
+    found = mapped_queries(by_rows.parts[0], params, q, np.arange(9))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_liere_counts_the_rows_of_positions(monkeypatch):
     """Two rows of positions need twice the memory of one that the batch shares."""
     cuts, cut_axis = [], liere.cut_axis

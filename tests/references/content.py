@@ -132,19 +132,6 @@ REFERENCES = {
     ),
 }
 EXCUSED = {
-    "fox": {"permutation": "gates accumulate in the order of tokens"},
-    **{
-        name: {"permutation": "lengths accumulate in the order of tokens"}
-        for name in (
-            "cable",
-            "cable(weighted=False)",
-            "cable(weighted=False, gate='softplus')",
-        )
-    },
-    **{
-        name: {"permutation": "positions count tokens in their order"}
-        for name in ("cope+causal", "cope(npos_max=2)+causal")
-    },
     "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": {
         "formula": "positions count the keys of a row, not any numbers as here",
         "limit": "positions count the keys of a row, whatever the limit",

@@ -135,4 +135,3 @@ REFERENCES = {
         functools.partial(inkling, extent=4)
     ),
 }
-EXCUSED = {"dape_v2": {"permutation": "convolutions run over keys in the order of the row"}}

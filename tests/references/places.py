@@ -138,3 +138,6 @@ REFERENCES = {
         "rope(learnable=True)"
     ]._replace(positions=lambda x: x / 8),
 }
+EXCUSED = {
+    "normalised_index": {"padding": "the row's largest position counts, also if it is of padding"}
+}

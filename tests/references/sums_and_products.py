@@ -69,11 +69,3 @@ REFERENCES = {
         lambda params, p: path_attention(params["path_attention"], p)
     ),
 }
-EXCUSED = {
-    "selective_rope(base=100, stddev=0.7)": {
-        "permutation": "angles accumulate in the order of tokens"
-    },
-    "path_attention(stddev=0.7)+causal": {
-        "permutation": "maps are multiplied in the order of tokens"
-    },
-}

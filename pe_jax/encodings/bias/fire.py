@@ -70,7 +70,9 @@ def fire(
 
         # Divisors are of a query or a key, so that a pair takes one logarithm and no division.
         start = psi(jnp.abs(params["scale"]) * threshold)
-        scale_q, scale_k = (1 / (jnp.maximum(start, psi(x)) + _SMALL) for x in (i, j))
+        scale_q, scale_k = (
+            1 / (jnp.maximum(start, psi(jnp.maximum(x, 0))) + _SMALL) for x in (i, j)
+        )
         sign = jnp.sign(i - j) if directed else 1
         return sign * psi(jnp.abs(i - j)) * jnp.where(i < j, scale_k, scale_q)
 

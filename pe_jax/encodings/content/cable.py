@@ -8,7 +8,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import hidden_states, rows_of_queries, take_queries
+from pe_jax.encodings.content.row_order import (
+    hidden_states,
+    rows_of_queries,
+    take_queries,
+    without_padding,
+)
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
 from pe_jax.shapes import Array, Float
@@ -68,7 +73,7 @@ def cable(
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = hidden_states(context, "cable")
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cable")
-        sums = jnp.cumsum(lengths(params, x), axis=1)  # [B, Lk, H]
+        sums = jnp.cumsum(without_padding(lengths(params, x), context), axis=1)  # [B, Lk, H]
         weights = (jax.nn.softplus(x @ params["weight"]),) if weighted else ()
         taken = tuple(take_queries(y, rows, known) for y in (sums, *weights))
         return LogitTerms(penalty, taken, sums)
@@ -76,7 +81,7 @@ def cable(
     return Part(
         init=init,
         logits=logits,
-        traits=Traits(reads_hidden_states=True),
+        traits=Traits(reads_hidden_states=True, ordered=True),
         card=Card(
             f"−g_i·|Σ_l {'relu(x_l·a)' if gate == 'relu' else 'softplus(x_l·a + b)'}|, l between "
             + ("query and key, g = softplus(x·w)" if weighted else "query and key, g = 1"),

@@ -74,7 +74,8 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
         logits=logits,
         traits=Traits(
             causal_only="it counts the keys from each key to the query, which leaves all that are "
-            "to the right of the query at position 0"
+            "to the right of the query at position 0",
+            ordered=True,
         ),
         card=Card(
             "q·e[p], p = Σ σ(q·k_t/√d), t from key to query",

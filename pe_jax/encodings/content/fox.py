@@ -5,7 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import hidden_states, indices, rows_of_queries, take_queries
+from pe_jax.encodings.content.row_order import (
+    hidden_states,
+    indices,
+    rows_of_queries,
+    take_queries,
+    without_padding,
+)
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
 from pe_jax.shapes import Array, Float
@@ -49,14 +55,14 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = hidden_states(context, "fox")
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "fox")
-        sums = [_sums(params[side], x) for side in ("left", "right")]  # [B, Lk, H]
+        sums = [_sums(params[side], x, context) for side in ("left", "right")]  # [B, Lk, H]
         taken = [take_queries(y, rows, known) for y in sums]
         return LogitTerms(bias, (rows, *taken), (indices(k.shape[1])[None], *sums))
 
     return Part(
         init=init,
         logits=logits,
-        traits=Traits(reads_hidden_states=True),
+        traits=Traits(reads_hidden_states=True, ordered=True),
         card=Card(
             "Σ log σ(x_l·a + b), l between query and key",
             "Lin et al. 2025",
@@ -67,6 +73,7 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
     )
 
 
-def _sums(gate: Params, x: Float[Array, "B L D"]) -> Float[Array, "B L H"]:
+def _sums(gate: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L H"]:
     """Sums of the logarithms of gates from the first token of a row on."""
-    return jnp.cumsum(jax.nn.log_sigmoid(x @ gate["kernel"] + gate["bias"]), axis=1)
+    logs = jax.nn.log_sigmoid(x @ gate["kernel"] + gate["bias"])
+    return jnp.cumsum(without_padding(logs, context), axis=1)

@@ -1,8 +1,10 @@
 """Encodings that add something up from token to token, in the order of the row.
 
 Sums between two tokens contain what is between them and nothing else, so documents packed into one
-row do not affect one another, nor does padding on either side. Queries are found among the keys:
-one that is not among them is a ValueError, or NaN where positions are traced.
+row do not affect one another. Padding, which is every key that the mask hides from all queries,
+counts for nothing wherever it is. Queries are found among the keys: one that is not among them is a
+ValueError, or NaN where positions are traced. Keys are in the order of positions, see
+`Traits.ordered`.
 
 Gates are computed from the hidden states of all keys, `Context.x_k`, `[B, Lk, D]`: with a cache,
 keep them too.
@@ -46,7 +48,7 @@ def rows_of_queries(
     """The index of each query among the keys, and whether it is there.
 
     Where there are as many of both they are the same tokens, else (a cache) queries are those keys
-    that have their positions, which are then unique in a row.
+    that have their positions, which are then unique in a row but for padding.
     """
     at_q, at_k = context.positions_q, context.positions_k
     if isinstance(at_q, range) and isinstance(at_k, range):
@@ -63,7 +65,25 @@ def rows_of_queries(
     assert at_k is not None
     same = jnp.asarray(as_array(at_q))[..., :, None] == jnp.asarray(as_array(at_k))[..., None, :]
     same = same.reshape(-1, queries, keys)
+    tokens = attended_keys(context)
+    same = same if tokens is None else same & tokens[:, None]
     return jnp.argmax(same, axis=-1), same.any(axis=-1)
+
+
+def attended_keys(context: Context) -> Bool[Array, "#B Lk"] | None:
+    """True for keys that the mask lets some query attend to, all others being padding; None where
+    there is no mask."""
+    return None if context.mask is None else context.mask.any((1, 2))
+
+
+def without_padding(
+    key_values: Float[Array, "B Lk *C"], context: Context
+) -> Float[Array, "B Lk *C"]:
+    """What keys add up, 0 for padding."""
+    tokens = attended_keys(context)
+    if tokens is None:
+        return key_values
+    return jnp.where(tokens.reshape(*tokens.shape, *[1] * (key_values.ndim - 2)), key_values, 0)
 
 
 def take_queries(

@@ -15,8 +15,10 @@ def short_convolution(
 ) -> Float[jax.Array, "B L *C"]:
     """Return y_t = Σ_n kernel[W-1-n] x_{t-n} for n = 0 .. W-1, channel by channel.
 
-    Without `segments`, a document starts at every token whose position is not larger than the one
-    before, as packed and left-padded rows have it. Tokens of other documents count as zeros.
+    Tokens of other documents count as zeros. Without `segments`, two tokens are of one document if
+    some query may attend to both by the mask, and positions rise between them and stay on one side
+    of 0, where documents start. So padding on the left may have zeros or negative positions, or the
+    same as other tokens and a mask.
 
     Args:
       x: tokens in the order of the row.
@@ -32,10 +34,13 @@ def short_convolution(
         document = _documents(as_array(context.positions_k))
     else:
         document = jnp.asarray(context.segments)
+    mask = context.mask
     width, length = kernel.shape[0], x.shape[1]
     y = jnp.asarray(x * kernel[-1])
     for lag in range(1, min(width, length)):
         near = document[..., lag:] == document[..., :-lag]
+        if mask is not None:
+            near = near & (mask[..., lag:] & mask[..., :-lag]).any((1, 2))
         near = near.reshape(*near.shape, *[1] * (x.ndim - 2))
         tap = jnp.where(near, x[:, :-lag] * kernel[-1 - lag], 0.0)
         y = y.at[:, lag:].add(tap)
@@ -44,5 +49,7 @@ def short_convolution(
 
 def _documents(positions: Real[Array, "*B L"]) -> Array:
     """A number for each token that is the same within a document and rises from one to the next."""
-    starts = jnp.asarray(positions[..., 1:] <= positions[..., :-1], jnp.int32)
-    return jnp.pad(jnp.cumsum(starts, axis=-1), [(0, 0)] * (starts.ndim - 1) + [(1, 0)])
+    before, after = positions[..., :-1], positions[..., 1:]
+    starts = (after <= before) | ((before < 0) & (after >= 0))
+    numbers = jnp.cumsum(jnp.asarray(starts, jnp.int32), axis=-1)
+    return jnp.pad(numbers, [(0, 0)] * (starts.ndim - 1) + [(1, 0)])

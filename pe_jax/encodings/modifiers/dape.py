@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pe_jax.encodings.bias.fire import fan_in_uniform
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.pairs import by_queries
-from pe_jax.encodings.part import Card, Params, Part
+from pe_jax.encodings.part import Card, Params, Part, Traits
 from pe_jax.shapes import Array, Float
 
 
@@ -109,6 +109,7 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
     return Part(
         init=lambda rng: _init(rng, shapes),
         logit_map=logit_map,
+        traits=Traits(ordered=kernel_size > 1),
         card=Card(
             f"C + B + CNN([C, B]) over heads and {kernel_size} keys, C = q·k/√d, B of other "
             "encodings",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Params, Part, Traits
-from pe_jax.encodings.positions import span
+from pe_jax.encodings.positions import as_array
 from pe_jax.shapes import Array, Float
 
 
@@ -54,8 +54,8 @@ def log_n(
     c = 1 / math.log(length) if coefficient is None else coefficient
 
     def factor(params: Params, context: Context) -> Float[Array, "#B #L 1 1"]:
-        i, j = context.arrays()
-        n = span(i, j)[..., None] if count == "row" else jnp.asarray(i) + (count == "query")
+        row = count == "row"
+        n = context.span()[..., None] if row else as_array(context.positions_q) + (count == "query")
         ratio = n // length if stepped else n / length
         grown = jnp.log1p(jnp.maximum(ratio, 0)) if smooth else jnp.log(jnp.maximum(ratio, 1))
         return (1 + c * grown).reshape(-1, n.shape[-1], 1, 1)

@@ -47,7 +47,9 @@ def liere(
     Args:
       block: n, 8 in the authors' configs; blocks of the whole head if that is smaller.
       axes: A, at least 2. Positions are `[L, A]` or `[B, L, A]`, integer or real.
-      side: x is the position divided by it: the number of patches a side of the images trained on.
+      side: x is the position divided by it. Use the same for images of any size. The authors' code
+        has x from 0 to 1 in images of 14 x 14 patches: for its weights, and to train as it does,
+        `side=13`, which is `own(liere(block=64, width=14, side=13))` with blocks of 64.
       width: positions are one number each instead, as in `rope_axial`.
 
     Raises:

@@ -22,7 +22,6 @@ import numpy as np
 
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Params, Part, Traits
-from pe_jax.encodings.positions import span
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
 from pe_jax.shapes import Array, Float
 
@@ -261,7 +260,7 @@ def _by_length(
     """The part with frequencies `of_length(n)`, w for short inputs."""
 
     def frequencies(params: Params, context: Context) -> jax.Array:
-        n = span(*context.arrays())
+        n = context.span()
         return of_length(n[..., None, None]).astype(jnp.float32)  # [#B, 1, F]
 
     part = rotary(frequencies, w.size, layout, card, scale=scale, short=w.astype(np.float32))

@@ -5,7 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import hidden_states, rows_of_queries, take_queries
+from pe_jax.encodings.content.row_order import (
+    hidden_states,
+    rows_of_queries,
+    take_queries,
+    without_padding,
+)
 from pe_jax.encodings.content.short_convolution import short_convolution
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits, normal_parameters
@@ -32,8 +37,8 @@ def selective_rope(
 
     with ω_m = base^(-2m/d): each token adds an angle of its own to each pair of each head. The
     low-rank map U V and the causal convolution c are those of the authors' code, and so is x': the
-    hidden state, each of its H shares divided by its length. Options that the authors' configs
-    leave off (gates, biases, learned ω) are not here.
+    hidden state, each of its H shares y divided by sqrt(|y|² + 1e-6). Options that the authors'
+    configs leave off (gates, biases, learned ω) are not here.
 
     The paper's models are causal. Sums between two tokens are defined in both directions, so an
     encoder can use it as well; the convolution looks to the left in either case.
@@ -70,7 +75,7 @@ def selective_rope(
         x = (shares * jax.lax.rsqrt(squares + 1e-6)).reshape(x.shape)
         steps = jnp.einsum("blr,rhf->blhf", x @ params["down"], params["up"])
         steps = short_convolution(steps, params["convolution"], context)
-        return jnp.cumsum(steps, axis=1)
+        return jnp.cumsum(without_padding(steps, context), axis=1)
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "selective_rope")
@@ -87,7 +92,7 @@ def selective_rope(
             convolution=(width, num_heads, w.size),
         ),
         heads=heads,
-        traits=Traits(reads_hidden_states=True),
+        traits=Traits(reads_hidden_states=True, ordered=True),
         card=Card(
             "R(ω_m Σ_l φ_ml), l between query and key, φ = conv(U V x)",
             "Movahedi et al. 2025 (Selective RoPE)",
