@@ -88,6 +88,10 @@ class Architecture(Config):
       up_bias, down_bias: of the MLP.
       num_key_heads: heads of keys and values, a divisor of the number of heads; None means equal.
       num_segments: rows of the segment (token type) embedding; 0 means that there is none.
+      unused_rows: rows of the token embedding after those of the vocabulary, which published models
+        have for speed; they are kept, and never predicted.
+      positions_from_mask: positions that are added to the input count tokens, not padding, so that
+        padding may come first; else they count from the start of a row.
       head_dense: whether the masked-LM head has a dense layer (`head_bias`, `head_activation`) and
         a normalisation (`head_norm`) before its output layer.
       tied_decoder: the output layer is the token embedding.
@@ -111,6 +115,8 @@ class Architecture(Config):
     down_bias: bool = key(True, FLAG, internal=True)
     num_key_heads: int | None = key(None, optional(HEADS), internal=True)
     num_segments: int = key(2, integer(0, 10**5), internal=True)
+    unused_rows: int = key(0, integer(0, 10**8), internal=True)
+    positions_from_mask: bool = key(False, FLAG, internal=True)
     head_dense: bool = key(True, FLAG, internal=True)
     head_bias: bool = key(True, FLAG, internal=True)
     head_activation: str = key("gelu", one_of(ACTIVATIONS), internal=True)

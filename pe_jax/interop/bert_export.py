@@ -26,7 +26,7 @@ from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of, first_row
 from pe_jax.interop.families import ACTIVATIONS, ENCODERS, Family, head_parts, is_table
 from pe_jax.interop.rotary_keys import rotary_keys
-from pe_jax.models import BertConfig, with_position
+from pe_jax.models import BertConfig, with_position, with_tokens
 
 
 def save_bert(
@@ -48,8 +48,8 @@ def save_bert(
       folder: a local one, new or empty.
       params: of `BertForPretraining`, `BertForClassification` or `BertForSpans`, or from
         `load_bert`: the encoder under "bert", each head under its own name.
-      tokenizer: with special tokens that `load_tokenizer` knows; a copy that adds those of the
-        beginning and end is saved.
+      tokenizer: with special tokens that `load_tokenizer` knows, of as many tokens as the model has
+        rows of embeddings, or fewer; a copy that adds those of the beginning and end is saved.
       labels: names of the classes of "classifier".
       family: a key of `ENCODERS`; default: the first that can represent the model.
 
@@ -75,9 +75,9 @@ def save_bert(
     architecture = kind.name + kind.classes[heads]
     theirs = their_config(kind, config, tokenizer)
     tensors, errors = _tensors(kind, config, params, heads, first_row(kind, theirs))
-    tokens = tokenizer.get_vocab_size()
-    if tokens != config.vocab_size:
-        errors.append(f"the tokenizer has {tokens} tokens, the model {config.vocab_size}")
+    tokens, rows = tokenizer.get_vocab_size(), theirs["vocab_size"]
+    if tokens > rows:
+        errors.append(f"the tokenizer has {tokens} tokens, the model {rows} rows of embeddings")
     classes = len(params["classifier"]["bias"]) if "classifier" in heads else 0
     if labels and len(labels) != classes:
         errors.append(f"{len(labels)} labels for a classifier of {classes} outputs")
@@ -123,9 +123,12 @@ def their_config(
       ValueError: if the family cannot represent the encoder.
     """
     config = _in_layout_of(family, config)
+    config = with_tokens(config, config.vocab_size + config.unused_rows)  # Theirs have rows alone.
+    if not config.encoding().at_input.parts:  # Then it changes nothing.
+        by_mask = family.settings.get("positions_from_mask", False)
+        config = dataclasses.replace(config, positions_from_mask=by_mask)
     keys = {**family.keys, **family.optional_keys}
     theirs: dict[str, Any] = {"model_type": family.model_types[0]}
-    theirs |= family.only if family.name == "Bert" else {}
     theirs |= {keys[name]: _their_value(name, getattr(config, name)) for name in keys}
     if tokenizer is not None:
         theirs |= _token_ids(tokenizer)

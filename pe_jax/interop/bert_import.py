@@ -16,10 +16,11 @@ from pe_jax.encodings.huggingface import from_hf
 from pe_jax.encodings.huggingface_families import FAMILIES
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-from pe_jax.interop.families import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, NO_MEANING, Family
+from pe_jax.interop.families import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, Family
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
 from pe_jax.schema import kinds
+from pe_jax.values import shown
 
 PRETRAINING = ("pooler", "masked_lm", "next_sentence")  # The heads of BertForPretraining.
 
@@ -64,7 +65,7 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
     checkpoint = open_checkpoint(path)
     family, theirs = _family(checkpoint)
     config = config_of(family, theirs, str(checkpoint.path))
-    names = {_modern(family, name): name for name in checkpoint.names}
+    names, errors = _current_names(family, checkpoint)
     ties = layout.tied(family, config)
     head_tensors = {
         head: {f"{module}.{kind}" for module in modules.values() for kind in ("weight", "bias")}
@@ -80,9 +81,10 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
     readable = set().union(*head_tensors.values())
     complete = _complete(family)
     unknown = [name for name in unread if name.startswith(complete) and name not in readable]
-    errors = [
+    errors += [
         *_mismatches(checkpoint, names, leaves),
         *_untied(checkpoint, names, ties),
+        *_other_constants(family, config, checkpoint, names),
         # More layers than config.json says, or relative position embeddings: another model.
         *(f"{names[name]}: is not part of this model" for name in unknown),
     ]
@@ -180,11 +182,20 @@ def _family(checkpoint: Checkpoint) -> tuple[Family, dict[str, Any]]:
             "next to it, and the tensors do not show the number of heads. Download it from the "
             "checkpoint's source."
         )
+    return family_of(theirs, str(checkpoint.path))
+
+
+def family_of(theirs: Mapping[str, Any], path: str) -> tuple[Family, dict[str, Any]]:
+    """Return the family of a config.json, and its content under current names of keys.
+
+    Raises:
+      ValueError: if there is no such family.
+    """
     kind = theirs.get("model_type")
     if kind not in FAMILY_OF:
         raise ValueError(
-            f"The config.json of {checkpoint.path} is not that of an encoder that can be loaded: "
-            f"model_type is {kind!r}, not {', '.join(map(repr, ENCODERS))}."
+            f"The config.json of {path} is not that of an encoder that can be loaded: model_type "
+            f"is {kind!r}, not {', '.join(map(repr, ENCODERS))}."
         )
     family = FAMILY_OF[kind]
     named = {family.aliases.get(key, key): value for key, value in theirs.items()}
@@ -196,56 +207,58 @@ def config_of(family: Family, theirs: Mapping[str, Any], path: str) -> BertConfi
     """Return our config for their config.json.
 
     Raises:
-      ValueError: for keys that are missing or not known, and values that are not supported; the
-        message lists all of them.
+      ValueError: for keys that are missing, and values that are not supported; the message lists
+        all of them.
     """
     keys = {**family.keys, **family.optional_keys}
     ours = {name: theirs[key] for name, key in keys.items() if key in theirs}
     for name, value in ours.items():
         if name.endswith("activation") and isinstance(value, str):
             ours[name] = ACTIVATIONS.get(value, value)
-    errors = [
-        f"{key} is {theirs[key]!r}, not {only!r}"
-        for key, only in family.only.items()
-        if theirs.get(key) not in (only, None)
-    ]
-    errors += [f"{key} is missing" for key in family.keys.values() if key not in theirs]
+    missing = [key for key in family.keys.values() if key not in theirs]
+    errors = [f"it lacks {', '.join(missing)}: add what you know"] if missing else []
     errors += [
         f"{keys[name]} {fault}"
         for name, value in ours.items()
         if (fault := kinds(BertConfig)[name].fault(value))
     ]
-    known_keys = {
-        *NO_MEANING,
-        *family.positions,
-        *keys.values(),
-        *family.only,
-        *(family.ignored or ()),
-    }
-    errors += [
-        f"{key} is {value!r}, but is not known"
-        for key, value in theirs.items()
-        if value not in (None, False) and family.ignored is not None and key not in known_keys
-    ]
+    errors += _unsupported(family, theirs)
     if errors:
         raise ValueError(
             f"The config.json of {path} does not describe a supported {_title(family)}: "
-            f"{'; '.join(errors)}. (An old file may lack a key: add it if you know its value.)"
+            f"{'; '.join(errors)}."
         )
     ours["max_length"] -= first_row(family, theirs)
     try:
         config = BertConfig(**{**family.settings, **ours})
-        if theirs.get("head_dim") not in (None, config.head_size):
-            raise ValueError(
-                f"head_dim is {theirs['head_dim']}, not hidden_size / num_attention_heads, "
-                f"{config.head_size}."
-            )
+        for key, name in family.derived.items():
+            if theirs.get(key) not in (None, getattr(config, name)):
+                raise ValueError(
+                    f"{key} must be {getattr(config, name)}, as the other sizes give it, got "
+                    f"{shown(theirs[key])}."
+                )
         encoding = from_hf(theirs)
         if encoding == config.encoding():  # A learned table is the default.
             return config
         return BertConfig(**{**family.settings, **ours, "position": encoding})
     except ValueError as error:
         raise ValueError(f"The config.json of {path}: {error}") from error
+
+
+def _unsupported(family: Family, theirs: Mapping[str, Any]) -> list[str]:
+    """Return a line per key whose value only another model supports."""
+    errors = [
+        f"{key} must be {'left out' if only is None else repr(only)}, got {shown(theirs[key])}"
+        for key, only in family.only.items()
+        if theirs.get(key) not in (only, None)
+    ]
+    code = theirs.get("auto_map") or {}
+    if not family.has_remote_code and any("AutoModel" in str(name) for name in code):
+        errors.append(
+            f"auto_map must not name models, whose code is outside transformers, got "
+            f"{shown(code)}: remove it if they compute what transformers' {family.name} does"
+        )
+    return errors
 
 
 def first_row(family: Family, theirs: Mapping[str, Any]) -> int:
@@ -257,12 +270,20 @@ def first_row(family: Family, theirs: Mapping[str, Any]) -> int:
     return padding + 1 if isinstance(padding, int) and padding >= 0 else 0
 
 
-def _modern(family: Family, name: str) -> str:
-    """Return a tensor's name as in the tables of its family."""
-    for prefix in family.prefixes:
-        name = name.removeprefix(prefix)
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-    return name.replace("LayerNorm.beta", "LayerNorm.bias")
+def _current_names(family: Family, checkpoint: Checkpoint) -> tuple[dict[str, str], list[str]]:
+    """Return the name of each tensor by that of the family's tables, and a line per conflict."""
+    names: dict[str, str] = {}
+    errors = []
+    for name in checkpoint.names:
+        current = name
+        for prefix in family.prefixes:
+            current = current.removeprefix(prefix)
+        current = current.replace("LayerNorm.gamma", "LayerNorm.weight")
+        current = current.replace("LayerNorm.beta", "LayerNorm.bias")
+        first = names.setdefault(current, name)
+        if first != name and not np.array_equal(checkpoint.read(first), checkpoint.read(name)):
+            errors.append(f"{name}: not the same as {first}, another name of the same tensor")
+    return names, errors
 
 
 def _mismatches(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]) -> list[str]:
@@ -272,7 +293,8 @@ def _mismatches(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf
         shape = leaf.tensor_shape
         for name in leaf.tensors:
             if name not in names:
-                errors.append(f"{name}: missing, {shape} expected")
+                why = ", as tie_word_embeddings is False" if leaf.ours == layout.DECODER else ""
+                errors.append(f"{name}: missing, {shape} expected{why}")
             elif checkpoint.shape(names[name]) != shape:
                 errors.append(f"{names[name]}: {checkpoint.shape(names[name])}, {shape} expected")
             elif not checkpoint.is_float(names[name]):
@@ -288,4 +310,22 @@ def _untied(checkpoint: Checkpoint, names: dict[str, str], ties: dict[str, str])
         for again, first in ties.items()
         if again in names and first in names
         if not np.array_equal(checkpoint.read(names[again]), checkpoint.read(names[first]))
+    ]
+
+
+def _other_constants(
+    family: Family, config: BertConfig, checkpoint: Checkpoint, names: dict[str, str]
+) -> list[str]:
+    """Return a line per tensor that has other values than the family's constant of that name."""
+    values = {
+        name: value(config.max_length, config.head_size)
+        for name, value in family.constants.items()
+        if value is not None and name in names
+    }
+    return [
+        f"{names[name]}: has other values than the {_title(family)} of transformers"
+        for name, value in values.items()
+        # Files may have it in float16.
+        if checkpoint.shape(names[name]) != value.shape
+        or not np.allclose(checkpoint.read(names[name]), value, atol=1e-3)
     ]

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from pe_jax.files import parse_json
 from pe_jax.interop.google import Header, find_google, open_google
+from pe_jax.values import shown
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -108,7 +109,14 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 def _config(file: Path, implied: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a file, completed with the `implied` keys; {} if there is no file."""
-    return {**implied, **_json(file)} if file.is_file() else {}
+    config = {**implied, **_json(file)} if file.is_file() else {}
+    for key, kind in {"model_type": str, "architectures": list}.items():
+        if not isinstance(config.get(key), kind | None):
+            raise ValueError(
+                f"{file}: {key} must be a {kind.__name__}, got {shown(config[key])}. Download it "
+                "again."
+            )
+    return config
 
 
 def _tensor_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
@@ -159,7 +167,7 @@ def _open_files(
 
 def _shards(index: Path) -> tuple[list[Path], dict[str, str]]:
     shards = _json(index).get("weight_map")
-    if not isinstance(shards, dict):
+    if not isinstance(shards, dict) or not shards:
         raise ValueError(f'{index} has no "weight_map" from tensors to files. Download it again.')
     names = sorted({str(shard) for shard in shards.values()})
     outside = [name for name in names if Path(name).name != name]

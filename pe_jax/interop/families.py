@@ -25,21 +25,17 @@ ACTIVATIONS = {
 }
 # A module of ours: the modules of theirs that hold it, concatenated along their outputs.
 Modules = Mapping[str, str | tuple[str, ...]]
-# Keys that say nothing about what an encoder computes.
-NO_MEANING = (
-    *("architectures", "auto_map", "bos_token_id", "classifier_dropout", "cls_token_id", "dtype"),
-    *("eos_token_id", "gradient_checkpointing", "id2label", "initializer_cutoff_factor"),
-    *("label2id", "mask_token_id", "model_type", "pad_token_id", "problem_type", "sep_token_id"),
-    *("tokenizer_class", "torch_dtype", "transformers_version", "use_cache", "_name_or_path"),
-    *("classifier_pooling", "max_trained_positions"),
-)
-
-
+# What `only` has in every family: keys of transformers' base class that change any model.
+_ANY_FAMILY = {"per_layer_config": None, "quantization_config": None}
 _ROPE = ("rope_theta", "rope_parameters", "rope_scaling")
 
 
 class Family(NamedTuple):
     """Encoders with the same tensors and the same keys.
+
+    `keys`, `optional_keys`, `only`, `positions` and `derived` have every key that changes what the
+    model computes: those fields of its class in transformers, and keys of code outside transformers
+    that published files have. Every other key is ignored, as transformers does.
 
     Attributes:
       model_types: `model_type` in their config.json; the first is written.
@@ -50,9 +46,11 @@ class Family(NamedTuple):
         say otherwise.
       keys: field of BertConfig: required key in config.json.
       optional_keys: the same for keys that may be missing.
-      only: for each key, the only supported value, which is that of a missing key as well.
+      only: for each key, the only supported value, which is that of a missing key as well. None
+        stands for no value.
       positions: keys that `encodings.from_hf` reads.
-      ignored: other keys that are accepted; None accepts all.
+      derived: keys whose value follows from others: property of BertConfig that it must equal.
+      has_remote_code: `auto_map` may name models; their code computes what transformers' does.
       embeddings, layer: tables of the encoder's modules.
       heads: tables of the heads that are read, by name. That of a classifier may include what
         comes before it.
@@ -71,10 +69,11 @@ class Family(NamedTuple):
     heads: Mapping[str, Modules]
     keys: Mapping[str, str]
     optional_keys: Mapping[str, str]
-    only: Mapping[str, Any] = {}
+    only: Mapping[str, Any] = _ANY_FAMILY
     settings: Mapping[str, Any] = {}
     positions: tuple[str, ...] = _ROPE
-    ignored: tuple[str, ...] | None = ()
+    derived: Mapping[str, str] = {}
+    has_remote_code: bool = False
     swapped: tuple[str, ...] = ()
     constants: Mapping[str, Callable[[int, int], np.ndarray] | None] = {
         "embeddings.position_ids": None
@@ -96,7 +95,14 @@ _DROPOUT = {
     "attention_dropout_rate": "attention_probs_dropout_prob",
 }
 _INITIAL = {"initializer_stddev": "initializer_range"}
-_POST_NORM = {"layer_norm_epsilon": "layer_norm_eps", **_DROPOUT, **_INITIAL}
+_TIED = {"tied_decoder": "tie_word_embeddings"}
+_POST_NORM = {"layer_norm_epsilon": "layer_norm_eps", **_DROPOUT, **_INITIAL, **_TIED}
+_ACTIVATION = {"activation": "hidden_act"}
+_ACTIVATIONS = {**_ACTIVATION, "head_activation": "hidden_act"}
+# Fields of classes that can be decoders, and a key of version 4 that selected other positions.
+_BERT_ONLY = {**_ANY_FAMILY, "is_decoder": False, "add_cross_attention": False}
+_TABLE_ONLY = {**_BERT_ONLY, "position_embedding_type": "absolute", "alibi_starting_size": None}
+_ROTARY_HEAD = {"head_dim": "head_size"}
 _TABLE = f"bert/position/{PUBLISHED[0]}"
 
 _Classes = Mapping[tuple[str, ...], str]
@@ -132,9 +138,9 @@ _BERT = Family(
         ("spans",): "ForQuestionAnswering",
     },
     keys={**_SIZES, **_SEGMENTS},
-    optional_keys=_POST_NORM,
-    only={"position_embedding_type": "absolute", "hidden_act": "gelu", "is_decoder": False},
-    ignored=None,
+    optional_keys={**_ACTIVATIONS, **_POST_NORM},
+    only=_TABLE_ONLY,
+    positions=("pad_token_id",),
     embeddings={
         "bert/token": "embeddings.word_embeddings",
         _TABLE: "embeddings.position_embeddings",
@@ -163,6 +169,8 @@ _ROBERTA = _BERT._replace(
     model_types=("roberta",),
     name="Roberta",
     prefixes=("roberta.",),
+    optional_keys={**_ACTIVATION, **_POST_NORM},  # Its masked-LM head always has gelu.
+    settings={"positions_from_mask": True},
     classes={
         **_POOLED,
         ("classifier",): "ForSequenceClassification",
@@ -190,10 +198,10 @@ _ROFORMER = _BERT._replace(
     name="RoFormer",
     prefixes=("roformer.",),
     classes={**_ENCODER, ("spans",): "ForQuestionAnswering"},
-    optional_keys={"activation": "hidden_act", "head_activation": "hidden_act", **_POST_NORM},
-    only={"rotary_value": False, "is_decoder": False, "tie_word_embeddings": True},
+    # The last two are of RoFormerV2, whose code is outside transformers.
+    only={**_BERT_ONLY, "rotary_value": False, "norm_type": "layer_norm", "use_bias": True},
     positions=(),
-    ignored=("embedding_size",),  # Of another size than the layers, its tensors do not fit.
+    derived={"embedding_size": "hidden_size"},
     constants={"encoder.embed_positions.weight": _sines_and_cosines},
     embeddings={ours: theirs for ours, theirs in _BERT.embeddings.items() if ours != _TABLE},
     heads={head: _BERT.heads[head] for head in ("masked_lm", "spans")},
@@ -220,21 +228,19 @@ _MODERNBERT = Family(
         "head_bias": "classifier_bias",
         "head_activation": "classifier_activation",
         "classifier_pooling": "classifier_pooling",
-        "tied_decoder": "tie_word_embeddings",
         "decoder_bias": "decoder_bias",
         "attention_dropout_rate": "attention_dropout",
         "dropout_rate": "embedding_dropout",
         **_INITIAL,
+        **_TIED,
     },
-    only={"mlp_dropout": 0.0},
+    # `sliding_window` would set `local_attention`.
+    only={**_ANY_FAMILY, "mlp_dropout": 0.0, "sliding_window": None},
     positions=(
         *("rope_parameters", "rope_scaling", "layer_types", "global_attn_every_n_layers"),
-        *("local_attention", "global_rope_theta", "local_rope_theta", "position_embedding_type"),
+        *("local_attention", "global_rope_theta", "local_rope_theta"),
     ),
-    ignored=(
-        *("deterministic_flash_attn", "layer_norm_eps", "reference_compile", "sparse_prediction"),
-        *("repad_logits_with_grad", "sparse_pred_ignore_index"),
-    ),
+    derived=_ROTARY_HEAD,
     embeddings={
         "bert/token": "embeddings.tok_embeddings",
         "bert/embedding_norm": "embeddings.norm",
@@ -287,17 +293,18 @@ _EUROBERT = Family(
     optional_keys={
         "layer_norm_epsilon": "rms_norm_eps",
         "num_key_heads": "num_key_value_heads",
-        "activation": "hidden_act",
+        **_ACTIVATION,
         "attention_bias": "attention_bias",
         "up_bias": "mlp_bias",
         "down_bias": "mlp_bias",
         "decoder_bias": "mlp_bias",
-        "tied_decoder": "tie_word_embeddings",
         "attention_dropout_rate": "attention_dropout",
         **_INITIAL,
+        **_TIED,
     },
-    only={"pretraining_tp": 1},
-    positions=(*_ROPE, "head_dim"),
+    positions=_ROPE,
+    derived=_ROTARY_HEAD,
+    has_remote_code=True,
     embeddings={"bert/token": "embed_tokens", "bert/final_norm": "norm"},
     layer={
         "attention_norm": "layers.*.input_layernorm",
@@ -320,8 +327,9 @@ _NOMIC = Family(
         activation="silu", gated_mlp=True, head_activation="silu", **_NO_BIASES, **_NO_DROPOUT
     ),
     keys={**_SIZES, **_SEGMENTS},
-    optional_keys={"activation": "hidden_act", "head_activation": "hidden_act", **_POST_NORM},
+    optional_keys={**_ACTIVATIONS, **_POST_NORM},
     only={
+        **_ANY_FAMILY,
         # Keys of the first configs, of code outside transformers.
         "activation_function": "swiglu",
         "causal": False,
@@ -330,21 +338,17 @@ _NOMIC = Family(
         "qkv_proj_bias": False,
         "mlp_fc1_bias": False,
         "mlp_fc2_bias": False,
-        "tie_word_embeddings": True,
+        "num_experts": 0,
         "parallel_block": False,
         "rotary_emb_fraction": 1.0,
         "rotary_emb_interleaved": False,
+        "rotary_emb_scale_base": None,
+        "rotary_head_dim": False,
+        "rotary_scaling_factor": None,
     },
-    positions=(
-        *(*_ROPE, "head_dim", "rotary_emb_base"),
-        *("rotary_emb_scale_base", "rotary_scaling_factor"),
-    ),
-    ignored=(
-        *("dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset"),
-        *("pad_vocab_size_multiple", "reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx"),
-        *("scale_attn_weights", "summary_activation", "summary_first_dropout", "summary_type"),
-        *("summary_proj_to_labels", "summary_use_proj", "use_flash_attn", "use_xentropy"),
-    ),
+    positions=(*_ROPE, "rotary_emb_base"),
+    derived=_ROTARY_HEAD,
+    has_remote_code=True,
     aliases={
         "n_embd": "hidden_size",
         "n_head": "num_attention_heads",
@@ -378,16 +382,17 @@ _GTE = Family(
     classes=_POOLED,
     settings=dict(gated_mlp=True, up_bias=False, attention_dropout_rate=0.0),
     keys={**_SIZES, **_SEGMENTS},
-    optional_keys={"activation": "hidden_act", "head_activation": "hidden_act", **_POST_NORM},
+    optional_keys={**_ACTIVATION, **_POST_NORM},  # Its masked-LM head always has gelu.
     only={
+        **_ANY_FAMILY,
         # Keys of the first configs, of code outside transformers.
         "layer_norm_type": "layer_norm",
         "logn_attention_scale": False,
         "pack_qkv": True,
-        "tie_word_embeddings": True,
+        "position_embedding_type": "rope",
     },
-    positions=(*_ROPE, "position_embedding_type"),
-    ignored=("logn_attention_clip1", "unpad_inputs", "use_memory_efficient_attention"),
+    derived=_ROTARY_HEAD,
+    has_remote_code=True,
     swapped=("encoder.layer.*.mlp.up_gate_proj",),
     embeddings={
         "bert/token": "embeddings.word_embeddings",

@@ -27,6 +27,7 @@ from pe_jax.models import (
 )
 
 POSITIONS = "/".join(("bert/position", *PUBLISHED))
+DECODER = "masked_lm/decoder"
 # Axes that a dense layer contracts, if more than one.
 _CONTRACTED = {"attention/out/kernel": 2}
 
@@ -99,7 +100,7 @@ def leaves(
     """
     shapes = parameter_shapes(config, head_parts(family, heads), classes)
     if "masked_lm" in heads and config.tied_decoder:
-        shapes.pop("masked_lm/decoder", None)
+        shapes.pop(DECODER, None)
     model_leaves = [
         leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
         for leaf in _all_leaves(family, config.num_layers, heads, shapes)
@@ -174,7 +175,7 @@ def parameter_shapes(
 def tied(family: Family, config: BertConfig) -> dict[str, str]:
     """Return the tensors that repeat another one, and which."""
     table = family.heads.get("masked_lm", {})
-    decoder, head = table.get("masked_lm/decoder"), table.get("masked_lm")
+    decoder, head = table.get(DECODER), table.get("masked_lm")
     copies = {f"{decoder}.weight": f"{family.embeddings['bert/token']}.weight"}
     copies = copies if config.tied_decoder else {}
     return copies | ({f"{decoder}.bias": f"{head}.bias"} if decoder != head else {})

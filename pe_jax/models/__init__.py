@@ -4,7 +4,7 @@ from pe_jax.errors import extra
 
 with extra("flax"):
     from pe_jax.models.bert import Bert, LayerOutputs, frequencies
-    from pe_jax.models.config import PRESETS, BertConfig, preset, with_position
+    from pe_jax.models.config import PRESETS, BertConfig, preset, with_position, with_tokens
     from pe_jax.models.flops import forward_flops, train_flops
     from pe_jax.models.heads import (
         BertForClassification,
@@ -55,4 +55,5 @@ __all__ = [
     "weights_map",
     "with_constants",
     "with_position",
+    "with_tokens",
 ]

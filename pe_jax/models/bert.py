@@ -191,28 +191,32 @@ class Bert(BertModule):
             packed documents, 0 at padding (`Context.segments`); or a whole attention mask, bool
             `[B, 1, L, L]`.
           positions: see `pe_jax.encodings.Positions`; default range(L), or from 0 in each document.
+            With `config.positions_from_mask`, as in RoBERTa, those that are added to the input
+            count the True of a `[B, L]` mask.
           deterministic: False switches dropout on and needs the rng "dropout".
         """
         c = self.config
         encoding = c.encoding()
         rng = None if deterministic else self.make_rng("dropout")
         *layer_rngs, embedding_rng = _split(rng, c.num_layers + 1)
-        documents = None
+        documents = valid = None
         if mask is not None and jnp.issubdtype(mask.dtype, jnp.integer):
             documents, mask = mask, None
         elif mask is not None and mask.ndim == 2:
-            mask = padding_mask(mask)
+            valid, mask = mask, padding_mask(mask)
         if positions is None and encoding.axes == 1:
             positions = range(tokens.shape[1])
             if documents is not None:
                 positions = segment_positions(documents)
+            elif valid is not None and c.positions_from_mask and encoding.at_input.parts:
+                positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
         context = Context(positions, positions, rng=position_rng, segments=documents)
         position_params = {}
         if parameter_count(encoding, c.num_layers):
             position_params = self.param("position", encoding.init, c.num_layers)
 
-        x = self.embedding(c.vocab_size, "token")(tokens)
+        x = self.embedding(c.vocab_size + c.unused_rows, "token")(tokens)
         if c.num_segments:
             absent = segments is None or c.num_segments == 1
             segments = jnp.zeros_like(tokens) if absent else segments

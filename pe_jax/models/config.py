@@ -36,7 +36,7 @@ class BertConfig(ModelSettings):
     """Sizes and constants of a BERT (Devlin et al. 2018), next to its `ModelSettings`.
 
     Attributes:
-      vocab_size: V, rows of the token embedding.
+      vocab_size: V, rows of the token embedding, but for `unused_rows` after them.
       hidden_size: D; num_heads divides it, the head size is d = D / H.
       num_layers, num_heads, intermediate_size: of the Transformer blocks.
       position: the position encoding, built for these sizes; default BERT's own, a learned table of
@@ -94,6 +94,21 @@ def with_position(config: BertConfig, name: str) -> BertConfig:
     except ValueError as error:
         raise ValueError(f"position {name!r}: {error}") from error
     return dataclasses.replace(config, position=encoding)
+
+
+def with_tokens(config: BertConfig, tokens: int) -> BertConfig:
+    """`config` for a tokenizer of `tokens` tokens: the rows after theirs become unused.
+
+    Raises:
+      ValueError: if the token embedding has fewer rows.
+    """
+    rows = config.vocab_size + config.unused_rows
+    if tokens > rows:
+        raise ValueError(
+            f"The tokenizer has {tokens:,} tokens, but the model {rows:,} rows of embeddings: they "
+            "belong to different models."
+        )
+    return dataclasses.replace(config, vocab_size=tokens, unused_rows=rows - tokens)
 
 
 def preset(name: str, **overrides: Any) -> BertConfig:

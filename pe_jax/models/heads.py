@@ -83,8 +83,9 @@ class MaskedLanguageHead(_Head):
             embedding = self.param("decoder", draw, embedding.shape)
         bias = None
         if c.decoder_bias:
-            bias = self.param("bias", nn.initializers.zeros, (embedding.shape[0],))
-        rows = linear(x.reshape(-1, x.shape[-1]), embedding.astype(x.dtype), bias, tied=True)
+            bias = self.param("bias", nn.initializers.zeros, (embedding.shape[0],))[: c.vocab_size]
+        embedding = embedding[: c.vocab_size].astype(x.dtype)
+        rows = linear(x.reshape(-1, x.shape[-1]), embedding, bias, tied=True)
         return rows.reshape(*x.shape[:-1], -1)
 
 

@@ -16,7 +16,7 @@ from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
 from pe_jax.files import parse_json, reachable_path
-from pe_jax.models.config import from_config
+from pe_jax.models.config import from_config, with_tokens
 from pe_jax.schema import changed
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
@@ -60,7 +60,11 @@ class Start:
         except ValueError as error:
             what = f"config.init={init!r} is neither a run nor a published BERT."
             raise ValueError(f"{what} {error}") from error
-        self._rows = bert.vocab_size
+        try:
+            tokens = load_tokenizer(self.tokenizer()).get_vocab_size()
+        except ValueError:  # `tokenizer_file` raises it again where a run needs one.
+            tokens = bert.vocab_size
+        bert = with_tokens(bert, tokens)
         names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size", "position"}
         fields = {name: getattr(bert, name) for name in names}
         self.model = ModelConfig(position=bert.encoding().name, **fields)
@@ -94,18 +98,11 @@ class Start:
         """Return the file of its tokenizer.
 
         Raises:
-          ValueError: if there is none, or it is that of another model.
+          ValueError: if there is none.
         """
         if self._is_run:
             return saved_tokenizer(self._path)
-        file = published_tokenizer(self._path)
-        tokens = load_tokenizer(file).get_vocab_size()
-        if tokens != self._rows:
-            raise ValueError(
-                f"{file} has {tokens:,} tokens, but the model next to it has {self._rows:,} rows "
-                "of embeddings. They belong to different models, or the rows were padded."
-            )
-        return file
+        return published_tokenizer(self._path)
 
 
 def start_model(

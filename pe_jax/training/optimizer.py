@@ -161,7 +161,7 @@ def make_optimizer(
     # Rounding up both may give a step more than there are.
     decay = min(round(config.decay * steps), steps - warmup)
     schedule = make_schedule(config.schedule, peak, warmup, steps, decay)
-    return schedule, OPTIMIZERS[config.name](
+    optimizer = OPTIMIZERS[config.name](
         schedule,
         functools.partial(model_frequencies, model),
         weight_decay=config.weight_decay,
@@ -172,3 +172,17 @@ def make_optimizer(
         frequency_scale=None if for_frequencies is None else for_frequencies / peak,
         ratios=config.ratios,
     )
+    if model.unused_rows:
+        keep = optax.stateless(functools.partial(keep_unused_rows, model.vocab_size))
+        optimizer = optax.chain(optimizer, keep)
+    return schedule, optimizer
+
+
+def keep_unused_rows(tokens: int, updates: Params, params: Params | None = None) -> Params:
+    """Return updates that leave rows without a token as they are: weight decay would move them."""
+    del params
+    by_path = dict(named_leaves(updates))
+    for path in ("bert/token/embedding", "masked_lm/decoder", "masked_lm/bias"):
+        if path in by_path:
+            by_path[path] = by_path[path].at[tokens:].set(0)
+    return jax.tree.unflatten(jax.tree.structure(updates), by_path.values())

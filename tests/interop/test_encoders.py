@@ -25,6 +25,7 @@ from pe_jax.models import (
     hidden_states,
     preset,
     with_position,
+    with_tokens,
 )
 
 MODERN = ENCODERS["modernbert"][1]
@@ -220,22 +221,68 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
     ("case", "changes", "message"),
     [
         ("modernbert", {"hidden_activation": "swiglu"}, "must be one of gelu, .*'swi"),
-        ("modernbert", {"mlp_dropout": 0.1}, "mlp_dropout is 0.1, not 0.0"),
-        ("modernbert", {"rotary_share": 0.5}, "rotary_share is 0.5, but is not known"),
+        ("modernbert", {"mlp_dropout": 0.1}, "mlp_dropout must be 0.0, got 0.1"),
+        ("modernbert", {"sliding_window": 4}, "sliding_window must be left out, got 4"),
+        ("modernbert", {"head_dim": 8}, "head_dim must be 4, as the other sizes give it, got 8"),
         ("modernbert", {"norm_bias": "no"}, "norm_bias must be True or False, got 'no'"),
-        ("eurobert", {"head_dim": 8}, "head_dim is 8, not hidden_size / num_attention_heads, 4"),
+        ("eurobert", {"head_dim": 8}, "head_dim must be 4, as the other sizes give it, got 8"),
         ("eurobert", {"num_key_value_heads": 2}, "num_key_heads 2 does not divide num_heads 3"),
-        ("nomic_bert", {"prenorm": True}, "prenorm is True, not False"),
-        ("roformer", {"rotary_value": True}, "rotary_value is True, not False"),
+        ("nomic_bert", {"prenorm": True}, "prenorm must be False, got True"),
+        ("nomic_bert", {"num_experts": 8}, "num_experts must be 0, got 8"),
+        ("roformer", {"rotary_value": True}, "rotary_value must be False, got True"),
+        ("roformer", {"embedding_size": 8}, "embedding_size must be 12, as the .*, got 8"),
         ("gte", {"rope_scaling": {"type": "ntk2", "factor": 8}}, "Unknown rope type 'ntk2'"),
-        ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type is 'rms_norm', not 'layer_norm'"),
-        ("roberta", {"hidden_act": "relu"}, "hidden_act is 'relu', not 'gelu'"),
+        ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type must be 'layer_norm', got 'rms_"),
+        ("gte", {"per_layer_config": {"0": {"skip": []}}}, "per_layer_config must be left out"),
         ("roberta", {"hidden_size": None}, "hidden_size must be an integer .* got None"),
     ],
 )
 def test_configs_that_are_refused(case, changes, message):
     with pytest.raises(ValueError, match=message):
         random_encoder({**ENCODERS[case][1], **changes})
+
+
+def test_rotations_of_roformer_that_differ_are_named(tmp_path):
+    saved(tmp_path / "out", ENCODERS["roformer"][1])
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    name = "roformer.encoder.embed_positions.weight"
+    half = {**tensors, name: tensors[name].astype(np.float16)}
+    load_bert(write(tmp_path / "out", half, ENCODERS["roformer"][1]))
+    other = {**tensors, name: tensors[name] + np.float32(0.01)}
+    with pytest.raises(ValueError, match=f"{name}: has other values than the RoFormer of trans"):
+        load_bert(write(tmp_path / "out", other, ENCODERS["roformer"][1]))
+
+
+def test_rows_without_a_token_are_exported_unchanged(tmp_path):
+    config, params = random_encoder(ENCODERS["nomic_bert"][1])
+    words = byte_level(config.vocab_size - 6)
+    for number, each in enumerate((config, with_tokens(config, config.vocab_size - 6))):
+        save_bert(tmp_path / f"{number}", each, params, words, family="nomic_bert")
+        back = load_bert(tmp_path / f"{number}")
+        assert back.config == config
+        jax.tree.map(np.testing.assert_array_equal, back.params, params)
+    with pytest.raises(ValueError, match="has 38 tokens, the model 37 rows of embeddings"):
+        save_bert(tmp_path / "no", config, params, byte_level(38), family="nomic_bert")
+
+
+def test_left_padding_of_roberta_changes_nothing(tmp_path):
+    """Its positions count tokens, in transformers too; BERT's count from the start of a row."""
+    config, params = random_encoder(ENCODERS["roberta"][1])
+    tokens = np.random.default_rng(0).integers(5, config.vocab_size, (2, 9))
+    left, right = (np.pad(tokens, [(0, 0), pad]) for pad in ((4, 0), (0, 4)))
+    valid = np.arange(13) < 9
+    valid = np.stack([valid, valid])
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def last(config, tokens, valid):
+        return hidden_states(config, params["bert"], tokens, None, valid)[-1]
+
+    want = last(config, right, valid)[:, :9]
+    np.testing.assert_allclose(last(config, left, valid[:, ::-1])[:, 4:], want, atol=1e-5)
+    by_row = dataclasses.replace(config, positions_from_mask=False)
+    assert np.abs(last(by_row, left, valid[:, ::-1])[:, 4:] - want).max() > 1e-3
+    with pytest.raises(ValueError, match="Bert of .* cannot represent positions_from_mask True"):
+        save_bert(tmp_path, config, params, byte_level(37), family="bert")
 
 
 def test_tensors_that_are_left_over_or_missing_are_named(tmp_path):

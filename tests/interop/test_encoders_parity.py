@@ -1,6 +1,7 @@
 """Hidden states, masked-LM logits and gradients of published encoders agree with transformers."""
 
 import copy
+import dataclasses
 import importlib.util
 import json
 
@@ -121,6 +122,43 @@ def test_states_logits_and_gradients(torch, transformers, tmp_path, case):
     found = differences(torch, transformers, tmp_path, *ENCODERS[case])
     print(case, {name: f"{value:.1e}" for name, value in found.items()})
     assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize("case", ["bert", "roberta", "modernbert", "gte"])
+def test_padding_on_the_left(torch, transformers, tmp_path, case):
+    name, theirs = ENCODERS[case]
+    model = random_model(torch, transformers, name, theirs)
+    model.save_pretrained(tmp_path)
+    bert = load_bert(tmp_path)
+    tokens, valid = (x[:, ::-1].copy() for x in batch(theirs))
+    inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
+    with torch.inference_mode():
+        want = model(**inputs, output_hidden_states=True).hidden_states[-1].numpy()
+    got = hidden_states(bert.config, bert.params["bert"], tokens, None, jnp.asarray(valid))[-1]
+    np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=1e-5)
+
+
+# Fields of their classes that change nothing that is read: ids of tokens, caches, first values of
+# weights, dropout of heads, what is returned, and heads of other tasks.
+NO_EFFECT = {
+    *("architectures", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout"),
+    *("cls_token_id", "deterministic_flash_attn", "dtype", "eos_token_id", "id2label"),
+    *("initializer_cutoff_factor", "is_encoder_decoder", "label2id", "mask_token_id"),
+    *("output_hidden_states", "pad_token_id", "pretraining_tp", "problem_type", "return_dict"),
+    *("sep_token_id", "sparse_pred_ignore_index", "sparse_prediction", "transformers_version"),
+    "use_cache",
+}
+
+
+@pytest.mark.parametrize("family", ENCODERS_BY_NAME)
+def test_every_field_of_their_class_is_read_or_without_effect(transformers, family):
+    """A field that a later version adds is noticed here."""
+    kind = ENCODERS_BY_NAME[family]
+    fields = {f.name for f in dataclasses.fields(getattr(transformers, f"{kind.name}Config"))}
+    read = {*kind.keys.values(), *kind.optional_keys.values(), *kind.only, *kind.derived}
+    ignored = fields - read - {*kind.positions}
+    # EuroBERT's is of a classifier, which is not read.
+    assert ignored <= NO_EFFECT | ({"classifier_pooling"} if family == "eurobert" else set())
 
 
 @pytest.mark.parametrize("case", ENCODERS)

@@ -161,9 +161,10 @@ def test_errors_for_missing_or_damaged_files_say_what_to_do(tmp_path):
             open_checkpoint(tmp_path)
     index = tmp_path / "m" / "model.safetensors.index.json"
     index.parent.mkdir()
-    index.write_text("{}")
-    with pytest.raises(ValueError, match=r'index.json has no "weight_map"'):
-        open_checkpoint(index.parent)
+    for empty in ("{}", '{"weight_map": {}}'):
+        index.write_text(empty)
+        with pytest.raises(ValueError, match=r'index.json has no "weight_map"'):
+            open_checkpoint(index.parent)
 
 
 # --- position tables ------------------------------------------------------------------------------
@@ -369,6 +370,34 @@ def test_tied_weights_are_the_same_or_an_error(tmp_path):
         load_bert(write(tmp_path, tensors | again, BERT))
 
 
+def test_a_decoder_that_is_not_tied_is_read_or_missed(tmp_path):
+    tensors, untied = whole_tensors(), {**BERT, "tie_word_embeddings": False}
+    message = "cls.predictions.decoder.weight: missing, .*, as tie_word_embeddings is False"
+    with pytest.raises(ValueError, match=message):
+        load_bert(write(tmp_path, tensors, untied))
+    tensors["cls.predictions.decoder.weight"] = np.ones((V, D), np.float32)
+    params = load_bert(write(tmp_path, tensors, untied)).params
+    np.testing.assert_array_equal(params["masked_lm"]["decoder"], np.ones((V, D)))
+    assert load_bert(write(tmp_path, bert_tensors(), untied)).absent  # An encoder alone.
+
+
+@pytest.mark.parametrize(
+    ("name", "again"),
+    [
+        ("bert.encoder.layer.0.output.dense.bias", "encoder.layer.0.output.dense.bias"),
+        ("bert.embeddings.LayerNorm.weight", "bert.embeddings.LayerNorm.gamma"),
+    ],
+)
+def test_two_names_of_one_tensor(tmp_path, name, again):
+    tensors = whole_tensors()
+    tensors[again] = tensors[name].copy()
+    load_bert(write(tmp_path, tensors, BERT))
+    tensors[again][3] += 1e-6
+    with pytest.raises(ValueError, match="not the same as .*, another name of the same") as caught:
+        load_bert(write(tmp_path, tensors, BERT))
+    assert name in str(caught.value) and again in str(caught.value)
+
+
 def test_all_mismatches_are_listed(tmp_path):
     tensors = whole_tensors()
     del tensors[f"bert.{TABLE}"], tensors["bert.encoder.layer.1.attention.self.key.bias"]
@@ -395,9 +424,18 @@ def test_all_mismatches_are_listed(tmp_path):
     [
         ({"model_type": "gpt2"}, "model_type is 'gpt2', not 'bert', 'roberta'"),
         ({"model_type": None}, "model_type is None, not 'bert'"),
-        ({"position_embedding_type": "relative_key"}, "is 'relative_key', not 'absolute'"),
-        ({"hidden_act": "relu"}, "hidden_act is 'relu', not 'gelu'"),
-        ({"is_decoder": True}, "is_decoder is True, not False"),
+        ({"position_embedding_type": "relative_key"}, "must be 'absolute', got 'relative_key'"),
+        ({"hidden_act": "tanh"}, "hidden_act must be one of gelu, .*'tanh'"),
+        ({"is_decoder": True}, "is_decoder must be False, got True"),
+        ({"add_cross_attention": True}, "add_cross_attention must be False, got True"),
+        ({"alibi_starting_size": 512}, "alibi_starting_size must be left out, got 512"),
+        ({"quantization_config": {"bits": 8}}, "quantization_config must be left out, got {'bits'"),
+        (
+            {"auto_map": {"AutoModelForMaskedLM": "bert_layers.BertForMaskedLM"}},
+            "auto_map must not name models, .* got {'AutoModelForMaskedLM': 'bert_layers",
+        ),
+        ({"model_type": ["bert"]}, r"config.json: model_type must be a str, got \['bert'\]"),
+        ({"architectures": 3}, "config.json: architectures must be a list, got 3"),
     ],
 )
 def test_other_models_are_refused(tmp_path, changes, match):
@@ -409,7 +447,7 @@ def test_a_config_is_required(tmp_path):
     with pytest.raises(ValueError, match=r"has no config\.json"):
         load_bert(write(tmp_path, bert_tensors()))
     few = {key: BERT[key] for key in ("model_type", "vocab_size", "hidden_size")}
-    with pytest.raises(ValueError, match=r"num_hidden_layers is missing; num_attention_heads is"):
+    with pytest.raises(ValueError, match=r"it lacks num_hidden_layers, num_attention_heads, "):
         load_bert(write(tmp_path, bert_tensors(), few))
 
 

@@ -18,9 +18,20 @@ from helpers.initial_params import initial_params
 from helpers.slow import slow_except
 
 from pe_jax import encodings
-from pe_jax.models import PRESETS, Bert, BertConfig, BertForPretraining, preset, with_position
+from pe_jax.configs.training import OptimizerConfig
+from pe_jax.models import (
+    PRESETS,
+    Bert,
+    BertConfig,
+    BertForMaskedLM,
+    BertForPretraining,
+    preset,
+    with_position,
+    with_tokens,
+)
 from pe_jax.models.layers import BertModule, Dense, DenseParts, activate, linear
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.training.optimizer import make_optimizer
 
 CONFIG = BertConfig(
     vocab_size=11,
@@ -480,3 +491,25 @@ def test_unknown_ways_of_computing():
         BertConfig(remat="half")
     with pytest.raises(ValueError, match="auto, naive, .*got 'flash'"):
         BertConfig(attention="flash")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_rows_without_a_token_are_never_predicted_and_stay(tied):
+    whole = dataclasses.replace(CONFIG, tied_decoder=tied)
+    fewer = with_tokens(whole, 8)
+    tokens, at = np.array([[1, 7, 3, 2]]), np.array([[1, 2]])
+    params = initial_params(BertForMaskedLM(whole), tokens, at)
+    params = jax.tree.map(lambda leaf: leaf + 0.1, params)
+    logits = lambda config, params: BertForMaskedLM(config).apply({"params": params}, tokens, at)
+    want = np.asarray(logits(whole, params))[..., :8]
+    np.testing.assert_allclose(logits(fewer, params), want, rtol=1e-6)
+
+    loss = lambda params: cross_entropy(logits(fewer, params), np.array([[7, 3]]))[0].sum()
+    gradients = jax.grad(loss)(params)
+    _, optimizer = make_optimizer(OptimizerConfig(weight_decay=0.5), 10, fewer)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    rows = [updates["bert"]["token"]["embedding"], updates["masked_lm"]["bias"]]
+    for leaf in rows if tied else [*rows, updates["masked_lm"]["decoder"]]:
+        assert leaf.shape[0] == 11 and not leaf[8:].any()
+    with pytest.raises(ValueError, match="has 12 tokens, but the model 11 rows of embeddings"):
+        with_tokens(whole, 12)

@@ -27,12 +27,13 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A folder with an encoder of one layer, the pooler, a classifier and a vocabulary."""
-    shapes = encoder_shapes(len(VOCAB), layers=1)
+    """A folder with an encoder of one layer, the pooler, a classifier and a vocabulary, which has 3
+    tokens fewer than the encoder rows of embeddings."""
+    shapes = encoder_shapes(len(VOCAB) + 3, layers=1)
     shapes |= {name: s for name, s in head_shapes().items() if name.startswith("pooler")}
     shapes |= {"classifier.weight": (2, D), "classifier.bias": (2,)}
     folder = tmp_path_factory.mktemp("published")
-    sizes = {"vocab_size": len(VOCAB), "num_hidden_layers": 1}
+    sizes = {"vocab_size": len(VOCAB) + 3, "num_hidden_layers": 1}
     write(folder, random_tensors(shapes), {**BERT, **sizes})
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     return folder
@@ -54,8 +55,9 @@ def test_sizes_and_words_are_those_of_the_published(published, tmp_path, capsys)
     assert "hidden_size 12, num_heads 3, intermediate_size 20" in capsys.readouterr().err
     experiment = pretraining.build(resolved)
     model, theirs = experiment.program.model, load_bert(published).config
-    for field in ("vocab_size", "num_layers", "hidden_size", "num_heads", "intermediate_size"):
+    for field in ("num_layers", "hidden_size", "num_heads", "intermediate_size"):
         assert getattr(model, field) == getattr(theirs, field)
+    assert (model.vocab_size, model.unused_rows) == (len(VOCAB), 3)
     assert (model.layer_norm_epsilon, model.max_length) == (1e-5, N)
     assert model.dropout_rate == 0.1  # The config's own.
     assert experiment.text.vocabulary.size == len(VOCAB)
@@ -141,7 +143,7 @@ def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):
     with pytest.raises(ValueError, match=r"no tokenizer.json or vocab.txt next to it"):
         Start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    with pytest.raises(ValueError, match=r"has 22 tokens, but the model next to it has 13 rows"):
+    with pytest.raises(ValueError, match=r"has 22 tokens, but the model 13 rows of"):
         Start(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join([*VOCAB[:12], "Whale"]) + "\n")
     with pytest.raises(ValueError, match=r"upper case.*\n.*lowercase=False") as caught:

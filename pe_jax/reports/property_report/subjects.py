@@ -19,7 +19,7 @@ from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import PUBLISHED, Card, PositionEncoding, learned_absolute
-from pe_jax.models import Bert, BertConfig, preset, with_position
+from pe_jax.models import Bert, BertConfig, preset, with_position, with_tokens
 from pe_jax.models.config import from_config
 from pe_jax.tasks.pretraining import pretraining_task
 from pe_jax.tasks.train import saved_tokenizer
@@ -260,14 +260,15 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     is_encoder = kind == "bert" or (kind in ENCODERS and kind not in MODEL_TYPES)
     if family in ("", "bert") and is_encoder:
         model, params, *_ = load_bert(path, heads=("masked_lm",))
+        tokenizer = load_tokenizer(published_tokenizer(path))
         return Subject(
             name=name,
             encoding=model.encoding(),
             position=params["bert"].get("position", {}),
             length=model.max_length,
-            model=model,
+            model=with_tokens(model, tokenizer.get_vocab_size()),
             heads=params,
-            tokenizer=load_tokenizer(published_tokenizer(path)),
+            tokenizer=tokenizer,
         )
     vectors = load_position_table(path, family).vectors
     length, hidden_size = vectors.shape
