@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax.data import Vocabulary, load_tokenizer, open_corpus, vocabulary
 from pe_jax.data.pretraining import mask_words
+from pe_jax.data.tokenized import tokenize_documents
 from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states
 from pe_jax.models.config import from_config
 from pe_jax.schema import changed
@@ -79,19 +80,19 @@ class Pieces(NamedTuple):
 
 def pieces(documents: list[np.ndarray], length: int, words: Vocabulary) -> Pieces:
     """Cut `_PAIRS` pairs out of each document, at starts that do not depend on `length`."""
-    rng = np.random.default_rng(0)
-    size, room = length - 2, 2 * max(map(int, _LENGTHS.value))
-    inner = np.pad(np.ones(size, bool), 1)
-
-    def framed(tokens: np.ndarray) -> np.ndarray:
-        return np.concatenate([[words.cls], tokens, [words.sep]])
+    rng, template = np.random.default_rng(0), words.single
+    size, room = length - template.size, 2 * max(map(int, _LENGTHS.value))
+    ends = len(template.before), len(template.after)
+    inner = np.pad(np.ones(size, bool), ends)
 
     first, second, masked = [], [], []
     for tokens in documents:
         for start in np.linspace(0, len(tokens) - room, _PAIRS.value, dtype=int):
-            first.append(framed(tokens[start : start + size]))
-            second.append(framed(tokens[start + size : start + 2 * size]))
-            masked.append(mask_words(first[-1], inner, words, rng, round(0.15 * size)))
+            text = tokens[start : start + size]
+            first.append(template.join(text["id"]))
+            second.append(template.join(tokens[start + size : start + 2 * size]["id"]))
+            begins = np.pad(text["begins"], ends)
+            masked.append(mask_words(first[-1], begins, inner, words, rng, round(0.15 * size)))
     together = {name: np.stack([row[name] for row in masked]) for name in masked[0]}
     return Pieces(np.stack(first), np.stack(second), together)
 
@@ -188,8 +189,7 @@ def main(_: list[str]) -> None:
     tokenizer = load_tokenizer(str(start.tokenizer()))
     lengths = sorted(map(int, _LENGTHS.value))
     documents = [
-        np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
-        for text in open_corpus(_TEXT.value).documents()
+        tokens for tokens, _ in tokenize_documents(open_corpus(_TEXT.value).documents(), tokenizer)
     ]
     documents = [tokens for tokens in documents if len(tokens) >= 2 * lengths[-1]]
     print(f"{len(documents)} documents of at least {2 * lengths[-1]:,} tokens", flush=True)

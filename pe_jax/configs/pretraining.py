@@ -79,6 +79,9 @@ class TextConfig(Config):
     vocab_size: int = key(  # Five special tokens, and one.
         30_522, integer(6, 10**7), "The size of a vocabulary that is trained."
     )
+    strip_accents: bool = key(
+        False, FLAG, "A vocabulary that is trained drops accents and other marks of letters."
+    )
     workers: int = key(0, integer(0, 128), "Processes that make batches; 0 makes them in a thread.")
     cache_dir: str = key("", text(), "Tokenized text; empty means ~/.cache/pe_jax.")
 

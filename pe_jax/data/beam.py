@@ -25,6 +25,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from tokenizers import Tokenizer
 
 from pe_jax.data import corpora, shard_writer, shards
+from pe_jax.data.tokenizer import tokenizer_files
 from pe_jax.files import is_remote
 
 _UNFINISHED = ".unfinished-"  # In the names of files that are still being written.
@@ -61,16 +62,18 @@ def prepare(
     else:
         parts = corpora.parts(source, data_dir=data_dir, examples=examples)
     named = [(shards.shard_name(n, len(parts)), part) for n, part in enumerate(parts)]
-    path, text = FileSystems.join(out, "tokenizer.json"), tokenizer.to_str(pretty=True).encode()
+    files = {name: text.encode() for name, text in tokenizer_files(tokenizer).items()}
+    path = FileSystems.join(out, "tokenizer.json")
     present = {file.rpartition("/")[2] for file in _list(FileSystems.join(out, "*"))}
     # Every file that the same command has written before it was stopped is written again.
-    same = "tokenizer.json" not in present or _read(path) == text
+    same = "tokenizer.json" not in present or _read(path) == files["tokenizer.json"]
     if not same or present - _unfinished_files(present, [name for name, _ in named]):
         raise ValueError(f"{out} is not empty. Give another --out, or delete its contents.")
     with tempfile.TemporaryDirectory() as temporary:
-        file = Path(temporary, "tokenizer.json")
-        file.write_bytes(text)
-        _publish(file, path)
+        for name, content in files.items():
+            file = Path(temporary, name)
+            file.write_bytes(content)
+            _publish(file, FileSystems.join(out, name))
     with beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline
@@ -84,7 +87,7 @@ def prepare(
 
 def _unfinished_files(present: set[str], names: list[str]) -> set[str]:
     """Return the files that a command with shards of these names has left before it was done."""
-    files = {"tokenizer.json", "sentences.npy", "documents.npy"}
+    files = {"tokenizer.json", "tokenizer_config.json", "sentences.npy", "documents.npy"}
     files |= {file(name) for name in names for file in (shards.sizes_file, shards.tokens_file)}
     return {name for name in present if name.partition(_UNFINISHED)[0] in files}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pe_jax.data.packed import PackedExamples
 
-_SHORTEST = 8  # Tokens of an input, [CLS] and [SEP] included.
+_SHORTEST = 8  # Tokens of an input, special ones included; at least two of them are text.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +21,8 @@ class CutExamples:
     """Rows of one length: a random map for grain, from a row's number and a generator.
 
     Half of the rows are one input. The others are cut into inputs of random lengths, from 8 tokens
-    on. Half of the inputs are a pair, `[CLS] first [SEP] second [SEP]`, split at a random place.
-    The special tokens replace those of the text.
+    on. Half of the inputs are a pair, such as `[CLS] first [SEP] second [SEP]`, split at a random
+    place. The special tokens replace those of the text.
 
     Attributes:
       rows: without masks.
@@ -34,27 +34,40 @@ class CutExamples:
         return len(self.rows)
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return a row: tokens; segments, 1 in the second part of a pair; documents, which are 1
-        in the first input of the row and 0 at padding; each `[L]` int32."""
+        """Return a row: tokens; segments, 1 in the second part of a pair, if the tokenizer has
+        types; documents, which are 1 in the first input of the row and 0 at padding; each `[L]`
+        int32. And text, `[L]` bool, False at special tokens and padding."""
         row = self.rows(number, rng)
         tokens, size = row["tokens"].copy(), int(row["valid"].sum())
-        words = self.rows.vocabulary
+        words, shortest = self.rows.vocabulary, self._shortest
         segments, documents = np.zeros_like(tokens), np.zeros_like(tokens)
-        bounds = _bounds(size, self.rows.length, rng)
+        is_text = np.zeros_like(row["valid"])
+        bounds = _bounds(size, self.rows.length, shortest, rng)
         for document, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
-            tokens[begin], tokens[end - 1] = words.cls, words.sep
             documents[begin:end] = document
-            if end - begin >= _SHORTEST and rng.random() < 0.5:
-                split = rng.integers(begin + 2, end - 2)
-                tokens[split] = words.sep
-                segments[split + 1 : end] = 1
-        return {"tokens": tokens, "segments": segments, "documents": documents}
+            is_pair = end - begin >= shortest and rng.random() < 0.5
+            template = words.pair if is_pair else words.single
+            first, stop = begin + len(template.before), end - len(template.after)
+            tokens[begin:first], tokens[stop:end] = template.before, template.after
+            is_text[first:stop] = True
+            if is_pair:
+                between = len(template.between)
+                split = int(rng.integers(first + 1, stop - between))
+                tokens[split : split + between] = template.between
+                is_text[split : split + between] = False
+                segments[begin + template.type_start(split - first, end - begin) : end] = 1
+        return {"tokens": tokens, "segments": segments, "documents": documents, "text": is_text}
+
+    @property
+    def _shortest(self) -> int:
+        """The fewest tokens of an input, if its row is not shorter."""
+        return max(_SHORTEST, 2 + self.rows.vocabulary.pair.size)
 
 
-def _bounds(size: int, length: int, rng: np.random.Generator) -> list[int]:
+def _bounds(size: int, length: int, shortest: int, rng: np.random.Generator) -> list[int]:
     """Return where each input of a row of `size` tokens begins, and `size`."""
     bounds = [0]
     if rng.random() < 0.5:
-        while (place := bounds[-1] + int(rng.integers(_SHORTEST, length + 1))) <= size - _SHORTEST:
+        while (place := bounds[-1] + int(rng.integers(shortest, length + 1))) <= size - shortest:
             bounds.append(place)
     return [*bounds, size]

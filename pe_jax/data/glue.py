@@ -10,8 +10,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.data.rows import Rows
+from pe_jax.data.special_tokens import text_tokenizer, vocabulary
+from pe_jax.data.templates import require_cls
 from pe_jax.data.tfds import decode, examples, open_dataset
-from pe_jax.data.tokenizer import vocabulary
 
 
 class GlueTask(NamedTuple):
@@ -112,7 +113,8 @@ def _label(value: float | None, task: GlueTask, place: str) -> float:
 
 
 def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Rows:
-    """Return rows `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`; targets: `label`.
+    """Return rows `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`, or what the tokenizer
+    puts around one text or two; targets: `label`.
 
     Inputs that are too long are truncated at the ends of their texts, the longer one first, as BERT
     does.
@@ -120,27 +122,26 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
     Args:
       length: the largest number of tokens of a row, special tokens included.
     """
-    special = vocabulary(tokenizer)
+    special, encoder = vocabulary(tokenizer), text_tokenizer(tokenizer)
     columns = [
-        [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        [
+            np.array(e.ids, np.int32)
+            for e in encoder.encode_batch_fast(texts, add_special_tokens=False)
+        ]
         for texts in examples.texts
     ]
-    room = length - 1 - len(columns)
+    template = require_cls(special.pair if len(columns) > 1 else special.single)
+    room = length - template.size
     if room < len(columns):
         raise ValueError(
             f"config.data.length={length} is too short for {len(columns)} text(s): it must be at "
-            f"least {1 + 2 * len(columns)}."
+            f"least {template.size + len(columns)}."
         )
     rows, second = [], []
     for parts in zip(*columns):
         sizes = _truncated_sizes([len(part) for part in parts], room)
-        row = [special.cls]
-        starts = []
-        for part, size in zip(parts, sizes):
-            starts.append(len(row))
-            row += [*part[:size], special.sep]
-        second.append(starts[1] if len(starts) > 1 else len(row))
-        rows.append(np.array(row, np.int32))
+        rows.append(template.join(*(part[:size] for part, size in zip(parts, sizes))))
+        second.append(template.type_start(sizes[0], len(rows[-1])))
     bounds = np.cumsum([0, *map(len, rows)])
     targets = {"label": examples.labels}
     return Rows(np.concatenate(rows), bounds, np.array(second, np.int32), special.pad, targets)

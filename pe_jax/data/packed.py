@@ -1,7 +1,8 @@
 """Text packed into full rows of one length.
 
-The tokens of the documents follow one another and are cut into rows `[CLS] text [SEP]`: a row may
-end one document and begin the next. Only the last row of a corpus is padded.
+The tokens of the documents follow one another and are cut into rows `[CLS] text [SEP]`, or what the
+tokenizer puts around a text: a row may end one document and begin the next. Only the last row of a
+corpus is padded.
 
 Rows of a masked language model keep documents apart: `[SEP] [CLS]` between two of them, positions
 that restart in each, and a number for each, so that attention can stay within it. A document that
@@ -15,8 +16,8 @@ import dataclasses
 import numpy as np
 
 from pe_jax.data.pretraining import mask_words
+from pe_jax.data.special_tokens import Vocabulary
 from pe_jax.data.tokenized import TokenizedCorpus
-from pe_jax.data.tokenizer import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,19 +48,26 @@ class PackedExamples:
         starts = self.corpus.sentences[self.corpus.documents]
         sizes = starts[self.documents + 1] - starts[self.documents]
         object.__setattr__(self, "stops", starts[self.documents + 1])
-        object.__setattr__(self, "ends", np.cumsum(sizes + self._gap))
+        object.__setattr__(self, "ends", np.cumsum(sizes + len(self._gap)))
 
     @property
-    def _gap(self) -> int:
-        """The number of tokens after each document: [SEP], and [CLS] of the next one."""
-        return 2 if self.max_predictions else 0
+    def _gap(self) -> np.ndarray:
+        """The tokens after each document: [SEP], and [CLS] of the next one."""
+        template = self.vocabulary.single
+        return np.concatenate([template.after, template.before])[
+            : None if self.max_predictions else 0
+        ]
+
+    @property
+    def _room(self) -> int:
+        return self.length - self.vocabulary.single.size
 
     @property
     def _total(self) -> int:
-        return int(self.ends[-1]) - self._gap
+        return int(self.ends[-1]) - len(self._gap)
 
     def __len__(self) -> int:
-        return -(-self._total // (self.length - 2))
+        return -(-self._total // self._room)
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return a row.
@@ -71,38 +79,43 @@ class PackedExamples:
         documents `[L]` int32, 1 for the first in this row, and 0 at padding; and the targets, see
         `data.batches`.
         """
-        begin = number * (self.length - 2)
-        text, owner, is_text = self._text(begin, min(begin + self.length - 2, self._total))
-        pad = (1, self.length - 1 - len(text))
-        tokens = np.pad(text, pad, constant_values=self.vocabulary.pad).astype(np.int32)
-        tokens[0], tokens[len(text) + 1] = self.vocabulary.cls, self.vocabulary.sep
-        valid = np.arange(self.length) < len(text) + 2
+        begin, template = number * self._room, self.vocabulary.single
+        text, begins, owner, is_text = self._text(begin, min(begin + self._room, self._total))
+        row = template.join(text)
+        tokens = np.full(self.length, self.vocabulary.pad, np.int32)
+        tokens[: len(row)] = row
+        valid = np.arange(self.length) < len(row)
         if not self.max_predictions:
             return {"tokens": tokens, "valid": valid}
+        pad = (len(template.before), self.length - len(template.before) - len(text))
         documents = np.where(valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0)
         starts = np.searchsorted(documents[valid], documents)
         maskable, most = np.pad(is_text, pad), self.max_predictions
+        words = (np.pad(begins, pad), maskable, self.vocabulary)
         return {
-            **mask_words(tokens, maskable, self.vocabulary, rng, most, self.mask_rate),
+            **mask_words(tokens, *words, rng, most, self.mask_rate),
             "positions": np.where(valid, np.arange(self.length) - starts, 0).astype(np.int32),
             "documents": documents.astype(np.int32),
         }
 
-    def _text(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return tokens `begin` to `end` over the documents, the index in `documents` of each
-        token's document, and False at those between documents."""
+    def _text(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return tokens `begin` to `end` over the documents: their ids, True where they begin a
+        word, the index in `documents` of each one's document, and False between documents."""
+        gap = self._gap
         place = np.arange(begin, end)
         owner = np.searchsorted(self.ends, place, side="right")
         left = self.ends[owner] - place  # Tokens up to the document's end, this one included.
-        is_text = left > self._gap
+        is_text = left > len(gap)
         last = self.stops[owner] - 1
         # By slices, which is how shards are read: one of each document.
         parts = np.split(
-            np.where(is_text, last + 1 + self._gap - left, last), np.flatnonzero(np.diff(owner)) + 1
+            np.where(is_text, last + 1 + len(gap) - left, last), np.flatnonzero(np.diff(owner)) + 1
         )
         tokens = np.concatenate(
             [self.corpus.tokens[part[0] : part[-1] + 1][part - part[0]] for part in parts]
         )
-        between = np.where(left == 2, self.vocabulary.sep, self.vocabulary.cls)
-        owner = owner + (~is_text & (left == 1))  # [CLS] is of the next document.
-        return np.where(is_text, tokens, between), owner, is_text
+        ids = tokens["id"].astype(np.int32)
+        ids[~is_text] = gap[(len(gap) - left)[~is_text]]
+        # [CLS] is of the next document.
+        owner = owner + (~is_text & (left <= len(self.vocabulary.single.before)))
+        return ids, tokens["begins"], owner, is_text

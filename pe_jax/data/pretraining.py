@@ -22,8 +22,9 @@ from typing import Protocol
 import grain
 import numpy as np
 
+from pe_jax.data.special_tokens import Vocabulary
+from pe_jax.data.templates import require_cls
 from pe_jax.data.tokenized import TokenizedCorpus
-from pe_jax.data.tokenizer import Vocabulary
 from pe_jax.data.workers import in_workers
 
 IS_NEXT, IS_RANDOM = 0, 1  # Labels, as in the original BERT.
@@ -43,7 +44,8 @@ class PretrainingExamples:
     chunks: np.ndarray = dataclasses.field(init=False, repr=False)  # See `chunks`.
 
     def __post_init__(self):
-        rows = chunks(self.corpus, self.documents, self.length - 3)
+        require_cls(self.vocabulary.pair)
+        rows = chunks(self.corpus, self.documents, self._room)
         if not len(rows):
             raise ValueError(
                 "No document of this corpus has two sentences, so no sentence pair can be made. "
@@ -54,34 +56,45 @@ class PretrainingExamples:
     def __len__(self) -> int:
         return len(self.chunks)
 
+    @property
+    def _room(self) -> int:
+        """The most tokens of both parts: 3 fewer than the length for BERT's [CLS] and [SEP]."""
+        return self.length - self.vocabulary.pair.size
+
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return one example: tokens `[CLS] first [SEP] second [SEP]`, masked, and its targets."""
-        v, length = self.vocabulary, self.length
+        """Return one example: tokens such as `[CLS] first [SEP] second [SEP]`, masked, and its
+        targets."""
+        v, template = self.vocabulary, self.vocabulary.pair
         first, second, label = self.pair(number, rng)
-        separators = np.array([1 + len(first), 2 + len(first) + len(second)])
-        tokens = np.full(length, v.pad, np.int32)
-        tokens[0] = v.cls
-        tokens[1 : separators[0]] = first
-        tokens[separators[0] + 1 : separators[1]] = second
-        tokens[separators] = v.sep
-        position = np.arange(length)
-        valid = position <= separators[1]
-        maskable = valid & ~np.isin(position, [0, *separators])
+        texts = [self.corpus.tokens[part.start : part.stop] for part in (first, second)]
+        row = template.join(*(text["id"] for text in texts))
+        tokens = np.full(self.length, v.pad, np.int32)
+        tokens[: len(row)] = row
+        maskable, begins = np.zeros((2, self.length), bool)
+        for start, text in zip(
+            (len(template.before), template.second_start(len(first))), texts, strict=True
+        ):
+            maskable[start : start + len(text)] = True
+            begins[start : start + len(text)] = text["begins"]
+            begins[start] = True
+        position = np.arange(self.length)
+        valid = position < len(row)
+        segments = (position >= template.type_start(len(first), len(row))) & valid
         return {
-            **mask_words(tokens, maskable, v, rng, self.max_predictions, self.mask_rate),
-            "segments": ((position > separators[0]) & valid).astype(np.int32),
+            **mask_words(tokens, begins, maskable, v, rng, self.max_predictions, self.mask_rate),
+            "segments": segments.astype(np.int32),
             "valid": valid,
-            "next_sentence": np.int32(label),
+            "next_sentence": np.array(label, np.int32),
         }
 
-    def pair(self, number: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-        """Draw the two parts of a chunk: at least one token each, at most `length - 3` together.
+    def pair(self, number: int, rng: np.random.Generator) -> tuple[range, range, int]:
+        """Draw the two parts of a chunk: at least one token each, and together as many as fit.
 
         Returns:
-          The token ids of both parts, and IS_NEXT or IS_RANDOM.
+          Where both parts are in the tokens of the corpus, and IS_NEXT or IS_RANDOM.
         """
         document, begin, stop = self.chunks[number].tolist()
-        max_tokens = self.length - 3
+        max_tokens = self._room
         if rng.random() < self.short_probability:
             max_tokens = int(rng.integers(2, max_tokens + 1))
         middle = int(rng.integers(begin + 1, stop))
@@ -104,13 +117,13 @@ class PretrainingExamples:
             first, second = _drop(first, drops[0], rng), _drop(second, drops[1], rng)
         return first, second, label
 
-    def _text(self, begin: int, stop: int) -> np.ndarray:
-        """Return the tokens of sentences `begin` to `stop`."""
-        return self.corpus.tokens[self.corpus.sentences[begin] : self.corpus.sentences[stop]]
+    def _text(self, begin: int, stop: int) -> range:
+        """Return where the tokens of sentences `begin` to `stop` are."""
+        return range(*self.corpus.sentences[[begin, stop]].tolist())
 
     def _random_text(
         self, document: int, begin: int, stop: int, size: int, rng: np.random.Generator
-    ) -> np.ndarray:
+    ) -> range:
         """Draw sentences of at least `size` tokens from a random position of another document.
 
         If there is no other, from outside the chunk `begin` to `stop` of `document`; fewer tokens
@@ -212,7 +225,7 @@ def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> n
     return table
 
 
-def _drop(part: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def _drop(part: range, count: int, rng: np.random.Generator) -> range:
     """Drop `count` tokens, each from the front or the back at random."""
     front = int(rng.binomial(count, 0.5))
     return part[front : len(part) - (count - front)]
@@ -223,6 +236,7 @@ def _drop(part: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
 
 def mask_words(
     tokens: np.ndarray,
+    begins: np.ndarray,
     maskable: np.ndarray,
     vocabulary: Vocabulary,
     rng: np.random.Generator,
@@ -237,6 +251,7 @@ def mask_words(
 
     Args:
       tokens: `[L]` ids.
+      begins: `[L]` bool, True where a token begins a word.
       maskable: `[L]` bool, False at special tokens and padding.
 
     Returns:
@@ -245,9 +260,9 @@ def mask_words(
     """
     candidates = np.flatnonzero(maskable)
     room = min(max_predictions, max(1, round(rate * len(candidates))))
-    # A word begins at a token that does not continue one, or after a gap (a special token).
-    begins = ~vocabulary.continues[tokens[candidates]] | (np.diff(candidates, prepend=-2) > 1)
-    bounds = np.append(np.flatnonzero(begins), len(candidates))
+    # A word also begins after a gap (a special token), where its first tokens may have been cut.
+    is_first = begins[candidates] | (np.diff(candidates, prepend=-2) > 1)
+    bounds = np.append(np.flatnonzero(is_first), len(candidates))
     chosen: list[np.ndarray] = []
     for word in rng.permutation(len(bounds) - 1):
         size = bounds[word + 1] - bounds[word]

@@ -19,13 +19,13 @@ from pe_jax.data.tokenized import token_dtype, tokenize_documents
 
 def write_shard(corpus: Corpus, tokenizer: Tokenizer, folder: Path, name: str) -> shards.Shard:
     """Write the two files of a shard into `folder`, with one batch of documents in memory."""
-    path, dtype = folder / shards.tokens_file(name), token_dtype(tokenizer).newbyteorder("<")
+    path, dtype = folder / shards.tokens_file(name), token_dtype(tokenizer)
     # One record per group, for random access: a group is read as a whole. Compression would save a
     # quarter of the size, and double the time to read.
     writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
     remainder, sentences, documents = np.zeros(0, dtype), [np.zeros(0, np.uint32)], []
     for tokens, sizes in tokenize_documents(corpus.documents(), tokenizer):
-        remainder = np.concatenate([remainder, tokens.astype(dtype)])
+        remainder = np.concatenate([remainder, tokens])
         while len(remainder) >= shards.BLOCK:
             writer.write(remainder[: shards.BLOCK].tobytes())
             remainder = remainder[shards.BLOCK :]
@@ -76,7 +76,7 @@ def write_index(
         sentences=sum(shard.sentences for shard in written),
         documents=sum(shard.documents for shard in written),
         block=shards.BLOCK,
-        dtype=token_dtype(Tokenizer.from_buffer(tokenizer_json)).name,
+        dtype=token_dtype(Tokenizer.from_buffer(tokenizer_json))["id"].name,
         tokenizer=hashlib.sha256(tokenizer_json).hexdigest(),
         shards=written,
     )

@@ -2,8 +2,9 @@
 
 A folder of shards holds, for N of them,
 
-- `tokens-00000-of-0000N.array_record`: concatenated token ids, in records of BLOCK ids, the last
-  one shorter. A record is the bytes of little-endian uint16, or uint32 if the vocabulary needs it.
+- `tokens-00000-of-0000N.array_record`: concatenated tokens, in records of BLOCK tokens, the last
+  one shorter. A token is the bytes of its id, little-endian uint16, or uint32 if the vocabulary
+  needs it, and a byte that is 1 where it begins a word.
   Blocks, not documents: reading a chunk of 128 tokens costs the same in a tweet and in a book;
 - `sizes-00000-of-0000N.npz`: the tokens of each sentence, the sentences of each document, as uint32
   counts;
@@ -31,12 +32,12 @@ import grain
 import numpy as np
 from tokenizers import Tokenizer
 
-from pe_jax.data.tokenized import TokenizedCorpus
+from pe_jax.data.tokenized import TokenizedCorpus, stored_dtype
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import parse_json, sha256
 
-FORMAT = 2  # Increment it when the files or the sentence rule change.
-BLOCK = 2048  # Token ids per record: 4 kB, read in about the time of a far smaller one.
+FORMAT = 3  # Increment it when the files or the sentence rule change.
+BLOCK = 2048  # Tokens per record: 6 kB, read in about the time of a far smaller one.
 
 
 class Shard(NamedTuple):
@@ -64,7 +65,7 @@ class ShardsInfo(NamedTuple):
       format: FORMAT of the version that wrote the folder.
       source: the whole source.
       tokens, sentences, documents: their numbers over all shards.
-      block: token ids per record.
+      block: tokens per record.
       dtype: of the token ids, by its NumPy name.
       tokenizer: SHA-256 of `tokenizer.json`.
       shards: one entry per shard, in order.
@@ -118,12 +119,12 @@ class _File(NamedTuple):
 
 
 class ShardedTokens:
-    """`[T]` token ids of all shards, read by slices: `tokens[a:b]`."""
+    """`[T]` tokens of all shards, see `TokenizedCorpus`; read by slices: `tokens[a:b]`."""
 
     def __init__(self, folder: Path):
         info = read_about(folder)
         shards = [shard for shard in info.shards if shard.tokens]
-        self._block, self._dtype = info.block, np.dtype(info.dtype).newbyteorder("<")
+        self._block, self._dtype = info.block, stored_dtype(info.dtype)
         blocks = [-(-shard.tokens // self._block) for shard in shards]
         # Indices of the first token and the first block of each shard. Lists: indexing one entry is
         # ten times as fast as in an array.

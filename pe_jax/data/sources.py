@@ -22,7 +22,7 @@ from pe_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from pe_jax.disk_cache import make_once
 from pe_jax.files import to_path
 
-_FORMAT = "3"  # Increment it when the arrays or the sentence rule change.
+_FORMAT = "4"  # Increment it when the arrays or the sentence rule change.
 _SHARDS = "shards:"
 
 
@@ -32,6 +32,7 @@ def open_source(
     tokenizer: Tokenizer | None = None,
     vocab: str = "",
     vocab_size: int = 0,
+    strip_accents: bool = False,
     feature: str = "text",
     data_dir: str = "",
     cache_dir: Path,
@@ -56,17 +57,26 @@ def open_source(
         return shards.open_shards(folder, tokenizer), tokenizer
     corpus = open_corpus(source, feature=feature, data_dir=data_dir)
     if tokenizer is None:
-        tokenizer = prepare_tokenizer(corpus, vocab, vocab_size, cache_dir)
+        tokenizer = prepare_tokenizer(
+            corpus, vocab, vocab_size, cache_dir, strip_accents=strip_accents
+        )
     return tokenize(corpus, tokenizer, cache_dir), tokenizer
 
 
-def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Path) -> Tokenizer:
-    """Return the tokenizer at path `vocab`; if that is empty, train one on the corpus (cached)."""
+def prepare_tokenizer(
+    corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Path, *, strip_accents: bool = False
+) -> Tokenizer:
+    """Return the tokenizer at path `vocab`; if that is empty, train one on the corpus (cached).
+
+    Args:
+      strip_accents: see `train_tokenizer`.
+    """
     if vocab:
         return load_tokenizer(vocab)
 
     def write(folder: Path) -> None:
-        tokenizer = train_tokenizer(_Texts(corpus, "vocabulary"), vocab_size)
+        texts = _Texts(corpus, "vocabulary")
+        tokenizer = train_tokenizer(texts, vocab_size, strip_accents=strip_accents)
         if (size := tokenizer.get_vocab_size()) > vocab_size:
             raise ValueError(
                 f"--config.data.vocab_size={vocab_size} is too small for {corpus.source}: its "
@@ -74,7 +84,7 @@ def prepare_tokenizer(corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Pa
             )
         (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
-    inputs = digest(_FORMAT, corpus.fingerprint(), str(vocab_size))[:20]
+    inputs = digest(_FORMAT, corpus.fingerprint(), str(vocab_size), str(strip_accents))[:20]
     return load_tokenizer(make_once(cache_dir / f"tokenizer-{inputs}", write) / "tokenizer.json")
 
 

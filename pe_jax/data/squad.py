@@ -1,9 +1,9 @@
 """SQuAD: inputs of questions whose answers are spans of a context.
 
-An input is `[CLS] question [SEP] window of context [SEP]` (Devlin et al., 4.2). A context that is
-too long for one input is split into overlapping windows. Each token has the offsets of its
-characters, so that a span of tokens is a span of the original text, whatever the tokenizer
-lower-cased, stripped or split.
+An input is `[CLS] question [SEP] window of context [SEP]` (Devlin et al., 4.2), or what the
+tokenizer puts around two texts. A context that is too long for one input is split into overlapping
+windows. Each token has the offsets of its characters, so that a span of tokens is a span of the
+original text, whatever the tokenizer lower-cased, stripped or split.
 
 Shapes: W windows, Q questions, T tokens of all windows, C tokens of all contexts, L length.
 """
@@ -19,7 +19,8 @@ from tokenizers import Tokenizer
 
 from pe_jax.data.questions import Question
 from pe_jax.data.rows import Rows
-from pe_jax.data.tokenizer import vocabulary
+from pe_jax.data.special_tokens import text_tokenizer, vocabulary
+from pe_jax.data.templates import require_cls
 
 _BATCH = 2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
 
@@ -35,6 +36,8 @@ class Windows(NamedTuple):
       bounds: `[W + 1]` int64, index in `tokens` of each input's first token, then T.
       question: `[W]` int32, index of the window's question.
       context_start: `[W]` int32, position in the input of its first context token.
+      second: `[W]` int32, position in the input where its second segment begins.
+      after: the number of special tokens after the context.
       first: `[W]` int32, index of that token in the question's context.
       contexts: `[Q, 2]` int64, begin and end in `offsets` of the question's context.
       offsets: `[C, 2]` int32, first and one past the last character of each context token.
@@ -47,17 +50,19 @@ class Windows(NamedTuple):
     bounds: np.ndarray
     question: np.ndarray
     context_start: np.ndarray
+    second: np.ndarray
+    after: int
     first: np.ndarray
     contexts: np.ndarray
     offsets: np.ndarray
 
     def context_sizes(self) -> np.ndarray:
         """Return `[W]` int64: the number of context tokens of each window."""
-        return np.diff(self.bounds) - self.context_start - 1
+        return np.diff(self.bounds) - self.context_start - self.after
 
     def rows(self, **targets: np.ndarray) -> Rows:
-        """Return the inputs as rows with `[W]` targets by name, the context as second segment."""
-        return Rows(self.tokens, self.bounds, self.context_start, self.pad, targets)
+        """Return the inputs as rows with `[W]` targets by name."""
+        return Rows(self.tokens, self.bounds, self.second, self.pad, targets)
 
 
 def evaluation_windows(
@@ -71,7 +76,8 @@ def evaluation_windows(
     """Return the windows of every question, also of one with an empty context.
 
     Args:
-      length: of an input, special tokens included; at least `max_query` + 4.
+      length: of an input, special tokens included; at least one token longer than these and
+        `max_query` together.
       max_query: questions are truncated to this many tokens.
       stride: tokens from the start of a window to the start of the next (BERT's `doc_stride`);
         if a window has room for fewer, the next one follows without a gap.
@@ -173,8 +179,9 @@ def _encode(
     each question's context."""
     numbers: dict[str, int] = {}
     context_of = [numbers.setdefault(q.context, len(numbers)) for q in questions]
-    queries = [ids for ids, _ in _tokens([q.question for q in questions], tokenizer)]
-    return queries, _tokens(list(numbers), tokenizer), context_of
+    encoder = text_tokenizer(tokenizer)
+    queries = [ids for ids, _ in _tokens([q.question for q in questions], encoder)]
+    return queries, _tokens(list(numbers), encoder), context_of
 
 
 def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[_Tokens]:
@@ -212,17 +219,23 @@ def _windows(
     stride: int,
 ) -> Windows:
     special = vocabulary(tokenizer)
-    sep = np.array([special.sep], np.int32)
+    template = require_cls(special.pair)
+    if length - template.size <= max_query:
+        raise ValueError(
+            f"config.data.length={length} leaves no room for a context beside a question of "
+            f"{max_query} tokens and {template.size} special ones: raise it, or lower "
+            "config.data.max_query."
+        )
     tokens, rows = [], []
     for number, context in enumerate(context_of):
-        ids, _ = contexts[context]
-        before = np.concatenate([[special.cls], queries[number][:max_query], sep]).astype(np.int32)
-        room = length - len(before) - 1
+        ids, query = contexts[context][0], queries[number][:max_query]
+        room = length - template.size - len(query)
         for first in range(0, max(1, len(ids) - room + min(stride, room)), min(stride, room)):
-            tokens += [before, ids[first : first + room], sep]
-            size = len(before) + min(room, len(ids) - first) + 1
-            rows.append((number, len(before), first, size))
-    question, context_start, first, sizes = np.array(rows).T
+            tokens.append(template.join(query, ids[first : first + room]))
+            size = len(tokens[-1])
+            starts = template.second_start(len(query)), template.type_start(len(query), size)
+            rows.append((number, *starts, first, size))
+    question, context_start, second, first, sizes = np.array(rows).T
     ends = np.cumsum([len(ids) for ids, _ in contexts])
     return Windows(
         questions=questions,
@@ -232,6 +245,8 @@ def _windows(
         bounds=np.append(0, np.cumsum(sizes)),
         question=question.astype(np.int32),
         context_start=context_start.astype(np.int32),
+        second=second.astype(np.int32),
+        after=len(template.after),
         first=first.astype(np.int32),
         contexts=np.stack([np.append(0, ends[:-1]), ends], axis=-1)[list(context_of)],
         offsets=np.concatenate([offsets for _, offsets in contexts]),

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
+from pe_jax.data.special_tokens import is_word_piece, text_tokenizer
+from pe_jax.data.words import word_rule
 from pe_jax.disk_cache import DIGESTS
 
 # Characters per call of the tokenizer: enough for its threads. Its tokens take some 100 bytes each
@@ -46,7 +48,8 @@ class TokenizedCorpus:
     """Token ids of a corpus, and the starts of its sentences and documents.
 
     Attributes:
-      tokens: `[T]` ids of all sentences, concatenated.
+      tokens: `[T]` of all sentences, concatenated; a structured array of `id`, and of `begins`,
+        True where a token begins a word.
       sentences: `[S + 1]` index of each sentence's first token, then T.
       documents: `[N + 1]` index of each document's first sentence, then S.
     """
@@ -146,8 +149,13 @@ def _strip(parts: Iterable[str]) -> list[str]:
 
 
 def token_dtype(tokenizer: Tokenizer) -> np.dtype:
-    """Return uint16 if it holds every id, else uint32."""
-    return np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32)
+    """Return the type of stored tokens, see `TokenizedCorpus`."""
+    return stored_dtype("uint16" if tokenizer.get_vocab_size() <= 2**16 else "uint32")
+
+
+def stored_dtype(ids: str) -> np.dtype:
+    """Return the type of stored tokens for ids of a type, which NumPy names so."""
+    return np.dtype([("id", np.dtype(ids).newbyteorder("<")), ("begins", np.bool_)])
 
 
 def tokenize_documents(
@@ -155,32 +163,78 @@ def tokenize_documents(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the tokens `[n]` of each document, and uint32 `[s]`, how many each sentence has.
 
-    Sentences and documents without a token are dropped.
+    The ids are those of the whole document, without special tokens: names of special tokens in it
+    are ordinary text. A token belongs to the sentence of its last character. Sentences and
+    documents without a token are dropped.
     """
-    numbered = (
-        (number, sentence)
+    dtype = token_dtype(tokenizer)
+    encoder = text_tokenizer(tokenizer)
+    find_words = word_rule(encoder)
+    parts = (
+        (number, *part)
         for number, document in enumerate(documents)
-        for sentence in sentences(document)
+        for part in _parts(document, is_word_piece(encoder))
     )
-    for _, encoded in itertools.groupby(_encode(numbered, tokenizer), operator.itemgetter(0)):
-        ids = [tokens for _, tokens in encoded if len(tokens)]
-        if ids:
-            yield np.concatenate(ids), np.array([len(tokens) for tokens in ids], np.uint32)
+    tokenized = (
+        (number, *_tokens(encoding, text, starts, find_words(encoding, text), dtype))
+        for batch in _batches(parts)
+        for (number, text, starts), encoding in zip(
+            batch,
+            encoder.encode_batch([text for _, text, _ in batch], add_special_tokens=False),
+            strict=True,
+        )
+    )
+    for _, group in itertools.groupby(tokenized, operator.itemgetter(0)):
+        _, tokens, sizes = zip(*group)
+        counts = np.concatenate(sizes)
+        if counts.any():
+            yield np.concatenate(tokens), counts[counts > 0]
 
 
-def _encode(
-    numbered: Iterable[tuple[int, str]], tokenizer: Tokenizer
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the number and the token ids of each sentence; a call of the tokenizer takes many."""
-    dtype, total = token_dtype(tokenizer), 0
+_Part = tuple[str, list[int]]  # A text, and where its sentences start.
 
-    def call(numbered_sentence: tuple[int, str]) -> int:
+
+def _parts(document: str, only_at_spaces: bool) -> Iterator[_Part]:
+    """Yield a document in parts for the tokenizer: whole, but where it is longer than `_BATCH`.
+
+    Args:
+      only_at_spaces: also cut it before sentences that no space precedes: a WordPiece tokenizer
+        takes words of 100 characters at most, and sentences that are windows may cut a word.
+    """
+    begin, end, starts = 0, 0, list[int]()
+    for sentence in sentences(document):
+        start = document.find(sentence, end)
+        is_cut = (only_at_spaces and start == end) or start + len(sentence) - begin > _BATCH
+        if starts and is_cut:
+            yield document[begin:end], starts
+            begin, starts = end, []
+        starts.append(start - begin)
+        end = start + len(sentence)
+    if starts:
+        yield document[begin:], starts
+
+
+def _batches(parts: Iterable[tuple[int, str, list[int]]]) -> Iterator[list]:
+    """Yield parts for one call of the tokenizer each, of `_BATCH` characters together."""
+    total = 0
+
+    def call(part: tuple[int, str, list[int]]) -> int:
         nonlocal total
-        total += len(numbered_sentence[1])
+        total += len(part[1])
         return total // _BATCH
 
-    for _, batch in itertools.groupby(numbered, call):
-        numbers, texts = zip(*batch)
-        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        for number, encoding in zip(numbers, encodings, strict=True):
-            yield number, np.asarray(encoding.ids, dtype)
+    return (list(batch) for _, batch in itertools.groupby(parts, call))
+
+
+def _tokens(
+    encoding: Encoding, text: str, starts: list[int], begins: np.ndarray, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the stored tokens of a part, and how many each of its sentences has."""
+    tokens = np.empty(len(encoding), dtype)
+    tokens["id"], tokens["begins"] = encoding.ids, begins
+    if len(starts) == 1:
+        return tokens, np.array([len(tokens)], np.uint32)
+    # Ends never decrease, but where a normalizer reorders characters.
+    ends = np.maximum.accumulate(np.array([end for _, end in encoding.offsets], np.int64))
+    firsts = np.searchsorted(ends, starts[1:], side="right")
+    return tokens, np.diff(firsts, prepend=0, append=len(tokens)).astype(np.uint32)

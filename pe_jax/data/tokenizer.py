@@ -3,102 +3,48 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from pe_jax.files import to_path
+from pe_jax.data.special_tokens import (
+    KNOWN_NAMES,
+    NAMES,
+    Vocabulary,
+    is_word_piece,
+    special_tokens,
+    vocabulary,
+)
+from pe_jax.files import Json, read_json, to_path
+
+__all__ = [
+    "SPECIAL_TOKENS",
+    "Vocabulary",
+    "is_word_piece",
+    "load_tokenizer",
+    "special_tokens",
+    "tokenizer_files",
+    "train_tokenizer",
+    "vocabulary",
+]
 
 # Longer words are [UNK], whatever the vocabulary.
 _LONGEST_WORD = 100
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# The special tokens of published tokenizers by what they are for.
-_SPECIAL_NAMES = {
-    "pad": ("[PAD]", "<pad>", "<|pad|>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>", "<bos>", "<|begin_of_text|>"),
-    "sep": ("[SEP]", "</s>", "<eos>", "<|end_of_text|>"),
-    "mask": ("[MASK]", "<mask>", "<|mask|>"),
-}
-# Of tokens that begin a word after a space or a line feed, in byte-level BPE and SentencePiece.
-_WORD_STARTS = ("\u0120", "\u010a", "\u2581")
-
-
-class Vocabulary(NamedTuple):
-    """The ids and flags of a tokenizer that masking and padding need.
-
-    Attributes:
-      size: number of ids.
-      pad, cls, sep, mask: ids of the special tokens.
-      continues: `[size]` bool, True where a token continues a word: `##...` of WordPiece; letters
-        or digits without the mark of a space of other tokenizers.
-      ordinary: ids of all tokens that are not special.
-    """
-
-    size: int
-    pad: int
-    cls: int
-    sep: int
-    mask: int
-    continues: np.ndarray
-    ordinary: np.ndarray
-
-
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Return a lower-casing WordPiece tokenizer: at most `vocab_size` tokens, special ones first.
-
-    Args:
-      texts: iterated twice, so not an iterator.
-    """
-    # The trainer numbers the continuing characters (##a) in the order of a hash map and breaks ties
-    # between merges by those numbers: two trainings on one text would differ. So a first pass finds
-    # the characters, and the second is given them in a fixed order, as special tokens. The returned
-    # tokenizer is built from the vocabulary alone, in which they are ordinary tokens.
-    characters = [token for token in _train(texts, 0, []) if token.startswith("##")]
-    vocab = _train(texts, vocab_size, sorted(characters))
-    tokenizer = _word_piece(vocab)
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return tokenizer
-
-
-# Runs of letters and digits, which BERT's pre-tokenizer leaves whole: it splits at spaces,
-# punctuation and Chinese characters.
-_CHINESE = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf"
-_TOO_LONG = re.compile(rf"[^\W_{_CHINESE}]{{{_LONGEST_WORD + 1},}}")
-
-
-# The trainer takes 100 times the memory of a text. A text in pieces gives the same counts of words,
-# as they are cut where BERT's pre-tokenizer splits (elsewhere only if there is no such place).
-_LONGEST_PIECE = 100_000
-_CUTS = rf" \t\n\r{re.escape(string.punctuation)}{_CHINESE}"
-
-
-def _train(texts: Iterable[str], vocab_size: int, first: list[str]) -> dict[str, int]:
-    tokenizer = _word_piece({"[UNK]": 0})
-    # Words that no vocabulary can help would take time in proportion to the square of their length.
-    texts = (piece for text in texts for piece in _pieces(_TOO_LONG.sub(" ", text)))
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS, *first], show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer.get_vocab(with_added_tokens=True)
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces of at most `_LONGEST_PIECE` characters."""
-    size = f".{{1,{_LONGEST_PIECE}}}"
-    pattern = re.compile(rf"{size}(?:(?<=[{_CUTS}])|\Z)|{size}", re.DOTALL)
-    return (match[0] for match in pattern.finditer(text))
+_FILES_OF_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
+# Classes of tokenizer_config.json that split a text as BERT does, by vocab.txt.
+_BERT_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert")
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Return the tokenizer of a `tokenizer.json` or a BERT `vocab.txt` (lower-casing).
+    """Return the tokenizer of a `tokenizer.json` or a BERT `vocab.txt`.
 
+    The files next to it are read too: the names of special tokens (see `special_tokens`), and for a
+    `vocab.txt` the settings of `tokenizer_config.json`; without it, a text is lower-cased.
     Truncation and padding, which some published files enable, are disabled.
 
     Raises:
@@ -113,27 +59,65 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokenizer = _READERS[path.suffix](path)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}). Download it again.") from error
-    tokens = tokenizer.get_vocab()
-    missing = [role for role, name in special_tokens(tokenizer).items() if not name]
-    if missing and (missing != ["unk"] or is_word_piece(tokenizer)):
+    _check_ids(path, tokenizer.get_vocab())
+    setattr(tokenizer, NAMES, _names_beside(path, tokenizer.get_vocab()))
+    names = special_tokens(tokenizer)
+    needed = KNOWN_NAMES if path.suffix == ".txt" else ("pad", "mask")
+    if missing := [role for role in needed if not names[role]]:
         shown_names = 1 if is_word_piece(tokenizer) else None  # BERT's names.
-        lacking = ", ".join(" or ".join(_SPECIAL_NAMES[role][:shown_names]) for role in missing)
-        raise ValueError(f"The vocabulary of {path} lacks {lacking}.")
-    if len(set(tokens.values())) < len(tokens):
-        ids = sorted(tokens.values())
-        twice = next(a for a, b in itertools.pairwise(ids) if a == b)
+        lacking = ", ".join(" or ".join(KNOWN_NAMES[role][:shown_names]) for role in missing)
+        raise ValueError(
+            f"The vocabulary of {path} lacks {lacking}, and the files next to it "
+            f"({', '.join(_FILES_OF_NAMES)}) name no other. Put the published ones there."
+        )
+    return tokenizer
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the content of the files that `load_tokenizer` reads a tokenizer from, by their names:
+    `tokenizer.json`, and the names of special tokens that it was loaded with, if any."""
+    files = {"tokenizer.json": tokenizer.to_str(pretty=True)}
+    if names := getattr(tokenizer, NAMES, {}):
+        config = {f"{role}_token": name for role, name in names.items()}
+        files[_FILES_OF_NAMES[0]] = json.dumps(config, indent=2) + "\n"
+    return files
+
+
+def _check_ids(path: Path, tokens: Mapping[str, int]) -> None:
+    ids = sorted(tokens.values())
+    twice = next((a for a, b in itertools.pairwise(ids) if a == b), None)
+    if twice is not None:
         names = sorted(token for token, number in tokens.items() if number == twice)
         raise ValueError(
             f"{path} gives the id {twice} to several tokens: {', '.join(map(repr, names[:5]))}. "
             "Every token needs a different id."
         )
-    if max(tokens.values()) >= len(tokens):
-        unused = min(set(range(len(tokens))) - set(tokens.values()))
+    unused = next((n for n, number in enumerate(ids) if n != number), None)
+    if unused is not None:
         raise ValueError(
             f"The ids of {path} have gaps: no token has id {unused}, but the last of {len(tokens)} "
-            f"tokens has id {max(tokens.values())}. Ids must count up from 0."
+            f"tokens has id {ids[-1]}. Ids must count up from 0."
         )
-    return tokenizer
+
+
+def _names_beside(path: Path, tokens: Mapping[str, int]) -> dict[str, str]:
+    """Return the names of special tokens that the files next to `path` give, if they are tokens."""
+    names: dict[str, str] = {}
+    for file in (path.with_name(name) for name in _FILES_OF_NAMES):
+        config = _read_object(file)
+        for role in KNOWN_NAMES:
+            value = config.get(f"{role}_token")
+            name = value.get("content") if isinstance(value, dict) else value
+            if name is not None and not isinstance(name, str):
+                raise ValueError(f"{file}: {role}_token must be a text, got {value!s:.40}.")
+            if name and name in tokens:
+                names.setdefault(role, name)
+    return names
+
+
+def _read_object(path: Path) -> Json:
+    """Return a JSON object; an empty one if there is no such file."""
+    return read_json(path, "Download it again.") if path.is_file() else {}
 
 
 def _read_json(path: Path) -> Tokenizer:
@@ -144,10 +128,24 @@ def _read_json(path: Path) -> Tokenizer:
         raise ValueError(
             f"Hugging Face tokenizers cannot read {path} ({error}). Download it again."
         ) from error
-    if dropout := getattr(tokenizer.model, "dropout", None):
+    model = tokenizer.model
+    if dropout := getattr(model, "dropout", None):
         raise ValueError(
             f"{path} tokenizes at random (dropout {dropout:g}), so the same text gives different "
             "tokens each time. Set the model's dropout to null."
+        )
+    # The library raises an error at the first word that it cannot write.
+    if isinstance(model, models.Unigram):
+        spec = json.loads(text)["model"]
+        key, unknown = "unk_id", spec.get("unk_id")
+        is_missing = unknown is None and not spec.get("byte_fallback")
+    else:
+        key, unknown = "unk_token", getattr(model, "unk_token", None) or ""
+        is_missing = unknown != "" and tokenizer.token_to_id(unknown) is None
+    if is_missing:
+        raise ValueError(
+            f"{path}: {key} of the model is {unknown!r}, which is no token, so a text with unknown "
+            "words cannot be tokenized. Set it to a token of the vocabulary."
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -171,58 +169,114 @@ def _read_vocab(path: Path) -> Tokenizer:
                 "the first with id 0."
             )
         vocab[token] = number
-    tokenizer = _word_piece(vocab)
-    tokenizer.add_special_tokens([t for t in SPECIAL_TOKENS if t in vocab])
+    roles = dict(zip(KNOWN_NAMES, SPECIAL_TOKENS, strict=True)) | _names_beside(path, vocab)
+    tokenizer = _word_piece(vocab, _settings(path, vocab, roles.values()), roles["unk"])
+    tokenizer.add_special_tokens([name for name in roles.values() if name in vocab])
     return tokenizer
+
+
+def _settings(path: Path, vocab: Iterable[str], special: Collection[str]) -> _Settings:
+    """Return the settings of BERT's normalizer, from the file next to a `vocab.txt`.
+
+    Raises:
+      ValueError: for the class of another tokenizer, or a setting of another type; without the
+        file, for tokens in upper case, as then the text is lower-cased.
+    """
+    file = path.with_name(_FILES_OF_NAMES[0])
+    config = _read_object(file)
+    kind = str(config.get("tokenizer_class") or "BertTokenizer")
+    if kind.removesuffix("Fast").removesuffix("Tokenizer") not in _BERT_CLASSES:
+        raise ValueError(
+            f"{file}: tokenizer_class={kind!r:.60} does not split a text by vocab.txt alone. Put "
+            "its tokenizer.json next to it."
+        )
+    settings: dict[str, bool | None] = {
+        "do_lower_case": True,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+    }
+    for key in settings:
+        if not isinstance(value := config.get(key), bool | None):
+            raise ValueError(f"{file}: {key} must be true or false, got {value!r:.40}.")
+        if value is not None:
+            settings[key] = value
+        elif key == "do_lower_case" and any(t != t.lower() for t in vocab if t not in special):
+            raise ValueError(
+                f"{path} has tokens in upper case, but a vocab.txt alone is read as that of an "
+                f'uncased model. Write {{"do_lower_case": false}} to {file}.'
+            )
+    lower_case, strip_accents, chinese = settings.values()
+    return {
+        "lowercase": lower_case,
+        "strip_accents": strip_accents,
+        "handle_chinese_chars": chinese,
+    }
 
 
 _READERS: dict[str, Callable[[Path], Tokenizer]] = {".json": _read_json, ".txt": _read_vocab}
 
 
-def is_word_piece(tokenizer: Tokenizer) -> bool:
-    return isinstance(tokenizer.model, models.WordPiece)
-
-
-def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the names of the special tokens: pad, unk, cls, sep and mask; empty if there is none.
-
-    A tokenizer without a token for padding is padded with `sep`.
-    """
-    tokens = tokenizer.get_vocab()
-    names = {
-        role: next((name for name in known if name in tokens), "")
-        for role, known in _SPECIAL_NAMES.items()
-    }
-    return {**names, "pad": names["pad"] or ("" if is_word_piece(tokenizer) else names["sep"])}
-
-
-def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the ids and flags that the data pipeline needs."""
-    size = tokenizer.get_vocab_size()
-    ids = tokenizer.get_vocab()
-    tokens = sorted(ids, key=ids.__getitem__)
-    special = {role: ids[name] for role, name in special_tokens(tokenizer).items() if name}
-    others = [i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special]
-    if is_word_piece(tokenizer):
-        continues = [token.startswith("##") for token in tokens]
-    else:
-        continues = [token[0].isalnum() and not token.startswith(_WORD_STARTS) for token in tokens]
-    return Vocabulary(
-        size=size,
-        pad=special["pad"],
-        cls=special["cls"],
-        sep=special["sep"],
-        mask=special["mask"],
-        continues=np.array(continues),
-        ordinary=np.setdiff1d(np.arange(size), [*special.values(), *others]),
-    )
-
-
-def _word_piece(vocab: dict[str, int]) -> Tokenizer:
-    """Return BERT's tokenizer: lower case, accents stripped, longest match first."""
-    model = models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD)
+def _word_piece(vocab: dict[str, int], settings: _Settings, unknown: str = "[UNK]") -> Tokenizer:
+    """Return BERT's tokenizer: the longest match first; `settings` are of its normalizer."""
+    model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD)
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.normalizer = normalizers.BertNormalizer(**settings)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     return tokenizer
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, *, strip_accents: bool = False
+) -> Tokenizer:
+    """Return a lower-casing WordPiece tokenizer: at most `vocab_size` tokens, special ones first.
+
+    Args:
+      texts: iterated twice, so not an iterator.
+      strip_accents: drop accents and other marks, as the published uncased BERT does. This merges
+        words that differ in them, such as Japanese and Hindi have.
+    """
+    # The trainer numbers the continuing characters (##a) in the order of a hash map and breaks ties
+    # between merges by those numbers: two trainings on one text would differ. So a first pass finds
+    # the characters, and the second is given them in a fixed order, as special tokens. The returned
+    # tokenizer is built from the vocabulary alone, in which they are ordinary tokens.
+    settings = {"lowercase": True, "strip_accents": strip_accents}
+    characters = [token for token in _train(texts, 0, [], settings) if token.startswith("##")]
+    tokenizer = _word_piece(_train(texts, vocab_size, sorted(characters), settings), settings)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+# Runs of letters and digits, which BERT's pre-tokenizer leaves whole: it splits at spaces,
+# punctuation and Chinese characters.
+_CHINESE = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf"
+_TOO_LONG = re.compile(rf"[^\W_{_CHINESE}]{{{_LONGEST_WORD + 1},}}")
+
+
+# The trainer takes 100 times the memory of a text. A text in pieces gives the same counts of words,
+# as they are cut where BERT's pre-tokenizer splits (elsewhere only if there is no such place).
+_LONGEST_PIECE = 100_000
+_CUTS = rf" \t\n\r{re.escape(string.punctuation)}{_CHINESE}"
+
+
+def _train(
+    texts: Iterable[str], vocab_size: int, first: list[str], settings: _Settings
+) -> dict[str, int]:
+    tokenizer = _word_piece({"[UNK]": 0}, settings)
+    # Words that no vocabulary can help would take time in proportion to the square of their length.
+    texts = (piece for text in texts for piece in _pieces(_TOO_LONG.sub(" ", text)))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS, *first], show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer.get_vocab(with_added_tokens=True)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces of at most `_LONGEST_PIECE` characters."""
+    size = f".{{1,{_LONGEST_PIECE}}}"
+    pattern = re.compile(rf"{size}(?:(?<=[{_CUTS}])|\Z)|{size}", re.DOTALL)
+    return (match[0] for match in pattern.finditer(text))

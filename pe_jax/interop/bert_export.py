@@ -307,7 +307,7 @@ def _write(
         whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         save_file(whole, temporary / "model.safetensors", metadata={"format": "pt"})
         _save_json(temporary / "config.json", config)
-        _save_tokenizer(temporary, with_special_tokens(tokenizer), config)
+        _save_tokenizer(temporary, tokenizer, config)
         for file in temporary.iterdir():
             file.chmod(0o644)
         temporary.chmod(0o755)
@@ -318,7 +318,7 @@ def _write(
 
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, Any]) -> None:
-    tokenizer.save(str(folder / "tokenizer.json"))
+    with_special_tokens(tokenizer).save(str(folder / "tokenizer.json"))
     names = {role: name for role, name in special_tokens(tokenizer).items() if name}
     values: dict[str, Any] = {
         "model_max_length": config["max_position_embeddings"],
@@ -342,17 +342,15 @@ def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, Any]) 
 
 
 def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy that puts [CLS] first, [SEP] after each text, and does not truncate or pad."""
+    """Return a copy whose post-processor puts special tokens around texts, BERT's where it has none
+    of its own, and which does not truncate or pad."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
-    names = special_tokens(copy)
-    cls, sep = names["cls"], names["sep"]
-    copy.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(token, copy.token_to_id(token)) for token in (cls, sep)],
-    )
+    names, ids = special_tokens(tokenizer), tokenizer.get_vocab()
+    if names["cls"] and names["sep"] and not copy.num_special_tokens_to_add(False):
+        cls, sep = ((names[role], ids[names[role]]) for role in ("cls", "sep"))
+        copy.post_processor = processors.BertProcessing(sep, cls)
     return copy
 
 

@@ -83,7 +83,7 @@ def _unigram(experiment: Experiment[PretrainingConfig]) -> np.ndarray:
     bounds = text.train.sentences[text.train.documents]
     for document in text.train_documents:
         tokens = text.train.tokens[bounds[document] : bounds[document + 1]]
-        counts += np.bincount(tokens, minlength=len(counts))
+        counts += np.bincount(tokens["id"], minlength=len(counts))
     counts[np.setdiff1d(np.arange(len(counts)), text.vocabulary.ordinary)] = 1
     return np.log(counts / counts.sum())
 

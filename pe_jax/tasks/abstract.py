@@ -94,7 +94,7 @@ def batch_shapes(stage: StageConfig, *, packed: bool = False) -> dict[str, jax.S
     rows, shape = stage.batch_size, jax.ShapeDtypeStruct
     by_token, valid = shape((rows, stage.length), jnp.int32), shape((rows, stage.length), jnp.bool_)
     if not isinstance(stage, PretrainingStageConfig):
-        return dict.fromkeys(("tokens", "segments", "documents"), by_token)
+        return {**dict.fromkeys(("tokens", "segments", "documents"), by_token), "text": valid}
     masked = shape((rows, stage.max_predictions), jnp.int32)
     shapes = {
         "tokens": by_token,

@@ -128,19 +128,13 @@ def _real(batch: Batch) -> Bool[Array, "B L"]:
     return batch["documents"] > 0
 
 
-def _text(batch: Batch) -> Bool[Array, "B L"]:
-    """True at tokens but [CLS] and [SEP], whose vectors stand for more than a position."""
-    parts = 2 * batch["documents"] + batch["segments"]
-    last = jnp.diff(parts, axis=1, append=0) != 0  # [SEP] ends each part of an input.
-    return _real(batch) & ~last & (segment_positions(batch["documents"]) > 0)
-
-
 def _centred(
     hidden: Float[Array, "N B L D"], centre: Float[Array, "N P D"], batch: Batch
 ) -> Float[Array, "N B L D"]:
-    """Hidden states without the mean of their position."""
+    """Hidden states without the mean of their position, but at special tokens, whose vectors stand
+    for more than a position."""
     shift = centre[:, segment_positions(batch["documents"])]
-    return hidden.astype(jnp.float32) - jnp.where(_text(batch)[..., None], shift, 0)
+    return hidden.astype(jnp.float32) - jnp.where(batch["text"][..., None], shift, 0)
 
 
 # --- statistics of the teacher --------------------------------------------------------------------
@@ -190,7 +184,7 @@ def _statistics_of(
         }
         if not by_position:
             return totals
-        text, positions = _text(batch), segment_positions(batch["documents"])
+        text, positions = batch["text"], segment_positions(batch["documents"])
         zeros, hidden = jnp.zeros_like(hidden[:, 0]), jnp.where(text[..., None], hidden, 0)
         return totals | {
             "texts": jnp.zeros(text.shape[1], jnp.int32).at[positions].add(text),

@@ -14,7 +14,6 @@ from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelConfig
 from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
-from pe_jax.data.tokenizer import SPECIAL_TOKENS
 from pe_jax.files import parse_json, reachable_path
 from pe_jax.models.config import from_config, with_tokens
 from pe_jax.schema import changed
@@ -180,22 +179,12 @@ def published_tokenizer(path: Path) -> Path:
     """The tokenizer file of a published checkpoint.
 
     Raises:
-      ValueError: if there is none, or it does not tell whether the model is cased.
+      ValueError: if there is none.
     """
     from pe_jax.interop import open_checkpoint
 
     folder = open_checkpoint(path).folder
-    if (folder / "tokenizer.json").is_file():
-        return folder / "tokenizer.json"
-    vocab = folder / "vocab.txt"
-    if not vocab.is_file():
-        raise ValueError(f"{path} has no tokenizer.json or vocab.txt next to it. Put one there.")
-    tokens = vocab.read_text(encoding="utf-8").split("\n")
-    if any(token != token.lower() for token in tokens if token not in SPECIAL_TOKENS):
-        raise ValueError(
-            f"{vocab} has tokens in upper case, but a vocab.txt alone is read as that of an "
-            "uncased model. Make a tokenizer.json next to it:\n"
-            '  python -c "from tokenizers import BertWordPieceTokenizer as T; '
-            f"T('{vocab}', lowercase=False).save('{folder / 'tokenizer.json'}')\""
-        )
-    return vocab
+    for name in ("tokenizer.json", "vocab.txt"):
+        if (folder / name).is_file():
+            return folder / name
+    raise ValueError(f"{path} has no tokenizer.json or vocab.txt next to it. Put one there.")

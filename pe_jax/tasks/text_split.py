@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from pe_jax import data
 from pe_jax.configs.pretraining import TextConfig
 from pe_jax.console.terminal import counted, say
+from pe_jax.data.tokenizer import special_tokens
 from pe_jax.files import cache_folder, to_path
 
 _MUCH_UNKNOWN = 0.03  # Of English by a vocabulary for it, 0.1 % is [UNK].
@@ -73,7 +74,12 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
     open_source = functools.partial(
         data.open_source, feature=config.feature, data_dir=config.data_dir, cache_dir=cache
     )
-    train, tokenizer = open_source(config.source, vocab=vocab, vocab_size=config.vocab_size)
+    train, tokenizer = open_source(
+        config.source,
+        vocab=vocab,
+        vocab_size=config.vocab_size,
+        strip_accents=config.strip_accents,
+    )
     _check(config.source, train, tokenizer, pairs)
     if not config.validation:
         train_documents, held_out_documents = train.split(config.held_out)
@@ -94,10 +100,11 @@ def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pair
             "text, are a single sentence, of which no sentence pair can be made. Put more "
             "sentences into a document: a blank line ends one in .txt, a line in .jsonl."
         )
-    unknown = _unknown_rate(corpus, tokenizer.token_to_id("[UNK]"))
+    name = special_tokens(tokenizer)["unk"]
+    unknown = _unknown_rate(corpus, tokenizer.token_to_id(name))
     fault = (
-        f"{source}: {unknown:.1%} of the tokens are [UNK], words that the vocabulary of "
-        f"{counted(tokenizer.get_vocab_size(), 'token')} cannot write. "
+        f"{source}: {unknown:.1%} of the tokens are {name or '[UNK]'}, words that the vocabulary "
+        f"of {counted(tokenizer.get_vocab_size(), 'token')} cannot write. "
         "Give one for this text with --config.data.vocab, or leave it empty to train one."
     )
     if unknown > 0.5:
@@ -110,5 +117,5 @@ def _unknown_rate(corpus: data.TokenizedCorpus, unknown: int | None) -> float:
     """Return the fraction of [UNK], of at most a million tokens all over the corpus."""
     total, size = len(corpus.tokens), 10_000
     starts = np.linspace(0, max(0, total - size), min(100, -(-total // size)), dtype=int)
-    parts = [corpus.tokens[start : start + size] == unknown for start in starts.tolist()]
+    parts = [corpus.tokens[start : start + size]["id"] == unknown for start in starts.tolist()]
     return float(np.concatenate(parts).mean())

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from pe_jax import cpu
 from pe_jax.console import stopping
 from pe_jax.console.terminal import Progress, counted, say, tell
-from pe_jax.data.tokenizer import load_tokenizer
+from pe_jax.data.tokenizer import load_tokenizer, tokenizer_files
 from pe_jax.files import Json, is_remote, write_text
 from pe_jax.models import BertConfig
 from pe_jax.schema import Config
@@ -234,7 +234,8 @@ def train(
         # Only now is the folder this run's: a config that cannot start does not occupy it.
         workdir.claim(folder, program.config)
         if tokenizer:
-            write_text(saved_tokenizer(folder), tokenizer.to_str(pretty=True))
+            for name, content in tokenizer_files(tokenizer).items():
+                write_text(folder / name, content)
         writer = stack.enter_context(contextlib.closing(MetricsWriter(folder, begin)))
         progress = Progress(sum(stage.steps for stage in stages), begin)
         loop = Loop(

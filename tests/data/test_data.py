@@ -22,6 +22,7 @@ from tokenizers import Tokenizer, models
 
 from pe_jax import data, files
 from pe_jax.data import corpora, pretraining, tokenized
+from pe_jax.data.templates import bert_template
 from pe_jax.data.tokenized import sentences
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
 from pe_jax.tasks.text_split import load_text
@@ -268,8 +269,8 @@ def test_the_cache_is_reused_and_holds_the_text(tmp_path, monkeypatch):
     tokenizer = data.prepare_tokenizer(corpus, "", 200, tmp_path / "cache")
     first = data.tokenize(corpus, tokenizer, tmp_path / "cache")
     ids = [tokenizer.encode(s).ids for d in corpus.documents() for s in sentences(d)]
-    assert first.tokens.tolist() == [i for sentence in ids for i in sentence]
-    assert first.tokens.dtype == np.uint16
+    assert first.tokens["id"].tolist() == [i for sentence in ids for i in sentence]
+    assert first.tokens["id"].dtype == np.uint16
     assert np.diff(first.sentences).tolist() == [len(sentence) for sentence in ids]
     assert np.diff(first.documents).tolist() == [30] * 12
 
@@ -381,10 +382,10 @@ def test_second_parts_follow_or_come_from_another_document(books):
     documents = corpus.all_documents()[:2]
     examples = pair_examples(books, documents, 60, short_probability=0.0)
     bounds = corpus.sentences[corpus.documents[:3]]
-    texts = [corpus.tokens[a:b].tolist() for a, b in itertools.pairwise(bounds)]
+    texts = [corpus.tokens["id"][a:b].tolist() for a, b in itertools.pairwise(bounds)]
 
     def inside(part, text):
-        part = part.tolist()
+        part = corpus.tokens["id"][part.start : part.stop].tolist()
         return any(text[i : i + len(part)] == part for i in range(len(text) - len(part) + 1))
 
     rng = np.random.default_rng(1)
@@ -407,17 +408,18 @@ def test_a_single_document_draws_from_outside_the_chunk(books):
 VOCABULARY = data.Vocabulary(
     size=50,
     pad=0,
-    cls=2,
-    sep=3,
     mask=4,
-    continues=np.arange(50) >= 40,  # Tokens 40 to 49 continue words.
     ordinary=np.arange(5, 50),
+    single=bert_template([2], [3], pair=False),
+    pair=bert_template([2], [3], pair=True),
 )
 
 
 def masked(tokens, maskable, rng, max_predictions=20, **options):
-    """Tokens, and the positions and true ids of those that were chosen."""
-    arrays = pretraining.mask_words(tokens, maskable, VOCABULARY, rng, max_predictions, **options)
+    """Tokens, and the positions and true ids of those that were chosen; tokens from 40 on continue
+    words."""
+    words = (tokens < 40, maskable, VOCABULARY)
+    arrays = pretraining.mask_words(tokens, *words, rng, max_predictions, **options)
     count = int(arrays["masked_weights"].sum())
     assert (
         not arrays["masked_positions"][count:].any() and not arrays["masked_tokens"][count:].any()

@@ -145,7 +145,7 @@ def test_a_large_vocabulary_takes_four_bytes(tmp_path):
     write_shards(str(tmp_path / "a.txt"), tokenizer, tmp_path / "out")
     corpus = data.open_corpus(str(tmp_path / "a.txt"))
     local = data.tokenize(corpus, tokenizer, tmp_path / "cache")
-    assert local.tokens.dtype == np.uint32
+    assert local.tokens.dtype["id"] == np.uint32
     same_arrays(local, open_shards(tmp_path / "out"))
 
 
@@ -208,7 +208,7 @@ def test_a_folder_that_is_not_finished(prepared, tmp_path, copy):
     with pytest.raises(ValueError, match=r"no complete corpus: .*about.json is missing"):
         open_shards(copy)
     (copy / "about.json").write_text('{"format": 0}')
-    with pytest.raises(ValueError, match="has format 0, but this version reads format 2"):
+    with pytest.raises(ValueError, match="has format 0, but this version reads format 3"):
         open_shards(copy)
     (copy / "about.json").write_text('{"form')
     with pytest.raises(ValueError, match=r"about.json is damaged"):
@@ -403,4 +403,4 @@ def test_the_page_of_corpora(prepared, tmp_path, monkeypatch):
     shutil.copytree(prepared[3], "SHARDS")
     exec(read, found := {})
     first = found["about"]["shards"][0]["tokens"]
-    np.testing.assert_array_equal(found["ids"], open_shards(Path("SHARDS")).tokens[0:first])
+    np.testing.assert_array_equal(found["ids"], open_shards(Path("SHARDS")).tokens[0:first]["id"])

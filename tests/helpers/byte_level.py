@@ -1,6 +1,6 @@
 """A small byte-level BPE tokenizer, as ModernBERT's and RoBERTa's are."""
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
 
@@ -24,4 +24,6 @@ def byte_level(size, special=SPECIAL):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(special)
+    cls, sep = ((token, special.index(token)) for token in special[2:4])
+    tokenizer.post_processor = processors.RobertaProcessing(sep, cls, add_prefix_space=False)
     return tokenizer

@@ -348,15 +348,16 @@ def test_the_page_loads_swaps_and_measures(tmp_path, monkeypatch):
 def test_a_byte_level_tokenizer(tmp_path):
     byte_level(40).save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
-    assert tokenizer.encode("ab ab ab").tokens == ["ab", "\u0120ab", "\u0120ab"]
+    assert tokenizer.encode("ab ab ab", add_special_tokens=False).tokens == [
+        "ab",
+        "\u0120ab",
+        "\u0120ab",
+    ]
     assert special_tokens(tokenizer) == {
         "pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>",
     }  # fmt: skip
     words = vocabulary(tokenizer)
     assert (words.pad, words.cls, words.sep, words.mask) == (0, 2, 3, 4)
-    tokens = sorted(tokenizer.get_vocab(), key=tokenizer.token_to_id)
-    continues = {token for token, flag in zip(tokens, words.continues) if flag}
-    assert {"a", "ab", "cd"} <= continues and not {"\u0120ab", "\u0120a", "<s>"} & continues
     assert words.ordinary.tolist() == list(range(5, 40))
 
 
@@ -367,7 +368,7 @@ def test_tokenizers_without_special_tokens_are_refused(tmp_path):
     names = ["<|pad|>", "x", "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
     byte_level(40, names).save(str(tmp_path / "tokenizer.json"))
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
-    assert special_tokens(loaded)["unk"] == ""
+    assert special_tokens(loaded)["sep"] == "<|end_of_text|>"
 
 
 def test_rope_with_pairs_of_halves_becomes_a_roformer(tmp_path):

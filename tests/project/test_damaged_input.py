@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 import warnings
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from tokenizers import models, pre_tokenizers
 
 from pe_jax import data
 from pe_jax.console import compile_cache
@@ -305,8 +305,8 @@ def test_a_long_text_trains_a_vocabulary_in_pieces(monkeypatch):
     word_piece, lengths = tokenizer._word_piece, []
 
     class Recorded:
-        def __init__(self, vocab):
-            self._tokenizer = word_piece(vocab)
+        def __init__(self, vocab, settings):
+            self._tokenizer = word_piece(vocab, settings)
 
         def __getattr__(self, name):
             return getattr(self._tokenizer, name)
@@ -357,17 +357,25 @@ def test_long_lines(tmp_path, monkeypatch):
     calls = []
 
     class Counted:
-        get_vocab_size = staticmethod(lambda: 100)
+        model, normalizer = models.BPE(), None
+        pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        get_vocab_size = staticmethod(lambda: 2**17)
 
-        def encode_batch_fast(self, texts, add_special_tokens):
+        def encode_batch(self, texts, add_special_tokens):
             calls.append(sum(map(len, texts)))
-            return [types.SimpleNamespace(ids=list(map(ord, text))) for text in texts]
+            return [Characters(text) for text in texts]
+
+    class Characters(str):
+        ids = property(lambda self: list(map(ord, self)))
+        offsets = property(lambda self: [(n, n + 1) for n in range(len(self))])
+        word_ids = property(lambda self: range(len(self)))
 
     monkeypatch.setattr(tokenized, "_BATCH", 1_000)
+    monkeypatch.setattr(tokenized, "text_tokenizer", lambda tokenizer: tokenizer)
     for text in ("word. The " * 2_000, "x" * 20_000, "short. The " * 2_000 + "x" * 150_000):
         ((tokens, sizes),) = tokenized.tokenize_documents([text], Counted())
-        assert "".join(map(chr, tokens)) == "".join(tokenized.sentences(text))
-        assert len(tokens) == sizes.sum() and sizes.max() <= 100 and max(calls) <= 1_100
+        assert "".join(map(chr, tokens["id"])) == text
+        assert len(tokens) == sizes.sum() and sizes.max() <= 101 and max(calls) <= 2_000
     monkeypatch.setattr(corpora, "_LONGEST_LINE", 100)
     path = tmp_path / "a.txt"
     path.write_text("a\n" + "x" * 100 + "\n")

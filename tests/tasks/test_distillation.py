@@ -176,7 +176,7 @@ def test_packed_rows(tmp_path):
     documents = np.array([0, 2, 3])
     rows = PackedExamples(corpus, documents, data.vocabulary(words), 20)
     starts = corpus.sentences[corpus.documents]
-    expected = np.concatenate([corpus.tokens[starts[i] : starts[i + 1]] for i in documents])
+    expected = np.concatenate([corpus.tokens["id"][starts[i] : starts[i + 1]] for i in documents])
     assert len(rows) == -(-len(expected) // 18) > 3
     made = [rows(number, np.random.default_rng(0)) for number in range(len(rows))]
     inside = []

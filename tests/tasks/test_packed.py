@@ -50,7 +50,7 @@ def corpus(tmp_path_factory):
     )
     documents = np.array([0, 1, 2, 4, 7, 8, 11])
     starts = corpus.sentences[corpus.documents]
-    texts = [corpus.tokens[starts[i] : starts[i + 1]].tolist() for i in documents]
+    texts = [corpus.tokens["id"][starts[i] : starts[i + 1]].tolist() for i in documents]
     return corpus, documents, data.vocabulary(words), texts
 
 

@@ -79,10 +79,10 @@ def texts_of_length(subject: Subject, config: PropertiesConfig, length: int) -> 
         return Texts(drawn, None, None, "random words")
     corpus, documents, source = _corpus(subject, subject.tokenizer, config.text)
     vocabulary = data.vocabulary(subject.tokenizer)
-    inside = _pieces(corpus, documents, config.texts, length - 2)
-    ends = [np.full((len(inside), 1), token) for token in (vocabulary.cls, vocabulary.sep)]
-    tokens = np.concatenate([ends[0], inside, ends[1]], axis=1, dtype=np.int32)
-    where = _mask(inside.shape, config.seed)
+    template = vocabulary.single
+    inside = _pieces(corpus, documents, config.texts, length - template.size)
+    tokens = np.stack([template.join(text) for text in inside])
+    where = _mask((len(tokens), length - 2), config.seed)
     return Texts(tokens, np.where(where, vocabulary.mask, tokens), where, source)
 
 
@@ -120,7 +120,7 @@ def _pieces(
             f"config.texts={count}. All are used."
         )
     chosen = begin[np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)]
-    return np.asarray(corpus.tokens)[chosen[:, None] + np.arange(size)].astype(np.int32)
+    return np.stack([corpus.tokens[start : start + size]["id"] for start in chosen.tolist()])
 
 
 def _mask(shape: tuple[int, int], seed: int) -> Bool[np.ndarray, "N L"]:

@@ -1,0 +1,60 @@
+"""The words of a tokenized text, by which whole words are masked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+_SPACES = [number for number in range(0x3001) if chr(number).isspace()]
+# Tokens of a run without spaces that is one word; each token of a longer one is a word. Tokenizers
+# that split at spaces alone leave whole sentences of Chinese, Japanese or Thai in one run.
+_LONGEST_RUN = 16
+
+
+def word_rule(tokenizer: Tokenizer) -> Callable[[Encoding, str], np.ndarray]:
+    """Return `begins(encoding, text)`: `[n]` bool, True at each token that begins a word.
+
+    Words are those of the tokenizer's pre-tokenizer (`word_ids`). One that leaves a text whole, as
+    Gemma's does, has words that begin at spaces.
+    """
+    splits_spaces, splits_punctuation = (_splits(tokenizer, text) for text in ("a a", "a,b"))
+
+    def begins(encoding: Encoding, text: str) -> np.ndarray:
+        words = np.array(encoding.word_ids, float)
+        starts = np.diff(words, prepend=-1) != 0
+        if not splits_spaces and len(starts):
+            starts |= _at_spaces(np.array(encoding.offsets), text)
+        if not splits_punctuation:
+            bounds = np.append(np.flatnonzero(starts), len(starts))
+            sizes = np.diff(bounds)
+            starts |= np.repeat(sizes > _LONGEST_RUN, sizes)
+        return starts
+
+    return begins
+
+
+def _splits(tokenizer: Tokenizer, text: str) -> bool:
+    """Return whether the pre-tokenizer splits a text."""
+    if tokenizer.normalizer is not None:
+        text = tokenizer.normalizer.normalize_str(text)
+    splitter = tokenizer.pre_tokenizer
+    return splitter is not None and len(splitter.pre_tokenize_str(text)) > 1
+
+
+def _at_spaces(offsets: np.ndarray, text: str) -> np.ndarray:
+    """Return True at tokens that begin with white space or follow a line break or tab.
+
+    Several tokens of white space are one word with what follows them.
+    """
+    codes = np.frombuffer(f"{text} ".encode("utf-32-le"), "<u4")
+    is_space = np.isin(codes, _SPACES)
+    first, last = offsets[:, 0], np.maximum(offsets[:, 1] - 1, offsets[:, 0])
+    before = np.roll(last, 1)
+    starts_with_space, after_space = is_space[first], is_space[before]
+    begins = (starts_with_space & ~after_space) | (
+        ~starts_with_space & after_space & (codes[before] != ord(" "))
+    )
+    begins[0] = True
+    return begins
