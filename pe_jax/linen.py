@@ -140,7 +140,7 @@ class MultiHeadAttention(nn.Module):
             Context(positions_q, positions_k, rng=position_rng, segments=segments),
             mask=mask,
             cache=None if holder is None else holder.value,
-            dropout_rate=self.dropout_rate,
+            dropout_rate=0.0 if dropout_rng is None else self.dropout_rate,
             dropout_rng=dropout_rng,
             form=self.form,
         )

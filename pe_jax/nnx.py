@@ -162,6 +162,7 @@ class MultiHeadAttention(nnx.Module):
         holder = self.cache if decode else None
         if decode and holder is None:
             raise ValueError("There is no cache for decoding. Call init_cache(rows, length) first.")
+        dropout_rng = self._dropout_rng(deterministic, rngs)
         out, cache = layer.attend(
             (inputs_q, inputs_k, inputs_v),
             (self.query, self.key, self.value),
@@ -170,8 +171,8 @@ class MultiHeadAttention(nnx.Module):
             Context(positions_q, positions_k, rng=position_rng, segments=segments),
             mask=mask,
             cache=None if holder is None else holder.get_value(),
-            dropout_rate=self.dropout_rate,
-            dropout_rng=self._dropout_rng(deterministic, rngs),
+            dropout_rate=0.0 if dropout_rng is None else self.dropout_rate,
+            dropout_rng=dropout_rng,
             form=self.form,
         )
         if holder is not None and cache is not None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from pe_jax.attention import cudnn, dropout, fast, forms, plain
 from pe_jax.attention.forms import Form
-from pe_jax.attention.masks import check_mask, masked_softmax, segment_positions
+from pe_jax.attention.masks import check_mask, check_segments, masked_softmax, segment_positions
 from pe_jax.attention.operands import prepare
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
@@ -57,13 +57,14 @@ def attention(
       encoding: a position encoding; None means no position information in the attention.
       params: those of `encoding.init`, trained or not.
       context: positions of queries and keys, by default range(L), and what else the encoding
-        reads, such as hidden states. `segments` of packed rows act as `mask=segment_mask(...)`,
+        reads, such as hidden states. `segments` of packed rows act as `mask=segment_mask(...)`
+        (but for zeros that begin a row, see `Context`),
         but attention in blocks and the TPU kernel skip keys of other segments, and windows run in
         blocks.
       mask: bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key (see `masks`). A query
         that may attend to nothing gets zeros, in outputs and gradients.
-      dropout_rate, dropout_rng: dropout of the weights; no rng, no dropout. Every form drops the
-        same weights.
+      dropout_rate, dropout_rng: dropout of the weights; a rate above 0 needs an rng. Every form
+        drops the same weights.
       form: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula in
         ordinary JAX; `"pairs"`, `"buckets"` and `"rotation"` store all weights and differ in how
         they compute terms of the offset (see `offset_terms`); `"fused"` and `"kernel"` (for TPUs,
@@ -92,11 +93,16 @@ def attention(
       >>> attention(q, k, v, encoding, encoding.init(jax.random.key(1))).shape
       (2, 10, 4, 8)
     """
+    if dropout_rate and dropout_rng is None:
+        raise ValueError(
+            f"dropout_rng is required with dropout_rate={dropout_rate}. Pass a key, or "
+            "dropout_rate=0.0 to drop nothing."
+        )
     encoding = encoding if encoding is not None else none()
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = prepare(encoding, params, q, k, v, context, mask)
-    seed = None if dropout_rng is None or dropout_rate == 0.0 else dropout.seed(dropout_rng)
+    seed = dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
     chosen = forms.choose(form, k.shape[1], platform, x.reach)
     kernel = _kernel() if chosen.kernel else None
     in_kernel = kernel is not None and kernel.supports(x)
@@ -210,7 +216,11 @@ def completed(
 def _with_segments(
     context: Context, encoding: PositionEncoding, queries: tuple[Size, ...], keys: tuple[Size, ...]
 ) -> Context:
-    """`context`, whose segments are checked, with positions from 0 in each by default."""
+    """`context`, whose segments are checked, with positions from 0 in each by default.
+
+    Zeros that begin a row get a number of their own: of a document numbered 0, or of padding, where
+    no result is used.
+    """
     segments = jnp.asarray(context.segments)
     check_length(queries[1], "Context.segments")
     if queries != keys or segments.shape != queries:
@@ -224,6 +234,9 @@ def _with_segments(
             f"Context.segments must be integers and positions of one axis, got {segments.dtype} "
             f"and {encoding.axes}. Pass mask=segment_mask(segments, segments)."
         )
+    check_segments(context.segments, context.positions_q)
+    leading = jnp.cumsum(segments != 0, axis=1) == 0
+    segments = jnp.where(leading, segments.max(1, keepdims=True, initial=0) + 1, segments)
     positions = context.positions_q
     if positions is None and context.positions_k is None:
         positions = segment_positions(segments)

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.encodings.positions import Reach, offsets
+from pe_jax.encodings.positions import Positions, Reach, offsets
 from pe_jax.shapes import Array, Bool, Float, Int, Real, Size
 
 
@@ -27,6 +28,39 @@ def segment_mask(
     """
     q, k = segments_q[:, None, :, None], segments_k[:, None, None, :]
     return (q == k) & (q > 0)
+
+
+def check_segments(segments: Int[Array, "B L"], positions: Positions | None) -> None:
+    """Check segments and their positions, unless they are traced.
+
+    Raises:
+      ValueError: for tokens of a segment that are not next to one another, or at positions that are
+        not consecutive.
+    """
+    if isinstance(segments, jax.core.Tracer):
+        return
+    numbers = np.asarray(segments)
+    same = numbers[:, 1:] == numbers[:, :-1]
+    for row, inside in zip(numbers, same):
+        starts = row[np.append(True, ~inside)]
+        first, counts = np.unique(starts[starts > 0], return_counts=True)
+        if (counts > 1).any():
+            raise ValueError(
+                f"Context.segments must have the tokens of a segment next to one another, but "
+                f"segment {first[counts > 1][0]} begins twice in a row. Pass "
+                "mask=segment_mask(segments, segments)."
+            )
+    if positions is None or isinstance(positions, jax.core.Tracer):
+        return
+    steps = np.diff(np.asarray(positions))
+    if (
+        np.shape(steps)[-1:] == same.shape[1:]
+        and (same & (numbers[:, 1:] > 0) & (steps != 1)).any()
+    ):
+        raise ValueError(
+            "positions must be consecutive within Context.segments, whose offsets are those of "
+            "places in the row. For others pass mask=segment_mask(segments, segments)."
+        )
 
 
 def segment_bounds(segments: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pe_jax.configs.model import ModelConfig
 from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig
-from pe_jax.configs.training import COUNT, COUNT_OR_ZERO, OptimizerConfig
+from pe_jax.configs.training import COUNT_OR_ZERO, OptimizerConfig
 from pe_jax.schema import config_dict, key, part, task_key
 from pe_jax.values import FLAG, integer, number, several
 
@@ -63,7 +63,7 @@ class DistillationConfig(EncoderTrainingConfig):
     )
     min_gain: float = key(0.001, number(0, 1), "The least rise of the held-out R² that counts.")
     eval_every: int = key(100, COUNT_OR_ZERO, "On held-out text.")
-    eval_examples: int = key(64, COUNT, "Held-out rows of each length.")
+    eval_examples: int = key(64, integer(1, 1_000_000), "Held-out rows of each length.")
 
     test_lengths: tuple[int, ...] = key(
         (), several(integer(8, 10**6)), "More lengths of inputs that R² is measured at."

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pe_jax.configs.model import ModelConfig
 from pe_jax.configs.training import (
     ACCUMULATION,
-    COUNT,
     COUNT_OR_ZERO,
     EPOCHS,
     HELD_OUT,
@@ -138,7 +137,7 @@ class EncoderTrainingConfig(Config):
         100, COUNT_OR_ZERO, "In steps, like the other *_every; 0: only at the end of a stage."
     )
     eval_every: int = key(1_000, COUNT_OR_ZERO, "Steps between evaluations on held-out text.")
-    eval_examples: int = key(1_024, COUNT, "Held-out examples.")
+    eval_examples: int = key(1_024, integer(1, 1_000_000), "Held-out examples.")
     checkpoint_every: int = key(1_000, COUNT_OR_ZERO)
     keep_checkpoints: int = key(3, integer(1, 10**6), "How many of the newest to keep.")
     keep_best: int = key(

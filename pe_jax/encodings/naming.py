@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec
 
 import jax
+import numpy as np
 
 from pe_jax.encodings.encoding import PositionEncoding, none
-from pe_jax.encodings.part import Part
+from pe_jax.encodings.part import Part, no_parameters
 from pe_jax.errors import did_you_mean
 
 # By name: every encoding, and every function that changes another encoding.
@@ -19,6 +21,9 @@ WRAPPERS: dict[str, Callable[..., PositionEncoding]] = {}
 
 # The sizes of a model, which every encoding calls by the same names.
 SIZES = ("hidden_size", "head_size", "num_heads", "max_length")
+# The largest integer of an encoding, and the largest array of its parameters: 2 GiB of float32.
+_MOST, _MOST_NUMBERS = 2**24, 2**29
+_SMALLEST, _LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 REQUIRED = inspect.Parameter.empty  # The default of an option that has none.
 
 # Names in other libraries and papers, and those here.
@@ -49,6 +54,7 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
     def build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
         _check_arguments(build, arguments)
         part = make(*args, **arguments)
+        _check_parameters(build.__name__, part, arguments)
         known: dict[str, Any] = {
             size: arguments[size]
             for size in SIZES[:3]
@@ -76,6 +82,7 @@ def _check_arguments(build: Callable[..., PositionEncoding], arguments: Mapping[
             f"{', '.join(parameters) or 'none'}."
         )
     for name, value in arguments.items():
+        _check_numbers(build.__name__, name, value, str(parameters[name].annotation))
         if isinstance(value, jax.Array):
             learnable = (
                 "learnable=True" if "learnable" in parameters else "of an encoding that learns"
@@ -84,6 +91,47 @@ def _check_arguments(build: Callable[..., PositionEncoding], arguments: Mapping[
                 f"{name} of {build.__name__} must be a Python value, got {jax.typeof(value)}: "
                 "options are fixed when an encoding is built. Arrays, as under jax.vmap, go into "
                 f"parameters ({learnable}); float(...) makes a number of a known array."
+            )
+
+
+def _check_numbers(encoding: str, name: str, value: Any, annotation: str) -> None:
+    """Check that an option is no size of an array that fits nowhere, and a number in float32.
+
+    Raises:
+      ValueError: if it is.
+    """
+    for number in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(number, bool) or not isinstance(number, int | float | np.number):
+            continue
+        if "float" in annotation or isinstance(number, float | np.floating):
+            size = abs(number)
+            if not (size == 0 or _SMALLEST <= size <= _LARGEST):
+                raise ValueError(
+                    f"{name} of {encoding} must be a float32 number, 0 or from {_SMALLEST:.2g} to "
+                    f"{_LARGEST:.2g} in magnitude, got {reprlib.repr(number)}."
+                )
+        elif abs(number) > _MOST:
+            raise ValueError(
+                f"{name} of {encoding} must be at most {_MOST:,}, got {reprlib.repr(number)}."
+            )
+
+
+def _check_parameters(encoding: str, part: Part, arguments: Mapping[str, Any]) -> None:
+    """Check the sizes of a part's parameters; none is drawn.
+
+    Raises:
+      ValueError: for an array of more than 2^29 numbers.
+    """
+    if part.init is no_parameters:
+        return
+    shapes = jax.eval_shape(part.init, jax.random.key(0))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        if leaf.size > _MOST_NUMBERS:
+            key = jax.tree_util.keystr(path, simple=True, separator="/")
+            options = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+            raise ValueError(
+                f"{encoding}({options}): the parameter {key} would have {leaf.size:,} numbers, at "
+                f"most {_MOST_NUMBERS:,} are allowed. Use smaller sizes."
             )
 
 

@@ -53,10 +53,12 @@ class Context(NamedTuple):
       projections: of this layer to queries and to keys, `[..., D] -> [..., H, d]`.
       rng: for encodings that draw while training, the same in every layer; None draws nothing.
       tokens: ids `[B, L]`, at the input of a model only.
-      segments: `[B, L]` integers of self-attention in packed rows, which stays within segments: 1
-        for the first of a row and so on, 0 at padding. Tokens of a segment must be next to one
-        another, at consecutive positions, from 0 by default; offsets between tokens are those of
-        their places in the row.
+      segments: `[B, L]` integers of self-attention in packed rows, which stays within segments.
+        Number them from 1; 0 after a segment is padding, with outputs of 0. Zeros that begin a row
+        are a segment like others, so that numbers from 0 work as well: pass `mask` where these are
+        padding and outputs of 0 matter. Tokens of a segment must be next to one another, at
+        consecutive positions, from 0 by default, which is checked unless they are traced; offsets
+        between tokens are those of their places in the row.
       batch_size: B; filled in for the hook `positions`.
       frequency_factors: `ω -> factors`, both `[#H, F]`, of the frequencies of rotary encodings, see
         `with_factors`.

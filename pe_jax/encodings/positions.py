@@ -8,12 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.shapes import Array, Bool, Real, Size
+from pe_jax.shapes import Array, Bool, Float, Real, Size
 
 # `range(start, stop)`: consecutive positions, the same in every row, known while compiling. That is
 # what the fast forms need. Anything else is an array `[L]` or `[B, L]`, integer or real, or
 # `[..., L, A]` for an encoding of A axes.
 Positions = range | Array
+
+# Differences of integers below the first fit into int32, and floats below the second are as exact
+# as whole numbers. Positions from there on are refused where they are known while tracing.
+_MOST, _MOST_FLOAT = 2**30, 2**24
 
 
 def checked_positions(
@@ -26,7 +30,8 @@ def checked_positions(
     """`positions` of `tokens`, [B, L], by default from 0; see `default_positions`.
 
     Raises:
-      ValueError: for another number of positions, rows or axes, or an unsuitable dtype.
+      ValueError: for another number of positions, rows or axes, an unsuitable dtype, or positions
+        that are known to be 2^30 or more (floats: 2^24) on either side of 0.
     """
     rows, size = tokens
     if positions is None:
@@ -41,6 +46,7 @@ def checked_positions(
                 f"A range must be consecutive positions of one axis, got {positions} for "
                 f"{axes}. Pass an array."
             )
+        _check_size(np.array([positions.start, positions.stop]), _MOST, name)
     else:
         positions = _signed(positions, name)
         shape, rank = np.shape(positions), 1 if axes == 1 else 2
@@ -99,15 +105,48 @@ def _signed(positions: Array, name: str) -> Array:
     """Positions of a type whose differences are right: integers of 32 bits or more, or floats."""
     x = positions if isinstance(positions, jax.Array) else np.asarray(positions)
     if x.dtype in (np.float32, np.float64):
+        _check_size(x, _MOST_FLOAT, name)
         return x
     if not np.issubdtype(x.dtype, np.integer):
         raise ValueError(
             f"positions of {name} must be integers, float32 or float64, got {x.dtype}."
             + (" Its neighbouring positions are equal far out." if x.dtype != bool else "")
         )
+    _check_size(x, _MOST, name)
     if np.issubdtype(x.dtype, np.signedinteger) and x.dtype.itemsize >= 4:
         return x
     return x.astype(np.int64 if isinstance(x, np.ndarray) else np.int32)
+
+
+def _check_size(positions: Array, most: int, name: str) -> None:
+    """Check positions that are not traced.
+
+    Raises:
+      ValueError: for one of `most` or more on either side of 0.
+    """
+    if isinstance(positions, jax.core.Tracer):
+        return
+    x = np.asarray(positions)
+    if x.size and (x.max() >= most or x.min() <= -most):
+        raise ValueError(
+            f"positions of {name} must be between -{most:,} and {most:,}, got {x.min()} to "
+            f"{x.max()} ({x.dtype}). Count them from a nearer start"
+            + (", or pass integers." if x.dtype.kind == "f" else ".")
+        )
+
+
+def real_positions(positions: Positions) -> Float[Array, "..."]:
+    """Positions as floats for encodings that scale them; traced ones of 2^24 or more become NaN.
+
+    Raises:
+      ValueError: for positions of 2^24 or more that are known while tracing.
+    """
+    x = as_array(positions)
+    _check_size(x, _MOST_FLOAT, "encodings that scale them")
+    if isinstance(x, jax.core.Tracer):
+        inside = jnp.abs(x) < _MOST_FLOAT
+        return jnp.where(inside, jnp.asarray(x, jnp.float32), jnp.nan)
+    return np.asarray(x, np.float32)
 
 
 def paired_positions(

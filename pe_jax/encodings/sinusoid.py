@@ -14,6 +14,7 @@ from pe_jax.shapes import Array, Float, Real
 
 # Up to here a float32 product w·x is precise to 2e-4 radians for w up to 1.
 _PRECISE = 4096
+_DIGIT = 1024  # Of multiples of that: products with a fraction of a turn keep 1e-4 radians.
 
 
 def default_frequencies(dim: int, base: float = 10_000.0) -> Float[Array, " F"]:
@@ -60,15 +61,36 @@ def angles(x: Real[Array, "*B"], frequencies: Float[Array, "*F"]) -> Float[Array
     """w · x in float32, `[*B, *F]`, up to whole turns where |x| > 4,096.
 
     A plain product would lose a radian's fraction with distance: at 2^17 all that a shift must not
-    change. Positions far out are taken apart into x = far + near; `far`, a multiple of 4,096, has
-    its whole turns removed before it is multiplied out.
+    change. So x is taken apart, exactly for all integers and for floats up to 2^24, into the digits
+    of x = (high · 1,024 + low) · 4,096 + near. Whole turns are removed before low and high are
+    multiplied out.
     """
-    x = jnp.asarray(x, jnp.float32) if isinstance(x, jax.core.Tracer) else np.asarray(x, np.float32)
+    if isinstance(x, jax.core.Tracer):
+        x = x if jnp.issubdtype(x.dtype, jnp.integer) else jnp.asarray(x, jnp.float32)
+    else:
+        x = np.asarray(x)
+        x = x if np.issubdtype(x.dtype, np.integer) else x.astype(np.float32)
     w = jnp.asarray(frequencies, jnp.float32)
-    ones = [1] * w.ndim
+
+    def times(digit: Array, w: Array) -> jax.Array:
+        return jnp.asarray(digit, jnp.float32).reshape(*x.shape, *[1] * w.ndim) * w
+
     if isinstance(x, np.ndarray) and (not x.size or np.abs(x).max() <= _PRECISE):
-        return jnp.asarray(x.reshape(*x.shape, *ones)) * w
-    steps = jnp.trunc(x / _PRECISE)
-    turns = w * np.float32(_PRECISE / (2 * np.pi))
-    turns = steps.reshape(*x.shape, *ones) * (turns - jax.lax.stop_gradient(jnp.round(turns)))
-    return (x - steps * _PRECISE).reshape(*x.shape, *ones) * w + turns * np.float32(2 * np.pi)
+        return times(x, w)
+    far, near = _split(x, _PRECISE)
+    high, low = _split(far, _DIGIT)
+    turns = _fraction(w * np.float32(_PRECISE / (2 * np.pi)))
+    whole = times(low, turns), times(high, _fraction(turns * _DIGIT))
+    return times(near, w) + sum(map(_fraction, whole)) * np.float32(2 * np.pi)
+
+
+def _split(x: Real[Array, "*B"], size: int) -> tuple[Array, Array]:
+    """x as quotient · size + rest, both exact and of the sign of x."""
+    module = np if isinstance(x, np.ndarray) else jnp
+    rest = module.fmod(x, size)
+    return (x - rest) // size, rest
+
+
+def _fraction(turns: jax.Array) -> jax.Array:
+    """Turns without whole ones; its derivative is 1."""
+    return turns - jax.lax.stop_gradient(jnp.round(turns))

@@ -75,7 +75,7 @@ class SelfAttention(BertModule):
             position_params,
             context._replace(x_q=x, x_k=x, projections=maps),
             mask=mask,
-            dropout_rate=c.attention_dropout_rate,
+            dropout_rate=0.0 if rng is None else c.attention_dropout_rate,
             dropout_rng=rng,
             form=c.attention,
             platform=c.platform or None,

@@ -273,7 +273,10 @@ def shift(s: Subject) -> Problems:
     """A shift of all positions moves outputs exactly if its card says so."""
     if any(part.card is None for part in s.encoding.parts):
         raise NotApplicable("the encoding has no card")
-    by = 2**17 - LENGTH // 2  # Both sides of a multiple of 4,096, where sums of angles could break.
+    # Both sides of a power of 2, where digits of positions change; further than floats are exact,
+    # unless positions are scaled.
+    scaled = any(part.positions for part in s.encoding.parts) or s.encoding.axes > 1
+    by = (2**17 if scaled else 2**28) - LENGTH // 2
     if s.encoding.longest is not None:
         by = min(by, s.encoding.longest - LENGTH)
     if by < 1:

@@ -202,7 +202,18 @@ def test_each_document_is_as_alone():
         row, inside = np.nonzero(segments == number)
         expected = alone(*(x[row[:1], inside][None] for x in qkv))
         np.testing.assert_allclose(out[row[0], inside], expected[0], rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(np.asarray(out)[segments == 0], 0)
+    after_one = (segments == 0) & (np.cumsum(segments, axis=1) > 0)
+    np.testing.assert_array_equal(np.asarray(out)[after_one], 0)
+
+
+def test_segments_may_be_numbered_from_0():
+    encoding, params = build("learned_relative(clip=3)")
+    qkv, _ = draw()
+    run = jax.jit(
+        lambda segments: attention(*qkv, encoding, params, encodings.Context(segments=segments))
+    )
+    from_1 = np.repeat([[1, 2, 3], [1, 1, 2], [1, 1, 1]], L // 3, axis=1)
+    np.testing.assert_allclose(run(from_1 - 1), run(from_1), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["none", "learned_relative(clip=3)", "fire"])
@@ -274,9 +285,17 @@ def test_weights_and_defaults():
         (SEGMENTS[:, 1:], L, r"must be \[B, L\].*got \[3, 23\]"),
         (SEGMENTS, L - 1, "segment_mask"),
         (SEGMENTS > 0, L, "must be integers.*bool"),
+        (np.tile([1, 2], (B, L // 2)), L, "segment 1 begins twice in a row"),
     ],
 )
 def test_segments_that_do_not_fit(segments, keys, message):
     (q, k, v), _ = draw()
     with pytest.raises(ValueError, match=message):
         attention(q, k[:, :keys], v[:, :keys], context=encodings.Context(segments=segments))
+
+
+def test_positions_within_segments_are_consecutive():
+    qkv, _ = draw()
+    context = encodings.Context(np.arange(L) * 2, segments=SEGMENTS)
+    with pytest.raises(ValueError, match="positions must be consecutive within Context.segments"):
+        attention(*qkv, context=context)

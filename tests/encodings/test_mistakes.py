@@ -1,6 +1,7 @@
 """Arguments that do not fit an encoding are errors, not other numbers."""
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -258,3 +259,94 @@ def test_options_are_no_arrays(build, message):
         jax.vmap(lambda x: build(x).in_attention.init(jax.random.key(0)))(jnp.ones(3))
     with pytest.raises(ValueError, match=message):
         build(jnp.float32(3))
+
+
+# --- options that are too large ---
+
+REQUIRED = {
+    "factor": 2.0, "original_length": 8, "height": 4, "width": 4, "length": 4, "reach": 3,
+    "size": 3, "short": (1.0, 1.0), "long": (2.0, 2.0),
+}  # fmt: skip
+
+
+def options_of_type(kind):
+    """`(name, option, build)` of all options of numbers of a type, or of tuples of them."""
+    sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 16}
+    makers = {
+        **encodings.ENCODINGS,
+        **{
+            name: functools.partial(make, encodings.alibi(num_heads=2))
+            for name, make in encodings.WRAPPERS.items()
+        },
+    }
+    for name, make in makers.items():
+        parameters = inspect.signature(make).parameters
+        needed = {
+            key: {**sizes, **REQUIRED}[key]
+            for key, parameter in parameters.items()
+            if parameter.default is parameter.empty
+        }
+        for option, parameter in parameters.items():
+            if kind in str(parameter.annotation):
+                share = "tuple" in str(parameter.annotation)
+
+                def build(value, make=make, needed=needed, option=option, share=share):
+                    return make(**{**needed, option: (value, value) if share else value})
+
+                yield name, option, build
+
+
+@pytest.mark.parametrize("number", [10**9, 2**40, 10**100, -(10**9)])
+def test_integers_are_bounded(number):
+    """Of every encoding; refused before anything of that size is made."""
+    options = list(options_of_type("int"))
+    assert len(options) > 100
+    for name, option, build in options:
+        with pytest.raises(ValueError, match=f"{option} of {name} must be at most 16,777,216"):
+            build(number)
+
+
+@pytest.mark.parametrize("number", [1e-300, 1e308, float("inf"), float("nan"), 10**400])
+def test_numbers_are_float32(number):
+    options = list(options_of_type("float"))
+    assert len(options) > 60
+    for name, option, build in options:
+        with pytest.raises(ValueError, match=f"{option} of {name} must be a float32 number"):
+            build(number)
+
+
+def test_parameters_are_bounded():
+    message = r"learned_relative\(.*\): the parameter table would have 2,147,483,776 numbers"
+    with pytest.raises(ValueError, match=message):
+        encodings.learned_relative(head_size=128, clip=2**23)
+    with pytest.raises(ValueError, match=r"learned_absolute.*at most 536,870,912"):
+        encodings.learned_absolute(hidden_size=4096, max_length=2**20)
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        range(2**31 - 8, 2**31 - 8 + L),
+        np.arange(L) + 2**31,
+        -(np.arange(L) + 2**30),
+        np.arange(L, dtype=np.uint64) + np.uint64(2**63),
+        np.arange(L, dtype=np.float32) + 2**24,
+    ],
+)
+def test_positions_too_far_out(positions):
+    with pytest.raises(ValueError, match="positions of q must be between"):
+        attention(Q, K, V, build("rope"), {}, Context(positions))
+
+
+def test_positions_that_are_scaled_are_exact():
+    """From 2^24 on, float32 has no neighbours to scale."""
+    encoding, far = build("interpolated(rope, factor=2)"), np.arange(L) + 2**24
+    with pytest.raises(ValueError, match="positions of encodings that scale them must be between"):
+        attention(Q, K, V, encoding, {}, Context(far))
+    run = jax.jit(lambda at: attention(Q, K, V, encoding, {}, Context(at)))
+    assert np.isnan(run(far)).all() and np.isfinite(run(far - L)).all()
+
+
+def test_dropout_needs_an_rng():
+    with pytest.raises(ValueError, match=r"dropout_rng is required with dropout_rate=0.1"):
+        attention(Q, K, V, dropout_rate=0.1)

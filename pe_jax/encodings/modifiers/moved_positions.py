@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from pe_jax.encodings.modifiers.randomised import at_positions
 from pe_jax.encodings.naming import wrapper
 from pe_jax.encodings.part import Card, Context, Part
-from pe_jax.encodings.positions import Positions, as_array, length, span
+from pe_jax.encodings.positions import Positions, as_array, length, real_positions, span
 from pe_jax.shapes import Array, Real
 
 
@@ -89,7 +89,7 @@ def cape(
             return x
         for_shift, for_jitter, for_scale = jax.random.split(context.rng, 3)
         rows = context.batch_size
-        x = jnp.asarray(as_array(x), jnp.float32).reshape(-1, length(positions, axes), axes)
+        x = jnp.asarray(real_positions(x)).reshape(-1, length(positions, axes), axes)
         x = jnp.broadcast_to(x, (rows, *x.shape[1:]))
         shift = _uniform(for_shift, (rows, 1, axes), max_global_shift)
         scale = jnp.exp(_uniform(for_scale, (rows, 1, 1), math.log(max_global_scaling)))
@@ -126,7 +126,9 @@ def interpolated(part: Part, *, factor: float) -> Part:
         "stretch the table instead, encoding.resize(params, "
         f'{factor:g} * {part.traits.longest}, "interpolate")',
     )
-    wrapped = at_positions(part, lambda x, _: as_array(x) / factor, "Chen et al. 2023")
+    wrapped = at_positions(
+        part, lambda x, _: real_positions(real_positions(x) / factor), "Chen et al. 2023"
+    )
     card = wrapped.card or Card()
     vectors, frequencies = card.vectors, card.frequencies
     stretched = card._replace(
@@ -153,7 +155,8 @@ def _uniform(rng: jax.Array, shape: tuple[int, ...], limit: float) -> jax.Array:
 def _centred(positions: Positions, keys: Positions | None, axes: int) -> Real[Array, "*B"]:
     """`positions` minus the middle of the keys' smallest and largest position, by row."""
     x, axis = as_array(keys), -1 if axes == 1 else -2
-    return as_array(positions) - (x.min(axis, keepdims=True) + x.max(axis, keepdims=True)) / 2
+    first = x.min(axis, keepdims=True)
+    return as_array(positions) - first - (x.max(axis, keepdims=True) - first) / 2
 
 
 def _jitter(rng: jax.Array, x: Real[Array, "B L A"]) -> Real[Array, "B L A"]:

@@ -10,6 +10,7 @@ from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.pairs import numbers_at_once
 from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.positions import real_positions
 from pe_jax.encodings.rotary.several_axes import of_patch
 from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
 from pe_jax.shapes import Array, Float, Real
@@ -79,7 +80,7 @@ def liere(
     def rotations(params: Params, positions: Real[Array, "..."]) -> Float[Array, "*B L H N n n"]:
         if width is not None:
             positions = of_patch(positions, width)
-        x = jnp.asarray(positions, jnp.float32) / side
+        x = jnp.asarray(real_positions(positions)) / side
         return rotation_of(skew_matrix(jnp.tensordot(x, params["generators"], axes=1), size))
 
     def turn(params: Params, positions: Array, *heads: Array) -> tuple[Array, ...]:

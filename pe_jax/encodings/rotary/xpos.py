@@ -55,7 +55,8 @@ def xpos(
         factors = context.frequency_factors
         turning = w if factors is None else jnp.array(w) * factors(jnp.array(w))
         i, j = context.arrays()
-        middle = (j.min(-1, keepdims=True) + j.max(-1, keepdims=True)) // 2
+        first, last = j.min(-1, keepdims=True), j.max(-1, keepdims=True)
+        middle = first + (last - first) // 2
         q = _rotated(q, i, i - middle, turning, decay, layout)
         return q, _rotated(k, j, middle - j, turning, decay, layout), v
 
