@@ -252,8 +252,8 @@ def _unsupported(family: Family, theirs: Mapping[str, Any]) -> list[str]:
         for key, only in family.only.items()
         if theirs.get(key) not in (only, None)
     ]
-    code = theirs.get("auto_map") or {}
-    if not family.has_remote_code and any("AutoModel" in str(name) for name in code):
+    code = theirs.get("auto_map")
+    if not family.has_remote_code and "AutoModel" in str(code):
         errors.append(
             f"auto_map must not name models, whose code is outside transformers, got "
             f"{shown(code)}: remove it if they compute what transformers' {family.name} does"
