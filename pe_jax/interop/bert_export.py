@@ -283,6 +283,9 @@ def _tensors(
         prefix = encoder if in_encoder else ""
         names = [f"{prefix}{name}" for name in leaf.tensors]
         tensors |= zip(names, leaf.to_theirs(x), strict=True)
+    if not config.tied_decoder:  # A bias that transformers ties to another, or adds alone.
+        copies = layout.tied(family, config)
+        tensors |= {own: tensors[first] for own, first in copies.items() if first in tensors}
     return tensors, errors
 
 

@@ -53,9 +53,10 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
       heads: the heads to read, if the checkpoint has them.
 
     Raises:
-      ValueError: if config.json has a value or key that is not supported, or if any tensor of the
-        encoder or of a head that it has is missing, unknown, not finite, of another shape or not of
-        floats, or differs from a tensor that this model ties it to. The message lists all of them.
+      ValueError: if config.json has a value that is not supported, or if any tensor of the encoder
+        or of a head that it has is missing, unknown, not finite, of another shape or not of floats,
+        has two names and two values, or differs from a tensor that this model ties it to. The
+        message lists all of them.
 
     Example:
       >>> from pe_jax import interop, models
@@ -67,6 +68,8 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
     config = config_of(family, theirs, str(checkpoint.path))
     names, errors = _current_names(family, checkpoint)
     ties = layout.tied(family, config)
+    if not config.tied_decoder:  # Then transformers adds the decoder's own bias alone.
+        names |= {first: names.pop(own) for own, first in ties.items() if own in names}
     head_tensors = {
         head: {f"{module}.{kind}" for module in modules.values() for kind in ("weight", "bias")}
         for head, modules in family.heads.items()

@@ -63,7 +63,10 @@ class Start:
             tokens = load_tokenizer(self.tokenizer()).get_vocab_size()
         except ValueError:  # `tokenizer_file` raises it again where a run needs one.
             tokens = bert.vocab_size
-        bert = with_tokens(bert, tokens)
+        try:
+            bert = with_tokens(bert, tokens)
+        except ValueError as error:
+            raise ValueError(f"config.init={init!r}: {error}") from error
         names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size", "position"}
         fields = {name: getattr(bert, name) for name in names}
         self.model = ModelConfig(position=bert.encoding().name, **fields)

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from pe_jax.interop import ENCODERS as ENCODERS_BY_NAME
 from pe_jax.interop import layout, load_bert, save_bert
 from pe_jax.interop.bert_export import their_config
+from pe_jax.interop.bert_import import config_of
 from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,
@@ -136,6 +137,42 @@ def test_padding_on_the_left(torch, transformers, tmp_path, case):
         want = model(**inputs, output_hidden_states=True).hidden_states[-1].numpy()
     got = hidden_states(bert.config, bert.params["bert"], tokens, None, jnp.asarray(valid))[-1]
     np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["bert", "roberta", "roformer", "nomic_bert", "gte"])
+def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
+    """Its weights and its bias are its own; RoBERTa's and GTE's heads have gelu in any case."""
+    name, theirs = ENCODERS[case]
+    theirs = {**theirs, "tie_word_embeddings": False, "hidden_act": "relu"}
+    model = random_model(torch, transformers, name, theirs)
+    model.save_pretrained(tmp_path / "in")
+    bert = load_bert(tmp_path / "in")
+    tokens, valid = batch(theirs)
+    inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
+
+    def logits(model):
+        with torch.inference_mode():
+            return model.eval()(**inputs).logits.numpy()[valid]
+
+    everywhere = np.tile(np.arange(LENGTH), (ROWS, 1))
+    got = BertForMaskedLM(bert.config).apply(
+        {"params": bert.params}, tokens, everywhere, None, jnp.asarray(valid)
+    )
+    np.testing.assert_allclose(np.asarray(got)[valid], logits(model), atol=1e-5)
+    words = byte_level(theirs["vocab_size"])
+    save_bert(tmp_path / "out", bert.config, bert.params, words, family=theirs["model_type"])
+    loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ENCODERS_BY_NAME)
+def test_keys_that_are_missing_have_their_class_defaults(transformers, family):
+    kind = ENCODERS_BY_NAME[family]
+    whole = getattr(transformers, f"{kind.name}Config")().to_dict()
+    few = {key: whole[key] for key in ("model_type", *kind.keys.values())}
+    got, want = (config_of(kind, theirs, "the test") for theirs in (few, whole))
+    assert dataclasses.replace(got, num_key_heads=want.num_key_heads) == want
+    assert got.key_heads == want.key_heads
 
 
 # Fields of their classes that change nothing that is read: ids of tokens, caches, first values of
