@@ -243,7 +243,13 @@ def attention_inputs(
     *,
     mask: Bool[Array, "#B #H #Lq Lk"] | None = None,
     scale: float | None = None,
-) -> tuple[Array, Array, Array, Float[Array, "#B #H Lq Lk"] | None, Bool[Array, "..."] | None]:
+) -> tuple[
+    jax.Array,
+    jax.Array,
+    jax.Array,
+    Float[jax.Array, "#B #H Lq Lk"] | None,
+    Bool[jax.Array, "..."] | None,
+]:
     """Return inputs with which any softmax attention (cuDNN's, splash, ring) uses an encoding.
 
     Rotary encodings need no bias. Terms of the logits become an array of all pairs, and windows

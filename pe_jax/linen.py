@@ -91,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         position_rng: jax.Array | None = None,
         deterministic: bool | None = None,
         decode: bool = False,
-    ) -> Float[Array, "B Lq O"]:
+    ) -> Float[jax.Array, "B Lq O"]:
         """Self-attention, or attention to `inputs_k`; values default to what keys are made of.
 
         With `decode`, keys and values of all calls are kept in the collection "cache", which has to
@@ -189,7 +189,7 @@ class PositionEmbedding(nn.Module):
         position: Params | None = None,
         position_rng: jax.Array | None = None,
         decode: bool = False,
-    ) -> Float[Array, "B L D"]:
+    ) -> Float[jax.Array, "B L D"]:
         """Apply the encoding; arguments as in `encodings.embed` and `MultiHeadAttention`.
 
         With `decode`, positions default to the number of tokens before in each row, which is kept

@@ -147,7 +147,7 @@ class MultiHeadAttention(nnx.Module):
         deterministic: bool | None = None,
         rngs: nnx.Rngs | nnx.RngStream | None = None,
         decode: bool = False,
-    ) -> Float[Array, "B Lq O"]:
+    ) -> Float[jax.Array, "B Lq O"]:
         """Self-attention, or attention to `inputs_k`; values default to what keys are made of.
 
         The cache of `decode` is the one that `init_cache` made.
@@ -221,7 +221,7 @@ class PositionEmbedding(nnx.Module):
         tokens: Int[Array, "B L"] | None = None,
         position_rng: jax.Array | None = None,
         decode: bool = False,
-    ) -> Float[Array, "B L D"]:
+    ) -> Float[jax.Array, "B L D"]:
         """Apply the encoding; arguments as in `encodings.embed`.
 
         With `decode`, positions default to the number of tokens in each row since `init_cache`.

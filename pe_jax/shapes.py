@@ -1,5 +1,9 @@
 """The one convention for shapes: `Float[Array, "B L H d"]` on every public function (jaxtyping).
 
+Arguments are `Float[Array, ...]`, of JAX or NumPy. Results of public functions say which: mostly
+`Float[jax.Array, ...]`. `Array` would be `Any` to a type checker, and so are the results of
+`jax.jit`, hence `pe_jax.properties.compiled`.
+
 The letters mean the same everywhere; `*B` stands for any number of leading axes, `#B` for an axis
 that may be 1. The tests check every annotation of encodings, attention and properties on each call.
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     Array = Any  # jax and NumPy arrays mix freely; their shapes are checked at run time.
     Size = int  # Of an axis.
 else:
-    Array = jax.Array | np.ndarray  # Functions take either; what they return is a jax.Array.
+    Array = jax.Array | np.ndarray
     Size = Any  # An int, or symbolic where `jax.export` traces.
 
 __all__ = ["Array", "Bool", "Float", "Int", "Real", "Size"]

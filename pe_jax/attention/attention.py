@@ -38,7 +38,7 @@ def attention(
     dropout_rng: jax.Array | None = None,
     form: str | Form = "auto",
     platform: str | None = None,
-) -> Float[Array, "B Lq H f"]:
+) -> Float[jax.Array, "B Lq H f"]:
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.part`.
 
     The backward pass is written by hand (see `fast`) and differentiable: `jax.grad`, `jax.vjp` and
@@ -142,7 +142,7 @@ def attention_logits(
     encoding: PositionEncoding,
     params: Params | None,
     context: Context | None = None,
-) -> Float[Array, "B H Lq Lk"]:
+) -> Float[jax.Array, "B H Lq Lk"]:
     """Return the logits with all terms, before masks and windows; float32.
 
     They are scaled by 1/sqrt(d), unless the encoding changes the scale; measures of identical words
@@ -161,7 +161,7 @@ def attention_weights(
     context: Context | None = None,
     *,
     mask: Any = None,
-) -> Float[Array, "B H Lq Lk"]:
+) -> Float[jax.Array, "B H Lq Lk"]:
     """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest."""
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))

@@ -40,11 +40,11 @@ class Cache(NamedTuple):
       hidden: hidden states that keys were projected from; None where the encoding reads none.
     """
 
-    keys: Float[Array, "B N G d"]
-    values: Float[Array, "B N G f"]
-    positions: Int[Array, "B N *A"]
-    index: Int[Array, " B"]
-    hidden: Float[Array, "B N D"] | None = None
+    keys: Float[jax.Array, "B N G d"]
+    values: Float[jax.Array, "B N G f"]
+    positions: Int[jax.Array, "B N *A"]
+    index: Int[jax.Array, " B"]  # type: ignore[assignment]  # Not the method of tuples.
+    hidden: Float[jax.Array, "B N D"] | None = None
 
 
 def init_cache(
@@ -106,7 +106,7 @@ def cached_attention(
     mask: Bool[Array, "#B #H #T N"] | None = None,
     form: str | Form = "auto",
     platform: str | None = None,
-) -> tuple[Float[Array, "B T H f"], Cache]:
+) -> tuple[Float[jax.Array, "B T H f"], Cache]:
     """Append new tokens to a cache; each attends to itself and to all before it in its row.
 
     Pass a prompt at once, then one token at a time: the outputs equal those of causal attention

@@ -25,7 +25,7 @@ _OTHER = np.uint32(0x85EBCA6B)  # Odd as well, so that a row's two keys walk apa
 _FIRST, _SECOND = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 
 
-def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[Array, "*B"]:
+def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[jax.Array, "*B"]:
     """Set each entry to 0 with probability `rate` and scale the rest to keep the mean.
 
     Args:

@@ -14,14 +14,14 @@ from pe_jax.encodings.positions import Positions, Reach, offsets
 from pe_jax.shapes import Array, Bool, Float, Int, Real, Size
 
 
-def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[Array, "B 1 1 Lk"]:
+def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[jax.Array, "B 1 1 Lk"]:
     """Every query attends to the valid keys only."""
     return valid[:, None, None, :]
 
 
 def segment_mask(
     segments_q: Int[Array, "B Lq"], segments_k: Int[Array, "B Lk"]
-) -> Bool[Array, "B 1 Lq Lk"]:
+) -> Bool[jax.Array, "B 1 Lq Lk"]:
     """Return the mask of packed sequences, in which queries attend to keys of the same segment.
 
     Segments are numbered from 1. Padding is 0: it attends to nothing, and nothing attends to it.
@@ -79,7 +79,7 @@ def segment_bounds(segments: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[
     return starts, ends
 
 
-def segment_positions(segments: Int[Array, "B L"]) -> Int[Array, "B L"]:
+def segment_positions(segments: Int[Array, "B L"]) -> Int[jax.Array, "B L"]:
     """Return positions from 0 in each segment."""
     return jnp.arange(segments.shape[1]) - segment_bounds(segments)[0]
 
@@ -148,7 +148,7 @@ def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
         )
 
 
-def both(mask: Bool[Array, "..."] | None, other: Bool[Array, "..."]) -> Bool[Array, "..."]:
+def both(mask: Bool[Array, "..."] | None, other: Bool[Array, "..."]) -> Bool[jax.Array, "..."]:
     """True where both allow; None allows everything."""
     return other if mask is None else mask & other
 
@@ -167,7 +167,7 @@ def masked_softmax(
     logits: Float[Array, "B H Lq Lk"],
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
     sink: Float[Array, " H"] | None = None,
-) -> Float[Array, "B H Lq Lk"]:
+) -> Float[jax.Array, "B H Lq Lk"]:
     """Softmax over the keys that the mask allows; all zeros where it allows none.
 
     Args:

@@ -63,7 +63,7 @@ def mapped_logits(
     return jnp.where(allowed, content, -jnp.inf)
 
 
-def added_logits(x: Operands) -> list[Float[Array, "#B #H Lq Lk"]]:
+def added_logits(x: Operands) -> list[Float[jax.Array, "#B #H Lq Lk"]]:
     """The terms that are added to the products of queries and keys."""
     added = []
     for term, params, context in x.terms:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -369,7 +370,7 @@ def embed(
     *,
     tokens: Array | None = None,
     rng: jax.Array | None = None,
-) -> Real[Array, "B L D"]:
+) -> Real[jax.Array, "B L D"]:
     """Apply what `encoding` does to the input of a model; sums are float32 and rounded once.
 
     Args:
@@ -393,7 +394,7 @@ def embed(
       [[[0.0, 1.0, 0.0, 1.0]]]
     """
     if not any(part.embed for part in checked_encoding(encoding).parts):
-        return x
+        return jnp.asarray(x)
     for part in encoding.parts:
         size = part.traits.hidden_size
         if part.embed and size not in (None, x.shape[-1]):

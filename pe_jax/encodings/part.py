@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.positions import Positions, Reach, as_array, span
@@ -77,11 +78,11 @@ class Context(NamedTuple):
     segments: Array | None = None
     mask: Array | None = None
 
-    def arrays(self) -> tuple[Array, Array]:
+    def arrays(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
         """Positions of queries and of keys as arrays, see `as_array`."""
         return as_array(self.positions_q), as_array(self.positions_k)
 
-    def rows(self) -> tuple[Array, Array]:
+    def rows(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
         """Positions of one axis, of queries and of keys, as arrays `[#B, L]`."""
         q, k = (x[None] if x.ndim == 1 else x for x in self.arrays())
         return q, k

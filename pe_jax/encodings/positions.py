@@ -191,13 +191,15 @@ def span(positions_q: Array, positions_k: Array) -> Array:
     return jnp.maximum(positions_q.max(-1), positions_k.max(-1)) + 1
 
 
-def as_array(positions: Positions | None) -> Array:
+def as_array(positions: Positions | None) -> jax.Array | np.ndarray:
     """Positions as an array; a range as NumPy, so that it stays known while compiling."""
     assert positions is not None, "Context has no positions."
     return np.arange(positions.start, positions.stop) if isinstance(positions, range) else positions
 
 
-def offsets(positions_q: Positions, positions_k: Positions) -> Real[Array, "*B Lq Lk"]:
+def offsets(
+    positions_q: Positions, positions_k: Positions
+) -> Real[jax.Array | np.ndarray, "*B Lq Lk"]:
     """Signed offsets j - i, positive where the key is to the right of the query."""
     q, k = as_array(positions_q), as_array(positions_k)
     if isinstance(q, np.ndarray) and isinstance(k, np.ndarray):
@@ -227,7 +229,7 @@ class Reach(NamedTuple):
         sides = zip(self, other)
         return Reach(*(a if b is None else b if a is None else min(a, b) for a, b in sides))
 
-    def allows(self, offset: Real[Array, "*B"]) -> Bool[Array, "*B"]:
+    def allows(self, offset: Real[Array, "*B"]) -> Bool[jax.Array, "*B"]:
         """True where offsets are within."""
         right = True if self.right is None else offset <= self.right
         left = True if self.left is None else offset >= -self.left

@@ -17,7 +17,7 @@ _PRECISE = 4096
 _DIGIT = 1024  # Of multiples of that: products with a fraction of a turn keep 1e-4 radians.
 
 
-def default_frequencies(dim: int, base: float = 10_000.0) -> Float[Array, " F"]:
+def default_frequencies(dim: int, base: float = 10_000.0) -> Float[np.ndarray, " F"]:
     """w_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, radians per position, float32.
 
     Raises:
@@ -30,7 +30,7 @@ def default_frequencies(dim: int, base: float = 10_000.0) -> Float[Array, " F"]:
     return (base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)).astype(np.float32)
 
 
-def sinusoid(x: Real[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[Array, "*B D"]:
+def sinusoid(x: Real[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[jax.Array, "*B D"]:
     """Position vectors P(x), sine and cosine interleaved in that order; float32."""
     angle = angles(x, frequencies)
     pairs = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
@@ -39,7 +39,7 @@ def sinusoid(x: Real[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[Arr
 
 def rotate_pairs(
     x: Float[Array, "*B D"], positions: Real[Array, "*P"], frequencies: Float[Array, " F"]
-) -> Float[Array, "*B D"]:
+) -> Float[jax.Array, "*B D"]:
     """Rotates each (sine, cosine) pair of `x` by the angle w_i · position; float32.
 
     The identity behind fast relative terms: for every vector q and positions i, j
@@ -57,7 +57,7 @@ def rotate_pairs(
     return rotated.reshape(*rotated.shape[:-2], x.shape[-1])
 
 
-def angles(x: Real[Array, "*B"], frequencies: Float[Array, "*F"]) -> Float[Array, "..."]:
+def angles(x: Real[Array, "*B"], frequencies: Float[Array, "*F"]) -> Float[jax.Array, "..."]:
     """w · x in float32, `[*B, *F]`, up to whole turns where |x| > 4,096.
 
     A plain product would lose a radian's fraction with distance: at 2^17 all that a shift must not

@@ -11,7 +11,7 @@ from pe_jax.shapes import Array, Float, Real
 RESIZE_METHODS = ("truncate", "repeat", "interpolate")
 
 
-def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[Array, "..."]:
+def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[jax.Array, "..."]:
     """Rows of a learned table, `[*B, *D]`.
 
     Args:
@@ -50,7 +50,7 @@ def look_up_traced(
     return jnp.asarray(table).at[past].get(mode="fill", fill_value=outside)
 
 
-def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[Array, "M D"]:
+def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[jax.Array, "M D"]:
     """A learned table, one row per position, for another number of positions.
 
     Args:

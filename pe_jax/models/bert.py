@@ -45,8 +45,8 @@ class LayerOutputs(NamedTuple):
       attention: output of each layer's attention, before it is added to its input.
     """
 
-    hidden: Float[Array, "N+1 B L D"]
-    attention: Float[Array, "N B L D"]
+    hidden: Float[jax.Array, "N+1 B L D"]
+    attention: Float[jax.Array, "N B L D"]
 
 
 class SelfAttention(BertModule):
@@ -174,7 +174,7 @@ class Bert(BertModule):
         positions: Positions | None = None,
         *,
         deterministic: bool = True,
-    ) -> Float[Array, "B L D"]:
+    ) -> Float[jax.Array, "B L D"]:
         """Hidden states of the last layer.
 
         Where the collection "intermediates" is mutable, it holds the outputs of all layers:
@@ -240,7 +240,7 @@ class Bert(BertModule):
         context: Context,
         mask: Bool[Array, "B 1 #L L"] | None,
         rngs: Sequence[jax.Array | None],
-    ) -> tuple[Float[Array, "B L D"], LayerOutputs | None]:
+    ) -> tuple[Float[jax.Array, "B L D"], LayerOutputs | None]:
         """Return the output of the last block, and of all where "intermediates" is mutable.
 
         Args:

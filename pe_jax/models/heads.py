@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import dropout
@@ -34,7 +35,7 @@ class Pooler(_Head):
     @nn.compact
     def __call__(
         self, hidden: Float[Array, "B L D"], mask: Mask | None = None
-    ) -> Float[Array, "B D"]:
+    ) -> Float[jax.Array, "B D"]:
         """Pool hidden states; `mask` is that of `Bert`, `[B, L]` for a mean over tokens."""
         c = self.config
         x = hidden[:, 0] if c.classifier_pooling == "cls" else _mean(hidden, mask)
@@ -92,8 +93,8 @@ class MaskedLanguageHead(_Head):
 class PretrainingLogits(NamedTuple):
     """masked_lm `[B, P, V]`, next_sentence `[B, 2]`, both float32."""
 
-    masked_lm: Array
-    next_sentence: Array
+    masked_lm: jax.Array
+    next_sentence: jax.Array
 
 
 class BertForPretraining(BertModule):
@@ -132,7 +133,7 @@ class BertForMaskedLM(BertModule):
         positions: Positions | None = None,
         *,
         deterministic: bool = True,
-    ) -> Float[Array, "B P V"]:
+    ) -> Float[jax.Array, "B P V"]:
         """Logits in float32; arguments as of `BertForPretraining`."""
         bert = Bert(self.config, name="bert")
         hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
@@ -165,7 +166,7 @@ class BertForClassification(BertModule):
         positions: Positions | None = None,
         *,
         deterministic: bool = True,
-    ) -> Float[Array, "B C"]:
+    ) -> Float[jax.Array, "B C"]:
         """Logits of the classes, or the value, float32; arguments as of `Bert.__call__`."""
         hidden = Bert(self.config, name="bert")(
             tokens, segments, mask, positions, deterministic=deterministic
@@ -188,7 +189,7 @@ class BertForSpans(BertModule):
         positions: Positions | None = None,
         *,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
+    ) -> tuple[Float[jax.Array, "B L"], Float[jax.Array, "B L"]]:
         """Logits of the first and of the last token, float32, least at padding.
 
         Arguments as of `Bert.__call__`; `valid` is True at tokens and False at padding.

@@ -58,14 +58,14 @@ def hidden_states(
     segments: Int[Array, "B L"] | None = None,
     mask: Mask | None = None,
     positions: Positions | None = None,
-) -> Float[Array, "N B L D"]:
+) -> Float[jax.Array, "N B L D"]:
     """The `hidden` of `layer_outputs`, N = `config.num_layers` + 1."""
     return layer_outputs(config, params, tokens, segments, mask, positions).hidden
 
 
 def queries_keys_values(
     config: BertConfig, params: Params, tokens: Int[Array, "B L"]
-) -> Float[Array, "3 N B L H d"]:
+) -> Float[jax.Array, "3 N B L H d"]:
     """Queries, keys and values of all N layers of `Bert`, before the encoding maps them; pure.
 
     Queries that share a head of keys and values have it repeated.
@@ -121,7 +121,7 @@ def _queries_keys_values_parameters(
 
 def rotations(
     config: BertConfig, params: Params
-) -> list[tuple[Int[np.ndarray, "F 2"], Float[Array, "#H F"]] | None]:
+) -> list[tuple[Int[np.ndarray, "F 2"], Float[jax.Array, "#H F"]] | None]:
     """Pairs of dimensions that each layer of `Bert` rotates, and their frequencies in radians per
     position, of all heads or of each; of the first part that rotates, None where none does."""
     by_layer: list[tuple[np.ndarray, Array] | None] = []
@@ -168,7 +168,7 @@ def _attention(
 @functools.cache  # The same function for the same model, so that it is compiled once.
 def attention_map(
     config: BertConfig, *, layer: int = 0, what: Literal["logits", "weights"] = "logits"
-) -> Callable[[Params, Int[Array, "B L"]], Float[Array, "B H L L"]]:
+) -> Callable[[Params, Int[Array, "B L"]], Float[jax.Array, "B H L L"]]:
     """`attend(params, tokens) -> [B, H, L, L]`: a layer's attention as `identical_words` takes it.
 
     Args:
@@ -195,7 +195,7 @@ def attention_map(
 @functools.cache
 def kernel_map(
     config: BertConfig,
-) -> Callable[[Params, Int[Array, "B T L"]], Float[Array, "B N H L L"]]:
+) -> Callable[[Params, Int[Array, "B T L"]], Float[jax.Array, "B N H L L"]]:
     """`attend(params, inputs) -> [B, N, H, L, L]`: logits of all layers as `offset_kernel` takes
     them.
 
@@ -229,7 +229,7 @@ def kernel_map(
 @functools.cache
 def weights_map(
     config: BertConfig,
-) -> Callable[[Params, Int[Array, "B L"]], Float[Array, "B N H L L"]]:
+) -> Callable[[Params, Int[Array, "B L"]], Float[jax.Array, "B N H L L"]]:
     """`attend(params, tokens) -> [B, N, H, L, L]`: attention weights of all layers on
     texts that are not padded, with every term of the encoding and its reach, without dropout."""
 
@@ -241,7 +241,7 @@ def weights_map(
     return attend
 
 
-def attended(config: BertConfig, length: int) -> Bool[Array, "N L L"]:
+def attended(config: BertConfig, length: int) -> Bool[np.ndarray, "N L L"]:
     """Return by layer where a query can attend to a key at another position, by the reach of the
     encoding."""
     encoding, apart = config.encoding(), offsets(range(length), range(length))
@@ -249,13 +249,15 @@ def attended(config: BertConfig, length: int) -> Bool[Array, "N L L"]:
     return np.stack([np.asarray(reach.allows(apart)) & (apart != 0) for reach in reaches])
 
 
-def projections(params: Params, layer: int) -> tuple[Float[Array, "D H d"], Float[Array, "D H d"]]:
+def projections(
+    params: Params, layer: int
+) -> tuple[Float[jax.Array, "D H d"], Float[jax.Array, "D H d"]]:
     """Return W_Q and W_K of a layer, by head; W_K is repeated for grouped queries."""
     q, k = query_key_parameters(params[f"layer_{layer}"]["attention"])
     return q["kernel"], jnp.repeat(k["kernel"], q["kernel"].shape[1] // k["kernel"].shape[1], 1)
 
 
-def query_key_matrices(params: Params, num_layers: int) -> Float[Array, "N D D"]:
+def query_key_matrices(params: Params, num_layers: int) -> Float[jax.Array, "N D D"]:
     """W_Q·W_Kᵀ of each layer, summed over its heads."""
     both = (projections(params, layer) for layer in range(num_layers))
     return jnp.stack([jnp.einsum("dhe,fhe->df", q, k) for q, k in both])

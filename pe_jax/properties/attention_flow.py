@@ -14,7 +14,7 @@ from pe_jax.shapes import Array, Float
 
 
 @compiled()
-def attention_sinks(weights: Float[Array, "*B L L"]) -> dict[str, Float[Array, "*B"]]:
+def attention_sinks(weights: Float[Array, "*B L L"]) -> dict[str, Float[jax.Array, "*B"]]:
     """Return the mean attention over the queries of a text to the "first" key, to the "last", and
     to the "largest", the key that gets most of all queries together.
 
@@ -26,7 +26,7 @@ def attention_sinks(weights: Float[Array, "*B L L"]) -> dict[str, Float[Array, "
 
 
 @compiled()
-def effective_keys(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
+def effective_keys(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     """Return exp of the entropy of a query's attention, the mean over the queries: 1 for attention
     to one key each, n for even attention to n keys. A row of zeros counts as 0 keys."""
     logs = jnp.log(jnp.where(weights > 0, weights, 1.0))
@@ -35,13 +35,13 @@ def effective_keys(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
 
 
 @compiled()
-def mean_distance(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
+def mean_distance(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     """Return Σ_j A_ij |j - i|, the mean over the queries; (L² - 1) / 3L where attention is even."""
     return (weights * _distance(weights)).sum(-1).mean(-1)
 
 
 @compiled()
-def rollout(weights: Float[Array, "*B N L L"]) -> Float[Array, "*B N L L"]:
+def rollout(weights: Float[Array, "*B N L L"]) -> Float[jax.Array, "*B N L L"]:
     """Return R_n = Ã_n·R_(n-1) for each of N layers, with Ã = (A + I) / 2, rows of sum 1, and R_0 =
     I (Abnar and Zuidema 2020, arXiv 2005.00928, section 3).
 
@@ -64,7 +64,7 @@ def rollout(weights: Float[Array, "*B N L L"]) -> Float[Array, "*B N L L"]:
 @compiled("window")
 def mixture_shares(
     mixture: Float[Array, "*B L L"], *, window: int = 5
-) -> dict[str, Float[Array, "*B"]]:
+) -> dict[str, Float[jax.Array, "*B"]]:
     """Return the composition of outputs, means over the rows of a mixture such as `rollout`.
 
     Returns:

@@ -21,8 +21,8 @@ Score = Callable[[PyTree, PyTree, Int[Array, " L"]], PyTree]
 class Estimate(NamedTuple):
     """A mean over texts and its standard error, NaN for a single text."""
 
-    mean: Float[Array, "*S"]
-    error: Float[Array, "*S"]
+    mean: Float[jax.Array, "*S"]
+    error: Float[jax.Array, "*S"]
 
 
 @compiled()
@@ -92,7 +92,7 @@ def shift_curve(
 @compiled()
 def state_change(
     states: Float[Array, "*B L D"], other: Float[Array, "*B L D"]
-) -> Float[Array, "*B"]:
+) -> Float[jax.Array, "*B"]:
     """Return √(Σ‖h' - h‖² / Σ‖h - mean of h‖²) over the tokens of a text: the distance that its
     states move, in units of their spread.
 

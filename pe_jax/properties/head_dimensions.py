@@ -22,7 +22,7 @@ from pe_jax.shapes import Array, Bool, Float, Int
 
 
 @compiled()
-def pair_norms(x: Float[Array, "*B d"], pairs: Int[Array, "F 2"]) -> Float[Array, "*B F"]:
+def pair_norms(x: Float[Array, "*B d"], pairs: Int[Array, "F 2"]) -> Float[jax.Array, "*B F"]:
     """Return ‖x^(m)‖ of each pair of dimensions; a rotation does not change it.
 
     Args:
@@ -33,7 +33,7 @@ def pair_norms(x: Float[Array, "*B d"], pairs: Int[Array, "F 2"]) -> Float[Array
 
 
 @compiled("count", refuse_nan=True)
-def frequency_bands(frequencies: Float[Array, "*B F"], *, count: int = 4) -> Int[Array, "*B F"]:
+def frequency_bands(frequencies: Float[Array, "*B F"], *, count: int = 4) -> Int[jax.Array, "*B F"]:
     """Return the band of each frequency, from 0 for the fastest F / `count` to `count` - 1.
 
     Of equal frequencies the first is the faster, so that bands are equally large (up to one) for
@@ -48,7 +48,7 @@ def frequency_bands(frequencies: Float[Array, "*B F"], *, count: int = 4) -> Int
 
 
 @compiled()
-def is_massive(norms: Float[Array, "*B d"], factor: ArrayLike = 5.0) -> Bool[Array, "*B d"]:
+def is_massive(norms: Float[Array, "*B d"], factor: ArrayLike = 5.0) -> Bool[jax.Array, "*B d"]:
     """Return whether M is above λ times its head's mean; False in heads that are 0 or not finite.
 
     Args:
@@ -58,14 +58,14 @@ def is_massive(norms: Float[Array, "*B d"], factor: ArrayLike = 5.0) -> Bool[Arr
 
 
 @compiled()
-def peak_to_mean(norms: Float[Array, "*B d"]) -> Float[Array, "*B"]:
+def peak_to_mean(norms: Float[Array, "*B d"]) -> Float[jax.Array, "*B"]:
     """Return the largest M over its head's mean, from 1 (all equal) to d (all others are 0)."""
     mean = norms.mean(-1)
     return jnp.where(mean == 0, 1, norms.max(-1) / jnp.where(mean == 0, 1, mean))
 
 
 @compiled()
-def massive_overlap(massive: Bool[Array, "*B H d"]) -> Float[Array, "*B"]:
+def massive_overlap(massive: Bool[Array, "*B H d"]) -> Float[jax.Array, "*B"]:
     """Return the overlap of the heads' massive dimensions: of two heads, those that both have over
     those that either has, the mean over pairs of heads in which one has any.
 
@@ -83,7 +83,7 @@ def massive_overlap(massive: Bool[Array, "*B H d"]) -> Float[Array, "*B"]:
 
 
 @compiled()
-def profile_correlation(norms: Float[Array, "*B H d"]) -> Float[Array, "*B"]:
+def profile_correlation(norms: Float[Array, "*B H d"]) -> Float[jax.Array, "*B"]:
     """Return Pearson's correlation of M between two heads over dimensions, the mean over pairs.
 
     1 where all heads have one profile up to level and scale, about 0 where they have nothing in
@@ -101,7 +101,9 @@ def profile_correlation(norms: Float[Array, "*B H d"]) -> Float[Array, "*B"]:
 
 
 @compiled()
-def random_other_dimensions(rng: jax.Array, massive: Bool[Array, "*B d"]) -> Bool[Array, "*B d"]:
+def random_other_dimensions(
+    rng: jax.Array, massive: Bool[Array, "*B d"]
+) -> Bool[jax.Array, "*B d"]:
     """Return as many random dimensions of each head as are massive, for comparison: none of them
     massive, fewer where fewer are left."""
     draw = jnp.where(massive, 2.0, jax.random.uniform(rng, massive.shape))

@@ -18,7 +18,7 @@ from pe_jax.shapes import Array, Float
 
 
 @compiled()
-def chen_locality(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
+def chen_locality(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     """Mean over queries i of sum_j weights[i, j] / 2^|i-j|: 1 if each attends only to itself."""
     positions = np.arange(weights.shape[-1])
     near = 0.5 ** np.abs(positions[:, None] - positions).astype(np.float32)
@@ -26,7 +26,7 @@ def chen_locality(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
 
 
 @compiled()
-def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
+def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     """1 - mean of |weights[i, i-m] - weights[i, i+m]|, rescaled to [0, 1] within each query's row.
 
     Over all i and m for which both exist. The rescaling (the smallest difference of a row to 0, the
@@ -54,7 +54,7 @@ def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
 
 
 @compiled()
-def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[Array, "*B"]:
+def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[jax.Array, "*B"]:
     """(‖S‖² - ‖A‖²) / ‖W‖² of the symmetric part S and the antisymmetric part A of W.
 
     1 for a symmetric W, -1 for an antisymmetric one, about 0 for a random one, and 0 for W = 0.
@@ -69,7 +69,7 @@ def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[Array, "*B"]:
 @compiled("deviations")
 def saponati_directionality(
     matrix: Float[Array, "*B N N"], *, deviations: float = 2.0
-) -> Float[Array, "*B"]:
+) -> Float[jax.Array, "*B"]:
     """Prominence of columns (1) or rows (-1) of W, in [-1, 1].
 
     (C - R) / (C + R), where C sums the amounts by which the norms of columns exceed their mean plus

@@ -28,7 +28,7 @@ from pe_jax.shapes import Array, Bool, Float, Int
 
 
 @compiled()
-def proximity(vectors: Float[Array, "*B L D"]) -> Float[Array, "*B L L"]:
+def proximity(vectors: Float[Array, "*B L D"]) -> Float[jax.Array, "*B L L"]:
     """Φ = P·Pᵀ, the dot products of position vectors (paper, section 5.1).
 
     Example:
@@ -48,7 +48,7 @@ def translation_invariance(
     skip: int = 0,
     length: int | Int[Array, ""] | None = None,
     where: Bool[Array, "L L"] | None = None,
-) -> Float[Array, "*B"]:
+) -> Float[jax.Array, "*B"]:
     """Violation of Φ(x, x + m) = Φ(y, y + m) (paper, property 2): 1 - R² of the best Toeplitz fit.
 
     Over the off-diagonal entries, as self-proximity does not depend on distance: the squared
@@ -107,7 +107,7 @@ def monotonicity(
     weighted: bool = False,
     length: int | Int[Array, ""] | None = None,
     where: Bool[Array, "L L"] | None = None,
-) -> Float[Array, "*B"]:
+) -> Float[jax.Array, "*B"]:
     """Violation of m > n => Φ(x, x ± m) < Φ(x, x ± n) (paper, property 1).
 
     The fraction of pairs 1 <= n < m <= window, over every row and both directions, that are in the
@@ -242,7 +242,7 @@ def symmetry(
     *,
     length: int | Int[Array, ""] | None = None,
     where: Bool[Array, "L L"] | None = None,
-) -> Float[Array, "*B"]:
+) -> Float[jax.Array, "*B"]:
     """Violation of Φ(x, y) = Φ(y, x) (paper, property 3): ‖(Φ - Φᵀ)/2‖² / ‖Φ - mean‖².
 
     Args:
@@ -271,7 +271,7 @@ def symmetry(
 
 
 @compiled()
-def forward_share(weights: Float[Array, "*B L L"]) -> Float[Array, "*B"]:
+def forward_share(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     """Excess of attention forwards over attention backwards, in [-1, 1].
 
     (sum above the diagonal - sum below) / (sum of both), of attention weights, row = query; 0 if

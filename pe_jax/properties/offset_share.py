@@ -13,7 +13,7 @@ from pe_jax.shapes import Array, Bool, Float, Int
 @compiled()
 def offset_fit(
     phi: Float[Array, "*B L L"], where: Bool[Array, "L L"] | None = None
-) -> Float[Array, "*B M"]:
+) -> Float[jax.Array, "*B M"]:
     """Return the function ψ of the offset that is nearest to Φ where only softmax counts.
 
     ψ minimises Σ_ij (Φ_ij - r_i - ψ(j - i))² over ψ and a level r_i of each row, which a softmax
@@ -64,7 +64,7 @@ def offset_variance(
     phi: Float[Array, "*B L L"],
     where: Bool[Array, "L L"] | None = None,
     error: Float[Array, "*B L L"] | None = None,
-) -> tuple[Float[Array, "*B"], Float[Array, "*B"]]:
+) -> tuple[Float[jax.Array, "*B"], Float[jax.Array, "*B"]]:
     """Return the variance of Φ within its rows, and the part of it that offsets explain.
 
         whole     = mean_ij (Φ_ij - mean of row i)²

@@ -46,27 +46,27 @@ class Basis(NamedTuple):
         the mean is √(2 / πD).
     """
 
-    position: Float[Array, "*B"]
-    context: Float[Array, "*B"]
-    residual: Float[Array, "*B"]
-    floor: Float[Array, "*B"]
-    gram: Float[Array, "*B T T"]
-    stable_rank: Float[Array, "*B"]
-    dimensions: Float[Array, "*B"]
-    relative_norm: Float[Array, "*B"]
-    smoothness: Float[Array, "*B"]
-    coherence: Float[Array, "*B"]
-    largest_coherence: Float[Array, "*B"]
+    position: Float[jax.Array, "*B"]
+    context: Float[jax.Array, "*B"]
+    residual: Float[jax.Array, "*B"]
+    floor: Float[jax.Array, "*B"]
+    gram: Float[jax.Array, "*B T T"]
+    stable_rank: Float[jax.Array, "*B"]
+    dimensions: Float[jax.Array, "*B"]
+    relative_norm: Float[jax.Array, "*B"]
+    smoothness: Float[jax.Array, "*B"]
+    coherence: Float[jax.Array, "*B"]
+    largest_coherence: Float[jax.Array, "*B"]
 
 
 @compiled()
 def decompose(
     hidden: Float[Array, "*B C T D"],
 ) -> tuple[
-    Float[Array, "*B D"],
-    Float[Array, "*B T D"],
-    Float[Array, "*B C D"],
-    Float[Array, "*B C T D"],
+    Float[jax.Array, "*B D"],
+    Float[jax.Array, "*B T D"],
+    Float[jax.Array, "*B C D"],
+    Float[jax.Array, "*B C T D"],
 ]:
     """Return the four terms mean, pos, ctx and resid of hidden states.
 

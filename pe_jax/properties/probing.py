@@ -102,7 +102,7 @@ def _add_samples(
 @compiled()
 def offset_curve(
     phi: Float[Array, "*S L L"], *, where: Bool[Array, "L L"] | None = None
-) -> tuple[Float[Array, "*S M"], Float[Array, "*S M"]]:
+) -> tuple[Float[jax.Array, "*S M"], Float[jax.Array, "*S M"]]:
     """Return the mean and the spread of each diagonal of Φ: Φ as a function of the offset alone.
 
     Args:
@@ -123,7 +123,7 @@ def offset_curve(
 
 def random_words(
     rng: jax.Array, words: Int[Array, " V"], *, count: int, length: int
-) -> Int[Array, "N 2 L"]:
+) -> Int[jax.Array, "N 2 L"]:
     """Draw `count` random pairs of different words, each word in copies over a text of its own.
 
     Raises:
@@ -141,7 +141,7 @@ def random_words(
 
 def random_texts(
     rng: jax.Array, words: Int[Array, " V"], *, count: int, length: int
-) -> Int[Array, "N 1 L"]:
+) -> Int[jax.Array, "N 1 L"]:
     """Draw `count` texts of random words: a draw in all its rotations, then the next.
 
     In all rotations together each word is at each position once, and every offset pairs each word
@@ -167,7 +167,7 @@ def identical_words(
     *,
     length: int,
     batch: int = 8,
-) -> Float[Array, "H L L"]:
+) -> Float[jax.Array, "H L L"]:
     """Return the mean over words of the attention among `length` copies of a word: Ā of equation 5.
 
     Args:
@@ -197,7 +197,7 @@ def position_products(
     vectors: Float[Array, "L D"],
     query_kernel: Float[Array, "D H d"],
     key_kernel: Float[Array, "D H d"],
-) -> Float[Array, "H L L"]:
+) -> Float[jax.Array, "H L L"]:
     """Return P·W_Q·W_Kᵀ·Pᵀ of each head: the position-position term (figure 7).
 
     Without token embeddings, biases and LayerNorm, as in the paper. A sinusoid's P·Pᵀ is

@@ -15,7 +15,7 @@ from pe_jax.shapes import Array, Float
 
 
 @compiled()
-def distinctness(points: Float[Array, "*B N D"]) -> Float[Array, "*B"]:
+def distinctness(points: Float[Array, "*B N D"]) -> Float[jax.Array, "*B"]:
     """Return the smallest distance of two points over their root-mean-square distance, in [0, 1].
 
     0 where two points coincide: a model cannot distinguish their positions. NaN for points that are
@@ -34,7 +34,9 @@ def distinctness(points: Float[Array, "*B N D"]) -> Float[Array, "*B"]:
 
 
 @compiled()
-def norm_growth(near: Float[Array, "*B N D"], far: Float[Array, "*B M D"]) -> Float[Array, "*B"]:
+def norm_growth(
+    near: Float[Array, "*B N D"], far: Float[Array, "*B M D"]
+) -> Float[jax.Array, "*B"]:
     """Return the largest norm of `far` points over that of `near` ones; 1 where all are 0.
 
     About 1 for points of bounded size; for the bare index of a position by as much as the positions
@@ -47,7 +49,7 @@ def norm_growth(near: Float[Array, "*B N D"], far: Float[Array, "*B M D"]) -> Fl
 @compiled()
 def relative_change(
     phi: Float[Array, "*B L L"], other: Float[Array, "*B L L"]
-) -> Float[Array, "*B"]:
+) -> Float[jax.Array, "*B"]:
     """Return ‖Φ' - Φ‖² / ‖Φ - mean‖² off the diagonal: the part of Φ's variation that `other` does
     not share.
 

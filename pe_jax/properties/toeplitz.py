@@ -28,26 +28,28 @@ class Toeplitz(NamedTuple):
         """`(*B, L, L)`, that of Φ."""
         return (*self.psi.shape, self.psi.shape[-1])
 
-    def matrix(self) -> Float[Array, "*B L L"]:
+    def matrix(self) -> Float[jax.Array, "*B L L"]:
         """Φ itself."""
         positions = np.arange(self.shape[-1])
         return self.psi[..., np.abs(positions - positions[:, None])]
 
 
 @compiled()
-def cosines(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[Array, "*B F M"]:
+def cosines(
+    frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]
+) -> Float[jax.Array, "*B F M"]:
     """cos(w_i m), the summands of ψ; frequencies in radians per position (paper, figure 4a)."""
     return jnp.cos(frequencies[..., None] * offsets)
 
 
 @compiled()
-def psi(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[Array, "*B M"]:
+def psi(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[jax.Array, "*B M"]:
     """ψ(m) = sum_i cos(w_i m), the dot product of sinusoids m apart (paper, section 3.2)."""
     return cosines(frequencies, offsets).sum(-2)
 
 
 @compiled(refuse_nan=True)
-def turning_point(values: Float[Array, "*B M"]) -> Int[Array, "*B"]:
+def turning_point(values: Float[Array, "*B M"]) -> Int[jax.Array, "*B"]:
     """The first m with ψ(m+1) >= ψ(m), for values ψ(0), ψ(1), ...; M - 1 if there is none.
 
     Up to there the proximity of sinusoids decreases with their distance.
@@ -68,7 +70,7 @@ def turning_point(values: Float[Array, "*B M"]) -> Int[Array, "*B"]:
 
 def invariance_and_symmetry(
     phi: Toeplitz, length: int | Int[Array, ""] | None
-) -> Float[Array, "*B"]:
+) -> Float[jax.Array, "*B"]:
     """`metrics.translation_invariance` and `metrics.symmetry` of Φ: 0, and NaN where ψ is not
     finite."""
     values, _ = _unit_scaled(phi, length)
@@ -77,7 +79,7 @@ def invariance_and_symmetry(
 
 def monotonicity(
     phi: Toeplitz, window: int, length: int | Int[Array, ""] | None, *, weighted: bool
-) -> Float[Array, "*B"]:
+) -> Float[jax.Array, "*B"]:
     """`metrics.monotonicity` of Φ. A pair of offsets n < m counts once for each row with m.
 
     A scan over m - n, so that memory stays at that of ψ.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.testing.reference import Layer, Reference, attend
 
 # Small enough to compile fast; D = H·d, so that layers follow one another.
+T = TypeVar("T")
 Sizes = Mapping[str, int]
 SIZES: Sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 16}
 LENGTH, ROWS = 8, 2
@@ -98,7 +99,7 @@ class Subject:
         """The parameters that the encoding's `init` draws."""
         return self.memo("init", self.encoding.init)(jax.random.key(seed))
 
-    def at(self, index: Int[Array, "*B"]) -> Int[Array, "..."]:
+    def at(self, index: Int[Array, "*B"]) -> Int[np.ndarray, "..."]:
         """Positions of tokens at these indices of a sequence; a grid for more axes than one."""
         axes, side = self.encoding.axes, 3
         if axes == 1:
@@ -110,7 +111,7 @@ class Subject:
         """`(layer, tokens, positions [B, L], mask, to) -> Result`, as the formula stands."""
         return jax.jit(functools.partial(result, self.encoding, form="naive"))
 
-    def run(self, positions: Positions | None = None, mask: Mask | None = None) -> Array:
+    def run(self, positions: Positions | None = None, mask: Mask | None = None) -> jax.Array:
         """Outputs of the naive form."""
         positions = self.positions if positions is None else positions
         mask = self.everything if mask is None else mask
@@ -121,7 +122,7 @@ class Subject:
         arrays = {name: some(getattr(self.layer, name)) for name in ("x", "q", "k", "v")}
         return self.layer._replace(**arrays)
 
-    def memo(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def memo(self, name: str, function: Callable[..., T]) -> Callable[..., T]:
         """`function` compiled, once for all checks that share it by this name."""
         return self._programs.setdefault(name, jax.jit(function))
 

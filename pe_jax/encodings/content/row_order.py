@@ -25,7 +25,7 @@ from pe_jax.shapes import Array, Bool, Float, Int, Size
 
 def hidden_states(
     context: Context, name: str, side: Literal["q", "k"] = "k"
-) -> Float[Array, "B L D"]:
+) -> Float[jax.Array, "B L D"]:
     """The hidden states of the keys or of the queries, in float32 at least."""
     x = context.x_k if side == "k" else context.x_q
     if x is None:

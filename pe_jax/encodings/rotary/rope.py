@@ -153,7 +153,7 @@ def rotate_heads(
     frequencies: Float[Array, "*R #H F"],
     layout: Layout = "half",
     scale: float = 1.0,
-) -> Float[Array, "B L H d"]:
+) -> Float[jax.Array, "B L H d"]:
     """c R(ω · position) x, for the first 2F dimensions; the others stay as they are.
 
     Angles and the rotation are float32, float64 where `x` is; the result has the dtype of `x`.
@@ -174,7 +174,7 @@ def rotate_heads(
 
 def convert_layout(
     kernel: Float[Array, "*B d"], to: Layout, *, fraction: float = 1.0
-) -> Float[Array, "*B d"]:
+) -> Float[jax.Array, "*B d"]:
     """A projection `[D, H, d]`, or its bias `[H, d]`, of queries or keys for the other layout.
 
     Dimensions of a head are reordered, so that logits with the layout `to` are what they were with

@@ -216,7 +216,7 @@ def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
     by_text = _statistics_by_text(model)(subject.params, jnp.asarray(read.tokens), batch)
     by_head, rollout = map(_means, by_text)  # [N, H] by head, [N] of the rollout.
     even = _even_attention(model, length)
-    layers = {key: estimate.mean.mean(-1) for key, estimate in by_head.items()}
+    layers = {key: np.asarray(estimate.mean).mean(-1) for key, estimate in by_head.items()}
     numbers = {
         "texts": len(read.tokens),
         "length": length,
@@ -228,7 +228,7 @@ def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
         "even": {key: values.tolist() for key, values in even.items()},
     }
     curves = {title: layers[key] for key, title in _HEADS.items()}
-    curves |= {title: rollout[key].mean for key, title in _ROLLOUT.items()}
+    curves |= {title: np.asarray(rollout[key].mean) for key, title in _ROLLOUT.items()}
     count = len(even["first"])
     rows: list[Row] = [
         [name, str(i), *(values[i] for values in curves.values())] for i in range(count)
@@ -255,8 +255,7 @@ def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
 
 def _means(statistics: Statistics) -> dict[str, Estimate]:
     """Return means over texts."""
-    means = {name: properties.mean_over_texts(values) for name, values in statistics.items()}
-    return {name: Estimate(*map(np.asarray, mean)) for name, mean in means.items()}
+    return {name: properties.mean_over_texts(values) for name, values in statistics.items()}
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.

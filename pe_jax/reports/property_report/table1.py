@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from pe_jax import properties
@@ -125,6 +126,7 @@ def _violations_of_subject(subject: Subject, config: PropertiesConfig) -> dict[s
     by_matrix: dict[str, Numbers] = {}
     if component is not None and component.card.vectors:
         x = component.positions(config.length)
+        phi: jax.Array | properties.Toeplitz
         if component.frequencies is None:
             phi = properties.proximity(component.vectors(x))
         else:  # Measured at consecutive positions.
