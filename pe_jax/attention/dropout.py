@@ -33,7 +33,7 @@ def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[
       rng: None means no dropout.
     """
     if rng is None or rate == 0.0:
-        return x
+        return jnp.asarray(x)
     shape = x.shape or (1,)
     rows = jax.lax.iota(jnp.uint32, math.prod(shape[:-1])).reshape(*shape[:-1], 1)
     columns = jax.lax.iota(jnp.uint32, shape[-1])

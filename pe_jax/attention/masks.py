@@ -16,7 +16,7 @@ from pe_jax.shapes import Array, Bool, Float, Int, Real, Size
 
 def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[jax.Array, "B 1 1 Lk"]:
     """Every query attends to the valid keys only."""
-    return valid[:, None, None, :]
+    return jnp.asarray(valid)[:, None, None, :]
 
 
 def segment_mask(
@@ -26,7 +26,7 @@ def segment_mask(
 
     Segments are numbered from 1. Padding is 0: it attends to nothing, and nothing attends to it.
     """
-    q, k = segments_q[:, None, :, None], segments_k[:, None, None, :]
+    q, k = jnp.asarray(segments_q)[:, None, :, None], jnp.asarray(segments_k)[:, None, None, :]
     return (q == k) & (q > 0)
 
 
@@ -148,7 +148,7 @@ def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
         )
 
 
-def both(mask: Bool[Array, "..."] | None, other: Bool[Array, "..."]) -> Bool[jax.Array, "..."]:
+def both(mask: Bool[Array, "..."] | None, other: Bool[Array, "..."]) -> Bool[Array, "..."]:
     """True where both allow; None allows everything."""
     return other if mask is None else mask & other
 

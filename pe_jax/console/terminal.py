@@ -55,24 +55,33 @@ class Progress:
     Args:
       total: how many there are; done: how many were done before.
       unit: name of what is counted, singular.
+      job: name of the job, in front of the bar and of each line.
       lines: if not on a terminal, print progress about every tenth of the total, but at most once
         in so many seconds. None, for a job that reports numbers of its own, prints nothing.
     """
 
     def __init__(
-        self, total: int, done: int = 0, *, unit: str = "step", lines: float | None = None
+        self,
+        total: int,
+        done: int = 0,
+        *,
+        unit: str = "step",
+        job: str = "",
+        lines: float | None = None,
     ):
         terminal = sys.stderr.isatty() and not _quiet
         self._bar = tqdm(
             total=total,
             initial=done,
             unit=unit,
+            desc=job or None,
             disable=not terminal,
             smoothing=0.1,
             leave=None,  # A bar below another one disappears when it is done.
         )
         self._total, self._done = total, done
         self._unit = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
+        self._job = f"{job}: " if job else ""
         self._lines = None if terminal else lines
         self._start = self._last = time.perf_counter()
         self._printed = 0
@@ -86,7 +95,8 @@ class Progress:
         now = time.perf_counter()
         if now - self._last >= self._lines:
             self._printed, self._last = tenth, now
-            say(f"{self._done:,} of {self._total:,} {self._unit}, {now - self._start:.1f} s")
+            count = f"{self._done:,} of {self._total:,} {self._unit}"
+            say(f"{self._job}{count}, {now - self._start:.1f} s")
 
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
         """Prints scalars in one line; the rest, should they not fit, in lines below."""

@@ -29,7 +29,7 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
         )
     if isinstance(positions, jax.core.Tracer):
         return look_up_traced(table, positions, jnp.nan)
-    rows = np.asarray(positions)
+    table, rows = jnp.asarray(table), np.asarray(positions)
     if rows.size and not 0 <= rows.min() <= rows.max() < length:
         raise ValueError(
             f"positions {rows.min()} to {rows.max()} do not fit a learned table of length {length} "
@@ -60,7 +60,7 @@ def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[
     Raises:
       ValueError: for an unknown method, length < 1, or truncating to more rows than there are.
     """
-    rows = table.shape[0]
+    table, rows = jnp.asarray(table), table.shape[0]
     if length < 1:
         raise ValueError(f"length must be at least 1, got {length}.")
     if method == "truncate":

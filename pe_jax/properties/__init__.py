@@ -7,6 +7,7 @@ from pe_jax.properties.attention_flow import (
     mixture_shares,
     rollout,
 )
+from pe_jax.properties.encoding_measures import Measures, measure
 from pe_jax.properties.estimates import (
     Estimate,
     bin_edges,
@@ -56,13 +57,14 @@ from pe_jax.properties.sweeps import compile_sweep, sweep
 from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point
 
 __all__ = [
-    "MINIMUM_RUNS", "Basis", "Correlation", "Estimate", "Fit", "Probe", "Toeplitz",
+    "MINIMUM_RUNS", "Basis", "Correlation", "Estimate", "Fit", "Measures", "Probe", "Toeplitz",
     "attention_sinks", "bin_edges", "chen_locality", "chen_symmetry", "compile_sweep",
     "correlate", "cosines", "decompose", "distinctness", "effective_keys", "forward_share",
     "frequency_bands", "identical_words", "in_batches", "is_massive", "linear_probe",
-    "losses_by_place", "massive_overlap", "mean_distance", "mean_over_texts", "mixture_shares",
-    "mlp_probe", "monotonicity", "norm_growth", "offset_curve", "offset_fit", "offset_kernel",
-    "offset_variance", "pair_norms", "peak_to_mean", "position_products", "positional_basis",
+    "losses_by_place", "massive_overlap", "mean_distance", "mean_over_texts", "measure",
+    "mixture_shares", "mlp_probe", "monotonicity", "norm_growth", "offset_curve", "offset_fit",
+    "offset_kernel", "offset_variance", "pair_norms", "peak_to_mean", "position_products",
+    "positional_basis",
     "profile_correlation", "proximity", "psi", "random_other_dimensions", "random_texts",
     "random_words", "regress", "relative_change", "rollout", "saponati_directionality",
     "saponati_symmetry", "shift_curve", "state_change", "sweep", "symmetry",

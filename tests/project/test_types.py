@@ -45,7 +45,12 @@ def results_for_mypy(
 def public_functions():
     """Yield `(place, function)` of the functions and methods that modules export."""
     modules = [importlib.import_module(f"pe_jax.{name}") for name in pe_jax.MODULES]
-    exported = {name for module in modules for name in getattr(module, "__all__", vars(module))}
+    exported = {
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if str(getattr(value, "__module__", "")).startswith(module.__name__)
+    }
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
             if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name not in exported:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 from dataclasses import replace
 
 import jax
@@ -16,6 +17,7 @@ from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.configs.sweep import SweepConfig
 from pe_jax.figures import style
+from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report import scores as scores_part
 from pe_jax.reports.property_report import vectors as vectors_part
 from pe_jax.reports.property_report.matrices import average
@@ -179,12 +181,14 @@ def test_the_start_is_the_run_s_own(subjects):
     assert set(run.start) == {"learned_absolute", "learned_relative"}
 
 
-def test_table_1(config, tmp_path):
+def test_table_1(config, tmp_path, monkeypatch, capsys):
     """The paper's ticks and crosses: exact zeros for sinusoids, parameters from `init`."""
     config = replace(config, parts="table1", words=3, seeds=1)
+    monkeypatch.setattr(render, "_SECONDS_A_LINE", 0.0)
     both, layered = "learned_absolute+sinusoidal_relative", "cycle(rope, none)"
     subjects = [from_name(name, config, 0) for name in (*encodings.PAPER[:7], both, layered)]
     measure_properties(subjects, config, tmp_path)
+    assert "\nTable 1: 9 of 9 encodings, " in capsys.readouterr().err
     found = numbers(tmp_path, "table1")
     assert {name: row["parameters"] for name, row in found.items()} == {
         "none": 0,
@@ -251,6 +255,25 @@ def test_offset_kernels_of_encodings_without_vectors(config, tmp_path):
     config = replace(config, kernel="texts", parts="offset_kernel", heads="average")
     assert "12 texts of random words" in measure_properties(subjects[:1], config, tmp_path)
     assert average([{"a": 1.0, "b": 2.0}, {"a": 2.0}]) == {"a": 1.5}
+
+
+def test_progress_within_a_part(config, tmp_path, monkeypatch, capsys):
+    """Each model is counted when it is done; a part of a single model prints no line of its own."""
+    monkeypatch.setattr(render, "_SECONDS_A_LINE", 0.0)
+    measured = []
+
+    def measure(model, config):
+        measured.append((model.name, capsys.readouterr().err.partition(", ")[0]))
+        return render.Findings({model.name: {}})
+
+    part = render.Part("Some part", render.MODEL, [], measure)
+    models = [types.SimpleNamespace(name=name, model=True) for name in "abc"]
+    render.render(part, models, config, tmp_path)
+    lines = ["Some part: 1 of 3 models", "Some part: 2 of 3 models", "Some part: 3 of 3 models"]
+    assert measured == [("a", ""), ("b", lines[0]), ("c", lines[1])]
+    assert capsys.readouterr().err.startswith(lines[2])
+    render.render(part, models[:1], config, tmp_path)
+    assert not capsys.readouterr().err
 
 
 def test_tables_of_other_families(config, tmp_path):

@@ -10,11 +10,12 @@ from pathlib import Path
 from catalogue import declared
 from catalogue.cost import ROWS
 from catalogue.entries import SIZES, WRAPPED, Entry
-from catalogue.measured import LENGTH, WORDS
+from catalogue.measured import LENGTH
 from catalogue.results import Measured
 from pe_jax.console.markdown import table
 from pe_jax.encodings import ENCODINGS, WRAPPERS, parameter_count
 from pe_jax.encodings.naming import call_text
+from pe_jax.properties.encoding_measures import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
 _D, _HEAD, _H, _L = SIZES.values()

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from catalogue.entries import SIZES, Entry, Sizes, on_all_axes
+from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax.attention import attention
 from pe_jax.encodings import Context, Positions, embed, none
+from pe_jax.properties.encoding_measures import on_all_axes
 
 ROWS = 1
 

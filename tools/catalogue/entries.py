@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from pe_jax.encodings import ENCODINGS, WRAPPERS, PositionEncoding, from_name
 from pe_jax.encodings.naming import REQUIRED, call_text, options_of
-from pe_jax.shapes import Array, Int
 
 Sizes = Mapping[str, int]
 
@@ -68,11 +67,6 @@ def rows(sizes: Sizes = SIZES) -> list[Entry]:
         name = f"{key}({WRAPPED}{', ' if bracket else ')'}{inside}"
         found.append(_entry(name, make, required, sizes))
     return found
-
-
-def on_all_axes(at: Int[Array, " L"], encoding: PositionEncoding) -> Int[Array, "L *A"]:
-    """Positions that are equal on all axes of an encoding, where it has several."""
-    return at if encoding.axes == 1 else at[:, None].repeat(encoding.axes, axis=1)
 
 
 def _entry(

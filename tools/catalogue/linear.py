@@ -10,10 +10,11 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from catalogue.entries import SIZES, Entry, Sizes, on_all_axes
+from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax.attention import attention
 from pe_jax.attention.forms import FORMS
 from pe_jax.encodings import Context, Positions
+from pe_jax.properties.encoding_measures import on_all_axes
 
 
 def linear(row: Entry, sizes: Sizes = SIZES) -> tuple[bool, bool]:

@@ -187,7 +187,7 @@ def convert_layout(
     dims = int(kernel.shape[-1] * fraction)
     unfolded = {"interleaved": (2, dims // 2), "half": (dims // 2, 2)}[to]
     order = np.arange(dims).reshape(unfolded).T.reshape(-1)
-    return kernel[..., np.append(order, np.arange(dims, kernel.shape[-1]))]
+    return jnp.asarray(kernel)[..., np.append(order, np.arange(dims, kernel.shape[-1]))]
 
 
 def with_factors(

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import matplotlib.figure
 
 from pe_jax import figures
 from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.console.terminal import Progress
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report.matrices import headings
 from pe_jax.reports.property_report.subjects import Subject
@@ -23,6 +24,23 @@ from pe_jax.reports.tables import Column, Row, number_table
 MODEL = "a run, an untrained encoding or an imported BERT"  # The subjects that have a model.
 VIOLATIONS = "violations"  # Stands for the columns of `matrices.headings`.
 _WIDTH = 100  # Characters in a line of text.
+_SECONDS_A_LINE = 10.0  # Between lines of progress, at least.
+
+T = TypeVar("T")
+
+
+def with_progress(items: Sequence[T], job: str, unit: str) -> Iterator[T]:
+    """Yield the items; report progress when each is done, if there are several."""
+    if len(items) < 2:
+        yield from items
+        return
+    progress = Progress(len(items), unit=unit, job=job, lines=_SECONDS_A_LINE)
+    try:
+        for item in items:
+            yield item
+            progress.advance()
+    finally:
+        progress.close()
 
 
 class Figure:
@@ -117,9 +135,9 @@ def render(
     if part.is_joint:
         findings.add(part.measure(subjects, config, out))
     else:
-        for subject in subjects:
-            if part.needs != MODEL or subject.model is not None:
-                findings.add(part.measure(subject, config))
+        chosen = [s for s in subjects if part.needs != MODEL or s.model is not None]
+        for subject in with_progress(chosen, part.title, "model"):
+            findings.add(part.measure(subject, config))
     if not findings.numbers:
         return None
     lines: list[str] = []

@@ -62,7 +62,8 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
     """
     del out
     findings = Findings()
-    for encoding in [subject.encoding for subject in subjects if subject.untrained]:
+    untrained = [subject.encoding for subject in subjects if subject.untrained]
+    for encoding in render.with_progress(untrained, "Table 1", "encoding"):
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
         card, before = _card(encoding), _violations(fresh, config)
         turn = _turn(fresh[0], config)

@@ -1,0 +1,225 @@
+"""The paper's three properties of any position encoding, measured in a layer of random weights.
+
+Proximities are the dot products P·Pᵀ of an encoding whose position vectors are added to the input
+(paper, section 5.1). For any other they are the attention logits of an input that repeats one word
+(section 3.1), with random projections of queries and keys: only positions differ.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.attention import attention_logits
+from pe_jax.encodings import (
+    Context,
+    Params,
+    Part,
+    PositionEncoding,
+    causal,
+    embed,
+    from_name,
+    parameter_count,
+)
+from pe_jax.encodings.encoding import checked_encoding
+from pe_jax.properties.metrics import monotonicity, proximity, symmetry, translation_invariance
+from pe_jax.properties.toeplitz import psi, turning_point
+from pe_jax.shapes import Array, Float, Int
+
+WORDS = 4  # Each repeated over an input.
+SIZES = {"hidden_size": 768, "head_size": 64, "num_heads": 12}  # BERT-base.
+MAX_LENGTH = 512
+
+
+class Measures(NamedTuple):
+    """Properties of an encoding. Violations are 0 if a property holds exactly, and means over words
+    and heads where proximities are logits.
+
+    Attributes:
+      by: what proximities are, `"P·Pᵀ"` or `"logits"`.
+      translation_invariance, monotonicity, symmetry: the violations, see the functions of these
+        names; symmetry is None where queries attend to one side only.
+      monotonicity_near: monotonicity within `window` offsets.
+      turning_point: up to this offset the ψ of its frequencies decreases; None without frequencies.
+      parameter_count: the numbers that it learns in one layer.
+    """
+
+    by: str
+    translation_invariance: float
+    monotonicity: float
+    monotonicity_near: float
+    symmetry: float | None
+    turning_point: int | None
+    parameter_count: int
+
+
+def measure(
+    encoding: PositionEncoding | str,
+    params: Params | None = None,
+    *,
+    length: int = 128,
+    window: int = 10,
+    layer: int = 0,
+    seed: int = 0,
+) -> Measures:
+    """Measure the paper's three properties of an encoding, by P·Pᵀ or by attention logits.
+
+    Windows and other limits of what queries attend to are left out of Φ; where they attend to the
+    left only, Φ is that side mirrored. Positions of several axes are equal on all of them.
+
+    Args:
+      encoding: an encoding, or a name such as `"rope(base=500)+alibi"`, which is built in the sizes
+        of BERT-base. It is joined with `causal` if it is for causal attention alone.
+      params: what `encoding.init` returned, possibly trained since; default those of `seed`.
+      length: number of positions.
+      window: offsets of `monotonicity_near`.
+      layer: index of the layer, where layers differ.
+      seed: draws parameters.
+
+    Raises:
+      ValueError: for a name that is not known, for more positions than the encoding has or fewer
+        than three, or a window that does not fit.
+
+    Example:
+      >>> from pe_jax import properties
+      >>> measures = properties.measure("sinusoidal_absolute", length=64)
+      >>> measures.by, round(measures.translation_invariance, 3), measures.turning_point
+      ('P·Pᵀ', 0.0, 43)
+    """
+    if isinstance(encoding, str):
+        encoding = from_name(encoding, **SIZES, max_length=max(length, MAX_LENGTH))
+    checked_encoding(encoding)
+    longest = encoding.longest
+    if longest is not None and length > longest:
+        raise ValueError(
+            f"length must be at most {longest}, the positions of {encoding.name}, got {length}."
+        )
+    count = parameter_count(encoding)
+    if params is None:
+        params = jax.jit(encoding.init, static_argnums=1)(jax.random.key(seed), layer + 1)
+    encoding, params = encoding.layer(layer), encoding.layer_params(params, layer)
+    if any(part.traits.causal_only for part in encoding.parts) and not encoding.is_causal:
+        encoding += causal()
+    by, phi = _proximities(encoding, params, np.arange(length, dtype=np.int32))
+    return Measures(
+        by,
+        _mean(translation_invariance(phi)),
+        _mean(monotonicity(phi)),
+        _mean(monotonicity(phi, window)),
+        None if encoding.is_causal else _mean(symmetry(phi)),
+        _turning_point(encoding, params, length),
+        count,
+    )
+
+
+def _mean(x: Float[Array, " N"]) -> float:
+    return float(jnp.mean(x))
+
+
+def _proximities(
+    encoding: PositionEncoding, params: Params, positions: Int[Array, " L"]
+) -> tuple[str, Float[jax.Array, "N L L"]]:
+    sizes = sizes_of(encoding)
+    vectors = position_vectors(encoding, sizes["hidden_size"])
+    if vectors is not None:
+        return "P·Pᵀ", proximity(vectors(params, positions))[None]
+    logits = jax.jit(functools.partial(logits_of_copies, encoding))
+    return "logits", mirrored(encoding, logits(params, random_layer(sizes, tied=True), positions))
+
+
+def _turning_point(encoding: PositionEncoding, params: Params, length: int) -> int | None:
+    """Return the turning point of an encoding of one part with frequencies, or None."""
+    if len(encoding.parts) != 1:
+        return None
+    ((part, values),) = encoding.split(params)
+    if part.card is None or part.card.frequencies is None:
+        return None
+    frequencies = jnp.asarray(part.card.frequencies(values)).ravel()
+    return int(turning_point(psi(frequencies, np.arange(length))))
+
+
+def sizes_of(encoding: PositionEncoding) -> dict[str, int]:
+    """Return D, d and H that an encoding was built for; those of BERT-base where it takes any."""
+    traits = [part.traits for part in encoding.all_parts]
+    return {
+        name: next((x for t in traits if (x := getattr(t, name)) is not None), default)
+        for name, default in SIZES.items()
+    }
+
+
+class RandomLayer(NamedTuple):
+    """Embeddings of words, and the projections of queries and keys."""
+
+    words: Float[Array, "W D"]
+    w_q: Float[Array, "D H d"]
+    w_k: Float[Array, "D H d"]
+
+
+def random_layer(sizes: Mapping[str, int], *, tied: bool) -> RandomLayer:
+    """Draw a layer; with `tied`, keys are projected as queries are."""
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: np.asarray(rng.normal(size=shape), np.float32)
+    width, size, heads = (sizes[name] for name in SIZES)
+    w_q, w_k = (normal(width, heads, size) * np.float32(width**-0.5) for _ in range(2))
+    return RandomLayer(normal(WORDS, width), w_q, w_q if tied else w_k)
+
+
+def logits_of_copies(
+    encoding: PositionEncoding, params: Params, layer: RandomLayer, positions: Int[Array, " L"]
+) -> Float[jax.Array, "N L L"]:
+    """Return the attention logits of inputs that repeat one word each; N is words × heads."""
+    words, length = len(layer.words), len(positions)
+    positions = on_all_axes(positions, encoding)
+    x = jnp.broadcast_to(layer.words[:, None], (words, length, layer.words.shape[-1]))
+    tokens = jnp.broadcast_to(jnp.arange(words)[:, None], (words, length))
+    x = embed(encoding, params, x, positions, tokens=tokens)
+    project = lambda w: lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
+    maps = (project(layer.w_q), project(layer.w_k))
+    context = Context(positions, positions, x, x, maps)
+    out = attention_logits(maps[0](x), maps[1](x), encoding.in_attention, params, context)
+    return out.reshape(-1, length, length)
+
+
+def mirrored(encoding: PositionEncoding, phi: Float[Array, "N L L"]) -> Float[jax.Array, "N L L"]:
+    """Return Φ with the proximities to keys on the left on both sides, where queries attend to no
+    others."""
+    phi = jnp.asarray(phi)
+    if not encoding.is_causal:
+        return phi
+    return jnp.tril(phi) + jnp.swapaxes(jnp.tril(phi, -1), -1, -2)
+
+
+def position_vectors(
+    encoding: PositionEncoding, hidden_size: int
+) -> Callable[[Params, Int[Array, " L"]], Float[jax.Array, "L D"]] | None:
+    """Return `(params, positions) -> P`, the vectors added to the input; None for an encoding that
+    adds none, or acts on logits in addition."""
+    cards = [part.card for part in encoding.parts if part.embed]
+    adds = any(card and card.vectors and card.kind == "absolute" for card in cards)
+    if not adds or any(map(_acts_on_logits, encoding.parts)):
+        return None
+
+    @jax.jit
+    def vectors(params: Params, positions: Int[Array, " L"]) -> Float[jax.Array, "L D"]:
+        nothing = jnp.zeros((1, len(positions), hidden_size))
+        return embed(encoding, params, nothing, on_all_axes(positions, encoding))[0]
+
+    return vectors
+
+
+def _acts_on_logits(part: Part) -> bool:
+    terms = part.offsets
+    from_offsets = terms and (terms.keys or terms.queries or terms.bias)
+    return bool(part.heads or part.logits or part.logit_map or from_offsets)
+
+
+def on_all_axes(positions: Int[Array, " L"], encoding: PositionEncoding) -> Int[Array, "L *A"]:
+    """Return positions that are equal on all axes of an encoding, where it has several."""
+    if encoding.axes == 1:
+        return positions
+    return positions[:, None].repeat(encoding.axes, axis=1)
