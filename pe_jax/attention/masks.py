@@ -173,7 +173,7 @@ def masked_softmax(
     Args:
       sink: logits that join the denominator, one of each head.
     """
-    logits = masked_logits(logits, mask)
+    logits = masked_logits(jnp.asarray(logits), mask)
     if sink is not None:
         column = jnp.broadcast_to(sink[:, None, None].astype(logits.dtype), (*logits.shape[:3], 1))
         logits = jnp.concatenate([logits, column], axis=-1)
