@@ -23,7 +23,7 @@ class Shipped(nn.Module):
 
     def __init__(self, job: dict):
         super().__init__()
-        config = transformers.BertConfig(
+        config = transformers.BertConfig(  # type: ignore[call-arg]
             **job["sizes"], position_embedding_type=job["position"], **job["dropout"]
         )
         self.bert = transformers.BertForPreTraining(config)

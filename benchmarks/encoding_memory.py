@@ -27,11 +27,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
-from catalogue.entries import on_all_axes
 from jax.stages import Compiled
 
 from pe_jax.attention import attention
 from pe_jax.encodings import Context, PositionEncoding, Positions, embed, from_name, none
+from pe_jax.properties.encoding_measures import on_all_axes
 
 _LENGTH = flags.DEFINE_integer("length", 4096, "Queries and keys.")
 _ENCODINGS = flags.DEFINE_multi_string("encodings", [], "Names with options; default: all.")

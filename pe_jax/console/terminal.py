@@ -95,8 +95,8 @@ class Progress:
         now = time.perf_counter()
         if now - self._last >= self._lines:
             self._printed, self._last = tenth, now
-            count = f"{self._done:,} of {self._total:,} {self._unit}"
-            say(f"{self._job}{count}, {now - self._start:.1f} s")
+            numbers = f"{self._done:,} of {self._total:,} {self._unit}"
+            say(f"{self._job}{numbers}, {now - self._start:.1f} s")
 
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
         """Prints scalars in one line; the rest, should they not fit, in lines below."""

@@ -87,7 +87,7 @@ class Context(NamedTuple):
         q, k = (x[None] if x.ndim == 1 else x for x in self.arrays())
         return q, k
 
-    def span(self) -> Array:
+    def span(self) -> jax.Array:
         """Largest position + 1, `[]`, or `[B]` for rows with positions or padding of their own.
         Padding is every key that the mask hides from all queries."""
         q, k = self.arrays()
