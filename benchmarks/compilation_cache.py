@@ -54,7 +54,7 @@ def start(cache: Path, arguments: list[str]) -> float:
 
 def import_jax() -> float:
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import jax"], check=True)
+    subprocess.run([sys.executable, "-P", "-c", "import jax"], check=True)
     return time.perf_counter() - begin
 
 

@@ -139,6 +139,7 @@ def main(_) -> None:
     flags_of_xla = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags_of_xla} --xla_force_host_platform_device_count={CORES}"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # Of each process in the pool.
+    os.environ["PYTHONSAFEPATH"] = "1"  # They do not search the working directory for modules.
     results = []
     with ProcessPoolExecutor(CORES, multiprocessing.get_context("spawn")) as pool:
         for length in map(int, _LENGTHS.value):

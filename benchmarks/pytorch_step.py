@@ -278,7 +278,9 @@ def check_torch() -> None:
     python = _TORCH_PYTHON.value
     others = "name another Python with --torch_python, or choose --sides without hf and tuned."
     try:
-        found = subprocess.run([python, "-c", "import torch, transformers"], capture_output=True)
+        found = subprocess.run(
+            [python, "-P", "-c", "import torch, transformers"], capture_output=True
+        )
     except OSError as error:
         raise ValueError(f"--torch_python={python} does not run ({error}): {others}") from error
     if found.returncode:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,41 +21,52 @@ def read_json_as(kind: type[T], path: Path, way_out: str) -> T:
     """Return the object in a JSON file.
 
     Args:
-      kind: a TypedDict. Keys that it does not have are ignored.
+      kind: as of `faults`. Keys that a TypedDict does not have are ignored.
       way_out: what to do about a damaged file, a sentence.
 
     Raises:
       ValueError: for a file that holds no such object; the message names the file and the value.
     """
-    values = read_json(path, way_out)
-    for fault in faults(values, kind):
+    return check(read_json(path, way_out), kind, path, way_out)
+
+
+def check(value: object, kind: type[T], path: Path, way_out: str) -> T:
+    """Return a value of a JSON file; the arguments and errors are those of `read_json_as`."""
+    for fault in faults(value, kind):
         raise ValueError(f"{path} is damaged ({fault}). {way_out}")
-    return typing.cast(T, values)
+    return typing.cast(T, value)
 
 
-def last_values(folder: Path, names: Sequence[str], way_out: str) -> list[float]:
-    """Return the last value of each name in the `metrics.jsonl` of a run.
+def read_series(folder: Path, name: str, way_out: str) -> dict[int, float]:
+    """Return the values of a name in the `metrics.jsonl` of a run, by step.
 
     Raises:
-      ValueError: for a damaged line, or a name without a finite number.
+      ValueError: for a damaged line, a value that is no number, or if there is none.
     """
-    latest: dict[str, object] = {}
-    for line in read_metrics(folder):
-        latest |= line
-    for name in names:
-        for fault in faults(latest.get(name), float, repr(name)):
-            raise ValueError(f"{folder / 'metrics.jsonl'} is damaged ({fault}). {way_out}")
-    return [typing.cast(float, latest[name]) for name in names]
+    path = folder / "metrics.jsonl"
+    series: dict[int, float] = {}
+    for number, line in enumerate(read_metrics(folder), 1):
+        if name not in line:
+            continue
+        for key, kind in (("step", int), (name, float)):
+            for fault in faults(line[key], kind, repr(key)):
+                raise ValueError(f"Line {number} of {path} is damaged ({fault}). {way_out}")
+        series[line["step"]] = line[name]
+    if not series:
+        raise ValueError(f"{path} is damaged (it has no {name!r}). {way_out}")
+    return series
 
 
 def faults(value: object, kind: Any, name: str = "it") -> Iterator[str]:
     """Yield what of a JSON value is not of its type.
 
     Args:
-      kind: a TypedDict, a dict with text keys, a list, str, int, float (finite) or a union.
+      kind: a TypedDict, a dict with text keys, a list, str, int, float, Any or a union.
       name: of the value, as the messages name it.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return
     if origin in (types.UnionType, typing.Union):
         by_member = [list(faults(value, member, name)) for member in arguments]
         if all(by_member):
@@ -65,8 +75,7 @@ def faults(value: object, kind: Any, name: str = "it") -> Iterator[str]:
     if kind is types.NoneType:
         fits, expected = value is None, "null"
     elif kind is float:
-        fits = type(value) in (int, float) and math.isfinite(typing.cast(float, value))
-        expected = "a finite number"
+        fits, expected = type(value) in (int, float), "a number"
     else:
         plain = dict if typing.is_typeddict(kind) else origin or kind
         fits, expected = type(value) is plain, _NAMES[plain]

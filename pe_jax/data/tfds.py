@@ -114,7 +114,7 @@ def _how_to_prepare(name: str, data_dir: str) -> str:
     )
     return (
         "Prepare it once, where there is a network:\n"
-        f"  {shlex.quote(sys.executable)} -c {shlex.quote(program)}\n"
+        f"  {shlex.quote(sys.executable)} -P -c {shlex.quote(program)}\n"
         "(what it needs beyond the extra tfds it names), or point --config.data.data_dir at a "
         "folder that has it."
     )

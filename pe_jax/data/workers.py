@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -35,7 +37,10 @@ def _received(dataset: grain.IterDataset) -> Iterator[dict[str, np.ndarray]]:
       ChildProcessError: if one of them is killed.
     """
     try:
-        yield from dataset
+        with _safe_path():
+            batches = iter(dataset)
+            first = list(itertools.islice(batches, 1))  # Starts the processes.
+        yield from itertools.chain(first, batches)
     except RuntimeError as error:
         if "terminated unexpectedly" not in str(error):  # An error within a worker.
             raise
@@ -45,6 +50,21 @@ def _received(dataset: grain.IterDataset) -> Iterator[dict[str, np.ndarray]]:
             f"{code[1] if code else 'unknown'}), often because memory ran out. Lower "
             "config.data.workers. The same command resumes."
         ) from error
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Start processes that do not search the working directory for modules, within the context:
+    they are started by `python -c`, which would run a `json.py` there."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 @functools.cache  # One message a process.

@@ -63,14 +63,6 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
     return page
 
 
-def tables_page(runs: Sequence[Results], config: TablesConfig) -> str:
-    """Return both tables as Markdown, without writing files; raises as `build_all` does."""
-    tables = build_all(runs, config)
-    return "\n".join(
-        table_formats.to_markdown(name, table, config.p_value) for name, table in tables.items()
-    )
-
-
 def welch(scores: Sequence[float], baseline: Sequence[float]) -> Json | None:
     """Compare scores with a baseline of possibly different variance by Welch's two-sided t-test.
 

@@ -28,7 +28,7 @@ from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree, Scalars, Sums
 from pe_jax.training.step import Task, make_task, reused
-from research.json_files import last_values
+from research.json_files import read_series
 from research.length_generalisation.config import LengthGeneralisationConfig
 from research.length_generalisation.rows import row_length, rows
 from research.length_generalisation.tasks import AlgorithmicTask
@@ -159,8 +159,8 @@ def run(
     way_out = f"Delete {folder}, and the same command trains that model again."
 
     def by_seed(name: str) -> list[float]:
-        names = [f"{name}/{i}" for i in range(len(config.seeds))]
-        return last_values(folder, names, way_out)
+        series = (read_series(folder, f"{name}/{i}", way_out) for i in range(len(config.seeds)))
+        return [[*by_step.values()][-1] for by_step in series]
 
     lengths = sorted(config.test_lengths)
     return Cell(

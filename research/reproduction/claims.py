@@ -34,9 +34,9 @@ from research.reproduction.results import (
     LOSS,
     LOSS_UNSEEN,
     R2,
-    SQUAD_F1,
     Values,
 )
+from research.reproduction.results_file import SQUAD_F1
 
 _POINTS, _NATS, _VIOLATION = 2.0, 0.05, 0.02  # Margins.
 _ARTICLE = "article on the accepted paper, heat map"

@@ -13,7 +13,6 @@ from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig, StageConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
-from pe_jax.files import Json
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.config import from_config
 from pe_jax.models.flops import forward_flops
@@ -21,6 +20,7 @@ from pe_jax.tasks import distillation, pretraining
 from pe_jax.tasks.abstract import AnyConfig, batch_shapes, expected_vocab_size, resolve
 from pe_jax.training import sharding
 from research.reproduction.plan import Run
+from research.reproduction.results_file import Entry
 from research.reproduction.state import to_execute
 
 # Rows to score, those held out of training included, and mean tokens of a padded row: with
@@ -46,7 +46,7 @@ class Costs(NamedTuple):
     """
 
     runs: list[Run]
-    done: dict[str, Json]
+    done: dict[str, Entry]
     flops: dict[str, float]
     rates: dict[str, float]
     jobs: int
@@ -62,7 +62,8 @@ class Costs(NamedTuple):
             other.name
             for other in self.runs
             if (other.arm, other.kind) == (run.arm, run.kind)
-            and self.done.get(other.name, {}).get("seconds")
+            and other.name in self.done
+            and self.done[other.name]["seconds"]
         ]
         if not similar:
             return self.rates[run.arm]
@@ -70,7 +71,7 @@ class Costs(NamedTuple):
         return self.jobs * sum(self.flops[name] for name in similar) / total
 
 
-def costs(runs: list[Run], done: dict[str, Json], jobs: int) -> Costs:
+def costs(runs: list[Run], done: dict[str, Entry], jobs: int) -> Costs:
     """Return the costs of a plan, after timing a training step of the first model of each arm that
     has runs left.
 

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -29,11 +30,11 @@ from research.reproduction.results import (
     CLASSIFICATION,
     LOSS,
     PROPERTIES,
-    SQUAD_F1,
     Values,
     finished,
     trivial_scores,
 )
+from research.reproduction.results_file import SQUAD_F1, Results
 
 FOLDER = "figures"
 _PARTS = "vectors,words,frequencies,evolution,heads"
@@ -56,12 +57,12 @@ def model_folder(out: Path, arm: str, model: str) -> Path:
     return out / FOLDER / arm / file_name(model)
 
 
-def draw_arm(arm: str, results: Json, every: Values, folder: Path) -> None:
+def draw_arm(arm: str, results: Results, every: Values, folder: Path) -> None:
     """Draw the scores of all models of an arm, their heat map and figure 1, in `folder`."""
     _draw_scores(arm, results, every, folder)
     draw_heat_map(arm, every, folder)
     curves = {
-        model: entry["scores"]
+        model: cast(Json, entry["scores"])
         for other, _, model, entry in finished(results)
         if other == arm and "scores" in entry and not entry["seed"]
     }
@@ -69,7 +70,7 @@ def draw_arm(arm: str, results: Json, every: Values, folder: Path) -> None:
         scores.score_figure(curves).save(folder)
 
 
-def _draw_scores(arm: str, results: Json, every: Values, folder: Path) -> None:
+def _draw_scores(arm: str, results: Results, every: Values, folder: Path) -> None:
     trivial = trivial_scores(results, arm)
     for measure in (SQUAD_F1, CLASSIFICATION, LOSS):
         columns = {

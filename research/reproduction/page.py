@@ -13,8 +13,8 @@ import numpy as np
 from pe_jax.configs.tables import TablesConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import counted
-from pe_jax.files import Json
-from pe_jax.reports.paper_tables import tables_page
+from pe_jax.reports import table_formats
+from pe_jax.reports.paper_tables import build_all
 from pe_jax.reports.tables import mean_and_spread
 from research.reproduction.claims import detectable, judge, models_above
 from research.reproduction.drawing import SCORES, gallery, linked
@@ -24,14 +24,11 @@ from research.reproduction.results import (
     ACCURACY,
     BEST,
     CHANGE,
-    FILE,
     GLUE,
     LOSS,
     LOSS_UNSEEN,
     PROPERTIES,
     R2,
-    SQUAD_EXACT,
-    SQUAD_F1,
     BySeed,
     Values,
     finished,
@@ -39,6 +36,7 @@ from research.reproduction.results import (
     trivial_scores,
     values,
 )
+from research.reproduction.results_file import FILE, SQUAD_EXACT, SQUAD_F1, Results
 
 _COMMAND = "python research/reproduction/run.py"
 SETTINGS = "settings.md"  # Beside the page: its section on settings, written by hand.
@@ -88,11 +86,11 @@ _MODELS = {
 }
 
 
-def page(results: Json, out: Path) -> str:
+def page(results: Results, out: Path) -> str:
     """Return the text of the page of a study.
 
     Args:
-      results: the content of a results file (`research.reproduction.results`).
+      results: the content of a results file (`research.reproduction.results_file`).
       out: the folder of the page; it shows the figures in `figures/`, and the section on settings
         in `settings.md`, if there is one.
     """
@@ -109,7 +107,7 @@ def page(results: Json, out: Path) -> str:
             _figures(arm, out),
         ]
     sections.append(_effects(verdicts))
-    table_1 = (results["table_1"] or {}).get("lines", [])
+    table_1 = results["table_1"]["lines"] if results["table_1"] else []
     sections += [_section("The paper's table 1", table_1), _selection_bias(arms, every)]
     if (out / SETTINGS).is_file():
         sections.append((out / SETTINGS).read_text(encoding="utf-8"))
@@ -124,7 +122,7 @@ def _section(title: str, *blocks: Sequence[str]) -> str:
     return "\n".join([f"## {title}", "", *(line for block in blocks for line in (*block, ""))])
 
 
-def _head(results: Json, arms: Sequence[str]) -> str:
+def _head(results: Results, arms: Sequence[str]) -> str:
     config, runs = results["config"], results["runs"]
     models = [_MODELS[arm] for arm in arms]
     done = sum(entry is not None for entry in runs.values())
@@ -164,7 +162,7 @@ def _head(results: Json, arms: Sequence[str]) -> str:
     )
 
 
-def _missing(results: Json) -> str:
+def _missing(results: Results) -> str:
     """Return a phrase for the missing runs: how many of each kind, by arm."""
     names = [name.split("/") for name, entry in results["runs"].items() if entry is None]
     arms: dict[str, list[str]] = {}
@@ -214,7 +212,7 @@ def _effects(verdicts: Sequence[Verdict]) -> str:
     return _section("How the claims are judged", [_ABOUT_VERDICTS], table(header, rows))
 
 
-def _scores(arm: str, results: Json, every: Values) -> str:
+def _scores(arm: str, results: Results, every: Values) -> str:
     models, trivial = every.models(arm), trivial_scores(results, arm)
     changes = [CHANGE.format(length) for length in sorted(results["config"]["lengths"])]
     measures = [R2, LOSS, ACCURACY, LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, *changes]
@@ -256,7 +254,7 @@ def _figures(arm: str, out: Path) -> str:
     return "\n".join([f"## {_TITLES[arm]}: figures", "", *lines]) if lines else ""
 
 
-def _paper_tables(arm: str, results: Json) -> str:
+def _paper_tables(arm: str, results: Results) -> str:
     """Tables 2 and 3, without the untouched model: its encoding is there as well."""
     runs = [
         task_results(arm, kind, model, entry)
@@ -265,7 +263,9 @@ def _paper_tables(arm: str, results: Json) -> str:
     ]
     if not runs:
         return ""
-    text = tables_page(runs, TablesConfig())
+    config = TablesConfig()
+    tables = build_all(runs, config).items()
+    text = "\n".join(table_formats.to_markdown(*table, config.p_value) for table in tables)
     return f"## {_TITLES[arm]}: the paper's tables\n\n{re.sub('^#', '###', text, flags=re.M)}"
 
 
@@ -290,7 +290,7 @@ def _selection_bias(arms: Sequence[str], every: Values) -> str:
     return _section(title, [_ABOUT_SELECTION], lines)
 
 
-def _origin(results: Json) -> str:
+def _origin(results: Results) -> str:
     entries = [entry for *_, entry in finished(results)]
     hours = sum(run["seconds"] for run in entries) / 3600
     machines = Counter(f"{run['device']} with {counted(run['cores'], 'core')}" for run in entries)

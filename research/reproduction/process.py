@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any, TypedDict
 
 import pe_jax
 from pe_jax import cpu
@@ -13,11 +14,10 @@ from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.files import Json, read_json, write_text
-from pe_jax.schema import flatten, from_values, values_of
-from pe_jax.training.workdir import STEPS, read_evaluations, read_metrics, saved_values
-from research.reproduction import state
-from research.reproduction.config import ReproductionConfig
+from pe_jax.files import Json, parse_json, read_json, write_text
+from pe_jax.schema import flatten, values_of
+from pe_jax.training.workdir import HELD_OUT, STEPS, saved_values
+from research.json_files import T, check, read_json_as, read_series
 from research.reproduction.plan import RESULT, TASKS, Run, plan
 from research.reproduction.results import (
     ACCURACY,
@@ -27,9 +27,14 @@ from research.reproduction.results import (
     LOSS_UNSEEN,
     PROPERTIES,
     R2,
+    BySeed,
+)
+from research.reproduction.results_file import (
     SQUAD_EXACT,
     SQUAD_F1,
-    BySeed,
+    Scores,
+    read_results,
+    saved_config,
 )
 
 _FIX = "Remove the folder, and start the study again."
@@ -41,12 +46,36 @@ _CODE = (
 )  # fmt: skip
 
 
+class _Words(TypedDict):
+    average: dict[str, Any]
+
+
+class _Kernel(TypedDict):
+    layers: list[_Words]
+
+
+class _Rescored(TypedDict):
+    length: int
+    scores: dict[str, list[float]]
+
+
+class _Finetuned(TypedDict):
+    dataset: str
+    trained_on: str
+    select: str
+    metric: str
+    seeds: list[int]
+    steps: list[int]
+    scores: dict[str, list[float]]
+    baseline: dict[str, float]
+
+
 def execute_run(folder: Path, name: str) -> None:
     """Execute or resume the run `name` of the study in `folder`, planned from its results file."""
     from pe_jax.console.compile_cache import cache_compiled_programs
 
     cache_compiled_programs()
-    config = from_values(state.load(folder)["config"], ReproductionConfig)
+    config = saved_config(read_results(folder))
     run = next(run for run in plan(config, folder) if run.name == name)
     _check_steps(run)
     if isinstance(run.config, PretrainingConfig):
@@ -101,21 +130,24 @@ def _device() -> str:
     return (cpu.model() or kind) if jax.default_backend() == "cpu" else kind
 
 
+def _last(folder: Path, name: str) -> float:
+    """Return the last value of a score in the log of a run."""
+    return [*read_series(folder, f"{HELD_OUT}{name}", _FIX).values()][-1]
+
+
 def _pretrain(config: PretrainingConfig, folder: Path, seed: int) -> Json:
     from pe_jax.tasks import pretraining
 
     pretraining.run(config, folder)
-    *_, last = read_evaluations(folder).values()
     names = {"masked_lm_loss": LOSS, "masked_lm_accuracy": ACCURACY}
-    return {"values": {name: {seed: last[key]} for key, name in names.items()}}
+    return {"values": {name: {seed: _last(folder, key)} for key, name in names.items()}}
 
 
 def _distill(config: DistillationConfig, folder: Path, seed: int) -> Json:
     from pe_jax.tasks import distillation
 
     distillation.run(config, folder)
-    *_, last = read_evaluations(folder).values()
-    return {"values": {R2: {seed: last["r2"]}}}
+    return {"values": {R2: {seed: _last(folder, "r2")}}}
 
 
 def _measure(config: PropertiesConfig, run: Run) -> Json:
@@ -127,38 +159,43 @@ def _measure(config: PropertiesConfig, run: Run) -> Json:
     assert model is not None
     measure_properties([from_run(model)], config, folder, where_possible=True)
 
-    def section(part: str) -> Json:
-        return read_json(folder / f"{part}.json", _FIX)[model.name]
+    def section(part: str, kind: type[T]) -> T | None:
+        """Return what a part says of the model; None if it does not apply."""
+        path = folder / f"{part}.json"
+        numbers = read_json(path, _FIX) if path.is_file() else {}
+        return check(numbers[model.name], kind, path, _FIX) if model.name in numbers else None
 
-    words, layers = section("words")["average"], section("offset_kernel")
-    averages = [layer["average"] for layer in layers["layers"]]
-    values = {f"words, {name}": words[key] for name, key in PROPERTIES.items()}
+    words, kernel = section("words", _Words), section("offset_kernel", _Kernel)
+    assert words is not None and kernel is not None
+    averages = [layer["average"] for layer in kernel["layers"]]
+    values = {f"words, {name}": words["average"][key] for name, key in PROPERTIES.items()}
     values |= {
         f"kernel, {name}": sum(average[key] for average in averages) / len(averages)
         for name, key in PROPERTIES.items()
     }
-    vectors = folder / "vectors.json"
-    if vectors.is_file() and model.name in read_json(vectors, _FIX):  # One part, with vectors.
-        values |= {
-            f"vectors {when}, {name}": violations[key]
-            for when, violations in section("vectors").items()
-            for name, key in (PROPERTIES | _LIKENESS).items()
-            if key in violations
-        }
-    scores = section("scores") if (folder / "scores.json").is_file() else None
+    values |= {
+        f"vectors {when}, {name}": violations[key]
+        for when, violations in (section("vectors", dict[str, dict[str, Any]]) or {}).items()
+        for name, key in (PROPERTIES | _LIKENESS).items()
+        if key in violations
+    }
+    scores = section("scores", Scores)
     if scores:  # Of a model with masked-LM heads.
         values[LOSS_UNSEEN] = _loss_at_unseen_length(scores, model)
     by_seed = {name: {run.seed: value} for name, value in values.items()}
     return {"values": by_seed} | ({"scores": scores} if scores else {})
 
 
-def _loss_at_unseen_length(scores: Json, model: Path) -> float:
+def _loss_at_unseen_length(scores: Scores, model: Path) -> float:
     """Return the loss that the last stage's length adds before any training at that length."""
     *_, short, long = scores["stages"]
     unseen = [row for row in scores["checkpoints"] if row["stage_length"] == short["length"]][-1]
-    lines = [line for line in read_metrics(model) if "held_out/masked_lm_loss" in line]
-    at_the_switch = next(line for line in lines if line["step"] == long["step"])
-    return float(unseen["masked_lm_loss"] - at_the_switch["held_out/masked_lm_loss"])
+    losses = read_series(model, f"{HELD_OUT}masked_lm_loss", _FIX)
+    if long["step"] not in losses:
+        raise ValueError(
+            f"{model / 'metrics.jsonl'} is damaged (it has no loss of step {long['step']}). {_FIX}"
+        )
+    return unseen["masked_lm_loss"] - losses[long["step"]]
 
 
 def _finetune(config: FinetuningConfig, run: Run) -> Json:
@@ -168,7 +205,7 @@ def _finetune(config: FinetuningConfig, run: Run) -> Json:
 
     folder, task = run.folder, run.kind
     report_finetuning(finetuning.run(config, folder), folder)
-    results = read_json(folder / "results.json", _FIX)
+    results = read_json_as(_Finetuned, folder / "results.json", _FIX)
     seeds, metric = results["seeds"], results["metric"]
 
     def by_seed(column: list[float]) -> BySeed:
@@ -179,17 +216,23 @@ def _finetune(config: FinetuningConfig, run: Run) -> Json:
         values = {SQUAD_F1: scores["f1"], SQUAD_EXACT: scores["exact"]}
         if run.lengths:
             rescore(folder, folder / "lengths", run.lengths)
-            for row in json.loads((folder / "lengths" / "rescored.json").read_text()):
+            path = folder / "lengths" / "rescored.json"
+            rows = parse_json(path.read_text(encoding="utf-8"))
+            for row in check(rows, list[_Rescored], path, _FIX):
                 longer = by_seed(row["scores"]["f1"])
                 change = {seed: longer[seed] - scores["f1"][seed] for seed in seeds}
                 values[CHANGE.format(row["length"])] = change
     else:
-        lines = [line for line in read_metrics(folder) if f"held_out/{metric}" in line]
-        best = [max(line[f"held_out/{metric}/seed_{seed}"] for line in lines) for seed in seeds]
+        names = [f"{HELD_OUT}{metric}/seed_{seed}" for seed in seeds]
+        best = [max(read_series(folder, name, _FIX).values()) for name in names]
         values = {task: scores.pop(metric), BEST.format(task): by_seed(best)}
         values |= {f"{task} {name}": column for name, column in scores.items()}
     facts = {
-        key: results[key]
-        for key in ("dataset", "trained_on", "select", "metric", "steps", "baseline")
+        "dataset": results["dataset"],
+        "trained_on": results["trained_on"],
+        "select": results["select"],
+        "metric": metric,
+        "steps": results["steps"],
+        "baseline": results["baseline"],
     }
     return {**facts, "values": values}

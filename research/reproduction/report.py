@@ -8,13 +8,14 @@ from pe_jax.files import write_text
 from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.reports.property_report.table1 import table1
-from pe_jax.schema import changed, from_values
+from pe_jax.schema import changed
 from pe_jax.values import split_names
 from research.reproduction import drawing, state
 from research.reproduction.config import ReproductionConfig
 from research.reproduction.page import page
 from research.reproduction.plan import TRAINED, plan
-from research.reproduction.results import FILE, finished, values
+from research.reproduction.results import finished, values
+from research.reproduction.results_file import FILE, read_results, saved_config
 
 
 def report(folder: Path, out: Path) -> str:
@@ -25,16 +26,16 @@ def report(folder: Path, out: Path) -> str:
     Raises:
       ValueError: if there is no study in `folder`, or no run has finished.
     """
-    results = state.load(folder)
+    results = read_results(folder)
     if not any(results["runs"].values()):
         raise ValueError(
             f"No run of the study in {folder} has finished yet: see {folder}/progress.md."
         )
-    config = from_values(results["config"], ReproductionConfig)
+    config = saved_config(results)
     positions = list(dict.fromkeys(
         entry["position"] for _, kind, _, entry in finished(results) if kind in TRAINED
     ))  # fmt: skip
-    if (results["table_1"] or {}).get("positions") != positions:
+    if not results["table_1"] or results["table_1"]["positions"] != positions:
         lines = _table_1(config, positions, out)
         results["table_1"] = {"positions": positions, "lines": lines}
     state.write(out / FILE, results)

@@ -1,21 +1,4 @@
-"""The results file of a study: every value by run, measure and seed, and where each run was made.
-
-`results.json` holds
-
-    config   the study's config
-    options  the options of run.py that differ from the shipped config
-    table_1  the paper's table 1 for these encodings untrained, as lines of Markdown; null until the
-             report of the study measures it
-    runs     by name, "arm/kind/model", in the order of the plan; null for a run that is not done
-
-and of each run that is done its position, seed (of pretraining), settings (a digest), code (a
-digest), jax, device, cores, seconds, and `values`: measure -> seed -> value. A fine-tuning run also
-has what it was trained and scored on, its steps by seed and the scores of a trivial baseline; the
-measures of a model also have the scores of its checkpoints.
-
-A seed is that of pretraining or distillation, or in fine-tuning that of the head, dropout and data
-order.
-"""
+"""Values of a study by arm, model, measure and seed, from its results file."""
 
 from __future__ import annotations
 
@@ -24,18 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pe_jax.files import Json
 from pe_jax.reports.finetuning_results import Results as TaskResults
 from pe_jax.values import split_names
 from research.reproduction.plan import TASKS
+from research.reproduction.results_file import SQUAD_EXACT, SQUAD_F1, Entry, Results
 
-FILE = "results.json"
 GLUE = tuple(task for task in TASKS if task != "squad")
 CLASSIFICATION = "classification"  # The mean over those of GLUE's tasks that an arm has.
 R2 = "R² of the hidden states"  # To the untouched model, in the last layer.
 LOSS, ACCURACY = "masked-LM loss", "masked-LM accuracy"
 LOSS_UNSEEN = "masked-LM loss added by unseen lengths"
-SQUAD_F1, SQUAD_EXACT = "squad f1", "squad exact"
 CHANGE = "squad f1, change at {} tokens"
 BEST = "{}, best step"
 
@@ -82,7 +63,7 @@ def _mean(columns: Sequence[BySeed]) -> BySeed:
     return {seed: sum(column[seed] for column in columns) / len(columns) for seed in sorted(seeds)}
 
 
-def finished(results: Json) -> Iterator[tuple[str, str, str, Json]]:
+def finished(results: Results) -> Iterator[tuple[str, str, str, Entry]]:
     """Yield arm, kind, model (with the seed of repeated pretraining) and entry of each run that is
     done."""
     for name, entry in results["runs"].items():
@@ -91,7 +72,7 @@ def finished(results: Json) -> Iterator[tuple[str, str, str, Json]]:
             yield arm, kind, model, entry
 
 
-def values(results: Json) -> Values:
+def values(results: Results) -> Values:
     """Return the values of all runs that are done, and each seed's mean over GLUE's tasks."""
     by_key: dict[tuple[str, str, str], BySeed] = {}
     for arm, _, name, entry in finished(results):
@@ -105,7 +86,7 @@ def values(results: Json) -> Values:
     return Values(by_key)
 
 
-def trivial_scores(results: Json, arm: str) -> dict[str, float]:
+def trivial_scores(results: Results, arm: str) -> dict[str, float]:
     """Return the scores of an answer without any model, by measure, for the tasks that are done.
 
     On questions it is the first sentence of the context, else the better of two constant labels.
@@ -126,11 +107,11 @@ def trivial_scores(results: Json, arm: str) -> dict[str, float]:
     return scores
 
 
-def _glue(results: Json, arm: str) -> list[str]:
+def _glue(results: Results, arm: str) -> list[str]:
     return [task for task in split_names(results["config"][arm]["tasks"]) if task in GLUE]
 
 
-def task_results(arm: str, kind: str, model: str, entry: Json) -> TaskResults:
+def task_results(arm: str, kind: str, model: str, entry: Entry) -> TaskResults:
     """Return the entry of a fine-tuning run as the paper's tables take it."""
     squad = {"f1": SQUAD_F1, "exact": SQUAD_EXACT}
     measures = squad if kind == "squad" else {entry["metric"]: kind}
@@ -143,6 +124,6 @@ def task_results(arm: str, kind: str, model: str, entry: Json) -> TaskResults:
         position=entry["position"].replace(" ", ""),
         init=model,
         seeds=tuple(map(int, seeds)),
-        scores={metric: tuple(map(column.get, seeds)) for metric, column in columns.items()},
+        scores={name: tuple(by_seed[seed] for seed in seeds) for name, by_seed in columns.items()},
         settings={"select": entry["select"]},
     )

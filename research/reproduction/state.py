@@ -7,34 +7,27 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from pe_jax.console.markdown import table
-from pe_jax.files import Json, read_json, write_text
+from pe_jax.files import parse_json, read_json, write_text
 from pe_jax.schema import as_dict, from_values, values_of
+from research.json_files import check as check_json
 from research.reproduction import config as shipped
 from research.reproduction.config import ReproductionConfig
 from research.reproduction.plan import RESULT, Run, plan
-from research.reproduction.results import FILE
+from research.reproduction.results_file import (
+    FILE,
+    Entry,
+    Results,
+    check_values,
+    read_results,
+    saved_config,
+)
 
 _TIMES = "times.jsonl"
 _FIX = "Remove it, and start the study again."
 
 
-def load(folder: Path) -> Json:
-    """Return the results of the study in `folder`.
-
-    Raises:
-      ValueError: if there is no study, or its results file is damaged.
-    """
-    path = folder / FILE
-    if not path.is_file():
-        raise ValueError(
-            f"{folder} holds no study: {path} is missing. Give the --workdir of a "
-            "study that was started."
-        )
-    return read_json(path, "Remove it: the study's command writes it again from its runs.")
-
-
 def save(
-    config: ReproductionConfig, runs: Sequence[Run], done: Mapping[str, Json], folder: Path
+    config: ReproductionConfig, runs: Sequence[Run], done: Mapping[str, Entry], folder: Path
 ) -> None:
     """Write the results file of the study in `folder`; `done` has the entries of finished runs."""
     path = folder / FILE
@@ -45,45 +38,43 @@ def save(
         for key, value in values_of(config).items()
         if value != defaults.get(key)
     ]
-    table_1 = load(folder)["table_1"] if path.is_file() else None
+    table_1 = read_results(folder)["table_1"] if path.is_file() else None
     entries = {run.name: done.get(run.name) for run in runs}
-    write(path, {"config": values, "options": options, "table_1": table_1, "runs": entries})
+    write(path, Results(config=values, options=options, table_1=table_1, runs=entries))
 
 
-def write(path: Path, results: Json) -> None:
+def write(path: Path, results: Results) -> None:
     write_text(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
-def finished_entries(runs: Sequence[Run], folder: Path) -> dict[str, Json]:
+def finished_entries(runs: Sequence[Run], folder: Path) -> dict[str, Entry]:
     """Return the entries of the runs that are done, by name.
 
     A run is done if its folder says so, or the results file, which is enough to continue a study
     elsewhere. Runs in that file have the settings of its config, by the keys that there are today.
     """
-    saved: dict[str, Json] = {}
+    saved: dict[str, Entry] = {}
     if (folder / FILE).is_file():
-        results = load(folder)
-        config = from_values(results["config"], ReproductionConfig)
-        settings = {run.name: run.settings for run in plan(config, folder)}
-        saved = {
-            name: entry | {"settings": settings[name]}
-            for name, entry in results["runs"].items()
-            if entry
-        }
+        results = read_results(folder)
+        for run in plan(saved_config(results), folder):
+            if entry := results["runs"].get(run.name):
+                saved[run.name] = {**entry, "settings": run.settings}
     entries = {run.name: saved.get(run.name) or finished_entry(run) for run in runs}
     return {name: entry for name, entry in entries.items() if entry}
 
 
-def finished_entry(run: Run) -> Json | None:
+def finished_entry(run: Run) -> Entry | None:
     """Return the results of the run's process, or None if the run is not complete."""
     path = run.folder / RESULT
     if not path.is_file():
         return None
-    facts = {"position": run.position, "seed": run.seed}
-    return facts | read_json(path, _FIX) | {"seconds": seconds(run)}
+    facts = {"position": run.position, "seed": run.seed, "seconds": seconds(run)}
+    entry = check_json({**read_json(path, _FIX), **facts}, Entry, path, _FIX)
+    check_values(entry, run.name, path, _FIX)
+    return entry
 
 
-def check(runs: Sequence[Run], done: Mapping[str, Json]) -> None:
+def check(runs: Sequence[Run], done: Mapping[str, Entry]) -> None:
     """Check that finished runs have the settings that the plan has now.
 
     Raises:
@@ -103,7 +94,19 @@ def check(runs: Sequence[Run], done: Mapping[str, Json]) -> None:
 def seconds(run: Run) -> float:
     """Return the seconds of the run's processes, all starts together."""
     path = run.folder / _TIMES
-    return sum(map(json.loads, path.read_text().splitlines())) if path.is_file() else 0.0
+    if not path.is_file():
+        return 0.0
+    times = []
+    # After the last line break there may be half a line.
+    lines = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
+    for number, line in enumerate(lines, 1):
+        try:
+            times.append(check_json(parse_json(line), float, path, _FIX))
+        except ValueError:
+            raise ValueError(
+                f"Line {number} of {path} is damaged: {line[:40]!r}. Delete the line."
+            ) from None
+    return sum(times)
 
 
 def add_seconds(run: Run, more: float) -> None:

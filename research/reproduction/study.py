@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from pe_jax.console import stopping
 from pe_jax.console.terminal import say, tell
-from pe_jax.files import Json, write_text
+from pe_jax.files import write_text
 from pe_jax.training import workdir
 from research.reproduction import state
 from research.reproduction.config import ReproductionConfig
 from research.reproduction.cost import Costs, cost_table, costs
 from research.reproduction.plan import RESULT, Run, plan
+from research.reproduction.results_file import Entry
 
 LOG = "log.txt"
 _RUN_ONE = Path(__file__).with_name("run_one.py")
@@ -147,7 +148,7 @@ def _cores(share: int, jobs: int) -> list[int]:
     return cores[share::jobs] or [cores[share % len(cores)]]
 
 
-def _report_end(run: Run, entry: Json | None, costs: Costs, left: Sequence[Run]) -> None:
+def _report_end(run: Run, entry: Entry | None, costs: Costs, left: Sequence[Run]) -> None:
     tell(
         f"{len(costs.done):,}/{len(costs.runs):,}",
         f"{run.name}: {'done' if entry else 'stopped, or failed'} after "

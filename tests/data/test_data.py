@@ -545,7 +545,10 @@ def test_hosts_split_the_same_global_batch(books):
             np.testing.assert_array_equal(rows, joined)
 
 
-def test_worker_processes_make_the_same_batches(books):
+def test_worker_processes_make_the_same_batches(books, tmp_path, monkeypatch):
+    for name in ("json.py", "pickle.py", "copyreg.py", "pe_jax.py"):  # Not run by the workers.
+        (tmp_path / name).write_text("raise SystemExit('ran')")
+    monkeypatch.chdir(tmp_path)
     examples = make_examples(books)
     assert (
         len(pickle.dumps(examples.corpus)) < 1_000

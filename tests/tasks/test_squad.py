@@ -107,8 +107,8 @@ def test_a_dataset_that_is_not_prepared(tmp_path):
     with pytest.raises(ValueError, match="it is not prepared in .*wiki40b/en/") as found:
         open_dataset("wiki40b/en", "train", folder)
     command = next(line for line in str(found.value).splitlines() if " -c " in line)
-    python, flag, program = shlex.split(command)
-    assert (python, flag) == (sys.executable, "-c")
+    *python, program = shlex.split(command)
+    assert python == [sys.executable, "-P", "-c"]
     prepared = []
     with mock.patch("tensorflow_datasets.core.DatasetBuilder.download_and_prepare", autospec=True,
                     side_effect=lambda builder: prepared.append(builder)):  # fmt: skip

@@ -293,10 +293,8 @@ def test_a_damaged_cell(finished):
         "[]": "not a JSON object",
         '{"losses": []}': "'accuracy' is missing",
         json.dumps(saved | {"losses": 3}): "'losses' must be a list, got 3",
-        json.dumps(
-            saved | {"losses": [1.0, None]}
-        ): "'losses'[1] must be a finite number, got None",
-        json.dumps(saved | {"seconds": True}): "'seconds' must be a finite number, got True",
+        json.dumps(saved | {"losses": [1.0, None]}): "'losses'[1] must be a number, got None",
+        json.dumps(saved | {"seconds": True}): "'seconds' must be a number, got True",
         json.dumps(saved | {"losses": [1.0]}): "must be 2 values, one a seed, got [1.0]",
         json.dumps(saved | {"exact": {}}): "'exact' must have the lengths [2, 4], got []",
         json.dumps(saved | {"accuracy": {**by_length, "x": [1.0, 1.0]}}): "'accuracy' must have",

@@ -13,6 +13,7 @@ from research.reproduction.config import ReproductionConfig
 from research.reproduction.page import page
 from research.reproduction.plan import plan
 from research.reproduction.results import trivial_scores
+from research.reproduction.results_file import read_results
 
 STUDY = Path(__file__).parents[1]
 FIGURES = 40
@@ -32,7 +33,7 @@ def test_the_page_shows_every_figure_beside_it():
 def test_the_study_can_be_continued(tmp_path):
     """A copy of the results file is enough, with the same settings."""
     shutil.copy(STUDY / "results.json", tmp_path)
-    results = state.load(STUDY)
+    results = read_results(STUDY)
     config = from_values(results["config"], ReproductionConfig)
     runs = plan(config, tmp_path)
     assert [run.name for run in runs] == list(results["runs"])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import types
+from pathlib import Path
 
 import pytest
 import tiny_study
@@ -27,6 +28,7 @@ from research.reproduction.page import page
 from research.reproduction.plan import TRAINED, plan
 from research.reproduction.report import report
 from research.reproduction.results import values
+from research.reproduction.results_file import read_results
 from research.reproduction.study import execute
 
 PAPER = 13
@@ -127,7 +129,7 @@ def test_a_study(done):
     assert "·" not in text and len(entries) == len(runs) and not state.to_execute(runs, entries)
     assert len(runs) == (2 + 2) + 2
     assert not list(folder.glob("*/cola/*/checkpoints"))
-    results = state.load(folder)
+    results = read_results(folder)
     assert list(results["runs"]) == [run.name for run in runs]
     by_seed = values(results).by_seed
     assert values(results).models("from_scratch") == ["learned_absolute"]
@@ -165,7 +167,7 @@ def test_positions_replaced_in_a_published_model(done, monkeypatch, tmp_path):
         assert state.is_ready(run)
         process.execute_run(tmp_path, run.name)
     state.save(config, runs, state.finished_entries(runs, tmp_path), tmp_path)
-    by_seed = values(state.load(tmp_path)).by_seed
+    by_seed = values(read_results(tmp_path)).by_seed
     assert by_seed("replaced", "untouched", "classification").keys() == {0, 1}
     assert by_seed("replaced", "rope", "classification").keys() == {0, 1}
     assert by_seed("replaced", "rope", "R² of the hidden states")[0] < 1
@@ -249,7 +251,7 @@ def test_links_to_figures_of_a_name_with_a_comma(tmp_path):
 def test_only_what_is_missing_is_executed_again(done, tmp_path):
     """With the results file alone, models are retrained only for what still starts from them."""
     config, folder, _ = done
-    results = state.load(folder)
+    results = read_results(folder)
     elsewhere = tmp_path / "S"
     state.write(elsewhere / "results.json", results)
     runs = plan(config, elsewhere)
@@ -335,7 +337,8 @@ def stop(*_):
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 time.sleep(float((folder.parents[2] / "seconds").read_text()))
-(folder / "result.json").write_text(json.dumps({"settings": sys.argv[2], "values": {}}))
+entry = json.loads(sys.argv[2])
+(folder / "result.json").write_text(json.dumps(entry))
 """
 
 
@@ -354,14 +357,14 @@ def test_what_fails_and_what_is_stopped(tmp_path):
     folder.mkdir()
     (tmp_path / "fake.py").write_text(FAKE)
     program = f"""
-        import pathlib, subprocess, sys, time
-        sys.path.insert(0, {str(tiny_run.ROOT / "tests")!r})
+        import json, pathlib, subprocess, sys, time
+        sys.path[:0] = [{str(tiny_run.ROOT / "tests")!r}, {str(Path(__file__).parent)!r}]
         import tiny_study
         from research.reproduction import cost, study
         def start(study_folder, run, cores):
             run.folder.mkdir(parents=True, exist_ok=True)
             fake = {str(tmp_path / "fake.py")!r}
-            command = [sys.executable, fake, str(run.folder), run.settings]
+            command = [sys.executable, fake, str(run.folder), json.dumps(tiny_study.entry(run))]
             return study._Process(run, subprocess.Popen(command), time.monotonic())
         study._start = start
         cost._rate = lambda config, model: 1e9
@@ -456,7 +459,7 @@ def test_hours_are_estimated_from_runs_that_are_done(tmp_path):
     costs = cost.Costs(runs, {}, {run.name: 3.6e12 for run in runs}, {"from_scratch": 1e9}, 1)
     assert costs.hours(runs[:3]) == pytest.approx(3)
     for run in runs[:2]:  # A model and its measures: each kind has its own speed.
-        write_text(run.folder / "result.json", "{}")
+        write_text(run.folder / "result.json", json.dumps(tiny_study.entry(run)))
     state.add_seconds(runs[0], 1_800)
     state.add_seconds(runs[0], 5_400)  # After a stop.
     costs.done.update(state.finished_entries(runs, tmp_path / "S"))
