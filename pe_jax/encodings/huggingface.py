@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pe_jax.encodings.absolute.position_vectors import learned_absolute
 from pe_jax.encodings.bias.alibi import alibi
 from pe_jax.encodings.encoding import PositionEncoding, cycle, none, own
-from pe_jax.encodings.huggingface_families import (
+from pe_jax.encodings.huggingface_families import FAMILIES
+from pe_jax.encodings.huggingface_family import (
     CHUNKED,
     FULL,
     NO_ATTENTION,
@@ -50,7 +51,8 @@ _PATTERNS: Mapping[str, IsFull] = {
     "global_attn_every_n_layers": every("global_attn_every_n_layers", first=0),
     "max_window_layers": before_window,
 }
-_Layer = tuple[str, bool]  # One of `_LAYER_TYPES`, and whether the layer rotates.
+# One of `_LAYER_TYPES`, and the base of its rotations: None for the config's, 0 for no rotations.
+_Layer = tuple[str, float | None]
 
 
 def from_hf(
@@ -63,9 +65,10 @@ def from_hf(
     ALiBi `alibi`. Layers without attention have no encoding. Of a multimodal config the
     `text_config` is read. The result is not causal: join `causal` for a decoder.
 
-    The families in `huggingface_families` are read, by `model_type`, with the defaults of their
-    classes; all others are refused. A config without `model_type` is read by the same keys, without
-    defaults. docs/encodings.md says what was compared with transformers.
+    The families in `huggingface_families` are read, by `model_type`: the keys that matter to their
+    classes, with the defaults of these. Other keys are ignored, and other families refused. A
+    config without `model_type` is read by all keys, without defaults. docs/encodings.md says what
+    was compared with transformers.
 
     - DeepSeek's encoding is of the slice of `qk_rope_head_dim` dimensions; its factor of the logits
       is of whole heads.
@@ -92,14 +95,24 @@ def from_hf(
         wrong type, and where a setting is missing.
     """
     config, family = checked_config(config)
-    encoding = config.get("position_embedding_type") or family.encodings[0]
-    if encoding not in family.encodings:
+    if family is None:
+        raise ValueError(_unknown(config))
+    if layout not in (None, "half", "interleaved"):
+        raise ValueError(f"layout must be half or interleaved, got {reprlib.repr(layout)}.")
+    if layer_type is not None:
+        layer_type = _known_layer("layer_type", layer_type)
+    name = family.encodings[0]
+    if len(family.encodings) > 1:
+        name = config.get("position_embedding_type") or name
+    if name not in family.encodings:
         raise ValueError(
             f"position_embedding_type must be {' or '.join(family.encodings)} for "
-            f"{described(config)}, got {reprlib.repr(encoding)}."
+            f"{described(config)}, got {reprlib.repr(name)}."
         )
-    if encoding not in ROTARY:
-        return _without_rotation(config, family, encoding)
+    if config.get("alibi_starting_size"):
+        name = "alibi"
+    if name not in ROTARY:
+        return _without_rotation(config, family, name)
     if layout is None:
         layout = family.layout
         if config.get("rope_interleave") is not None:
@@ -111,17 +124,27 @@ def from_hf(
     return cycle(*(built[layer] for layer in layers[: _period(layers)]))
 
 
+def _unknown(config: Config) -> str:
+    """The error for a model_type that is not known, with advice that was tried."""
+    model_type = config["model_type"]
+    error = f"model_type {reprlib.repr(model_type)} is not known."
+    try:
+        name = from_hf({**config, "model_type": None}).name
+    except ValueError as reason:
+        # A model with code of its own is none whose name was mistyped.
+        near = "" if config.get("auto_map") else did_you_mean(model_type[:40], FAMILIES)
+        return f"{error}{near} Use that of a family that works alike. Without it: {reason}"
+    return f"{error} Leave it out if the model works like Llama: that gives {name[:120]}."
+
+
 def _without_rotation(config: Config, family: Family, name: str) -> PositionEncoding:
     """Encodings other than RoPE."""
     if name == "nope":
         return none()
     heads = required(config, "num_attention_heads")
     if name == "alibi":
-        if not (config.get("attn_config") or {}).get("alibi", True):
-            raise ValueError(
-                "attn_config.alibi=False is not supported: transformers has no such model."
-            )
-        return alibi(num_heads=heads)
+        exponent = (config.get("attn_config") or {}).get("alibi_bias_max")
+        return alibi(num_heads=heads, exponent=8.0 if exponent is None else float(exponent))
     rows = required(config, "max_position_embeddings")
     hidden_size = required(config, "hidden_size")
     if name == "absolute":
@@ -136,23 +159,24 @@ def _without_rotation(config: Config, family: Family, name: str) -> PositionEnco
 
 def _layers(config: Config, family: Family, layer_type: str | None) -> list[_Layer]:
     """All layers, or one if they are the same; with `layer_type` one of this type."""
-    if layer_type is not None:
-        layer_type = _known_layer(layer_type)
-        if family is UNNAMED and not config.get("layer_types"):
-            return [(layer_type, True)]
-    listed, interval = config.get("no_rope_layers"), config.get("no_rope_layer_interval")
-    count = config.get("num_hidden_layers", len(listed or ()))
-    if listed and len(listed) != count:
-        raise ValueError(
-            f"no_rope_layers must have an entry for each of {count} layers, got {len(listed)}."
-        )
+    if layer_type is not None and family is UNNAMED and not config.get("layer_types"):
+        return [(layer_type, None)]
+    lists = {key: config.get(key) for key in ("no_rope_layers", "layer_rope_theta")}
+    count = config.get("num_hidden_layers")
+    for key, listed in lists.items():
+        if listed and len(listed) != (count or len(listed)):
+            raise ValueError(
+                f"{key} must have an entry for each of {count} layers, got {len(listed)}."
+            )
     types = _layer_types(config, family)
-    if len(types) == 1 and (listed or interval):
-        types *= len(listed) if listed else required(config, "num_hidden_layers")
+    given = [len(listed) for listed in lists.values() if listed]
+    if len(types) == 1 and (given or config.get("no_rope_layer_interval")):
+        types *= given[0] if given else required(config, "num_hidden_layers")
     only_sliding = family.only_sliding_rotates and has_window(config)
+    bases = lists["layer_rope_theta"] or [None] * len(types)
     layers = [
-        (name, has_rope(config, i) and (name == SLIDING or not only_sliding))
-        for i, name in enumerate(types)
+        (name, base if has_rope(config, i) and (name == SLIDING or not only_sliding) else 0.0)
+        for i, (name, base) in enumerate(zip(types, bases))
     ]
     if layer_type is None:
         return layers
@@ -170,7 +194,7 @@ def _layer_types(config: Config, family: Family) -> list[str]:
         return [SLIDING if has_window(config) else FULL]
     count = config.get("num_hidden_layers")
     if config.get("layer_types"):
-        types = [_known_layer(name) for name in config["layer_types"]]
+        types = [_known_layer("layer_types", name) for name in config["layer_types"]]
         if count is not None and len(types) != count:
             raise ValueError(
                 f"layer_types must have an entry for each of {count} layers, got {len(types)}."
@@ -182,18 +206,18 @@ def _layer_types(config: Config, family: Family) -> list[str]:
     is_full = family.is_full or next(iter(patterns), None)
     if is_full is None:
         raise ValueError(
-            "The config has a window but does not say for which layers. Add layer_types, or build "
-            "one kind of layer with from_hf(config, layer_type=...)."
+            "sliding_window does not say for which layers it is. Add layer_types or model_type, or "
+            "build one kind of layer with from_hf(config, layer_type=...)."
         )
     count = required(config, "num_hidden_layers")
     return [FULL if is_full(config, i) else family.other for i in range(count)]
 
 
-def _known_layer(name: str) -> str:
-    if name not in _LAYER_TYPES:
+def _known_layer(key: str, name: object) -> str:
+    if not isinstance(name, str) or name not in _LAYER_TYPES:
+        near = did_you_mean(name[:40], _LAYER_TYPES) if isinstance(name, str) else ""
         raise ValueError(
-            f"Unknown layer type {reprlib.repr(name)}.{did_you_mean(name[:40], _LAYER_TYPES)} Use "
-            f"one of {', '.join(_LAYER_TYPES)}."
+            f"{key} must be {', '.join(_LAYER_TYPES)}, got {reprlib.repr(name)}.{near}"
         )
     return _LAYER_TYPES[name]
 
@@ -206,13 +230,14 @@ def _period(layers: list[_Layer]) -> int:
 
 
 def _of_layer(config: Config, family: Family, layer: _Layer, layout: Layout) -> PositionEncoding:
-    layer_type, rotates = layer
+    layer_type, base = layer
     if layer_type == NO_ATTENTION:
         return none()
-    settings = _settings(config, family, layer_type) if rotates else None
+    settings = None if base == 0 else _settings(config, family, layer_type)
     if settings is not None:
-        encoding = rotation(config, family, settings, layer_type, layout)
-    elif not rotates and config.get("attn_temperature_tuning"):
+        own_base = {"rope_theta": base} if base else {}
+        encoding = rotation(config, family, {**settings, **own_base}, layer_type, layout)
+    elif base == 0 and config.get("attn_temperature_tuning"):
         scale = {"length": "floor_scale", "coefficient": "attn_scale"}
         options = {option: required(config, key) for option, key in scale.items()}
         encoding = log_n(**options, smooth=True, stepped=True)
@@ -230,33 +255,31 @@ def _reach(config: Config, family: Family) -> int:
     key = "local_attention" if config.get("local_attention") else "sliding_window"
     size = required(config, key)
     if family.reach:
-        return family.reach(size)
-    if key == "local_attention" or config.get("use_bidirectional_attention") in (True, "all"):
-        return size // 2
-    return size if config.get("is_causal") is False else size - 1
+        reach = family.reach(size)
+    elif key == "local_attention" or config.get("use_bidirectional_attention") in (True, "all"):
+        reach = size // 2
+    else:
+        reach = size if config.get("is_causal") is False else size - 1
+    if reach < 1:
+        raise ValueError(f"{key} must let a query see other keys than its own, got {size}.")
+    return reach
 
 
 def _settings(config: Config, family: Family, layer_type: str) -> Config | None:
     """The rope settings of a layer type as the config has them; None for layers without RoPE."""
-    old, new = config.get("rope_scaling") or {}, config.get("rope_parameters") or {}
-    if old and new and old != new:
-        raise ValueError(
-            "The config has both rope_scaling and rope_parameters, with different values. Keep "
-            "one of them."
-        )
-    settings = new or old
+    # Of both, transformers reads the old one.
+    key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    settings = config.get(key) or {}
     if not any(name in BASES or isinstance(value, Mapping) for name, value in settings.items()):
         full_only = family.scales_full_only or "rope_local_base_freq" in config
         return {} if full_only and layer_type == SLIDING else settings
     for name, value in settings.items():
-        _known_layer(name)
+        _known_layer(key, name)
         if not isinstance(value, Mapping | None):
-            raise ValueError(
-                f"The rope settings of {name} must be a dict, got {reprlib.repr(value)}."
-            )
+            raise ValueError(f"{key}.{name} must be a dict, got {reprlib.repr(value)}.")
     if layer_type not in settings:
         raise ValueError(
-            f"The rope settings have {', '.join(settings)}, but not {layer_type!r}. Add it; use "
-            "None for layers without RoPE."
+            f"{key} has {', '.join(settings)}, but not {layer_type!r}. Add it; use None for layers "
+            "without RoPE."
         )
     return settings[layer_type]

@@ -7,18 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pe_jax.encodings.huggingface_families import (
-    FAMILIES,
-    FULL,
-    ORIGINAL,
-    REFUSED,
-    UNNAMED,
-    Config,
-    Family,
-)
-from pe_jax.errors import did_you_mean
+from pe_jax.encodings.huggingface_families import FAMILIES, REFUSED
+from pe_jax.encodings.huggingface_family import FULL, ORIGINAL, SIZE_KEYS, UNNAMED, Config, Family
+from pe_jax.encodings.huggingface_sizes import SIZES
 
 _MOST_LAYERS = 10_000
+_TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 # Other names of the keys that are read.
 _ALIASES = {
     "n_embd": "hidden_size",
@@ -57,7 +51,8 @@ def _list_of(item: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 # What a value may be: a check, and a conversion, as JSON makes no difference between 8 and 8.0.
-_SIZE, _WHOLE = "a positive integer", "an integer, 0 or more"
+_SIZE, _WHOLE = "an integer from 1 to 2147483647", "an integer from 0 to 2147483647"
+_WIDTH, _HEAD = "an integer from 1 to 1048576", "an integer from 1 to 65536"
 _COUNT = f"an integer from 1 to {_MOST_LAYERS}"
 _POSITIVE, _NUMBER = "a positive number", "a number"
 _FLAG, _TEXT, _DICT = "true or false", "a string", "a dict"
@@ -67,8 +62,10 @@ _TEXTS, _FLAGS, _WHOLES, _NUMBERS = (
     for items in ("strings", "times 0 or 1", "integers, 0 or more", "numbers")
 )
 _KINDS: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {
-    _SIZE: (lambda value: _is_whole(value) and value > 0, int),
-    _WHOLE: (_is_whole, int),
+    _SIZE: (lambda value: _is_whole(value) and 0 < value < 2**31, int),
+    _WHOLE: (lambda value: _is_whole(value) and value < 2**31, int),
+    _WIDTH: (lambda value: _is_whole(value) and 0 < value <= 2**20, int),
+    _HEAD: (lambda value: _is_whole(value) and 0 < value <= 2**16, int),
     _COUNT: (lambda value: _is_whole(value) and 0 < value <= _MOST_LAYERS, int),
     _POSITIVE: (lambda value: _is_number(value) and value > 0, float),
     _NUMBER: (_is_number, float),
@@ -86,9 +83,10 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {
 }
 # What is read of a config. None stands for a key that is missing.
 _KEYS: Mapping[str, str] = {
-    _SIZE: "hidden_size embedding_size num_attention_heads max_position_embeddings head_dim "
-    "global_head_dim qk_rope_head_dim rotary_dim local_attention floor_scale attention_chunk_size "
+    _SIZE: "max_position_embeddings local_attention floor_scale attention_chunk_size "
     f"global_attn_every_n_layers no_rope_layer_interval full_attention_interval {ORIGINAL}",
+    _WIDTH: "hidden_size embedding_size",
+    _HEAD: "num_attention_heads head_dim global_head_dim qk_rope_head_dim rotary_dim",
     _WHOLE: "sliding_window max_window_layers pad_token_id",
     _COUNT: "num_hidden_layers",
     _POSITIVE: "rope_theta global_rope_theta local_rope_theta rope_local_base_freq attn_scale "
@@ -99,8 +97,10 @@ _KEYS: Mapping[str, str] = {
     _PATTERN: "sliding_window_pattern",
     _TEXTS: "layer_types",
     _FLAGS: "no_rope_layers",
-    _WHOLES: "attn_layer_indices full_attn_idxs",
+    _WHOLES: "attn_layer_indices full_attn_idxs cross_attention_layers",
+    _NUMBERS: "layer_rope_theta",
 }
+_KIND_OF = {key: kind for kind, keys in _KEYS.items() for key in keys.split()}
 # The same of rope settings; all others are numbers.
 _SETTINGS: Mapping[str, str] = {
     "rope_theta": _POSITIVE,
@@ -126,75 +126,102 @@ def checked_setting(key: str, value: Any) -> Any:
     Raises:
       ValueError: for a value of another kind.
     """
-    return _converted(f"The rope setting {key!r}", value, _SETTINGS.get(key, _NUMBER))
+    return _converted(key, value, _SETTINGS.get(key, _NUMBER))
 
 
-# Settings that change rotations or logits in ways that are not read, and what they do.
+# Keys that change positions in ways that are not read, mostly of code outside transformers.
 _NOT_READ: Mapping[str, str] = {
     "alibi": "adds ALiBi divided by sqrt(head_size), with slopes in bfloat16",
-    "rotary_emb_interleaved": "is of code outside transformers",
-    "rotary_emb_scale_base": "is xPos, of code outside transformers",
+    "alibi_starting_size": "adds ALiBi",
+    "rope_ratio": "multiplies the base of RoPE",
+    "rotary_emb_interleaved": "makes pairs of neighbours",
+    "rotary_emb_scale_base": "is xPos",
+    "rotary_scaling_factor": "scales positions",
     "rotary_value": "rotates the values too",
-    "rotary_scaling_factor": "is of code outside transformers",
-    "use_logn_attn": "is of code outside transformers",
+    "sinusoidal_pos_embds": "makes the table at the input sinusoidal",
+    "use_alibi": "adds ALiBi",
+    "use_dynamic_ntk": "changes the base of RoPE with the length",
+    "use_logn_attn": "scales the logits by the length",
 }
+_HARMLESS = {"rope_ratio": 1}
+# The same of MPT's `attn_config`: what these keys may be.
+_ATTN_CONFIG = {"alibi": True, "prefix_lm": False, "rope": False, "sliding_window_size": -1}
 # Keys that do not say enough without a family.
 _NEED_FAMILY = (
     *("attention_chunk_size", "attn_temperature_tuning", "per_layer_config", "qk_rope_head_dim"),
-    *("attn_layer_indices", "full_attention_interval", "full_attn_idxs"),
+    *("attn_layer_indices", "full_attention_interval", "full_attn_idxs", "cross_attention_layers"),
 )
 
 
-def checked_config(config: object) -> tuple[dict[str, Any], Family]:
-    """The config with defaults and checked values, and its family."""
+def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
+    """Return the keys that matter, with defaults and checked values, and the family.
+
+    Of a family that is not known, None, all keys are returned as they are.
+    """
     if not isinstance(config, Mapping):
         raise ValueError(
             f"config must be a dict, got {type(config).__name__}. Pass config.to_dict() of a "
             "config object."
         )
-    if isinstance(config.get("text_config"), Mapping):
-        return checked_config(config["text_config"])
+    for key in _TEXT_PARTS:
+        if isinstance(config.get(key), Mapping):
+            outer = config.get("model_type")
+            same = {"model_type": outer} if isinstance(outer, str) and outer in FAMILIES else {}
+            return checked_config(same | dict(config[key]))
+    name = _converted("model_type", config.get("model_type") or "", _TEXT).removesuffix("_text")
+    if name in REFUSED:
+        raise ValueError(f"model_type {name!r} is not supported: {REFUSED[name]}.")
+    family = FAMILIES.get(name) if name else UNNAMED
+    if family is None:
+        return dict(config), None
     values = dict(config)
     for old, new in _ALIASES.items():
         if old in values and values.get(new) is None:
             values[new] = values[old]
-    for kind, keys in _KEYS.items():
-        for key in keys.split():
-            if values.get(key) is not None:
-                values[key] = _converted(key, values[key], kind)
-    family = _family(values.get("model_type"))
     for key, effect in _NOT_READ.items():
-        if values.get(key):
+        value = values.get(key)
+        if value and value != _HARMLESS.get(key) and key not in family.defaults:
             raise ValueError(
-                f"{key} {effect}, which from_hf does not support. Build the encoding from "
-                "encodings.rope or a related encoding."
+                f"{key} {effect}, which from_hf does not support; got {reprlib.repr(value)}. "
+                "Build the encoding by name."
             )
     if family is UNNAMED:
         for key in _NEED_FAMILY:
             if values.get(key):
-                raise ValueError(f"{key} needs model_type: add that of the model.")
+                alike = ", ".join(name for name in FAMILIES if key in FAMILIES[name].defaults)
+                raise ValueError(
+                    f"{key} is read only with a model_type that has it: {alike}. Add that of the "
+                    "model."
+                )
     else:
-        for key, default in {"rope_theta": family.theta, **family.defaults}.items():
-            values.setdefault(key, default)
-        if not values.get("rope_scaling") and not values.get("rope_parameters"):
-            values["rope_parameters"] = family.settings
+        values = {key: values[key] for key in family.reads() if key in values}
+        _fill(values, name, family)
+    for key, value in values.items():
+        if value is not None and key in _KIND_OF:
+            values[key] = _converted(key, value, _KIND_OF[key])
     if values.get("per_layer_config"):
         values["global_head_dim"] = _full_head_size(values)
+    for key, value in (values.get("attn_config") or {}).items():
+        if key == "alibi_bias_max" and value is not None:
+            _converted("attn_config.alibi_bias_max", value, _POSITIVE)
+        if key in _ATTN_CONFIG and value not in (None, _ATTN_CONFIG[key]):
+            raise ValueError(
+                f"attn_config.{key} must be {_ATTN_CONFIG[key]} or left out, got "
+                f"{reprlib.repr(value)}: transformers has no such model."
+            )
     return values, family
 
 
-def _family(model_type: str | None) -> Family:
-    if not model_type:
-        return UNNAMED
-    name = model_type.removesuffix("_text")
-    if name in REFUSED:
-        raise ValueError(f"model_type {model_type!r} is not supported: {REFUSED[name]}.")
-    if name not in FAMILIES:
-        raise ValueError(
-            f"Unknown model_type {reprlib.repr(model_type)}.{did_you_mean(name[:40], FAMILIES)} If "
-            "the model works like Llama, leave out model_type."
-        )
-    return FAMILIES[name]
+def _fill(values: dict[str, Any], name: str, family: Family) -> None:
+    """Add the defaults of a family."""
+    sizes = dict(zip(SIZE_KEYS, SIZES[name]))
+    for key in ("layer_types", "no_rope_layers", "layer_rope_theta"):
+        if isinstance(values.get(key), list | tuple) and values[key]:
+            sizes["num_hidden_layers"] = len(values[key])
+    for key, default in {"rope_theta": family.theta, **family.defaults, **sizes}.items():
+        values.setdefault(key, default)
+    if not values.get("rope_scaling") and not values.get("rope_parameters"):
+        values["rope_parameters"] = family.settings
 
 
 def described(config: Config) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pe_jax.encodings.encoding import PositionEncoding
-from pe_jax.encodings.huggingface_families import (
+from pe_jax.encodings.huggingface_family import (
     CHUNKED,
     FULL,
     ORIGINAL,
@@ -17,7 +18,7 @@ from pe_jax.encodings.huggingface_families import (
     Family,
     required,
 )
-from pe_jax.encodings.huggingface_keys import checked_setting, described
+from pe_jax.encodings.huggingface_keys import checked_setting
 from pe_jax.encodings.modifiers.temperature import log_n
 from pe_jax.encodings.naming import REQUIRED, options_of
 from pe_jax.encodings.rotary import rope_scaling
@@ -51,9 +52,9 @@ def _default(
         if interleaved:
             raise ValueError("mrope_interleaved needs mrope_section, which is missing.")
         return rope(head_size=head_size, layout=layout, **options)
-    if layout != "half" or any(n % 1 for n in sections):
+    if layout != "half" or len(sections) != 3 or any(n % 1 or n < 0 for n in sections):
         raise ValueError(
-            "mrope_section must be a list of integers, and the layout 'half'; got "
+            "mrope_section must be three integers, 0 or more, and the layout 'half'; got "
             f"{reprlib.repr(list(sections))} with layout={layout!r}."
         )
     return mrope(
@@ -149,8 +150,9 @@ _TYPES: Mapping[str, _Type] = {
     "longrope": _LONGROPE,
     "su": _LONGROPE,  # Phi-3's first name for it.
 }
-# Settings that change nothing: the type's name, and a length that Ministral 3 repeats.
-_NO_OPTIONS = ("rope_type", "type", "max_position_embeddings")
+# Settings that change nothing: the type's name, a length that Ministral 3 repeats, and a flag of
+# the first YaRN models.
+_NO_OPTIONS = ("rope_type", "type", "max_position_embeddings", "finetuned")
 # Where a config itself has what its rope settings lack, by layer type: the first that is there.
 BASES = {
     FULL: ("global_rope_theta", "rope_theta"),
@@ -174,11 +176,6 @@ def rotation(
     values |= _present({ORIGINAL: config.get(ORIGINAL)})
     head_size = _head_size(config, layer_type)
     if config.get("rotary_dim"):
-        if "rotary_dim" not in family.defaults:
-            raise ValueError(
-                f"rotary_dim must be left out for {described(config)}, which ignores it; got "
-                f"{config['rotary_dim']}."
-            )
         values["partial_rotary_factor"] = config["rotary_dim"] / head_size
     options = {
         option: checked_setting(key, values[key])
@@ -186,22 +183,25 @@ def rotation(
         if option and values.get(key) is not None
     }
     reads_share = family is UNNAMED or {"partial_rotary_factor", "rotary_dim"} & {*family.defaults}
-    if options.get("fraction", 1) != 1 and not reads_share:
-        raise ValueError(
-            f"partial_rotary_factor must be 1 for {described(config)}, whose model rotates whole "
-            f"heads; got {options['fraction']}."
-        )
+    if not reads_share:
+        options.pop("fraction", None)
     options = {**_present(kind.defaults(config, options)), **options}
     if family.scales_logits and options.get("mscale_all_dim"):
         options["scale_logits"] = True
     needed = [name for name, default in options_of(kind.make).items() if default is REQUIRED]
-    keys = {"original_length": "max_position_embeddings"}
+    keys = {"original_length": "max_position_embeddings", "head_size": "head_dim"}
     keys |= {option: key for key, option in kind.options.items()}
     if missing := [keys[option] for option in (*needed, "base") if option not in options]:
-        raise ValueError(
-            f"The rope type {name!r} needs {' and '.join(missing)}, which the config lacks."
-        )
-    return kind.make(head_size=head_size, **options, layout=layout)
+        raise ValueError(f"{' and '.join(missing)} is missing; rope_type {name!r} needs it.")
+    if head_size % 2 and options.get("fraction", 1) == 1:
+        raise ValueError(f"head_dim must be even, as pairs of dimensions rotate; got {head_size}.")
+    try:
+        return kind.make(head_size=head_size, **options, layout=layout)
+    except ValueError as error:
+        message = str(error)
+        for option, key in keys.items():
+            message = re.sub(rf"\b{option}\b(?!')", key, message)
+        raise ValueError(message) from None
 
 
 def _head_size(config: Config, layer_type: str) -> int:
@@ -227,15 +227,15 @@ def _type_of(settings: Config, config: Config) -> tuple[str, _Type]:
         name = "ntk of GTE"
     if not isinstance(name, str) or name not in _TYPES:
         raise ValueError(
-            f"Unknown rope type {reprlib.repr(name)}.{did_you_mean(str(name)[:40], _TYPES)} Use "
-            f"one of {', '.join(_TYPES)}."
+            f"rope_type must be {', '.join(_TYPES)}, got {reprlib.repr(name)}."
+            f"{did_you_mean(str(name)[:40], _TYPES)}"
         )
     options = _TYPES[name].options
     for key in settings:
         if key not in options and key not in _NO_OPTIONS:
             raise ValueError(
-                f"The rope type {name!r} has no setting {reprlib.repr(key)}."
-                f"{did_you_mean(str(key)[:40], options)} It has: {', '.join(options)}."
+                f"{reprlib.repr(key)} is no setting of rope_type {name!r}, which has: "
+                f"{', '.join(options)}.{did_you_mean(str(key)[:40], options)}"
             )
     return name, _TYPES[name]
 

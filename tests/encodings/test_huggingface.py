@@ -373,16 +373,13 @@ def test_layers_of_one_type():
         (dict(FALCON_7B, alibi=True), r"alibi adds ALiBi divided by sqrt\(head_size\)"),
         (dict(SIZES, model_type="nanochat"), "opposite direction: swap the halves"),
         (dict(SIZES, model_type="t5"), "tables of their own: encodings.t5"),
-        (dict(SIZES, model_type="lama"), "Unknown model_type 'lama'. Did you mean llama"),
+        (dict(SIZES, model_type="lama"), "model_type 'lama' is not known. Did you mean llama"),
         (dict(SIZES, position_embedding_type="absolute"), "position_embedding_type must be rope"),
-        (dict(SIZES, model_type="llama", position_embedding_type="absolute"), "got 'absolute'"),
         (dict(SIZES, model_type="bert", position_embedding_type="rotary"), "must be absolute or"),
-        (dict(SIZES, model_type="llama", partial_rotary_factor=0.5), "rotates whole heads; got 0"),
-        (dict(SIZES, model_type="llama", rotary_dim=8), "rotary_dim must be left out"),
         (
             dict(SIZES, model_type="phimoe", rope_scaling=dict(
                 type="longrope", short_mscale=1.2, long_mscale=1.2)),
-            "no setting 'short_mscale'",
+            "'short_mscale' is no setting of rope_type 'longrope'",
         ),
         (dict(SIZES, model_type="mpt", attn_config={"alibi": False}), "attn_config.alibi"),
         (
@@ -390,12 +387,12 @@ def test_layers_of_one_type():
                  per_layer_config={"1": {"head_dim": 64}}),
             "per_layer_config is supported only if",
         ),
-        ({**DEEPSEEK_V3, "model_type": None}, "qk_rope_head_dim needs model_type"),
+        ({**DEEPSEEK_V3, "model_type": None}, "qk_rope_head_dim is .* that has it: deepseek_v2"),
         (
             {**LLAMA_4_SCOUT["text_config"], "model_type": None},
-            "attention_chunk_size needs model_type",
+            "attention_chunk_size is read only with a model_type that has it: llama4",
         ),
-        (dict(SIZES, model_type="llama", layer_types=["full_attention"] * 3), "8 layers, got 3"),
+        (dict(SIZES, model_type="qwen2", layer_types=["full_attention"] * 3), "8 layers, got 3"),
         (dict(SIZES, model_type="smollm3", no_rope_layers=[1] * 3), "each of 8 layers, got 3"),
         (
             dict(SIZES, model_type="gemma4_text", per_layer_config={"x": 1}),
@@ -503,5 +500,5 @@ def test_ntk_of_gte():
     expected = (2 * 5e5) ** (-2 * index / size) / 2 ** (2 / size)
     np.testing.assert_allclose(part.card.frequencies({})[0], expected, rtol=1e-6)
     np.testing.assert_allclose(expected, 5e5 ** (-2 * index / size) / 2 ** ((index + 1) * 2 / size))
-    with pytest.raises(ValueError, match="Unknown rope type 'ntk'"):
+    with pytest.raises(ValueError, match="rope_type must be .*, got 'ntk'"):
         from_hf(dict(config, model_type="llama"))

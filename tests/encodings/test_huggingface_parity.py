@@ -196,11 +196,13 @@ def factor_of(layer: PositionEncoding, positions: np.ndarray) -> np.ndarray:
     return total
 
 
-# RoFormer rotates in a method; its hidden states are compared in tests/interop.
+# RoFormer rotates in a method; its hidden states are compared in tests/interop. EXAONE 4.5 has the
+# text model of EXAONE 4.
 ROTATED = [
     case
     for case in cases()
-    if case[2] not in ("learned_absolute", "alibi") and case[0] != "roformer"
+    if not case[2].startswith(("learned_absolute", "alibi"))
+    and case[0] not in ("roformer", "exaone4_5")
 ]
 
 
@@ -296,6 +298,10 @@ def test_alibi(transformers, heads):
     theirs = bloom.build_alibi_tensor(torch.ones(1, LENGTH), heads, torch.float32)[:, 0].numpy()
     np.testing.assert_allclose(bias, theirs - theirs[:, -1:], rtol=1e-5)
     theirs = mpt.build_mpt_alibi_tensor(heads, LENGTH)[:, 0].numpy()
+    np.testing.assert_allclose(bias, theirs, rtol=1e-6)
+    steep = dict(model_type="mpt", n_heads=heads, attn_config={"alibi_bias_max": 16})
+    bias = np.asarray(from_hf(steep).parts[0].offsets.bias({}, last, Context())).T
+    theirs = mpt.build_mpt_alibi_tensor(heads, LENGTH, alibi_bias_max=16)[:, 0].numpy()
     np.testing.assert_allclose(bias, theirs, rtol=1e-6)
 
 

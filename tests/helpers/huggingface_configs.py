@@ -109,6 +109,9 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
          "layout='interleaved')"),
         (dict(DEEPSEEK, rope_scaling=None), "rope(layout='interleaved')"),
     ],
+    "kimi_k2": [(DEEPSEEK, YARN_16 + ", layout='interleaved')")],
+    "glm4_moe_lite": [(DEEPSEEK, YARN_16 + ", layout='interleaved')")],
+    "youtu": [(DEEPSEEK, YARN_16 + ", layout='interleaved')")],
     # Three axes.
     "qwen2_vl_text": [(dict(rope_scaling=dict(type="mrope", mrope_section=[2, 3, 3])),
                        "mrope(sections=(2, 3, 3), base=1000000)")],
@@ -191,6 +194,17 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
          "+window(reach=7), "
          "rope_yarn(factor=32, original_length=16, truncate=False, base=150000))"),
     ],
+    "granite_swa": [
+        (dict(sliding_window=8), "cycle(rope, " + "rope+window(reach=7), " * 2
+         + "rope+window(reach=7))"),
+        (dict(sliding_window=8, layer_rope_theta=[0, 1e4, 1e6, 1e4] * 2),
+         "cycle(none, rope+window(reach=7), rope(base=1000000)+window(reach=7), "
+         "rope+window(reach=7))"),
+    ],
+    "granitemoe_swa": [
+        (dict(EXPERTS, sliding_window=8, layer_types=HALVES, layer_rope_theta=[1e4, 0] * 4),
+         "cycle(rope+window(reach=7), none)"),
+    ],
     "olmo3": [
         (dict(sliding_window=8, rope_theta=500_000,
               layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 2,
@@ -238,6 +252,10 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(sliding_window=None, sliding_window_pattern=None, layer_types=["full_attention"] * 8,
               rope_theta=1e6), "rope(base=1000000)"),
     ],
+    "exaone4_5": [
+        (dict(sliding_window=8, rope_theta=1e6),
+         "cycle(" + "rope(base=1000000)+window(reach=7), " * 3 + "none)"),
+    ],
     "smollm3": [
         (dict(no_rope_layer_interval=4, rope_theta=5e6),
          "cycle(" + "rope(base=5000000), " * 3 + "none)"),
@@ -265,6 +283,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
                     attn_layer_offset=1), "none")],
     "lfm2": [(dict(full_attn_idxs=[1, 3, 5, 7], rope_theta=1e6),
               "cycle(none, rope(base=1000000))")],
+    "mllama_text_model": [(dict(cross_attention_layers=[1, 5], rope_theta=5e5),
+                           "cycle(rope(base=500000), none, rope(base=500000), rope(base=500000))")],
     "qwen3_next": [
         (dict(EXPERTS, head_dim=32, full_attention_interval=4, linear_num_value_heads=4,
               linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
@@ -284,7 +304,9 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     # Tables, ALiBi.
     "albert": [(dict(embedding_size=32), "learned_absolute")],
-    "bert": [(dict(position_embedding_type="absolute"), "learned_absolute")],
+    "bert": [(dict(position_embedding_type="absolute"), "learned_absolute"),
+             (dict(position_embedding_type="alibi"), "alibi"),
+             (dict(position_embedding_type="absolute", alibi_starting_size=512), "alibi")],
     "distilbert": [(dict(dim=64, n_heads=4, n_layers=LAYERS, hidden_dim=32), "learned_absolute")],
     "electra": [(dict(embedding_size=32), "learned_absolute")],
     "gpt2": [(GPT, "learned_absolute")],
@@ -298,7 +320,9 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "xlm-roberta": [(dict(pad_token_id=1), "learned_absolute")],
     "bloom": [(dict(n_head=4, n_layer=LAYERS), "alibi")],
     "mpt": [(dict(d_model=64, n_heads=4, n_layers=LAYERS, max_seq_len=64, expansion_ratio=1),
-             "alibi")],
+             "alibi"),
+            (dict(d_model=64, n_heads=4, n_layers=LAYERS, attn_config=dict(alibi_bias_max=16)),
+             "alibi(exponent=16)")],
 }  # fmt: skip
 
 

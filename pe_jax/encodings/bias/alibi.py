@@ -17,7 +17,9 @@ _HOW_TO_MODIFY = "github.com/ofirpress/attention_with_linear_biases/issues/5"
 
 
 @registered
-def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) -> Part:
+def alibi(
+    *, num_heads: int, directed: bool = False, learnable: bool = False, exponent: float = 8.0
+) -> Part:
     """bias(j - i) = -m_h |j - i|, added to the logits as it is (Press et al. 2021, section 3).
 
     The paper is causal; these are its first author's forms for encoders (issue 5 of its
@@ -32,18 +34,22 @@ def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) ->
       standard deviation 1.
     - `learnable=True` (ours): one slope a head, m = sigmoid(raw), starting at the fixed slopes.
 
+    `exponent` is that of the flattest slope, 2^-8; MPT's `alibi_bias_max`.
+
     Params: none, or `{"slopes": [H]}`, directed `[2, H]` (left, right), before the sigmoid.
 
     Raises:
-      ValueError: for halves of an odd number of heads.
+      ValueError: for halves of an odd number of heads, and an exponent that is not positive.
     """
+    if not 0 < exponent <= 64:
+        raise ValueError(f"exponent must be above 0 and at most 64 for ALiBi, got {exponent}.")
     if directed and not learnable and num_heads % 2:
         raise ValueError(
             "alibi(directed=True) assigns half of the heads to each side, so num_heads must be "
             f"even; got {num_heads}. Or use learnable=True, which gives every head both sides."
         )
     halves = directed and not learnable
-    fixed = np.tile(slopes(num_heads // 2), 2) if halves else slopes(num_heads)
+    fixed = np.tile(slopes(num_heads // 2, exponent), 2) if halves else slopes(num_heads, exponent)
 
     def init(rng: jax.Array) -> Params:
         if directed:
@@ -72,7 +78,7 @@ def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) ->
         # Not a steep bias: the TPU kernel subtracts that of the farthest offset from all logits.
         logits=allowed_side if halves else None,
         card=Card(
-            f"−s_h |m|, {'s_h free' if learnable else 's_h = 2^(−8h/H)'}"
+            f"−s_h |m|, {'s_h free' if learnable else f's_h = 2^(−{exponent:g}h/H)'}"
             + (", by side" if directed else ""),
             "Press et al. 2021" + (f"; {_HOW_TO_MODIFY}" if directed else ""),
             parameters=("2H" if directed else "H") if learnable else "0",
@@ -83,9 +89,10 @@ def alibi(*, num_heads: int, directed: bool = False, learnable: bool = False) ->
     )
 
 
-def slopes(num_heads: int) -> Float[np.ndarray, " H"]:
-    """m_h = 2^(-8h/H) for h = 1 .. H, where H is a power of two. Else those of the next smaller
-    power of two, then every other one of the next larger, from its first on (the authors' code).
+def slopes(num_heads: int, exponent: float = 8.0) -> Float[np.ndarray, " H"]:
+    """m_h = 2^(-exponent h/H) for h = 1 .. H, where H is a power of two. Else those of the next
+    smaller power of two, then every other one of the next larger, from its first on (the authors'
+    code).
 
     Raises:
       ValueError: without heads.
@@ -94,7 +101,7 @@ def slopes(num_heads: int) -> Float[np.ndarray, " H"]:
         raise ValueError(f"num_heads must be at least 1 for ALiBi, got {num_heads}.")
 
     def of_power(count: int) -> np.ndarray:
-        return 2.0 ** (-8.0 * np.arange(1, count + 1) / count)
+        return 2.0 ** (-exponent * np.arange(1, count + 1) / count)
 
     power = 2 ** int(math.log2(num_heads))
     return np.concatenate([of_power(power), of_power(2 * power)[::2]])[:num_heads].astype(

@@ -1,0 +1,124 @@
+"""What a family of transformers' models may do with positions, as a record of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pe_jax.encodings.rotary.rotation import Layout
+
+Config = Mapping[str, Any]
+
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+NO_ATTENTION = "linear_attention"
+ORIGINAL = "original_max_position_embeddings"
+
+
+def required(config: Config, key: str) -> Any:
+    if config.get(key) is None:
+        raise ValueError(f"{key} is missing from the config; its position encoding needs it.")
+    return config[key]
+
+
+def has_window(config: Config) -> bool:
+    if config.get("local_attention"):
+        return True
+    # Qwen, which has `max_window_layers`, uses its window only where it says so.
+    used = config.get("use_sliding_window", "max_window_layers" not in config)
+    return bool(config.get("sliding_window")) and bool(used)
+
+
+def has_rope(config: Config, layer: int) -> bool:
+    """Return whether the config lets a layer rotate; the layer's type may forbid it."""
+    if config.get("layer_rope_theta"):
+        return bool(config["layer_rope_theta"][layer])
+    if config.get("no_rope_layers"):
+        return bool(config["no_rope_layers"][layer])
+    interval = config.get("no_rope_layer_interval")
+    return not interval or (layer + 1) % interval != 0
+
+
+IsFull = Callable[[Config, int], bool]
+
+
+def every(period: int | str, first: int = 1) -> IsFull:
+    """One layer in so many, a number or the key of one; `first=0` starts with layer 0."""
+    return lambda config, layer: (
+        (layer + first) % (config[period] if isinstance(period, str) else period) == 0
+    )
+
+
+def in_list(key: str) -> IsFull:
+    """The layers that a list has; all of them without one."""
+    return lambda config, layer: config.get(key) is None or layer in config[key]
+
+
+def before_window(config: Config, layer: int) -> bool:
+    """Qwen 2: the first `max_window_layers` layers, or all."""
+    return not has_window(config) or layer < required(config, "max_window_layers")
+
+
+def by_pattern(config: Config, layer: int) -> bool:
+    """A period, or letters `L` and `G` (EXAONE 4), with which the last layer has full attention."""
+    pattern = config["sliding_window_pattern"]
+    if not has_window(config) or not pattern:
+        return True
+    if isinstance(pattern, str):
+        return pattern[layer % len(pattern)] == "G" or layer == config["num_hidden_layers"] - 1
+    return (layer + 1) % pattern == 0
+
+
+ROTARY = ("rope", "rotary", "rope_gptj")
+SIZE_KEYS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
+_ROPE = {"head_dim", "rope_theta", "rope_scaling", "rope_parameters", "is_causal"}
+
+
+class Family(NamedTuple):
+    """Facts about a family that its configs leave out.
+
+    Attributes:
+      theta: the default of `rope_theta`.
+      defaults: of the keys that the class has besides those of `reads`, None for no default.
+      layout: of the weights; `rope_interleave` in a config takes precedence.
+      is_full: `(config, layer) -> bool`, the layers with full attention where `layer_types` is
+        missing; None for all.
+      other: the type of the other layers.
+      slides: all layers have the window, if there is one, whatever `layer_types` says.
+      only_sliding_rotates: layers with full attention have no RoPE, if there is a window.
+      reach: of a window, from its size; None for the rules of `from_hf`.
+      scales_full_only: version 4's `rope_scaling` is of the layers with full attention alone.
+      scales_logits: YaRN's `mscale_all_dim` scales all logits as well.
+      settings: rope settings of a config that has none.
+      encodings: what `position_embedding_type` may be, the default first; with one, it is not read.
+        `"rotary"` is RoPE without settings.
+      padded_table: rows up to `pad_token_id` of the learned table are of no position.
+    """
+
+    theta: float = 10_000.0
+    defaults: Config = {}
+    layout: Layout = "half"
+    is_full: IsFull | None = None
+    other: str = SLIDING
+    slides: bool = False
+    only_sliding_rotates: bool = False
+    reach: Callable[[int], int] | None = None
+    scales_full_only: bool = False
+    scales_logits: bool = False
+    settings: Config = {}
+    encodings: tuple[str, ...] = ("rope",)
+    padded_table: bool = False
+
+    def reads(self) -> set[str]:
+        """Return the keys of a config that matter to positions; its class ignores all others."""
+        some = {
+            "layer_types": self.is_full is not None,
+            "sliding_window": self.slides or (self.is_full is not None and self.other == SLIDING),
+            "position_embedding_type": len(self.encodings) > 1,
+            "pad_token_id": self.padded_table,
+        }
+        keys = {*SIZE_KEYS, "model_type", *self.defaults, *(key for key in some if some[key])}
+        return keys | _ROPE if "rope" in self.encodings else keys
+
+
+# A config without `model_type`: nothing is known but what it says.
+UNNAMED = Family(encodings=ROTARY)
