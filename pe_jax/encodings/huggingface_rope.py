@@ -223,12 +223,13 @@ def _type_of(settings: Config, config: Config) -> tuple[str, _Type]:
     name = settings.get("rope_type") or settings.get("type") or "default"
     if name == "dynamic" and settings.get("alpha"):
         name = "dynamic with alpha"
-    if name == "ntk" and config.get("model_type") == "gte":
+    elif name == "ntk" and config.get("model_type") == "gte":
         name = "ntk of GTE"
-    if not isinstance(name, str) or name not in _TYPES:
+    elif not isinstance(name, str) or name not in _TYPES or " " in name:
+        known = [known for known in _TYPES if " " not in known]
         raise ValueError(
-            f"rope_type must be {', '.join(_TYPES)}, got {reprlib.repr(name)}."
-            f"{did_you_mean(str(name)[:40], _TYPES)}"
+            f"rope_type must be {', '.join(known)}, got {reprlib.repr(name)}."
+            f"{did_you_mean(str(name)[:40], known)}"
         )
     options = _TYPES[name].options
     for key in settings:

@@ -231,7 +231,7 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
         ("nomic_bert", {"num_experts": 8}, "num_experts must be 0, got 8"),
         ("roformer", {"rotary_value": True}, "rotary_value must be False, got True"),
         ("roformer", {"embedding_size": 8}, "embedding_size must be 12, as the .*, got 8"),
-        ("gte", {"rope_scaling": {"type": "ntk2", "factor": 8}}, "Unknown rope type 'ntk2'"),
+        ("gte", {"rope_scaling": {"type": "ntk2", "factor": 8}}, "rope_type must be .*'ntk2'"),
         ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type must be 'layer_norm', got 'rms_"),
         ("gte", {"per_layer_config": {"0": {"skip": []}}}, "per_layer_config must be left out"),
         ("roberta", {"hidden_size": None}, "hidden_size must be an integer .* got None"),
