@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
@@ -52,11 +53,49 @@ def automatic_sharding(
                 return function(*args, **kwargs)
 
             out_sharding = specs(*args, **kwargs)
+            if jax.sharding.get_abstract_mesh().manual_axes:
+                return _recomputed(inside, axes, out_sharding, arrays)
             return jax.sharding.auto_axes(inside, axes=axes, out_sharding=out_sharding)(arrays)
 
         return call
 
     return decorate
+
+
+def _recomputed(
+    function: Callable[[dict[int, Array]], _T],
+    axes: tuple[str, ...],
+    out_sharding: Any,
+    arrays: dict[int, Array],
+) -> _T:
+    """`function(arrays)` with automatic axes, which the backward pass computes again.
+
+    Inside a `shard_map` over other axes, jax 0.10 to 0.12 cannot save what it computes there for a
+    backward pass ("context mesh ... should match the aval mesh"), so all of that runs in one go.
+    """
+    inexact = {i: x for i, x in arrays.items() if jnp.issubdtype(x.dtype, jnp.inexact)}
+    others = {i: x for i, x in arrays.items() if i not in inexact}
+
+    @jax.custom_vjp
+    def run(inexact: dict[int, Array], others: dict[int, Array]) -> _T:
+        automatic = jax.sharding.auto_axes(
+            lambda inexact, others: function(inexact | others), axes=axes, out_sharding=out_sharding
+        )
+        return automatic(inexact, others)
+
+    def forward(inexact, others):
+        return run(inexact, others), (inexact, others)
+
+    def backward(residuals, g):
+        def pull_back(inexact, others, g):
+            return jax.vjp(lambda inexact: function(inexact | others), inexact)[1](g)[0]
+
+        shardings = {i: spec_of(x, *range(x.ndim)) for i, x in residuals[0].items()}
+        automatic = jax.sharding.auto_axes(pull_back, axes=axes, out_sharding=shardings)
+        return automatic(*residuals, g), None
+
+    run.defvjp(forward, backward)
+    return run(inexact, others)
 
 
 def spec_of(x: Array, *axes: int) -> PartitionSpec:

@@ -1,14 +1,14 @@
 """Softmax attention that takes its position encoding as an argument.
 
-Shapes: B batch, Lq and Lk lengths, H heads of queries, G of keys and values, d head size. float32
-inside the softmax, whatever the dtype of q, k and v.
+Shapes: B batch, Lq and Lk lengths, H heads of queries, G of keys and values, d head size. The
+softmax is float32, or float64 where q or k is, whatever the dtype of parameters.
 """
 
 from __future__ import annotations
 
 import functools
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +16,16 @@ import jax.numpy as jnp
 from pe_jax.attention import cudnn, dropout, fast, forms, plain
 from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import check_mask, check_segments, masked_softmax, segment_positions
-from pe_jax.attention.operands import prepare
+from pe_jax.attention.operands import Operands, prepare
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
+from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Float, Size
 
 
-@automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 1, 2))
+@overload
 def attention(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
@@ -38,7 +39,45 @@ def attention(
     dropout_rng: jax.Array | None = None,
     form: str | Form = "auto",
     platform: str | None = None,
-) -> Float[jax.Array, "B Lq H f"]:
+    return_lse: Literal[False] = False,
+) -> Float[jax.Array, "B Lq H f"]: ...
+@overload
+def attention(
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk G d"],
+    v: Float[Array, "B Lk G f"],
+    encoding: PositionEncoding | None = None,
+    params: Params | None = None,
+    context: Context | None = None,
+    *,
+    mask: Any = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: jax.Array | None = None,
+    form: str | Form = "auto",
+    platform: str | None = None,
+    return_lse: Literal[True],
+) -> tuple[Float[jax.Array, "B Lq H f"], Float[jax.Array, "B Lq H"]]: ...
+@automatic_sharding(
+    lambda q, *_, return_lse=False, **__: (
+        (spec_of(q, 0, 1, 2),) * 2 if return_lse else spec_of(q, 0, 1, 2)
+    )
+)
+@standard_promotion
+def attention(
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk G d"],
+    v: Float[Array, "B Lk G f"],
+    encoding: PositionEncoding | None = None,
+    params: Params | None = None,
+    context: Context | None = None,
+    *,
+    mask: Any = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: jax.Array | None = None,
+    form: str | Form = "auto",
+    platform: str | None = None,
+    return_lse: bool = False,
+) -> Float[jax.Array, "B Lq H f"] | tuple[jax.Array, Float[jax.Array, "B Lq H"]]:
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.part`.
 
     The backward pass is written by hand (see `fast`) and differentiable: `jax.grad`, `jax.vjp` and
@@ -74,9 +113,15 @@ def attention(
         `"auto"` and a `forms.Form` fall back to one that can, and a form given by name raises.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
         `"tpu v4"`; default: where this runs.
+      return_lse: return the logarithm of the softmax's denominator as well, for attention whose
+        keys come in pieces (ring attention, split-key decoding); not in `"kernel"` and `"cudnn"`.
 
     Returns:
-      `[B, Lq, H, f]` in the dtype of `v`.
+      `[B, Lq, H, f]` in the dtype of `v`. With `return_lse` a tuple of this and `[B, Lq, H]`, the
+      logarithm of the sum of exponentials of the logits, float32: outputs of pieces of the keys are
+      averaged with the weights `jax.nn.softmax(jnp.stack(lse), axis=0)`. A sink is in the sum of
+      each piece that has one: leave `sink` out of the encoding of all pieces but the first. A query
+      that may attend to nothing has about -1e38.
 
     Raises:
       ValueError: for heads, positions or hidden states that do not fit q and k, a mask that is not
@@ -104,38 +149,34 @@ def attention(
     x = prepare(encoding, params, q, k, v, context, mask)
     seed = dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
     chosen = forms.choose(form, k.shape[1], platform, x.reach)
-    kernel = _kernel() if chosen.kernel else None
-    in_kernel = kernel is not None and kernel.supports(x)
-    in_cudnn = chosen.cudnn and cudnn.supports(x, seed)
-    obstacle = ""
-    if kernel and form == "kernel":
-        obstacle = "" if in_kernel else kernel.NEEDS
-    elif form == "cudnn":
-        obstacle = "" if in_cudnn else cudnn.NEEDS
-    elif not (chosen.plain or in_kernel or in_cudnn):
-        obstacle = fast.obstacle(x, form)
+    in_kernel = chosen.kernel and not return_lse and _kernel().supports(x)
+    in_cudnn = chosen.cudnn and not return_lse and cudnn.supports(x, seed)
+    supported = chosen.plain or in_kernel or in_cudnn
+    obstacle = "" if supported else _obstacle(x, form, return_lse)
     if obstacle and form in forms.FORMS:
         raise ValueError(
             f"form={form!r} needs {obstacle}, which does not hold for {encoding.name!r} here. Use "
             "'auto', or 'naive', which supports every encoding."
         )
-    if kernel and in_kernel:
+    lse: Array | None = None
+    if in_kernel:
         on_tpu = (platform or jax.default_backend()).startswith("tpu")
-        out = kernel.attend(x, dropout_rate, seed, interpret=not on_tpu)
+        out = _kernel().attend(x, dropout_rate, seed, interpret=not on_tpu)
     elif in_cudnn:
         on_gpu = (platform or jax.default_backend()) == "gpu"
         out = cudnn.attend(x, "cudnn" if on_gpu else "xla")
     elif chosen.plain or obstacle:
         drop = functools.partial(dropout.dropout, rate=dropout_rate, rng=dropout_rng)
-        out = plain.attend(x, drop)
+        out, lse = plain.attend(x, drop), plain.log_denominator(x) if return_lse else None
     else:
-        out = fast.attend(x, seed, dropout_rate, chosen)
+        out, lse = fast.attend(x, seed, dropout_rate, chosen, return_lse=return_lse)
     for part, part_params, seen in reversed(x.parts):  # Undo maps of the values, the last first.
         out = part.output(part_params, out, seen) if part.output else out
-    return out.astype(v.dtype)
+    return (out.astype(v.dtype), lse) if return_lse else out.astype(v.dtype)
 
 
 @automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))
+@standard_promotion
 def attention_logits(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
@@ -153,6 +194,7 @@ def attention_logits(
 
 
 @automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))
+@standard_promotion
 def attention_weights(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
@@ -167,6 +209,13 @@ def attention_weights(
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = prepare(encoding, params, q, k, k, context, mask)
     return masked_softmax(plain.logits(x), x.whole_mask, x.sink)
+
+
+def _obstacle(x: Operands, form: str | Form, return_lse: bool) -> str:
+    """What a form that does not support `x` needs; empty if it computes `x` in another way."""
+    if form not in ("kernel", "cudnn"):
+        return fast.obstacle(x, form)
+    return "return_lse=False" if return_lse else (_kernel() if form == "kernel" else cudnn).NEEDS
 
 
 def _kernel() -> ModuleType:

@@ -25,6 +25,7 @@ from pe_jax.attention import softmax
 from pe_jax.attention.masks import masked_weights, segment_bounds
 from pe_jax.attention.softmax import Arrays, Fixed, Leaf
 from pe_jax.axis_blocks import cut_axis, join_axis
+from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.positions import Reach
 from pe_jax.shapes import Array
 
@@ -53,13 +54,26 @@ def forward(arrays: Arrays, fixed: Fixed) -> tuple[Array, Array]:
     return join_axis(out, 2, fixed.num_queries).swapaxes(1, 2), log_total
 
 
-def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Array) -> Arrays:
+def backward(
+    arrays: Arrays,
+    fixed: Fixed,
+    log_total: Array,
+    out: Array,
+    g: Array,
+    g_log_total: Array | None = None,
+) -> Arrays:
     def differentiate(
-        width: int, sums: Arrays, cut: tuple, out: Array, g: Array, log_total: Array
+        width: int,
+        sums: Arrays,
+        cut: tuple,
+        out: Array,
+        g: Array,
+        g_log_total: Array | None,
+        log_total: Array,
     ) -> tuple[Arrays, dict[str, Leaf]]:
         x, here = _block(arrays, fixed, width, *cut)
         weights = masked_weights(jnp.exp(softmax.logits(x, here) - log_total), here.whole_mask(x))
-        grads = _stored(softmax.backward(x, here, weights, out, g), fixed)
+        grads = _stored(softmax.backward(x, here, weights, out, g, g_log_total), fixed)
         _, key = here.first
         rows: dict[str, Leaf] = {name: getattr(grads, name) for name in by_query}
         if "added" in rows:
@@ -85,10 +99,12 @@ def backward(arrays: Arrays, fixed: Fixed, log_total: Array, out: Array, g: Arra
     _, (_, by_query, _) = cuts
     absent = dict.fromkeys(by_query)
     shared = _with(arrays, absent)
-    # Sums over many blocks, so in float32 whatever the dtype of the parts.
-    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shared)
+    # Sums over many blocks, so in float32 at least, whatever the dtype of the parts.
+    zero = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=wide_dtype(x)), shared)
     assert fixed.block is not None
-    blocks = cuts, cut_axis(out, fixed.block, 1), cut_axis(g, fixed.block, 1), log_total
+    by_row = [cut_axis(x, fixed.block, 1) for x in (out, g)]
+    g_log_total = None if g_log_total is None else cut_axis(g_log_total, fixed.block, 2)
+    blocks = cuts, *by_row, g_log_total, log_total
     sums, rows = jax.lax.scan(step, zero, blocks)
     sums = jax.tree.map(lambda x, like: x.astype(like.dtype), sums, shared)
     joined = {

@@ -25,6 +25,7 @@ from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import Positions, as_array, checked_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
+from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Bool, Float, Int
 
 CacheTree = TypeVar("CacheTree")
@@ -94,6 +95,7 @@ def init_cache(
         jax.tree.map(lambda x: spec_of(x, *range(x.ndim)), cache),
     )
 )
+@standard_promotion
 def cached_attention(
     q: Float[Array, "B T H d"],
     k: Float[Array, "B T G d"],

@@ -6,6 +6,7 @@ All queries at once, which saves the weights (`softmax`), or in blocks (`blocks`
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
@@ -18,7 +19,11 @@ from pe_jax.attention.operands import Operands, Term, farthest, tables
 from pe_jax.attention.plain import bias, evaluated
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.softmax import TREES, Arrays, Fixed, Leaf
+from pe_jax.axis_blocks import join_axis
+from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.positions import as_array
+from pe_jax.manual_axes import vary_alike
+from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Float
 
 # Queries at a time where an encoding computes logits with a function, which keeps several arrays of
@@ -68,11 +73,16 @@ def obstacle(x: Operands, form: str | Form = "auto") -> str:
     return ""
 
 
-def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Array, "B Lq H f"]:
+def attend(
+    x: Operands, seed: Array | None, rate: float, form: Form, *, return_lse: bool = False
+) -> tuple[Float[Array, "B Lq H f"], Float[Array, "B Lq H"] | None]:
     """Attention of operands without an `obstacle`.
 
     Args:
       seed, rate: of dropout; no seed, no dropout.
+
+    Returns:
+      outputs and, with `return_lse`, the logarithm of the softmax's denominator.
     """
     queries = x.q.shape[1]
     ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": []}
@@ -100,7 +110,7 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         x.content_k if mapped and rows else None,
         rows,
         tuple(rotation for rotation, _ in rotations),
-        functools.reduce(jnp.add, added).astype(jnp.float32) if added else None,
+        _added(added, wide_dtype(x.q, x.k)),
         x.sink,
         **{name: _leaves(tree, differentiable=True) for name, tree in trees.items()},
         maps=tuple(params for _, params in x.maps),
@@ -130,7 +140,13 @@ def attend(x: Operands, seed: Array | None, rate: float, form: Form) -> Float[Ar
         mask=x.mask,
         seed=seed,
     )
-    return _attend(jax.tree.map(reverse_only, arrays), fixed)
+    arrays = vary_alike(arrays, fixed)
+    out = _attend(return_lse, jax.tree.map(reverse_only, arrays), fixed)
+    return out if return_lse else (out, None)
+
+
+def _added(terms: Sequence[Array], dtype: np.dtype) -> Array | None:
+    return functools.reduce(jnp.add, [x.astype(dtype) for x in terms]) if terms else None
 
 
 def _leaves(tree: Leaf, *, differentiable: bool) -> Leaf:
@@ -159,23 +175,28 @@ def _rotation(term: Term) -> tuple[dict[str, Array], int | None]:
     return rotation, clip
 
 
-@jax.custom_vjp
-def _attend(arrays: Arrays, fixed: Fixed) -> Float[Array, "B Lq H f"]:
-    return _attend_forward(arrays, fixed)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(return_lse: bool, arrays: Arrays, fixed: Fixed) -> Array | tuple[Array, Array]:
+    return _attend_forward(return_lse, arrays, fixed)[0]
 
 
-def _attend_forward(arrays, fixed):
+def _attend_forward(return_lse, arrays, fixed):
     if fixed.block is None:  # The weights are saved, which is quicker where they fit.
-        out, saved, _ = softmax.forward(arrays, fixed)
+        out, saved, log_total = softmax.forward(arrays, fixed)
     else:
         out, saved = blocks.forward(arrays, fixed)
-    return out, (arrays, fixed, out, saved)
+        log_total = join_axis(saved, 2, fixed.num_queries) if return_lse else None
+    results = (out, log_total[..., 0].swapaxes(1, 2)) if return_lse else out
+    return results, (arrays, fixed, out, saved)
 
 
-def _attend_backward(residuals, g):
+@standard_promotion
+def _attend_backward(return_lse, residuals, g):
     arrays, fixed, out, saved = residuals
     module = softmax if fixed.block is None else blocks
-    return module.backward(arrays, fixed, saved, out, g), None
+    g, g_lse = g if return_lse else (g, None)
+    g_log_total = g_lse.swapaxes(1, 2)[..., None] if return_lse else None
+    return module.backward(arrays, fixed, saved, out, g, g_log_total), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -31,8 +31,10 @@ from jax.typing import ArrayLike, DTypeLike
 from pe_jax.attention.masks import index_offsets
 from pe_jax.attention.product import product
 from pe_jax.axis_blocks import cut_axis, join_axis
+from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
+from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array, Float, Int, Size
 
 
@@ -48,14 +50,14 @@ def spread(
       buckets: M = 2·clip + 1 terms a query, of offsets -clip .. clip.
       shift: position of the first key minus position of the first query.
     """
-    return spread_p.bind(buckets, shift, clip=clip, keys=keys)
+    return spread_p.bind(*vary_alike((buckets, shift)), clip=clip, keys=keys)
 
 
 def collect(
     clip: int, keys: int, x: Float[Array, "*B Lq Lk"], shift: ArrayLike
 ) -> Float[Array, "*B Lq M"]:
     """Sum `x` over the keys of each bucket; the transpose of `spread`."""
-    return collect_p.bind(x, shift, clip=clip, keys=keys)
+    return collect_p.bind(*vary_alike((x, shift)), clip=clip, keys=keys)
 
 
 def _spread(buckets: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
@@ -161,8 +163,9 @@ def table_values(
         return product(f"bhqk,{axes}->bqhd", weights, vectors)
     rows, lay_out = _cut_table(table, clip, weights.shape[2:], offset)
     vectors = rows.astype(weights.dtype)
-    buckets = jax.ShapeDtypeStruct((*weights.shape[:-1], len(vectors)), jnp.float32)
-    (summed,) = jax.linear_transpose(lay_out, buckets)(weights.astype(jnp.float32))
+    buckets = jnp.zeros((*weights.shape[:-1], len(vectors)), wide_dtype(weights))
+    _, transpose = jax.vjp(lay_out, vary_alike(buckets, weights))
+    (summed,) = transpose(widened(weights))
     return product(f"bhqm,{_axes(vectors)}->bqhd", summed.astype(weights.dtype), vectors)
 
 
@@ -310,7 +313,7 @@ def _bias_logits(
     bias: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike
 ) -> Float[Array, "#B #H Lq Lk"]:
     """No batch where positions have none, so that its gradient is one of a small array."""
-    bias = (bias if bias.ndim == 2 else bias[:, None]).astype(jnp.float32)  # [M, #H]
+    bias = widened(bias if bias.ndim == 2 else bias[:, None])  # [M, #H]
     heads = bias.shape[1]
     if np.ndim(offset) == 0:
         bias, lay_out = _cut_table(bias, clip, lengths, offset)

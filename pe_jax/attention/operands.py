@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from pe_jax.attention.head_shards import part_of_shard
 from pe_jax.attention.masks import both, in_order, segment_mask, whole_mask
+from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.part import Context, LogitTerms, Offsets, Params, Part, map_heads, moved
 from pe_jax.encodings.positions import Reach
@@ -35,7 +37,7 @@ class Operands(NamedTuple):
       parts: of the encoding, each with its parameters and what it sees.
       added: what hooks `logits` that return arrays add, `[#B, #H, Lq, Lk]`, or None.
       logit_terms: what the others add.
-      sink: the logits in the denominator, summed as exponentials, float32 `[H]`, or None.
+      sink: the logits in the denominator, summed as exponentials, `[H]` in their dtype, or None.
       mask: the caller's, True where a query may attend to a key.
       limits: reaches over positions that are no ranges, with these of queries and keys.
       reach: what all reaches over positions that are ranges allow; None where there are none.
@@ -100,8 +102,8 @@ def prepare(
       ValueError: see `check_heads`, for a map that needs as many heads of keys as of queries, and
         for keys out of order (`Traits.ordered`).
     """
-    check_heads(encoding, q, k, v)
-    heads = q.shape[2]
+    check_heads(encoding, q, k, v, of_shard=context.first_head is not None)
+    heads, first_head = q.shape[2], context.first_head
     context = context._replace(mask=mask)
     if context.ranges is None and any(part.traits.ordered for part in encoding.parts):
         q = _ordered_queries(encoding.name, q, context)
@@ -110,9 +112,11 @@ def prepare(
         context = context._replace(
             projections=(to_queries, lambda x: repeat_heads(to_keys(x), heads))
         )
+    split = encoding.split(params)
+    if first_head is not None:
+        split = [part_of_shard(part, params, first_head, heads) for part, params in split]
     parts = tuple(
-        (part, part_params, moved(part, context, q.shape[0]))
-        for part, part_params in encoding.split(params)
+        (part, part_params, moved(part, context, q.shape[0])) for part, part_params in split
     )
     scale = q.shape[-1] ** -0.5
     for part, part_params, seen in parts:
@@ -121,7 +125,7 @@ def prepare(
 
     def scaled(x: Array) -> Array:
         # Before the products, which are Lk/d times as many; exact where d is a power of 4.
-        return (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
+        return (widened(x) * scale).astype(x.dtype)
 
     content_q, content_k = scaled(q), k
     added: list[Array] = []
@@ -136,12 +140,11 @@ def prepare(
             if isinstance(logits, LogitTerms):
                 logit_terms.append(logits)
             else:  # A hook may leave out leading axes: all forms count on four.
-                added.append(logits.reshape((1,) * (4 - logits.ndim) + logits.shape))
+                logits = logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
+                added.append(logits.astype(wide_dtype(q, k)))
         if part.sink:
-            sink = jnp.asarray(part.sink(part_params, seen))
-            sinks.append(
-                jnp.broadcast_to(sink.astype(jnp.promote_types(sink.dtype, jnp.float32)), heads)
-            )
+            sink = jnp.asarray(part.sink(part_params, seen), wide_dtype(q, k))
+            sinks.append(jnp.broadcast_to(sink, heads))
         limit = part.offsets.reach if part.offsets else None
         if limit is not None and seen.shift is None:
             limits.append((limit, *seen.rows()))

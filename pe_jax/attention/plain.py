@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention.masks import both, masked_softmax
+from pe_jax.attention.masks import both, masked_logits, masked_softmax
 from pe_jax.attention.operands import Operands, Term, repeat_heads
 from pe_jax.attention.product import head_product
+from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.part import Context, LogitTerms, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Bool, Float
@@ -32,17 +33,24 @@ def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H 
     for term, params, context in x.terms:
         if term.values:
             vectors, axes = _vectors(term.values, params, context)
-            out += _products(f"bhqk,{axes}f->bqhf", weights, vectors)
+            out += _products(f"bhqk,{axes}f->bqhf", weights, vectors).astype(out.dtype)
     return out
+
+
+def log_denominator(x: Operands) -> Float[Array, "B Lq H"]:
+    """The logarithm of the softmax's denominator, in which a sink is a summand."""
+    total = jax.nn.logsumexp(masked_logits(logits(x), x.whole_mask), axis=-1)
+    total = total if x.sink is None else jnp.logaddexp(total, x.sink[:, None])
+    return total.swapaxes(1, 2)
 
 
 def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
     """Logits with all terms, before the mask; float32."""
     total = head_product("bqhe,bkhe->bhqk", x.q, x.k, x.q.shape[2], multiply=_products)
-    terms = added_logits(x)
+    terms = [term.astype(total.dtype) for term in added_logits(x)]
     if not x.maps:
         return functools.reduce(jnp.add, terms, total)
-    added = jnp.broadcast_to(functools.reduce(jnp.add, terms, jnp.zeros(())), total.shape)
+    added = jnp.broadcast_to(sum(terms, jnp.zeros((), total.dtype)), total.shape)
     return mapped_logits(x.maps, total, added, x.whole_mask)
 
 
@@ -110,5 +118,4 @@ def _vectors(vectors: OffsetVectors, params: Params, context: Context) -> tuple[
 
 
 def _products(spec: str, a: Array, b: Array) -> Array:
-    dtype = jnp.result_type(a, b) if jnp.result_type(a, b) == jnp.float64 else jnp.float32
-    return jnp.einsum(spec, a, b, preferred_element_type=dtype)
+    return jnp.einsum(spec, a, b, preferred_element_type=wide_dtype(a, b))

@@ -1,4 +1,4 @@
-"""Products of matrices: operands of any dtype, sums in float32, backward as forward.
+"""Products of matrices: operands of any dtype, sums in float32 at least, backward as forward.
 
 Accelerators sum bfloat16 products in float32 anyway. CPUs with bfloat16 units (AMX) use them only
 for products whose result is asked for in float32: asked for bfloat16, XLA widens the operands, and
@@ -23,6 +23,8 @@ from jax.interpreters import ad, batching, mlir
 from jax.typing import DTypeLike
 
 from pe_jax.cpu import multiplies_bfloat16
+from pe_jax.dtypes import wide_dtype
+from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array, Float
 
 # Rows of ones: of a product with a single one XLA makes a sum again.
@@ -32,7 +34,7 @@ product_p = Primitive("product")
 
 
 def product(spec: str, a: Array, b: Array) -> jax.Array:
-    """Return `jnp.einsum(spec, a, b)` in float32.
+    """Return `jnp.einsum(spec, a, b)` in float32, in float64 where an operand is.
 
     A gradient is rounded to the dtype of the operands before it goes back.
 
@@ -40,7 +42,7 @@ def product(spec: str, a: Array, b: Array) -> jax.Array:
       spec: letters only, each in two of the three terms at least, as in `"bqd,kd->bqk"`.
       a, b: of one dtype.
     """
-    return product_p.bind(a, b, spec=spec)
+    return product_p.bind(*vary_alike((a, b)), spec=spec)
 
 
 def head_product(
@@ -130,7 +132,7 @@ def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
         for axes in (a_axes, b_axes)
     )
     a, b = jnp.einsum(f"{a_axes}->{a_first}", a), jnp.einsum(f"{b_axes}->{b_first}", b)
-    out = jnp.einsum(f"{a_first},{b_first}->{first}", a, b, preferred_element_type=jnp.float32)
+    out = jnp.einsum(f"{a_first},{b_first}->{first}", a, b, preferred_element_type=wide_dtype(a, b))
     return jnp.einsum(f"{first}->{out_axes}", out)
 
 

@@ -5,8 +5,8 @@ what dropout leaves of them, g the gradient of the output o = w·v + values(w),
 
     dw = g·vᵀ + (transpose of values)(g)         ds = a (drop(dw) - sum(g o))
 
-as sum_j w_j dw_j = g·o for whatever is linear in w. float32 inside the softmax, whatever the dtype
-of q, k and v.
+as sum_j w_j dw_j = g·o for whatever is linear in w. Inside the softmax is float32, or float64 where
+q or k is (see `dtypes`).
 
 Shapes: B batch, Lq and Lk lengths, H heads of queries, G of keys and values, e and f head sizes of
 keys and values.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +35,7 @@ from pe_jax.attention.offset_terms import (
 from pe_jax.attention.operands import repeat_heads
 from pe_jax.attention.plain import evaluated, mapped_logits
 from pe_jax.attention.product import head_product
+from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.part import LogitTerms
 from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.shapes import Array, Float, Size
@@ -202,7 +204,7 @@ def _finished(
 
 
 def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"] | None:
-    """All that is added to q·k, float32; None if nothing is."""
+    """All that is added to q·k, in the dtype of that; None if nothing is."""
     q = x.q if x.content_q is None else x.content_q
     k = x.k if x.content_k is None else x.content_k
     terms = []
@@ -227,20 +229,24 @@ def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"] | None:
     if not terms:
         return None
     shape = (x.q.shape[0], x.q.shape[2], x.q.shape[1], x.k.shape[1])
-    return jnp.broadcast_to(functools.reduce(jnp.add, terms), shape).astype(jnp.float32)
+    return jnp.broadcast_to(_sum(terms, wide_dtype(x.q, x.k)), shape)
 
 
 def _term_values(
     x: Arrays, weights: Float[Array, "B H Lq Lk"], fixed: Fixed
 ) -> Float[Array, "B Lq H f"] | None:
-    """All that is added to weights·v, float32; None if nothing is."""
+    """All that is added to weights·v, in the dtype of that; None if nothing is."""
     terms = []
     if x.tables and "values" in x.tables:
         table, offset = x.tables["values"], fixed.offset(x)
         terms.append(table_values(table, fixed.clip, weights, offset, pairs=fixed.pairs))
     for rotation, clip in zip(x.rotations, fixed.rotation_clips, strict=True):
         terms.append(rotated_values(rotation, clip, weights, *fixed.positions(x)))
-    return functools.reduce(jnp.add, terms) if terms else None
+    return _sum(terms, wide_dtype(x.v)) if terms else None
+
+
+def _sum(terms: Sequence[Array], dtype: np.dtype) -> Array:
+    return functools.reduce(jnp.add, [x.astype(dtype) for x in terms])
 
 
 def forward(x: Arrays, fixed: Fixed) -> tuple[Array, Array, Array]:
@@ -260,8 +266,14 @@ def forward(x: Arrays, fixed: Fixed) -> tuple[Array, Array, Array]:
     return out.astype(x.v.dtype), weights, greatest + jnp.log(total)
 
 
-def backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> Arrays:
-    """Gradients."""
+def backward(
+    x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array, g_log_total: Array | None = None
+) -> Arrays:
+    """Gradients.
+
+    Args:
+      g, g_log_total: of the outputs, and of the logarithm of the denominator.
+    """
     dropped = fixed.drop(weights).astype(x.v.dtype)
     heads = x.q.shape[2]
     dw = head_product("bqhd,bkhd->bhqk", g, x.v, heads)
@@ -269,13 +281,17 @@ def backward(x: Arrays, fixed: Fixed, weights: Array, out: Array, g: Array) -> A
     gradients = jax.tree.map(jnp.zeros_like, x)
     values, transpose = jax.vjp(lambda x, w: _term_values(x, w, fixed), x, dropped)
     if values is not None:
-        gradients, dw_more = transpose(g.astype(jnp.float32))
+        gradients, dw_more = transpose(g.astype(values.dtype))
         dw += dw_more
-    inner = (g.astype(jnp.float32) * out).sum(-1).swapaxes(1, 2)[..., None]  # [B, H, Lq, 1]
-    ds = weights * (fixed.drop(dw) - inner)
+    wide = wide_dtype(g)
+    inner = (g.astype(wide) * out.astype(wide)).sum(-1).swapaxes(1, 2)[..., None]  # [B, H, Lq, 1]
+    if g_log_total is not None:  # Its derivative by the logits is the weights.
+        inner = inner - g_log_total
+    ds = weights * (fixed.drop(dw) - inner).astype(weights.dtype)
     if x.sink is not None:  # Its weight is the rest of the others, and its value 0.
         rest = 1 - weights.sum(-1, keepdims=True)
-        gradients = gradients._replace(sink=-(rest * inner).sum((0, 2, 3)))
+        dsink = -(rest * inner).sum((0, 2, 3))
+        gradients = gradients._replace(sink=dsink.astype(x.sink.dtype))
     dterms: Array | None = ds
     if fixed.maps:
         finished = functools.partial(_finished, x=x, fixed=fixed)

@@ -17,15 +17,18 @@ from jax.typing import ArrayLike
 from pe_jax.encodings.part import Context, Params, Part, moved
 from pe_jax.encodings.positions import Positions, Reach, checked_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
+from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Real
 
 
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, repr=False)
 class PositionEncoding:
     """A position encoding of a model: parts that act together, joined with `+`. None is `none`.
 
     Embeddings and maps follow one another, terms add up, factors multiply, every reach holds. Two
-    builds of one encoding are equal.
+    builds of one encoding are equal. To JAX, an encoding is a tree without leaves: it can be an
+    argument of a function under `jax.jit`, or a field of a module that is a pytree.
 
     Attributes:
       parts: they embed the input once and act in every layer, their parameters shared by all.
@@ -362,6 +365,7 @@ def checked_encoding(encoding: object) -> PositionEncoding:
 
 
 @automatic_sharding(lambda encoding, params, x, *_, **__: spec_of(x, 0, 1, 2))
+@standard_promotion
 def embed(
     encoding: PositionEncoding,
     params: Params | None,
@@ -407,8 +411,13 @@ def embed(
     return out.astype(x.dtype)
 
 
-def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike) -> None:
+def check_heads(
+    encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike, *, of_shard: bool = False
+) -> None:
     """Check the shapes of queries, keys and values.
+
+    Args:
+      of_shard: there may be fewer heads than the encoding has, see `Context.first_head`.
 
     Raises:
       ValueError: if they are not `[B, L, H, d]`, do not fit one another, or have other sizes than
@@ -426,9 +435,13 @@ def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: Array
         _, _, heads, size = shapes[0]
         for part in encoding.parts:
             traits = part.traits
-            if traits.num_heads not in (None, heads) or traits.head_size not in (None, size):
+            fits = traits.num_heads in (None, heads) or (of_shard and traits.num_heads > heads)
+            if not fits or traits.head_size not in (None, size):
                 expected = [traits.num_heads or heads, traits.head_size or size]
-                fix = "Build it for the sizes of the model; inside shard_map, for those of a shard"
+                fix = (
+                    "Build it for the sizes of the model; inside shard_map over heads, pass "
+                    "Context(first_head=jax.lax.axis_index(axis) * q.shape[2]) as well"
+                )
                 if expected == [shapes[0][1], size]:
                     fix = "jnp.swapaxes(x, 1, 2) makes them from [B, H, L, d]"
                 problem = f"{part!r} is for {expected[0]} heads of size {expected[1]}. {fix}"

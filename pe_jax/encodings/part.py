@@ -64,6 +64,9 @@ class Context(NamedTuple):
       frequency_factors: `ω -> factors`, both `[#H, F]`, of the frequencies of rotary encodings, see
         `with_factors`.
       mask: bool `[#B, #H, #Lq, Lk]`, filled in for the hooks of attention: its argument `mask`.
+      first_head: the number of q's first head among those that the encoding was built for, where q
+        has a part of them, as inside `jax.shard_map` over heads:
+        `jax.lax.axis_index("model") * q.shape[2]`. Parameters are those of all heads.
     """
 
     positions_q: Positions | None = None
@@ -77,6 +80,7 @@ class Context(NamedTuple):
     frequency_factors: Callable[[Array], Array] | None = None
     segments: Array | None = None
     mask: Array | None = None
+    first_head: ArrayLike | None = None
 
     def arrays(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
         """Positions of queries and of keys as arrays, see `as_array`."""
@@ -95,6 +99,12 @@ class Context(NamedTuple):
             return span(q, k)
         k, tokens = jnp.broadcast_arrays(k, self.mask.any((1, 2)))
         return jnp.max(k, -1, where=tokens, initial=-1) + 1
+
+    def own_heads(self, x: Array, heads: int) -> Array:
+        """`x` `[H, ...]` of all heads, cut to the `heads` heads of q, see `first_head`."""
+        if self.first_head is None:
+            return x
+        return jax.lax.dynamic_slice_in_dim(x, self.first_head, heads)
 
     @property
     def ranges(self) -> tuple[range, range] | None:
@@ -359,15 +369,18 @@ def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context:
     if part.heads is None:
         return q, k, v
     before = [x.shape[:3] for x in (q, k, v)]
+    repeat = (
+        f"{part.name!r} cannot map {k.shape[2]} heads of keys with {q.shape[2]} heads of queries. "
+        "Repeat the keys and values: jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)."
+    )
     try:
         heads = part.heads(params, q, k, v, context)
     except (TypeError, ValueError) as error:
         if k.shape[2] == q.shape[2]:
             raise
-        raise ValueError(
-            f"{part.name!r} cannot map {k.shape[2]} heads of keys with {q.shape[2]} heads of "
-            f"queries. Repeat the keys and values. ({error})"
-        ) from error
+        raise ValueError(f"{repeat} ({error})") from error
+    if heads[1].shape[2] == q.shape[2] != k.shape[2]:  # One head of keys, broadcast.
+        raise ValueError(repeat)
     if [x.shape[:3] for x in heads] != before or heads[0].shape[3] != heads[1].shape[3]:
         raise ValueError(
             f"The hook 'heads' of {part.name} may change the last axis of queries and keys, and of "

@@ -1,7 +1,8 @@
 """The sinusoid: P(x) = [..., sin(w_i x), cos(w_i x), ...], and its rotation identity.
 
-Paper, table 1 and section 3.2; Vaswani et al. 2017. Angles are computed in float32 whatever the
-compute dtype: in bfloat16 the angle of position 300 would already be off by a whole radian.
+Paper, table 1 and section 3.2; Vaswani et al. 2017. Angles are float32, float64 under
+`JAX_ENABLE_X64`, whatever the compute dtype: in bfloat16 the angle of position 300 would already be
+off by a whole radian.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def default_frequencies(dim: int, base: float = 10_000.0) -> Float[np.ndarray, "
 
 
 def sinusoid(x: Real[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[jax.Array, "*B D"]:
-    """Position vectors P(x), sine and cosine interleaved in that order; float32."""
+    """Position vectors P(x), sine and cosine interleaved in that order; float32 (see `angles`)."""
     angle = angles(x, frequencies)
     pairs = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
     return pairs.reshape(*angle.shape[:-1], 2 * angle.shape[-1])
@@ -40,7 +41,7 @@ def sinusoid(x: Real[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[jax
 def rotate_pairs(
     x: Float[Array, "*B D"], positions: Real[Array, "*P"], frequencies: Float[Array, " F"]
 ) -> Float[jax.Array, "*B D"]:
-    """Rotates each (sine, cosine) pair of `x` by the angle w_i · position; float32.
+    """Rotates each (sine, cosine) pair of `x` by the angle w_i · position; float32 (see `angles`).
 
     The identity behind fast relative terms: for every vector q and positions i, j
     `q · P(j - i) = rotate_pairs(q, i) · P(j)`, which needs no [Lq, Lk, d] array and no gather.
@@ -52,36 +53,38 @@ def rotate_pairs(
     """
     angle = angles(positions, frequencies)
     sin, cos = jnp.sin(angle), jnp.cos(angle)
-    s, c = x[..., 0::2].astype(jnp.float32), x[..., 1::2].astype(jnp.float32)
+    s, c = x[..., 0::2].astype(angle.dtype), x[..., 1::2].astype(angle.dtype)
     rotated = jnp.stack([s * cos + c * sin, c * cos - s * sin], axis=-1)
     return rotated.reshape(*rotated.shape[:-2], x.shape[-1])
 
 
 def angles(x: Real[Array, "*B"], frequencies: Float[Array, "*F"]) -> Float[jax.Array, "..."]:
-    """w · x in float32, `[*B, *F]`, up to whole turns where |x| > 4,096.
+    """w · x, `[*B, *F]`, up to whole turns where |x| > 4,096; float32, or float64 under
+    `JAX_ENABLE_X64`.
 
     A plain product would lose a radian's fraction with distance: at 2^17 all that a shift must not
     change. So x is taken apart, exactly for all integers and for floats up to 2^24, into the digits
     of x = (high · 1,024 + low) · 4,096 + near. Whole turns are removed before low and high are
     multiplied out.
     """
+    dtype = jnp.result_type(float)
     if isinstance(x, jax.core.Tracer):
-        x = x if jnp.issubdtype(x.dtype, jnp.integer) else jnp.asarray(x, jnp.float32)
+        x = x if jnp.issubdtype(x.dtype, jnp.integer) else jnp.asarray(x, dtype)
     else:
         x = np.asarray(x)
-        x = x if np.issubdtype(x.dtype, np.integer) else x.astype(np.float32)
-    w = jnp.asarray(frequencies, jnp.float32)
+        x = x if np.issubdtype(x.dtype, np.integer) else x.astype(dtype)
+    w = jnp.asarray(frequencies, dtype)
 
     def times(digit: Array, w: Array) -> jax.Array:
-        return jnp.asarray(digit, jnp.float32).reshape(*x.shape, *[1] * w.ndim) * w
+        return jnp.asarray(digit, dtype).reshape(*x.shape, *[1] * w.ndim) * w
 
     if isinstance(x, np.ndarray) and (not x.size or np.abs(x).max() <= _PRECISE):
         return times(x, w)
     far, near = _split(x, _PRECISE)
     high, low = _split(far, _DIGIT)
-    turns = _fraction(w * np.float32(_PRECISE / (2 * np.pi)))
+    turns = _fraction(w * (_PRECISE / (2 * np.pi)))
     whole = times(low, turns), times(high, _fraction(turns * _DIGIT))
-    return times(near, w) + sum(map(_fraction, whole)) * np.float32(2 * np.pi)
+    return times(near, w) + sum(map(_fraction, whole)) * (2 * np.pi)
 
 
 def _split(x: Real[Array, "*B"], size: int) -> tuple[Array, Array]:

@@ -33,7 +33,7 @@ def linear(
       tied: the kernel is `[N, K]`, as an embedding is that serves as the output layer.
     """
     out = product("mk,nk->mn" if tied else "mk,kn->mn", x, kernel)
-    return out if bias is None else add_row(out, bias, x.dtype)
+    return out if bias is None else add_row(out, bias.astype(out.dtype), x.dtype)
 
 
 def activate(x: Float[Array, "*B N"], name: str) -> Float[Array, "*B N"]:

@@ -1,6 +1,7 @@
 """Two builds of an encoding are equal, hash alike, can be pickled, and have a short repr."""
 
 import copy
+import dataclasses
 import pickle
 import pydoc
 import re
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from pe_jax import encodings
+from pe_jax.attention import attention
 from pe_jax.encodings.names import for_text
 
 SIZES = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
@@ -67,6 +69,29 @@ def test_an_argument_without_a_hash():
         return encodings.Part(factor=lambda params, context: float(sum(sizes)))
 
     assert steps(sizes=[1, 2]).name == "steps(sizes=[1, 2])"
+
+
+def test_jax_takes_an_encoding_for_a_tree_without_leaves():
+    """As an argument of `jax.jit`, and as a field of a module that is a pytree."""
+    traced = []
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Layer:
+        encoding: encodings.PositionEncoding
+        params: encodings.Params
+
+    @jax.jit
+    def loss(layer, q):
+        traced.append(layer)
+        return attention(q, q, q, layer.encoding, layer.params).sum()
+
+    q, params = jnp.ones((1, 3, 2, 8)), {"kerple": {"r1": jnp.ones(2), "r2": jnp.ones(2)}}
+    layers = [Layer(encodings.kerple(num_heads=2), params) for _ in range(2)]
+    grads = [jax.grad(loss)(layer, q) for layer in layers]
+    assert len(traced) == 1 and grads[0].encoding == layers[0].encoding
+    assert jax.tree.leaves(encodings.rope(head_size=8) + encodings.causal()) == []
+    assert jax.tree.structure(layers[0]) == jax.tree.structure(layers[1])
 
 
 def test_repr():

@@ -39,6 +39,7 @@ from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import LOG2_E
 from pe_jax.attention.tpu_kernel.tiling import KernelConfig
 from pe_jax.encodings.positions import Reach
+from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Bool, Float, Int
 
 Result = TypeVar("Result")
@@ -180,6 +181,7 @@ def _forward_pass(config, shared, rows):
     return out, (shared, narrow, rows._replace(out=out, log_sum=log_sum))
 
 
+@standard_promotion
 def _backward_pass(config, saved, grad):
     shared, narrow, rows = saved
     grad = first_order(grad)

@@ -58,7 +58,7 @@ def tupe(
         # The whole table at once: the same in every layer, and compilers merge what is the same.
         table = jax.nn.standardize(params["table"], axis=-1)
         rows = jnp.einsum("nD,Dhd->nhd", table, params[which]["kernel"]) + params[which]["bias"]
-        return look_up(rows.reshape(len(rows), -1), x).reshape(*x.shape, num_heads, head_size)
+        return look_up(rows.reshape(len(rows), -1), x).reshape(*x.shape, -1, head_size)
 
     def correlation(
         query_arrays: tuple, key_arrays: tuple, theta: Array | None, mask: Array | None

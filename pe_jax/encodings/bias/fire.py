@@ -85,7 +85,7 @@ def fire(
         weights = jnp.concatenate([out["kernel"].T * hidden[name] for name in ("kernel", "bias")])
         slope, intercept = jnp.split(weights @ on.astype(x.dtype), 2)
         y = slope * pairs + intercept + out["bias"][:, None]
-        return y.reshape(num_heads, *x.shape)
+        return y.reshape(len(out["bias"]), *x.shape)
 
     def bias(i: Array, j: Array, params: Params, mask: Array | None) -> Float[Array, "#B H Lq Lk"]:
         x = distance(params, i[..., :, None], j[..., None, :])

@@ -1,0 +1,139 @@
+"""Attention inside `jax.shard_map`, with its default check of what varies over the mesh."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.joined_encodings import JOINED, SIZES, H, draws, loss, shapes
+from jax.sharding import AxisType, PartitionSpec
+
+from pe_jax import encodings
+from pe_jax.attention import attention
+from pe_jax.attention.forms import FORMS
+
+BLOCKS = FORMS["fused"]._replace(block=4)
+# The same function with other frequencies.
+ROPE = "rope_linear", "rope_ntk", "rope_yarn", "rope_llama3", "rope_longrope"
+FEW = "learned_relative+t5+fire+sink"
+ROWS = PartitionSpec(), PartitionSpec("data"), PartitionSpec()
+
+
+def mesh_of(kind):
+    return jax.make_mesh((2, 2), ("data", "model"), axis_types=(kind,) * 2)
+
+
+def gradient(name, form, **how):
+    """The gradient of a loss by all arguments; the batch is sharded, parameters replicated."""
+
+    def of_rows(*args):
+        return loss(name, *args, form=form)[None]
+
+    out = PartitionSpec("data")
+    mapped = jax.shard_map(of_rows, in_specs=ROWS, out_specs=out, **how)
+    return jax.grad(lambda *args: mapped(*args).sum(), argnums=(0, 1, 2))
+
+
+def test_all_registered_encodings_are_in_the_joined_ones():
+    known = {key for name in JOINED.values() for key in re.findall(r"(?:^|\+)(\w+)", name)}
+    assert {*encodings.ENCODINGS} - known == {"none", *ROPE}
+
+
+@pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
+@pytest.mark.parametrize(
+    "form",
+    [
+        "buckets",
+        pytest.param("naive", marks=pytest.mark.slow),
+        pytest.param(BLOCKS, marks=pytest.mark.slow),
+    ],
+)
+def test_types_of_every_gradient(name, form):
+    """What the check refuses, it refuses while tracing."""
+    args = shapes(name)
+    for how in (dict(), dict(axis_names={"data"})):  # All axes of the mesh are manual, or one.
+        with jax.set_mesh(mesh_of(AxisType.Auto)):
+            got = jax.eval_shape(gradient(name, form, **how), *args)
+        assert jax.tree.map(jnp.shape, got) == jax.tree.map(jnp.shape, args)
+
+
+@pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
+@pytest.mark.parametrize("form", ["buckets", pytest.param(BLOCKS, marks=pytest.mark.slow)])
+def test_types_beside_explicit_axes(name, form):
+    args = shapes(name)
+    with jax.set_mesh(mesh_of(AxisType.Explicit)):
+        got = jax.eval_shape(gradient(name, form, axis_names={"data"}), *args)
+    assert jax.tree.map(jnp.shape, got) == jax.tree.map(jnp.shape, args)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [(FEW, BLOCKS)]
+    + [
+        pytest.param(n, f, marks=pytest.mark.slow)
+        for n in JOINED.values()
+        for f in ("buckets", BLOCKS)
+    ],
+)
+def test_gradients_are_those_without_a_mesh(name, form, kind):
+    args = draws(name)
+    expected = jax.jit(jax.grad(lambda *args: loss(name, *args, form=form), (0, 1, 2)))(*args)
+    with jax.set_mesh(mesh_of(kind)):
+        got = jax.jit(gradient(name, form, axis_names={"data"}))(*args)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4 * (1 + np.abs(b).max()))
+
+
+OF_HEADS = (
+    "alibi+sandwich+t5+pope+kerple+sink+tupe+fire+grape_a",
+    "alibi(directed=True, learnable=True)+transformer_xl+inkling(extent=5)+fox+cable+tisa+tener",
+)
+MORE_OF_HEADS = (
+    "interpolated(kerple, factor=2)+rope(learnable=True, per_head=True)+dynamic_position_bias",
+    "grape_m+path_attention+selective_rope+decoupled_rope+causal",
+    "liere+rope_mixed",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [*OF_HEADS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_OF_HEADS)]
+)
+def test_heads_of_a_shard(name):
+    """An encoding of all heads knows those of a shard by `Context.first_head`."""
+    args = draws(name)
+
+    def of_heads(params, x, kernel):
+        first = jax.lax.axis_index("model") * kernel.shape[1]
+        return loss(name, params, x, kernel, first_head=first)[None]
+
+    heads = PartitionSpec(None, "model")
+    mapped = jax.shard_map(
+        of_heads,
+        mesh=mesh_of(AxisType.Auto),
+        in_specs=(PartitionSpec(), PartitionSpec(), heads),
+        out_specs=PartitionSpec("model"),
+    )
+    embedded = (args[1] ** 2).sum()  # Each shard adds the squares of the input.
+    got = jax.jit(jax.value_and_grad(lambda *args: mapped(*args).sum(), (0, 2)))(*args)
+    expected = jax.jit(jax.value_and_grad(lambda *args: loss(name, *args), (0, 2)))(*args)
+    np.testing.assert_allclose(got[0] - embedded, expected[0], rtol=1e-4)
+    for a, b in zip(jax.tree.leaves(got[1]), jax.tree.leaves(expected[1]), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4 * (1 + np.abs(b).max()))
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "message"),
+    [
+        ("alibi", 3, r"Context.first_head=3 and 2 heads .*has 4 heads"),
+        ("dape", 0, "Context.first_head is not possible with dape, which mixes heads"),
+    ],
+)
+def test_heads_that_an_encoding_cannot_take_apart(name, first, message):
+    q = jnp.ones((1, 3, 2, 8))
+    encoding = encodings.from_name(name, **SIZES)
+    params = encoding.init(jax.random.key(0))
+    assert q.shape[2] < H
+    with pytest.raises(ValueError, match=message):
+        attention(q, q, q, encoding, params, encodings.Context(first_head=first))

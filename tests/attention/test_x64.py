@@ -1,0 +1,82 @@
+"""Attention and models under `JAX_ENABLE_X64`: float64 where the inputs are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.joined_encodings import JOINED, draws, loss, shapes
+
+from pe_jax import encodings
+from pe_jax.attention import attention
+from pe_jax.attention.forms import FORMS
+from pe_jax.models import Bert, preset
+
+BLOCKS = FORMS["fused"]._replace(block=4)
+FEW = "learned_relative+t5+fire+cable+dape+sink+rope(learnable=True)+sinusoidal_relative(clip=None)"
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def gradient(name, form):
+    return jax.value_and_grad(lambda *args: loss(name, *args, form=form), (0, 1, 2))
+
+
+@pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
+@pytest.mark.parametrize("form", ["buckets", pytest.param(BLOCKS, marks=pytest.mark.slow)])
+def test_types_of_every_gradient(name, form):
+    args = shapes(name, jnp.float64)
+    value, got = jax.eval_shape(gradient(name, form), *args)
+    assert value.dtype == jnp.float64
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), got) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), args
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        (FEW, BLOCKS),
+        *(
+            pytest.param(n, f, marks=pytest.mark.slow)
+            for n in JOINED.values()
+            for f in ("buckets", BLOCKS)
+        ),
+    ],
+)
+def test_forms_agree_to_the_last_digits(name, form):
+    args = draws(name, jnp.float64)
+    got, expected = (jax.jit(gradient(name, f))(*args) for f in (form, "naive"))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-11 * (1 + np.abs(b).max()))
+
+
+def test_float32_stays_float32():
+    """Parameters that were drawn as float64 do not widen what the queries are."""
+    encoding = (
+        encodings.t5(num_heads=2) + encodings.kerple(num_heads=2) + encodings.sink(num_heads=2)
+    )
+    params = encoding.init(jax.random.key(0))
+    q = jax.ShapeDtypeStruct((1, 5, 2, 8), jnp.float32)
+    for form in ("naive", "buckets", BLOCKS):
+        run = lambda q, p: attention(q, q, q, encoding, p, form=form, return_lse=True)  # noqa: B023
+        out, lse = jax.eval_shape(run, q, params)
+        assert out.dtype == lse.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    "position", ["learned_absolute", "learned_relative+alibi", "rope+t5", "deberta+sink"]
+)
+def test_a_bert_is_differentiated(position):
+    model = Bert(preset("tiny", position=position, vocab_size=50))
+    tokens = jnp.ones((2, 9), jnp.int32)
+
+    def total(params):
+        return sum(x.sum() for x in jax.tree.leaves(model.apply({"params": params}, tokens)))
+
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    grads = jax.eval_shape(jax.grad(total), params)
+    assert jax.tree.map(lambda x: x.dtype, grads) == jax.tree.map(lambda x: x.dtype, params)

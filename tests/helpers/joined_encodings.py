@@ -1,0 +1,81 @@
+"""All encodings in a few, so that a property of every hook is traced at once."""
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax import encodings
+from pe_jax.attention import attention
+
+B, L, H, d = 2, 9, 4, 8
+SIZES = dict(hidden_size=16, head_size=d, num_heads=H, max_length=16)
+
+BIDIRECTIONAL = (
+    "tupe+learned_relative+sinusoidal_relative+learnable_sinusoidal_relative+nezha+relative_key"
+    "+relative_key_query+transformer_xl+deberta(buckets=4, max_relative_positions=8)"
+    "+inkling(extent=5)+alibi(learnable=True)+t5+fire+kerple+sandwich+tisa+dynamic_position_bias"
+    "+grape_a+rope(learnable=True, per_head=True)+rope_slice+string+grape_m"
+    "+selective_rope+tener+fox+cable+dape+dape_v2+sink"
+)
+CAUSAL = (
+    "xpos+cope+path_attention+alibi(directed=True)+decoupled_rope+window(reach=3)+chunks(size=4)"
+    "+causal"
+)
+ROTATIONS = (
+    "pope+rope_dynamic_ntk(factor=2, original_length=4)+log_n(length=4)"
+    "+sinusoidal_relative(clip=None)"
+)
+AT_INPUT = (
+    "learned_absolute+sinusoidal_absolute+learnable_sinusoidal_absolute+fourier_features+floater"
+    "+complex_order(vocab_size=5)+raw_index+normalised_index+sinusoidal_concatenated"
+    "+learned_2d(height=4, width=4)"
+)
+TWO_AXES = "sinusoidal_2d+rope_axial+rope_mixed+liere"
+JOINED = {
+    "bidirectional": BIDIRECTIONAL,
+    "causal": CAUSAL,
+    "rotations": ROTATIONS,
+    "at input": AT_INPUT,
+    "two axes": TWO_AXES,
+    "three axes": "mrope(sections=(2, 1, 1))",
+}
+
+
+def loss(name, params, x, kernel, form="buckets", first_head=None):
+    """Sum of squares of an input's embedding and of a layer of attention."""
+    encoding = encodings.from_name(name, **SIZES)
+    places = jnp.arange(x.shape[1])
+    positions = None if encoding.axes == 1 else jnp.stack([places] * encoding.axes, -1)
+    x = encodings.embed(encoding, params, x, positions, tokens=jnp.zeros(x.shape[:2], jnp.int32))
+    total, acting = (x**2).sum(), encoding.in_attention
+    if not acting.parts:
+        return total
+
+    def project(x):
+        return jnp.einsum("...d,dhe->...he", x, kernel)
+
+    q = project(x)
+    context = encodings.Context(
+        positions, positions, x_q=x, x_k=x, projections=(project, project), first_head=first_head
+    )
+    return total + (attention(q, q, q, acting, params, context, form=form) ** 2).sum()
+
+
+def shapes(name, dtype=jnp.float32):
+    """The arguments of `loss` after the name, as shapes."""
+    params = jax.eval_shape(encodings.from_name(name, **SIZES).init, jax.random.key(0))
+    x, kernel = (jax.ShapeDtypeStruct(s, dtype) for s in ((B, L, 16), (16, H, d)))
+    return params, x, kernel
+
+
+def draws(name, dtype=jnp.float32):
+    """The arguments of `loss` after the name, drawn."""
+
+    def draw(path, x):
+        key = jax.random.key(len(jax.tree_util.keystr(path)))
+        return 0.3 * jax.random.normal(key, x.shape, dtype)
+
+    params, x, kernel = shapes(name, dtype)
+    start = encodings.from_name(name, **SIZES).init(jax.random.key(0))
+    moved = jax.tree_util.tree_map_with_path(draw, params)
+    params = jax.tree.map(lambda a, b: jnp.asarray(a + b, dtype), start, moved)
+    return (params, *jax.tree_util.tree_map_with_path(draw, (x, kernel)))
