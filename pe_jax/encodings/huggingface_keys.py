@@ -163,11 +163,10 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
             f"config must be a dict, got {type(config).__name__}. Pass config.to_dict() of a "
             "config object."
         )
-    for key in _TEXT_PARTS:
-        if isinstance(config.get(key), Mapping):
-            outer = config.get("model_type")
-            same = {"model_type": outer} if isinstance(outer, str) and outer in FAMILIES else {}
-            return checked_config(same | dict(config[key]))
+    while parts := [config[key] for key in _TEXT_PARTS if isinstance(config.get(key), Mapping)]:
+        outer = config.get("model_type")
+        same = {"model_type": outer} if isinstance(outer, str) and outer in FAMILIES else {}
+        config = same | dict(parts[0])
     name = _converted("model_type", config.get("model_type") or "", _TEXT).removesuffix("_text")
     if name in REFUSED:
         raise ValueError(f"model_type {name!r} is not supported: {REFUSED[name]}.")
@@ -178,22 +177,8 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
     for old, new in _ALIASES.items():
         if old in values and values.get(new) is None:
             values[new] = values[old]
-    for key, effect in _NOT_READ.items():
-        value = values.get(key)
-        if value and value != _HARMLESS.get(key) and key not in family.defaults:
-            raise ValueError(
-                f"{key} {effect}, which from_hf does not support; got {reprlib.repr(value)}. "
-                "Build the encoding by name."
-            )
-    if family is UNNAMED:
-        for key in _NEED_FAMILY:
-            if values.get(key):
-                alike = ", ".join(name for name in FAMILIES if key in FAMILIES[name].defaults)
-                raise ValueError(
-                    f"{key} is read only with a model_type that has it: {alike}. Add that of the "
-                    "model."
-                )
-    else:
+    _refuse(values, family)
+    if family is not UNNAMED:
         values = {key: values[key] for key in family.reads() if key in values}
         _fill(values, name, family)
     for key, value in values.items():
@@ -201,7 +186,7 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
             values[key] = _converted(key, value, _KIND_OF[key])
     if values.get("per_layer_config"):
         values["global_head_dim"] = _full_head_size(values)
-    for key, value in (values.get("attn_config") or {}).items():
+    for key, value in (values.get("attn_config") or {}).items():  # MPT's.
         if key == "alibi_bias_max" and value is not None:
             _converted("attn_config.alibi_bias_max", value, _POSITIVE)
         if key in _ATTN_CONFIG and value not in (None, _ATTN_CONFIG[key]):
@@ -210,6 +195,23 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
                 f"{reprlib.repr(value)}: transformers has no such model."
             )
     return values, family
+
+
+def _refuse(values: Config, family: Family) -> None:
+    """Raise ValueError for keys that matter and are not supported."""
+    for key, effect in _NOT_READ.items():
+        value = values.get(key)
+        if value and value != _HARMLESS.get(key) and key not in family.defaults:
+            raise ValueError(
+                f"{key} {effect}, which from_hf does not support; got {reprlib.repr(value)}. "
+                "Build the encoding by name."
+            )
+    for key in _NEED_FAMILY if family is UNNAMED else ():
+        if values.get(key):
+            alike = ", ".join(name for name in FAMILIES if key in FAMILIES[name].defaults)
+            raise ValueError(
+                f"{key} is read only with a model_type that has it: {alike}. Add that of the model."
+            )
 
 
 def _fill(values: dict[str, Any], name: str, family: Family) -> None:

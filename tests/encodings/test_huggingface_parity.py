@@ -160,7 +160,9 @@ def build(transformers: types.ModuleType, model_type: str, said: dict[str, Any])
     torch.manual_seed(0)
     keywords = {key: value for key, value in said.items() if key != "model_type"}
     config = CONFIG_MAPPING[model_type](**keywords)
-    model = transformers.AutoModel.from_config(config).eval()
+    part = model_type == "mllama_text_model"  # Of a model that reads images.
+    auto = transformers.AutoModelForCausalLM if part else transformers.AutoModel
+    model = auto.from_config(config).eval()
     for child in model.modules():
         if hasattr(child, "config"):
             child.config._attn_implementation = "watched"

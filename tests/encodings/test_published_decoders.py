@@ -184,6 +184,36 @@ def test_refused_by_the_key(config, match):
         from_hf({**SIZES, **config})
 
 
+@pytest.mark.parametrize(
+    ("config", "advice", "followed"),
+    [
+        (dict(qk_rope_head_dim=16), r"that has it: (\w+), (\w+), .* Add that",
+         lambda found: dict(model_type=found[2])),
+        (dict(full_attention_interval=2), r"that has it: (\w+)",
+         lambda found: dict(model_type=found[1])),
+        (dict(sliding_window=8), "Add layer_types or model_type",
+         lambda found: dict(layer_types=["full_attention", "sliding_attention"] * 4)),
+        (dict(sliding_window=8), "Add layer_types or model_type",
+         lambda found: dict(model_type="mistral")),
+        (dict(model_type="stablelm", partial_rotary_factor=0.1),
+         r"Use partial_rotary_factor=([\d.]+)",
+         lambda found: dict(partial_rotary_factor=float(found[1].rstrip(".")))),
+        (dict(model_type="gemma2", rope_parameters={"full_attention": {"rope_theta": 1.0}}),
+         "but not 'sliding_attention'. Add it; use None",
+         lambda found: dict(rope_parameters={"full_attention": None, "sliding_attention": {}})),
+        (dict(model_type="lama"), r"Did you mean (\w+)", lambda found: dict(model_type=found[1])),
+    ],
+)  # fmt: skip
+def test_advice_works(config, advice, followed):
+    config = {**SIZES, "rope_theta": 1e4, **config}
+    if config.get("model_type") == "lama":
+        del config["rope_theta"]
+    with pytest.raises(ValueError, match=advice) as caught:
+        from_hf(config)
+    found = re.search(advice, str(caught.value))
+    assert from_hf(config | followed(found)).name
+
+
 @pytest.mark.parametrize("wrong", [5, 1.5, [], {}, ("a",), b"x", "sliding"])
 def test_arguments_of_wrong_types(wrong):
     read = from_hf.__wrapped__ if hasattr(from_hf, "__wrapped__") else from_hf
@@ -199,6 +229,10 @@ def test_nested_configs():
         assert from_hf({"model_type": "qwen2", key: inner}).name == "rope(base=1000000)"
         outer = {"model_type": "internvl_chat", key: dict(inner, model_type="qwen2")}
         assert from_hf({"model_type": "x", "thinker_config": outer}).name == "rope(base=1000000)"
+    deep = dict(inner, model_type="qwen2")
+    for _ in range(5_000):
+        deep = {"text_config": deep}
+    assert from_hf(deep).name == "rope(base=1000000)"
 
 
 def test_slopes_of_mpt():
