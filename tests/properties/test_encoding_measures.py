@@ -21,12 +21,12 @@ def test_absolute_encodings_are_measured_by_their_vectors():
     assert found.translation_invariance < 1e-6 and found.symmetry == 0
     table = jax.random.normal(jax.random.key(0), (12, 16))
     params = {"learned_absolute": {"table": table}}
-    found = properties.measure(small("learned_absolute", 12), params, length=12, window=3)
+    found = properties.measure(small("learned_absolute", 12), params, length=12)
     phi = properties.proximity(table)
     expected = (
         properties.translation_invariance(phi),
         properties.monotonicity(phi),
-        properties.monotonicity(phi, 3),
+        properties.monotonicity(phi, 10),
         properties.symmetry(phi),
     )
     assert found.by == "P·Pᵀ" and found.turning_point is None and found.parameter_count == 12 * 16
@@ -36,7 +36,7 @@ def test_absolute_encodings_are_measured_by_their_vectors():
 def test_other_encodings_are_measured_by_logits():
     alibi = properties.measure(small("alibi"), length=12)
     assert alibi.by == "logits" and max(alibi[1:5]) < 1e-6
-    rope = properties.measure(small("rope"), length=12, window=2)
+    rope = properties.measure(small("rope"), length=12)
     assert rope.translation_invariance < 1e-6 and 0 < rope.monotonicity < 1
     assert rope.turning_point is not None
     both = properties.measure(small("learned_absolute+alibi"), length=12)
