@@ -204,12 +204,14 @@ class Bert(BertModule):
             documents, mask = mask, None
         elif mask is not None and mask.ndim == 2:
             valid, mask = mask, padding_mask(mask)
+        input_positions = positions
         if positions is None and encoding.axes == 1:
             positions = range(tokens.shape[1])
             if documents is not None:
                 positions = segment_positions(documents)
-            elif valid is not None and c.positions_from_mask and encoding.at_input.parts:
-                positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
+            input_positions = positions
+            if valid is not None and c.positions_from_mask:
+                input_positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
         context = Context(positions, positions, rng=position_rng, segments=documents)
         position_params = {}
@@ -221,7 +223,7 @@ class Bert(BertModule):
             absent = segments is None or c.num_segments == 1
             segments = jnp.zeros_like(tokens) if absent else segments
             x = x + self.embedding(c.num_segments, "segment")(segments)
-        x = embed(encoding, position_params, x, positions, tokens=tokens, rng=position_rng)
+        x = embed(encoding, position_params, x, input_positions, tokens=tokens, rng=position_rng)
         x = self.norm("embedding_norm")(x) if c.embedding_norm else x.astype(c.dtype)
         x = dropout(x, c.dropout_rate, embedding_rng)
         x, outputs = self.run_layers(x, position_params, context, mask, layer_rngs)
