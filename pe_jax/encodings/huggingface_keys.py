@@ -167,6 +167,8 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
         outer = config.get("model_type")
         same = {"model_type": outer} if isinstance(outer, str) and outer in FAMILIES else {}
         config = same | dict(parts[0])
+    if config.get("model_type") == "new":  # The name of GTE in its first configs.
+        config = {**config, "model_type": "gte"}
     name = _converted("model_type", config.get("model_type") or "", _TEXT).removesuffix("_text")
     if name in REFUSED:
         raise ValueError(f"model_type {name!r} is not supported: {REFUSED[name]}.")

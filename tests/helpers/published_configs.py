@@ -1,0 +1,46 @@
+"""Published config.json files, and what `from_hf` and the importer make of them."""
+
+import json
+import re
+from pathlib import Path
+
+from pe_jax.encodings.huggingface import from_hf
+from pe_jax.interop.bert_import import config_of, family_of
+
+FOLDER = Path(__file__).parents[1] / "published"
+ENCODERS = {file.stem: file for file in sorted(FOLDER.glob("encoders/*.json"))}
+DECODERS = {file.stem: file for file in sorted(FOLDER.glob("decoders/*.json"))}
+
+
+def read(file):
+    return json.loads(file.read_text(encoding="utf-8"))["config"]
+
+
+def imported(config):
+    """The encoding of the model that the importer makes of a config.json."""
+    return config_of(*family_of(config, "the test"), "the test").encoding()
+
+
+def outcome(make, config):
+    """The name of an encoding; or "refused: " and the first key that the error names."""
+    try:
+        return make(config).name
+    except ValueError as error:
+        words = re.findall(r"[\w-]+", str(error))
+        return "refused: " + next(word for word in words if word in config)
+
+
+def table():
+    """The table of docs/modern.md."""
+    rows = [
+        f"| `{name}` | {cell(from_hf, file)} | {cell(imported, file)} |"
+        for name, file in {**ENCODERS, **DECODERS}.items()
+    ]
+    return "\n".join(["| file | `from_hf` | `load_bert` |", "|---|---|---|", *rows])
+
+
+def cell(make, file):
+    result = outcome(make, read(file))
+    if result.startswith("refused"):
+        return result
+    return f"`{result}`" if len(result) < 100 else f"`{result[:96]}...`"

@@ -1,0 +1,54 @@
+"""What the importer makes of config.json files as they were published, and the page about them."""
+
+from pathlib import Path
+
+import pytest
+from helpers import published_configs
+from helpers.published_configs import ENCODERS, imported, outcome, read
+
+
+def windows(base, local=10_000):
+    sliding = ("rope" if local == 10_000 else f"rope(base={local})") + "+window(reach=64)"
+    return f"cycle(rope(base={base}), {sliding}, {sliding})"
+
+
+EXPECTED = {
+    **dict.fromkeys(
+        (
+            *("all-minilm-l6-v2", "bert-base-chinese", "bert-base-uncased", "bge-m3"),
+            *("bge-small-en-v1.5", "e5-small-v2", "indobert-base-p1", "roberta-base"),
+            *("paraphrase-multilingual-minilm-l12-v2", "xlm-roberta-base-classifier"),
+        ),
+        "learned_absolute",
+    ),
+    **dict.fromkeys(
+        ("modernbert-base-classifier", "modernbert-large", "ruri-v3-30m"), windows(160_000)
+    ),
+    "granite-embedding-small-english-r2": windows(80_000),
+    "mmbert-small": windows(160_000, 160_000),
+    "eurobert-210m": "rope(base=250000)",
+    "nomic-embed-text-v1.5": "rope(base=1000)",
+    "gte-multilingual-base": "rope_linear(factor=1.0671404006768237, base=160000)",
+    "roformer-chinese-base": "rope(layout='interleaved')",
+    "nomic-embed-text-v2-moe": "refused: activation_function",
+    **dict.fromkeys(("dnabert-2", "mosaic-bert"), "refused: alibi_starting_size"),
+    "jina-embeddings-v2-base-en": "refused: position_embedding_type",
+    **dict.fromkeys(
+        (
+            *("all-mpnet-base-v2", "deberta-v3-base-questions", "distilbert-base-uncased"),
+            *("electra-small-discriminator", "modernbert-large-own-code"),
+        ),
+        "refused: model_type",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_what_a_published_config_gives(name):
+    assert outcome(imported, read(ENCODERS[name])) == EXPECTED[name]
+
+
+def test_the_page_says_what_published_files_give():
+    page = Path(__file__).parents[2] / "docs/modern.md"
+    table = published_configs.table()
+    assert table in page.read_text(encoding="utf-8"), f"The table is now:\n{table}"
