@@ -4,6 +4,9 @@ A folder is made under a temporary name, gets the digests of its files, is flush
 then renamed: a killed process leaves no half of it. A folder that does not match its digests any
 more (a damaged disk, an edited file) is made again. Digests find damage, not intent: a cache that
 others can write is as trusted as they are.
+
+Not a library: those that cache on disk verify nothing that they read, and share no work among
+processes.
 """
 
 from __future__ import annotations
@@ -106,7 +109,7 @@ def remove_leftovers(parent: Path) -> None:
     """Removes temporary folders that killed processes have left; without locks, after a day."""
     for folder in parent.glob(f"{_UNFINISHED}*"):
         with contextlib.suppress(OSError):  # Another user's, or removed in the meantime.
-            descriptor = os.open(folder, os.O_RDONLY)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if _is_abandoned(folder, descriptor):
                     shutil.rmtree(folder, ignore_errors=True)

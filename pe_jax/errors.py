@@ -6,10 +6,12 @@ import contextlib
 import difflib
 from collections.abc import Callable, Iterable, Iterator
 
+_LONGEST_NAME = 200  # Characters: comparing takes time in proportion to their square.
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` Did you mean tiny?`, or nothing where no known name is near."""
-    near = difflib.get_close_matches(name, known, n=3)
+    near = difflib.get_close_matches(name[:_LONGEST_NAME], known, n=3)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -34,9 +36,14 @@ def to_path(text: str | Path) -> Path:
 
     The latter has the methods of pathlib's that this project uses; the extra `gcs` installs its
     packages.
+
+    Raises:
+      ValueError: for the home of a user who does not exist, or an object store with one slash.
     """
     if is_remote(text):
         return cast(Path, epath.Path(text))
+    if match := re.match(f"({'|'.join(_STORES)}):/", str(text)):
+        raise ValueError(f"{text} has one slash after {match[1]}:, an object store has two.")
     try:
         return Path(text).expanduser()
     except RuntimeError as error:  # Python's, for `~name` where nobody has that name.
@@ -61,9 +68,23 @@ def reachable_path(text: str | Path) -> Path:
     return to_path(text)
 
 
-def cache_folder() -> Path:
-    """`PE_JAX_CACHE`, or `~/.cache/pe_jax`: tokenized text and compiled programs."""
-    return to_path(os.environ.get("PE_JAX_CACHE") or "~/.cache/pe_jax")
+def cache_folder(cache_dir: str = "") -> Path:
+    """Return the folder of tokenized text and compiled programs.
+
+    Args:
+      cache_dir: of a config; empty means `PE_JAX_CACHE`, or `~/.cache/pe_jax`.
+
+    Raises:
+      ValueError: for an object store.
+    """
+    name = "config.data.cache_dir" if cache_dir else "PE_JAX_CACHE"
+    text = cache_dir or os.environ.get("PE_JAX_CACHE") or "~/.cache/pe_jax"
+    if is_remote(text):
+        raise ValueError(
+            f"{name} must be a local folder, got {text}: object stores have no locks. To tokenize "
+            "a text once for many machines, use pe-jax prepare."
+        )
+    return to_path(text)
 
 
 def sha256(path: Path) -> str:
@@ -126,19 +147,42 @@ def read_json(path: Path, way_out: str) -> Json:
     return values
 
 
+@contextlib.contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Name the file in errors of writing it: those of a full disk or of a bucket name none.
+
+    Raises:
+      OSError: in one line, for any error within the context.
+    """
+    try:
+        yield
+    except Exception as error:  # Of safetensors and of buckets' packages: classes of their own.
+        reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
+        raise OSError(
+            f"{path} was not written: {reason}. Free space there or make it writable, then run the "
+            "same command again."
+        ) from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file in one go: a reader never sees half of it, and a run killed here, or a power
     cut, leaves none.
 
     On several hosts only the first writes.
+
+    Raises:
+      OSError: if it cannot be written.
     """
     import jax  # Only here, so that what reads paths alone starts at once.
 
     if jax.process_index() > 0:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(text, encoding="utf-8")
-    if not is_remote(path):
-        flush_to_disk(temporary)
-    temporary.replace(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)  # A killed run's, or a link, which is not to be followed.
+        with temporary.open("w" if is_remote(path) else "x", encoding="utf-8") as file:
+            file.write(text)
+        if not is_remote(path):
+            flush_to_disk(temporary)
+        temporary.replace(path)

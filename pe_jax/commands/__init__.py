@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from pe_jax.console import stopping
+from pe_jax.console import stopping, streams
 from pe_jax.errors import extra
 
 _COMMANDS = {
@@ -18,6 +18,7 @@ _COMMANDS = {
 def main() -> None:
     """`pe-jax COMMAND ...`, the script that an installed package has."""
     stopping.catch()
+    streams.prepare()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in _COMMANDS:
         sys.argv = [f"pe-jax {name}", *arguments]
@@ -29,4 +30,4 @@ def main() -> None:
     usage += "\n\npe-jax COMMAND --help says more."
     if name not in ("--help", "-h"):
         raise SystemExit(f"error: {name} is not a command of pe-jax:\n{usage}")
-    print(usage)
+    streams.show(usage)

@@ -30,6 +30,7 @@ with extra("train", SystemExit):
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
+    from pe_jax.console.streams import show
     from pe_jax.files import reachable_path, to_path
     from pe_jax.schema import Config, from_values
 
@@ -148,8 +149,7 @@ def evaluate() -> None:
         )
         out = _out(values.task)
         text = _evaluate(config, out)
-    print(for_terminal(text))
-    print(f"Written to {out}")
+    show(f"{for_terminal(text)}\nWritten to {out}")
 
 
 def main() -> None:

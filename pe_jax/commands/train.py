@@ -22,6 +22,7 @@ with extra("train", SystemExit):
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
+    from pe_jax.console.streams import show
     from pe_jax.console.terminal import be_quiet, is_quiet, say
     from pe_jax.schema import Config, from_values
 
@@ -127,7 +128,7 @@ def _compile_only(config: Config) -> None:
     out = to_path(_OUT.value) if _OUT.value else None
     sections = compile_for(config, _COMPILE_FOR.value, find_largest=_LARGEST_BATCH.value, out=out)
     for section in sections:
-        print(section, flush=True)
+        show(section)
 
 
 def train_or_compile() -> None:
@@ -148,8 +149,7 @@ def train_or_compile() -> None:
         _connect(config)
     text, out = _execute(config, reachable_path(_WORKDIR.value), profile)
     if not is_quiet():
-        print("\n" + for_terminal(text))
-        print(f"Written to {out}")
+        show(f"\n{for_terminal(text)}\nWritten to {out}")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -12,11 +13,22 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from pe_jax.configs.all_tasks import CONFIGS
-from pe_jax.console import stopping
+from pe_jax.console import stopping, streams
 from pe_jax.console.help import HELP, help_text
 from pe_jax.console.terminal import say
 from pe_jax.errors import Interrupted, extra
-from pe_jax.schema import Classes, Config, flatten, unknown_key
+from pe_jax.schema import (
+    Classes,
+    Config,
+    class_for,
+    classes_by_task,
+    fields_of,
+    flatten,
+    unknown_key,
+)
+from pe_jax.values import shown
+
+_LONGEST_LINE = 2_000  # Characters, of an error.
 
 
 def main(
@@ -33,7 +45,8 @@ def main(
 
     Args:
       command_flags: the flags of the command.
-      usage, script, classes: for `help_text`.
+      usage, script: for `help_text`.
+      classes: of the configs that `--config` takes.
     """
 
     def parse(args: list[str]) -> list[str]:
@@ -43,38 +56,25 @@ def main(
         try:
             rest = command_flags(args)
         except flags.Error as error:  # Of absl: they name the flag, its value, and similar flags.
-            message = str(error)
+            message = _unparsed_value(args, str(error), command_flags, classes) or str(error)
         except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
             # Of ml_collections, for an unknown key among others.
-            message = _unknown_key(args) or str(error)
+            message = _unknown_key(args, command_flags) or str(error)
         else:
             flags.FLAGS.mark_as_parsed()
             return rest
-        raise SystemExit(f"error: in the flags: {' '.join(message.split())}")
+        raise SystemExit(_error(f"in the flags: {' '.join(message.split())}"))
 
     def _print_help(args: list[str]) -> None:
         try:
-            print(help_text(usage, command_flags, script, _config_in(args), classes))
+            streams.show(help_text(usage, command_flags, script, _config_in(args), classes))
         except ValueError as error:
-            raise SystemExit(f"error: in the flags: {error}") from None
+            raise SystemExit(_error(f"in the flags: {error}")) from None
         raise SystemExit(0)
-
-    def _unknown_key(args: list[str]) -> str:
-        """Return the message for the first `--config.KEY` that the config file lacks, if any."""
-        path = _config_in(args)
-        config = command_flags["config"].parser.parse(path) if path else None
-        if not isinstance(config, ConfigDict):
-            return ""
-        keys = flatten(config.to_dict())
-        for arg in args:
-            match = re.match(r"--?(?:no)?config\.([^=]+)", arg)
-            if match and not any(f"{key}.".startswith(f"{match[1]}.") for key in keys):
-                return unknown_key(match[1], keys, path)
-        return ""
 
     def run(args: list[str]) -> None:
         if len(args) > 1:
-            raise SystemExit(f"error: arguments not understood: {' '.join(args[1:])}")
+            raise SystemExit(_error(f"arguments not understood: {' '.join(args[1:])}"))
         # Hides the libraries' own progress messages; warnings still show.
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)
@@ -92,15 +92,58 @@ def main(
             raise
         except Exception as error:
             mistake = isinstance(error, ValueError | OSError | FloatingPointError)
-            if mistake and logging.get_verbosity() <= logging.INFO:
-                print(f"error: {error}", file=sys.stderr)
-            else:
-                traceback.print_exc()
+            one_line = mistake and logging.get_verbosity() <= logging.INFO
+            with contextlib.suppress(OSError):  # Standard error may be closed.
+                print(_error(str(error)) if one_line else traceback.format_exc(), file=sys.stderr)
             _leave(1)
             raise SystemExit(1) from None
 
     stopping.catch()
+    streams.prepare()
     app.run(run, argv=sys.argv, flags_parser=parse)
+
+
+def _unknown_key(args: list[str], command_flags: flags.FlagValues) -> str:
+    """Return the message for the first `--config.KEY` that the config file lacks, if any."""
+    values = _config_values(args, command_flags)
+    for arg in args if values else ():
+        match = re.match(r"--?(?:no)?config\.([^=]+)", arg)
+        if match and not any(f"{key}.".startswith(f"{match[1]}.") for key in values):
+            return unknown_key(match[1], values, _config_in(args))
+    return ""
+
+
+def _unparsed_value(
+    args: list[str], message: str, command_flags: flags.FlagValues, classes: Classes[Config]
+) -> str:
+    """Return what a flag accepts, if absl's message is that of Python's int, float or bool."""
+    match = re.match(r"flag --([\w.]+)=.*: (?:\('Non-bool|could not conv|invalid lit)", message)
+    if not match:
+        return ""
+    name, words = match[1], {"int": "an integer", "float": "a number"}
+    given = [arg.partition("=")[2] for arg in args if re.match(f"--?{re.escape(name)}=", arg)]
+    accepted = words.get(command_flags[name].flag_type(), "True or False")
+    task = _config_values(args, command_flags).get("task") if name.startswith("config.") else None
+    if task in classes_by_task(classes):
+        fields = dict(fields_of(class_for(task, classes)))
+        accepted = fields[name.removeprefix("config.")].metadata["kind"].describe()
+    return f"--{name} must be {accepted}, got {shown(given[-1] if given else None)}."
+
+
+def _config_values(args: list[str], command_flags: flags.FlagValues) -> dict[str, object]:
+    """Return the values of the config file by dotted key, empty if there is none."""
+    path = _config_in(args)
+    config = command_flags["config"].parser.parse(path) if path else None
+    return flatten(config.to_dict()) if isinstance(config, ConfigDict) else {}
+
+
+def _error(message: str) -> str:
+    """Return the line of an error; a value of megabytes in it is cut."""
+    lines = [
+        line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]} ... {line[-200:]}"
+        for line in message.split("\n")
+    ]
+    return "error: " + "\n".join(lines)
 
 
 def _config_in(args: list[str]) -> str:

@@ -1,8 +1,8 @@
 """Compiled programs, cached between runs.
 
-JAX verifies nothing that it reads from its cache, and never replaces an entry: a cut one is
-compiled again at every start, and one with a wrong bit may end the process. It reads and writes
-through paths of etils, which can be of a kind of our own: here one that verifies what it reads.
+Not JAX's settings alone: its cache verifies nothing that it reads, and never replaces an entry. A
+cut one is compiled again at every start, one with a wrong bit may end the process. It reads and
+writes through paths of etils, which can be of a kind of our own: here one that verifies content.
 
 A digest finds damage, not intent: a compiled program is code, so whoever can write the cache can
 run code in this process. Share it only with whom you trust.

@@ -20,7 +20,9 @@ SHIPPED = Path(__file__).resolve().parent.parent / "configs"
 
 def shipped() -> dict[str, Path]:
     """Return the files of the shipped configs by name."""
-    files = (path for path in sorted(SHIPPED.glob("*.py")) if "def get_config" in path.read_text())
+    files = (
+        path for path in sorted(SHIPPED.glob("*.py")) if "def get_config" in path.read_text("utf-8")
+    )
     return {path.stem: path for path in files}
 
 

@@ -98,7 +98,8 @@ def deferred() -> Iterator[Callable[..., int]]:
 
 def leave(status: int) -> None:
     """Ends the process where it is."""
-    os.write(2, f"{_MESSAGE}\n".encode())
+    with contextlib.suppress(OSError):  # Nobody reads it any more.
+        os.write(2, f"{_MESSAGE}\n".encode())
     os._exit(status)
 
 

@@ -8,6 +8,7 @@ import time
 from tqdm import tqdm
 
 from pe_jax.console.markdown import WIDTH
+from pe_jax.console.streams import discard
 
 _quiet = False
 
@@ -35,8 +36,12 @@ def say(line: str) -> None:
 
     Results go to standard output instead.
     """
-    if not _quiet:
+    if _quiet:
+        return
+    try:
         tqdm.write(line, file=sys.stderr)
+    except OSError:  # A run goes on where nobody reads its messages.
+        discard(sys.stderr)
 
 
 def tell(name: str, what: str) -> None:

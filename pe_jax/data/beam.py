@@ -58,7 +58,7 @@ def prepare(
         out = os.path.abspath(out)
     if is_remote(source):
         if not (parts := _list(source)):
-            raise ValueError(f"No file matches the data source {source!r}.")
+            raise ValueError(f"source={source!r} matches no file.")
     else:
         parts = corpora.parts(source, data_dir=data_dir, examples=examples)
     named = [(shards.shard_name(n, len(parts)), part) for n, part in enumerate(parts)]

@@ -84,7 +84,7 @@ def _files(pattern: str) -> list[Path]:
     paths = [path for path in _matches(pattern) if path.is_file()]
     if not paths:
         raise ValueError(
-            f"No file matches the data source {pattern!r}. Give a path or glob of .txt or .jsonl "
+            f"source={pattern!r} matches no file. Give a path or glob of .txt or .jsonl "
             "files (also .gz, .xz), 'pydoc', or 'tfds:NAME:SPLIT'."
         )
     return paths
@@ -97,8 +97,8 @@ def _matches(pattern: str) -> list[Path]:
     path = reachable_path(pattern)
     if "**" in pattern:
         raise ValueError(
-            f"{pattern!r}: ** works for local files only. In an object store, write a * for each "
-            "level."
+            f"source={pattern!r}: ** works for local files only. In an object store, write a * for "
+            "each level."
         )
     folder = next(parent for parent in path.parents if not {*"*?["} & {*str(parent)})
     return sorted(folder.glob(str(path.relative_to(folder))))
@@ -203,7 +203,7 @@ def _tfds_name(source: str) -> tuple[str, str]:
     _, _, rest = source.partition(":")
     name, _, split = rest.partition(":")
     if not name or not split:
-        raise ValueError(f"A tfds source must be tfds:NAME:SPLIT, got {source!r}.")
+        raise ValueError(f"source={source!r} must be tfds:NAME:SPLIT, for tfds.")
     return name, split
 
 

@@ -10,11 +10,13 @@ What follows `--` are Beam's own options. To train: --config.data.source=shards:
 from __future__ import annotations
 
 import functools
+import re
 import sys
 
 from absl import app, flags, logging
 
 from pe_jax.console.help import HELP, help_text
+from pe_jax.console.streams import prepare, show
 from pe_jax.errors import extra
 
 _FLAGS = flags.FlagValues()
@@ -54,13 +56,14 @@ def run(args: list[str]) -> None:
         )
     except (ValueError, OSError) as error:
         # The flags of this command are named after these keys.
-        raise SystemExit("error: " + str(error).replace("--config.data.", "--")) from None
-    print(f"Written to {_OUT.value}; train with --config.data.source=shards:{_OUT.value}")
+        message = str(error).replace("--config.data.", "--")
+        raise SystemExit("error: " + re.sub("^source=", "--source=", message)) from None
+    show(f"Written to {_OUT.value}; train with --config.data.source=shards:{_OUT.value}")
 
 
 def _parse(args: list[str]) -> list[str]:
     if HELP & set(args):
-        print(help_text(__doc__ or "", _FLAGS))
+        show(help_text(__doc__ or "", _FLAGS))
         raise SystemExit(0)
     _FLAGS.append_flag_values(flags.FLAGS)  # absl's own.
     try:
@@ -72,6 +75,7 @@ def _parse(args: list[str]) -> list[str]:
 
 
 def main() -> None:
+    prepare()
     app.run(run, argv=sys.argv, flags_parser=_parse)
 
 

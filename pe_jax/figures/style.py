@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from pe_jax.files import to_path
+from pe_jax.files import to_path, writing
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -127,14 +127,15 @@ def save(figure: Figure, path: str | Path, vector: str = "") -> Path:
     The PNG has 256 colours, each within 6 of 255 of its own: a third of the bytes.
     """
     path = to_path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=130)
     few = Image.open(drawn).convert("RGB")
     few = few.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    with path.open("wb") as file:
-        few.save(file, format="png", optimize=True)
-    if vector:
-        with path.with_suffix(f".{vector}").open("wb") as file:
-            figure.savefig(file, format=vector)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            few.save(file, format="png", optimize=True)
+        if vector:
+            with path.with_suffix(f".{vector}").open("wb") as file:
+                figure.savefig(file, format=vector)
     return path

@@ -21,7 +21,7 @@ from pe_jax.configs.model import ARCHITECTURE
 from pe_jax.data.tokenizer import is_word_piece, special_tokens
 from pe_jax.encodings import Params, convert_layout, embed
 from pe_jax.encodings.huggingface_families import FAMILIES
-from pe_jax.files import is_remote
+from pe_jax.files import is_remote, writing
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of, first_row
 from pe_jax.interop.families import ACTIVATIONS, ENCODERS, Family, head_parts, is_table
@@ -304,9 +304,10 @@ def _write(
     folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
 ) -> None:
     """Write all files to a temporary folder, which is then renamed to `folder`."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
-    try:
+    with writing(folder), contextlib.ExitStack() as stack:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         save_file(whole, temporary / "model.safetensors", metadata={"format": "pt"})
         _save_json(temporary / "config.json", config)
@@ -315,9 +316,6 @@ def _write(
             file.chmod(0o644)
         temporary.chmod(0o755)
         os.replace(temporary, folder)  # Also replaces an empty folder.
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, Any]) -> None:

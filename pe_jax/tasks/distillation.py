@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import numpy as np
 
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.configs.model import ARCHITECTURE, SIZES
 from pe_jax.console.terminal import say
 from pe_jax.models import (
     Bert,
@@ -247,9 +250,17 @@ def build(
         stages=[make_stage(number) for number in range(len(stages))],
         held_out=held_out,
         examples=examples,
-        digests={**text.digests(), "config.init": fingerprint(params["bert"])},
+        digests={**text.digests(), "config.init": teacher_digest(teacher, params["bert"])},
         start=start,
     )
+
+
+def teacher_digest(teacher: BertConfig, params: Params) -> str:
+    """Return a digest of everything that the teacher's hidden states depend on: its positions,
+    sizes and constants, and its parameters."""
+    settings = {name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")}
+    facts = [teacher.encoding().name, settings, fingerprint(params)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _full_rows(rows: data.PackedExamples, most: int) -> Int[np.ndarray, "B L"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -12,7 +13,7 @@ from pe_jax import data
 from pe_jax.configs.pretraining import TextConfig
 from pe_jax.console.terminal import counted, say
 from pe_jax.data.tokenizer import special_tokens
-from pe_jax.files import cache_folder, to_path
+from pe_jax.files import cache_folder
 
 _MUCH_UNKNOWN = 0.03  # Of English by a vocabulary for it, 0.1 % is [UNK].
 
@@ -70,11 +71,14 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
       ValueError: for a source, feature or tokenizer that does not exist, a text most of which is
         [UNK] to the tokenizer, or, for pairs, one whose documents are mostly of one sentence.
     """
-    cache = to_path(config.cache_dir) if config.cache_dir else cache_folder()
     open_source = functools.partial(
-        data.open_source, feature=config.feature, data_dir=config.data_dir, cache_dir=cache
+        _open_source,
+        feature=config.feature,
+        data_dir=config.data_dir,
+        cache_dir=cache_folder(config.cache_dir),
     )
     train, tokenizer = open_source(
+        "source",
         config.source,
         vocab=vocab,
         vocab_size=config.vocab_size,
@@ -84,10 +88,21 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
     if not config.validation:
         train_documents, held_out_documents = train.split(config.held_out)
         return TextSplit(tokenizer, train, train_documents, train, held_out_documents, pairs)
-    held_out, _ = open_source(config.validation, tokenizer=tokenizer)
+    held_out, _ = open_source("validation", config.validation, tokenizer=tokenizer)
     _check(config.validation, held_out, tokenizer, pairs)
     documents = train.all_documents(), held_out.all_documents()
     return TextSplit(tokenizer, train, documents[0], held_out, documents[1], pairs)
+
+
+def _open_source(key: str, source: str, **options: Any) -> tuple[data.TokenizedCorpus, Tokenizer]:
+    """Return `data.open_source(source)`, whose errors name the key of the config."""
+    try:
+        return data.open_source(source, **options)
+    except ValueError as error:
+        message = str(error)
+        if not message.startswith("source="):
+            raise
+        raise ValueError(f"config.data.{key}{message.removeprefix('source')}") from error
 
 
 def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pairs: bool) -> None:

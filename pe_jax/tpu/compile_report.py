@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
+from pe_jax.files import write_text
 from pe_jax.models.config import from_config
 from pe_jax.tasks.abstract import AnyConfig, make_mesh, resolve, stages
 from pe_jax.tasks.train import model_size
@@ -69,8 +70,7 @@ def compile_for(
             lines += ["", f"Largest batch: {most:,} rows a chip fit, {more:,} do not."]
         numbers.append(row)
         if out:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(numbers, indent=2) + "\n")
+            write_text(out, json.dumps(numbers, indent=2) + "\n")
         yield "\n".join([*lines, ""])
     yield _METHOD
 

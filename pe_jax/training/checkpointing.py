@@ -160,12 +160,15 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            steps = saved_steps(self._workdir)
-            newest = f"The newest complete one is of step {steps[-1]:,}"
+            way_out = "There is no complete one yet; the same command starts again."
+            if steps := saved_steps(self._workdir):
+                way_out = (
+                    f"The newest complete one is of step {steps[-1]:,}; the same command resumes "
+                    "from there."
+                )
             raise OSError(
                 f"{checkpoint}, or the one before, was not written to {self._workdir}: "
-                f"{_brief(error)}. {newest if steps else 'There is no complete one yet'}; the same "
-                "command resumes from there."
+                f"{_brief(error)}. {way_out}"
             ) from error
 
 

@@ -1,4 +1,8 @@
-"""Hosts that meet before a run: where the first one is, and who is missing."""
+"""Hosts that meet before a run: where the first one is, and who is missing.
+
+Not `jax.distributed.initialize` alone: where a host is missing, it ends the others with a stack
+dump that names none (jax 0.10 and 0.12).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ import time
 from collections.abc import Sequence
 
 from pe_jax.console.terminal import say
+from pe_jax.files import parse_json
 
 _SECOND = 1.0
 _LONGEST_MESSAGE = 1_000  # Bytes.
@@ -87,12 +92,9 @@ def wait_for_hosts(
 ) -> None:
     """Returns once all hosts are there.
 
-    JAX's runtime ends a process that waits in vain with a stack dump, does not say who is missing,
-    and takes hosts that were given different numbers of hosts. So all report to host 0 first, on
-    the port that its coordinator takes over afterwards. A host that leaves while others are missing
-    is missing again, and may come back.
-
-    Neither checks who reports: whoever reaches the port can join the run.
+    All report to host 0 first, on the port that JAX's coordinator takes over afterwards. A host
+    that leaves while others are missing is missing again, and may come back. What reaches the port
+    and is no report is ignored. Nothing checks who reports.
 
     Args:
       address: HOST:PORT of host 0.
@@ -108,9 +110,9 @@ def wait_for_hosts(
     if host == 0:
         fault = _collect_reports(_split(listen_at or address), hosts, seconds)
     else:
-        answer, reason = _report(_split(address), hosts, host, time.monotonic() + seconds)
-        fault = f"host 0 was not at {address} in {seconds:g} s ({reason})."
-        fault = json.loads(answer) if answer else fault
+        fault, reason = _report(_split(address), hosts, host, time.monotonic() + seconds)
+        if fault is None:
+            fault = f"host 0 was not at {address} in {seconds:g} s ({reason})."
     if fault:
         raise ValueError(fault)
 
@@ -142,14 +144,18 @@ def _collect_reports(address: tuple[str, int], hosts: int, seconds: float) -> st
             server = next((server for server in servers if server in readable), None)
             if server is None:
                 continue
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # Not one of ours.
+            with contextlib.suppress(OSError):
                 connection = stack.enter_context(server.accept()[0])
                 connection.settimeout(_SECOND)
-                report = json.loads(connection.recv(_LONGEST_MESSAGE))
-                index, count = int(report["host"]), int(report["hosts"])
+                match _message(connection):
+                    case {"host": int(index), "hosts": int(count)} if 0 <= index < count:
+                        pass
+                    case _:  # Not one of ours.
+                        connection.close()
+                        continue
                 if count != hosts:
                     fault = f"host 0 has --hosts={hosts}, host {index} has --hosts={count}."
-                elif index in by_host or not 0 < index < hosts:
+                elif index in by_host or index == 0:
                     fault = f"two hosts have --host={index}."
                 if fault:
                     rejected.append(connection)
@@ -199,11 +205,21 @@ def _is_name_of_machine(name: str) -> bool:
     return False
 
 
-def _report(server: tuple[str, int], hosts: int, host: int, deadline: float) -> tuple[bytes, str]:
+def _message(connection: socket.socket) -> object:
+    """Return the JSON value that the other side sends; None if it sends something else."""
+    try:
+        return parse_json(connection.recv(_LONGEST_MESSAGE).decode())
+    except ValueError:
+        return None
+
+
+def _report(
+    server: tuple[str, int], hosts: int, host: int, deadline: float
+) -> tuple[str | None, str]:
     """Reports to host 0, and waits for its answer.
 
     Returns:
-      The answer, empty if none came, and why none did.
+      What went wrong, empty if all hosts are there, None if no answer came; and why none did.
     """
     reason = "nobody answers"
     while time.monotonic() < deadline:
@@ -212,12 +228,12 @@ def _report(server: tuple[str, int], hosts: int, host: int, deadline: float) -> 
                 connection.sendall(json.dumps({"host": host, "hosts": hosts}).encode())
                 connection.settimeout(max(_SECOND, deadline - time.monotonic() + 2 * _SECOND))
                 reason = "it waits for others"
-                if answer := connection.recv(_LONGEST_MESSAGE):
+                if isinstance(answer := _message(connection), str):
                     return answer, ""
-                reason = "it hung up"
+                reason = "it hung up, or is another program"
         except TimeoutError:
             pass
         except OSError as error:
             reason = error.strerror or str(error)
         time.sleep(_SECOND / 5)
-    return b"", reason
+    return None, reason

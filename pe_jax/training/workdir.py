@@ -6,15 +6,25 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
-from pe_jax.files import Json, flush_to_disk, is_remote, parse_json, read_json, write_text
-from pe_jax.locks import leads_to, lock, process_name
+from pe_jax.files import (
+    Json,
+    flush_to_disk,
+    is_remote,
+    parse_json,
+    read_json,
+    write_text,
+    writing,
+)
+from pe_jax.locks import leads_to, lock, open_lock, sign, signature
 from pe_jax.schema import C, Classes, Config, as_dict, classes_by_task, flatten, from_values
 from pe_jax.training.pytrees import HostBatch, Scalars
 
@@ -23,7 +33,7 @@ HELD_OUT = "held_out/"  # Begins the names of scores on held-out data in a run's
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
 _WILDCARDS = frozenset("*?[\\")
 
-_UPLOAD_EVERY = 10.0  # Seconds, of metrics to an object store.
+_SYNC_EVERY = 10.0  # Seconds, between writes of metrics to the disk or an object store.
 
 # What may differ when a run resumes: nothing that its numbers depend on,
 _MAY_CHANGE = (
@@ -137,6 +147,7 @@ def occupy(workdir: Path) -> Iterator[Callable[[], None]]:
 
     Raises:
       ValueError: if another process has the folder; the message says which.
+      OSError: if the lock file is a link or no regular file.
     """
     if jax.process_index() > 0 or is_remote(workdir):
         yield lambda: None
@@ -146,19 +157,17 @@ def occupy(workdir: Path) -> Iterator[Callable[[], None]]:
     with contextlib.ExitStack() as stack:
         folder = os.open(workdir, os.O_RDONLY)
         stack.callback(os.close, folder)
-        file = stack.enter_context(open(path, "a+", encoding="utf-8"))
-        if not (lock(folder) and lock(file.fileno())):
-            file.seek(0)
+        file = open_lock(path)
+        stack.callback(os.close, file)
+        if not (lock(folder) and lock(file)):
             raise ValueError(
-                f"Another run is writing in {workdir}: {file.read().strip() or 'unknown'}. Wait "
+                f"Another run is writing in {workdir}: {signature(file) or 'unknown'}. Wait "
                 "until it ends, stop it (it saves and can be resumed), or give another --workdir."
             )
-        file.truncate(0)
-        file.write(f"{process_name()}\n")
-        file.flush()
+        sign(file)
 
         def check() -> None:
-            for name, descriptor in ((workdir, folder), (path, file.fileno())):
+            for name, descriptor in ((workdir, folder), (path, file)):
                 if not leads_to(name, descriptor):
                     raise OSError(
                         f"{name} was removed or replaced while this run was writing there, so "
@@ -257,9 +266,12 @@ class MetricsWriter:
     """Writes scalars to `metrics.jsonl` (one object a line: step, scalars) and TensorBoard events.
 
     A line is appended in the same time whatever the file's size, and outlives the process. Only
-    `sync`, called before each checkpoint, waits for the disk. Object stores cannot append: there
-    the whole file is replaced, by `sync` and at most every ten seconds. A run that resumes at
-    `step` drops the lines of later steps: it will write them again.
+    `sync` waits for the disk, before each checkpoint and at most every ten seconds. Object stores
+    cannot append: there `sync` replaces the whole file. A run that resumes at `step` drops the
+    lines of later steps: it will write them again.
+
+    No thread writes, whose errors nobody would see: each method raises an OSError that names the
+    file, such as that of a full disk.
     """
 
     def __init__(self, workdir: Path, step: int):
@@ -268,46 +280,84 @@ class MetricsWriter:
         kept_lines = [line for line in old if 0 < step >= line["step"]]
         self._lines = [f"{json.dumps(line)}\n" for line in kept_lines]
         write_text(self._path, "".join(self._lines))
-        self._uploaded = time.monotonic()
-        self._events = None
-        if jax.process_index() == 0:
-            import tensorboardX  # Only here, so that what reads runs starts at once.
-
-            folder = str(workdir / "tensorboard")
-            purge = step + 1 if step else None
-            self._events = tensorboardX.SummaryWriter(folder, purge_step=purge)
+        self._synced = time.monotonic()
+        self._events = _Events(workdir / "tensorboard", step) if jax.process_index() == 0 else None
 
     def write(self, step: int, scalars: Scalars) -> None:
         line = json.dumps({"step": step, **scalars}) + "\n"
         if is_remote(self._path):
             self._lines.append(line)
-            if time.monotonic() - self._uploaded > _UPLOAD_EVERY:
-                self.sync()
         elif jax.process_index() == 0:
-            with self._path.open("a", encoding="utf-8") as file:
+            with writing(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(line)
-        if self._events is not None:
-            for name, value in scalars.items():
-                self._events.add_scalar(name, value, step)
+        if self._events:
+            self._events.write(step, scalars)
+        if time.monotonic() - self._synced > _SYNC_EVERY:
+            self.sync()
 
     def sync(self) -> None:
         """Waits until all lines are stored for good, so that a power cut does not lose them."""
+        self._synced = time.monotonic()
         if is_remote(self._path):
             write_text(self._path, "".join(self._lines))
-            self._uploaded = time.monotonic()
         elif jax.process_index() == 0:
             with contextlib.suppress(FileNotFoundError):  # Removed: then there is nothing to store.
                 flush_to_disk(self._path)
+        if self._events:
+            self._events.flush()
 
     def keep_batch(self, step: int, batch: HostBatch) -> Path:
         """Writes this host's rows of a step's batch; returns the path."""
         path = self._path.with_name("failed") / f"step_{step}_host_{jax.process_index()}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
+        with writing(path), path.open("wb") as file:
             np.savez(file, **batch)  # type: ignore[arg-type]
         return path
 
     def close(self) -> None:
-        self.sync()
-        if self._events is not None:
-            self._events.close()
+        try:
+            self.sync()
+        finally:
+            if self._events:
+                self._events.close()
+
+
+class _Events:
+    """Scalars as events in a file of their own, which TensorBoard reads.
+
+    Args:
+      folder: of the files of all starts of a run.
+      step: after which the run resumes; TensorBoard hides what earlier starts have of later steps.
+    """
+
+    def __init__(self, folder: Path, step: int):
+        import tensorboardX  # Only here, so that what reads runs starts at once.
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._event = Event
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        self._path = folder / name
+        with writing(self._path):
+            if not is_remote(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._file = tensorboardX.RecordWriter(str(self._path))
+        self._add(file_version="brain.Event:2")
+        if step:
+            self._add(step=step + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def write(self, step: int, scalars: Scalars) -> None:
+        values = [{"tag": name, "simple_value": value} for name, value in scalars.items()]
+        self._add(step=step, summary={"value": values})
+
+    def _add(self, **fields: Any) -> None:
+        event = self._event(wall_time=time.time(), **fields)
+        with writing(self._path):
+            self._file.write(event.SerializeToString())
+
+    def flush(self) -> None:
+        with writing(self._path):
+            self._file.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # What could not be written was raised before.
+            self._file.close()

@@ -3,13 +3,14 @@
 import importlib
 import json
 import math
+from pathlib import Path
 
 import pytest
 from helpers.commands import call
 from helpers.config_schemas import FILES, changed, read, shipped
 from ml_collections import ConfigDict
 
-from pe_jax.files import reachable_path
+from pe_jax.files import cache_folder, reachable_path
 from pe_jax.interop import load_position_table, read_config
 from pe_jax.models import BertConfig
 from pe_jax.schema import as_dict, flatten, from_values, keys, values_of
@@ -334,6 +335,16 @@ def test_object_stores_out_of_reach(monkeypatch, path, says):
     assert message(path, reachable_path).startswith(says)
 
 
+def test_caches_are_local_folders(monkeypatch):
+    """Object stores have no locks; one slash would be a folder named gs:."""
+    says = "config.data.cache_dir must be a local folder, got gs://b/c: object stores have no locks"
+    assert message("gs://b/c", cache_folder).startswith(says)
+    monkeypatch.setenv("PE_JAX_CACHE", "gs://b")
+    assert message("", cache_folder).startswith("PE_JAX_CACHE must be a local folder, got gs://b:")
+    assert message("gs:/b/c", cache_folder).startswith("gs:/b/c has one slash after gs:")
+    assert cache_folder("somewhere") == Path("somewhere")
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -342,7 +353,12 @@ def test_object_stores_out_of_reach(monkeypatch, path, says):
             "error: in the flags: config.foo is not a key of configs/quickstart.py.",
         ),
         (["--config.stage1.leng=8"], "Did you mean config.stage1.length"),
-        (["--config.seed=1.5"], "error: in the flags: flag --config.seed=1.5: "),
+        (
+            ["--config.seed=1.5"],
+            "error: in the flags: --config.seed must be an integer from 0 to 4,294,967,295, got",
+        ),
+        (["--hosts=two"], "error: in the flags: --hosts must be an integer, got 'two'."),
+        (["--profile=" + "x" * 10**6], "x ... xxx"),
         (
             ["--config.data.mask_rate=2"],
             "error: config.data.mask_rate must be a number in (0, 1], got 2.0.",

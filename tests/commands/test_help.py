@@ -1,5 +1,6 @@
 """`--help` of the commands, and where `--config` finds its file."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,41 @@ def test_help_needs_no_jax():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--workdir" in done.stdout and "optimizer.learning_rate = 2e-05" in done.stdout
+
+
+HELP = [sys.executable, ROOT / "train.py", "--config=glue", "--help"]
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_help_to_a_reader_that_leaves():
+    """Such as `head`."""
+    with subprocess.Popen(HELP, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as help_process:
+        help_process.stdout.close()
+        assert help_process.stderr.read() == b""
+    assert help_process.returncode == 0
+
+
+def test_help_to_a_full_disk():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(HELP, stdout=full, stderr=subprocess.PIPE, text=True)
+    line = "error: standard output was not written: No space left on device.\n"
+    assert (done.returncode, done.stderr) == (1, line)
+
+
+def test_help_without_utf_8():
+    done = subprocess.run(HELP, capture_output=True, text=True, env={**os.environ, **ASCII})
+    assert (done.returncode, done.stderr) == (0, "") and "optimizer.b2" in done.stdout
+
+
+def test_streams_that_are_closed():
+    """No other file takes the place of standard error."""
+    code = (
+        "import sys\nfrom pe_jax.console import streams, terminal\nstreams.prepare()\n"
+        "assert open(sys.executable).fileno() > 2\nterminal.say('nobody reads this')\n"
+        "print('done', file=sys.stderr)\n"
+    )
+    command = f'exec "{sys.executable}" -c "{code}" 0<&- 1>&- 2>&-'
+    assert subprocess.run(["sh", "-c", command], cwd=ROOT).returncode == 0
 
 
 @pytest.mark.parametrize("script", ["train.py", "eval.py"])

@@ -119,7 +119,7 @@ def test_fingerprints_follow_the_type_of_the_file(tmp_path):
 
 
 def test_sources_that_do_not_exist(tmp_path):
-    with pytest.raises(ValueError, match=r"No file matches .*nothing.*pydoc"):
+    with pytest.raises(ValueError, match=r"source=.*nothing.* matches no file.*pydoc"):
         data.open_corpus(str(tmp_path / "nothing*.txt"))
     (tmp_path / "a.csv").write_text("x")
     with pytest.raises(ValueError, match=r"a\.csv.*must end in \.txt, \.jsonl"):

@@ -8,6 +8,7 @@ import os
 import jax
 import numpy as np
 import pytest
+from helpers.full_disk import files_of_at_most
 from helpers.published_bert import BERT, WORDS, D, N, V, numpy_bert, whole_tensors, write
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
@@ -204,6 +205,11 @@ def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
     def full(*args):
         raise OSError("No space left on device")
 
+    with (
+        files_of_at_most(5_000),  # Of which safetensors has an error of its own.
+        pytest.raises(OSError, match=r"other was not written: .*File too large"),
+    ):
+        save_bert(tmp_path / "other", MODEL, params, tokenizer)
     monkeypatch.setattr(bert_export, "_save_json", full)
     with pytest.raises(OSError, match="No space"):
         save_bert(tmp_path / "other", MODEL, params, tokenizer)

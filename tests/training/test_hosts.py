@@ -181,6 +181,43 @@ def test_a_host_that_leaves_while_others_wait(monkeypatch):
                     host.result(5)
 
 
+JUNK = [
+    b"", b"\xff", b"1", b"[" * 1000, b'{"host": Infinity, "hosts": 2}',
+    b'{"host": 1, "hosts": NaN}', b'{"host": "1", "hosts": 2}', b'{"host": -1, "hosts": 2}', b'{"host": 2, "hosts": 2}',
+    b'{"host": 1.5, "hosts": 2}', b'{"host": 1}', b'{"host": ' + b"9" * 900 + b', "hosts": 2}',
+]  # fmt: skip
+
+
+def test_junk_is_ignored(monkeypatch):
+    """Whatever a scanner of ports sends to host 0; and what answers in its place."""
+    port = free_port()
+    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
+    with futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(rendezvous.wait_for_hosts, f"localhost:{port}", 2, 0, 10)
+        until_shown("Waiting for the other hosts", shown, first)
+        for junk in JUNK:
+            with socket.create_connection(("localhost", port), 1) as scanner:
+                scanner.sendall(junk)
+        rendezvous.wait_for_hosts(f"localhost:{port}", 2, 1, 10)
+        assert first.result(5) is None
+
+    with socket.create_server(("localhost", free_port())) as server:
+
+        def answer():
+            for junk in (b"[" * 1000, b"Infinity"):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1000), connection.sendall(junk)
+            server.close()
+
+        with futures.ThreadPoolExecutor() as pool:
+            port = server.getsockname()[1]
+            answered = pool.submit(answer)
+            with pytest.raises(ValueError, match=r"^host 0 was not at localhost:\d+ in 1 s \("):
+                rendezvous.wait_for_hosts(f"localhost:{port}", 2, 1, 1)
+            answered.result(5)
+
+
 def test_host_0_listens_where_it_is_told(monkeypatch):
     port = free_port()
     monkeypatch.setattr(sys, "stderr", shown := io.StringIO())

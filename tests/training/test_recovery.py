@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import resource
 import shutil
 import signal
 import time
@@ -21,12 +20,15 @@ import pytest
 from absl import flags
 from etils.epath import testing
 from helpers import tiny_run
+from helpers.full_disk import files_of_at_most
 
 from pe_jax import data
 from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.disk_cache import remove_leftovers
 from pe_jax.errors import Interrupted
 from pe_jax.figures import style
 from pe_jax.files import to_path, write_text
+from pe_jax.locks import exclusive
 from pe_jax.schema import changed
 from pe_jax.tasks import pretraining, train
 from pe_jax.training import checkpointing, fingerprints, sharding, workdir
@@ -287,6 +289,30 @@ def test_the_first_checkpoint_is_read_back(straight, tmp_path, monkeypatch, caps
     assert same(tmp_path / "run", done)
 
 
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_lock_that_is_a_link(tmp_path, link):
+    """In a folder that others can write: its target is neither emptied nor signed."""
+    target = tmp_path / "target"
+    target.write_text("precious")
+    link(tmp_path / "lock", target)
+    link(tmp_path / ".cached.lock", target)
+    link(tmp_path / ".config.json.partial", target)
+    with pytest.raises(OSError, match=r"lock is .*: remove it\."):
+        workdir.occupy(tmp_path).__enter__()
+    with pytest.raises(OSError, match=r"\.cached\.lock is .*: remove it\."):
+        exclusive(tmp_path / "cached").__enter__()
+    write_text(tmp_path / "config.json", "{}")
+    assert target.read_text() == "precious" and (tmp_path / "config.json").read_text() == "{}"
+
+
+def test_a_lock_that_is_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "lock", 0o444)
+    os.mkfifo(tmp_path / ".unfinished-pipe", 0o444)
+    with pytest.raises(OSError, match=r"lock is not a lock file"):
+        workdir.occupy(tmp_path).__enter__()
+    remove_leftovers(tmp_path)
+
+
 def remove_lock(folder):
     (folder / "lock").unlink()
 
@@ -523,17 +549,6 @@ def test_a_checkpoint_of_another_run(straight, tmp_path, capsys):
 # --- a full disk, a diverging loss ----------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def files_of_at_most(size):
-    """Simulates a full disk: larger files cannot be written."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @LEFT_BEHIND
 def test_a_full_disk(straight, tmp_path, caplog):
     config, done = straight
@@ -550,6 +565,46 @@ def test_a_full_disk(straight, tmp_path, caplog):
     assert saved_steps(folder) == [4]
     pretraining.run(config, folder)
     assert same(folder, done)
+
+
+@pytest.mark.parametrize(
+    ("file", "scalars"),
+    [("tensorboard/events", {"a": 1.0}), ("metrics.jsonl", dict.fromkeys("abcd", 1e-99 / 3))],
+    ids=["events", "lines"],
+)
+def test_a_disk_that_is_full_between_checkpoints(tmp_path, file, scalars):
+    """The write fails where the loop sees it, in the file that is longer."""
+    writer = MetricsWriter(tmp_path, 0)
+
+    def write():
+        for step in range(1, 1_000):
+            writer.write(step, scalars)
+
+    with files_of_at_most(20_000):
+        with pytest.raises(OSError, match=rf"{file}\S* was not written: File too large\. Free"):
+            write()
+        with contextlib.suppress(OSError):
+            writer.close()
+
+
+def test_events_do_not_wait_for_the_clock(tmp_path, monkeypatch):
+    """A clock that is set back stops nothing."""
+    with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
+        monkeypatch.setattr(time, "time", lambda: 1.0)
+        for step in range(1, 100):
+            writer.write(step, {"loss": 1.0})
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    assert ".tfevents." in file.name and len(read_metrics(tmp_path)) == 99
+    events = file.read_bytes()
+    assert events.count(b"loss") == 99 and b"brain.Event:2" in events
+
+
+def test_a_full_disk_before_the_first_checkpoint(straight, tmp_path):
+    with (
+        files_of_at_most(10_000),
+        pytest.raises(OSError, match=r"no complete one yet; the same command starts again\.$"),
+    ):
+        pretraining.run(straight[0], tmp_path / "run")
 
 
 def test_a_loss_that_explodes(straight, tmp_path):
@@ -584,7 +639,7 @@ def test_a_line_of_metrics_is_appended(tmp_path, monkeypatch):
         assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
         assert not synced  # A disk may take milliseconds.
         writer.sync()
-        assert synced == [inode]
+        assert inode in synced
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "lo')
     with contextlib.closing(MetricsWriter(tmp_path, 2)) as writer:
@@ -608,7 +663,7 @@ def test_a_run_folder_in_a_bucket(tmp_path):
             workdir.claim(folder, config)
         assert workdir.load_config(folder, PretrainingConfig).stage1.steps == 12
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tensorboardX.SummaryWriter", unittest.mock.MagicMock())
+            patch.setattr("tensorboardX.RecordWriter", unittest.mock.MagicMock())
             for start in (0, 1):  # The second start drops what came after its step.
                 with contextlib.closing(MetricsWriter(folder, start)) as writer:
                     uploads = os.stat(inside(folder / "metrics.jsonl")).st_ino
