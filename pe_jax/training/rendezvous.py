@@ -107,6 +107,7 @@ def wait_for_hosts(
     """
     if hosts == 1:
         return
+    fault: str | None
     if host == 0:
         fault = _collect_reports(_split(listen_at or address), hosts, seconds)
     else:

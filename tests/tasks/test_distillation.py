@@ -512,7 +512,7 @@ def test_another_teacher_is_refused(commanded, tmp_path):
 def test_the_digest_of_a_teacher_covers_its_positions_and_constants():
     """They have no parameters; how it is computed changes nothing."""
     teacher = with_position(BertConfig(num_layers=1, hidden_size=D, num_heads=2), "rope")
-    params = {"a": np.ones(2, np.float32)}
+    params = {"a": jax.numpy.ones(2)}
     same = [teacher, dataclasses.replace(teacher, dtype="bfloat16", attention="naive")]
     others = [
         with_position(teacher, "rope(base=500)"),
@@ -522,7 +522,7 @@ def test_the_digest_of_a_teacher_covers_its_positions_and_constants():
     ]
     digests = [distillation.teacher_digest(each, params) for each in (*same, *others)]
     assert len(set(digests[:2])) == 1 and len(set(digests)) == 1 + len(others)
-    assert distillation.teacher_digest(teacher, {"a": np.zeros(2, np.float32)}) not in digests
+    assert distillation.teacher_digest(teacher, {"a": jax.numpy.zeros(2)}) not in digests
 
 
 # --- what reads the run --------------------------------------------------------------------------

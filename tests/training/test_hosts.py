@@ -183,8 +183,9 @@ def test_a_host_that_leaves_while_others_wait(monkeypatch):
 
 JUNK = [
     b"", b"\xff", b"1", b"[" * 1000, b'{"host": Infinity, "hosts": 2}',
-    b'{"host": 1, "hosts": NaN}', b'{"host": "1", "hosts": 2}', b'{"host": -1, "hosts": 2}', b'{"host": 2, "hosts": 2}',
-    b'{"host": 1.5, "hosts": 2}', b'{"host": 1}', b'{"host": ' + b"9" * 900 + b', "hosts": 2}',
+    b'{"host": 1, "hosts": NaN}', b'{"host": "1", "hosts": 2}', b'{"host": -1, "hosts": 2}',
+    b'{"host": 2, "hosts": 2}', b'{"host": 1.5, "hosts": 2}', b'{"host": 1}',
+    b'{"host": ' + b"9" * 900 + b', "hosts": 2}',
 ]  # fmt: skip
 
 
