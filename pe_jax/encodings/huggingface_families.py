@@ -56,7 +56,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma": Family(defaults=_HEADS_OF_256),
     "seed_oss": Family(defaults=_HEADS_OF_128),
-    "gte": Family(1.6e5),
+    **dict.fromkeys(("gte", "new"), Family(1.6e5)),  # `new` is GTE's first name.
     "nomic_bert": Family(1e3, {"partial_rotary_factor": None}),
     "roformer": Family(layout="interleaved", encodings=("rotary",)),
     "jina_embeddings_v3": Family(2e4),

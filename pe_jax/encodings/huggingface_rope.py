@@ -223,7 +223,7 @@ def _type_of(settings: Config, config: Config) -> tuple[str, _Type]:
     name = settings.get("rope_type") or settings.get("type") or "default"
     if name == "dynamic" and settings.get("alpha"):
         name = "dynamic with alpha"
-    elif name == "ntk" and config.get("model_type") == "gte":
+    elif name == "ntk" and config.get("model_type") in ("gte", "new"):
         name = "ntk of GTE"
     elif not isinstance(name, str) or name not in _TYPES or " " in name:
         known = [known for known in _TYPES if " " not in known]

@@ -8,6 +8,7 @@ installed; a family that the installed version lacks is skipped.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -160,9 +161,11 @@ def build(transformers: types.ModuleType, model_type: str, said: dict[str, Any])
     torch.manual_seed(0)
     keywords = {key: value for key, value in said.items() if key != "model_type"}
     config = CONFIG_MAPPING[model_type](**keywords)
-    part = model_type == "mllama_text_model"  # Of a model that reads images.
-    auto = transformers.AutoModelForCausalLM if part else transformers.AutoModel
-    model = auto.from_config(config).eval()
+    if model_type == "mllama_text_model":  # Part of a model that reads images.
+        module = importlib.import_module("transformers.models.mllama.modeling_mllama")
+        model = module.MllamaTextModel(config).eval()
+    else:
+        model = transformers.AutoModel.from_config(config).eval()
     for child in model.modules():
         if hasattr(child, "config"):
             child.config._attn_implementation = "watched"

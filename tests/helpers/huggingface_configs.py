@@ -70,6 +70,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "jina_embeddings_v3": [(dict(), "rope(base=20000)")],
     "gte": [(dict(rope_theta=20_000), "rope(base=20000)"), (dict(), "rope(base=160000)")],
+    "new": [(dict(rope_theta=5e5, rope_scaling=dict(type="ntk", factor=2.0)),
+             f"rope_linear(factor={2.0 ** (2 / 16)!r}, base=1000000)")],
     "nomic_bert": [(dict(rotary_emb_base=1000, rotary_emb_fraction=1.0), "rope(base=1000)"),
                    (dict(), "rope(base=1000)")],
     "olmo": [(dict(), "rope")],
