@@ -100,7 +100,7 @@ class Context(NamedTuple):
         k, tokens = jnp.broadcast_arrays(k, self.mask.any((1, 2)))
         return jnp.max(k, -1, where=tokens, initial=-1) + 1
 
-    def own_heads(self, x: Array, heads: int) -> Array:
+    def own_heads(self, x: Array, heads: int) -> jax.Array | np.ndarray:
         """`x` `[H, ...]` of all heads, cut to the `heads` heads of q, see `first_head`."""
         if self.first_head is None:
             return x
