@@ -30,10 +30,12 @@ from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import both, check_mask
 from pe_jax.attention.operands import prepare
 from pe_jax.attention.plain import added_logits
+from pe_jax.dtypes import widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
 from pe_jax.encodings.part import Context, Offsets, Params, Part, Traits, map_heads, moved
 from pe_jax.encodings.positions import Positions, Reach
+from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Bool, Float
 
 AttentionFn = Callable[..., jax.Array]
@@ -218,6 +220,7 @@ def process_heads(
             f"and values: {'; '.join(others)}. {_OURS}"
         )
 
+    @standard_promotion
     def process(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
         shapes = [x.shape for x in (query, key, value)]
         full_context = completed(context, encoding, (1, len(query)), (1, len(key)))
@@ -233,6 +236,7 @@ def process_heads(
     return process
 
 
+@standard_promotion
 def attention_inputs(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
@@ -297,8 +301,13 @@ def attention_inputs(
     scale = x.q.shape[-1] ** -0.5 if scale is None else scale
     added = added_logits(x)
     bias = functools.reduce(jnp.add, added) if added else None
-    wide = x.unscaled_q.astype(jnp.promote_types(x.q.dtype, jnp.float32))
-    return (wide * (x.scale / scale)).astype(x.q.dtype), x.k, x.v, bias, x.whole_mask
+    return (
+        (widened(x.unscaled_q) * (x.scale / scale)).astype(x.q.dtype),
+        x.k,
+        x.v,
+        bias,
+        x.whole_mask,
+    )
 
 
 # --- shared ---------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def attention(
     form: str | Form = "auto",
     platform: str | None = None,
     return_lse: bool = False,
-) -> Float[jax.Array, "B Lq H f"] | tuple[jax.Array, Float[jax.Array, "B Lq H"]]:
+) -> Float[jax.Array, "B Lq H f"] | tuple[jax.Array, Float[jax.Array, "B Lq H"] | None]:
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.part`.
 
     The backward pass is written by hand (see `fast`) and differentiable: `jax.grad`, `jax.vjp` and

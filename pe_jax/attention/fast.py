@@ -195,7 +195,7 @@ def _attend_backward(return_lse, residuals, g):
     arrays, fixed, out, saved = residuals
     module = softmax if fixed.block is None else blocks
     g, g_lse = g if return_lse else (g, None)
-    g_log_total = g_lse.swapaxes(1, 2)[..., None] if return_lse else None
+    g_log_total = None if g_lse is None else g_lse.swapaxes(1, 2)[..., None]
     return module.backward(arrays, fixed, saved, out, g, g_log_total), None
 
 

@@ -44,7 +44,7 @@ def part_of_shard(part: Part, params: Params, first: ArrayLike, heads: int) -> t
             f"Context.first_head is not possible with {part.name}, which {reason}: run its "
             "attention with all heads on each device."
         )
-    hooks = {
+    hooks: dict[str, Any] = {
         name: _with_own_params(hook, part, heads, total)
         for name in ("heads", "output", "logits")
         if (hook := getattr(part, name))

@@ -225,6 +225,11 @@ def test_heads_that_do_not_fit():
     for count in (1, 2):
         with pytest.raises(ValueError, match=f"cannot map {count} heads of keys with 4 heads"):
             attention(Q, k[:, :, :count], v[:, :, :count], per_head, params)
+    for name in ("pope", "grape_m", "string(per_head=True)"):  # These broadcast one head of keys.
+        per_head = encodings.from_name(name, **SIZES)
+        params = per_head.init(jax.random.key(0))
+        with pytest.raises(ValueError, match="cannot map 1 heads of keys .*Repeat the keys"):
+            attention(Q, k[:, :, :1], v[:, :, :1], per_head, params)
     for make in (
         lambda: pe_jax.nnx.MultiHeadAttention(H, D, num_kv_heads=3, rngs=nnx.Rngs(0)),
         lambda: pe_jax.linen.MultiHeadAttention(H, num_kv_heads=3).init(jax.random.key(0), X),

@@ -32,7 +32,13 @@ def gradient(name, form, **how):
 
     out = PartitionSpec("data")
     mapped = jax.shard_map(of_rows, in_specs=ROWS, out_specs=out, **how)
-    return jax.grad(lambda *args: mapped(*args).sum(), argnums=(0, 1, 2))
+
+    def total(params, x, kernel):
+        if jax.sharding.get_abstract_mesh().explicit_axes:
+            x = jax.reshard(x, out)
+        return mapped(params, x, kernel).sum()
+
+    return jax.grad(total, argnums=(0, 1, 2))
 
 
 def test_all_registered_encodings_are_in_the_joined_ones():
