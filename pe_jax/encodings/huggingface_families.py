@@ -263,8 +263,10 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "mllama_text_model": Family(  # Its other layers attend to images, without positions.
         5e5,
-        {"cross_attention_layers": [*range(3, 39, 5)]},
-        is_full=lambda config, layer: layer not in config["cross_attention_layers"],
+        {"cross_attention_layers": None},
+        is_full=lambda config, layer: (
+            layer not in (config["cross_attention_layers"] or range(3, 39, 5))
+        ),
         other=NO_ATTENTION,
     ),
     "qwen3_next": Family(

@@ -166,9 +166,7 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
     while parts := [config[key] for key in _TEXT_PARTS if isinstance(config.get(key), Mapping)]:
         outer = config.get("model_type")
         same = {"model_type": outer} if isinstance(outer, str) and outer in FAMILIES else {}
-        config = same | dict(parts[0])
-    if config.get("model_type") == "new":  # The name of GTE in its first configs.
-        config = {**config, "model_type": "gte"}
+        config = {**same, **parts[0]}
     name = _converted("model_type", config.get("model_type") or "", _TEXT).removesuffix("_text")
     if name in REFUSED:
         raise ValueError(f"model_type {name!r} is not supported: {REFUSED[name]}.")

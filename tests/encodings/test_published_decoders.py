@@ -235,6 +235,11 @@ def test_nested_configs():
     assert from_hf(deep).name == "rope(base=1000000)"
 
 
+def test_layers_that_attend_to_images():
+    config = dict(SIZES, model_type="mllama_text_model", cross_attention_layers=None)
+    assert [bool(from_hf(config).layer(i).parts) for i in range(8)] == [i != 3 for i in range(8)]
+
+
 def test_slopes_of_mpt():
     """StoryWriter's `alibi_bias_max` of 16 makes slopes from 2^-0.5 to 2^-16."""
     config = dict(model_type="mpt", d_model=128, n_heads=32, attn_config={"alibi_bias_max": 16})
