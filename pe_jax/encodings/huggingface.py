@@ -7,6 +7,7 @@ make a pair, and what the config's class has by default: `huggingface_families` 
 
 from __future__ import annotations
 
+import difflib
 import reprlib
 from collections.abc import Mapping
 
@@ -131,8 +132,9 @@ def _unknown(config: Config) -> str:
     try:
         name = from_hf({**config, "model_type": None}).name
     except ValueError as reason:
-        # A model with code of its own is none whose name was mistyped.
-        near = "" if config.get("auto_map") else did_you_mean(model_type[:40], FAMILIES)
+        # MPNet is no MPT, and a model with code of its own is none whose name was mistyped.
+        near = difflib.get_close_matches(model_type[:40], FAMILIES, n=1, cutoff=0.85)
+        near = f" Did you mean {near[0]}?" if near and not config.get("auto_map") else ""
         return f"{error}{near} Use that of a family that works alike. Without it: {reason}"
     return f"{error} Leave it out if the model works like Llama: that gives {name[:120]}."
 

@@ -123,8 +123,7 @@ def test_refused_with_advice_that_works(name):
     if found := re.search(r"Leave it out .*: that gives (.*)\.$", message):
         del config["model_type"]
         assert from_hf(config).name == found[1]
-    if found := re.search(r"Did you mean (\w+)", message):
-        assert from_hf(dict(config, model_type=found[1])).parts
+    assert "Did you mean" not in message
 
 
 # --- keys ---------------------------------------------------------------------------------------
