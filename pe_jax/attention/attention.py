@@ -17,7 +17,7 @@ from pe_jax.attention import cudnn, dropout, fast, forms, plain
 from pe_jax.attention.forms import Form
 from pe_jax.attention.masks import check_mask, check_segments, masked_softmax, segment_positions
 from pe_jax.attention.operands import Operands, prepare
-from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
+from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
@@ -117,7 +117,7 @@ def attention(
         keys come in pieces (ring attention, split-key decoding); not in `"kernel"` and `"cudnn"`.
 
     Returns:
-      `[B, Lq, H, f]` in the dtype of `v`. With `return_lse` a tuple of this and `[B, Lq, H]`, the
+      `[B, Lq, H, f]` in the dtype of `v`; zeros if there are no keys. With `return_lse` a tuple of this and `[B, Lq, H]`, the
       logarithm of the sum of exponentials of the logits, float32: outputs of pieces of the keys are
       averaged with the weights `jax.nn.softmax(jnp.stack(lse), axis=0)`. A sink is in the sum of
       each piece that has one: leave `sink` out of the encoding of all pieces but the first. A query
@@ -146,6 +146,9 @@ def attention(
     encoding = encoding if encoding is not None else none()
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
+    if 0 in (*q.shape[:2], k.shape[1]):  # Not one pair of query and key.
+        check_heads(encoding, q, k, v)
+        return jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
     x = prepare(encoding, params, q, k, v, context, mask)
     seed = dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
     chosen = forms.choose(form, k.shape[1], platform, x.reach)

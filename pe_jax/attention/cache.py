@@ -134,7 +134,7 @@ def cached_attention(
     length = cache.keys.shape[1]
     _check_cache(cache, encoding, k, v, context)
     traced = isinstance(cache.index, jax.core.Tracer)
-    count = 0 if traced else int(np.max(np.asarray(cache.index)))
+    count = 0 if traced else int(np.max(np.asarray(cache.index), initial=0))
     if count + new > length:
         raise ValueError(
             f"The cache has room for {length} tokens, but {count} are written and {new} more were "

@@ -21,7 +21,7 @@ from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.part import Context, LogitTerms, Offsets, Params, Part, map_heads, moved
 from pe_jax.encodings.positions import Reach
-from pe_jax.shapes import Array, Bool, Float
+from pe_jax.shapes import Array, Bool, Float, Size
 
 Term = tuple[Offsets, Params, Context]  # What a part adds, its parameters, and what it sees.
 
@@ -140,10 +140,13 @@ def prepare(
             if isinstance(logits, LogitTerms):
                 logit_terms.append(logits)
             else:  # A hook may leave out leading axes: all forms count on four.
+                pairs = q.shape[0], heads, q.shape[1], k.shape[1]
+                _check_result(part, "logits", "[#B, #H, Lq, Lk]", logits, pairs)
                 logits = logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
                 added.append(logits.astype(wide_dtype(q, k)))
         if part.sink:
             sink = jnp.asarray(part.sink(part_params, seen), wide_dtype(q, k))
+            _check_result(part, "sink", "a number or [H]", sink, (heads,))
             sinks.append(jnp.broadcast_to(sink, heads))
         limit = part.offsets.reach if part.offsets else None
         if limit is not None and seen.shift is None:
@@ -184,6 +187,22 @@ def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: Context) -
             "padding. For packed rows pass Context(segments=documents) or mask=segment_mask(...)."
         )
     return jnp.where(ordered[..., None, None], q, jnp.nan)
+
+
+def _check_result(
+    part: Part, hook: str, expected: str, result: Array, shape: tuple[Size, ...]
+) -> None:
+    """Check that what a hook returned broadcasts to `shape`.
+
+    Raises:
+      ValueError: if it does not.
+    """
+    last = shape[len(shape) - result.ndim :]
+    if result.ndim > len(shape) or any(m not in (1, n) for m, n in zip(result.shape, last)):
+        raise ValueError(
+            f"The hook {hook!r} of {part.name} must return {expected}, here {list(shape)}, got "
+            f"{list(result.shape)}."
+        )
 
 
 def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"]:

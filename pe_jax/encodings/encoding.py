@@ -75,12 +75,19 @@ class PositionEncoding:
         return sign.join(parts + by_layer)
 
     def __add__(self, other: PositionEncoding) -> PositionEncoding:
+        if callable(other):
+            raise TypeError(f"An encoding was added to a function. Call it: {_hint(other)}.")
         if not isinstance(other, PositionEncoding):
             return NotImplemented
         if self.layers and other.layers:
             raise ValueError(f"{self.name}+{other.name} has more than one 'cycle' or 'own'.")
         layered = self if self.layers else other
         return PositionEncoding(self.parts + other.parts, layered.layers, layered.per_layer)
+
+    def __radd__(self, other: object) -> PositionEncoding:
+        if callable(other):
+            raise TypeError(f"An encoding was added to a function. Call it: {_hint(other)}.")
+        return NotImplemented
 
     def map_parts(self, function: Callable[[Part], Part]) -> PositionEncoding:
         """The encoding with `function(part)` in the place of each part."""
@@ -113,8 +120,10 @@ class PositionEncoding:
         so on or, with `per_layer`, `layer_0` and so on. What learns nothing has no entry.
 
         Raises:
-          ValueError: if layers differ and `num_layers` is missing.
+          ValueError: if layers differ and `num_layers` is missing, or `rng` is no key.
         """
+        if not isinstance(rng, jax.Array | np.ndarray):
+            raise ValueError(f"rng must be a key, such as jax.random.key(0), got {rng!r}.")
         params: Params = {}
         if not self.layers:
             inits = {part.key: part.init for part in self.parts}
@@ -357,11 +366,18 @@ def checked_encoding(encoding: object) -> PositionEncoding:
       ValueError: if it is not a `PositionEncoding`.
     """
     if not isinstance(encoding, PositionEncoding):
+        hint = "encodings.from_name builds one from a name."
+        if callable(encoding):
+            hint = f"Call it: {_hint(encoding)}."
         raise ValueError(
-            f"encoding must be a PositionEncoding, got {type(encoding).__name__}. "
-            "encodings.from_name builds one from a name."
+            f"encoding must be a PositionEncoding, got {type(encoding).__name__}. {hint}"
         )
     return encoding
+
+
+def _hint(make: Callable[..., object]) -> str:
+    """A function that makes an encoding, as a call."""
+    return f"{getattr(make, '__name__', type(make).__name__)}(...)"
 
 
 @automatic_sharding(lambda encoding, params, x, *_, **__: spec_of(x, 0, 1, 2))

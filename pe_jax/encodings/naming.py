@@ -11,7 +11,8 @@ from typing import Any, Concatenate, ParamSpec
 import jax
 import numpy as np
 
-from pe_jax.encodings.encoding import PositionEncoding, none
+from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
+from pe_jax.encodings.hooks import with_notes
 from pe_jax.encodings.part import Part, no_parameters
 from pe_jax.errors import did_you_mean
 
@@ -52,8 +53,10 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
 
     @functools.wraps(make)
     def build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
-        _check_arguments(build, arguments)
+        _check_arguments(build, arguments, args)
         part = make(*args, **arguments)
+        if not make.__module__.startswith("pe_jax."):
+            part = with_notes(part, build.__name__)
         _check_parameters(build.__name__, part, arguments)
         known: dict[str, Any] = {
             size: arguments[size]
@@ -74,8 +77,16 @@ def _show(build: Callable[..., PositionEncoding], parameters: Iterable[inspect.P
     build.__signature__ = shown  # type: ignore[attr-defined]
 
 
-def _check_arguments(build: Callable[..., PositionEncoding], arguments: Mapping[str, Any]) -> None:
+def _check_arguments(
+    build: Callable[..., PositionEncoding], arguments: Mapping[str, Any], args: tuple = ()
+) -> None:
     parameters = inspect.signature(build).parameters
+    if args and all(each.kind is each.KEYWORD_ONLY for each in parameters.values()):
+        names = ", ".join(f"{name}=..." for name in parameters)
+        raise TypeError(
+            f"{build.__name__}() takes keyword arguments only, got {reprlib.repr(args[0])}: write "
+            f"{build.__name__}({names}), of which options may be left out."
+        )
     for name in arguments.keys() - parameters.keys():
         raise TypeError(
             f"{build.__name__}() has no argument {name!r}.{suggestion(name, parameters)} It has: "
@@ -100,7 +111,8 @@ def _check_numbers(encoding: str, name: str, value: Any, annotation: str) -> Non
     Raises:
       ValueError: if it is.
     """
-    for number in value if isinstance(value, tuple | list) else (value,):
+    numbers: Iterable[Any] = value if isinstance(value, tuple | list) else (value,)
+    for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float | np.number):
             continue
         if "float" in annotation or isinstance(number, float | np.floating):
@@ -173,6 +185,7 @@ def wrapper(
     @functools.wraps(make)
     def build(encoding: PositionEncoding, *args: _P.args, **options: _P.kwargs) -> PositionEncoding:
         _check_arguments(build, options)
+        checked_encoding(encoding)
 
         def wrap(part: Part) -> Part:
             changed = make(part, *args, **options)._replace(family=part.key)

@@ -83,7 +83,12 @@ class Context(NamedTuple):
     first_head: ArrayLike | None = None
 
     def arrays(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
-        """Positions of queries and of keys as arrays, see `as_array`."""
+        """Positions of queries and of keys as arrays, see `as_array`: `[L]`, or `[B, L]` where rows
+        have positions of their own, which a cache, packing and padding bring about.
+
+        A bias `[Lq, Lk]` made of them is right for `[L]` alone: use `rows`, `[#B, L]`, and return
+        `[#B, 1, Lq, Lk]`.
+        """
         return as_array(self.positions_q), as_array(self.positions_k)
 
     def rows(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:

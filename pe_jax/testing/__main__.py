@@ -3,7 +3,7 @@
 By default of all that need no option.
 """
 
-import sys
+import argparse
 
 from pe_jax.console.markdown import for_terminal
 from pe_jax.encodings import from_name
@@ -11,6 +11,12 @@ from pe_jax.encodings.names import for_text
 from pe_jax.testing import CHECKS, SIZES, table
 
 if __name__ == "__main__":
-    names = sys.argv[1:] or for_text()
-    print(for_terminal(table([from_name(name, **SIZES) for name in names])))
+    parser = argparse.ArgumentParser("python -m pe_jax.testing", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as rope or alibi+causal")
+    names = parser.parse_args().names or for_text()
+    try:
+        subjects = [from_name(name, **SIZES) for name in names]
+    except ValueError as error:
+        parser.error(str(error))
+    print(for_terminal(table(subjects)))
     print(for_terminal("\n".join(f"- {name}: {check.__doc__}" for name, check in CHECKS.items())))

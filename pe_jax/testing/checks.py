@@ -54,7 +54,8 @@ def as_check(problems: Callable[[S], Problems]) -> Callable[..., str]:
         except NotApplicable as reason:
             return str(reason)
         except Exception as error:  # An encoding that fails is reported like any other mistake.
-            lines, cause = [f"{type(error).__name__}: {error}"], error
+            notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("In ")]
+            lines, cause = [": ".join([type(error).__name__, str(error), *notes])], error
         if excuse:
             assert lines, f"{subject.name} is excused from {claim!r} ({excuse}), but has it."
             return excuse

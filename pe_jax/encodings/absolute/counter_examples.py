@@ -47,7 +47,7 @@ def normalised_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """
 
     def share(x: Real[Array, "*B L"]) -> Real[Array, "*B L"]:
-        last = x.max(-1, keepdims=True)
+        last = x.max(-1, keepdims=True, initial=0)
         return x / (np if isinstance(x, np.ndarray) else jnp).maximum(last, 1)
 
     return _along(hidden_size, stddev, "x/(n − 1)·u", share, Traits(cacheable=False))

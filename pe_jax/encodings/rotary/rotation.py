@@ -88,6 +88,8 @@ def _by_halves(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
 
 def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     """All heads next to one another, as the products before and after have them."""
+    # All heads next to one another; no -1, which a batch of no rows would not determine.
+    width = x.shape[2] * x.shape[3]
     size, pair_dims = x.shape[-1], np.array(pairs(cos.shape[-1], layout))
     quarter = np.zeros((size, size))
     quarter[pair_dims[:, 0], pair_dims[:, 1]], quarter[pair_dims[:, 1], pair_dims[:, 0]] = 1.0, -1.0
@@ -101,9 +103,9 @@ def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
         wide = jnp.full((*head_values.shape[:-1], size), elsewhere, head_values.dtype)
         for dims in pair_dims.T:
             wide = wide.at[..., dims].set(head_values)
-        return wide.reshape(*wide.shape[:-2], -1)
+        return wide.reshape(*wide.shape[:-2], width)
 
-    heads = x.reshape(*x.shape[:2], -1)
+    heads = x.reshape(*x.shape[:2], width)
     # Exact, each entry being one of x: the highest precision matters to float32 alone.
     turned = jnp.einsum(
         "blx,xy->bly",
