@@ -117,11 +117,12 @@ def attention(
         keys come in pieces (ring attention, split-key decoding); not in `"kernel"` and `"cudnn"`.
 
     Returns:
-      `[B, Lq, H, f]` in the dtype of `v`; zeros if there are no keys. With `return_lse` a tuple of this and `[B, Lq, H]`, the
-      logarithm of the sum of exponentials of the logits, float32: outputs of pieces of the keys are
-      averaged with the weights `jax.nn.softmax(jnp.stack(lse), axis=0)`. A sink is in the sum of
-      each piece that has one: leave `sink` out of the encoding of all pieces but the first. A query
-      that may attend to nothing has about -1e38.
+      `[B, Lq, H, f]` in the dtype of `v`; zeros if there are no keys. With `return_lse` a tuple of
+      this and `[B, Lq, H]`, the logarithm of the sum of exponentials of the logits, float32:
+      outputs of pieces of the keys are averaged with the weights
+      `jax.nn.softmax(jnp.stack(lse), axis=0)`. A sink is in the sum of each piece that has one:
+      leave `sink` out of the encoding of all pieces but the first. A query that may attend to
+      nothing has about -1e38.
 
     Raises:
       ValueError: for heads, positions or hidden states that do not fit q and k, a mask that is not
@@ -148,7 +149,9 @@ def attention(
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     if 0 in (*q.shape[:2], k.shape[1]):  # Not one pair of query and key.
         check_heads(encoding, q, k, v)
-        return jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
+        zeros = jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
+        nothing = jnp.full(q.shape[:3], jnp.finfo(jnp.float32).min)
+        return (zeros, nothing) if return_lse else zeros
     x = prepare(encoding, params, q, k, v, context, mask)
     seed = dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
     chosen = forms.choose(form, k.shape[1], platform, x.reach)

@@ -122,8 +122,7 @@ class PositionEncoding:
         Raises:
           ValueError: if layers differ and `num_layers` is missing, or `rng` is no key.
         """
-        if not isinstance(rng, jax.Array | np.ndarray):
-            raise ValueError(f"rng must be a key, such as jax.random.key(0), got {rng!r}.")
+        check_key(rng)
         params: Params = {}
         if not self.layers:
             inits = {part.key: part.init for part in self.parts}
@@ -373,6 +372,16 @@ def checked_encoding(encoding: object) -> PositionEncoding:
             f"encoding must be a PositionEncoding, got {type(encoding).__name__}. {hint}"
         )
     return encoding
+
+
+def check_key(rng: object) -> None:
+    """Check that something is an array, as keys are.
+
+    Raises:
+      ValueError: if it is not.
+    """
+    if not isinstance(rng, jax.Array | np.ndarray):
+        raise ValueError(f"rng must be a key, such as jax.random.key(0), got {rng!r}.")
 
 
 def _hint(make: Callable[..., object]) -> str:
