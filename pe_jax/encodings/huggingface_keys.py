@@ -169,7 +169,6 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
         config = {**same, **parts[0]}
     name = _converted("model_type", config.get("model_type") or "", _TEXT).removesuffix("_text")
     name = "gte" if name == "new" else name  # In its first configs.
-    name = "gte" if name == "new" else name  # In its first configs.
     if name in REFUSED:
         raise ValueError(f"model_type {name!r} is not supported: {REFUSED[name]}.")
     family = FAMILIES.get(name) if name else UNNAMED
