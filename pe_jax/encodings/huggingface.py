@@ -133,8 +133,8 @@ def _unknown(config: Config) -> str:
         name = from_hf({**config, "model_type": None}).name
     except ValueError as reason:
         # MPNet is no MPT, and a model with code of its own is none whose name was mistyped.
-        near = difflib.get_close_matches(model_type[:40], FAMILIES, n=1, cutoff=0.85)
-        near = f" Did you mean {near[0]}?" if near and not config.get("auto_map") else ""
+        matches = difflib.get_close_matches(model_type[:40], FAMILIES, n=1, cutoff=0.85)
+        near = f" Did you mean {matches[0]}?" if matches and not config.get("auto_map") else ""
         return f"{error}{near} Use that of a family that works alike. Without it: {reason}"
     return f"{error} Leave it out if the model works like Llama: that gives {name[:120]}."
 
