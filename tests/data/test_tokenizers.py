@@ -273,6 +273,33 @@ def test_types_of_another_order_are_refused():
         vocabulary(tokenizer)
 
 
+CONFIGS = {  # Of the published tokenizer_config.json; RoBERTa's and XLM-R's name no token.
+    "bert": {"tokenizer_class": "BertTokenizer"},
+    "roberta": {"tokenizer_class": "RobertaTokenizer"},
+    "xlm_roberta": {"tokenizer_class": "XLMRobertaTokenizer"},
+    "modern_bert": {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"},
+    "llama": {"bos_token": "<|begin_of_text|>", "mask_token": "<|mask|>", "pad_token": "<|pad|>"},
+    "gemma": {"bos_token": "<bos>", "cls_token": "<bos>", "mask_token": "<mask>"},
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", CONFIGS)
+def test_rows_and_names_are_those_of_transformers(name, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    MAKERS[name]().save(str(tmp_path / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **CONFIGS[name]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = load_tokenizer(tmp_path / "tokenizer.json")
+    words, texts = vocabulary(ours), ("The bird is here.", "A fox, too.")
+    ids = [np.array(ours.encode(text, add_special_tokens=False).ids) for text in texts]
+    assert words.single.join(ids[0]).tolist() == theirs(texts[0])["input_ids"]
+    assert words.pair.join(*ids).tolist() == theirs(*texts)["input_ids"]
+    assert words.mask == theirs.mask_token_id
+    assert (theirs.pad_token_id or words.pad) == words.pad
+
+
 # --- special tokens -------------------------------------------------------------------------------
 
 

@@ -124,4 +124,4 @@ def _text(context: str, begin: int, end: int) -> str:
     # A token ends before the combining accents that were stripped from its last letter.
     while end < len(context) and unicodedata.category(context[end]) == "Mn":
         end += 1
-    return context[begin:end]
+    return context[begin:end].strip()  # Tokens of byte-level BPE begin with the space before them.
