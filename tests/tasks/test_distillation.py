@@ -214,6 +214,7 @@ def test_cut_rows(tmp_path):
         assert (row["tokens"][~real] == pad).all() and not row["segments"][~real].any()
         special = np.isin(row["tokens"], (cls, sep)) | ~real
         np.testing.assert_array_equal(row["tokens"][~special], plain["tokens"][~special])
+        np.testing.assert_array_equal(row["text"], ~special)
         numbers, counts = np.unique(row["documents"][real], return_counts=True)
         np.testing.assert_array_equal(numbers, np.arange(1, len(counts) + 1))
         assert len(counts) == 1 or counts.min() >= 8
@@ -406,9 +407,9 @@ def test_identical_student(one_layer):
 def test_targets_without_their_mean_by_position(centred):
     """Of tokens between [CLS] and [SEP] alone; R² stays that of the teacher's states."""
     documents = np.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]])
-    segments = np.array([[0, 0, 0, 1, 1, 0, 0, 0, 0]])
+    is_text = np.isin(np.arange(9), [1, 3, 6])[None]  # [CLS] a [SEP] b [SEP], [CLS] c [SEP], pad.
     centre = np.arange(LONGEST, dtype=np.float32)[None, :, None]
-    parts = {"documents": documents, "segments": segments}
+    parts = {"documents": documents, "text": is_text}
     shifted = jax.jit(imitation._centred)(np.zeros((1, 1, 9, 1), np.float32), centre, parts)
     assert shifted[0, 0, :, 0].tolist() == [0, -1, 0, -3, 0, 0, -1, 0, 0]
     params = student_params(centred)
