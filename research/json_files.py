@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pe_jax.files import read_json
-from pe_jax.training.workdir import read_metrics
+from pe_jax.training.metrics import read_metrics
 from pe_jax.values import shown
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.files import Json
 from pe_jax.reports.tables import number_table, write_report
 from pe_jax.tasks.distillation import NONE
-from pe_jax.training import workdir
+from pe_jax.training import metrics, workdir
 from pe_jax.training.pytrees import Scalars
 
 
@@ -22,11 +22,11 @@ def report_distillation(folder: Path, out: Path) -> str:
       ValueError: if the folder holds no run of distillation, or none that was evaluated yet.
     """
     config = workdir.load_config(folder, DistillationConfig)
-    evaluations = workdir.read_evaluations(folder)
+    evaluations = metrics.read_evaluations(folder)
     if not max(evaluations, default=0):
         raise ValueError(f"The run in {folder} has not been evaluated yet. Train further.")
     step = max(evaluations)
-    first = next((line for line in workdir.read_metrics(folder) if not line["step"]), {})
+    first = next((line for line in metrics.read_metrics(folder) if not line["step"]), {})
     none = {name.removeprefix(NONE): x for name, x in first.items() if name.startswith(NONE)}
     sources: dict[str, Scalars] = {
         "none": none, "before": evaluations.get(0, {}), "after": evaluations[step]

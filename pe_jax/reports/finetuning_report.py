@@ -12,7 +12,7 @@ from pe_jax.files import Json, write_text
 from pe_jax.reports.finetuning_results import SELECTED_STEP
 from pe_jax.reports.tables import Column, number_table
 from pe_jax.tasks.finetuning import FinetuningExperiment
-from pe_jax.training.workdir import read_metrics
+from pe_jax.training.metrics import read_metrics
 
 _HELD_OUT = "held_out/"
 

@@ -30,11 +30,12 @@ from pe_jax.data.tokenizer import load_tokenizer, tokenizer_files
 from pe_jax.files import Json, is_remote, write_text
 from pe_jax.models import BertConfig
 from pe_jax.schema import Config
-from pe_jax.training import sharding, workdir
+from pe_jax.training import metrics, sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, saved_steps
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Loop, Stage
 from pe_jax.training.meter import Profiler
+from pe_jax.training.metrics import MetricsWriter
 from pe_jax.training.pytrees import Metrics, Params, PyTree
 from pe_jax.training.step import (
     Task,
@@ -44,7 +45,6 @@ from pe_jax.training.step import (
     make_train_step,
     state_shapes,
 )
-from pe_jax.training.workdir import MetricsWriter
 
 if TYPE_CHECKING:  # A run imports the config of its task alone.
     from pe_jax.configs.finetuning import FinetuningConfig
@@ -206,7 +206,7 @@ def train(
             state, facts = restored
             begin, totals, before = int(state.step), facts["totals"], facts["origin"]
             ends = facts.get("ends", {})
-            evaluations = workdir.read_evaluations(folder, begin)
+            evaluations = metrics.read_evaluations(folder, begin)
             _check_data(before["data"], data, folder)
             _check_steps(before["stages"], origin["stages"], begin, folder)
             origin["start"] = before["start"]

@@ -19,9 +19,9 @@ from pe_jax.models.flops import PEAKS
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.meter import Meter, Profiler, Totals, add, means
+from pe_jax.training.metrics import HELD_OUT, MetricsWriter
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
-from pe_jax.training.workdir import HELD_OUT, MetricsWriter
 
 _ON_THE_TERMINAL = ("loss", "accuracy", "examples_per_second", "mfu")  # Ends of names.
 

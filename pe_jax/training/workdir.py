@@ -1,4 +1,4 @@
-"""A run's folder: its config, its metrics, and a lock for the process that writes."""
+"""A run's folder: its config, and a lock for the process that writes."""
 
 from __future__ import annotations
 
@@ -6,34 +6,17 @@ import contextlib
 import hashlib
 import json
 import os
-import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
-import numpy as np
 
-from pe_jax.files import (
-    Json,
-    flush_to_disk,
-    is_remote,
-    parse_json,
-    read_json,
-    write_text,
-    writing,
-)
+from pe_jax.files import Json, is_remote, read_json, write_text
 from pe_jax.locks import leads_to, lock, open_lock, sign, signature
 from pe_jax.schema import C, Classes, Config, as_dict, classes_by_task, flatten, from_values
-from pe_jax.training.pytrees import HostBatch, Scalars
-
-HELD_OUT = "held_out/"  # Begins the names of scores on held-out data in a run's log.
 
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
 _WILDCARDS = frozenset("*?[\\")
-
-_SYNC_EVERY = 10.0  # Seconds, between writes of metrics to the disk or an object store.
 
 # What may differ when a run resumes: nothing that its numbers depend on,
 _MAY_CHANGE = (
@@ -216,148 +199,3 @@ def saved_values(workdir: Path) -> Json:
         )
     way_out = "Delete it, and run the training command again, which writes it."
     return read_json(path, way_out)
-
-
-def read_metrics(workdir: Path) -> list[Json]:
-    """The lines of a run's `metrics.jsonl`: the step, and scalars by name.
-
-    Raises:
-      ValueError: for a line that is damaged; the message names it.
-    """
-    path = workdir / "metrics.jsonl"
-    # After the last line break there may be half a line.
-    lines = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
-    metrics = []
-    for number, line in enumerate(lines, 1):
-        try:
-            metrics.append(parse_json(line))
-            metrics[-1]["step"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"Line {number} of {path} is damaged: {line[:40]!r}. Delete the line to go on "
-                "without its numbers."
-            ) from error
-    return metrics
-
-
-def read_evaluations(workdir: Path, step: int | None = None) -> dict[int, Scalars]:
-    """Read the held-out scores in a run's log by step, up to `step` if given.
-
-    Raises:
-      ValueError: for a line that is damaged; the message names it.
-    """
-    if not (workdir / "metrics.jsonl").exists():
-        return {}
-    return {
-        line["step"]: scores
-        for line in read_metrics(workdir)
-        if (step is None or line["step"] <= step)
-        and (
-            scores := {
-                name.removeprefix(HELD_OUT): value
-                for name, value in line.items()
-                if name.startswith(HELD_OUT)
-            }
-        )
-    }
-
-
-class MetricsWriter:
-    """Writes scalars to `metrics.jsonl` (one object a line: step, scalars) and TensorBoard events.
-
-    A line is appended in the same time whatever the file's size, and outlives the process. Only
-    `sync` waits for the disk, before each checkpoint and at most every ten seconds. Object stores
-    cannot append: there `sync` replaces the whole file. A run that resumes at `step` drops the
-    lines of later steps: it will write them again.
-
-    No thread writes, whose errors nobody would see: each method raises an OSError that names the
-    file, such as that of a full disk.
-    """
-
-    def __init__(self, workdir: Path, step: int):
-        self._path = workdir / "metrics.jsonl"
-        old = read_metrics(workdir) if self._path.exists() else []
-        kept_lines = [line for line in old if 0 < step >= line["step"]]
-        self._lines = [f"{json.dumps(line)}\n" for line in kept_lines]
-        write_text(self._path, "".join(self._lines))
-        self._synced = time.monotonic()
-        self._events = _Events(workdir / "tensorboard", step) if jax.process_index() == 0 else None
-
-    def write(self, step: int, scalars: Scalars) -> None:
-        line = json.dumps({"step": step, **scalars}) + "\n"
-        if is_remote(self._path):
-            self._lines.append(line)
-        elif jax.process_index() == 0:
-            with writing(self._path), self._path.open("a", encoding="utf-8") as file:
-                file.write(line)
-        if self._events:
-            self._events.write(step, scalars)
-        if time.monotonic() - self._synced > _SYNC_EVERY:
-            self.sync()
-
-    def sync(self) -> None:
-        """Waits until all lines are stored for good, so that a power cut does not lose them."""
-        self._synced = time.monotonic()
-        if is_remote(self._path):
-            write_text(self._path, "".join(self._lines))
-        elif jax.process_index() == 0:
-            with contextlib.suppress(FileNotFoundError):  # Removed: then there is nothing to store.
-                flush_to_disk(self._path)
-        if self._events:
-            self._events.flush()
-
-    def keep_batch(self, step: int, batch: HostBatch) -> Path:
-        """Writes this host's rows of a step's batch; returns the path."""
-        path = self._path.with_name("failed") / f"step_{step}_host_{jax.process_index()}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(path), path.open("wb") as file:
-            np.savez(file, **batch)  # type: ignore[arg-type]
-        return path
-
-    def close(self) -> None:
-        try:
-            self.sync()
-        finally:
-            if self._events:
-                self._events.close()
-
-
-class _Events:
-    """Scalars as events in a file of their own, which TensorBoard reads.
-
-    Args:
-      folder: of the files of all starts of a run.
-      step: after which the run resumes; TensorBoard hides what earlier starts have of later steps.
-    """
-
-    def __init__(self, folder: Path, step: int):
-        import tensorboardX  # Only here, so that what reads runs starts at once.
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-        self._event = Event
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self._path = folder / name
-        with writing(self._path):
-            if not is_remote(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-            self._file = tensorboardX.RecordWriter(str(self._path))
-        self._add(file_version="brain.Event:2")
-        if step:
-            self._add(step=step + 1, session_log=SessionLog(status=SessionLog.START))
-
-    def write(self, step: int, scalars: Scalars) -> None:
-        values = [{"tag": name, "simple_value": value} for name, value in scalars.items()]
-        self._add(step=step, summary={"value": values})
-
-    def _add(self, **fields: Any) -> None:
-        event = self._event(wall_time=time.time(), **fields)
-        with writing(self._path):
-            self._file.write(event.SerializeToString())
-
-    def flush(self) -> None:
-        with writing(self._path):
-            self._file.flush()
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # What could not be written was raised before.
-            self._file.close()

@@ -26,6 +26,7 @@ with extra("train", SystemExit):
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
+    from pe_jax.console.streams import show
     from pe_jax.files import reachable_path
     from pe_jax.schema import from_values
     from research.length_generalisation.config import LengthGeneralisationConfig
@@ -50,8 +51,8 @@ def run() -> None:
     from research.length_generalisation.suite import run_suite
 
     workdir = reachable_path(_WORKDIR.value)
-    print(for_terminal(run_suite(expand_names(_ENCODINGS.value), config, workdir)))
-    print(f"Written to {workdir}")
+    show(for_terminal(run_suite(expand_names(_ENCODINGS.value), config, workdir)))
+    show(f"Written to {workdir}")
 
 
 if __name__ == "__main__":

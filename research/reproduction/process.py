@@ -16,7 +16,8 @@ from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.files import Json, parse_json, read_json, write_text
 from pe_jax.schema import flatten, values_of
-from pe_jax.training.workdir import HELD_OUT, STEPS, saved_values
+from pe_jax.training.metrics import HELD_OUT
+from pe_jax.training.workdir import STEPS, saved_values
 from research.json_files import T, check, read_json_as, read_series
 from research.reproduction.plan import RESULT, TASKS, Run, plan
 from research.reproduction.results import (

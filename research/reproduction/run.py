@@ -27,6 +27,7 @@ with extra("train", SystemExit):
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
+    from pe_jax.console.streams import show
     from pe_jax.files import reachable_path
     from pe_jax.schema import from_values
     from research.reproduction.config import ReproductionConfig
@@ -60,9 +61,9 @@ def run() -> None:
         from research.reproduction import study
 
         text = (study.dry_run if _DRY_RUN.value else study.execute)(config, workdir)
-    print("\n" + for_terminal(text))
+    show("\n" + for_terminal(text))
     if not _DRY_RUN.value:
-        print(f"Written to {out}")
+        show(f"Written to {out}")
 
 
 if __name__ == "__main__":

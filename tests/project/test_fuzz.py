@@ -40,7 +40,7 @@ from pe_jax.schema import class_for, flatten, keys
 from pe_jax.tasks import on_text, pretraining
 from pe_jax.tasks import train as runs
 from pe_jax.training.fingerprints import fingerprint
-from pe_jax.training.workdir import read_metrics
+from pe_jax.training.metrics import read_metrics
 
 SLOW = 30  # Seconds in which a case ends; most take milliseconds.
 

@@ -35,7 +35,7 @@ from pe_jax.schema import changed, from_values
 from pe_jax.tasks import distillation, imitation
 from pe_jax.tasks.abstract import abstract_arguments
 from pe_jax.tasks.start import Start
-from pe_jax.training import checkpointing, sharding, workdir
+from pe_jax.training import checkpointing, metrics, sharding, workdir
 from pe_jax.training.checkpointing import newest_params, restore_params
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
@@ -148,7 +148,7 @@ def test_conversion_without_training(one_layer, tmp_path, capsys):
         **{"optimizer.learning_rate": 0.0},
     )  # fmt: skip
     distillation.run(c, tmp_path / "run")
-    before, after = workdir.read_evaluations(tmp_path / "run").values()
+    before, after = metrics.read_evaluations(tmp_path / "run").values()
     assert before["r2_mean"] == pytest.approx(after["r2_mean"], abs=1e-6)
     assert 0 < after["length_12/r2"] < 1
     assert "Length 12:" in report_distillation(tmp_path / "run", tmp_path / "report")
@@ -249,7 +249,7 @@ def test_what_is_trained(finished):
     np.testing.assert_allclose(new, old + mean, atol=1e-6)
     kernel = lambda tree: np.asarray(tree["bert"]["layer_0"]["up"]["kernel"])
     assert (kernel(params) != kernel(teacher)).any()
-    evaluations = workdir.read_evaluations(folder)
+    evaluations = metrics.read_evaluations(folder)
     assert list(evaluations) == [0, 2, 4, 6, 8]  # Each stage ends at its second one.
     assert evaluations[4]["r2"] > evaluations[0]["r2"]
     shapes = [leaf.shape for leaf in jax.tree.leaves(experiment.program.init())]
@@ -286,7 +286,7 @@ def test_resumes_bit_for_bit(finished, published, tmp_path, monkeypatch):
     assert states(tmp_path / "run") == {
         step: state for step, state in states(folder).items() if step in states(tmp_path / "run")
     }
-    assert workdir.read_evaluations(tmp_path / "run") == workdir.read_evaluations(folder)
+    assert metrics.read_evaluations(tmp_path / "run") == metrics.read_evaluations(folder)
 
 
 def test_converged():
@@ -476,7 +476,7 @@ def test_parallel_is_the_same(commanded, one_layer, parallel, monkeypatch):
         state, _ = stage.train_step(state, sharding.to_global(rows, program.batch_sharding))
     params = [restore_params(commanded[0], 3), jax.device_get(state.params)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), *params)
-    logged = workdir.read_evaluations(commanded[0])[3]
+    logged = metrics.read_evaluations(commanded[0])[3]
     np.testing.assert_allclose(stage.evaluate(3, state.params)["r2"], logged["r2"], atol=1e-4)
 
 
@@ -534,7 +534,7 @@ def test_the_report(finished):
     text = report_distillation(folder, folder / "report")
     assert "# Distilled into learned_relative: 8 steps" in text
     numbers = json.loads((folder / "report" / "report.json").read_text())
-    log = workdir.read_evaluations(folder)
+    log = metrics.read_evaluations(folder)
     assert numbers["r2"]["16"]["before"][0] == log[0]["r2/layer_1"]
     assert numbers["r2"]["24"]["before"][1] == log[0]["length_24/r2/layer_2"]
     assert numbers["r2"]["24"]["after"][1] == log[8]["r2"]

@@ -34,8 +34,8 @@ from pe_jax.tasks import pretraining, train
 from pe_jax.training import checkpointing, fingerprints, sharding, workdir
 from pe_jax.training.checkpointing import newest_params, restore_newest, saved_steps
 from pe_jax.training.fingerprints import fingerprint
+from pe_jax.training.metrics import MetricsWriter, read_metrics
 from pe_jax.training.step import TrainState
-from pe_jax.training.workdir import MetricsWriter, read_metrics
 
 # A test fails by what its threads and tasks raise where nobody catches it.
 LEFT_BEHIND = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

@@ -26,7 +26,7 @@ from pe_jax.tasks.pretraining import build
 from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
-from pe_jax.training.workdir import read_metrics
+from pe_jax.training.metrics import read_metrics
 
 _SCORE = "masked_lm_accuracy"
 

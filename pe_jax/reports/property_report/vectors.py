@@ -26,7 +26,7 @@ from pe_jax.reports.property_report.matrices import (
 from pe_jax.reports.property_report.render import Figure, Findings, logit_figure, product_figure
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.training.checkpointing import params_by_step
-from pe_jax.training.workdir import read_metrics
+from pe_jax.training.metrics import read_metrics
 
 _NEAR = 8  # Offsets, at most.
 _PANELS = 8  # Of the figure over training.
