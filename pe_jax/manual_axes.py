@@ -22,6 +22,11 @@ def vary_alike(arrays: Tree, *others: object) -> Tree:
     return jax.tree.map(lambda x: _cast(x, axes), arrays) if axes else arrays
 
 
+def varies(*arrays: Array) -> bool:
+    """True if any array varies over a mesh axis, as inside `shard_map` with its default check."""
+    return any(map(_axes, arrays))
+
+
 def _cast(x: Array, axes: frozenset[str]) -> Array:
     missing = tuple(sorted(axes - _axes(x)))
     return jax.lax.pcast(x, missing, to="varying") if missing else x

@@ -20,6 +20,7 @@ from pe_jax.attention.operands import Operands, tables
 from pe_jax.attention.plain import bias, evaluated
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.encodings.positions import Reach, offsets
+from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array, Float
 
 NEEDS = (
@@ -66,7 +67,8 @@ def attend(x: Operands, implementation: Literal["cudnn", "xla"]) -> Float[Array,
     rest = x.reach if reach is None else None
     mask = whole_mask(x.allowed, x.limits, rest, lengths, x.context.shift)
     added = _biases(x)
-    q, k, v, added = jax.tree.map(reverse_only, (x.q, x.k, x.v, added))
+    differentiated = vary_alike((x.q, x.k, x.v, added), mask)
+    q, k, v, added = jax.tree.map(reverse_only, differentiated)
     out = jax.nn.dot_product_attention(
         q,
         k,

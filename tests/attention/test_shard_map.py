@@ -143,3 +143,18 @@ def test_heads_that_an_encoding_cannot_take_apart(name, first, message):
     assert q.shape[2] < H
     with pytest.raises(ValueError, match=message):
         attention(q, q, q, encoding, params, encodings.Context(first_head=first))
+
+
+def test_the_kernel_is_left_out_under_the_check():
+    """A kernel's results would have to say what they vary over; blocks of queries need not."""
+    q = jax.ShapeDtypeStruct((2, 9, 2, 8), jnp.float32)
+
+    def run(form):
+        rows = PartitionSpec("data")
+        local = lambda q: attention(q, q, q, form=form)
+        mapped = jax.shard_map(local, mesh=mesh_of(AxisType.Auto), in_specs=rows, out_specs=rows)
+        return jax.eval_shape(mapped, q)
+
+    assert run(FORMS["kernel"]).shape == q.shape
+    with pytest.raises(ValueError, match="form='kernel' needs .*check_vma=False"):
+        run("kernel")

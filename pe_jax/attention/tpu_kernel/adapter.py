@@ -16,12 +16,14 @@ from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.encodings.part import Offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
+from pe_jax.manual_axes import varies
 from pe_jax.shapes import Array, Float
 
 NEEDS = (
     "positions that are ranges, no mask but of keys, no terms but those of the offset, tables of "
     "these that fit on the chip, as many heads of values as tables of these, values of one dtype "
-    "with the keys and no wider than these, and no sink beside vectors that join the keys"
+    "with the keys and no wider than these, no sink beside vectors that join the keys, no float64, "
+    "and check_vma=False in jax.shard_map"
 )
 
 
@@ -32,7 +34,9 @@ def supports(x: Operands) -> bool:
         return False
     if x.k.shape[2] != x.v.shape[2] or x.v.shape[3] > x.q.shape[3]:
         return False
-    if not x.q.dtype == x.k.dtype == x.v.dtype:
+    if not x.q.dtype == x.k.dtype == x.v.dtype or x.q.dtype == jnp.float64:
+        return False
+    if varies(x.q, x.k, x.v):
         return False
     if x.mask is not None and (x.mask.shape[1] > 1 or x.mask.shape[2] > 1):
         return False

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.dtypes import widened
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import Card, Context, Params, Part, Traits
 from pe_jax.encodings.positions import as_array
@@ -42,7 +43,7 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
         positions = jnp.broadcast_to(jnp.asarray(as_array(context.positions_q)), w.shape[:-1])
         angle = jax.vmap(jax.vmap(angles))(positions, w)
         sin, cos = jnp.sin(angle), jnp.cos(angle)
-        real, imaginary = x[..., 0::2].astype(jnp.float32), x[..., 1::2].astype(jnp.float32)
+        real, imaginary = widened(x[..., 0::2]), widened(x[..., 1::2])
         rotated = [real * cos - imaginary * sin, imaginary * cos + real * sin]
         return jnp.stack(rotated, axis=-1).reshape(x.shape).astype(x.dtype)
 

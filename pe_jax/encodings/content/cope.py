@@ -7,6 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.naming import registered
 from pe_jax.encodings.pairs import by_queries
@@ -49,7 +50,7 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
         query_arrays: tuple, key_arrays: tuple, table: Array, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
         (rows, known, q), (key, k) = query_arrays, key_arrays
-        products = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
+        products = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=wide_dtype(q, k))
         counted = jnp.asarray(key[:, None, None, :] <= rows[:, None, :, None])
         counted = counted if mask is None else counted & mask
         integer_logits = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)

@@ -85,5 +85,5 @@ def _rotated(
 ) -> Array:
     """ζ^away R(ω · position) x, with exponents that queries and keys of this dtype both hold."""
     limit = math.log(float(jnp.finfo(x.dtype).max)) / 2
-    exponent = jnp.clip(jnp.asarray(away, jnp.float32)[..., None] * decay, -limit, limit)
+    exponent = jnp.clip(jnp.asarray(away, float)[..., None] * decay, -limit, limit)
     return rotate_by(x, angles(positions, w), layout, jnp.exp(exponent)[..., None, :])
