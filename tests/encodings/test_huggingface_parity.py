@@ -240,7 +240,9 @@ def test_layers(transformers, model_type, said, name):
         for part in layer.parts:
             if part.key == "chunks":
                 x = np.zeros((1, LENGTH, 1, 2), np.float32)
-                allowed &= np.asarray(part.logits({}, x, x, Context(at, at)))[0, 0] == 0
+                terms = part.logits({}, x, x, Context(at, at))
+                arrays = (terms.query_arrays, terms.key_arrays, terms.shared)
+                allowed &= np.asarray(terms.function(*arrays, None))[0, 0] == 0
         np.testing.assert_array_equal(there.allowed, allowed)
         assert bool(rotates) == (there.rotated is not None), index
         factor = factor_of(layer, positions)
