@@ -148,13 +148,29 @@ def split_names(text: str) -> list[str]:
 
 
 def text(way_out: str = "") -> Kind:
-    """Any text; with a way out, one that is not empty."""
+    """Any text that UTF-8 can hold; with a way out, one that is not empty."""
+
+    def hint(value: object) -> str:
+        if isinstance(value, str) and not _is_unicode(value):  # Python's, for bytes of a file name.
+            return " Set a locale with UTF-8, such as LC_ALL=C.UTF-8."
+        return f" {way_out}" if way_out else ""
+
     return Kind(
         str,
         lambda: "a text that is not empty" if way_out else "a text",
-        lambda value: isinstance(value, str) and bool(value or not way_out) and "\0" not in value,
-        lambda value: f" {way_out}" if way_out else "",
+        lambda value: (
+            isinstance(value, str)
+            and bool(value or not way_out)
+            and "\0" not in value
+            and _is_unicode(value)
+        ),
+        hint,
     )
+
+
+def _is_unicode(value: str) -> bool:
+    """Return False if a text has halves of surrogate pairs, which UTF-8 cannot hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 FLAG = Kind(bool, lambda: "True or False", lambda value: isinstance(value, bool | np.bool_))

@@ -30,6 +30,7 @@ import numpy as np
 
 from pe_jax.data.tfds import decode, examples, open_dataset
 from pe_jax.files import is_remote, parse_json, reachable_path, sha256
+from pe_jax.values import shown
 
 
 class Corpus(NamedTuple):
@@ -182,8 +183,8 @@ def _read_json_lines(path: Path, feature: str) -> Iterator[str]:
         if not isinstance(record, dict) or not isinstance(record.get(feature), str):
             keys = sorted(record) if isinstance(record, dict) else type(record).__name__
             raise ValueError(
-                f"{path}, line {number}: no text under the key {feature!r}; it has {keys}. Set the "
-                "key with --config.data.feature=..."
+                f"{path}, line {number}: no text under the key {feature!r}; it has {shown(keys)}. "
+                "Set the key with --config.data.feature=..."
             )
         yield record[feature]
 

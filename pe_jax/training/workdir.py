@@ -14,6 +14,7 @@ import jax
 from pe_jax.files import Json, is_remote, read_json, write_text
 from pe_jax.locks import leads_to, lock, open_lock, sign, signature
 from pe_jax.schema import C, Classes, Config, as_dict, classes_by_task, flatten, from_values
+from pe_jax.values import shown
 
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
 _WILDCARDS = frozenset("*?[\\")
@@ -179,7 +180,9 @@ def load_config(workdir: Path, classes: Classes[C]) -> C:
     task = values.get("task")
     names = classes_by_task(classes)
     if isinstance(task, str) and task not in names:
-        raise ValueError(f"{workdir} holds a run of {task!r}, but this needs {' or '.join(names)}.")
+        raise ValueError(
+            f"{workdir} holds a run of {shown(task)}, but this needs {' or '.join(names)}."
+        )
     try:
         return from_values(values, classes)
     except ValueError as error:

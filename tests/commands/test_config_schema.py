@@ -135,6 +135,7 @@ WRONG = [
     ("quickstart", "optimizer.name", "adam"),
     ("quickstart", "optimizer.schedule", "constant"),
     ("quickstart", "data.source", ""),
+    ("quickstart", "data.source", "\udcc3.txt"),  # Of a locale without UTF-8.
     ("glue", "select", "first"),
     ("glue", "resize", "stretch"),
     ("glue", "data.buckets", (64, 32)),
