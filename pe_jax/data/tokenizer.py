@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -61,7 +62,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise ValueError(f"{path} is not UTF-8 text ({error}). Download it again.") from error
     _check_ids(path, tokenizer.get_vocab())
     setattr(tokenizer, NAMES, _names_beside(path, tokenizer.get_vocab()))
-    names = special_tokens(tokenizer)
+    with _errors_of_the_library(f"{path} cannot encode a text"):
+        tokenizer.encode("a \u2603", "a")  # A pair with an unknown word.
+        names = special_tokens(tokenizer)
     needed = KNOWN_NAMES if path.suffix == ".txt" else ("pad", "mask")
     if missing := [role for role in needed if not names[role]]:
         shown_names = 1 if is_word_piece(tokenizer) else None  # BERT's names.
@@ -120,14 +123,21 @@ def _read_object(path: Path) -> Json:
     return read_json(path, "Download it again.") if path.is_file() else {}
 
 
+@contextlib.contextmanager
+def _errors_of_the_library(message: str) -> Iterator[None]:
+    """Turn errors of the library, which have no type of their own, into a ValueError."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, ValueError):
+        raise
+    except BaseException as error:  # A panic of Rust is no Exception.
+        raise ValueError(f"{message} ({error}). Download it again.") from error
+
+
 def _read_json(path: Path) -> Tokenizer:
     text = path.read_text(encoding="utf-8")
-    try:
+    with _errors_of_the_library(f"Hugging Face tokenizers cannot read {path}"):
         tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # The library raises nothing more specific.
-        raise ValueError(
-            f"Hugging Face tokenizers cannot read {path} ({error}). Download it again."
-        ) from error
     model = tokenizer.model
     if dropout := getattr(model, "dropout", None):
         raise ValueError(

@@ -385,6 +385,14 @@ def test_a_model_without_a_token_for_unknown_words_is_refused(model, tmp_path):
         named(tmp_path, tokenizer)
 
 
+def test_a_template_that_names_no_token_is_refused(tmp_path):
+    spec = json.loads(gemma().to_str())
+    del spec["post_processor"]["special_tokens"]["<eos>"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(ValueError, match=r"tokenizer.json cannot encode a text \(.*\)\."):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
 def test_an_empty_token_is_a_token(tmp_path):
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "", "a"]
     tokenizer = Tokenizer(models.WordPiece({n: i for i, n in enumerate(names)}, unk_token="[UNK]"))
