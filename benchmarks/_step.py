@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.models.config import from_config
+from pe_jax.models import preset
 from pe_jax.schema import changed
 from pe_jax.tasks.pretraining import make_program
 from pe_jax.tasks.train import Program
@@ -30,12 +30,12 @@ class Step(NamedTuple):
 
 
 def make_step(arrays: dict[str, np.ndarray], model: dict[str, Any], **optimizer: Any) -> Step:
-    """The step on a batch of such shapes; `model` and `optimizer` are keys of the config."""
+    """The step on a batch of such shapes; `model` has a size and keys of BertConfig."""
     values = {f"optimizer.{name}": value for name, value in optimizer.items()}
-    values |= {f"model.{name}": value for name, value in model.items() if name != "vocab_size"}
     config = changed(PretrainingConfig(), values)
     mesh = sharding.data_mesh(jax.devices()[:1])
-    bert = from_config(config.model, vocab_size=model["vocab_size"])
+    sizes = dict(model)
+    bert = preset(sizes.pop("size", "base"), **sizes)
     # So many steps that the learning rate stays where it is for the time of a benchmark.
     program = make_program(config, mesh, bert, steps=10**6)
     batch = sharding.to_global(arrays, sharding.by_rows(mesh))

@@ -47,7 +47,6 @@ from pe_jax.data.squad import evaluation_windows
 from pe_jax.figures import Curve
 from pe_jax.files import write_text
 from pe_jax.models import hidden_states
-from pe_jax.models.config import from_config
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import distillation, finetuning, pretraining
 from pe_jax.tasks.start import Start
@@ -170,7 +169,7 @@ def last_states(model: Path, batch: dict[str, np.ndarray]) -> np.ndarray:
     start = Start(str(model))
     place = functools.partial(sharding.state_shardings, sharding.data_mesh(), "data")
     inputs = (batch["tokens"], batch["segments"], batch["valid"])
-    states = hidden_states(from_config(start.model), start.params(place)["bert"], *inputs)[-1]
+    states = hidden_states(start.model, start.params(place)["bert"], *inputs)[-1]
     return np.asarray(states, np.float64)[batch["valid"]]
 
 

@@ -57,23 +57,23 @@ class Side:
         config.model.dtype, config.resize = _DTYPE.value, "interpolate"
         config.steps = 10**6
         with mock.patch("pe_jax.tasks.seeds.in_turn", return_value=in_turn):
-            self._experiment = experiments.build(
+            self._run_of_seeds = experiments.build(
                 experiments.resolve(from_values(config, FinetuningConfig)), Path("unused")
             )
-            self._train_step = self._experiment.program.train_step()
-        self._state = self._experiment.program.init()
+            self._train_step = self._run_of_seeds.program.train_step()
+        self._state = self._run_of_seeds.program.init()
         self._step = 0
-        source = self._experiment.batches
+        source = self._run_of_seeds.batches
         first = {source[n]["tokens"].shape[-1]: n for n in range(source.steps_per_epoch)}
         for step in first.values():  # Compiles all lengths that there are.
             self._run(source[step])
 
     def _next(self):
         self._step += 1
-        return self._experiment.batches[self._step - 1]
+        return self._run_of_seeds.batches[self._step - 1]
 
     def _run(self, batch) -> None:
-        placed = self._experiment.program.batch_sharding
+        placed = self._run_of_seeds.program.batch_sharding
         self._state, metrics = self._train_step(self._state, sharding.to_global(batch, placed))
         jax.block_until_ready(metrics)
 

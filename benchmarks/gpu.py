@@ -46,10 +46,10 @@ from jax.typing import ArrayLike
 
 from pe_jax import encodings
 from pe_jax.attention import attention, forms
+from pe_jax.chips import PEAKS
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console.markdown import table
 from pe_jax.models import preset, train_flops
-from pe_jax.models.flops import PEAKS
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
 from pe_jax.training.optimizer import make_optimizer
@@ -267,7 +267,6 @@ def seeds_part() -> Part:
         schedule, optimizer = make_optimizer(config.optimizer, 10**6, bert)
         mesh = seed_mesh(seeds, jax.devices()[:1])
         program = SeedsProgram(
-            config,
             bert,
             classification_task(bert, 2),
             optimizer,

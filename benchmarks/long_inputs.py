@@ -37,8 +37,6 @@ from pe_jax.data import Vocabulary, load_tokenizer, open_corpus, vocabulary
 from pe_jax.data.pretraining import mask_words
 from pe_jax.data.tokenized import tokenize_documents
 from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states
-from pe_jax.models.config import from_config
-from pe_jax.schema import changed
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.start import Start
 from pe_jax.training import sharding
@@ -107,9 +105,9 @@ def load(folder: str, head: Params | None, length: int, resize: str = "") -> Mod
     """Return a model for inputs of `length`; `resize` is the method for a table."""
     model = Start(folder).model
     if resize:
-        model = changed(model, {"max_length": max(length, model.max_length)})
+        model = dataclasses.replace(model, max_length=max(length, model.max_length))
     bert = read(folder, model.max_length, resize)["bert"]
-    config = from_config(changed(model, {"dtype": "float32"}))
+    config = dataclasses.replace(model, dtype="float32")
     return Model(config, {"bert": bert} | ({"masked_lm": head} if head else {}))
 
 

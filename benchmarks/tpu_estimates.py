@@ -23,11 +23,11 @@ from absl import app, flags
 from tpu_waterfall import waterfall
 
 from pe_jax import encodings
-from pe_jax.configs.model import ModelConfig
+from pe_jax.chips import GIB
+from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import Progress, say
-from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.tpu.topology import make_slice
 
@@ -48,14 +48,14 @@ REFERENCE = "learned_absolute"
 def compile_one(key: dict) -> dict:
     """The costs of a step, as numbers."""
     chips = make_slice(key["topology"])
-    model = ModelConfig(
+    model = ModelChanges(
         size=key["size"],
         position=key["encoding"],
         dtype="bfloat16",
         scan_layers=key.get("scan_layers", False),
         max_length=max(512, key["length"]),
     )
-    config = PretrainingConfig(model=model)
+    config = PretrainingConfig(model=model.applied())
     stage = PretrainingStageConfig(
         length=key["length"],
         batch_size=key["rows"] * chips.mesh.size,

@@ -34,7 +34,7 @@ from pe_jax.console.markdown import table
 
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Of inputs.")
 _ROWS = flags.DEFINE_list("rows", ["64", "16"], "For each length.")
-_CHIP = flags.DEFINE_string("chip", "v5e", "See `pe_jax.tpu.chips`.")
+_CHIP = flags.DEFINE_string("chip", "v5e", "See `pe_jax.chips`.")
 _ONE = flags.DEFINE_string("one", None, "Internal: NAME,LENGTH,ROWS, compiled in this process.")
 
 HEADS, SIZE = 12, 64
@@ -151,7 +151,7 @@ def bundles(folder: Path) -> int:
 
 
 def row(name: str, length: int, rows: int) -> list[str]:
-    from pe_jax.tpu.chips import TPUS
+    from pe_jax.chips import TPUS
 
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(

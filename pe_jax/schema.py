@@ -16,7 +16,7 @@ import dataclasses
 import difflib
 import functools
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -113,19 +113,16 @@ def keys(config: type[Config], *, internal: bool = False) -> list[str]:
     ]
 
 
-def opened(config: type[C], names: Sequence[str]) -> type[C]:
-    """Return a variant of a class whose keys are all None by default, which leaves them open.
-
-    Args:
-      names: the keys that config files have; the others are internal.
-    """
+def optional_keys(config: type[C]) -> type[C]:
+    """Return a variant of a class whose keys are None by default, and checked alone."""
     fields = []
     for field in dataclasses.fields(config):
-        kind, internal = optional(field.metadata["kind"]), field.name not in names
-        metadata = {**field.metadata, "kind": kind, "internal": internal}
+        metadata = {**field.metadata, "kind": optional(field.metadata["kind"])}
         fields.append((field.name, Any, dataclasses.field(default=None, metadata=metadata)))
-    name = f"Open{config.__name__}"
-    return dataclasses.make_dataclass(name, fields, bases=(config,), frozen=True)
+    # How values of several keys relate is known once all of them are given.
+    methods = {"faults": lambda self: iter(())}
+    name = f"Optional{config.__name__}"
+    return dataclasses.make_dataclass(name, fields, bases=(config,), namespace=methods, frozen=True)
 
 
 def changed(config: C, values: Mapping[str, Any]) -> C:
@@ -247,7 +244,7 @@ def _build(config: type[C], values: Mapping[str, Any], path: str) -> C:
     for field in dataclasses.fields(config):
         name = f"{path}.{field.name}"
         if field.name not in values:
-            if field.metadata.get("internal"):
+            if field.metadata.get("internal") or field.default is None:
                 continue
             expected = field.metadata["kind"].describe() if "kind" in field.metadata else "a part"
             raise ValueError(

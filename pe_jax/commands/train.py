@@ -68,11 +68,11 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
     if isinstance(config, PretrainingConfig):
         from pe_jax.tasks import pretraining
 
-        experiment = pretraining.run(config, folder, profile)
+        run = pretraining.run(config, folder, profile)
         say("Measuring what the run has learned")
         from pe_jax.reports.pretraining_report import report_pretraining
 
-        return report_pretraining(folder, folder / "report", experiment), folder / "report"
+        return report_pretraining(folder, folder / "report", run), folder / "report"
     from pe_jax.configs.distill_positions import DistillationConfig
 
     if isinstance(config, DistillationConfig):

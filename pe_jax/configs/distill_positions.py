@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.model import BertConfig, ModelChanges
 from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig
 from pe_jax.configs.training import COUNT_OR_ZERO, OptimizerConfig
 from pe_jax.schema import config_dict, key, part, task_key
@@ -37,7 +37,7 @@ class DistillationConfig(EncoderTrainingConfig):
     """
 
     task: str = task_key("distillation")
-    model: ModelConfig = part(ModelConfig, dropout_rate=0.0, attention_dropout_rate=0.0)
+    model: BertConfig = part(ModelChanges, dropout_rate=0.0, attention_dropout_rate=0.0)
     stage1: StageConfig = part(StageConfig, length=256, batch_size=4, steps=2_000)
     optimizer: OptimizerConfig = part(
         OptimizerConfig, learning_rate=1e-3, weight_decay=0.0, b2=0.98, rates=_RATES

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from pe_jax.configs.all_tasks import GLUE_TASKS
-from pe_jax.configs.model import ModelChanges, ModelConfig
+from pe_jax.configs.model import BertConfig, ModelChanges
 from pe_jax.configs.training import (
     ACCUMULATION,
     COUNT_OR_ZERO,
@@ -60,7 +60,7 @@ class FinetuningConfig(Config):
     resize: str = key(
         "", RESIZE, 'For inputs longer than a learned table: "interpolate" or "repeat".'
     )
-    model: ModelConfig = part(ModelChanges)
+    model: BertConfig = part(ModelChanges)
     data: FinetuningDataConfig = part(FinetuningDataConfig)
     epochs: float = key(3.0, EPOCHS)
     steps: int = key(0, COUNT_OR_ZERO, "If given, instead of epochs.")

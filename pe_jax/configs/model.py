@@ -1,19 +1,39 @@
-"""Keys of the model: what `BertConfig` and the configs of runs have in common, and named sizes."""
+"""The config of a model, named sizes, and the keys of a run that change them.
+
+Nothing here imports JAX until an encoding is built: `--help` reads the keys.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pe_jax.schema import Config, key, opened
-from pe_jax.values import FLAG, integer, number, one_of, optional, text
+from pe_jax.errors import did_you_mean
+from pe_jax.schema import Config, key, optional_keys
+from pe_jax.values import FLAG, Kind, integer, number, one_of, optional
+
+if TYPE_CHECKING:
+    from pe_jax.encodings import PositionEncoding
 
 # No model is near the upper ends: they are for a config.json that is damaged or hostile.
 LAYERS = integer(1, 10**4)
 WIDTH = integer(1, 10**6)
 HEADS = integer(1, 10**5)
 INTERMEDIATE = integer(1, 10**7)
+
+
+def _is_position(value: object) -> bool:
+    """Return whether a value is the name of an encoding, or an encoding."""
+    if isinstance(value, str):
+        return bool(value) and "\0" not in value
+    from pe_jax.encodings import PositionEncoding
+
+    return isinstance(value, PositionEncoding)
+
+
+_POSITION = Kind(str, lambda: "the name of an encoding, or a PositionEncoding", _is_position)
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
@@ -64,21 +84,28 @@ def _sizes(layers: int, width: int, intermediate: int) -> dict[str, Any]:
     }
 
 
-# Fields of BertConfig, of which `position` is a name.
+# Fields of BertConfig by named size.
 PRESETS: dict[str, dict[str, Any]] = {
     **{name: _sizes(n, width, 4 * width) for name, (n, width) in _LAYERS_AND_WIDTH.items()},
     **{name: {**_sizes(*sizes), **MODERNBERT} for name, sizes in _MODERN_SIZES.items()},
 }
-SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
 
 
 @dataclasses.dataclass(frozen=True)
-class Architecture(Config):
-    """Settings in which encoders differ; the defaults are those of BERT.
+class BertConfig(Config):
+    """Everything about an encoder but its parameters; the defaults are BERT-base's.
 
-    Config files have no such keys: a named size or a published model sets them.
+    Devlin et al. 2018 describe the sizes. The settings from `pre_norm` on are those in which other
+    encoders differ; config files have no keys for them: a named size or a published model sets
+    them. Parameters, softmax, LayerNorm statistics, angles and losses are float32 whatever `dtype`
+    is.
 
     Attributes:
+      hidden_size: D; num_heads divides it, the head size is d = D / H.
+      position: the position encoding, or its name, see `pe_jax.encodings.from_name`.
+      vocab_size: V, rows of the token embedding, but for `unused_rows` after them.
+      platform: what the program is compiled for, where that is not where it is compiled: "cpu",
+        "gpu" or "tpu". Empty means the devices of this process.
       pre_norm: each sublayer normalises its input and adds to it; else the sum is normalised.
       norm: of all normalisations, of which `rms_norm` has no bias.
       embedding_norm: whether embeddings are normalised.
@@ -99,8 +126,45 @@ class Architecture(Config):
         layers like those of the masked-LM head before its output layer (`head`), which the output
         layer of spans then has as well.
       classifier_pooling: what the pooler reads: the first token (`cls`), or the mean over tokens.
+
+    Raises:
+      ValueError: for values that are not accepted or do not fit one another, or an unknown
+        encoding, with close matches.
     """
 
+    num_layers: int = key(12, LAYERS, "Replaces the value of the size, as do the other sizes.")
+    hidden_size: int = key(768, WIDTH)
+    num_heads: int = key(12, HEADS)
+    intermediate_size: int = key(3072, INTERMEDIATE)
+    position: str | PositionEncoding = key(
+        "learned_absolute", _POSITION, 'With options: "rope(base=500)+alibi".'
+    )
+    max_length: int = key(512, integer(1, 10**7), "Rows of a learned absolute table.")
+    dropout_rate: float = key(
+        0.1, number(0, 1, "[)"), "Dropout of embeddings and of each sublayer's output."
+    )
+    attention_dropout_rate: float = key(0.1, number(0, 1, "[)"), "Dropout of attention weights.")
+    initializer_stddev: float = key(
+        0.02,
+        number(0, 100, "(]"),
+        "Of initial weights. Small models: about 1/sqrt(hidden_size).",
+    )
+    dtype: str = key(
+        "float32", one_of(("float32", "bfloat16")), 'Dtype of the computation; or "bfloat16".'
+    )
+    attention: str = key(
+        "auto",
+        one_of("pe_jax.attention.forms:FORMS", "auto"),
+        "Form of attention; or naive, pairs, buckets, rotation, fused, kernel, cudnn.",
+    )
+    scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")
+    remat: str = key(
+        "none",
+        one_of("pe_jax.models.bert:REMAT"),
+        'Recomputation: "dots" or "full" take less memory and more time.',
+    )
+    vocab_size: int = key(30_522, integer(1, 10**8), internal=True)
+    platform: str = key("", one_of("pe_jax.attention.forms:PLATFORMS", ""), internal=True)
     pre_norm: bool = key(False, FLAG, internal=True)
     norm: str = key("layer_norm", one_of(("layer_norm", "rms_norm")), internal=True)
     norm_bias: bool = key(True, FLAG, internal=True)
@@ -129,72 +193,111 @@ class Architecture(Config):
     def faults(self) -> Iterator[str]:
         if self.norm == "rms_norm" and self.norm_bias:
             yield "norm_bias is True, but rms_norm has no bias: give norm_bias=False."
+        if self.hidden_size % self.num_heads:
+            yield f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}."
+        if self.num_heads % self.key_heads:
+            yield f"num_key_heads {self.key_heads} does not divide num_heads {self.num_heads}."
+        try:
+            self.encoding()
+        except ValueError as error:
+            yield f"position {self.position!r}: {error}"
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_key_heads or self.num_heads
+
+    def encoding(self) -> PositionEncoding:
+        """Return the position encoding, built for these sizes where `position` is a name."""
+        from pe_jax import encodings
+
+        if isinstance(self.position, encodings.PositionEncoding):
+            return self.position
+        sizes = self.hidden_size, self.head_size, self.num_heads, self.max_length
+        return _encoding(self.position, *sizes)
 
 
-ARCHITECTURE = tuple(field.name for field in dataclasses.fields(Architecture))
-# The same settings, None by default: the size's.
-_SizesArchitecture = opened(Architecture, ())
+@functools.lru_cache(maxsize=256)
+def _encoding(
+    name: str, hidden_size: int, head_size: int, num_heads: int, max_length: int
+) -> PositionEncoding:
+    from pe_jax import encodings
+
+    return encodings.from_name(
+        name,
+        hidden_size=hidden_size,
+        head_size=head_size,
+        num_heads=num_heads,
+        max_length=max_length,
+    )
+
+
+SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
+# The settings in which encoders differ.
+ARCHITECTURE = tuple(
+    field.name
+    for field in dataclasses.fields(BertConfig)
+    if field.metadata["internal"] and field.name not in ("vocab_size", "platform")
+)
+
+
+def preset(name: str, **changes: Any) -> BertConfig:
+    """Return the BertConfig of a named size, such as tiny, base or modernbert_base; see `PRESETS`.
+
+    Raises:
+      ValueError: for a name that is not a preset, or changes that `BertConfig` refuses.
+    """
+    if name not in PRESETS:
+        hint = did_you_mean(name, PRESETS)
+        raise ValueError(f"Unknown model size {name!r}.{hint} Use one of {', '.join(PRESETS)}.")
+    return BertConfig(**{**PRESETS[name], **changes})
+
+
+def with_tokens(config: BertConfig, tokens: int) -> BertConfig:
+    """Return `config` for a tokenizer of `tokens` tokens: the rows after theirs become unused.
+
+    Raises:
+      ValueError: if the token embedding has fewer rows.
+    """
+    rows = config.vocab_size + config.unused_rows
+    if tokens > rows:
+        raise ValueError(
+            f"The tokenizer has {tokens:,} tokens, but the model {rows:,} rows of embeddings: they "
+            "belong to different models."
+        )
+    return dataclasses.replace(config, vocab_size=tokens, unused_rows=rows - tokens)
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelSettings(Architecture):
-    """Everything about a model but its sizes and its position encoding.
+class ModelChanges(optional_keys(BertConfig)):  # type: ignore[misc]
+    """The part `config.model` of a run, until the run fills it in.
 
-    Parameters, softmax, LayerNorm statistics, angles and losses are float32 whatever `dtype` is.
+    A key that is None has the value of the model at `config.init`, or else of the named size.
     """
 
-    max_length: int = key(512, integer(1, 10**7), "Rows of a learned absolute table.")
-    dropout_rate: float = key(
-        0.1, number(0, 1, "[)"), "Dropout of embeddings and of each sublayer's output."
-    )
-    attention_dropout_rate: float = key(0.1, number(0, 1, "[)"), "Dropout of attention weights.")
-    initializer_stddev: float = key(
-        0.02,
-        number(0, 100, "(]"),
-        "Of initial weights. Small models: about 1/sqrt(hidden_size).",
-    )
-    dtype: str = key(
-        "float32", one_of(("float32", "bfloat16")), 'Dtype of the computation; or "bfloat16".'
-    )
-    attention: str = key(
-        "auto",
-        one_of("pe_jax.attention.forms:FORMS", "auto"),
-        "Form of attention; or naive, pairs, buckets, rotation, fused, kernel, cudnn.",
-    )
-    scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")
-    remat: str = key(
-        "none",
-        one_of("pe_jax.models.config:REMAT"),
-        'Recomputation: "dots" or "full" take less memory and more time.',
+    size: str | None = key(
+        None,
+        optional(one_of(PRESETS)),
+        "tiny, mini, small, medium, base (default), large, or a ModernBERT; with init: the size "
+        "of init.",
     )
 
+    def given(self) -> dict[str, Any]:
+        """Return the values that are given, without the size."""
+        return {k: v for k, v in vars(self).items() if v is not None and k != "size"}
 
-@dataclasses.dataclass(frozen=True)
-class ModelConfig(_SizesArchitecture, ModelSettings):  # type: ignore[misc, valid-type]
-    """The part `config.model` of a run: a named size, and what replaces the size's own values."""
+    def applied(self, start: BertConfig | None = None) -> BertConfig:
+        """Return `start`, by default the named size, with the values that are given.
 
-    size: str = key(
-        "base",
-        one_of(PRESETS),
-        "tiny, mini, small, medium, base, large, or a ModernBERT; with init: the size of init.",
-    )
-    num_layers: int | None = key(
-        None, optional(LAYERS), "Replaces the value of the size, as do the other sizes."
-    )
-    hidden_size: int | None = key(None, optional(WIDTH))
-    num_heads: int | None = key(None, optional(HEADS))
-    intermediate_size: int | None = key(None, optional(INTERMEDIATE))
-    position: str = key(
-        "learned_absolute",
-        text("Give the name of an encoding, or none."),
-        'With options: "rope(base=500)+alibi".',
-    )
-
-
-# What fine-tuning may change of the pretrained model. None keeps that model's own value; a run
-# fills all of them in before it begins.
-ModelChanges = opened(
-    ModelConfig,
-    ("position", "dropout_rate", "attention_dropout_rate", "dtype", "attention", "scan_layers",
-     "remat"),
-)  # fmt: skip
+        Raises:
+          ValueError: for values that `BertConfig` refuses.
+        """
+        try:
+            start = start or preset(self.size or "base")
+            return dataclasses.replace(start, **self.given())
+        except ValueError as error:
+            raise ValueError(f"config.model.{error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.model import BertConfig, ModelChanges
 from pe_jax.configs.training import (
     ACCUMULATION,
     COUNT_OR_ZERO,
@@ -127,7 +127,7 @@ class EncoderTrainingConfig(Config):
         'Or "fsdp" (sharded state), "pmap" (mapped per device), "pmap_bfloat16" (which exchanges '
         "gradients in bfloat16).",
     )
-    model: ModelConfig = part(ModelConfig)
+    model: BertConfig = part(ModelChanges)
     data: TextConfig = part(TextConfig)
     stage1: StageConfig = part(StageConfig, length=128)
     stage2: StageConfig = part(StageConfig)

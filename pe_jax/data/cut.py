@@ -12,6 +12,7 @@ import itertools
 import numpy as np
 
 from pe_jax.data.packed import PackedExamples
+from pe_jax.data.pretraining import ElementSpec
 
 _SHORTEST = 8  # Tokens of an input, special ones included; at least two of them are text.
 
@@ -29,6 +30,12 @@ class CutExamples:
     """
 
     rows: PackedExamples
+
+    @staticmethod
+    def element_spec(length: int) -> ElementSpec:
+        """Return shape and dtype of each array of a row."""
+        names = ("tokens", "segments", "documents")
+        return {**dict.fromkeys(names, ((length,), np.int32)), "text": ((length,), np.bool_)}
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -15,7 +15,7 @@ import dataclasses
 
 import numpy as np
 
-from pe_jax.data.pretraining import mask_words
+from pe_jax.data.pretraining import ElementSpec, mask_words, masked_spec
 from pe_jax.data.special_tokens import Vocabulary
 from pe_jax.data.tokenized import TokenizedCorpus
 
@@ -49,6 +49,12 @@ class PackedExamples:
         sizes = starts[self.documents + 1] - starts[self.documents]
         object.__setattr__(self, "stops", starts[self.documents + 1])
         object.__setattr__(self, "ends", np.cumsum(sizes + len(self._gap)))
+
+    @staticmethod
+    def element_spec(length: int, max_predictions: int) -> ElementSpec:
+        """Return shape and dtype of each array of a row with masks."""
+        row = ((length,), np.int32)
+        return {**masked_spec(length, max_predictions), "positions": row, "documents": row}
 
     @property
     def _gap(self) -> np.ndarray:

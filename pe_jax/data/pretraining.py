@@ -28,6 +28,8 @@ from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.workers import in_workers
 
 IS_NEXT, IS_RANDOM = 0, 1  # Labels, as in the original BERT.
+# Shape and dtype of each array of an example, by name.
+ElementSpec = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,16 @@ class PretrainingExamples:
                 "In text files, a blank line separates documents."
             )
         object.__setattr__(self, "chunks", rows)
+
+    @staticmethod
+    def element_spec(length: int, max_predictions: int) -> ElementSpec:
+        """Return shape and dtype of each array of an example."""
+        return {
+            **masked_spec(length, max_predictions),
+            "segments": ((length,), np.int32),
+            "valid": ((length,), np.bool_),
+            "next_sentence": ((), np.int32),
+        }
 
     def __len__(self) -> int:
         return len(self.chunks)
@@ -232,6 +244,16 @@ def _drop(part: range, count: int, rng: np.random.Generator) -> range:
 
 
 # --- masked words ---------------------------------------------------------------------------------
+
+
+def masked_spec(length: int, max_predictions: int) -> ElementSpec:
+    """Return shape and dtype of what `mask_words` returns."""
+    return {
+        "tokens": ((length,), np.int32),
+        "masked_positions": ((max_predictions,), np.int32),
+        "masked_tokens": ((max_predictions,), np.int32),
+        "masked_weights": ((max_predictions,), np.float32),
+    }
 
 
 def mask_words(

@@ -21,6 +21,8 @@ import grain
 import numpy as np
 from grain.sharding import ShardOptions
 
+from pe_jax.data.pretraining import ElementSpec
+
 _ORDER_SEED = 20_210_503  # For the order of lengths, the same in every run.
 _ONE_HOST = ShardOptions(shard_index=0, shard_count=1)
 
@@ -52,6 +54,20 @@ class Rows(NamedTuple):
         for array in (self.tokens, self.bounds, self.second, *self.targets.values()):
             digest.update(array.tobytes())
         return digest.hexdigest()[:16]
+
+
+def element_spec(length: int, targets: dict[str, type[np.generic]]) -> ElementSpec:
+    """Return shape and dtype of each array of a row that is padded to `length`.
+
+    Args:
+      targets: dtypes by name.
+    """
+    return {
+        "tokens": ((length,), np.int32),
+        "segments": ((length,), np.int32),
+        "valid": ((length,), np.bool_),
+        **{name: ((), dtype) for name, dtype in targets.items()},
+    }
 
 
 def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:

@@ -26,7 +26,7 @@ from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of, first_row
 from pe_jax.interop.families import ACTIVATIONS, ENCODERS, Family, head_parts, is_table
 from pe_jax.interop.rotary_keys import rotary_keys
-from pe_jax.models import BertConfig, with_position, with_tokens
+from pe_jax.models import BertConfig, with_tokens
 
 
 def save_bert(
@@ -164,7 +164,7 @@ def _in_layout_of(family: Family, config: BertConfig) -> BertConfig:
     layout = FAMILIES[family.model_types[0]].layout
     if layout == "half" or config.encoding().name != "rope":
         return config
-    return with_position(config, f"rope(layout={layout!r})")
+    return dataclasses.replace(config, position=f"rope(layout={layout!r})")
 
 
 def _params_in_layout_of(family: Family, config: BertConfig, params: Params) -> Params:
@@ -257,7 +257,7 @@ def _tensors(
     ours = {path: x for path, x in ours.items() if not path.startswith("bert/position/")}
     if is_table(family):
         ours[layout.POSITIONS] = position_table(config, params["bert"].get("position", {}))
-        config = dataclasses.replace(config, position=None)
+        config = dataclasses.replace(config, position="learned_absolute")
     classes = len(ours.get("classifier/bias", ()))
     leaves = layout.leaves(family, config, heads, classes, skipped)
     unknown = sorted(ours.keys() - {leaf.ours for leaf in leaves})

@@ -3,8 +3,8 @@
 from pe_jax.errors import extra
 
 with extra("flax"):
-    from pe_jax.models.bert import Bert, LayerOutputs, frequencies
-    from pe_jax.models.config import PRESETS, BertConfig, preset, with_position, with_tokens
+    from pe_jax.configs.model import PRESETS, BertConfig, preset, with_tokens
+    from pe_jax.models.bert import Bert, LayerOutputs
     from pe_jax.models.flops import forward_flops, train_flops
     from pe_jax.models.heads import (
         BertForClassification,
@@ -42,7 +42,6 @@ __all__ = [
     "attended",
     "attention_map",
     "forward_flops",
-    "frequencies",
     "hidden_states",
     "kernel_map",
     "layer_outputs",
@@ -54,6 +53,5 @@ __all__ = [
     "train_flops",
     "weights_map",
     "with_constants",
-    "with_position",
     "with_tokens",
 ]

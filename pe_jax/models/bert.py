@@ -1,6 +1,6 @@
 """BERT in Flax Linen, and the encoders that differ from it in settings.
 
-The position encoding is an argument. `pe_jax.configs.model.Architecture` has the settings.
+The position encoding is an argument. `pe_jax.configs.model.BertConfig` has the settings.
 
 Shapes: B batch, L length, D hidden size, H heads, d head size.
 """
@@ -8,7 +8,7 @@ Shapes: B batch, L length, D hidden size, H heads, d head size.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from pe_jax.attention import attention, dropout, padding_mask
 from pe_jax.attention.masks import segment_positions
+from pe_jax.attention.product import is_product_of_layers
 from pe_jax.encodings import (
     Context,
     Params,
@@ -25,7 +26,6 @@ from pe_jax.encodings import (
     embed,
     parameter_count,
 )
-from pe_jax.models.config import REMAT, BertConfig
 from pe_jax.models.layers import (
     BertModule,
     DenseParts,
@@ -33,6 +33,13 @@ from pe_jax.models.layers import (
     query_key_maps,
 )
 from pe_jax.shapes import Array, Bool, Float, Int
+
+# What a layer keeps for its backward pass: a policy of jax.checkpoint, or all.
+REMAT: dict[str, Callable[..., bool] | None] = {
+    "none": None,
+    "dots": is_product_of_layers,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"] | Int[Array, "B L"]
 
@@ -319,12 +326,3 @@ class Bert(BertModule):
             has_attention_norm=index > 0 or c.first_norm,
             **arguments,
         )
-
-
-def frequencies(config: BertConfig, params: Params) -> Params:
-    """A tree like `params`, those of a model with heads: True for learned frequencies."""
-    marks = jax.tree.map(lambda _: False, params)
-    if "position" in params["bert"]:
-        position_marks = config.encoding().frequency_mask(params["bert"]["position"])
-        marks = {**marks, "bert": {**marks["bert"], "position": position_marks}}
-    return marks

@@ -1,4 +1,4 @@
-"""Model FLOPs, and the peak rates of accelerators that they are compared with.
+"""Model FLOPs of a forward pass and of a training step.
 
 Model FLOPs are what the definition of the model asks for, however a program computes it.
 
@@ -17,24 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention.operands import prepare
+from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import Context, Params, PositionEncoding
-from pe_jax.models.config import BertConfig
-
-# Dense bfloat16 FLOP/s by JAX's `device_kind`, as the vendors publish them: Google's Cloud TPU
-# pages, NVIDIA's data sheets.
-PEAKS = {
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-    "NVIDIA A100-SXM4-40GB": 312e12,
-    "NVIDIA A100-SXM4-80GB": 312e12,
-    "NVIDIA A100-PCIE-40GB": 312e12,
-    "NVIDIA A100 80GB PCIe": 312e12,
-    "NVIDIA H100 80GB HBM3": 989e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H200": 989e12,
-}
 
 
 @functools.cache  # The training loop asks at every step.

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import attention_logits, attention_weights
+from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import Context, Params, Positions
 from pe_jax.encodings.positions import offsets
 from pe_jax.models.bert import Bert, LayerOutputs, Mask
-from pe_jax.models.config import BertConfig
 from pe_jax.models.layers import query_key_maps, query_key_parameters
 from pe_jax.shapes import Array, Bool, Float, Int
 

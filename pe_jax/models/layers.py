@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention.product import add_row, product
+from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import Params
-from pe_jax.models.config import BertConfig
 from pe_jax.shapes import Array, Float
 
 

@@ -15,8 +15,7 @@ from pe_jax.files import Json
 from pe_jax.properties import Estimate
 from pe_jax.reports.tables import Column, Row, number_table, write_report
 from pe_jax.tasks.pretraining import build
-from pe_jax.tasks.train import saved_tokenizer
-from pe_jax.training import workdir
+from pe_jax.tasks.train import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Batch, Metrics, Params
 from pe_jax.training.sharding import compiled
@@ -76,13 +75,13 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
       the run and its mean scores; what runs must have in common to be compared; the scores of each
       example.
     """
-    config = workdir.load_config(folder, PretrainingConfig)
-    experiment = build(config, saved_tokenizer(folder))
-    program = experiment.program
+    config = run_config(folder, PretrainingConfig)
+    run = build(config, saved_tokenizer(folder))
+    program = run.program
     step, params = newest_params(folder, program.shardings_of)
     arguments = (program.shardings.params, program.batch_sharding)
     score_batch = compiled(_each_example(program.task), program.mesh, arguments)
-    scored = [jax.device_get(score_batch(params, batch)) for batch in experiment.held_out[-1]]
+    scored = [jax.device_get(score_batch(params, batch)) for batch in run.held_out[-1]]
 
     def joined(name: str, part: int) -> np.ndarray:
         return np.concatenate([scores[name][part] for scores in scored]).astype(np.float64)
@@ -99,7 +98,7 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
     same_for_all = {
         "source": config.data.source,
         "validation": config.data.validation,
-        "vocabulary": experiment.text.vocabulary.size,
+        "vocabulary": run.text.vocabulary.size,
         "length": [*config.stages.values()][-1].length,
         "inputs": "packed rows" if config.data.packed else "pairs",
         "examples": len(examples[_LOSS][0]),

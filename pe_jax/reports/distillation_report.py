@@ -8,7 +8,8 @@ from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.files import Json
 from pe_jax.reports.tables import number_table, write_report
 from pe_jax.tasks.distillation import NONE
-from pe_jax.training import metrics, workdir
+from pe_jax.tasks.train import run_config
+from pe_jax.training import metrics
 from pe_jax.training.pytrees import Scalars
 
 
@@ -21,7 +22,7 @@ def report_distillation(folder: Path, out: Path) -> str:
     Raises:
       ValueError: if the folder holds no run of distillation, or none that was evaluated yet.
     """
-    config = workdir.load_config(folder, DistillationConfig)
+    config = run_config(folder, DistillationConfig)
     evaluations = metrics.read_evaluations(folder)
     if not max(evaluations, default=0):
         raise ValueError(f"The run in {folder} has not been evaluated yet. Train further.")
@@ -33,7 +34,7 @@ def report_distillation(folder: Path, out: Path) -> str:
     }  # fmt: skip
     numbers: Json = {
         "step": step,
-        "position": config.model.position,
+        "position": config.model.encoding().name,
         "teacher": config.init,
         "r2": {
             str(length): {name: _by_layer(scores, length) for name, scores in sources.items()}

@@ -11,24 +11,24 @@ import numpy as np
 from pe_jax.files import Json, write_text
 from pe_jax.reports.finetuning_results import SELECTED_STEP
 from pe_jax.reports.tables import Column, number_table
-from pe_jax.tasks.finetuning import FinetuningExperiment
+from pe_jax.tasks.finetuning import FinetuningRun
 from pe_jax.training.metrics import read_metrics
 
 _HELD_OUT = "held_out/"
 
 
-def report_finetuning(experiment: FinetuningExperiment, folder: Path) -> str:
+def report_finetuning(run: FinetuningRun, folder: Path) -> str:
     """Write `results.json` and `report.md` of a finished run; return the latter's text."""
-    numbers = results(experiment, folder)
+    numbers = results(run, folder)
     write_text(folder / "results.json", json.dumps(numbers, indent=2) + "\n")
-    text = page(numbers, experiment.problem.notes)
+    text = page(numbers, run.problem.notes)
     write_text(folder / "report.md", text)
     return text
 
 
-def results(experiment: FinetuningExperiment, folder: Path) -> Json:
+def results(run: FinetuningRun, folder: Path) -> Json:
     """Return scores of each seed in points, at the step that `config.select` chooses."""
-    config, problem = experiment.config, experiment.problem
+    config, problem = run.config, run.problem
     metric = problem.held_out_metric if config.select == "held_out" else problem.metric
     scored = [line for line in read_metrics(folder) if f"{_HELD_OUT}{problem.metric}" in line]
     names = [name for name in scored[-1] if name.startswith(_HELD_OUT) and name.count("/") == 1]
@@ -37,20 +37,20 @@ def results(experiment: FinetuningExperiment, folder: Path) -> Json:
         if config.select == "last"
         # The first of equally good evaluations.
         else max(scored, key=operator.itemgetter(f"{_HELD_OUT}{metric}/seed_{seed}"))
-        for seed in experiment.seeds
+        for seed in run.config.seeds
     }
     return {
         "dataset": problem.dataset,
         "trained_on": problem.trained_on,
-        "position": experiment.program.model.encoding().name,
+        "position": run.program.model.encoding().name,
         "init": config.init,
         "select": config.select,
         "metric": problem.metric,
-        "seeds": list(experiment.seeds),
-        "steps": [chosen[seed]["step"] for seed in experiment.seeds],
+        "seeds": list(run.config.seeds),
+        "steps": [chosen[seed]["step"] for seed in run.config.seeds],
         "scores": {
             name.removeprefix(_HELD_OUT): [
-                chosen[seed][f"{name}/seed_{seed}"] for seed in experiment.seeds
+                chosen[seed][f"{name}/seed_{seed}"] for seed in run.config.seeds
             ]
             for name in names
         },

@@ -15,16 +15,16 @@ from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.reports.property_report.vectors import position_vectors
 from pe_jax.reports.tables import write_report
-from pe_jax.tasks.on_text import Experiment
+from pe_jax.tasks.on_text import TextRun
 from pe_jax.tasks.pretraining import build
-from pe_jax.tasks.train import saved_tokenizer
-from pe_jax.training import sharding, workdir
+from pe_jax.tasks.train import run_config, saved_tokenizer
+from pe_jax.training import sharding
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params, Scalars
 
 
 def report_pretraining(
-    folder: Path, out: Path, experiment: Experiment[PretrainingConfig] | None = None
+    folder: Path, out: Path, run: TextRun[PretrainingConfig] | None = None
 ) -> str:
     """Measure the newest checkpoint in `folder`; write report.json, .md and figures to `out`;
     return the page.
@@ -32,53 +32,53 @@ def report_pretraining(
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
     """
-    if experiment is None:
-        experiment = build(workdir.load_config(folder, PretrainingConfig), saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.program.shardings_of)
+    if run is None:
+        run = build(run_config(folder, PretrainingConfig), saved_tokenizer(folder))
+    step, params = newest_params(folder, run.program.shardings_of)
     numbers: Json = {
         "step": step,
-        "position": experiment.program.model.encoding().name,
-        "held_out": _scores(experiment, step, params),
+        "position": run.program.model.encoding().name,
+        "held_out": _scores(run, step, params),
     }
     text = _readable(numbers)
-    config, tokenizer = experiment.config, experiment.text.tokenizer
+    config, tokenizer = run.config, run.text.tokenizer
     position = sharding.to_numpy(params["bert"].get("position", {}))
     if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
-        run = trained("", folder, config, tokenizer, step, params)
-        if section := render(position_vectors, [run], PropertiesConfig(), out):
+        subject = trained("", folder, config, tokenizer, step, params)
+        if section := render(position_vectors, [subject], PropertiesConfig(), out):
             numbers["properties"], lines, pictures = section
             figure = f"![dot products of the position vectors]({pictures[0].name})"
             text += "\n".join(["", *lines, "", figure, ""])
     return write_report(out, "report", numbers, text)
 
 
-def _scores(experiment: Experiment[PretrainingConfig], step: int, params: Params) -> Scalars:
+def _scores(run: TextRun[PretrainingConfig], step: int, params: Params) -> Scalars:
     """Return the model's means on held-out text, and those of two baselines on the same tokens."""
-    batches = experiment.held_out[-1]
+    batches = run.held_out[-1]
 
     def values(name: str) -> np.ndarray:
         return np.concatenate([sharding.to_numpy(batch[name]).ravel() for batch in batches])
 
     labels = values("masked_tokens")[values("masked_weights") > 0]
-    log_p = _unigram(experiment)
+    log_p = _unigram(run)
     scores = {
-        **experiment.stages[-1].evaluate(step, params),
+        **run.stages[-1].evaluate(step, params),
         "masked_tokens": len(labels),
         "length": batches[0]["tokens"].shape[1],
         "unigram_loss": float(-log_p[labels].mean()),
         "unigram_accuracy": float((labels == log_p.argmax()).mean()),
     }
-    if experiment.config.data.packed:
+    if run.config.data.packed:
         return {**scores, "rows": sum(len(batch["tokens"]) for batch in batches)}
     next_sentence = values("next_sentence")
     majority = float(max(next_sentence.mean(), 1 - next_sentence.mean()))
     return {**scores, "pairs": len(next_sentence), "next_sentence_majority": majority}
 
 
-def _unigram(experiment: Experiment[PretrainingConfig]) -> np.ndarray:
+def _unigram(run: TextRun[PretrainingConfig]) -> np.ndarray:
     """Return log frequencies of tokens in the training documents, with add-one smoothing."""
-    text = experiment.text
+    text = run.text
     counts = np.ones(text.vocabulary.size)
     bounds = text.train.sentences[text.train.documents]
     for document in text.train_documents:

@@ -15,8 +15,7 @@ from pe_jax.files import Json
 from pe_jax.reports.tables import mean_and_spread, write_report
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning import build, fit_length
-from pe_jax.tasks.train import saved_tokenizer
-from pe_jax.training import workdir
+from pe_jax.tasks.train import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 
 
@@ -34,7 +33,7 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
       ValueError: if the folder holds no run with a checkpoint, or inputs are longer than a learned
         table and `resize` is empty.
     """
-    config: FinetuningConfig = workdir.load_config(folder, FINETUNING)
+    config: FinetuningConfig = run_config(folder, FINETUNING)
     # All lengths first: one that does not fit is an error before anything is scored.
     lengths = lengths or (config.data.length,)
     # Each length is a bucket of the others: only rows that need the longest are padded to it.
@@ -49,7 +48,7 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
     rows = [_score(longer, config.model.max_length, folder, out) for longer in fitted]
     names = list(rows[0]["scores"])
     lines = [
-        f"# {rows[0]['dataset']}: {config.model.position}, step {rows[0]['step']:,}",
+        f"# {rows[0]['dataset']}: {config.model.encoding().name}, step {rows[0]['step']:,}",
         "",
         f"Scores in points by the length of inputs; mean ± standard deviation over "
         f"{len(rows[0]['seeds'])} seeds.",
@@ -73,24 +72,24 @@ def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json
       rows: positions that the run's model has; `config` may have more.
     """
     say(f"Inputs of {config.data.length} tokens")
-    experiment = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
-    step, params = newest_params(folder, experiment.program.shardings_of)
+    run = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
+    step, params = newest_params(folder, run.program.shardings_of)
     if config.model.max_length > rows and "position" in params["bert"]:
         resize = functools.partial(
-            experiment.program.model.encoding().resize,
+            run.program.model.encoding().resize,
             length=config.model.max_length,
             method=config.resize,
         )
         position = jax.vmap(resize)(params["bert"]["position"])
         params = {**params, "bert": {**params["bert"], "position": position}}
-    scores = experiment.score(step, params)
+    scores = run.scorer.score(step, params)
     return {
         "step": step,
         "length": config.data.length,
-        "dataset": experiment.problem.dataset,
-        "seeds": list(experiment.seeds),
+        "dataset": run.problem.dataset,
+        "seeds": list(config.seeds),
         "scores": {
-            name: [scores[f"{name}/seed_{seed}"] for seed in experiment.seeds]
+            name: [scores[f"{name}/seed_{seed}"] for seed in config.seeds]
             for name in scores
             if "/" not in name
         },

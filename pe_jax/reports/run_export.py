@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -12,9 +13,7 @@ from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.data.glue import GLUE
 from pe_jax.interop import save_bert
-from pe_jax.models.config import from_config
-from pe_jax.tasks.train import saved_tokenizer
-from pe_jax.training import workdir
+from pe_jax.tasks.train import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 
 
@@ -31,7 +30,7 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
       ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or no
         model of transformers can represent it.
     """
-    config: EncoderTrainingConfig | FinetuningConfig = workdir.load_config(folder, TRAINING)
+    config: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
     if isinstance(config, FinetuningConfig):
@@ -42,7 +41,7 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
     glue = GLUE.get(config.task)
     architecture = save_bert(
         out,
-        from_config(config.model, vocab_size=tokenizer.get_vocab_size()),
+        dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size()),
         jax.device_get(params),
         tokenizer,
         labels=glue.labels if glue else (),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
@@ -16,7 +16,9 @@ from pe_jax.configs.pretraining import (
     PretrainingStageConfig,
     StageConfig,
 )
+from pe_jax.data import rows
 from pe_jax.data.glue import GLUE
+from pe_jax.data.pretraining import ElementSpec
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks import distillation, finetuning, pretraining
 from pe_jax.tasks.finetuning.classification import glue_task
@@ -85,55 +87,30 @@ def expected_vocab_size(config: AnyConfig) -> int:
     return data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
 
 
-def batch_shapes(stage: StageConfig, *, packed: bool = False) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of a global batch of `data.batches` for `stage`.
-
-    Args:
-      packed: `config.data.packed` of a pretraining run.
-    """
-    rows, shape = stage.batch_size, jax.ShapeDtypeStruct
-    by_token, valid = shape((rows, stage.length), jnp.int32), shape((rows, stage.length), jnp.bool_)
-    if not isinstance(stage, PretrainingStageConfig):
-        return {**dict.fromkeys(("tokens", "segments", "documents"), by_token), "text": valid}
-    masked = shape((rows, stage.max_predictions), jnp.int32)
-    shapes = {
-        "tokens": by_token,
-        "masked_positions": masked,
-        "masked_tokens": masked,
-        "masked_weights": shape((rows, stage.max_predictions), jnp.float32),
-    }
-    if packed:
-        return {**shapes, "positions": by_token, "documents": by_token}
-    next_sentence = shape((rows,), jnp.int32)
-    return {**shapes, "valid": valid, "segments": by_token, "next_sentence": next_sentence}
-
-
-def _finetuning_shapes(
-    config: FinetuningConfig, stage: StageConfig
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of a global batch of all seeds."""
-    seeds, rows, shape = len(config.seeds), stage.batch_size, jax.ShapeDtypeStruct
-    by_token = shape((seeds, rows, stage.length), jnp.int32)
-    valid = shape(by_token.shape, jnp.bool_)
+def element_spec(config: AnyConfig, stage: StageConfig) -> ElementSpec:
+    """Return shape and dtype of each array of an example of `stage`, see the examples of a task."""
     if isinstance(config, SquadConfig):
-        targets = dict.fromkeys(("start", "end"), shape((seeds, rows), jnp.int32))
-    else:
-        dtype = jnp.int32 if GLUE[config.task].labels else jnp.float32
-        targets = {"label": shape((seeds, rows), dtype)}
-    return {"tokens": by_token, "segments": by_token, "valid": valid, **targets}
+        return rows.element_spec(stage.length, {"start": np.int32, "end": np.int32})
+    if isinstance(config, FinetuningConfig):
+        label = np.int32 if GLUE[config.task].labels else np.float32
+        return rows.element_spec(stage.length, {"label": label})
+    if not isinstance(stage, PretrainingStageConfig):
+        return data.CutExamples.element_spec(stage.length)
+    assert isinstance(config, PretrainingConfig)
+    examples = data.PackedExamples if config.data.packed else data.PretrainingExamples
+    return examples.element_spec(stage.length, stage.max_predictions)
 
 
 def abstract_arguments(
-    program: Program, stage: StageConfig
+    config: AnyConfig, program: Program, stage: StageConfig
 ) -> tuple[TrainState, dict[str, jax.ShapeDtypeStruct], tuple[PyTree, ...]]:
     """Return a step's state, batch and constants as shapes with shardings; takes no memory."""
     state = sharding.abstract(program.state_shapes, program.shardings)
-    config = program.config
-    if isinstance(config, FinetuningConfig):
-        shapes = _finetuning_shapes(config, stage)
-    else:
-        packed = isinstance(config, PretrainingConfig) and config.data.packed
-        shapes = batch_shapes(stage, packed=packed)
+    seeds = (len(config.seeds),) if isinstance(config, FinetuningConfig) else ()
+    shapes = {
+        name: jax.ShapeDtypeStruct((*seeds, stage.batch_size, *shape), dtype)
+        for name, (shape, dtype) in element_spec(config, stage).items()
+    }
     batch = sharding.abstract(shapes, program.batch_sharding)
     constants = sharding.abstract(program.constants, program.shardings_of(program.constants))
     return state, batch, constants

@@ -27,17 +27,15 @@ from pe_jax.models import (
     BertConfig,
     forward_flops,
     train_flops,
-    with_position,
 )
-from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.shapes import Int
 from pe_jax.tasks import on_text
 from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statistics_shapes
-from pe_jax.tasks.on_text import Experiment
+from pe_jax.tasks.on_text import TextRun
 from pe_jax.tasks.position_fit import better_start, fit_obstacle, fit_positions, keep_table_mean
 from pe_jax.tasks.start import Start
-from pe_jax.tasks.train import Program
+from pe_jax.tasks.train import Program, introduce, train
 from pe_jax.training import sharding
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Stage, evaluate
@@ -52,13 +50,19 @@ NONE = "none/"  # Begins the names of scores of a student without positions in a
 
 def run(
     config: DistillationConfig, folder: Path, profile: range = range(0)
-) -> Experiment[DistillationConfig]:
-    """Distill what `config` describes, or resume the run in `folder`; return the experiment.
+) -> TextRun[DistillationConfig]:
+    """Distill what `config` describes, or resume the run in `folder`; return it.
 
     Args:
       profile: steps to trace, see `Profiler`.
     """
-    return on_text.run(resolve(config), folder, build, profile)
+    config = resolve(config)
+    tokenizer = introduce(folder, config)
+    on_text.log_text(config.data)
+    run = build(config, tokenizer)
+    on_text.log_batches(run)
+    train(run, folder, profile)
+    return run
 
 
 # --- from a config to a program -------------------------------------------------------------------
@@ -66,9 +70,12 @@ def run(
 
 def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig:
     """Return the model at `config.init`, with the dtype and platform of `student`."""
-    teacher = from_config(Start(config.init).model, vocab_size=student.vocab_size)
     return dataclasses.replace(
-        teacher, dtype=student.dtype, platform=student.platform, attention="auto"
+        Start(config.init).model,
+        vocab_size=student.vocab_size,
+        dtype=student.dtype,
+        platform=student.platform,
+        attention="auto",
     )
 
 
@@ -85,7 +92,7 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
             "folder of a published BERT, --config.init=BERT."
         )
     config = on_text.resolve(config)  # Without the folder: resuming needs the teacher too.
-    teacher, student = from_config(Start(config.init).model), from_config(config.model)
+    teacher, student = Start(config.init).model, config.model
     layers = student.num_layers
     if config.fit and (fault := fit_obstacle(student)):
         raise ValueError(
@@ -140,9 +147,7 @@ def make_program(
     shapes = jax.eval_shape(Bert(teacher).init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
     constants = (shapes["params"], statistics_shapes(config, teacher))
     seeds = (config.seed,)
-    return Program(
-        config, model, task, optimizer, schedule, mesh, seeds, config.parallel, constants
-    )
+    return Program(model, task, optimizer, schedule, mesh, seeds, config.parallel, constants)
 
 
 def step_flops(student: BertConfig, teacher: BertConfig, rows: int, length: int) -> float:
@@ -153,10 +158,8 @@ def step_flops(student: BertConfig, teacher: BertConfig, rows: int, length: int)
 # --- data -----------------------------------------------------------------------------------------
 
 
-def build(
-    config: DistillationConfig, tokenizer: Path | None = None
-) -> Experiment[DistillationConfig]:
-    """Build everything that a resolved `config` stands for; reads text and teacher, trains nothing.
+def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[DistillationConfig]:
+    """Build everything that `config` stands for; reads text and teacher, trains nothing.
 
     Args:
       tokenizer: see `on_text.load`.
@@ -164,6 +167,7 @@ def build(
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
+    config = resolve(config)
     text, stages = on_text.load(config, tokenizer, pairs=False), [*config.stages.values()]
     mesh = sharding.data_mesh()
     packed = functools.partial(data.PackedExamples, vocabulary=text.vocabulary)
@@ -172,7 +176,7 @@ def build(
         for stage in stages
     ]
     steps = on_text.stage_steps(config, examples)
-    model = from_config(config.model, vocab_size=text.vocabulary.size)
+    model = dataclasses.replace(config.model, vocab_size=text.vocabulary.size)
     teacher = teacher_model(config, model)
     shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
     params = Start(config.init).params(shardings_of)
@@ -204,7 +208,9 @@ def build(
     def _none_scores() -> Scalars:
         bert = {name: leaf for name, leaf in params["bert"].items() if name != "position"}
         untrained = changed(config, {"optimizer.rates": ()})  # They may name the heads.
-        without = make_program(untrained, mesh, with_position(model, "none"), teacher, 1)
+        without = make_program(
+            untrained, mesh, dataclasses.replace(model, position="none"), teacher, 1
+        )
         by_name = _scores(without, held_out, constants, 0, {"bert": keep_mean(bert)})
         return {f"{NONE}{name}": value for name, value in by_name.items()}
 
@@ -243,7 +249,7 @@ def build(
             baselines=baselines,
         )
 
-    return Experiment(
+    return on_text.make_run(
         config,
         program,
         text,

@@ -9,16 +9,16 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import jax
 
 from pe_jax import data
+from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig, TextConfig
 from pe_jax.console.terminal import tell
-from pe_jax.models.config import from_config
 from pe_jax.tasks.text_split import TextSplit, load_text
-from pe_jax.tasks.train import Program, introduce, train
+from pe_jax.tasks.train import Program, Run
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.pytrees import Batch, HostBatch, Params
@@ -28,26 +28,18 @@ C = TypeVar("C", bound=EncoderTrainingConfig)
 _HELD_OUT_SEED = 20_210_503  # Held-out examples are the same for every run and seed.
 
 
-@dataclasses.dataclass(frozen=True)
-class Experiment(Generic[C]):
-    """The program and data of a config, ready to run.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextRun(Run[C]):
+    """A run that trains an encoder on text.
 
     Attributes:
       held_out: global batches of held-out text for each stage.
       examples: the training examples of each stage.
-      digests: checksums of the training data, by name.
-      start: `start(fresh parameters)`, those that a run from `config.init` begins with; None for a
-        run from scratch.
     """
 
-    config: C
-    program: Program
     text: TextSplit
-    stages: list[Stage]
     held_out: list[list[Batch]]
     examples: list[data.Examples]
-    digests: dict[str, str]
-    start: Callable[[Params], Params] | None = None
 
     @property
     def epochs(self) -> list[float]:
@@ -56,41 +48,42 @@ class Experiment(Generic[C]):
         return [stage.steps * keys.batch_size / len(each) for stage, keys, each in stages]
 
 
-def run(
+def make_run(
     config: C,
-    folder: Path,
-    build: Callable[[C, Path | None], Experiment[C]],
-    profile: range,
-) -> Experiment[C]:
-    """Train what a resolved `config` describes, or resume the run in `folder`.
-
-    Args:
-      build: `build(config, the run's tokenizer)`, the experiment that is returned.
-      profile: steps to trace, see `Profiler`.
-    """
-    tokenizer = introduce(folder, config)
-    _introduce_text(config.data)
-    experiment = build(config, tokenizer)
-    tell("Documents", experiment.text.summary())
-    tell("Tokens", f"{experiment.text.vocabulary.size:,} in the vocabulary")
-    for stage, keys, epochs in zip(
-        experiment.stages, config.stages.values(), experiment.epochs, strict=True
-    ):
-        size = f"{stage.name}, {keys.batch_size:,} rows"
-        tell("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
-    train(
-        experiment.program,
-        experiment.stages,
-        folder,
+    program: Program,
+    text: TextSplit,
+    *,
+    stages: list[Stage],
+    held_out: list[list[Batch]],
+    examples: list[data.Examples],
+    digests: dict[str, str],
+    start: Callable[[Params], Params] | None,
+) -> TextRun[C]:
+    """Return the run of these parts, with the intervals that `config` gives."""
+    return TextRun(
+        config=config,
+        program=program,
+        stages=stages,
+        digests=digests,
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,
-        start=experiment.start,
-        tokenizer=experiment.text.tokenizer,
-        data=experiment.digests,
-        profile=profile,
+        start=start,
+        tokenizer=text.tokenizer,
+        text=text,
+        held_out=held_out,
+        examples=examples,
     )
-    return experiment
+
+
+def log_batches(run: TextRun) -> None:
+    """Print how much text a run has, and what it trains on."""
+    tell("Documents", run.text.summary())
+    tell("Tokens", f"{run.text.vocabulary.size:,} in the vocabulary")
+    stages = zip(run.stages, run.config.stages.values(), run.epochs, strict=True)
+    for stage, keys, epochs in stages:
+        size = f"{stage.name}, {keys.batch_size:,} rows"
+        tell("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
 
 
 # --- from a config to a program -------------------------------------------------------------------
@@ -111,13 +104,12 @@ def resolve(config: C, folder: Path | None = None) -> C:
             "Nothing to train: set steps or epochs of config.stage1, config.stage2 or "
             "config.stage3."
         )
-    from_config(config.model)  # A value that is not right is an error before anything is read.
     longest = max(stage.length for stage in config.stages.values())
-    if config.init:
-        from pe_jax.tasks.start import fill_in
+    if isinstance(config.model, ModelChanges):
+        from pe_jax.tasks.start import model_of
 
-        config = fill_in(config, longest, folder)
-    rows = from_config(config.model).encoding().longest
+        config = dataclasses.replace(config, model=model_of(config, longest, folder))
+    rows = config.model.encoding().longest
     if rows is not None and longest > rows:
         name = next(name for name, stage in config.stages.items() if stage.length > rows)
         raise ValueError(
@@ -182,7 +174,7 @@ def stage_batches(
     )
 
 
-def _introduce_text(config: TextConfig) -> None:
+def log_text(config: TextConfig) -> None:
     """Print what is read and, where every host might tokenize the same text, how to do it once."""
     if config.source.startswith("shards:"):
         tell("Text", config.source)

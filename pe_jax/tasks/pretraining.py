@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -13,12 +14,11 @@ from pe_jax import data
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
 from pe_jax.console.terminal import say
 from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train_flops
-from pe_jax.models.config import from_config
 from pe_jax.models.heads import PretrainingLogits
 from pe_jax.tasks import on_text
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.on_text import Experiment
-from pe_jax.tasks.train import Program
+from pe_jax.tasks.on_text import TextRun
+from pe_jax.tasks.train import Program, introduce, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
@@ -29,13 +29,19 @@ from pe_jax.training.transplant import transplant
 
 def run(
     config: PretrainingConfig, folder: Path, profile: range = range(0)
-) -> Experiment[PretrainingConfig]:
-    """Train what `config` describes, or resume the run in `folder`; return the experiment.
+) -> TextRun[PretrainingConfig]:
+    """Train what `config` describes, or resume the run in `folder`; return it.
 
     Args:
       profile: steps to trace, see `Profiler`.
     """
-    return on_text.run(resolve(config, folder), folder, build, profile)
+    config = resolve(config, folder)
+    tokenizer = introduce(folder, config)
+    on_text.log_text(config.data)
+    run = build(config, tokenizer)
+    on_text.log_batches(run)
+    train(run, folder, profile)
+    return run
 
 
 @reused
@@ -101,16 +107,14 @@ def make_program(
     schedule, optimizer = make_optimizer(config.optimizer, steps, model)
     task = (packed_task if config.data.packed else pretraining_task)(model)
     task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
-    return Program(config, model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)
+    return Program(model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)
 
 
 # --- data -----------------------------------------------------------------------------------------
 
 
-def build(
-    config: PretrainingConfig, tokenizer: Path | None = None
-) -> Experiment[PretrainingConfig]:
-    """Build everything that a resolved `config` stands for; reads the data, trains nothing.
+def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[PretrainingConfig]:
+    """Build everything that `config` stands for; reads the data, trains nothing.
 
     Args:
       tokenizer: see `on_text.load`.
@@ -118,6 +122,7 @@ def build(
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
+    config = resolve(config)
     text = on_text.load(config, tokenizer, pairs=not config.data.packed)
     stages = [*config.stages.values()]
 
@@ -131,7 +136,7 @@ def build(
 
     examples = [make_examples(stage, text.train, text.train_documents) for stage in stages]
     steps = on_text.stage_steps(config, examples)
-    model = from_config(config.model, vocab_size=text.vocabulary.size)
+    model = dataclasses.replace(config.model, vocab_size=text.vocabulary.size)
     program = make_program(config, sharding.data_mesh(), model, sum(steps))
     eval_step = program.eval_step()
 
@@ -162,7 +167,7 @@ def build(
         )
         for stage in stages
     ]
-    return Experiment(
+    return on_text.make_run(
         config,
         program,
         text,

@@ -10,15 +10,13 @@ import jax
 
 from pe_jax.configs.all_tasks import ENCODERS, TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelConfig
+from pe_jax.configs.model import BertConfig, ModelChanges
 from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console.terminal import say
 from pe_jax.data import load_tokenizer
 from pe_jax.files import parse_json, reachable_path
-from pe_jax.models.config import from_config, with_tokens
-from pe_jax.schema import changed
-from pe_jax.tasks.train import saved_tokenizer
-from pe_jax.training import workdir
+from pe_jax.models import with_tokens
+from pe_jax.tasks.train import model_size, run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params, saved_steps
 from pe_jax.training.pytrees import Params, ShardingsOf
 
@@ -33,7 +31,7 @@ class Start:
         `interop.open_checkpoint`.
 
     Attributes:
-      model: the keys of a run's config that describe it.
+      model: its config, whose `position` is a name.
 
     Raises:
       ValueError: if there is neither.
@@ -49,7 +47,7 @@ class Start:
         self._path = reachable_path(init)
         self._is_run = _is_run(self._path)
         if self._is_run:
-            run: EncoderTrainingConfig = workdir.load_config(self._path, ENCODERS)
+            run: EncoderTrainingConfig = run_config(self._path, ENCODERS)
             self.model = run.model
             return
         from pe_jax.interop import read_config
@@ -67,9 +65,7 @@ class Start:
             bert = with_tokens(bert, tokens)
         except ValueError as error:
             raise ValueError(f"config.init={init!r}: {error}") from error
-        names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size", "position"}
-        fields = {name: getattr(bert, name) for name in names}
-        self.model = ModelConfig(position=bert.encoding().name, **fields)
+        self.model = dataclasses.replace(bert, position=bert.encoding().name)
 
     def params(
         self, shardings_of: ShardingsOf, max_length: int | None = None, resize: str = ""
@@ -91,7 +87,7 @@ class Start:
                 say(f"Not read from {self._path}: {', '.join(bert.unread)}")
             params = jax.device_get(bert.params)
         if max_length not in (None, self.model.max_length) and "position" in params["bert"]:
-            encoding = from_config(self.model).encoding()
+            encoding = self.model.encoding()
             position = encoding.resize(params["bert"]["position"], max_length, resize)
             params = {**params, "bert": {**params["bert"], "position": position}}
         return jax.device_put(params, shardings_of(params))
@@ -109,8 +105,8 @@ class Start:
 
 def start_model(
     config: EncoderTrainingConfig | FinetuningConfig, folder: Path | None
-) -> ModelConfig:
-    """Return the model that `config.init` describes.
+) -> BertConfig:
+    """Return the config of the model at `config.init`.
 
     A run with a checkpoint in `folder` resumes without it: where it is gone, the run's own config
     describes the model.
@@ -124,32 +120,34 @@ def start_model(
         if folder is None or not (folder / "config.json").exists() or not saved_steps(folder):
             raise
         say(f"config.init={config.init} cannot be read: the run in {folder} resumes without it.")
-        saved: EncoderTrainingConfig | FinetuningConfig = workdir.load_config(folder, TRAINING)
+        saved: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
         return saved.model
 
 
-def fill_in(config: C, longest: int, folder: Path | None = None) -> C:
-    """Fill in the model of `config` from the one that it starts from.
+def model_of(config: EncoderTrainingConfig, longest: int, folder: Path | None = None) -> BertConfig:
+    """Return the model that a run trains: that at `config.init`, else a named size, with the
+    values that `config.model` gives.
 
-    These are the sizes that `config.model` does not give one by one, and constants that it has no
-    keys for. A learned table of positions that is kept keeps its length, if inputs of length
-    `longest` fit it.
+    A learned table of positions that is kept keeps its length, if inputs of length `longest` fit
+    it.
 
     Args:
       folder: of the run, see `start_model`.
+
+    Raises:
+      ValueError: for values that do not fit, or if there is no model at `config.init`.
     """
-    start, model = from_config(start_model(config, folder)), from_config(config.model)
-    names = [name for name in SIZES if getattr(config.model, name) is None]
-    names += ARCHITECTURE
-    if start.encoding().longest and model.encoding().longest and longest <= start.max_length:
-        names.append("max_length")
-    taken = {
-        name: getattr(start, name) for name in names if getattr(start, name) != getattr(model, name)
-    }
-    if taken:
-        values = ", ".join(f"{name} {value}" for name, value in taken.items())
-        say(f"From the model at {config.init}: {values}")
-    return changed(config, {f"model.{name}": value for name, value in taken.items()})
+    changes = config.model
+    assert isinstance(changes, ModelChanges)
+    if not config.init:
+        return changes.applied()
+    start = start_model(config, folder)
+    model = changes.applied(start)
+    has_table = start.encoding().longest and model.encoding().longest
+    if has_table and longest <= start.max_length:
+        model = dataclasses.replace(model, max_length=start.max_length)
+    say(f"From the model at {config.init}: {model_size(model)}, {model.encoding().name}")
+    return model
 
 
 def tokenizer_file(config: EncoderTrainingConfig) -> str:

@@ -1,7 +1,4 @@
-"""The trainer: a program, its batches and evaluations become a run in a folder.
-
-Pretraining, distillation, fine-tuning and length generalisation each build a `Program` and its
-stages from a typed config, and call `train`.
+"""The trainer: a `Run`, which a task builds from its config, trains in a folder.
 
 Shapes: S seeds, B rows of a batch.
 """
@@ -13,10 +10,9 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic
 
 import jax
 import optax
@@ -29,7 +25,7 @@ from pe_jax.console.terminal import Progress, counted, say, tell
 from pe_jax.data.tokenizer import load_tokenizer, tokenizer_files
 from pe_jax.files import Json, is_remote, write_text
 from pe_jax.models import BertConfig
-from pe_jax.schema import Config
+from pe_jax.schema import C, Classes
 from pe_jax.training import metrics, sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, saved_steps
 from pe_jax.training.fingerprints import fingerprint
@@ -56,7 +52,6 @@ class Program:
     """Everything that a run compiles: initial state, train and eval steps, shardings; no data.
 
     Attributes:
-      config: of the run, which resumes only if it is the same.
       model, task, optimizer: which model, its losses, and how it learns.
       mesh: the devices.
       seeds: of parameters, dropout and data order; several train side by side.
@@ -65,7 +60,6 @@ class Program:
       constants: shapes of the task's constants, see `Task.sums`.
     """
 
-    config: Config
     model: BertConfig
     task: Task
     optimizer: optax.GradientTransformation
@@ -111,9 +105,45 @@ class Program:
         return sharding.compiled(make_eval_step(self.task), self.mesh, arguments)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run(Generic[C]):
+    """What a task builds from its config, ready to train; nothing of it has been trained.
+
+    Attributes:
+      config: the resolved config. A folder's run resumes only with the same.
+      program, stages: what is compiled, and the batches and evaluations of each stage.
+      digests: checksums of what it trains on, by name. A run resumes only with the same.
+      every: after how many steps to log, to evaluate and to save, see `Loop`.
+      keep_checkpoints, keep_best: how many are kept, see `Checkpoints`.
+      start: `start(fresh parameters)` takes some from another model; not called on resuming. None
+        trains from scratch.
+      tokenizer: of the run's text, kept in its folder.
+    """
+
+    config: C
+    program: Program
+    stages: Sequence[Stage]
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    every: tuple[int, int, int] = (0, 0, 0)
+    keep_checkpoints: int = 1
+    keep_best: int = 0
+    start: Callable[[Params], Params] | None = None
+    tokenizer: Tokenizer | None = None
+
+
 def saved_tokenizer(folder: Path) -> Path:
     """Return the path of the tokenizer of the run in `folder`."""
     return folder / "tokenizer.json"
+
+
+def run_config(folder: Path, classes: Classes[C]) -> C:
+    """Read the config of the run in `folder`, with a complete `model`.
+
+    Raises:
+      ValueError: see `workdir.load_config`.
+    """
+    config: Any = workdir.load_config(folder, classes)
+    return dataclasses.replace(config, model=config.model.applied())
 
 
 def introduce(folder: Path, config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
@@ -154,27 +184,10 @@ def _introduce_model(program: Program, params: Params) -> None:
         tell("Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster")
 
 
-def train(
-    program: Program,
-    stages: Sequence[Stage],
-    folder: Path,
-    *,
-    every: tuple[int, int, int] = (0, 0, 0),
-    keep_checkpoints: int = 1,
-    keep_best: int = 0,
-    start: Callable[[Params], Params] | None = None,
-    tokenizer: Tokenizer | None = None,
-    data: Mapping[str, str] = types.MappingProxyType({}),
-    profile: range = range(0),
-) -> TrainState:
+def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
     """Train to the end of the last stage. The run claims `folder` after all checks have passed.
 
     Args:
-      every: after how many steps to log, to evaluate and to save, see `Loop`.
-      keep_checkpoints, keep_best: how many are kept, see `Checkpoints`.
-      start: `start(fresh parameters)` takes some from another model; not called on resuming.
-      tokenizer: of the run's text, kept in the folder.
-      data: digests of what it trains on, by name. A run resumes only with the same.
       profile: steps to trace, see `Profiler`.
 
     Raises:
@@ -184,24 +197,25 @@ def train(
       OSError: if something cannot be written.
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
     """
+    program, start, data = run.program, run.start, run.digests
     shapes = sharding.abstract(program.state_shapes, program.shardings)
     _introduce_model(program, shapes.params)
-    text = tokenizer.to_str() if tokenizer else "{}"
+    tokenizer = run.tokenizer.to_str() if run.tokenizer else "{}"
     if jax.process_count() > 1:
         from pe_jax.training import hosts
 
-        hosts.agree({"the tokenizer": hashlib.sha256(text.encode()).hexdigest()[:12], **data})
+        hosts.agree({"the tokenizer": hashlib.sha256(tokenizer.encode()).hexdigest()[:12], **data})
         stop_requests = hosts.stop_requests()
     else:
         stop_requests = stopping.deferred()
     with contextlib.ExitStack() as stack:
         check_folder = stack.enter_context(workdir.occupy(folder))
-        changes = workdir.check(folder, program.config)
-        _check_vocabulary(changes, text, folder)
-        run = workdir.identity(program.config, text, resumed=True)
-        restored = restore_newest(folder, shapes, run)
+        changes = workdir.check(folder, run.config)
+        _check_vocabulary(changes, tokenizer, folder)
+        identity = workdir.identity(run.config, tokenizer, resumed=True)
+        restored = restore_newest(folder, shapes, identity)
         begin, totals, evaluations, ends = 0, {}, {}, {}
-        origin: Json = {"data": dict(data), "stages": [stage.steps for stage in stages]}
+        origin: Json = {"data": dict(data), "stages": [stage.steps for stage in run.stages]}
         if restored:
             state, facts = restored
             begin, totals, before = int(state.step), facts["totals"], facts["origin"]
@@ -228,18 +242,22 @@ def train(
         _check_profile(profile, begin, sum(origin["stages"]), folder)
         del restored  # Otherwise its arrays would stay for as long as the run trains.
         checkpoints = Checkpoints(
-            folder, keep=keep_checkpoints, keep_best=keep_best, run=run, origin=origin
+            folder,
+            keep=run.keep_checkpoints,
+            keep_best=run.keep_best,
+            run=identity,
+            origin=origin,
         )
         stack.enter_context(contextlib.closing(checkpoints))
         # Only now is the folder this run's: a config that cannot start does not occupy it.
-        workdir.claim(folder, program.config)
-        if tokenizer:
-            for name, content in tokenizer_files(tokenizer).items():
+        workdir.claim(folder, run.config)
+        if run.tokenizer:
+            for name, content in tokenizer_files(run.tokenizer).items():
                 write_text(folder / name, content)
         writer = stack.enter_context(contextlib.closing(MetricsWriter(folder, begin)))
-        progress = Progress(sum(stage.steps for stage in stages), begin)
+        progress = Progress(sum(stage.steps for stage in run.stages), begin)
         loop = Loop(
-            every,
+            run.every,
             batch_sharding=program.batch_sharding,
             schedule=program.schedule,
             profiler=stack.enter_context(contextlib.closing(Profiler(folder, profile))),
@@ -250,7 +268,7 @@ def train(
             check_folder=check_folder,
             ends=ends,
         )
-        return loop.fit(state, stages, totals, evaluations)
+        return loop.fit(state, run.stages, totals, evaluations)
 
 
 def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:

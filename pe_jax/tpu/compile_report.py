@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from pe_jax.chips import GIB
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.files import write_text
-from pe_jax.models.config import from_config
 from pe_jax.tasks.abstract import AnyConfig, make_mesh, resolve, stages
 from pe_jax.tasks.train import model_size
-from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.estimate import Estimate, estimate_stage, largest_batch
 from pe_jax.tpu.topology import Slice, make_slice
 from pe_jax.training import sharding
@@ -53,9 +52,9 @@ def compile_for(
     mesh = make_mesh(config, chips.mesh)
     for stage in stages(config):
         sharding.check_rows("batch_size", stage.batch_size, mesh, stage.accumulation)
-    model, size = config.model, model_size(from_config(config.model))
+    model, size = config.model, model_size(config.model)
     devices = f"{chips.mesh.size} {chips.tpu.kind} ({topology})"
-    yield f"# {size}, {model.position}, {model.dtype} on {devices}\n"
+    yield f"# {size}, {model.encoding().name}, {model.dtype} on {devices}\n"
     numbers = []
     for stage in stages(config):
         say(f"Compiling length {stage.length} for {devices}; a large model takes minutes.")

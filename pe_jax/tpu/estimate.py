@@ -15,11 +15,11 @@ from typing import NamedTuple
 import jax
 
 from pe_jax.attention.forms import PLATFORMS
+from pe_jax.chips import GIB
 from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import say
 from pe_jax.files import Json
 from pe_jax.models import BertConfig
-from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.abstract import (
     AnyConfig,
@@ -28,7 +28,6 @@ from pe_jax.tasks.abstract import (
     make_mesh,
     make_program,
 )
-from pe_jax.tpu.chips import GIB
 from pe_jax.tpu.topology import Slice
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import PyTree
@@ -89,10 +88,12 @@ def estimate_stage(config: AnyConfig, stage: StageConfig, chips: Slice) -> Estim
 
     The batch must divide among the chips, see `sharding.check_rows`.
     """
-    model = _for_tpu(from_config(config.model, vocab_size=expected_vocab_size(config)), chips)
+    model = _for_tpu(
+        dataclasses.replace(config.model, vocab_size=expected_vocab_size(config)), chips
+    )
     mesh = make_mesh(config, chips.mesh)
     program, flops = make_program(config, mesh, model, stage)
-    state, batch, constants = abstract_arguments(program, stage)
+    state, batch, constants = abstract_arguments(config, program, stage)
     lowered = program.train_step(stage.accumulation).lower(state, batch, *constants)
     start = time.perf_counter()
     compiled, failure = None, ""

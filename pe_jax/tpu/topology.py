@@ -10,7 +10,7 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from pe_jax.tpu.chips import TPUS, Tpu
+from pe_jax.chips import TPUS, Tpu
 from pe_jax.training import sharding
 
 EXAMPLES = "v5e:2x4, v5e:16x16, v6e:4x4, v4:2x2x2 or v5p:4x4x4"

@@ -12,10 +12,10 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding
 
+from pe_jax.chips import PEAKS
 from pe_jax.console.terminal import Progress, say
 from pe_jax.errors import Interrupted
 from pe_jax.files import Json
-from pe_jax.models.flops import PEAKS
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.meter import Meter, Profiler, Totals, add, means

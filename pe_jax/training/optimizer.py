@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from pe_jax.configs.model import BertConfig
 from pe_jax.configs.training import OptimizerConfig
-from pe_jax.models import BertConfig
-from pe_jax.models import frequencies as model_frequencies
+from pe_jax.encodings import PositionEncoding
 from pe_jax.training.pytrees import Params, PyTree, named_leaves
 from pe_jax.training.step import reused
 
@@ -29,6 +29,15 @@ _PLAIN = ("bias", "scale")
 def no_frequencies(params: Params) -> PyTree:
     """Mark none."""
     return jax.tree.map(lambda _: False, params)
+
+
+def frequencies(encoding: PositionEncoding, params: Params) -> PyTree:
+    """Return a tree like `params`, those of a model with heads: True for learned frequencies."""
+    marks = no_frequencies(params)
+    if "position" not in params["bert"]:
+        return marks
+    position = encoding.frequency_mask(params["bert"]["position"])
+    return {**marks, "bert": {**marks["bert"], "position": position}}
 
 
 def make_schedule(
@@ -69,7 +78,7 @@ def adamw(
 
     Args:
       schedule: learning rate of a step.
-      frequencies: which parameters are frequencies, see `models.frequencies`.
+      frequencies: which parameters are frequencies.
       weight_decay: not applied to biases, LayerNorm scales and frequencies.
       clip_norm: gradients are scaled down to this global norm; 0 means no clipping.
       ratios: ratio of the learning rate by a glob over paths of parameters, "bert/position/*"; the
@@ -155,7 +164,11 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 def make_optimizer(
     config: OptimizerConfig, steps: int, model: BertConfig
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
-    """Return the learning rate and the optimizer of a run of `steps` steps."""
+    """Return the learning rate and the optimizer of a run of `steps` steps.
+
+    Learnable frequencies of the model's encoding have no weight decay, and rows of the token
+    embedding that are unused stay as they are.
+    """
     peak, for_frequencies = config.learning_rate, config.frequency_learning_rate
     warmup = round(config.warmup * steps)
     # Rounding up both may give a step more than there are.
@@ -163,7 +176,7 @@ def make_optimizer(
     schedule = make_schedule(config.schedule, peak, warmup, steps, decay)
     optimizer = OPTIMIZERS[config.name](
         schedule,
-        functools.partial(model_frequencies, model),
+        functools.partial(frequencies, model.encoding()),
         weight_decay=config.weight_decay,
         b1=config.b1,
         b2=config.b2,

@@ -23,7 +23,7 @@ from pe_jax.schema import changed
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
-from pe_jax.tasks.train import train
+from pe_jax.tasks.train import Run, train
 from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree, Scalars, Sums
@@ -125,7 +125,6 @@ def run(
     )
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
     program = SeedsProgram(
-        changed(config, {"vector": "", "position": position}),
         model,
         symbols_task(model),
         optimizer,
@@ -155,7 +154,13 @@ def run(
         flops=functools.partial(train_flops, model, predictions=0),
     )
     # The last line of the log covers the last tenth of the steps, also where a run was stopped.
-    train(program, [stage], folder, every=(steps - max(1, steps // 10), 0, 0))
+    run = Run(
+        config=changed(config, {"vector": "", "position": position}),
+        program=program,
+        stages=[stage],
+        every=(steps - max(1, steps // 10), 0, 0),
+    )
+    train(run, folder)
     way_out = f"Delete {folder}, and the same command trains that model again."
 
     def by_seed(name: str) -> list[float]:

@@ -19,7 +19,7 @@ from pe_jax.console.markdown import table
 from pe_jax.console.terminal import say
 from pe_jax.figures import save
 from pe_jax.files import file_name, read_json, write_text
-from pe_jax.models import BertConfig, with_position
+from pe_jax.models import BertConfig
 from pe_jax.reports.tables import mean_and_spread
 from pe_jax.schema import as_dict, changed
 from pe_jax.values import shown, split_names
@@ -115,10 +115,10 @@ def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig)
         initializer_stddev=config.model.hidden_size**-0.5,
         **vars(config.model),
     )
-    named = with_position(model, name)
+    named = dataclasses.replace(model, position=name)
     layers = [named.encoding().layer(i) for i in range(model.num_layers)]
     if task.causal and not all(layer.is_causal for layer in layers):
-        return with_position(model, f"{name}+causal")
+        return dataclasses.replace(model, position=f"{name}+causal")
     for layer in layers:
         layer.check_layer()
     return named

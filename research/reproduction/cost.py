@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig, StageConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
+from pe_jax.data import PretrainingExamples
 from pe_jax.models import BertConfig, train_flops
-from pe_jax.models.config import from_config
 from pe_jax.models.flops import forward_flops
 from pe_jax.tasks import distillation, pretraining
-from pe_jax.tasks.abstract import AnyConfig, batch_shapes, expected_vocab_size, resolve
+from pe_jax.tasks.abstract import AnyConfig, expected_vocab_size, resolve
 from pe_jax.training import sharding
 from research.reproduction.plan import Run
 from research.reproduction.results_file import Entry
@@ -84,7 +84,7 @@ def costs(runs: list[Run], done: dict[str, Entry], jobs: int) -> Costs:
     }
     configs = {arm: resolve(config) for arm, config in first.items()}
     models = {
-        arm: from_config(config.model, vocab_size=expected_vocab_size(config))
+        arm: dataclasses.replace(config.model, vocab_size=expected_vocab_size(config))
         for arm, config in configs.items()
     }
     flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
@@ -128,9 +128,11 @@ def _rate(rows: StageConfig, model: BertConfig) -> float:
     timed = PretrainingConfig(stage1=stage)
     program = pretraining.make_program(timed, sharding.data_mesh(), model, 1)
     state = program.init()
-    shapes = batch_shapes(stage, packed=False)
-    batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
-    batch = jax.device_put(batch, sharding.by_rows(program.mesh))
+    spec = PretrainingExamples.element_spec(stage.length, stage.max_predictions)
+    arrays = {
+        name: np.ones((stage.batch_size, *shape), dtype) for name, (shape, dtype) in spec.items()
+    }
+    batch = jax.device_put(arrays, sharding.by_rows(program.mesh))
     step = program.train_step()
     state, _ = jax.block_until_ready(step(state, batch))
     begin = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pe_jax.configs.model import ModelChanges
 from pe_jax.files import write_text
 from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import from_name
@@ -54,7 +55,9 @@ def report(folder: Path, out: Path) -> str:
 
 def _table_1(config: ReproductionConfig, positions: list[str], out: Path) -> list[str]:
     """Return the lines of table 1 for these encodings as they are before training."""
-    measures = changed(config.measures, {"size": config.from_scratch.training.model.size})
+    model = config.from_scratch.training.model
+    assert isinstance(model, ModelChanges)
+    measures = changed(config.measures, {"size": model.size or "base"})
     untrained = [from_name(position, measures, seed=0) for position in positions]
     section = render(table1, untrained, measures, out)
     return section[1] if section else []

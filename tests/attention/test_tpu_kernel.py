@@ -1,5 +1,6 @@
 """The fused TPU kernel, run as ordinary operations, against two formulas: query by query, dense."""
 
+import dataclasses
 import functools
 import importlib.util
 import re
@@ -18,7 +19,7 @@ from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
 from pe_jax.attention.tpu_kernel import arguments, fits, flash, flash_attention
 from pe_jax.encodings import Reach
-from pe_jax.models import preset, with_position
+from pe_jax.models import preset
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tasks.seeds import SEED_AXES, SeedsProgram, seed_mesh
 from pe_jax.tpu.topology import make_slice
@@ -405,7 +406,9 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
     """A fine-tuning step of four seeds on eight chips: seeds are never gathered."""
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
     slice_of_eight = make_slice("v5e:2x4")
-    model = with_position(preset("mini", dtype="bfloat16", platform="tpu"), "learned_relative")
+    model = dataclasses.replace(
+        preset("mini", dtype="bfloat16", platform="tpu"), position="learned_relative"
+    )
     task = classification_task(model, 2)
     mesh = seed_mesh(4, list(slice_of_eight.mesh.devices.flat))
     optimizer = optimizers.adamw(optimizers.make_schedule("linear", 1e-5, 1, 10))

@@ -1,5 +1,6 @@
 """`--compile_for`: what is compiled, its memory and FLOPs, and the report, without a TPU."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -14,8 +15,7 @@ from pe_jax.configs import glue as glue_config
 from pe_jax.configs import squad as squad_config
 from pe_jax.configs.all_tasks import FINETUNING
 from pe_jax.data import glue
-from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops, with_position
-from pe_jax.models.config import from_config
+from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import abstract, finetuning, pretraining
 from pe_jax.tasks.abstract import abstract_arguments
@@ -42,9 +42,9 @@ def here(monkeypatch):
 
 
 def test_memory_by_kind(config):
-    model = from_config(config.model, vocab_size=120)
+    model = dataclasses.replace(config.model.applied(), vocab_size=120)
     program = pretraining.make_program(config, sharding.data_mesh(), model, steps=1)
-    state, batch, _ = abstract_arguments(program, config.stage1)
+    state, batch, _ = abstract_arguments(config, program, config.stage1)
     stats = SimpleNamespace(
         argument_size_in_bytes=10**6,
         output_size_in_bytes=900_000,
@@ -70,7 +70,7 @@ def test_abstract_state_and_batch_are_those_of_a_run(config):
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
     program = experiment.program
     for stage, stage_config in zip(experiment.stages, config.stages.values()):
-        state, batch, constants = abstract_arguments(program, stage_config)
+        state, batch, constants = abstract_arguments(config, program, stage_config)
         assert constants == ()
         assert described(state) == described(program.init())
         global_batch = sharding.to_global(next(iter(stage.batches(0))), program.batch_sharding)
@@ -129,7 +129,7 @@ def test_what_fine_tuning_compiles_is_what_runs(finetuning_config, tmp_path, tas
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
     (stage,) = abstract.stages(config)
     program = experiment.program
-    state, batch, constants = abstract_arguments(program, stage)
+    state, batch, constants = abstract_arguments(config, program, stage)
     assert constants == () and program.mesh == abstract.make_mesh(config, sharding.data_mesh())
     assert described(state) == described(program.init())
     global_batch = sharding.to_global(experiment.batches[0], program.batch_sharding)
@@ -143,7 +143,7 @@ def test_the_report_of_fine_tuning(here, finetuning_config, tmp_path):
     text = "\n".join(compile_report.compile_for(config, "v5e:2x2", out=out))
     assert "## Length 24: 16 rows, 4 a chip\n\nFits: 0." in text
     (found,) = json.loads(out.read_text())
-    model = from_config(abstract.resolve(config).model, vocab_size=120)
+    model = dataclasses.replace(abstract.resolve(config).model, vocab_size=120)
     assert found["model_flops"] == 2 * train_flops(model, 8, 24, 0)
     # Two chips exchange half of the gradients of a seed twice, 2 of the 4 bytes of a parameter.
     sent = 2 * 1 / 2 * found["memory"]["parameters"] / 2
@@ -164,7 +164,7 @@ SIZES = BertConfig(
 
 @pytest.mark.parametrize("position", ["none", "learned_absolute"])
 def test_flops_are_those_of_the_compiled_model(position):
-    config = with_position(SIZES, position)
+    config = dataclasses.replace(SIZES, position=position)
     model = BertForPretraining(config)
     tokens, places = jnp.zeros((4, 128), jnp.int32), jnp.zeros((4, 20), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens, places)
@@ -176,7 +176,9 @@ def test_flops_are_those_of_the_compiled_model(position):
 def test_flops_by_hand():
     layer = 128 * 128 * (3 + 1 + 4 + 4) + 2 * 128 * 128  # Weights, and two products with 128 keys.
     heads = 20 * (128 * 128 + 128 * 1000) + 128 * 128 + 128 * 2
-    forward = lambda position: forward_flops(with_position(SIZES, position), 4, 128, 20)
+    forward = lambda position: forward_flops(
+        dataclasses.replace(SIZES, position=position), 4, 128, 20
+    )
     assert forward("none") == 2 * 4 * (2 * 128 * layer + heads)
     assert train_flops(SIZES, 4, 128, 20) == 3 * forward("learned_absolute")
     # A relative term is as much as q·k, in the logits and in the values; a combination has its own.
@@ -197,7 +199,7 @@ def test_the_report(here, config, tmp_path):
     assert text.startswith("# 1 layer of 16, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)")
     assert "## Length 32: 8 rows, 2 a chip\n\nFits: 0.00 of 15.75 GiB a chip. At least " in text
     (found,) = json.loads(out.read_text())
-    model = from_config(config.model, vocab_size=120)
+    model = dataclasses.replace(config.model.applied(), vocab_size=120)
     assert found["model_flops"] == train_flops(model, 8, 32, 6)
     assert found["fits"] and 0 <= found["memory"]["padding, metrics"] < 1000
     bounds = found["bounds"]

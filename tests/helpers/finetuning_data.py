@@ -54,6 +54,8 @@ def encoders_at_the_start(run, folder, monkeypatch):
     c = glue_config.get_config()
     c.init, c.seeds, c.steps = str(run), (3,), 1
     c.data.update(length=16, buckets=(), batch_size=8, eval_batch_size=8)
-    experiment = finetuning.build(finetuning.resolve(from_values(c, FinetuningConfig)), folder)
-    params, _ = finetuning.start_from(experiment, zero_params(experiment.program))
+    experiment = finetuning.build(from_values(c, FinetuningConfig), folder)
+    params, _ = finetuning.start_from(
+        experiment.config, experiment.program, zero_params(experiment.program)
+    )
     return params["bert"], newest_params(run)[1]["bert"]

@@ -6,7 +6,7 @@ import functools
 import numpy as np
 
 from helpers.initial_params import initial_params
-from pe_jax.models import BertConfig, BertForPretraining, with_position
+from pe_jax.models import BertConfig, BertForPretraining
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import Texts
 
@@ -20,7 +20,7 @@ def config(position):
         max_length=LENGTH, initializer_stddev=0.5,
     )  # fmt: skip
     if isinstance(position, str):
-        return with_position(model, position)
+        return dataclasses.replace(model, position=position)
     return dataclasses.replace(model, position=position)
 
 

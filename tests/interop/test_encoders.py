@@ -24,7 +24,6 @@ from pe_jax.models import (
     BertForSpans,
     hidden_states,
     preset,
-    with_position,
     with_tokens,
 )
 
@@ -313,7 +312,9 @@ def test_tensors_that_are_left_over_or_missing_are_named(tmp_path):
     ],
 )
 def test_models_that_transformers_does_not_have(tmp_path, position, message):
-    config = with_position(preset("ettin_17m", vocab_size=37, num_layers=3), position)
+    config = dataclasses.replace(
+        preset("ettin_17m", vocab_size=37, num_layers=3), position=position
+    )
     with pytest.raises(ValueError, match=message):
         save_bert(tmp_path, config, {}, byte_level(37), family="modernbert")
 
@@ -321,7 +322,7 @@ def test_models_that_transformers_does_not_have(tmp_path, position, message):
 @pytest.mark.parametrize("position", ["", "rope(base=500)", "rope(base=20)+window(reach=2)"])
 def test_the_family_is_chosen_by_the_settings(tmp_path, position):
     config = preset("ettin_17m", vocab_size=37, num_layers=4, hidden_size=64, num_heads=1)
-    config = with_position(config, position) if position else config
+    config = dataclasses.replace(config, position=position) if position else config
     written = save_bert(tmp_path / "out", config, random_params(config), byte_level(37))
     assert written == "ModernBertForMaskedLM"
     assert load_bert(tmp_path / "out").config.encoding().name == config.encoding().name
@@ -374,7 +375,7 @@ def test_tokenizers_without_special_tokens_are_refused(tmp_path):
 def test_rope_with_pairs_of_halves_becomes_a_roformer(tmp_path):
     """RoFormer pairs neighbours, so that rows of queries and keys change places."""
     config, _ = random_encoder(ENCODERS["bert"][1])
-    config = with_position(config, "rope")
+    config = dataclasses.replace(config, position="rope")
     params = random_params(config)
     words = byte_level(config.vocab_size)
     with_pooler = {**params, "pooler": {"dense": {}}}  # RoFormer has none.
@@ -389,6 +390,6 @@ def test_rope_with_pairs_of_halves_becomes_a_roformer(tmp_path):
     np.testing.assert_allclose(got, want, atol=1e-5)
     unlike = states(config, back.params["bert"], tokens)
     assert np.abs(unlike - want).max() > 1e-3
-    other = with_position(config, "rope(base=500)")
+    other = dataclasses.replace(config, position="rope(base=500)")
     with pytest.raises(ValueError, match=r"position encoding 'rope\(base=500\)'"):
         save_bert(tmp_path / "no", other, params, words, family="roformer")

@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.configs.model import ModelConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.interop import bert_export, load_bert, position_table, save_bert
@@ -24,9 +23,7 @@ from pe_jax.models import (
     BertForPretraining,
     BertForSpans,
     hidden_states,
-    with_position,
 )
-from pe_jax.models.config import from_config
 from pe_jax.reports import run_export as runs
 from pe_jax.schema import as_dict
 from pe_jax.tasks.start import Start
@@ -107,7 +104,7 @@ def test_a_published_model_is_exported_unchanged(tokenizer, tmp_path):
 )
 def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
     """A BERT with a position table then has the same outputs."""
-    config = with_position(MODEL, name)
+    config = dataclasses.replace(MODEL, position=name)
     params = random_params(BertForPretraining, config)
     save_bert(tmp_path / "out", config, params, tokenizer)
     tokens = np.random.default_rng(1).integers(0, V, (2, N))
@@ -131,7 +128,7 @@ def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
     ],
 )
 def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
-    config = with_position(MODEL, name)
+    config = dataclasses.replace(MODEL, position=name)
     with pytest.raises(ValueError, match=match):
         save_bert(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
     with pytest.raises(ValueError, match="adds position vectors to the values"):
@@ -149,7 +146,7 @@ def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
     ],
 )
 def test_encodings_that_embed_otherwise_than_a_table_are_refused(tokenizer, tmp_path, name):
-    config = with_position(MODEL, name)
+    config = dataclasses.replace(MODEL, position=name)
     with pytest.raises(ValueError, match="cannot represent .* the hidden states differ by"):
         save_bert(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
     assert not (tmp_path / "out").exists()
@@ -221,11 +218,7 @@ def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
 
 def write_run(folder, config, params, tokenizer, monkeypatch):
     """Writes the folder of a run, and patches the reading of its checkpoint."""
-    names = {field.name for field in dataclasses.fields(ModelConfig)} - {"size", "position"}
-    model = ModelConfig(
-        position=MODEL.encoding().name, **{name: getattr(MODEL, name) for name in names}
-    )
-    config = dataclasses.replace(config, model=model)
+    config = dataclasses.replace(config, model=MODEL)
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(as_dict(config)))
     (folder / "tokenizer.json").write_text(tokenizer.to_str())
@@ -244,9 +237,9 @@ def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
         start.params(lambda _: jax.sharding.SingleDeviceSharding(jax.devices()[0])),
         params,
     )
-    restored = from_config(start.model, vocab_size=MODEL.vocab_size)
+    restored = dataclasses.replace(start.model, vocab_size=MODEL.vocab_size)
     assert restored.encoding().name == MODEL.encoding().name
-    assert dataclasses.replace(restored, position=None) == MODEL
+    assert dataclasses.replace(restored, position=MODEL.position) == MODEL
     assert load_tokenizer(start.tokenizer()).get_vocab() == tokenizer.get_vocab()
     with pytest.raises(ValueError, match=r"a run of seed 0, but config.seed is 3"):
         runs.export(tmp_path / "run", tmp_path / "seed", 3)

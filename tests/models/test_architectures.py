@@ -20,11 +20,10 @@ from pe_jax.models import (
     hidden_states,
     preset,
     projections,
-    with_position,
 )
 
 SIZES = dict(vocab_size=23, hidden_size=12, num_layers=2, num_heads=6, intermediate_size=20)
-BERT = with_position(BertConfig(**SIZES, initializer_stddev=0.4), "none")
+BERT = dataclasses.replace(BertConfig(**SIZES, initializer_stddev=0.4), position="none")
 MODERN = {key: value for key, value in MODERNBERT.items() if key != "position"}
 LLAMA = dict(
     pre_norm=True,
@@ -279,7 +278,7 @@ def summed(layers, transform, **how):
     The first layer has other parameters than the rest.
     """
     config = variant("modernbert", num_layers=layers, num_segments=2, **how)
-    config = with_position(config, "cycle(rope, rope(base=100)+window(reach=2))")
+    config = dataclasses.replace(config, position="cycle(rope, rope(base=100)+window(reach=2))")
     tokens, _, segments, valid = arguments(config)
 
     def loss(params):

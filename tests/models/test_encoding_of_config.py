@@ -20,9 +20,7 @@ from pe_jax.models import (
     BertForClassification,
     attention_map,
     forward_flops,
-    frequencies,
     hidden_states,
-    with_position,
 )
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.training import optimizer as optimizers
@@ -64,7 +62,7 @@ def configured(position, **changes):
     """By an encoding or its name."""
     config = dataclasses.replace(CONFIG, **changes)
     if isinstance(position, str):
-        return with_position(config, position)
+        return dataclasses.replace(config, position=position)
     return dataclasses.replace(config, position=position)
 
 
@@ -139,7 +137,9 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
     _, _, old = made(decay(0.3), _classifier, num_layers=1)
     config = configured(decay(1.0), num_layers=1)
     task = classification_task(config, outputs=2)
-    optimizer = optimizers.adamw(lambda _: 1e-2, functools.partial(frequencies, config))
+    optimizer = optimizers.adamw(
+        lambda _: 1e-2, functools.partial(optimizers.frequencies, config.encoding())
+    )
     state = jax.jit(functools.partial(init_state, task, optimizer))(jax.random.key(1))
     params, changes = transplant(state.params, old, heads=False)
     assert "bert/position/decay/rate" in changes.kept

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from pe_jax.models import Bert, BertConfig, with_position
+from pe_jax.models import Bert, BertConfig
 
 CONFIG = BertConfig(
     vocab_size=11,
@@ -24,7 +24,7 @@ GRID = np.stack(np.divmod(np.arange(6), 3), axis=-1)  # Two rows of three patche
 def stepped(name, positions=None):
     """Parameters, their gradients, and the loss before and after a step along these."""
     config = dataclasses.replace(CONFIG, num_layers=2 if name.startswith("own") else 1)
-    model = Bert(with_position(config, name))
+    model = Bert(dataclasses.replace(config, position=name))
     params = random_params(model, positions=positions)
     out = np.random.default_rng(1).normal(size=(*TOKENS.shape, CONFIG.hidden_size))
     loss = lambda p: (model.apply({"params": p}, TOKENS, positions=positions) * out).mean()
@@ -89,18 +89,18 @@ def test_pairs_of_coordinates_have_to_be_given(name):
     with pytest.raises(
         ValueError, match=r"Positions of 2 axes have no default. Pass an array \[L, 2\]"
     ):
-        Bert(with_position(CONFIG, name)).init(jax.random.key(0), TOKENS)
+        Bert(dataclasses.replace(CONFIG, position=name)).init(jax.random.key(0), TOKENS)
 
 
 def test_a_text_longer_than_an_image():
-    model = Bert(with_position(CONFIG, "learned_2d(height=1, width=3)"))
+    model = Bert(dataclasses.replace(CONFIG, position="learned_2d(height=1, width=3)"))
     with pytest.raises(ValueError, match="3"):
         model.init(jax.random.key(0), TOKENS)
 
 
 def test_layers_that_are_scanned_do_the_same():
     config = dataclasses.replace(CONFIG, num_layers=2)
-    model = Bert(with_position(config, "own(dape_v2(width=4))"))
+    model = Bert(dataclasses.replace(config, position="own(dape_v2(width=4))"))
     scanned = Bert(dataclasses.replace(model.config, scan_layers=True))
     variables = {"params": random_params(model)}
     expected = jax.jit(model.apply)(variables, TOKENS)

@@ -26,7 +26,6 @@ from pe_jax.models import (
     BertForMaskedLM,
     BertForPretraining,
     preset,
-    with_position,
     with_tokens,
 )
 from pe_jax.models.layers import BertModule, Dense, DenseParts, activate, linear
@@ -92,7 +91,7 @@ SHARED = {
 
 def build(position, **changes):
     position = paper_attention.clipped(position, 3)
-    return BertForPretraining(dataclasses.replace(with_position(CONFIG, position), **changes))
+    return BertForPretraining(dataclasses.replace(CONFIG, position=position, **changes))
 
 
 @functools.cache
@@ -292,7 +291,7 @@ def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     config = dataclasses.replace(
         CONFIG, num_layers=1, hidden_size=32, intermediate_size=64, initializer_stddev=0.1
     )
-    config = with_position(config, name)
+    config = dataclasses.replace(config, position=name)
     model = BertForPretraining(config)
     mask = 10
     ids = np.array([[1, mask, 3, mask, 5, mask, 7], [mask, 2, mask, 4, mask, 6, 8]])
@@ -353,7 +352,9 @@ class LayersRun(NamedTuple):
 @functools.cache
 def run_layers(**how):
     position = "learned_absolute+learned_relative"
-    config = dataclasses.replace(with_position(CONFIG, position), dropout_rate=0.3, max_length=10)
+    config = dataclasses.replace(
+        dataclasses.replace(CONFIG, position=position), dropout_rate=0.3, max_length=10
+    )
     model = Bert(dataclasses.replace(config, **how))
     ids = tokens(rows=3, length=10)
     mask = np.arange(10) < np.array([[10], [7], [4]])

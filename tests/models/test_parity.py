@@ -3,6 +3,7 @@
 `PE_JAX_MINILM` is the folder of all-MiniLM-L6-v2 (docs/checkpoints.md has the download command).
 """
 
+import dataclasses
 import importlib.util
 import os
 
@@ -20,7 +21,6 @@ from pe_jax.models import (
     BertForPretraining,
     BertForSpans,
     hidden_states,
-    with_position,
 )
 
 pytestmark = [
@@ -133,7 +133,7 @@ def test_an_exported_model_has_the_same_outputs_in_pytorch(
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     words = load_tokenizer(tmp_path / "vocab.txt")
     sizes = dict(hidden_size=32, num_layers=3, num_heads=4, intermediate_size=48, max_length=30)
-    config = with_position(BertConfig(vocab_size=len(WORDS), **sizes), position)
+    config = dataclasses.replace(BertConfig(vocab_size=len(WORDS), **sizes), position=position)
     ours = model(config, **arguments)
     one = jnp.zeros((1, 1), jnp.int32)
     params = ours.init(jax.random.key(0), one, one)["params"]

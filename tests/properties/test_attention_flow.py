@@ -1,5 +1,6 @@
 """Sinks, effective keys, distance and rollout, against loops in float64, and of models."""
 
+import dataclasses
 import json
 
 import jax
@@ -10,7 +11,7 @@ from helpers.initial_params import initial_params
 from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.figures import style
-from pe_jax.models import Bert, BertConfig, weights_map, with_position
+from pe_jax.models import Bert, BertConfig, weights_map
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.reports.property_report.texts import texts
@@ -24,7 +25,7 @@ TOKENS = np.random.default_rng(0).integers(0, 40, (3, LENGTH))
 
 
 def model(position):
-    config = with_position(BertConfig(**SIZES), position)
+    config = dataclasses.replace(BertConfig(**SIZES), position=position)
     return config, initial_params(Bert(config), np.zeros((1, 2), np.int32))
 
 

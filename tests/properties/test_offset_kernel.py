@@ -1,5 +1,6 @@
 """The offset kernel: mean logits over random tokens, of any encoding."""
 
+import dataclasses
 import functools
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from helpers.initial_params import initial_params
 
 from pe_jax import encodings, properties
 from pe_jax.attention import attention_logits
-from pe_jax.models import Bert, BertConfig, attended, attention_map, kernel_map, with_position
+from pe_jax.models import Bert, BertConfig, attended, attention_map, kernel_map
 
 CONFIG = BertConfig(
     vocab_size=40, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=12, max_length=16,
@@ -24,7 +25,7 @@ WORDS = np.arange(40)
 
 @functools.cache
 def model(position):
-    config = with_position(CONFIG, position)
+    config = dataclasses.replace(CONFIG, position=position)
     return config, initial_params(Bert(config), np.zeros((1, 2), np.int32))
 
 

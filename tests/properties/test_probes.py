@@ -1,5 +1,6 @@
 """Sweeps, identical word probing, regression probes, correlations."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -21,7 +22,6 @@ from pe_jax.models import (
     projections,
     queries_keys_values,
     query_key_matrices,
-    with_position,
 )
 from pe_jax.properties.position_regression import finite
 
@@ -34,7 +34,7 @@ CONFIG = BertConfig(
 @functools.cache
 def model(position):
     """A model and random parameters, biases included; nothing is compiled to draw them."""
-    config = with_position(CONFIG, paper_attention.clipped(position, 3))
+    config = dataclasses.replace(CONFIG, position=paper_attention.clipped(position, 3))
     bert = Bert(config)
     rng = np.random.default_rng(0)
     draw = lambda leaf: jnp.asarray(rng.normal(scale=0.5, size=leaf.shape), leaf.dtype)

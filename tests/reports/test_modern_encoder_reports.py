@@ -14,7 +14,6 @@ from pe_jax.models import (
     BertForMaskedLM,
     queries_keys_values,
     with_constants,
-    with_position,
 )
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import Subject
@@ -36,7 +35,7 @@ def model(request):
         gated_mlp=True, up_bias=False, down_bias=False, attention_bias=False, num_segments=0,
         num_key_heads=request.param,
     )  # fmt: skip
-    return with_position(config, "cycle(rope(base=160000), rope+window(reach=4))")
+    return dataclasses.replace(config, position="cycle(rope(base=160000), rope+window(reach=4))")
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,7 @@ from pe_jax.configs.all_tasks import ENCODERS
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.data.packed import PackedExamples
 from pe_jax.interop import load_bert
-from pe_jax.models import Bert, BertConfig, layer_outputs, with_position
-from pe_jax.models.config import from_config
+from pe_jax.models import Bert, BertConfig, layer_outputs
 from pe_jax.reports.distillation_report import report_distillation
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.run_export import export
@@ -122,7 +121,7 @@ def outputs_of(model, params, tokens, segments=None, valid=None):
 )
 def test_outputs_of_all_layers(position, layers):
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_layers": layers, "num_heads": 2}
-    model = with_position(BertConfig(**sizes, intermediate_size=8), position)
+    model = dataclasses.replace(BertConfig(**sizes, intermediate_size=8), position=position)
     tokens = np.random.default_rng(0).integers(0, 20, (2, 6))
     shapes = jax.eval_shape(Bert(model).init, jax.random.key(0), tokens)["params"]
     params = random_params(shapes, 0.3)
@@ -559,7 +558,7 @@ def assert_exported(run, out):
     """The run, exported, has the same hidden states here and in transformers, if installed."""
     assert export(run, out).startswith("BertModel of")
     back, (_, params) = load_bert(out), newest_params(run)
-    model = from_config(Start(str(run)).model, vocab_size=len(VOCAB))
+    model = dataclasses.replace(Start(str(run)).model, vocab_size=len(VOCAB))
     tokens = np.arange(5, 21)[None]
     states = outputs_of(model, params["bert"], tokens).hidden
     again = outputs_of(back.config, back.params["bert"], tokens).hidden
@@ -596,7 +595,7 @@ def test_fine_tuning_from_it(finished, tmp_path, monkeypatch):
 def test_arguments_of_compile_for(centred):
     """The constants of a run have the shapes and shardings that are compiled for."""
     program, stage = centred.program, centred.config.stage2
-    state, batch, constants = abstract_arguments(program, stage)
+    state, batch, constants = abstract_arguments(centred.config, program, stage)
     lowered = program.train_step().lower(state, batch, *constants)
     teacher = Start(centred.config.init).params(program.shardings_of)["bert"]
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)

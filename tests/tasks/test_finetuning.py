@@ -117,7 +117,7 @@ def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
         resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7)))
         experiment = finetuning.build(resolved, tmp_path)
         fresh = experiment.program.init()
-        params, _ = finetuning.start_from(experiment, fresh.params)
+        params, _ = finetuning.start_from(experiment.config, experiment.program, fresh.params)
         state = fresh._replace(params=params)
         step = experiment.program.train_step()
         for number in range(2):
@@ -125,7 +125,7 @@ def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
             batch = sharding.to_global(batch, experiment.program.batch_sharding)
             state, metrics = step(state, batch)
         assert int(state.step) == 2
-        outputs = experiment.held_out_outputs(state.params)
+        outputs = experiment.scorer.held_out_outputs(state.params)
         found.append(jax.device_get((state.params, metrics, outputs)))
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         assert len(a) == 3
@@ -202,7 +202,7 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     resolved = finetuning.resolve(config(pretrained))
     experiment = finetuning.build(resolved, tmp_path)
     fresh = experiment.program.init()
-    params, changes = finetuning.start_from(experiment, fresh.params)
+    params, changes = finetuning.start_from(experiment.config, experiment.program, fresh.params)
     _, old = newest_params(pretrained / "learned_absolute")
     got = jax.device_get(params)
     for part in ("bert", "pooler"):
@@ -219,7 +219,9 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
 def test_another_encoding(pretrained, tmp_path):
     other = config(pretrained, **{"model.position": "learnable_sinusoidal_relative"})
     experiment = finetuning.build(finetuning.resolve(other), tmp_path)
-    _, changes = finetuning.start_from(experiment, zero_params(experiment.program))
+    _, changes = finetuning.start_from(
+        experiment.config, experiment.program, zero_params(experiment.program)
+    )
     assert "bert/position/learned_absolute/table" in changes.dropped
     assert "bert/position/learnable_sinusoidal_relative/frequencies" in changes.new
 
@@ -232,7 +234,9 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
     resized = finetuning.resolve(config(pretrained, **longer, resize="repeat"))
     assert resized.model.max_length == 24
     experiment = finetuning.build(resized, tmp_path)
-    params, changes = finetuning.start_from(experiment, zero_params(experiment.program))
+    params, changes = finetuning.start_from(
+        experiment.config, experiment.program, zero_params(experiment.program)
+    )
     _, old = newest_params(pretrained / "learned_absolute")
     table, was = (p["bert"]["position"]["learned_absolute"]["table"] for p in (params, old))
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
@@ -270,8 +274,8 @@ def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, c
         bucketed = changed(resolved, {"data.buckets": buckets})
         experiment = finetuning.build(bucketed, tmp_path)
         placed = jax.device_put(params, experiment.program.shardings_of(params))
-        outputs.append(experiment.held_out_outputs(placed)["validation"])
-        count = len(experiment.held_out["validation"])
+        outputs.append(experiment.scorer.held_out_outputs(placed)["validation"])
+        count = len(experiment.scorer.held_out["validation"])
         assert f"{count} of {count} held-out batches, " in capsys.readouterr().err
     np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
     assert outputs[0].shape == (2, 21, 2)
@@ -352,12 +356,11 @@ def test_the_best_step_of_each_seed(tmp_path):
     lines.insert(0, {"step": 1, "train/loss": 1.0})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     made = types.SimpleNamespace(
-        config=types.SimpleNamespace(select="best", init="RUN"),
+        config=types.SimpleNamespace(select="best", init="RUN", seeds=(1, 2)),
         problem=types.SimpleNamespace(
             metric="f1", held_out_metric="exact", dataset="A", trained_on="B", baseline={}
         ),
         program=types.SimpleNamespace(model=types.SimpleNamespace(encoding=encodings.none)),
-        seeds=(1, 2),
     )
     best = results(made, tmp_path)
     assert best["steps"] == [10, 5]

@@ -1,5 +1,6 @@
 """Masked-LM pretraining on packed documents: rows, losses by document, runs and what reads them."""
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -16,7 +17,7 @@ from pe_jax import data
 from pe_jax.attention import segment_mask
 from pe_jax.data.packed import PackedExamples
 from pe_jax.interop import load_bert
-from pe_jax.models import BertConfig, BertForMaskedLM, with_position
+from pe_jax.models import BertConfig, BertForMaskedLM
 from pe_jax.reports.comparison import compare
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.reports.run_export import export
@@ -160,7 +161,7 @@ def test_losses_of_documents_are_those_of_each_alone(corpus, position):
         vocab_size=len(VOCAB), hidden_size=16, num_layers=2 if "cycle" in position else 1,
         num_heads=2, intermediate_size=24, max_length=LENGTH,
     )  # fmt: skip
-    model = with_position(model, position)
+    model = dataclasses.replace(model, position=position)
     task = pretraining.packed_task(model)
     rows = made(packed(corpus))[:3]
     singles = [
@@ -253,7 +254,7 @@ def test_arguments_of_compile_for_and_layouts(finished, parallel):
     c = changed(finished[0], {"parallel": parallel})
     experiment = pretraining.build(c)
     program, stage = experiment.program, experiment.stages[1]
-    state, batch, constants = abstract_arguments(program, c.stage2)
+    state, batch, constants = abstract_arguments(c, program, c.stage2)
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
     given = sharding.to_global(next(iter(stage.batches(0))), program.batch_sharding)
     assert constants == () and described(batch) == described(given)

@@ -9,7 +9,7 @@ import pytest
 from helpers.random_params import random_params
 
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.models import Bert, BertConfig, hidden_states, with_position
+from pe_jax.models import Bert, BertConfig, hidden_states
 from pe_jax.reports.property_report.logits import offset_share
 from pe_jax.reports.property_report.subjects import from_name
 from pe_jax.tasks.position_fit import fit_positions, keep_table_mean, mean_logits
@@ -24,7 +24,7 @@ TOKENS = np.random.default_rng(5).integers(5, 60, (48, 16))
 @functools.cache
 def model(position, seed=0):
     """A model of random parameters, of which those of positions are as they are drawn for a run."""
-    config = with_position(CONFIG, position)
+    config = dataclasses.replace(CONFIG, position=position)
     shapes = jax.eval_shape(Bert(config).init, jax.random.key(0), TOKENS[:1])["params"]
     params = random_params(shapes, CONFIG.initializer_stddev, seed)
     if "position" in params:
@@ -82,7 +82,7 @@ def test_the_mean_of_a_table_is_kept():
     """Without its table, but with its mean, the model reads the mean position everywhere."""
     config, params = model("learned_absolute")
     moved = keep_table_mean(config, params, params, 10)
-    bare = with_position(CONFIG, "none")
+    bare = dataclasses.replace(CONFIG, position="none")
     table = params["position"]["learned_absolute"]["table"]
     mean = {"learned_absolute": {"table": np.broadcast_to(table[:10].mean(0), table.shape)}}
     np.testing.assert_allclose(

@@ -8,7 +8,6 @@ from helpers import tiny_run
 
 from pe_jax.encodings import Part, PositionEncoding
 from pe_jax.models import BertConfig
-from pe_jax.models.config import with_position
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.abstract import abstract_arguments
 from pe_jax.tasks.pretraining import make_program, pretraining_task
@@ -36,7 +35,7 @@ def test_a_second_run_of_a_config_traces_nothing(traced_losses, tmp_path, parall
         optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
         changed = dataclasses.replace(config, seed=seed, optimizer=optimizer)
         program = make_program(changed, sharding.data_mesh(), MODEL, steps=20)
-        state, batch, _ = abstract_arguments(program, config.stage1)
+        state, batch, _ = abstract_arguments(config, program, config.stage1)
         program.train_step().trace(state, batch)
         before = len(traced_losses)
         traced_losses.clear()
@@ -48,9 +47,9 @@ def test_a_second_run_of_a_config_traces_nothing(traced_losses, tmp_path, parall
 
 
 def test_programs_of_different_models_differ():
-    same = with_position(dataclasses.replace(MODEL), "learned_absolute")
-    named = with_position(MODEL, "learned_absolute")
-    other = with_position(MODEL, "rope")
+    same = dataclasses.replace(dataclasses.replace(MODEL), position="learned_absolute")
+    named = dataclasses.replace(MODEL, position="learned_absolute")
+    other = dataclasses.replace(MODEL, position="rope")
     assert pretraining_task(named) is pretraining_task(same)
     assert pretraining_task(named) is not pretraining_task(other)
 

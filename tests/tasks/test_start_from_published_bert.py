@@ -1,5 +1,6 @@
 """Starting from a published BERT: its sizes, vocabulary and weights, another position encoding."""
 
+import dataclasses
 import json
 import re
 import types
@@ -17,7 +18,6 @@ from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.data import glue, load_tokenizer
 from pe_jax.interop import load_bert
-from pe_jax.models.config import from_config
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining
@@ -54,14 +54,14 @@ def config(folder, published, **changes):
 
 def test_sizes_and_words_are_those_of_the_published(published, tmp_path, capsys):
     resolved = pretraining.resolve(config(tmp_path, published))
-    assert "hidden_size 12, num_heads 3, intermediate_size 20" in capsys.readouterr().err
+    assert "1 layer of 12, learned_absolute" in capsys.readouterr().err
     experiment = pretraining.build(resolved)
     model, theirs = experiment.program.model, load_bert(published).config
     for field in ("num_layers", "hidden_size", "num_heads", "intermediate_size"):
         assert getattr(model, field) == getattr(theirs, field)
     assert (model.vocab_size, model.unused_rows) == (len(VOCAB), 3)
     assert (model.layer_norm_epsilon, model.max_length) == (1e-5, N)
-    assert model.dropout_rate == 0.1  # The config's own.
+    assert model.dropout_rate == theirs.dropout_rate
     assert experiment.text.vocabulary.size == len(VOCAB)
     assert pretraining.resolve(resolved) == resolved
 
@@ -91,7 +91,7 @@ def test_weights_with_another_position_encoding(published, tmp_path, capsys):
 
 def test_a_table_that_is_too_short_is_not_kept(published, tmp_path):
     longer = config(tmp_path, published, **{"stage1.length": 16})
-    model = from_config(pretraining.resolve(longer).model, vocab_size=len(VOCAB))
+    model = dataclasses.replace(pretraining.resolve(longer).model, vocab_size=len(VOCAB))
     assert model.max_length == 48
     fresh = jax.eval_shape(pretraining.pretraining_task(model).init, jax.random.key(0))
     theirs = load_bert(published)
@@ -178,7 +178,9 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     resolved = finetuning.resolve(from_values(c, FinetuningConfig))
     assert (resolved.model.num_layers, resolved.model.layer_norm_epsilon) == (1, 1e-5)
     experiment = finetuning.build(resolved, tmp_path)
-    params, changes = finetuning.start_from(experiment, zero_params(experiment.program))
+    params, changes = finetuning.start_from(
+        experiment.config, experiment.program, zero_params(experiment.program)
+    )
     theirs = load_bert(published).params
     kernel = theirs["bert"]["layer_0"]["up"]["kernel"]
     np.testing.assert_array_equal(params["bert"]["layer_0"]["up"]["kernel"], np.stack([kernel] * 2))

@@ -16,31 +16,27 @@ import scipy.special
 from helpers import tiny_run
 from helpers.random_params import random_params
 
-from pe_jax import cpu, data, encodings
+from pe_jax import chips, cpu, data, encodings
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.models import (
     BertConfig,
     BertForPretraining,
-    flops,
-    frequencies,
     train_flops,
-    with_position,
 )
-from pe_jax.models.config import from_config
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.schema import changed
 from pe_jax.tasks import losses, pretraining
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.train import introduce, saved_tokenizer
+from pe_jax.tasks.train import introduce, run_config, saved_tokenizer
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
 from pe_jax.training.step import TrainState, make_train_step, state_shapes
 from pe_jax.training.transplant import transplant
 
-MODEL = with_position(
+MODEL = dataclasses.replace(
     BertConfig(
         vocab_size=30,
         hidden_size=16,
@@ -52,14 +48,14 @@ MODEL = with_position(
         attention_dropout_rate=0.0,
         initializer_stddev=0.2,
     ),
-    "learned_absolute+learnable_sinusoidal_relative",
+    position="learned_absolute+learnable_sinusoidal_relative",
 )
 
 
 # Matrices and tables large enough for "fsdp" to shard; with dropout.
 WIDE = dataclasses.replace(
     MODEL,
-    position=None,
+    position="learned_absolute",
     vocab_size=300,
     hidden_size=256,
     intermediate_size=512,
@@ -394,7 +390,7 @@ def test_decay_and_frequency_rate():
         lambda path, leaf: (path[-1].key, float(np.ravel(leaf)[0])),
         jax.jit(functools.partial(update, optimizer))(jax.tree.map(lambda p: g * p, params)),
     )
-    marked = functools.partial(frequencies, MODEL)
+    marked = functools.partial(optimizers.frequencies, MODEL.encoding())
     decay = moved(optimizers.adamw(one, marked, weight_decay=0.1), 0.0)
     for name, change in jax.tree.leaves(decay, is_leaf=lambda x: isinstance(x, tuple)):
         kept = name in ("bias", "scale", "frequencies")
@@ -492,7 +488,7 @@ def straight(tmp_path_factory):
     position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
     config = tiny_run.config(folder, **position)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(flops.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
+        patch.setitem(chips.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
         pretraining.run(config, folder / "run")
     return config, folder / "run"
 
@@ -539,7 +535,7 @@ def test_what_a_run_leaves(straight):
     names = {p.name for p in folder.iterdir()}
     assert {"config.json", "metrics.jsonl", "tokenizer.json", "checkpoints", "tensorboard"} <= names
     assert list((folder / "tensorboard").glob("events*"))
-    assert workdir.load_config(folder, PretrainingConfig) == config
+    assert run_config(folder, PretrainingConfig) == pretraining.resolve(config)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     training = [line for line in lines if "train/masked_lm_loss" in line]
     assert [line["step"] for line in training] == [4, 8, 12, 16, 20]
@@ -551,7 +547,7 @@ def test_mfu_where_the_peak_is_known(straight):
     config, folder = straight
     line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     words = data.load_tokenizer(folder / "tokenizer.json").get_vocab_size()
-    model = from_config(config.model, vocab_size=words)
+    model = dataclasses.replace(config.model.applied(), vocab_size=words)
     flops = train_flops(model, 8, 32, 6)
     steps_per_second = line["train/examples_per_second"] / 8
     assert line["train/mfu"] == pytest.approx(steps_per_second * flops / 4e9)
@@ -703,7 +699,7 @@ def test_transplant_lists_every_mismatch():
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_has_no_tokenizer(tmp_path):
     """It may start again from another model, whose tokenizer is another one."""
-    config, folder = tiny_run.config(tmp_path), tmp_path / "run"
+    config, folder = pretraining.resolve(tiny_run.config(tmp_path)), tmp_path / "run"
     workdir.claim(folder, config)
     saved_tokenizer(folder).write_text("{}")
     assert introduce(folder, config) is None

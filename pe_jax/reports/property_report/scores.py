@@ -21,9 +21,9 @@ from pe_jax.reports.property_report.matrices import headings, violations
 from pe_jax.reports.property_report.render import Figure, Findings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.schema import as_dict, changed
-from pe_jax.tasks.on_text import Experiment
+from pe_jax.tasks.on_text import TextRun
 from pe_jax.tasks.pretraining import build
-from pe_jax.tasks.train import saved_tokenizer
+from pe_jax.tasks.train import run_config, saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
 from pe_jax.training.metrics import read_metrics
@@ -106,27 +106,27 @@ def score_figure(numbers: Mapping[str, Json]) -> Figure:
 
 def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:
     """Return the cache of a run's scores, after scoring the checkpoints that it lacks."""
-    config = changed(workdir.load_config(folder, PretrainingConfig), {"eval_examples": examples})
+    config = changed(run_config(folder, PretrainingConfig), {"eval_examples": examples})
     key = json.loads(json.dumps(as_dict(config)))
     cached = read_json(cache, "Remove it to score again.") if cache.exists() else {}
     if cached.get("config") != key:
         cached = {"config": key, "checkpoints": {}}
     if {str(step) for step in saved_steps(folder)} - set(cached["checkpoints"]):
         say(f"Scoring the checkpoints of {folder}")
-        experiment = build(config, saved_tokenizer(folder))
-        cached["stages"] = _stages(experiment)
+        run = build(config, saved_tokenizer(folder))
+        cached["stages"] = _stages(run)
         scored = [int(step) for step in cached["checkpoints"]]
         for step, params in params_by_step(folder, skip=scored):
-            cached["checkpoints"][str(step)] = experiment.stages[-1].evaluate(step, params)
+            cached["checkpoints"][str(step)] = run.stages[-1].evaluate(step, params)
             write_text(cache, json.dumps(cached) + "\n")
     return cached
 
 
-def _stages(experiment: Experiment[PretrainingConfig]) -> list[Json]:
+def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
     """Return the beginning of each stage, in epochs and steps, and its length."""
     stages, begin, epoch = [], 0, 0.0
-    keys = experiment.config.stages.values()
-    for stage, key, epochs in zip(experiment.stages, keys, experiment.epochs, strict=True):
+    keys = run.config.stages.values()
+    for stage, key, epochs in zip(run.stages, keys, run.epochs, strict=True):
         stages.append(
             {"epoch": epoch, "step": begin, "length": key.length,
              "epochs_a_step": epochs / stage.steps}

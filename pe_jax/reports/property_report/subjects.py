@@ -19,11 +19,9 @@ from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import PUBLISHED, Card, PositionEncoding, learned_absolute
-from pe_jax.models import Bert, BertConfig, preset, with_position, with_tokens
-from pe_jax.models.config import from_config
+from pe_jax.models import Bert, BertConfig, preset, with_tokens
 from pe_jax.tasks.pretraining import pretraining_task
-from pe_jax.tasks.train import saved_tokenizer
-from pe_jax.training import workdir
+from pe_jax.tasks.train import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params
 from pe_jax.training.step import init_state
@@ -171,7 +169,7 @@ def from_run(folder: Path) -> Subject:
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
     """
-    config: EncoderTrainingConfig = workdir.load_config(folder, ENCODERS)
+    config: EncoderTrainingConfig = run_config(folder, ENCODERS)
     step, params = newest_params(folder)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     return trained(folder.name, folder, config, tokenizer, step, params)
@@ -186,7 +184,7 @@ def trained(
     params: Params,
 ) -> Subject:
     """A run that is already read: `params` are those of the model with its heads."""
-    model = from_config(config.model, vocab_size=tokenizer.get_vocab_size())
+    model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
     position, start = params["bert"].get("position", {}), None
     keeps_position = isinstance(config, PretrainingConfig) and config.keep_position
     # A run that starts from another's positions does not draw its own.
@@ -232,7 +230,7 @@ def from_name(name: str, config: PropertiesConfig, seed: int) -> Subject:
 def fresh_model(name: str, config: PropertiesConfig) -> BertConfig:
     """Return the BERT of `from_name`; raises as it does."""
     sizes = {"num_layers": 1, "vocab_size": _FRESH_WORDS, "max_length": config.length}
-    return with_position(preset(config.size, **sizes), name)
+    return dataclasses.replace(preset(config.size, **sizes), position=name)
 
 
 @functools.cache

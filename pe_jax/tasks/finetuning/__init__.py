@@ -1,7 +1,7 @@
 """Fine-tuning on GLUE and SQuAD: several seeds in one program, official scores."""
 
 from pe_jax.tasks.finetuning.finetune import (
-    FinetuningExperiment,
+    FinetuningRun,
     build,
     fit_length,
     make_program,
@@ -11,7 +11,7 @@ from pe_jax.tasks.finetuning.finetune import (
 )
 
 __all__ = [
-    "FinetuningExperiment",
+    "FinetuningRun",
     "build",
     "fit_length",
     "make_program",

@@ -18,23 +18,21 @@ from pathlib import Path
 import jax
 import numpy as np
 from grain.sharding import ShardOptions
-from tokenizers import Tokenizer
 
 from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
-from pe_jax.configs.model import ModelConfig
+from pe_jax.configs.model import ModelChanges
 from pe_jax.console.terminal import Progress, say, tell
 from pe_jax.data.rows import TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
 from pe_jax.models import BertConfig, train_flops
-from pe_jax.models.config import from_config
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning.classification import glue_problem
 from pe_jax.tasks.finetuning.problem import Problem, score_name
 from pe_jax.tasks.finetuning.spans import squad_problem
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
 from pe_jax.tasks.start import Start, start_model
-from pe_jax.tasks.train import introduce, train
+from pe_jax.tasks.train import Run, introduce, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer
@@ -46,30 +44,25 @@ _SECONDS_A_LINE = 10.0  # For a long evaluation, such as SQuAD's on a CPU.
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetuningExperiment:
-    """The programs and data of a fine-tuning config, ready to run.
+class Scorer:
+    """Scores of all seeds on held-out data.
 
     Attributes:
-      config: with the model's sizes filled in, see `resolve`.
-      folder: where predictions are written.
+      folder: of the run, where predictions are written.
       outputs: `outputs(params, batch)` of all seeds: leaves `[S, B, ...]`.
+      held_out: batches by held-out set, each with the numbers of its rows.
+      length: L of the longest inputs.
     """
 
-    config: FinetuningConfig
     folder: Path
-    program: SeedsProgram
-    tokenizer: Tokenizer
+    seeds: tuple[int, ...]
     problem: Problem
-    batches: TrainingBatches
     outputs: Callable[[Params, HostBatch], PyTree]
     held_out: dict[str, list[tuple[HostBatch, np.ndarray]]]
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return self.config.seeds
+    length: int
 
     def score(self, step: int, params: Params) -> Scalars:
-        """Scores of all seeds on held-out data; predictions go to `predictions/` of the folder.
+        """Score all seeds; write predictions to `predictions/` of the folder.
 
         Returns:
           The mean of each score over the seeds by its name, and under `name/seed_0` and so on the
@@ -95,7 +88,7 @@ class FinetuningExperiment:
         return {**means, **details}
 
     def held_out_outputs(self, params: Params) -> dict[str, PyTree]:
-        """The head's outputs for every held-out row, by held-out set: leaves `[S, N, ...]`."""
+        """Return the head's outputs for every held-out row, by set: leaves `[S, N, ...]`."""
         count = sum(map(len, self.held_out.values()))
         progress = Progress(count, unit="held-out batch", lines=_SECONDS_A_LINE)
 
@@ -114,10 +107,20 @@ class FinetuningExperiment:
         return outputs
 
     def _cut_and_pad(self, x: np.ndarray, count: int) -> np.ndarray:
-        """Outputs `[S, count, L]` of a short batch `[S, B, ...]`, padded to the longest length."""
-        more = self.config.data.length - x.shape[2] if self.problem.per_token else 0
+        """Return outputs `[S, count, L]` of a short batch `[S, B, ...]`, padded to `length`."""
+        more = self.length - x.shape[2] if self.problem.per_token else 0
         padding = [(0, 0), (0, 0), (0, more)]
         return np.pad(x[:, :count], padding, constant_values=np.finfo(x.dtype).min)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuningRun(Run[FinetuningConfig]):
+    """A run that fine-tunes several seeds."""
+
+    program: SeedsProgram
+    problem: Problem
+    batches: TrainingBatches
+    scorer: Scorer
 
 
 def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningConfig:
@@ -133,18 +136,16 @@ def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningC
       ValueError: for a value that is not right, without a pretrained model, or where its table is
         too short.
     """
-    changes = {name: value for name, value in vars(config.model).items() if value is not None}
-    start = start_model(config, folder)
-    model = ModelConfig(**{**vars(start), **changes})
+    model = config.model
+    if isinstance(model, ModelChanges):
+        model = model.applied(start_model(config, folder))
     if model.attention == "cudnn":
         raise ValueError(
             "config.model.attention='cudnn' is not supported in fine-tuning: jax 0.11.2 cannot "
             "vmap it over seeds. Pass --config.model.attention=auto, which also overrides the "
             "pretrained model's setting."
         )
-    config = fit_length(dataclasses.replace(config, model=model))
-    from_config(config.model)  # Changes that do not fit are an error before any data is read.
-    return config
+    return fit_length(dataclasses.replace(config, model=model))
 
 
 def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> FinetuningConfig:
@@ -159,7 +160,7 @@ def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> Fin
     length, rows = config.data.length, config.model.max_length
     if length <= rows:
         return config
-    if from_config(config.model).encoding().longest is not None and not config.resize:
+    if config.model.encoding().longest is not None and not config.resize:
         raise ValueError(
             f"Inputs of {length} tokens do not fit a learned table of {rows} positions. Set "
             "--config.resize=interpolate or repeat (pe_jax.encodings.resize_table), shorten "
@@ -169,24 +170,23 @@ def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> Fin
     return changed(config, {"model.max_length": length})
 
 
-def build(
-    config: FinetuningConfig, folder: Path, tokenizer: Path | None = None
-) -> FinetuningExperiment:
-    """Build the programs and read the data of a resolved `config`; train nothing.
+def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None) -> FinetuningRun:
+    """Build the programs and read the data of `config`; train nothing.
 
     Args:
-      folder: of the run.
+      folder: where predictions are written, see `Scorer`.
       tokenizer: the run's own, where it has one already; default the pretrained model's.
 
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
+    config = resolve(config)
     data = config.data
     mesh = seed_mesh(len(config.seeds))
     sharding.check_rows("config.data.batch_size", data.batch_size, mesh, config.accumulation)
     sharding.check_rows("config.data.eval_batch_size", data.eval_batch_size, mesh)
     words = load_tokenizer(tokenizer or Start(config.init).tokenizer())
-    model = from_config(config.model, vocab_size=words.get_vocab_size())
+    model = dataclasses.replace(config.model, vocab_size=words.get_vocab_size())
     if isinstance(config, SquadConfig):
         problem = squad_problem(config, model, words)
     else:
@@ -197,19 +197,45 @@ def build(
     rows = data.batch_size
     steps = config.steps or max(1, round(config.epochs * (len(problem.train.sizes()) // rows)))
     shard = ShardOptions(jax.process_index(), jax.process_count())
+    batches = TrainingBatches(problem.train, lengths, rows, config.seeds, steps, shard)
     program = make_program(config, mesh, model, problem.task, steps)
-    return FinetuningExperiment(
+    held_out = {
+        name: evaluation_batches(rows, lengths, data.eval_batch_size)
+        for name, rows in problem.held_out.items()
+    }
+    outputs = program.outputs(problem.task.outputs)
+    scorer = Scorer(folder, config.seeds, problem, outputs, held_out, data.length)
+    stage = Stage(
+        name=config.task,
+        steps=steps,
+        batches=functools.partial(training_batches, batches),
+        train_step=program.train_step(config.accumulation),
+        evaluate=scorer.score,
+        flops=functools.partial(train_flops, model, predictions=0),
+    )
+
+    def start(fresh: Params) -> Params:
+        params, changes = start_from(config, program, fresh)
+        say(f"Parameters from {config.init}:\n{changes}")
+        return params
+
+    # By default a kill costs a tenth of the run at most.
+    checkpoint_every = config.checkpoint_every or -(-steps // 10)
+    return FinetuningRun(
         config=config,
-        folder=folder,
         program=program,
+        stages=[stage],
+        digests={
+            f"{config.task}, {name} data": each.digest()
+            for name, each in {"training": problem.train, **problem.held_out}.items()
+        },
+        every=(config.log_every, config.eval_every, checkpoint_every),
+        keep_checkpoints=config.keep_checkpoints,
+        start=start,
         tokenizer=words,
         problem=problem,
-        batches=TrainingBatches(problem.train, lengths, rows, config.seeds, steps, shard),
-        outputs=program.outputs(problem.task.outputs),
-        held_out={
-            name: evaluation_batches(rows, lengths, data.eval_batch_size)
-            for name, rows in problem.held_out.items()
-        },
+        batches=batches,
+        scorer=scorer,
     )
 
 
@@ -218,16 +244,17 @@ def make_program(
 ) -> SeedsProgram:
     """Return what `config` runs on the devices of a `seed_mesh` in `steps` steps, without data."""
     schedule, optimizer = make_optimizer(config.optimizer, steps, model)
-    return SeedsProgram(config, model, task, optimizer, schedule, mesh, config.seeds)
+    return SeedsProgram(model, task, optimizer, schedule, mesh, config.seeds)
 
 
-def start_from(experiment: FinetuningExperiment, fresh: Params) -> tuple[Params, Changes]:
+def start_from(
+    config: FinetuningConfig, program: SeedsProgram, fresh: Params
+) -> tuple[Params, Changes]:
     """Return `fresh` parameters with everything that fits taken from the model at `config.init`.
 
     Raises:
       ValueError: if it has no parameters yet, or its encoder does not fit.
     """
-    config, program = experiment.config, experiment.program
     replicated = sharding.replicated(program.mesh)
     old = Start(config.init).params(
         lambda tree: jax.tree.map(lambda _: replicated, tree),
@@ -240,10 +267,10 @@ def start_from(experiment: FinetuningExperiment, fresh: Params) -> tuple[Params,
     return jax.jit(merge_seeds, out_shardings=program.shardings.params)(fresh, old), changes
 
 
-def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> FinetuningExperiment:
-    """Fine-tune what `config` describes, or resume the run in `folder`; return the experiment.
+def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> FinetuningRun:
+    """Fine-tune what `config` describes, or resume the run in `folder`; return it.
 
-    Writes, next to what every run writes, `predictions/` (see `FinetuningExperiment.score`).
+    Writes, next to what every run writes, `predictions/` (see `Scorer.score`).
 
     Args:
       profile: steps to trace, see `Profiler`.
@@ -254,39 +281,8 @@ def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> Fi
     config = resolve(config, folder)
     saved_tokenizer = introduce(folder, config)
     tell("Data", f"{config.task}, read and tokenized now")
-    experiment = build(config, folder, saved_tokenizer)
-    rows, seeds, steps = config.data.batch_size, len(config.seeds), len(experiment.batches)
+    run = build(config, folder, saved_tokenizer)
+    rows, seeds, steps = config.data.batch_size, len(config.seeds), len(run.batches)
     tell("Batch", f"{rows:,} rows of each of {seeds} seeds; {steps:,} steps")
-
-    def start(fresh: Params) -> Params:
-        params, changes = start_from(experiment, fresh)
-        say(f"Parameters from {config.init}:\n{changes}")
-        return params
-
-    program, problem = experiment.program, experiment.problem
-    stage = Stage(
-        name=config.task,
-        steps=steps,
-        batches=functools.partial(training_batches, experiment.batches),
-        train_step=program.train_step(config.accumulation),
-        evaluate=experiment.score,
-        flops=functools.partial(train_flops, program.model, predictions=0),
-    )
-    digests = {
-        f"{config.task}, {name} data": each.digest()
-        for name, each in {"training": problem.train, **problem.held_out}.items()
-    }
-    # By default a kill costs a tenth of the run at most.
-    checkpoint_every = config.checkpoint_every or -(-steps // 10)
-    train(
-        program,
-        [stage],
-        folder,
-        every=(config.log_every, config.eval_every, checkpoint_every),
-        keep_checkpoints=config.keep_checkpoints,
-        start=start,
-        tokenizer=experiment.tokenizer,
-        data=digests,
-        profile=profile,
-    )
-    return experiment
+    train(run, folder, profile)
+    return run

@@ -14,7 +14,7 @@ from helpers.random_params import random_params
 
 from pe_jax.console import stopping
 from pe_jax.errors import Interrupted
-from pe_jax.models import BertConfig, with_position
+from pe_jax.models import BertConfig
 from pe_jax.schema import changed
 from research.length_generalisation import cell, suite
 from research.length_generalisation.cell import run
@@ -174,7 +174,7 @@ def tiny(position, **sizes):
         intermediate_size=32, max_length=64, dropout_rate=0.0,
         attention_dropout_rate=0.0, initializer_stddev=0.2, **sizes,
     )  # fmt: skip
-    return with_position(model, position)
+    return dataclasses.replace(model, position=position)
 
 
 CELL = LengthGeneralisationConfig(

@@ -1,4 +1,4 @@
-"""Memory, clocks and links of TPUs, for estimates. Their peak rates are in `models.flops`.
+"""Peak rates of accelerators, and memory, clocks and links of TPUs, for estimates.
 
 Bandwidths are the published ones of Google's Cloud TPU pages. The memory is what the TPU compiler
 lets a program use. The clock of v4 is published; the others are those at which the compiler's
@@ -10,9 +10,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pe_jax.models.flops import PEAKS
-
 GIB = 2**30
+
+# Dense bfloat16 FLOP/s by JAX's `device_kind`, as the vendors publish them: Google's Cloud TPU
+# pages, NVIDIA's data sheets.
+PEAKS = {
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,
+}
 
 
 class Tpu(NamedTuple):
