@@ -115,14 +115,14 @@ def _check_numbers(encoding: str, name: str, value: Any, annotation: str) -> Non
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float | np.number):
             continue
+        size: Any = abs(number)
         if "float" in annotation or isinstance(number, float | np.floating):
-            size = abs(number)
             if not (size == 0 or _SMALLEST <= size <= _LARGEST):
                 raise ValueError(
                     f"{name} of {encoding} must be a float32 number, 0 or from {_SMALLEST:.2g} to "
                     f"{_LARGEST:.2g} in magnitude, got {reprlib.repr(number)}."
                 )
-        elif abs(number) > _MOST:
+        elif size > _MOST:
             raise ValueError(
                 f"{name} of {encoding} must be at most {_MOST:,}, got {reprlib.repr(number)}."
             )
