@@ -55,7 +55,7 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
     def build(*args: _P.args, **arguments: _P.kwargs) -> PositionEncoding:
         _check_arguments(build, arguments, args)
         part = make(*args, **arguments)
-        if not make.__module__.startswith("pe_jax."):
+        if not str(make.__module__).startswith("pe_jax."):
             part = with_notes(part, build.__name__)
         _check_parameters(build.__name__, part, arguments)
         known: dict[str, Any] = {
