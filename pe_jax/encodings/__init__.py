@@ -146,21 +146,13 @@ from pe_jax.values import split_names as split_names
 # isort: on
 
 __all__ = sorted(
-    {"from_hf"}.union(
-        name
-        for name, value in list(globals().items())
-        if name[0] != "_" and not isinstance(value, types.ModuleType)
-    )
+    name
+    for name, value in list(globals().items())
+    if name[0] != "_" and not isinstance(value, types.ModuleType)
 )
 
-if typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
-    from pe_jax.encodings.huggingface import from_hf as from_hf
-else:
+if not typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
 
     def __getattr__(name: str) -> typing.Any:
-        if name == "from_hf":  # Imported on demand, with its families of models.
-            from pe_jax.encodings.huggingface import from_hf
-
-            return from_hf
         hint = _suggestion(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")

@@ -1,13 +1,14 @@
-"""Published checkpoints: tensors by name, position tables, import and export of encoders."""
+"""Published checkpoints: encodings by config.json, position tables, import and export of encoders.
+
+`from_hf` needs JAX alone. What reads and writes files needs the extra `train`, and is imported when
+it is first used.
+"""
+
+import importlib
+import typing
 
 from pe_jax.errors import extra
-
-with extra("train"):
-    from pe_jax.interop.bert_export import position_table, save_bert
-    from pe_jax.interop.bert_import import PRETRAINING, PublishedBert, load_bert, read_config
-    from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-    from pe_jax.interop.families import ENCODERS
-    from pe_jax.interop.position_tables import FAMILIES, PositionTable, load_position_table
+from pe_jax.interop.hf_encoding import from_hf
 
 __all__ = [
     "ENCODERS",
@@ -16,6 +17,7 @@ __all__ = [
     "Checkpoint",
     "PositionTable",
     "PublishedBert",
+    "from_hf",
     "load_bert",
     "load_position_table",
     "open_checkpoint",
@@ -23,3 +25,20 @@ __all__ = [
     "read_config",
     "save_bert",
 ]
+
+if typing.TYPE_CHECKING:
+    from pe_jax.interop.bert_export import position_table, save_bert
+    from pe_jax.interop.bert_import import PRETRAINING, PublishedBert, load_bert, read_config
+    from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
+    from pe_jax.interop.hf_encoders import ENCODERS
+    from pe_jax.interop.position_tables import FAMILIES, PositionTable, load_position_table
+else:
+
+    def __getattr__(name: str) -> typing.Any:
+        if name in __all__:
+            with extra("train"):
+                for module in ("hf_encoders", "position_tables", "bert_import", "bert_export"):
+                    members = vars(importlib.import_module(f"{__name__}.{module}"))
+                    if name in members:
+                        return members[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

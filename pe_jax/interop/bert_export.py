@@ -20,11 +20,11 @@ from tokenizers import Tokenizer, processors
 from pe_jax.configs.model import ARCHITECTURE
 from pe_jax.data.tokenizer import is_word_piece, special_tokens
 from pe_jax.encodings import Params, convert_layout, embed
-from pe_jax.encodings.huggingface_families import FAMILIES
 from pe_jax.files import is_remote, writing
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of, first_row
-from pe_jax.interop.families import ACTIVATIONS, ENCODERS, Family, head_parts, is_table
+from pe_jax.interop.hf_encoders import ACTIVATIONS, ENCODERS, Family, head_parts, is_table
+from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.interop.rotary_keys import rotary_keys
 from pe_jax.models import BertConfig, with_tokens
 

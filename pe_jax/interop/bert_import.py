@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings import Params
-from pe_jax.encodings.huggingface import from_hf
-from pe_jax.encodings.huggingface_families import FAMILIES
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-from pe_jax.interop.families import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, Family
+from pe_jax.interop.hf_encoders import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, Family
+from pe_jax.interop.hf_encoding import from_hf
+from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
 from pe_jax.schema import kinds

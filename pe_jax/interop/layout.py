@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from pe_jax.encodings import PUBLISHED
-from pe_jax.interop.families import Family, Modules, head_parts
+from pe_jax.interop.hf_encoders import Family, Modules, head_parts
 from pe_jax.models import (
     BertConfig,
     BertForClassification,

@@ -1,11 +1,11 @@
-"""Rotary encodings as keys of a config.json, the inverse of `encodings.from_hf`."""
+"""Rotary encodings as keys of a config.json, the inverse of `from_hf`."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from pe_jax.encodings.huggingface_family import FULL, SLIDING
+from pe_jax.interop.hf_family import FULL, SLIDING
 from pe_jax.models import BertConfig
 
 _LAYER = re.compile(r"rope(?:\(base=([0-9.e+]+)\))?(?:\+window\(reach=(\d+)\))?")

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from pe_jax.encodings.huggingface import from_hf
+from pe_jax.interop import from_hf
 from pe_jax.interop.bert_import import config_of, family_of
 
 FOLDER = Path(__file__).parents[1] / "published"

@@ -58,7 +58,7 @@ ALLOWED = {*sys.stdlib_module_names, *sys.argv[1].split()}
 sys.meta_path = [Bare if finder is PathFinder else finder for finder in sys.meta_path]
 
 import jax, jax.numpy as jnp
-from pe_jax import encodings, properties, testing
+from pe_jax import encodings, interop, properties, testing
 from pe_jax.attention import attention
 
 encoding = encodings.from_name("rope", hidden_size=8, head_size=4, num_heads=2, max_length=16)
@@ -70,6 +70,7 @@ assert properties.symmetry(phi) == properties.sweep(properties.symmetry, phi[Non
 columns = {"a": [1.0, 2.0, 3.0, 5.0]}
 assert properties.correlate(columns, columns)[0].pearson == 1
 assert testing.CHECKS["name"](testing.Subject(encoding)) == "ok"
+assert interop.from_hf({"model_type": "modernbert"}).layer(0).name == "rope(base=160000)"
 """
 
 
@@ -105,3 +106,16 @@ def test_modules_without_flax_name_the_extra(module, monkeypatch):
     monkeypatch.setitem(sys.modules, "flax", None)
     with pytest.raises(ModuleNotFoundError, match=r"flax is not installed.* of the extra 'flax'"):
         importlib.import_module(module)
+
+
+def test_interop_imports_what_needs_the_extra_when_it_is_used(monkeypatch):
+    from pe_jax import interop
+
+    assert all(hasattr(interop, name) for name in interop.__all__)
+    for name in [name for name in sys.modules if name.startswith("pe_jax.interop.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ModuleNotFoundError, match="safetensors is not installed.* extra 'train'"):
+        _ = interop.load_bert
+    with pytest.raises(AttributeError, match=r"'pe_jax.interop' has no attribute 'load_berd'"):
+        _ = interop.load_berd

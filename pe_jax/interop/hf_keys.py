@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pe_jax.encodings.huggingface_families import FAMILIES, REFUSED
-from pe_jax.encodings.huggingface_family import FULL, ORIGINAL, SIZE_KEYS, UNNAMED, Config, Family
-from pe_jax.encodings.huggingface_sizes import SIZES
+from pe_jax.interop.hf_family import FULL, ORIGINAL, SIZE_KEYS, UNNAMED, Config, Family
+from pe_jax.interop.hf_registry import FAMILIES, REFUSED
+from pe_jax.interop.hf_sizes import SIZES
 
 _MOST_LAYERS = 10_000
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from helpers.huggingface_configs import SIZES, cases
 
-from pe_jax.encodings import Context, from_hf
-from pe_jax.encodings.huggingface_families import FAMILIES
+from pe_jax.encodings import Context
+from pe_jax.interop import from_hf
+from pe_jax.interop.hf_registry import FAMILIES
 
 FOLDER = Path(__file__).parents[1] / "published/decoders"
 YARN_ROPE = "rope_yarn(factor={}, original_length={}, {})"

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pe_jax.encodings.encoding import PositionEncoding
-from pe_jax.encodings.huggingface_family import (
+from pe_jax.encodings.modifiers.temperature import log_n
+from pe_jax.encodings.naming import REQUIRED, options_of
+from pe_jax.encodings.rotary import rope_scaling
+from pe_jax.encodings.rotary.rope import Layout, rope
+from pe_jax.encodings.rotary.several_axes import mrope
+from pe_jax.errors import did_you_mean
+from pe_jax.interop.hf_family import (
     CHUNKED,
     FULL,
     ORIGINAL,
@@ -18,13 +24,7 @@ from pe_jax.encodings.huggingface_family import (
     Family,
     required,
 )
-from pe_jax.encodings.huggingface_keys import checked_setting
-from pe_jax.encodings.modifiers.temperature import log_n
-from pe_jax.encodings.naming import REQUIRED, options_of
-from pe_jax.encodings.rotary import rope_scaling
-from pe_jax.encodings.rotary.rope import Layout, rope
-from pe_jax.encodings.rotary.several_axes import mrope
-from pe_jax.errors import did_you_mean
+from pe_jax.interop.hf_keys import checked_setting
 
 Options = dict[str, Any]
 

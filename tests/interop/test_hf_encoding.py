@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from helpers.huggingface_configs import SIZES, cases
 
-from pe_jax.encodings import Context, from_hf, from_name
-from pe_jax.encodings.huggingface_families import FAMILIES, REFUSED
+from pe_jax.encodings import Context, from_name
+from pe_jax.interop import from_hf
+from pe_jax.interop.hf_registry import FAMILIES, REFUSED
 
 DOCS = Path(__file__).parents[2] / "docs/encodings.md"
 

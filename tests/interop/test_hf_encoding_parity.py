@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from helpers.huggingface_configs import cases
 
-from pe_jax.encodings import Context, PositionEncoding, from_hf, rope
+from pe_jax.encodings import Context, PositionEncoding, rope
+from pe_jax.interop import from_hf
 
 pytestmark = [
     pytest.mark.torch,

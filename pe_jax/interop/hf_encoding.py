@@ -1,8 +1,8 @@
 """Position encodings from configs of Hugging Face's transformers, versions 4 and 5; dicts in.
 
 A config does not say all that its model does with positions: which layers rotate, which dimensions
-make a pair, and what the config's class has by default: `huggingface_families` adds that, by
-`model_type`. `huggingface_keys` checks values, `huggingface_rope` reads rope settings.
+make a pair, and what the config's class has by default: `hf_registry` adds that, by
+`model_type`. `hf_keys` checks values, `hf_rope` reads rope settings.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from collections.abc import Mapping
 from pe_jax.encodings.absolute.position_vectors import learned_absolute
 from pe_jax.encodings.bias.alibi import alibi
 from pe_jax.encodings.encoding import PositionEncoding, cycle, none, own
-from pe_jax.encodings.huggingface_families import FAMILIES
-from pe_jax.encodings.huggingface_family import (
+from pe_jax.encodings.modifiers.temperature import log_n
+from pe_jax.encodings.modifiers.window import chunks, window
+from pe_jax.encodings.relative.relative_key import relative_key, relative_key_query
+from pe_jax.encodings.rotary.rotation import Layout
+from pe_jax.errors import did_you_mean
+from pe_jax.interop.hf_family import (
     CHUNKED,
     FULL,
     NO_ATTENTION,
@@ -32,13 +36,9 @@ from pe_jax.encodings.huggingface_family import (
     has_window,
     required,
 )
-from pe_jax.encodings.huggingface_keys import checked_config, described
-from pe_jax.encodings.huggingface_rope import BASES, rotation
-from pe_jax.encodings.modifiers.temperature import log_n
-from pe_jax.encodings.modifiers.window import chunks, window
-from pe_jax.encodings.relative.relative_key import relative_key, relative_key_query
-from pe_jax.encodings.rotary.rotation import Layout
-from pe_jax.errors import did_you_mean
+from pe_jax.interop.hf_keys import checked_config, described
+from pe_jax.interop.hf_registry import FAMILIES
+from pe_jax.interop.hf_rope import BASES, rotation
 
 _LAYER_TYPES = {
     **{name: name for name in (FULL, SLIDING, CHUNKED, NO_ATTENTION)},
@@ -66,7 +66,7 @@ def from_hf(
     ALiBi `alibi`. Layers without attention have no encoding. Of a multimodal config the
     `text_config` is read. The result is not causal: join `causal` for a decoder.
 
-    The families in `huggingface_families` are read, by `model_type`: the keys that matter to their
+    The families in `hf_registry` are read, by `model_type`: the keys that matter to their
     classes, with the defaults of these. Other keys are ignored, and other families refused. A
     config without `model_type` is read by all keys, without defaults. docs/encodings.md says what
     was compared with transformers.

@@ -11,7 +11,8 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.encodings import Context, from_hf
+from pe_jax.encodings import Context
+from pe_jax.interop import from_hf
 
 pytestmark = [
     pytest.mark.torch,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pe_jax.encodings.huggingface_family import (
+from pe_jax.interop.hf_family import (
     CHUNKED,
     FULL,
     NO_ATTENTION,
