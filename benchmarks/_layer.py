@@ -18,14 +18,14 @@ from pe_jax.shapes import Array
 
 def gradients_of_layer(
     name: str,
-    form: str,
+    implementation: str,
     qkv_shape: tuple[int, ...],
     dtype: str,
     *,
     per_row: bool = False,
     segments: Array | None = None,
 ) -> tuple[Compiled, tuple]:
-    """Return the compiled gradients of attention in a form, and arguments for them.
+    """Return the compiled gradients of attention in an implementation, and arguments for them.
 
     Args:
       name: of the encoding.
@@ -41,17 +41,19 @@ def gradients_of_layer(
     qkv = jax.random.normal(jax.random.key(1), (3, *qkv_shape), dtype)
     positions = jnp.tile(jnp.arange(length), (rows, 1)) if per_row else None
     arguments = qkv, params, positions, segments
-    return layer_gradients(encoding, form).lower(*arguments).compile(), arguments
+    return layer_gradients(encoding, implementation).lower(*arguments).compile(), arguments
 
 
-def layer_gradients(encoding: encodings.PositionEncoding, form: str) -> Wrapped:
+def layer_gradients(encoding: encodings.PositionEncoding, implementation: str) -> Wrapped:
     """Return the jitted gradients of attention, `(qkv, params, positions, segments) -> (dqkv,
     dparams)`."""
 
     def loss(qkv, params, positions, segments):
         context = encodings.Context(positions, segments=segments)
         q, k, v = qkv
-        out = attention(q, k, v, encoding.in_attention, params, context, form=form)
+        out = attention(
+            q, k, v, encoding.in_attention, params, context, implementation=implementation
+        )
         return out.astype(jnp.float32).sum()
 
     return jax.jit(jax.grad(loss, argnums=(0, 1)))

@@ -1,4 +1,4 @@
-"""Measure forms of attention, the pretraining step, seeds and accuracy on one GPU.
+"""Measure implementations of attention, the pretraining step, seeds and accuracy on one GPU.
 
 Command:  python benchmarks/gpu.py --out=gpu.json
 Hardware: one GPU of 80 GB and 16 CPU cores. With --size=tiny --lengths=64 --tokens=256 any device,
@@ -6,13 +6,13 @@ Hardware: one GPU of 80 GB and 16 CPU cores. With --size=tiny --lengths=64 --tok
 Time:     two minutes on an H200 with XLA_FLAGS=--xla_gpu_enable_triton_gemm=false. Without the
           flag, steps were not compiled within 100 seconds.
 
-1. attention: forward and backward of one layer of BERT-base in bfloat16, every form that the
-   encoding has, by length. The last columns name the fastest one and what `auto` takes.
+1. attention: forward and backward of one layer of BERT-base in bfloat16, every implementation
+   that the encoding has, by length. The last columns name the fastest one and what `auto` takes.
 2. step: pretraining of BERT-base at length 512 in bfloat16: tokens a second, MFU, and the time
    against the first row's. `cudnn` has no dropout of the attention weights.
 3. seeds: five seeds of classification in one program, against five times one seed.
-4. numerics: outputs and gradients of the form that `auto` takes, in float32, and of `cudnn` in
-   bfloat16, against the form `naive` in float32 on the CPU: the largest relative error of an array.
+4. numerics: outputs and gradients of what `auto` takes, in float32, and of `cudnn` in bfloat16,
+   against `naive` in float32 on the CPU: the largest relative error of an array.
 
 All programs are compiled in threads first, for --compile_seconds at most. Then each is timed.
 Compilations that take longer go on, and can distort the times. A program that fails is listed with
@@ -45,7 +45,8 @@ from absl import app, flags
 from jax.typing import ArrayLike
 
 from pe_jax import encodings
-from pe_jax.attention import attention, forms
+from pe_jax.attention import attention
+from pe_jax.attention.implementations import IMPLEMENTATIONS, choose
 from pe_jax.chips import PEAKS
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console.markdown import table
@@ -84,7 +85,7 @@ _VOCABULARY = 30_522
 _SEEDS = 5
 _LONGEST_NAIVE = 512
 
-# Encoding, form of attention and dropout of the attention weights of a pretraining step.
+# Encoding, implementation of attention and dropout of the attention weights of a pretraining step.
 _STEPS = (
     ("learned_absolute", "auto", 0.1),
     ("learned_relative", "auto", 0.1),
@@ -162,7 +163,7 @@ def random_params(encoding: encodings.PositionEncoding) -> encodings.Params:
 
 
 def attention_part() -> Part:
-    """Time every form of attention that a GPU has, by encoding and length, in milliseconds."""
+    """Time implementations of attention, by encoding and length, in milliseconds."""
     bert = preset(_SIZE.value, vocab_size=_VOCABULARY)
     heads, size = bert.num_heads, bert.head_size
     lengths = [int(length) for length in _LENGTHS.value]
@@ -170,23 +171,23 @@ def attention_part() -> Part:
     for length in lengths:
         shape = 3, max(1, _TOKENS.value // length), length, heads, size
         inputs[length] = jax.random.normal(jax.random.key(1), shape, "bfloat16")
-    named = [name for name, form in forms.FORMS.items() if not form.kernel]
+    named = [name for name, each in IMPLEMENTATIONS.items() if not each.kernel]
 
-    def compiled(length: int, name: str, form: str) -> Call:
+    def compiled(length: int, name: str, implementation: str) -> Call:
         encoding = encodings.from_name(
             name, hidden_size=heads * size, head_size=size, num_heads=heads, max_length=length
         )
         arguments = inputs[length], jax.device_put(random_params(encoding)), None, None
-        program = layer_gradients(encoding, form).lower(*arguments).compile()
+        program = layer_gradients(encoding, implementation).lower(*arguments).compile()
         return lambda: program(*arguments)
 
-    def differs(length: int, name: str, form: str) -> bool:
-        """False for a program that is the same as that of "buckets", or takes too much memory."""
-        if form == "naive":
+    def differs(length: int, name: str, implementation: str) -> bool:
+        """False for a program that is the same as that of "table", or takes too much memory."""
+        if implementation == "naive":
             return length <= _LONGEST_NAIVE
-        if form in ("pairs", "rotation"):
+        if implementation in ("pairs", "rotation"):
             return name in encodings.PAPER and "relative" in name  # It has vectors of the offset.
-        return form != "fused" or length > (forms.FORMS["fused"].block or 0)
+        return implementation != "fused" or length > (IMPLEMENTATIONS["fused"].block or 0)
 
     every = itertools.product(lengths, _ENCODINGS.value, named)
     keys = [key for key in every if differs(*key)]
@@ -194,14 +195,18 @@ def attention_part() -> Part:
     def rows(run: Run) -> list[dict]:
         table = []
         for length in lengths:
-            chosen = forms.choose("auto", length)
-            auto = next(name for name, form in forms.FORMS.items() if form == chosen)
+            chosen = choose("auto", length)
+            auto = next(name for name, each in IMPLEMENTATIONS.items() if each == chosen)
             for name in _ENCODINGS.value:
-                keyed = {form: (length, name, form) for form in named}
-                times = {form: run(key, median_ms) for form, key in keyed.items() if key in keys}
-                timed = {form: time for form, time in times.items() if time}
+                keyed = {implementation: (length, name, implementation) for implementation in named}
+                times = {
+                    implementation: run(key, median_ms)
+                    for implementation, key in keyed.items()
+                    if key in keys
+                }
+                timed = {implementation: time for implementation, time in times.items() if time}
                 row: dict = {"length": length, "encoding": name}
-                row |= {form: times.get(form) for form in named}
+                row |= {implementation: times.get(implementation) for implementation in named}
                 row["fastest"] = min(timed, key=timed.__getitem__) if timed else None
                 table.append(row | {"auto": auto})
         return table
@@ -216,14 +221,14 @@ def step_part() -> Part:
     batch = make_batch(rows, length, _VOCABULARY)
     peak = PEAKS.get(jax.devices()[0].device_kind)
 
-    def compiled(position: str, form: str, dropout: float) -> tuple[Call, float]:
+    def compiled(position: str, implementation: str, dropout: float) -> tuple[Call, float]:
         """The step and its model FLOPs."""
         model = {
             "size": _SIZE.value,
             "max_length": 512,
             "position": position,
             "dtype": "bfloat16",
-            "attention": form,
+            "attention": implementation,
             "attention_dropout_rate": dropout,
             "scan_layers": _SCAN_LAYERS.value,
             "vocab_size": _VOCABULARY,
@@ -235,8 +240,12 @@ def step_part() -> Part:
     def records(run: Run) -> list[dict]:
         table: list[dict] = []
         for key in _STEPS:
-            position, form, dropout = key
-            record: dict = {"encoding": position, "form": form, "attention dropout": dropout}
+            position, implementation, dropout = key
+            record: dict = {
+                "encoding": position,
+                "implementation": implementation,
+                "attention dropout": dropout,
+            }
             ms, flops = run(key, lambda step: (median_ms(step[0]), step[1])) or (None, None)
             first = table[0]["ms"] if table else ms
             record["ms"] = ms
@@ -290,7 +299,7 @@ def seeds_part() -> Part:
 
 
 def numerics_part() -> Part:
-    """Compare outputs and gradients with those of the form naive on the CPU."""
+    """Compare outputs and gradients with those of the implementation naive on the CPU."""
     batch, length, heads, size = _NUMERICS_SHAPE
     width = heads * size
     rng = np.random.default_rng(0)
@@ -304,7 +313,7 @@ def numerics_part() -> Part:
     maps = [normal(width, heads, size) * np.float32(width**-0.5) for _ in range(2)]
     to = normal(*_NUMERICS_SHAPE)
 
-    def compiled(name: str, form: str, dtype: str, platform: str) -> Call:
+    def compiled(name: str, implementation: str, dtype: str, platform: str) -> Call:
         encoding = encodings.from_name(
             name, hidden_size=width, head_size=size, num_heads=heads, max_length=length
         )
@@ -315,7 +324,9 @@ def numerics_part() -> Part:
             context = encodings.Context(None, x_q=x, x_k=x, projections=(queries, keys))
             q, k, v = (arrays[name] for name in "qkv")
             acting = encoding.in_attention
-            out = attention(q, k, v, acting, params, context, form=form, platform=platform)
+            out = attention(
+                q, k, v, acting, params, context, implementation=implementation, platform=platform
+            )
             return (out.astype(jnp.float32) * to).sum(), out
 
         cast = {name: x.astype(dtype) for name, x in arrays.items()}
@@ -397,7 +408,8 @@ def runner(futures: dict[Hashable, Future], errors: dict[str, str]) -> Run:
             return measure(future.result())
         except Exception as error:  # Out of memory, or what cuDNN refuses: the others go on.
             first = (str(error).splitlines() or [""])[0]
-            if not first.startswith("form="):  # Else the encoding has no such form.
+            # Else the encoding has no such implementation.
+            if not first.startswith("implementation="):
                 errors[str(key)] = f"{type(error).__name__}: {first[:300]}"
             return None
 

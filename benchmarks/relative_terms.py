@@ -5,7 +5,7 @@
 Full steps (forward, backward, AdamW; dropout 0.1; both pretraining heads) on random tokens, all in
 one process and one run: the encodings take turns, several rounds. Prints medians and, for each
 round, the time over that of learned_absolute in the same round; writes them to --out as JSON.
---forms compares the forms of attention (auto, naive, buckets, rotation, fused) as well.
+--implementations compares implementations of attention (auto, naive, table, fused) as well.
 """
 
 import json
@@ -26,7 +26,7 @@ _ENCODINGS = flags.DEFINE_list(
     ["learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative"],
     "Compared with learned_absolute.",
 )
-_FORMS = flags.DEFINE_list("forms", ["auto"], "Forms of attention.")
+_IMPLEMENTATIONS = flags.DEFINE_list("implementations", ["auto"], "Implementations of attention.")
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Rounds of each.")
 _SECONDS = flags.DEFINE_float("seconds", 2.0, "Of one round of one encoding, at least one step.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
@@ -34,7 +34,7 @@ _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 BASELINE = "learned_absolute"
 
 
-def prepare(position: str, form: str, rows: int, length: int):
+def prepare(position: str, implementation: str, rows: int, length: int):
     """A function that runs one training step and waits for it; seconds to compile; temporaries."""
     vocab_size = 30_522
     model = {
@@ -42,7 +42,7 @@ def prepare(position: str, form: str, rows: int, length: int):
         "position": position,
         "max_length": length,
         "dtype": _DTYPE.value,
-        "attention": form,
+        "attention": implementation,
         "remat": _REMAT.value,
         "vocab_size": vocab_size,
     }
@@ -74,23 +74,23 @@ def main(_) -> None:
         rows, length = (int(n) for n in shape.split("x"))
         sides = {(BASELINE, "auto"): prepare(BASELINE, "auto", rows, length)}
         for name in _ENCODINGS.value:
-            for form in _FORMS.value:
-                sides[name, form] = prepare(name, form, rows, length)
+            for implementation in _IMPLEMENTATIONS.value:
+                sides[name, implementation] = prepare(name, implementation, rows, length)
         times: dict[tuple[str, str], list[float]] = {side: [] for side in sides}
         for _ in range(_ROUNDS.value):
             for side, (once, *_) in sides.items():
                 times[side].append(milliseconds(once))
         base = times[BASELINE, "auto"]
-        for (name, form), (_, compiling, memory) in sides.items():
-            ratios = [t / b for t, b in zip(times[name, form], base, strict=True)]
+        for (name, implementation), (_, compiling, memory) in sides.items():
+            ratios = [t / b for t, b in zip(times[name, implementation], base, strict=True)]
             row = {
                 "size": _SIZE.value,
                 "dtype": _DTYPE.value,
                 "rows": rows,
                 "length": length,
                 "encoding": name,
-                "form": form,
-                "milliseconds": statistics.median(times[name, form]),
+                "implementation": implementation,
+                "milliseconds": statistics.median(times[name, implementation]),
                 "ratio": statistics.median(ratios),
                 "ratio_least": min(ratios),
                 "ratio_greatest": max(ratios),
@@ -100,7 +100,8 @@ def main(_) -> None:
             }
             results.append(row)
             print(
-                f"{_SIZE.value} {shape} {name:30s} {form:9s} {row['milliseconds']:9.1f} ms, ratio "
+                f"{_SIZE.value} {shape} {name:30s} {implementation:9s} "
+                f"{row['milliseconds']:9.1f} ms, ratio "
                 f"{row['ratio']:.3f} ({min(ratios):.3f} to {max(ratios):.3f}), memory "
                 f"{memory / 2**20:,.0f} MiB, ratio {row['temporary_ratio']:.2f}",
                 flush=True,

@@ -26,10 +26,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.attention import attention, completed
-from pe_jax.attention.forms import Form
+from pe_jax.attention.implementations import Implementation
+from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.masks import both, check_mask
-from pe_jax.attention.operands import prepare
-from pe_jax.attention.plain import added_logits
+from pe_jax.attention.naive import added_logits
 from pe_jax.dtypes import widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
@@ -53,7 +53,7 @@ def attention_fn(
     params: Params | None = None,
     context: Context | None = None,
     *,
-    form: str | Form = "auto",
+    implementation: str | Implementation = "auto",
 ) -> AttentionFn:
     """An `attention_fn` for `flax.linen.MultiHeadDotProductAttention`.
 
@@ -127,7 +127,7 @@ def attention_fn(
             call_context,
             (query, key, value),
             None if mask is None else jnp.asarray(mask) != 0,  # Flax has masks of 0 and 1.
-            form,
+            implementation=implementation,
             dropout_rate=dropout_rate if drops else 0.0,
             dropout_rng=dropout_rng if drops else None,
         )
@@ -140,7 +140,7 @@ def dot_product_attention(
     params: Params | None = None,
     context: Context | None = None,
     *,
-    form: str | Form = "auto",
+    implementation: str | Implementation = "auto",
 ) -> AttentionFn:
     """A function with the arguments of `jax.nn.dot_product_attention`.
 
@@ -152,6 +152,7 @@ def dot_product_attention(
       ValueError: for an encoding that acts at the input of a model alone; in a call as `attention`.
     """
     checked_encoding(encoding).check_acts_in_attention()
+    run = functools.partial(_attend, implementation=implementation)
 
     def attend(
         query: ArrayLike,
@@ -169,7 +170,10 @@ def dot_product_attention(
         return_residual: bool = False,
     ) -> jax.Array:
         _refuse(
-            implementation=(implementation not in (None, "xla"), "leave it to form=..."),
+            implementation=(
+                implementation not in (None, "xla"),
+                "take pe_jax.adapters.dot_product_attention(encoding, implementation=...)",
+            ),
             return_residual=(return_residual, "take jax.nn.dot_product_attention"),
         )
         q, k, v = (jnp.asarray(x) for x in (query, key, value))
@@ -192,7 +196,7 @@ def dot_product_attention(
             window=local_window_size,
             factor=None if scale is None else scale * q.shape[-1] ** 0.5,
         )
-        return _attend(joined, params, context, (q, k, v), seen, form)
+        return run(joined, params, context, (q, k, v), seen)
 
     return attend
 
@@ -297,7 +301,7 @@ def attention_inputs(
                     f"{part.name} {effect}, which no argument of another attention function can "
                     "express. Call pe_jax.attention.attention, which supports every encoding."
                 )
-    x = prepare(encoding, params, q, k, v, context, mask)
+    x = apply_encoding(encoding, params, q, k, v, context, mask)
     scale = x.q.shape[-1] ** -0.5 if scale is None else scale
     added = added_logits(x)
     bias = functools.reduce(jnp.add, added) if added else None
@@ -357,7 +361,8 @@ def _attend(
     context: Context | None,
     heads: tuple[Array, Array, Array],
     mask: Array | None,
-    form: str | Form,
+    *,
+    implementation: str | Implementation,
     **dropout: Any,
 ) -> Float[Array, "*B Lq H d"]:
     """Attention of heads `[*B, L, H, d]`."""
@@ -368,7 +373,9 @@ def _attend(
         mask = _one_batch(mask, batch)
         mask = jnp.broadcast_to(mask, (*mask.shape[:-1], k.shape[1]))
     try:
-        out = attention(q, k, v, encoding, params, context, mask=mask, form=form, **dropout)
+        out = attention(
+            q, k, v, encoding, params, context, mask=mask, implementation=implementation, **dropout
+        )
     except ValueError as error:
         error.add_note(
             "An attention function gets queries, keys and values only. Hidden states, "

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention import Cache, init_cache, layer
-from pe_jax.attention.forms import Form
+from pe_jax.attention import Cache, init_cache, multi_head
+from pe_jax.attention.implementations import Implementation
 from pe_jax.encodings import (
     Context,
     Params,
@@ -48,7 +48,7 @@ class MultiHeadAttention(nn.Module):
       deterministic: True switches dropout off; may be given in the call.
       dtype: of the computation; default that of inputs and parameters. The softmax is float32.
       param_dtype: of the projections.
-      form: as `pe_jax.attention.attention` takes it.
+      implementation: as `pe_jax.attention.attention` takes it.
       num_kv_heads: G, heads of keys and values; default H. Each serves H / G heads of queries.
 
     Example:
@@ -73,7 +73,7 @@ class MultiHeadAttention(nn.Module):
     kernel_init: Initializer = default_kernel_init
     bias_init: Initializer = nn.initializers.zeros_init()
     use_bias: bool = True
-    form: str | Form = "auto"
+    implementation: str | Implementation = "auto"
     num_kv_heads: int | None = None
 
     @nn.compact
@@ -113,9 +113,9 @@ class MultiHeadAttention(nn.Module):
         """
         width = inputs_q.shape[-1]
         features = self.qkv_features or width
-        size, kv_heads = layer.head_sizes(features, self.num_heads, self.num_kv_heads)
+        size, kv_heads = multi_head.head_sizes(features, self.num_heads, self.num_kv_heads)
         encoding = none() if self.encoding is None else self.encoding
-        acting = layer.in_attention(encoding)
+        acting = multi_head.in_attention(encoding)
         make_cache = functools.partial(
             init_cache,
             encoding,
@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
         ):
             dropout_rng = self.make_rng("dropout")
         heads = {"query": self.num_heads, "key": kv_heads, "value": kv_heads}
-        out, cache = layer.attend(
+        out, cache = multi_head.attend(
             (inputs_q, inputs_k, inputs_v),
             tuple(self._dense((count, size), name) for name, count in heads.items()),
             acting,
@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
             cache=None if holder is None else holder.value,
             dropout_rate=0.0 if dropout_rng is None else self.dropout_rate,
             dropout_rng=dropout_rng,
-            form=self.form,
+            implementation=self.implementation,
         )
         if holder is not None and cache is not None:
             holder.value = cache

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.adapters import attention_fn
-from pe_jax.attention import Cache, init_cache, layer
-from pe_jax.attention.forms import Form
+from pe_jax.attention import Cache, init_cache, multi_head
+from pe_jax.attention.implementations import Implementation
 from pe_jax.encodings import (
     Context,
     Params,
@@ -76,17 +76,17 @@ class MultiHeadAttention(nnx.Module):
         kernel_init: Initializer = default_kernel_init,
         bias_init: Initializer = default_bias_init,
         use_bias: bool = True,
-        form: str | Form = "auto",
+        implementation: str | Implementation = "auto",
         num_kv_heads: int | None = None,
         rngs: nnx.Rngs,
     ):
         self.num_heads, self.in_features = num_heads, in_features
-        self.head_size, self.num_kv_heads = layer.head_sizes(
+        self.head_size, self.num_kv_heads = multi_head.head_sizes(
             qkv_features or in_features, num_heads, num_kv_heads
         )
         self.encoding = none() if encoding is None else encoding
         self.dropout_rate, self.deterministic = dropout_rate, deterministic
-        self.dtype, self.form = dtype, form
+        self.dtype, self.implementation = dtype, implementation
 
         def dense(inputs: Any, outputs: Any, axis: int | tuple[int, int] = -1):
             return nnx.LinearGeneral(
@@ -107,7 +107,7 @@ class MultiHeadAttention(nnx.Module):
         self.key = dense(in_kv_features or in_features, kv_heads)
         self.value = dense(in_kv_features or in_features, kv_heads)
         self.out = dense(heads, out_features or in_features, axis=(-2, -1))
-        acting = layer.in_attention(self.encoding)
+        acting = multi_head.in_attention(self.encoding)
         self.position = nnx.data(_init(acting, rngs) if position is None else position)
         self.rngs: nnx.RngStream | None = rngs.dropout.fork() if dropout_rate else None
         self.cache: nnx.Cache[Cache] | None = nnx.data(None)
@@ -163,17 +163,17 @@ class MultiHeadAttention(nnx.Module):
         if decode and holder is None:
             raise ValueError("There is no cache for decoding. Call init_cache(rows, length) first.")
         dropout_rng = self._dropout_rng(deterministic, rngs)
-        out, cache = layer.attend(
+        out, cache = multi_head.attend(
             (inputs_q, inputs_k, inputs_v),
             (self.query, self.key, self.value),
-            layer.in_attention(self.encoding),
+            multi_head.in_attention(self.encoding),
             _values(self.position),
             Context(positions_q, positions_k, rng=position_rng, segments=segments),
             mask=mask,
             cache=None if holder is None else holder.get_value(),
             dropout_rate=0.0 if dropout_rng is None else self.dropout_rate,
             dropout_rng=dropout_rng,
-            form=self.form,
+            implementation=self.implementation,
         )
         if holder is not None and cache is not None:
             holder.set_value(cache)
@@ -250,9 +250,13 @@ class AttentionFn(nnx.Module):
     """
 
     def __init__(
-        self, encoding: PositionEncoding, *, form: str | Form = "auto", rngs: nnx.Rngs
+        self,
+        encoding: PositionEncoding,
+        *,
+        implementation: str | Implementation = "auto",
+        rngs: nnx.Rngs,
     ) -> None:
-        self.encoding, self.form = layer.in_attention(encoding), form
+        self.encoding, self.implementation = multi_head.in_attention(encoding), implementation
         self.position = nnx.data(_init(self.encoding, rngs))
         self.positions: tuple[nnx.Cache[jax.Array] | None, ...] = nnx.data((None, None))
 
@@ -283,7 +287,9 @@ class AttentionFn(nnx.Module):
         positions of the queries."""
         positions_q, positions_k = (None if x is None else x[...] for x in self.positions)
         context = Context(positions_q, positions_k)
-        attend = attention_fn(self.encoding, _values(self.position), context, form=self.form)
+        attend = attention_fn(
+            self.encoding, _values(self.position), context, implementation=self.implementation
+        )
         return attend(query, key, value, **arguments)
 
 

@@ -94,8 +94,8 @@ def number(least: float, most: float, ends: str = "[]") -> Kind:
     )
 
 
-# Names, or where a module defines them, such as "pe_jax.attention.forms:FORMS". That module is
-# imported when a value is checked: it may need JAX.
+# Names, or where a module defines them, such as "pe_jax.attention.implementations:PLATFORMS". That
+# module is imported when a value is checked: it may need JAX.
 Names: TypeAlias = Iterable[str] | str
 
 

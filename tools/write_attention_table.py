@@ -215,11 +215,11 @@ def our_linen() -> Attention:
 
 
 def our_nnx() -> Attention:
-    """With the form that has second derivatives."""
+    """With the implementation that has second derivatives."""
 
     def layer(dtype: object = None) -> pe_jax.nnx.MultiHeadAttention:
         return pe_jax.nnx.MultiHeadAttention(
-            HEADS, WIDTH, ENCODING, dtype=dtype, form="naive", rngs=nnx.Rngs(0)
+            HEADS, WIDTH, ENCODING, dtype=dtype, implementation="naive", rngs=nnx.Rngs(0)
         )
 
     def with_dtype(dtype: object) -> Attend:
@@ -231,7 +231,7 @@ def our_nnx() -> Attention:
         model.init_cache(rows, length)
         return lambda x, positions, mask: model(x, positions_q=positions, mask=mask, decode=True)
 
-    name = "pe_jax.nnx.MultiHeadAttention, rope, form=naive"
+    name = "pe_jax.nnx.MultiHeadAttention, rope, implementation=naive"
     return Attention(name, with_dtype(None), decode, with_dtype)
 
 

@@ -13,10 +13,10 @@ from typing import Any, Literal, overload
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention import cudnn, dropout, fast, forms, plain
-from pe_jax.attention.forms import Form
+from pe_jax.attention import cudnn, dropout, implementations, naive, xla
+from pe_jax.attention.implementations import Implementation
+from pe_jax.attention.inputs import AttentionInputs, apply_encoding
 from pe_jax.attention.masks import check_mask, check_segments, masked_softmax, segment_positions
-from pe_jax.attention.operands import Operands, prepare
 from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
@@ -37,7 +37,7 @@ def attention(
     mask: Any = None,
     dropout_rate: float = 0.0,
     dropout_rng: jax.Array | None = None,
-    form: str | Form = "auto",
+    implementation: str | Implementation = "auto",
     platform: str | None = None,
     return_lse: Literal[False] = False,
 ) -> Float[jax.Array, "B Lq H f"]: ...
@@ -53,7 +53,7 @@ def attention(
     mask: Any = None,
     dropout_rate: float = 0.0,
     dropout_rng: jax.Array | None = None,
-    form: str | Form = "auto",
+    implementation: str | Implementation = "auto",
     platform: str | None = None,
     return_lse: Literal[True],
 ) -> tuple[Float[jax.Array, "B Lq H f"], Float[jax.Array, "B Lq H"]]: ...
@@ -74,17 +74,17 @@ def attention(
     mask: Any = None,
     dropout_rate: float = 0.0,
     dropout_rng: jax.Array | None = None,
-    form: str | Form = "auto",
+    implementation: str | Implementation = "auto",
     platform: str | None = None,
     return_lse: bool = False,
 ) -> Float[jax.Array, "B Lq H f"] | tuple[jax.Array, Float[jax.Array, "B Lq H"] | None]:
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.part`.
 
-    The backward pass is written by hand (see `fast`) and differentiable: `jax.grad`, `jax.vjp` and
+    The backward pass is written by hand (see `xla`) and differentiable: `jax.grad`, `jax.vjp` and
     `jax.hessian` work. Forward mode (`jax.jvp`, `jax.jacfwd`), and second derivatives on a TPU or
-    in cuDNN, need `form="naive"`, which is ordinary JAX throughout.
+    in cuDNN, need `implementation="naive"`, which is ordinary JAX throughout.
 
-    Batch and lengths may be symbolic (`jax.export`). A form in blocks needs known lengths.
+    Batch and lengths may be symbolic (`jax.export`); implementations in blocks need known lengths.
 
     Args:
       q, k, v: each of the G heads of keys and values serves H / G consecutive heads of queries
@@ -102,15 +102,15 @@ def attention(
         blocks.
       mask: bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key (see `masks`). A query
         that may attend to nothing gets zeros, in outputs and gradients.
-      dropout_rate, dropout_rng: dropout of the weights; a rate above 0 needs an rng. Every form
-        drops the same weights.
-      form: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula in
-        ordinary JAX; `"pairs"`, `"buckets"` and `"rotation"` store all weights and differ in how
+      dropout_rate, dropout_rng: dropout of the weights; a rate above 0 needs an rng. Every
+        implementation drops the same weights.
+      implementation: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula in
+        ordinary JAX; `"pairs"`, `"table"` and `"rotation"` store all weights and differ in how
         they compute terms of the offset (see `offset_terms`); `"fused"` and `"kernel"` (for TPUs,
         slow elsewhere) have memory linear in the length; `"cudnn"` is cuDNN's flash attention in
         bfloat16 or float16, for GPUs, of encodings that add at most biases. All give the same
-        numbers and gradients up to rounding. Where the chosen form cannot compute the encoding,
-        `"auto"` and a `forms.Form` fall back to one that can, and a form given by name raises.
+        numbers and gradients up to rounding. Where the chosen one cannot compute the encoding,
+        `"auto"` and an `Implementation` fall back to one that can, and a name raises.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
         `"tpu v4"`; default: where this runs.
       return_lse: return the logarithm of the softmax's denominator as well, for attention whose
@@ -127,8 +127,8 @@ def attention(
     Raises:
       ValueError: for heads, positions or hidden states that do not fit q and k, a mask that is not
         bool, missing parameters, an encoding that acts at the input of a model alone, one for
-        causal attention that is not joined with `causal`, or a form that is unknown or, given by
-        name, cannot compute the encoding.
+        causal attention that is not joined with `causal`, or an implementation that is unknown
+        or, given by name, cannot compute the encoding.
 
     Example:
       >>> import jax
@@ -152,17 +152,17 @@ def attention(
         zeros = jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
         nothing = jnp.full(q.shape[:3], jnp.finfo(jnp.float32).min)
         return (zeros, nothing) if return_lse else zeros
-    x = prepare(encoding, params, q, k, v, context, mask)
+    x = apply_encoding(encoding, params, q, k, v, context, mask)
     seed = dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
-    chosen = forms.choose(form, k.shape[1], platform, x.reach)
+    chosen = implementations.choose(implementation, k.shape[1], platform, x.reach)
     in_kernel = chosen.kernel and not return_lse and _kernel().supports(x)
     in_cudnn = chosen.cudnn and not return_lse and cudnn.supports(x, seed)
-    supported = chosen.plain or in_kernel or in_cudnn
-    obstacle = "" if supported else _obstacle(x, form, return_lse)
-    if obstacle and form in forms.FORMS:
+    supported = chosen.naive or in_kernel or in_cudnn
+    needs = "" if supported else _unsupported_reason(x, implementation, return_lse)
+    if needs and implementation in implementations.IMPLEMENTATIONS:
         raise ValueError(
-            f"form={form!r} needs {obstacle}, which does not hold for {encoding.name!r} here. Use "
-            "'auto', or 'naive', which supports every encoding."
+            f"implementation={implementation!r} needs {needs}, which does not hold for "
+            f"{encoding.name!r} here. Use 'auto', or 'naive', which supports every encoding."
         )
     lse: Array | None = None
     if in_kernel:
@@ -171,11 +171,11 @@ def attention(
     elif in_cudnn:
         on_gpu = (platform or jax.default_backend()) == "gpu"
         out = cudnn.attend(x, "cudnn" if on_gpu else "xla")
-    elif chosen.plain or obstacle:
+    elif chosen.naive or needs:
         drop = functools.partial(dropout.dropout, rate=dropout_rate, rng=dropout_rng)
-        out, lse = plain.attend(x, drop), plain.log_denominator(x) if return_lse else None
+        out, lse = naive.attend(x, drop), naive.log_denominator(x) if return_lse else None
     else:
-        out, lse = fast.attend(x, seed, dropout_rate, chosen, return_lse=return_lse)
+        out, lse = xla.attend(x, seed, dropout_rate, chosen, return_lse=return_lse)
     for part, part_params, seen in reversed(x.parts):  # Undo maps of the values, the last first.
         out = part.output(part_params, out, seen) if part.output else out
     return (out.astype(v.dtype), lse) if return_lse else out.astype(v.dtype)
@@ -196,7 +196,7 @@ def attention_logits(
     multiply them by sqrt(d).
     """
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
-    return plain.logits(prepare(encoding, params, q, k, k, context, None))
+    return naive.logits(apply_encoding(encoding, params, q, k, k, context, None))
 
 
 @automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))
@@ -213,15 +213,18 @@ def attention_weights(
     """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest."""
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
-    x = prepare(encoding, params, q, k, k, context, mask)
-    return masked_softmax(plain.logits(x), x.whole_mask, x.sink)
+    x = apply_encoding(encoding, params, q, k, k, context, mask)
+    return masked_softmax(naive.logits(x), x.whole_mask, x.sink)
 
 
-def _obstacle(x: Operands, form: str | Form, return_lse: bool) -> str:
-    """What a form that does not support `x` needs; empty if it computes `x` in another way."""
-    if form not in ("kernel", "cudnn"):
-        return fast.obstacle(x, form)
-    return "return_lse=False" if return_lse else (_kernel() if form == "kernel" else cudnn).NEEDS
+def _unsupported_reason(
+    x: AttentionInputs, implementation: str | Implementation, return_lse: bool
+) -> str:
+    """What an implementation that does not support `x` needs; empty if another computes `x`."""
+    if implementation not in ("kernel", "cudnn"):
+        return xla.unsupported_reason(x, implementation)
+    module = _kernel() if implementation == "kernel" else cudnn
+    return "return_lse=False" if return_lse else module.NEEDS
 
 
 def _kernel() -> ModuleType:

@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.attention import attention
-from pe_jax.attention.forms import Form
+from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.masks import both, check_mask
 from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.part import Context, Params
@@ -106,7 +106,7 @@ def cached_attention(
     context: Context | None = None,
     *,
     mask: Bool[Array, "#B #H #T N"] | None = None,
-    form: str | Form = "auto",
+    implementation: str | Implementation = "auto",
     platform: str | None = None,
 ) -> tuple[Float[jax.Array, "B T H f"], Cache]:
     """Append new tokens to a cache; each attends to itself and to all before it in its row.
@@ -166,7 +166,7 @@ def cached_attention(
         params,
         context._replace(positions_q=positions, positions_k=longer.positions, x_k=hidden),
         mask=both(mask, written),
-        form=form,
+        implementation=implementation,
         platform=platform,
     )
     fits = (longer.index <= length)[:, None, None, None]

@@ -1,6 +1,6 @@
 """Attention by cuDNN's flash attention, through `jax.nn.dot_product_attention`.
 
-The operands of attention (see `operands`) become queries, keys, values, one array of biases and one
+The inputs of attention (see `inputs`) become queries, keys, values, one array of biases and one
 mask. cuDNN adds the mask to the biases, in the dtype of the queries. With biases, its backward pass
 returns the gradient of that sum too: `[1, H, Lq, Lk]`, or with all rows if the mask differs by row.
 """
@@ -13,11 +13,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention import fast
+from pe_jax.attention import xla
+from pe_jax.attention.inputs import AttentionInputs, tables
 from pe_jax.attention.masks import whole_mask
+from pe_jax.attention.naive import bias, evaluated
 from pe_jax.attention.offset_terms import table_logits
-from pe_jax.attention.operands import Operands, tables
-from pe_jax.attention.plain import bias, evaluated
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.encodings.positions import Reach, offsets
 from pe_jax.manual_axes import vary_alike
@@ -32,7 +32,7 @@ NEEDS = (
 _LARGEST_HEAD = 128
 
 
-def supports(x: Operands, seed: Array | None) -> bool:
+def supports(x: AttentionInputs, seed: Array | None) -> bool:
     """Return whether `attend` can compute this attention.
 
     Args:
@@ -56,8 +56,8 @@ def supports(x: Operands, seed: Array | None) -> bool:
     return not (masked or x.terms) or not any(length % 2 for length in lengths)
 
 
-def attend(x: Operands, implementation: Literal["cudnn", "xla"]) -> Float[Array, "B Lq H f"]:
-    """Attention of operands that `supports` accepts.
+def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float[Array, "B Lq H f"]:
+    """Attention of inputs that `supports` accepts.
 
     Args:
       implementation: of `jax.nn.dot_product_attention`; `"xla"` runs on any device.
@@ -91,7 +91,7 @@ def attend(x: Operands, implementation: Literal["cudnn", "xla"]) -> Float[Array,
     return jnp.where(attends, out, jnp.zeros_like(out))
 
 
-def _causal_reach(x: Operands) -> Reach | None:
+def _causal_reach(x: AttentionInputs) -> Reach | None:
     """Return the reach if it is one that cuDNN has by name, causal attention or a window of it.
 
     cuDNN's causal mask compares indices, so queries and keys must have equal lengths and start at
@@ -102,9 +102,9 @@ def _causal_reach(x: Operands) -> Reach | None:
     return x.reach if causal and aligned else None
 
 
-def _biases(x: Operands) -> Float[Array, "#B #H Lq Lk"] | None:
+def _biases(x: AttentionInputs) -> Float[Array, "#B #H Lq Lk"] | None:
     """The sum of the biases of the offset, float32."""
-    ways = [(fast.computation(term, x), term) for term in x.terms]
+    ways = [(xla.computation(term, x), term) for term in x.terms]
     added = [evaluated(bias(term), None) for way, term in ways if way == "added"]
     tabled = [term for way, term in ways if way == "tables"]
     if tabled:

@@ -1,8 +1,9 @@
 """Dropout from a counter: whether an entry stays is a pure function of a key and its place.
 
 Each entry's 32 bits come from hashing its row and column, so the mask is never stored, any tile of
-it can be made again in the backward pass, and every form of attention, every tiling and sharding
-drops the same entries. (JAX's usual generator costs a CPU more than the matmuls beside it.)
+it can be made again in the backward pass, and every implementation of attention, tiling and
+sharding drops the same entries. (JAX's usual generator costs a CPU more than the matmuls beside
+it.)
 
 The hash is an invertible multiply-xorshift on 32 bits (Steele & Lea 2014's construction with the
 constants that Wellons found by search), keyed with 64 bits a row. It decides which entries to drop

@@ -1,12 +1,13 @@
 """Terms of the offset as arrays: what tables and sinusoids add to logits and outputs.
 
-Terms of the offset are given as functions (see `Offsets`). The fast path takes arrays instead.
+Terms of the offset are given as functions (see `Offsets`). `xla` takes arrays instead.
 
 Tables are the terms of offsets -clip .. clip as rows; all parts of an encoding share one set. A
-query meets 2·clip + 1 different vectors, so one product with these gives all its terms; `spread`
-lays them out along the keys and `collect` sums weights back. Beyond the clip every key has the same
-term: one number per query and side. No [Lq, Lk, d], and no scatter where positions are consecutive.
-A block of consecutive queries meets only some rows of a long table, which are cut from it first.
+query meets 2·clip + 1 different vectors, so one product with these gives all its terms;
+`relative_shift` lays them out along the keys and its transpose sums weights back. Beyond the clip
+every key has the same term: one number per query and side. No [Lq, Lk, d], and no scatter where
+positions are consecutive. A block of consecutive queries meets only some rows of a long table,
+which are cut from it first.
 For few keys there are `pairs` as well: the row of each pair of query and key, [Lq, Lk, d].
 
 Rotations are for sinusoids: q_i·P(j - i) = (q_i rotated by i)·P(j), see `rotate_pairs`. Any
@@ -38,35 +39,35 @@ from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array, Float, Int, Size
 
 
-def spread(
-    clip: int, keys: int, buckets: Float[Array, "*B Lq M"], shift: ArrayLike
+def relative_shift(
+    clip: int, keys: int, by_offset: Float[Array, "*B Lq M"], shift: ArrayLike
 ) -> Float[Array, "*B Lq Lk"]:
-    """Lay terms out along the keys: entry (i, j) is bucket clip(j - i + shift).
+    """Lay terms out along the keys: entry (i, j) is that of the offset clip(j - i + shift).
 
-    `collect` is its transpose: gathers both ways.
+    `relative_shift_transpose` is its transpose: gathers both ways.
 
     Args:
       keys: how many.
-      buckets: M = 2·clip + 1 terms a query, of offsets -clip .. clip.
+      by_offset: M = 2·clip + 1 terms a query, of offsets -clip .. clip.
       shift: position of the first key minus position of the first query.
     """
-    return spread_p.bind(*vary_alike((buckets, shift)), clip=clip, keys=keys)
+    return relative_shift_p.bind(*vary_alike((by_offset, shift)), clip=clip, keys=keys)
 
 
-def collect(
+def relative_shift_transpose(
     clip: int, keys: int, x: Float[Array, "*B Lq Lk"], shift: ArrayLike
 ) -> Float[Array, "*B Lq M"]:
-    """Sum `x` over the keys of each bucket; the transpose of `spread`."""
-    return collect_p.bind(*vary_alike((x, shift)), clip=clip, keys=keys)
+    """Sum `x` over the keys of each offset; the transpose of `relative_shift`."""
+    return relative_shift_transpose_p.bind(*vary_alike((x, shift)), clip=clip, keys=keys)
 
 
-def _spread(buckets: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
-    rows = jnp.clip(index_offsets(buckets.shape[-2], keys, shift), -clip, clip) + clip
-    return _take(buckets, rows)
+def _relative_shift(by_offset: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
+    rows = jnp.clip(index_offsets(by_offset.shape[-2], keys, shift), -clip, clip) + clip
+    return _take(by_offset, rows)
 
 
-def _collect(x: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
-    # The key of bucket m for query i: position i + m.
+def _relative_shift_transpose(x: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
+    # The key of offset m for query i: position i + m.
     key = index_offsets(x.shape[-2], 2 * clip - 1, 1 - clip, sign=1) - shift
     x = jax.lax.optimization_barrier(x)  # Or each of its uses recomputes it.
     near = jnp.where((key >= 0) & (key < keys), _take(x, jnp.clip(key, 0, keys - 1)), 0)
@@ -76,7 +77,8 @@ def _collect(x: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
     return jnp.concatenate([left, near, right], axis=-1)
 
 
-spread_p, collect_p = Primitive("spread"), Primitive("collect")
+relative_shift_p = Primitive("relative_shift")
+relative_shift_transpose_p = Primitive("relative_shift_transpose")
 
 
 def _define(primitive: Primitive, function: Callable[..., jax.Array], transpose: Primitive) -> None:
@@ -102,8 +104,8 @@ def _define(primitive: Primitive, function: Callable[..., jax.Array], transpose:
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
 
 
-_define(spread_p, _spread, collect_p)
-_define(collect_p, _collect, spread_p)
+_define(relative_shift_p, _relative_shift, relative_shift_transpose_p)
+_define(relative_shift_transpose_p, _relative_shift_transpose, relative_shift_p)
 
 
 def _take(x: Array, index: Array) -> Array:
@@ -127,7 +129,7 @@ def table_logits(
     """Return the logits that tables of vectors and biases add, float32.
 
     Args:
-      tables: see `operands.tables`.
+      tables: see `inputs.tables`.
       q, k: content of queries and keys, of as many heads if vectors join the queries.
       pairs: look up the vector of each pair.
     """
@@ -163,8 +165,8 @@ def table_values(
         return product(f"bhqk,{axes}->bqhd", weights, vectors)
     rows, lay_out = _cut_table(table, clip, weights.shape[2:], offset)
     vectors = rows.astype(weights.dtype)
-    buckets = jnp.zeros((*weights.shape[:-1], len(vectors)), wide_dtype(weights))
-    _, transpose = jax.vjp(lay_out, vary_alike(buckets, weights))
+    by_offset = jnp.zeros((*weights.shape[:-1], len(vectors)), wide_dtype(weights))
+    _, transpose = jax.vjp(lay_out, vary_alike(by_offset, weights))
     (summed,) = transpose(widened(weights))
     return product(f"bhqm,{_axes(vectors)}->bqhd", summed.astype(weights.dtype), vectors)
 
@@ -242,8 +244,8 @@ def _tiled_logits(
     chunks = rows.astype(k.dtype).reshape(len(tiles) + 1, queries, *rows.shape[1:])
     # Reversed: the offset from a query to a key decreases from one query to the next.
     vectors = jnp.concatenate([chunks[:-1], chunks[1:]], axis=1)[:, ::-1]
-    buckets = product(f"thbkd,t{_axes(table)}->thbkm", tiles, vectors)
-    return join_axis(_skew(queries, buckets).transpose(0, 2, 1, 4, 3), 3, k.shape[1])
+    by_offset = product(f"thbkd,t{_axes(table)}->thbkm", tiles, vectors)
+    return join_axis(_skew(queries, by_offset).transpose(0, 2, 1, 4, 3), 3, k.shape[1])
 
 
 def _cut_table(
@@ -256,28 +258,28 @@ def _cut_table(
     """
     queries, keys = lengths
     if np.ndim(offset) or queries + keys > 2 * clip:
-        return table, functools.partial(_spread_out, clip, keys, offset=offset)
+        return table, functools.partial(_shifted, clip, keys, offset=offset)
     rows = _table_rows(table, clip, offset - (queries - 1), queries + keys)
     return rows, functools.partial(_skew, keys)
 
 
 def _table_rows(table: Array, clip: int, first: ArrayLike, count: int) -> Float[Array, "N ..."]:
     """Return the rows of the offsets `first`, `first` + 1, ..., of which those beyond the clip have
-    the end rows. This is `spread` of one query, whose gradient is no scatter."""
-    rows = spread(clip, count, jnp.moveaxis(table, 0, -1)[..., None, :], first)
+    the end rows. This is `relative_shift` of one query, whose gradient is no scatter."""
+    rows = relative_shift(clip, count, jnp.moveaxis(table, 0, -1)[..., None, :], first)
     return jnp.moveaxis(rows[..., 0, :], -1, 0)
 
 
-def _skew(keys: int, buckets: Float[Array, "*B Lq M"]) -> Float[Array, "*B Lq Lk"]:
-    """Lay terms of consecutive offsets out along the keys: entry (i, j) is bucket j - i + Lq - 1.
+def _skew(keys: int, by_offset: Float[Array, "*B Lq M"]) -> Float[Array, "*B Lq Lk"]:
+    """Lay terms of consecutive offsets out along the keys: entry (i, j) is number j - i + Lq - 1.
 
-    Takes less time than `spread`: it moves whole rows, each by one bucket more than the last.
+    Takes less time than `relative_shift`: it moves whole rows, each by one more than the last.
 
     Args:
-      buckets: M = Lq + Lk terms a query, or more.
+      by_offset: M = Lq + Lk terms a query, or more.
     """
-    *batch, queries, count = buckets.shape
-    flat = buckets.reshape(*batch, queries * count)
+    *batch, queries, count = by_offset.shape
+    flat = by_offset.reshape(*batch, queries * count)
     start = queries - 1
     flat = jax.lax.slice_in_dim(flat, start, start + queries * (count - 1), axis=-1)
     return flat.reshape(*batch, queries, count - 1)[..., :keys]
@@ -299,14 +301,14 @@ def _pair_vectors(
     return vectors, "b" * (vectors.ndim - 3 - len(head)) + "qk" + head + "d"
 
 
-def _spread_out(
-    clip: int, keys: Size, buckets: Float[Array, "B H Lq M"], offset: ArrayLike
+def _shifted(
+    clip: int, keys: Size, by_offset: Float[Array, "B H Lq M"], offset: ArrayLike
 ) -> Float[Array, "B H Lq Lk"]:
-    """`spread`, for any integer positions."""
+    """`relative_shift`, for any integer positions."""
     if np.ndim(offset) == 0:
-        return spread(clip, keys, buckets, offset)
-    rows = _rows(clip, (buckets.shape[-2], keys), offset)
-    return jnp.take_along_axis(buckets, rows[None, None] if rows.ndim == 2 else rows[:, None], -1)
+        return relative_shift(clip, keys, by_offset, offset)
+    rows = _rows(clip, (by_offset.shape[-2], keys), offset)
+    return jnp.take_along_axis(by_offset, rows[None, None] if rows.ndim == 2 else rows[:, None], -1)
 
 
 def _bias_logits(

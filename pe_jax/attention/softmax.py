@@ -25,15 +25,15 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention import dropout
+from pe_jax.attention.inputs import repeat_heads
 from pe_jax.attention.masks import both, masked_logits, masked_weights, segment_mask, whole_mask
+from pe_jax.attention.naive import evaluated, mapped_logits
 from pe_jax.attention.offset_terms import (
     rotated_logits,
     rotated_values,
     table_logits,
     table_values,
 )
-from pe_jax.attention.operands import repeat_heads
-from pe_jax.attention.plain import evaluated, mapped_logits
 from pe_jax.attention.product import head_product
 from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.part import LogitTerms
@@ -52,7 +52,7 @@ class Arrays(NamedTuple):
     Attributes:
       q, k, v: queries are mapped and scaled already.
       content_q, content_k: what vectors meet, where that is not q and k themselves.
-      tables: of terms of the offset, see `operands.tables`.
+      tables: of terms of the offset, see `inputs.tables`.
       rotations: of terms that are sinusoids, see `offset_terms.rotated_logits`.
       added: `[#B, #H, Lq, Lk]`, to the logits as it is.
       sink: `[H]`, logits in the denominator.

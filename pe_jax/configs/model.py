@@ -154,8 +154,8 @@ class BertConfig(Config):
     )
     attention: str = key(
         "auto",
-        one_of("pe_jax.attention.forms:FORMS", "auto"),
-        "Form of attention; or naive, pairs, buckets, rotation, fused, kernel, cudnn.",
+        one_of("pe_jax.attention.implementations:IMPLEMENTATIONS", "auto"),
+        "Implementation of attention; or naive, pairs, table, rotation, fused, kernel, cudnn.",
     )
     scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")
     remat: str = key(
@@ -164,7 +164,7 @@ class BertConfig(Config):
         'Recomputation: "dots" or "full" take less memory and more time.',
     )
     vocab_size: int = key(30_522, integer(1, 10**8), internal=True)
-    platform: str = key("", one_of("pe_jax.attention.forms:PLATFORMS", ""), internal=True)
+    platform: str = key("", one_of("pe_jax.attention.implementations:PLATFORMS", ""), internal=True)
     pre_norm: bool = key(False, FLAG, internal=True)
     norm: str = key("layer_norm", one_of(("layer_norm", "rms_norm")), internal=True)
     norm_bias: bool = key(True, FLAG, internal=True)

@@ -10,7 +10,7 @@ Every encoding is an instance of one formula. In a layer of attention, for query
 
 with s = factor / sqrt(d). A sink has a weight and no value; without one the weights sum to 1.
 `embed` acts before the first layer. K, Q, V and bias are functions of the offset alone, given as
-data (`Offsets`) from which attention makes fast forms. They meet the content of queries and keys,
+data (`Offsets`) from which attention makes fast tables. They meet the content of queries and keys,
 as it was before `heads` of any encoding. Biases and `logits` are added without further scaling.
 
 **The sign**: the offset is `position of the key - position of the query`, positive for keys to the
@@ -283,7 +283,7 @@ class Part:
         added to the values.
       offsets: terms of the offset.
       logits: `(params, q, k, Context) -> LogitTerms`, all other terms; q is scaled by s. An array
-        `[#B, #H, Lq, Lk]` instead, leading axes of 1 left out or not, is kept whole by every form.
+        `[#B, #H, Lq, Lk]` instead, leading axes of 1 left out or not, is kept whole always.
       factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
       sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
       logit_map: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`: logits

@@ -11,7 +11,7 @@ import numpy as np
 from pe_jax.shapes import Array, Bool, Float, Real, Size
 
 # `range(start, stop)`: consecutive positions, the same in every row, known while compiling. That is
-# what the fast forms need. Anything else is an array `[L]` or `[B, L]`, integer or real, or
+# what fast attention needs. Anything else is an array `[L]` or `[B, L]`, integer or real, or
 # `[..., L, A]` for an encoding of A axes.
 Positions = range | Array
 

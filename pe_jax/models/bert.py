@@ -84,7 +84,7 @@ class SelfAttention(BertModule):
             mask=mask,
             dropout_rate=0.0 if rng is None else c.attention_dropout_rate,
             dropout_rng=rng,
-            form=c.attention,
+            implementation=c.attention,
             platform=c.platform or None,
         )
         return self.dense(c.hidden_size, "out", axes=2, has_bias=c.attention_bias)(out)

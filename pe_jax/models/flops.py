@@ -16,7 +16,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention.operands import prepare
+from pe_jax.attention.inputs import apply_encoding
 from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import Context, Params, PositionEncoding
 
@@ -70,8 +70,8 @@ def _operands(
 
     positions = range(1) if encoding.axes == 1 else jnp.zeros((1, encoding.axes))
     context = Context(positions, positions, x, x, (project, project))
-    operands = prepare(encoding, params, qkv, qkv, qkv, context, None)
-    return operands.q, operands.v
+    inputs = apply_encoding(encoding, params, qkv, qkv, qkv, context, None)
+    return inputs.q, inputs.v
 
 
 def _pairs(reach: int | None, length: int) -> int:

@@ -43,7 +43,7 @@ def check(
 
     Args:
       encoding: built for `sizes`.
-      reference: its formula. Without it, the naive form is the reference.
+      reference: its formula. Without it, the naive implementation is the reference.
       sizes: hidden_size, num_heads and so on, small, with hidden_size = num_heads * head_size.
       excused: reasons of checks that cannot hold, by name. They must fail.
 

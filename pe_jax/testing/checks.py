@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import Cache, cached_attention, init_cache, segment_mask
-from pe_jax.attention.forms import FORMS
+from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.encodings import ENCODINGS, WRAPPERS, from_name, parameter_count
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.testing.report import S
@@ -130,8 +130,8 @@ def formula(s: Subject) -> Problems:
 
 
 @check
-def forms(s: Subject) -> Problems:
-    """Every form of attention has the outputs and gradients of the naive."""
+def implementations(s: Subject) -> Problems:
+    """Every implementation of attention has the outputs and gradients of the naive."""
     terms = any(part.offsets and part.offsets.has_terms for part in s.encoding.parts)
     layouts = two_layouts(s)
     positions, mask = layouts["any positions"]
@@ -140,18 +140,24 @@ def forms(s: Subject) -> Problems:
     # Not by name: what they cannot compute runs as the naive one.
     tried = {"fused": BLOCKS}
     if terms:
-        tried["buckets"] = FORMS["buckets"]
+        tried["table"] = IMPLEMENTATIONS["table"]
     if any(part.offsets and part.offsets.frequencies for part in s.encoding.parts):
-        tried["rotation"] = FORMS["rotation"]
-    for name, form in tried.items():
-        run = jax.jit(functools.partial(result, s.encoding, positions=consecutive, form=form))
+        tried["rotation"] = IMPLEMENTATIONS["rotation"]
+    for name, implementation in tried.items():
+        run = jax.jit(
+            functools.partial(
+                result, s.encoding, positions=consecutive, implementation=implementation
+            )
+        )
         values = run(s.layer, s.tokens, mask=mask, to=s.to)
         yield from result_differences(name, values, expected, 1e-4)
     if terms:
         clipped = any(part.offsets and part.offsets.clip for part in s.encoding.parts)
-        form = FORMS["pairs"] if clipped else BLOCKS
+        implementation = IMPLEMENTATIONS["pairs"] if clipped else BLOCKS
         arguments = s.layer, s.tokens, positions, mask, s.to
-        values = jax.jit(functools.partial(result, s.encoding, form=form))(*arguments)
+        values = jax.jit(functools.partial(result, s.encoding, implementation=implementation))(
+            *arguments
+        )
         expected = s.naive(*arguments)
         yield from result_differences("any positions", values, expected, 1e-4)
 
@@ -179,7 +185,7 @@ def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
     """Outputs of `ALONE` tokens of the subject from `first` on, with nothing around them."""
     part = slice(first, first + ALONE)
     layer = s.taken(lambda x: x[:, part])
-    run = functools.partial(apply, s.encoding, form="naive")
+    run = functools.partial(apply, s.encoding, implementation="naive")
     return s.memo("alone", run)(layer, s.tokens[:, part], s.positions[:, :ALONE])
 
 
@@ -328,7 +334,7 @@ def limit(s: Subject) -> Problems:
         return
 
     def run(layer: Layer, positions: Array) -> Array:
-        return apply(s.encoding, layer, s.tokens, positions, form="naive")
+        return apply(s.encoding, layer, s.tokens, positions, implementation="naive")
 
     for first in (longest - LENGTH + 1, -1):
         past = s.positions + first
@@ -378,7 +384,7 @@ def vmap(s: Subject) -> Problems:
     """The same under vmap over everything that is learned."""
     layers = [s.layer, s.draw(1)]
     stacked = jax.tree.map(lambda *x: np.stack(x), *layers)
-    model = functools.partial(result, s.encoding, form="auto")
+    model = functools.partial(result, s.encoding, implementation="auto")
     run = jax.jit(jax.vmap(model, (0, None, None, None, None)))
     values = run(stacked, s.tokens, s.positions, s.everything, s.to)
     for i, layer in enumerate(layers):
@@ -422,7 +428,7 @@ def derivatives(s: Subject) -> Problems:
     """Forward mode equals reverse mode, the Hessian is symmetric."""
 
     def loss(layer: Layer) -> Array:
-        out = apply(s.encoding, layer, s.tokens, s.positions, s.everything, form="naive")
+        out = apply(s.encoding, layer, s.tokens, s.positions, s.everything, implementation="naive")
         return (out * s.to).sum()
 
     def tangent(seed: int) -> Layer:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import forms
+from pe_jax.attention import implementations
 from pe_jax.attention.attention import attention
 from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -26,7 +26,7 @@ Sizes = Mapping[str, int]
 SIZES: Sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 16}
 LENGTH, ROWS = 8, 2
 # Three queries at a time: several blocks, the last one short.
-BLOCKS = forms.FORMS["fused"]._replace(block=3)
+BLOCKS = implementations.IMPLEMENTATIONS["fused"]._replace(block=3)
 
 Mask = Bool[Array, "B 1 L L"]
 
@@ -109,10 +109,10 @@ class Subject:
     @functools.cached_property
     def naive(self) -> Callable[..., Result]:
         """`(layer, tokens, positions [B, L], mask, to) -> Result`, as the formula stands."""
-        return jax.jit(functools.partial(result, self.encoding, form="naive"))
+        return jax.jit(functools.partial(result, self.encoding, implementation="naive"))
 
     def run(self, positions: Positions | None = None, mask: Mask | None = None) -> jax.Array:
-        """Outputs of the naive form."""
+        """Outputs of the naive implementation."""
         positions = self.positions if positions is None else positions
         mask = self.everything if mask is None else mask
         return self.naive(self.layer, self.tokens, positions, mask, self.to)[0]
@@ -159,12 +159,12 @@ def result(
     mask: Mask,
     to: Float[Array, "B L H d"],
     *,
-    form: str | forms.Form,
+    implementation: str | implementations.Implementation,
 ) -> Result:
     """A layer's output and gradients."""
 
     def loss(layer: Layer) -> tuple[Array, Array]:
-        out = apply(encoding, layer, tokens, positions, mask, form=form)
+        out = apply(encoding, layer, tokens, positions, mask, implementation=implementation)
         return (out.astype(jnp.float32) * to).sum(), out
 
     grads, out = jax.grad(loss, has_aux=True)(layer)
@@ -178,14 +178,16 @@ def apply(
     positions: Positions,
     mask: Mask | None = None,
     *,
-    form: str | forms.Form = "auto",
+    implementation: str | implementations.Implementation = "auto",
     rng: jax.Array | None = None,
 ) -> Float[Array, "B L H d"]:
     """A layer of attention from embeddings on, with an encoding in both."""
     x, (q, k, v), context = projected(encoding, layer, tokens, positions, rng)
     context = context._replace(positions_k=positions, x_k=x)
     acting = encoding.in_attention
-    return attention(q, k, v, acting, layer.params, context, mask=mask, form=form)
+    return attention(
+        q, k, v, acting, layer.params, context, mask=mask, implementation=implementation
+    )
 
 
 def projected(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import jax
 
-from pe_jax.attention.forms import PLATFORMS
+from pe_jax.attention.implementations import PLATFORMS
 from pe_jax.chips import GIB
 from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import say

@@ -12,7 +12,7 @@ from helpers import paper_attention
 
 from pe_jax import encodings
 from pe_jax.attention import attention, dropout, masked_softmax, padding_mask, segment_mask
-from pe_jax.attention.forms import FORMS, Form
+from pe_jax.attention.implementations import IMPLEMENTATIONS, Implementation
 
 H, d = 2, 4
 RELATIVE = [n for n in encodings.PAPER if n.endswith("relative") and "+" not in n]
@@ -225,12 +225,12 @@ def test_attention_takes_the_encoding_of_one_layer():
     attention(x, x, x, encoding.layer(0))
 
 
-def test_forward_mode_and_second_derivatives_of_the_plain_form():
+def test_forward_mode_and_second_derivatives_of_the_naive_implementation():
     """Against differences, and the Hessian against the derivative of the gradient."""
     encoding = encodings.learnable_sinusoidal_relative(head_size=d, clip=3)
     params = encoding.init(jax.random.key(0))
     q, k, v = (jnp.asarray(x) for x in draw(1, 4, 4))
-    f = lambda q: (attention(q, k, v, encoding, params, form="naive") ** 2).sum()
+    f = lambda q: (attention(q, k, v, encoding, params, implementation="naive") ** 2).sum()
     to = jax.random.normal(jax.random.key(1), q.shape)
     value, slope = jax.jit(lambda q: jax.jvp(f, (q,), (to,)))(q)
     np.testing.assert_allclose(value, jax.jit(f)(q), rtol=1e-6)
@@ -252,9 +252,9 @@ def test_forward_mode_and_second_derivatives_of_the_plain_form():
     ],
     ids=["jvp", "jvp of jit", "jit of jvp", "jacfwd"],
 )
-def test_forward_mode_names_the_plain_form(derivative):
+def test_forward_mode_names_the_naive_implementation(derivative):
     x = jnp.zeros((1, 2, 1, 4))
-    with pytest.raises(TypeError, match=r'no forward mode.*form="naive"'):
+    with pytest.raises(TypeError, match=r'no forward mode.*implementation="naive"'):
         derivative(lambda q: attention(q, x, x), x)
 
 
@@ -267,10 +267,16 @@ def test_second_derivatives_of_all_queries_and_of_blocks():
     @jax.jit
     def products(q):
         """Of the Hessian with a vector."""
-        forms = FORMS["naive"], FORMS["buckets"], Form(block=2)
+        implementations = (
+            IMPLEMENTATIONS["naive"],
+            IMPLEMENTATIONS["table"],
+            Implementation(block=2),
+        )
         losses = [
-            lambda q, form=form: (attention(q, k, v, encoding, params, form=form) ** 2).sum()
-            for form in forms
+            lambda q, implementation=implementation: (
+                attention(q, k, v, encoding, params, implementation=implementation) ** 2
+            ).sum()
+            for implementation in implementations
         ]
         return [jax.jvp(jax.grad(loss), (q,), (to,))[1] for loss in losses]
 

@@ -1,4 +1,4 @@
-"""The form "cudnn" against the formula; on a CPU, the same call runs as XLA's attention."""
+"""cuDNN's attention against the formula; on a CPU, the same call runs as XLA's attention."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pe_jax import encodings
-from pe_jax.attention import attention, forms
+from pe_jax.attention import attention, implementations
 
 B, L, H, d = 2, 8, 4, 8
 SIZES = dict(hidden_size=H * d, head_size=d, num_heads=H, max_length=L)
@@ -55,9 +55,18 @@ def test_outputs_and_gradients(name, case):
     )
     to = RNG.normal(size=(B, L, H, d))
 
-    def run(form):
+    def run(implementation):
         def loss(q, k, v, params):
-            out = attention(q, k, v, encoding, params, context, mask=case.get("mask"), form=form)
+            out = attention(
+                q,
+                k,
+                v,
+                encoding,
+                params,
+                context,
+                mask=case.get("mask"),
+                implementation=implementation,
+            )
             return (out.astype(jnp.float32) * to).sum(), out
 
         run = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True))
@@ -88,13 +97,18 @@ def test_outputs_and_gradients(name, case):
     ],
 )
 def test_what_cudnn_cannot_compute(name, dtype, length, options):
-    """It raises by name; a form runs as another."""
+    """It raises by name; an implementation runs as another."""
     encoding, params = build(name)
     q, k, v = (x[:, :length].astype(dtype) for x in draw(H))
-    run = lambda form: attention(q, k, v, encoding, params, form=form, **options)
+    run = lambda implementation: attention(
+        q, k, v, encoding, params, implementation=implementation, **options
+    )
     with pytest.raises(ValueError, match=r"'cudnn' needs bfloat16 or float16, no dropout"):
         run("cudnn")
-    out, expected = (run(form).astype("float32") for form in (forms.FORMS["cudnn"], "naive"))
+    out, expected = (
+        run(implementation).astype("float32")
+        for implementation in (implementations.IMPLEMENTATIONS["cudnn"], "naive")
+    )
     np.testing.assert_allclose(out, expected, atol=0.03)
 
 
@@ -105,5 +119,5 @@ def test_heads_that_cudnn_does_not_take(size, value_size, length):
     q = jnp.zeros((2, length, H, size), jnp.bfloat16)
     v = jnp.zeros((2, length, H, value_size), jnp.bfloat16)
     with pytest.raises(ValueError, match=r"'cudnn' needs .* a multiple of 8 up to 128"):
-        attention(q, q, v, form="cudnn")
-    attention(*(jnp.zeros((2, 8, H, 8), jnp.float16) for _ in range(3)), form="cudnn")
+        attention(q, q, v, implementation="cudnn")
+    attention(*(jnp.zeros((2, 8, H, 8), jnp.float16) for _ in range(3)), implementation="cudnn")

@@ -9,16 +9,16 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.attention.forms import FORMS
+from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.encodings import Context
 
 L, H, d = 8, 2, 8
-BLOCKS = FORMS["fused"]._replace(block=4)
+BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=4)
 SIZES = dict(hidden_size=H * d, head_size=d, num_heads=H, max_length=L)
 Q, K, V = jax.random.normal(jax.random.key(0), (3, 1, L, H, d))
 
 
-def in_pieces(name, sink, form, params, q, k, v):
+def in_pieces(name, sink, implementation, params, q, k, v):
     """Attention to either half of the keys, weighted by the denominators; one has the sink."""
     outs, logs = [], []
     for keys, more in ((range(4), sink), (range(4, L), "")):
@@ -26,7 +26,7 @@ def in_pieces(name, sink, form, params, q, k, v):
         piece = slice(keys.start, keys.stop)
         out, lse = attention(
             *(q, k[:, piece], v[:, piece], encoding, params, Context(range(L), keys)),
-            form=form,
+            implementation=implementation,
             return_lse=True,
         )
         outs.append(out)
@@ -35,7 +35,9 @@ def in_pieces(name, sink, form, params, q, k, v):
     return jnp.einsum("nbqh,nbqhd->bqhd", weights, jnp.stack(outs))
 
 
-@pytest.mark.parametrize("form", ["naive", "buckets", pytest.param(BLOCKS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "implementation", ["naive", "table", pytest.param(BLOCKS, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("name", "sink"),
     [
@@ -44,19 +46,19 @@ def in_pieces(name, sink, form, params, q, k, v):
         pytest.param("kerple+dape+rope", "", marks=pytest.mark.slow),
     ],
 )
-def test_pieces_of_the_keys_make_the_whole(name, sink, form):
+def test_pieces_of_the_keys_make_the_whole(name, sink, implementation):
     """Also the gradients, which pass through the denominators; some rows of a piece are empty."""
     whole = encodings.from_name(name + sink, **SIZES)
     params = jax.tree.map(lambda x: x + 0.3, whole.init(jax.random.key(1)))
 
     def of_whole(params, q, k, v):
-        return attention(q, k, v, whole, params, form="naive")
+        return attention(q, k, v, whole, params, implementation="naive")
 
     def run(function):
         loss = lambda *args: (function(*args) ** 2).sum()
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(params, Q, K, V)
 
-    got, expected = run(functools.partial(in_pieces, name, sink, form)), run(of_whole)
+    got, expected = run(functools.partial(in_pieces, name, sink, implementation)), run(of_whole)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected)
 
 
@@ -68,9 +70,13 @@ def test_it_is_the_logarithm_of_the_sum_of_exponentials():
     assert (masked < -1e37).all() and np.isfinite(masked).all()
 
 
-def test_forms_without_one():
-    for form in ("cudnn", "kernel"):
-        with pytest.raises(ValueError, match=f"form='{form}' needs return_lse=False"):
-            attention(Q, K, V, form=form, return_lse=True)
-    shape = jax.eval_shape(lambda q: attention(q, q, q, form=FORMS["kernel"], return_lse=True), Q)
+def test_implementations_without_one():
+    for implementation in ("cudnn", "kernel"):
+        with pytest.raises(
+            ValueError, match=f"implementation='{implementation}' needs return_lse=False"
+        ):
+            attention(Q, K, V, implementation=implementation, return_lse=True)
+    shape = jax.eval_shape(
+        lambda q: attention(q, q, q, implementation=IMPLEMENTATIONS["kernel"], return_lse=True), Q
+    )
     assert shape[1].shape == (1, L, H)

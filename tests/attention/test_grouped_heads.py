@@ -15,11 +15,11 @@ import pe_jax.linen
 import pe_jax.nnx
 from pe_jax import encodings
 from pe_jax.attention import attention, cached_attention, init_cache
-from pe_jax.attention.forms import FORMS
+from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.attention.tpu_kernel import fits, flash_attention
 
 H, d, L, D = 4, 8, 7, 32
-SMALL_BLOCKS = FORMS["fused"]._replace(block=3)
+SMALL_BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=3)
 SIZES = dict(hidden_size=D, head_size=d, num_heads=H, max_length=16)
 RNG = np.random.default_rng(0)
 Q = RNG.normal(size=(2, L, H, d)).astype(np.float32)
@@ -47,7 +47,7 @@ def relative_vectors():
 
 @functools.cache
 def by_loops(kv_heads):
-    """Relative vectors by the formula, the same for every form: the value and all gradients."""
+    """Relative vectors by the formula, for every implementation: the value and all gradients."""
     _, params = relative_vectors()
     index = np.tile(np.arange(L), (2, 1))
     mask = np.broadcast_to(VALID[:, 0], (2, L, L))
@@ -61,26 +61,28 @@ def by_loops(kv_heads):
 
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize("kv_heads", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("form", ["naive", "pairs", "buckets", SMALL_BLOCKS, "kernel"])
-def test_relative_vectors_against_the_loops(form, kv_heads):
+@pytest.mark.parametrize("implementation", ["naive", "pairs", "table", SMALL_BLOCKS, "kernel"])
+def test_relative_vectors_against_the_loops(implementation, kv_heads):
     """Vectors that join keys and values, query by query."""
     encoding, params = relative_vectors()
     k, v = KV[..., :kv_heads, :]
 
     def loss(q, k, v, params):
-        out = attention(q, k, v, encoding, params, mask=jnp.asarray(VALID), form=form)
+        out = attention(
+            q, k, v, encoding, params, mask=jnp.asarray(VALID), implementation=implementation
+        )
         return (out * TO).sum()
 
     found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, k, v, params)
     compare(found, by_loops(kv_heads))
 
 
-# In all forms: those whose terms differ most; others fall back on the same products.
+# In all implementations: those whose terms differ most; others fall back on the same products.
 ENCODINGS = {
-    "rope+t5+relative_key": ["naive", "buckets", "pairs", SMALL_BLOCKS],
-    "sinusoidal_relative(clip=None)+alibi+causal": ["buckets", "kernel"],
+    "rope+t5+relative_key": ["naive", "table", "pairs", SMALL_BLOCKS],
+    "sinusoidal_relative(clip=None)+alibi+causal": ["table", "kernel"],
     "rope+t5+causal": ["kernel"],
-    "relative_key_query": ["naive", "buckets"],
+    "relative_key_query": ["naive", "table"],
     "transformer_xl": ["naive", SMALL_BLOCKS],
     "deberta": [SMALL_BLOCKS],
     "cope+causal": [SMALL_BLOCKS],
@@ -113,11 +115,12 @@ def test_encodings_against_repeated_keys_in_float64(name):
 
     arguments = Q, *KV, params, X, w_q, w_k
     expected = paper_attention.in_float64(
-        lambda *args: loss(*args, whole=True, form="naive"), *arguments
+        lambda *args: loss(*args, whole=True, implementation="naive"), *arguments
     )
     single = jax.tree.map(lambda x: np.asarray(x, np.float32), arguments)
-    for form in ENCODINGS[name]:
-        run = jax.jit(jax.value_and_grad(lambda *args: loss(*args, form=form), argnums=range(7)))  # noqa: B023
+    for implementation in ENCODINGS[name]:
+        run = functools.partial(loss, implementation=implementation)
+        run = jax.jit(jax.value_and_grad(run, argnums=range(7)))
         compare(run(*single), expected)
 
 
@@ -130,29 +133,29 @@ def test_bfloat16_stays_near_float32(kv_heads):
     qkv = [np.random.default_rng(0).normal(size=shape) / 2 for shape in shapes]
     to = jnp.cos(jnp.arange(64))
 
-    def gradients(dtype, form):
+    def gradients(dtype, implementation):
         def loss(q, k, v, params):
-            out = attention(q, k, v, encoding, params, form=form)
+            out = attention(q, k, v, encoding, params, implementation=implementation)
             return (out.astype(jnp.float32) * to).sum()
 
         arguments = (*(jnp.asarray(x, dtype) for x in qkv), params)
         return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(*arguments)
 
-    expected = gradients(jnp.float32, "buckets")
-    for form in ("naive", "buckets", "fused"):
-        for a, b in zip(*map(jax.tree.leaves, (gradients(jnp.bfloat16, form), expected))):
+    expected = gradients(jnp.float32, "table")
+    for implementation in ("naive", "table", "fused"):
+        for a, b in zip(*map(jax.tree.leaves, (gradients(jnp.bfloat16, implementation), expected))):
             assert np.linalg.norm(np.asarray(a, np.float32) - b) < 0.02 * np.linalg.norm(b)
 
 
-@pytest.mark.parametrize("form", ["naive", "buckets", SMALL_BLOCKS])
-def test_keys_are_not_repeated(form):
+@pytest.mark.parametrize("implementation", ["naive", "table", SMALL_BLOCKS])
+def test_keys_are_not_repeated(implementation):
     """Forward and backward, no array has the shape of keys with the heads of queries."""
     shape = jax.ShapeDtypeStruct((2, 11, H, d), jnp.float32)  # Of 11 keys for 7 queries.
     encoding, params = relative_vectors()
     context = encodings.Context(range(L), range(11))
 
     def loss(q, k, v):
-        return attention(q, k, v, encoding, params, context, form=form).sum()
+        return attention(q, k, v, encoding, params, context, implementation=implementation).sum()
 
     q, k = (jax.ShapeDtypeStruct(x, jnp.float32) for x in (Q.shape, (2, 11, 2, d)))
     program = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1, 2)))(q, k, k))

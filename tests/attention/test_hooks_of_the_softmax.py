@@ -8,14 +8,14 @@ from helpers import paper_attention
 
 from pe_jax import encodings
 from pe_jax.attention import attention, attention_weights
-from pe_jax.attention.forms import FORMS
-from pe_jax.attention.operands import prepare
+from pe_jax.attention.implementations import IMPLEMENTATIONS
+from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.tpu_kernel import adapter
 from pe_jax.encodings import Context, Part, PositionEncoding
 from pe_jax.encodings.part import no_parameters
 
 H, d, L = 4, 8, 9
-SMALL_BLOCKS = FORMS["fused"]._replace(block=4)
+SMALL_BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=4)
 Q, K, V = paper_attention.draw(2, L, L, H, d)
 TO = np.random.default_rng(1).normal(size=Q.shape)
 MASK = np.random.default_rng(2).random((2, 1, L, L)) < 0.7
@@ -72,11 +72,13 @@ def formula(q, k, v, params, *, finish=lambda params, content, bias: content + b
     return (jnp.einsum("bhqk,bkhd->bqhd", weights, v) * jnp.asarray(TO, q.dtype)).sum()
 
 
-def check(encoding, form, finish=None):
+def check(encoding, implementation, finish=None):
     params = encoding.init(jax.random.key(0))
 
     def loss(q, k, v, params):
-        out = attention(q, k, v, encoding, params, mask=jnp.asarray(MASK), form=form)
+        out = attention(
+            q, k, v, encoding, params, mask=jnp.asarray(MASK), implementation=implementation
+        )
         return (out * TO).sum()
 
     found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, K, V, params)
@@ -87,10 +89,10 @@ def check(encoding, form, finish=None):
     )
 
 
-@pytest.mark.parametrize("form", ["naive", "buckets", SMALL_BLOCKS])
-def test_a_sink_of_each_head(form):
+@pytest.mark.parametrize("implementation", ["naive", "table", SMALL_BLOCKS])
+def test_a_sink_of_each_head(implementation):
     """Outputs and gradients, those of the sink among them."""
-    check(encodings.alibi(num_heads=H) + SINK, form)
+    check(encodings.alibi(num_heads=H) + SINK, implementation)
 
 
 @pytest.mark.usefixtures("quick_kernel")
@@ -104,8 +106,8 @@ def test_sinks_in_the_kernel(kv_heads):
     mask = jnp.asarray(mask)
     k, v = K[:, :, :kv_heads], V[:, :, :kv_heads]
 
-    def run(form):
-        out = lambda *x: attention(*x[:3], encoding, x[3], mask=mask, form=form)
+    def run(implementation):
+        out = lambda *x: attention(*x[:3], encoding, x[3], mask=mask, implementation=implementation)
         loss = lambda *x: (out(*x) * TO).sum()
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, k, v, params)
 
@@ -115,7 +117,7 @@ def test_sinks_in_the_kernel(kv_heads):
         run("naive"),
     )
     context = Context(range(L), range(L))
-    assert adapter.supports(prepare(encoding, params, Q, k, v, context, mask))
+    assert adapter.supports(apply_encoding(encoding, params, Q, k, v, context, mask))
 
 
 def test_weights_leave_room_for_a_sink():
@@ -127,36 +129,40 @@ def test_weights_leave_room_for_a_sink():
 
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.slow
-def test_sinks_with_dropout_in_every_form():
+def test_sinks_with_dropout_in_every_implementation():
     encoding = encodings.alibi(num_heads=H) + SINK
     params = encoding.init(jax.random.key(0))
     how = dict(dropout_rate=0.4, dropout_rng=jax.random.key(1))
 
-    def run(form):
-        loss = lambda *args: (attention(*args[:3], encoding, args[3], form=form, **how) ** 2).sum()
+    def run(implementation):
+        loss = lambda *args: (
+            attention(*args[:3], encoding, args[3], implementation=implementation, **how) ** 2
+        ).sum()
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 3)))(Q, K, V, params)
 
     expected = run("naive")
-    for form in ("buckets", SMALL_BLOCKS, FORMS["kernel"]):
+    for implementation in ("table", SMALL_BLOCKS, IMPLEMENTATIONS["kernel"]):
         jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), run(form), expected
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+            run(implementation),
+            expected,
         )
 
 
-@pytest.mark.parametrize("form", ["naive", "buckets", SMALL_BLOCKS])
-def test_maps_of_the_finished_logits(form):
+@pytest.mark.parametrize("implementation", ["naive", "table", SMALL_BLOCKS])
+def test_maps_of_the_finished_logits(implementation):
     """They see the terms of other parts."""
     alibi = encodings.alibi(num_heads=H)
     capped = lambda params, content, bias: 2 * jnp.tanh((content + bias) / 2)
-    check(alibi + soft_cap(2.0), form, capped)
+    check(alibi + soft_cap(2.0), implementation, capped)
     mapped = lambda params, content, bias: dape(
         params["dape"], content, jnp.broadcast_to(bias, content.shape), None
     )
-    check(DAPE + alibi, form, mapped)
+    check(DAPE + alibi, implementation, mapped)
 
 
-@pytest.mark.parametrize("form", ["naive", "buckets", SMALL_BLOCKS])
-def test_maps_leave_keys_forbidden_that_a_bias_forbids(form):
+@pytest.mark.parametrize("implementation", ["naive", "table", SMALL_BLOCKS])
+def test_maps_leave_keys_forbidden_that_a_bias_forbids(implementation):
     """Biases of -inf, before two maps, are as a mask of the same keys; gradients too."""
     maps = DAPE + soft_cap(2.0)
     params = maps.init(jax.random.key(0))
@@ -169,8 +175,8 @@ def test_maps_leave_keys_forbidden_that_a_bias_forbids(form):
 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-        run(encodings.chunks(size=4) + maps, form=form),
-        run(maps, mask=same_chunk, form="naive"),
+        run(encodings.chunks(size=4) + maps, implementation=implementation),
+        run(maps, mask=same_chunk, implementation="naive"),
     )
 
 
@@ -185,14 +191,16 @@ def test_a_map_of_values_that_is_undone_refuses_vectors_added_to_values():
         attention(Q, K, V, both, both.init(jax.random.key(0)))
 
 
-@pytest.mark.parametrize("form", ["naive", SMALL_BLOCKS])
-def test_maps_follow_one_another(form):
+@pytest.mark.parametrize("implementation", ["naive", SMALL_BLOCKS])
+def test_maps_follow_one_another(implementation):
     both = soft_cap(2.0) + PositionEncoding(
         (Part("halved", no_parameters, logit_map=lambda p, content, terms, _: content / 2 + terms),)
     )
-    check(encodings.alibi(num_heads=H) + both, form, lambda p, c, b: jnp.tanh((c + b) / 2))
+    check(
+        encodings.alibi(num_heads=H) + both, implementation, lambda p, c, b: jnp.tanh((c + b) / 2)
+    )
     with pytest.raises(ValueError, match="'kernel' needs"):
-        attention(Q, K, V, both, form="kernel")
+        attention(Q, K, V, both, implementation="kernel")
     assert "maps the finished logits" in both.parts[0].effects
     assert "adds to the denominator of the softmax" in SINK.parts[0].effects
     attention(Q, K, V, SINK, {"sink": {"logit": jnp.zeros(H)}}, Context(range(L)))

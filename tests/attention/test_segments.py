@@ -10,7 +10,7 @@ from helpers import paper_attention
 from helpers.slow import slow_except
 
 from pe_jax import encodings
-from pe_jax.attention import attention, attention_weights, blocks, forms, segment_mask
+from pe_jax.attention import attention, attention_weights, blocks, implementations, segment_mask
 from pe_jax.attention.tpu_kernel import flash_attention
 
 B, L, H, d = 3, 24, 2, 4
@@ -48,7 +48,7 @@ IN_KERNEL = [
     "sink",
     "causal",
 ]
-BLOCKS = forms.Form(block=4)
+BLOCKS = implementations.Implementation(block=4)
 VALID = np.random.default_rng(1).random((B, 1, 1, L)) < 0.7
 
 
@@ -84,11 +84,13 @@ def context(x, **fields):
     return encodings.Context(x_q=x, x_k=x, projections=maps, **fields)
 
 
-def projection(name, form, mask, **fields):
+def projection(name, implementation, mask, **fields):
     """A random projection of the output, as a function of q, k and v, parameters and x."""
     encoding, _ = build(name)
     to = np.random.default_rng(1).normal(size=(B, L, H, d))
-    how = dict(form=form, mask=mask, dropout_rate=0.2, dropout_rng=jax.random.key(7))
+    how = dict(
+        implementation=implementation, mask=mask, dropout_rate=0.2, dropout_rng=jax.random.key(7)
+    )
     return lambda qkv, params, x: (
         attention(*qkv, encoding, params, context(x, **fields), **how) * to
     ).sum()
@@ -96,18 +98,18 @@ def projection(name, form, mask, **fields):
 
 @functools.cache
 def expected(name, kv_heads=H, keys_masked=False):
-    """The formula in float64 with one mask of all pairs: the same for every form."""
+    """The formula in float64 with one mask of all pairs: the same for every implementation."""
     qkv, x = draw(kv_heads)
     mask = segment_mask(SEGMENTS, SEGMENTS) & (VALID if keys_masked else True)
     naive = projection(name, "naive", jnp.asarray(mask), positions_q=places())
     return paper_attention.in_float64(naive, qkv, build(name)[1], x)
 
 
-def check(name, form, kv_heads=H, keys_masked=False):
-    """Compare outputs and all gradients, with dropout: every form drops the same weights."""
+def check(name, implementation, kv_heads=H, keys_masked=False):
+    """Compare outputs and all gradients, with dropout, which drops the same weights everywhere."""
     qkv, x = draw(kv_heads)
     mask = jnp.asarray(VALID) if keys_masked else None
-    ours = projection(name, form, mask, segments=SEGMENTS)
+    ours = projection(name, implementation, mask, segments=SEGMENTS)
     actual = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2)))(qkv, build(name)[1], x)
     assert_close(actual, expected(name, kv_heads, keys_masked))
 
@@ -124,10 +126,10 @@ KEPT = ["none", "learned_relative(clip=3)", "sinusoidal_relative(clip=None)", "t
 
 
 @pytest.mark.parametrize("name", slow_except(KEPT, NAMES))
-@pytest.mark.parametrize("form", [BLOCKS, "auto"], ids=["block", "all"])
+@pytest.mark.parametrize("implementation", [BLOCKS, "auto"], ids=["block", "all"])
 @pytest.mark.usefixtures("two_widths")
-def test_segments_are_a_mask(name, form):
-    check(name, form)
+def test_segments_are_a_mask(name, implementation):
+    check(name, implementation)
 
 
 @pytest.mark.usefixtures("quick_kernel")
@@ -167,7 +169,7 @@ def test_tiles_of_the_kernel(reach):
     mask = jnp.asarray(segment_mask(segments, segments))
 
     def naive(q, k, v, params):
-        return attention(q, k, v, encoding, params, at, mask=mask, form="naive")
+        return attention(q, k, v, encoding, params, at, mask=mask, implementation="naive")
 
     def kernel(q, k, v, params):
         terms = params["tables"]
@@ -196,8 +198,8 @@ def test_each_document_is_as_alone():
     segments = np.repeat([[1, 2, 3], [4, 5, 0], [0, 6, 7]], 7, axis=1)
     segments = np.pad(segments, ((0, 0), (2, 1)))
     at = encodings.Context(segments=segments)
-    out = jax.jit(lambda *qkv: attention(*qkv, encoding, params, at, form=BLOCKS))(*qkv)
-    alone = jax.jit(lambda *qkv: attention(*qkv, encoding, params, form="naive"))
+    out = jax.jit(lambda *qkv: attention(*qkv, encoding, params, at, implementation=BLOCKS))(*qkv)
+    alone = jax.jit(lambda *qkv: attention(*qkv, encoding, params, implementation="naive"))
     for number in range(1, 8):
         row, inside = np.nonzero(segments == number)
         expected = alone(*(x[row[:1], inside][None] for x in qkv))
@@ -228,7 +230,7 @@ def test_blocks_skip_keys_of_other_segments(name):
 
     def total(q, k, v):
         out = attention(
-            q, k, v, encoding, params, encodings.Context(segments=segments), form=BLOCKS
+            q, k, v, encoding, params, encodings.Context(segments=segments), implementation=BLOCKS
         )
         return out.sum(), out
 
@@ -254,7 +256,7 @@ def test_several_seeds_at_once():
     def run(params, segments):
         def loss(q, params):
             at = encodings.Context(segments=segments)
-            return (attention(q, k, v, encoding, params, at, form=BLOCKS) ** 2).sum()
+            return (attention(q, k, v, encoding, params, at, implementation=BLOCKS) ** 2).sum()
 
         return jax.value_and_grad(loss, argnums=(0, 1))(q, params)
 

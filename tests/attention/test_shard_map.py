@@ -11,9 +11,9 @@ from jax.sharding import AxisType, PartitionSpec
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.attention.forms import FORMS
+from pe_jax.attention.implementations import IMPLEMENTATIONS
 
-BLOCKS = FORMS["fused"]._replace(block=4)
+BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=4)
 # The same function with other frequencies.
 ROPE = "rope_linear", "rope_ntk", "rope_yarn", "rope_llama3", "rope_longrope"
 FEW = "learned_relative+t5+fire+sink"
@@ -24,11 +24,11 @@ def mesh_of(kind):
     return jax.make_mesh((2, 2), ("data", "model"), axis_types=(kind,) * 2)
 
 
-def gradient(name, form, **how):
+def gradient(name, implementation, **how):
     """The gradient of a loss by all arguments; the batch is sharded, parameters replicated."""
 
     def of_rows(*args):
-        return loss(name, *args, form=form)[None]
+        return loss(name, *args, implementation=implementation)[None]
 
     out = PartitionSpec("data")
     mapped = jax.shard_map(of_rows, in_specs=ROWS, out_specs=out, **how)
@@ -48,46 +48,48 @@ def test_all_registered_encodings_are_in_the_joined_ones():
 
 @pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
 @pytest.mark.parametrize(
-    "form",
+    "implementation",
     [
-        "buckets",
+        "table",
         pytest.param("naive", marks=pytest.mark.slow),
         pytest.param(BLOCKS, marks=pytest.mark.slow),
     ],
 )
-def test_types_of_every_gradient(name, form):
+def test_types_of_every_gradient(name, implementation):
     """What the check refuses, it refuses while tracing."""
     args = shapes(name)
     for how in (dict(), dict(axis_names={"data"})):  # All axes of the mesh are manual, or one.
         with jax.set_mesh(mesh_of(AxisType.Auto)):
-            got = jax.eval_shape(gradient(name, form, **how), *args)
+            got = jax.eval_shape(gradient(name, implementation, **how), *args)
         assert jax.tree.map(jnp.shape, got) == jax.tree.map(jnp.shape, args)
 
 
 @pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
-@pytest.mark.parametrize("form", ["buckets", pytest.param(BLOCKS, marks=pytest.mark.slow)])
-def test_types_beside_explicit_axes(name, form):
+@pytest.mark.parametrize("implementation", ["table", pytest.param(BLOCKS, marks=pytest.mark.slow)])
+def test_types_beside_explicit_axes(name, implementation):
     args = shapes(name)
     with jax.set_mesh(mesh_of(AxisType.Explicit)):
-        got = jax.eval_shape(gradient(name, form, axis_names={"data"}), *args)
+        got = jax.eval_shape(gradient(name, implementation, axis_names={"data"}), *args)
     assert jax.tree.map(jnp.shape, got) == jax.tree.map(jnp.shape, args)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize(
-    ("name", "form"),
+    ("name", "implementation"),
     [(FEW, BLOCKS)]
     + [
         pytest.param(n, f, marks=pytest.mark.slow)
         for n in JOINED.values()
-        for f in ("buckets", BLOCKS)
+        for f in ("table", BLOCKS)
     ],
 )
-def test_gradients_are_those_without_a_mesh(name, form, kind):
+def test_gradients_are_those_without_a_mesh(name, implementation, kind):
     args = draws(name)
-    expected = jax.jit(jax.grad(lambda *args: loss(name, *args, form=form), (0, 1, 2)))(*args)
+    expected = jax.jit(
+        jax.grad(lambda *args: loss(name, *args, implementation=implementation), (0, 1, 2))
+    )(*args)
     with jax.set_mesh(mesh_of(kind)):
-        got = jax.jit(gradient(name, form, axis_names={"data"}))(*args)
+        got = jax.jit(gradient(name, implementation, axis_names={"data"}))(*args)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4 * (1 + np.abs(b).max()))
 
@@ -149,12 +151,12 @@ def test_the_kernel_is_left_out_under_the_check():
     """A kernel's results would have to say what they vary over; blocks of queries need not."""
     q = jax.ShapeDtypeStruct((2, 9, 2, 8), jnp.float32)
 
-    def run(form):
+    def run(implementation):
         rows = PartitionSpec("data")
-        local = lambda q: attention(q, q, q, form=form)
+        local = lambda q: attention(q, q, q, implementation=implementation)
         mapped = jax.shard_map(local, mesh=mesh_of(AxisType.Auto), in_specs=rows, out_specs=rows)
         return jax.eval_shape(mapped, q)
 
-    assert run(FORMS["kernel"]).shape == q.shape
-    with pytest.raises(ValueError, match="form='kernel' needs .*check_vma=False"):
+    assert run(IMPLEMENTATIONS["kernel"]).shape == q.shape
+    with pytest.raises(ValueError, match="implementation='kernel' needs .*check_vma=False"):
         run("kernel")

@@ -5,20 +5,21 @@ import jax.numpy as jnp
 import pytest
 from helpers.joined_encodings import JOINED, loss, shapes
 
-from pe_jax.attention.forms import FORMS
+from pe_jax.attention.implementations import IMPLEMENTATIONS
 
 
 @pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
 @pytest.mark.parametrize(
-    ("form", "dtype"),
+    ("implementation", "dtype"),
     [
-        (FORMS["fused"]._replace(block=4), jnp.bfloat16),
-        pytest.param("buckets", jnp.float32, marks=pytest.mark.slow),
+        (IMPLEMENTATIONS["fused"]._replace(block=4), jnp.bfloat16),
+        pytest.param("table", jnp.float32, marks=pytest.mark.slow),
         pytest.param("naive", jnp.bfloat16, marks=pytest.mark.slow),
     ],
 )
-def test_every_encoding_passes(name, form, dtype):
+def test_every_encoding_passes(name, implementation, dtype):
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         jax.eval_shape(
-            jax.grad(lambda *args: loss(name, *args, form=form), 1), *shapes(name, dtype)
+            jax.grad(lambda *args: loss(name, *args, implementation=implementation), 1),
+            *shapes(name, dtype),
         )

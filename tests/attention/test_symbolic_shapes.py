@@ -23,7 +23,7 @@ def exported(function, *constraints):
     return export.export(jax.jit(function))(ShapeDtypeStruct(shape, jnp.float32))
 
 
-def layer(name, form="auto"):
+def layer(name, implementation="auto"):
     """Attention to hidden states themselves, after what an encoding does to them."""
     encoding, params = named(name)
 
@@ -31,7 +31,15 @@ def layer(name, form="auto"):
         x = encodings.embed(encoding, params, q.reshape(*q.shape[:2], H * d))
         q, context = x.reshape(q.shape), encodings.Context(x_q=x, x_k=x)
         acting = encoding.in_attention
-        return attention(q, q, q, acting if acting.parts else None, params, context, form=form)
+        return attention(
+            q,
+            q,
+            q,
+            acting if acting.parts else None,
+            params,
+            context,
+            implementation=implementation,
+        )
 
     return apply
 
@@ -56,18 +64,18 @@ def test_the_numbers_are_those_of_known_sizes():
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "message"),
+    ("name", "implementation", "message"),
     [
         ("learned_absolute", "auto", r"length l is unbounded.* 16 positions.*'l <= 16'"),
         ("tupe", "auto", r"length l is unbounded.* 16 positions.*'l <= 16'"),
         ("selective_rope", "auto", "short convolution needs a length that is known"),
-        ("rope", "fused", "form='fused' needs a length that is known.*got l"),
-        ("rope", "cudnn", "form='cudnn' needs a length that is known.*got l"),
+        ("rope", "fused", "implementation='fused' needs a length that is known.*got l"),
+        ("rope", "cudnn", "implementation='cudnn' needs a length that is known.*got l"),
     ],
 )
-def test_what_needs_a_length_says_so(name, form, message):
+def test_what_needs_a_length_says_so(name, implementation, message):
     with pytest.raises(ValueError, match=message):
-        exported(layer(name, form))
+        exported(layer(name, implementation))
 
 
 def test_randomised_positions_need_a_length():

@@ -337,13 +337,13 @@ def test_bad_input():
     ("derivative", "missing"),
     [(jax.jacfwd, "forward mode"), (jax.hessian, "second derivatives")],
 )
-def test_derivatives_that_need_another_form(derivative, missing, quick_kernel):
+def test_derivatives_that_need_another_implementation(derivative, missing, quick_kernel):
     q, k, v = draw(1, 4, 4, 2, 8, 1, "")
 
     def loss(q):
-        return attention(q, k, v, encodings.alibi(num_heads=2), form="kernel").sum()
+        return attention(q, k, v, encodings.alibi(num_heads=2), implementation="kernel").sum()
 
-    with pytest.raises(TypeError, match=f'attention has no {missing}.*pass form="naive"'):
+    with pytest.raises(TypeError, match=f'attention has no {missing}.*pass implementation="naive"'):
         derivative(loss)(q)
 
 

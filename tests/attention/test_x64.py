@@ -1,5 +1,7 @@
 """Attention and models under `JAX_ENABLE_X64`: float64 where the inputs are."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,10 +10,10 @@ from helpers.joined_encodings import JOINED, draws, loss, shapes
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.attention.forms import FORMS
+from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.models import Bert, preset
 
-BLOCKS = FORMS["fused"]._replace(block=4)
+BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=4)
 FEW = "learned_relative+t5+fire+cable+dape+sink+rope(learnable=True)+sinusoidal_relative(clip=None)"
 
 
@@ -21,15 +23,17 @@ def x64():
         yield
 
 
-def gradient(name, form):
-    return jax.value_and_grad(lambda *args: loss(name, *args, form=form), (0, 1, 2))
+def gradient(name, implementation):
+    return jax.value_and_grad(
+        lambda *args: loss(name, *args, implementation=implementation), (0, 1, 2)
+    )
 
 
 @pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
-@pytest.mark.parametrize("form", ["buckets", pytest.param(BLOCKS, marks=pytest.mark.slow)])
-def test_types_of_every_gradient(name, form):
+@pytest.mark.parametrize("implementation", ["table", pytest.param(BLOCKS, marks=pytest.mark.slow)])
+def test_types_of_every_gradient(name, implementation):
     args = shapes(name, jnp.float64)
-    value, got = jax.eval_shape(gradient(name, form), *args)
+    value, got = jax.eval_shape(gradient(name, implementation), *args)
     assert value.dtype == jnp.float64
     assert jax.tree.map(lambda x: (x.shape, x.dtype), got) == jax.tree.map(
         lambda x: (x.shape, x.dtype), args
@@ -37,19 +41,19 @@ def test_types_of_every_gradient(name, form):
 
 
 @pytest.mark.parametrize(
-    ("name", "form"),
+    ("name", "implementation"),
     [
         (FEW, BLOCKS),
         *(
             pytest.param(n, f, marks=pytest.mark.slow)
             for n in JOINED.values()
-            for f in ("buckets", BLOCKS)
+            for f in ("table", BLOCKS)
         ),
     ],
 )
-def test_forms_agree_to_the_last_digits(name, form):
+def test_implementations_agree_to_the_last_digits(name, implementation):
     args = draws(name, jnp.float64)
-    got, expected = (jax.jit(gradient(name, f))(*args) for f in (form, "naive"))
+    got, expected = (jax.jit(gradient(name, f))(*args) for f in (implementation, "naive"))
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-11 * (1 + np.abs(b).max()))
 
@@ -61,9 +65,9 @@ def test_float32_stays_float32():
     )
     params = encoding.init(jax.random.key(0))
     q = jax.ShapeDtypeStruct((1, 5, 2, 8), jnp.float32)
-    for form in ("naive", "buckets", BLOCKS):
-        run = lambda q, p: attention(q, q, q, encoding, p, form=form, return_lse=True)  # noqa: B023
-        out, lse = jax.eval_shape(run, q, params)
+    for implementation in ("naive", "table", BLOCKS):
+        run = functools.partial(attention, implementation=implementation, return_lse=True)
+        out, lse = jax.eval_shape(lambda q, p, run=run: run(q, q, q, encoding, p), q, params)
         assert out.dtype == lse.dtype == jnp.float32
 
 

@@ -63,13 +63,18 @@ def test_directed_alibi_shows_each_half_of_the_heads_a_side():
     np.testing.assert_allclose(found, np.array([to_the_left, to_the_right]) / 256)
 
 
-@pytest.mark.parametrize("form", ["naive", "auto", "fused"])
-def test_directed_alibi_of_a_query_without_a_key_on_its_side(form):
+@pytest.mark.parametrize("implementation", ["naive", "auto", "fused"])
+def test_directed_alibi_of_a_query_without_a_key_on_its_side(implementation):
     """Padding to the right of all tokens, in a head that attends to the right: zeros."""
     q, k, v = (np.random.default_rng(0).normal(size=(1, 4, 2, 4)).astype(np.float32),) * 3
     mask = np.array([True, True, True, False])[None, None, None]
     call = lambda q: attention(
-        q, k, v, encodings.alibi(num_heads=2, directed=True), mask=mask, form=form
+        q,
+        k,
+        v,
+        encodings.alibi(num_heads=2, directed=True),
+        mask=mask,
+        implementation=implementation,
     )
     out, slope = call(q), jax.jit(jax.grad(lambda q: call(q).sum()))(q)
     assert np.isfinite(out).all() and np.isfinite(slope).all()
@@ -270,16 +275,23 @@ def test_long_rows_in_every_layout(name):
     maps = rng.normal(size=(2, 8, 2, 4)).astype(np.float32)
     through = tuple(lambda x, w=w: jnp.einsum("...D,Dhd->...hd", x, w) for w in maps)
 
-    def run(qkv, positions, mask=None, form="auto"):
+    def run(qkv, positions, mask=None, implementation="auto"):
         call = lambda *qkv: attention(
-            *qkv, encoding, params, Context(positions, projections=through), mask=mask, form=form
+            *qkv,
+            encoding,
+            params,
+            Context(positions, projections=through),
+            mask=mask,
+            implementation=implementation,
         )
         return jax.jit(call)(*qkv)
 
-    expected = run((q, k, v), range(half), form="naive")
+    expected = run((q, k, v), range(half), implementation="naive")
     close = dict(atol=2e-5)
-    for form in ("auto", "fused"):
-        np.testing.assert_allclose(run((q, k, v), range(half), form=form), expected, **close)
+    for implementation in ("auto", "fused"):
+        np.testing.assert_allclose(
+            run((q, k, v), range(half), implementation=implementation), expected, **close
+        )
     twice = [np.concatenate([x, x], axis=1) for x in (q, k, v)]
     apart = np.repeat([0, 1], half)
     packed = run(twice, np.tile(np.arange(half), 2), (apart[:, None] == apart)[None, None])

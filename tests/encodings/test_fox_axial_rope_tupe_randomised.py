@@ -283,13 +283,22 @@ def test_randomised_positions_are_spread_evenly_without_a_key():
     assert (np.diff(real) > 0).all() and real.min() >= 0 and real.max() <= 1
 
 
-@pytest.mark.parametrize("form", ["naive", "auto"])
-def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(form):
+@pytest.mark.parametrize("implementation", ["naive", "auto"])
+def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(implementation):
     name = "randomised({}, longest=40)+sinusoidal_relative(clip=4)"
     both, params = made(name.format("learned_relative(clip=8)"))
     q, k, v = qkv()
     key = jax.random.key(1)
-    found = attention(q, k, v, both, params, Context(range(6), rng=key), form=form, platform="cpu")
+    found = attention(
+        q,
+        k,
+        v,
+        both,
+        params,
+        Context(range(6), rng=key),
+        implementation=implementation,
+        platform="cpu",
+    )
     drawn = seen("randomised(pope, longest=40)", range(6), 6, key)[0]
     table = params["learned_relative"]["table"]
     row = lambda at, clip: np.clip(at[None] - at[:, None], -clip, clip)
@@ -300,8 +309,19 @@ def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(form):
     weights = jax.nn.softmax(logits / np.sqrt(8), axis=-1)
     expected = softmax_of(logits / np.sqrt(8), v) + np.einsum("bhqk,qkd->bqhd", weights, p)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    with pytest.raises(ValueError, match="form='fused' needs vectors at integer positions"):
-        attention(q, k, v, both, params, Context(range(6), rng=key), form="fused", platform="cpu")
+    with pytest.raises(
+        ValueError, match="implementation='fused' needs vectors at integer positions"
+    ):
+        attention(
+            q,
+            k,
+            v,
+            both,
+            params,
+            Context(range(6), rng=key),
+            implementation="fused",
+            platform="cpu",
+        )
 
 
 @pytest.mark.parametrize(("real", "outside"), [(False, 30), (True, np.nan)])

@@ -68,13 +68,13 @@ def test_heads_before_lengths():
         cached_attention(*swapped, cache, rope)
 
 
-@pytest.mark.parametrize("form", ["naive", "auto"])
-def test_a_shard_of_the_heads(form):
+@pytest.mark.parametrize("implementation", ["naive", "auto"])
+def test_a_shard_of_the_heads(implementation):
     """An encoding of all heads inside `shard_map` over heads, where each device has some."""
     mesh = jax.make_mesh((1,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec(None, None, "heads")
     encoding = encodings.alibi(num_heads=4 * H)
-    local = lambda q, k, v: attention(q, k, v, encoding, form=form)
+    local = lambda q, k, v: attention(q, k, v, encoding, implementation=implementation)
     run = jax.shard_map(local, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
     with pytest.raises(ValueError, match=r"16 heads .*inside shard_map over heads, pass Context"):
         run(Q, K, V)

@@ -146,7 +146,7 @@ def drawn(*args, **options):
 
 
 @pytest.mark.parametrize("name", ["shifted(rope)", "cape(rope)"])
-def test_without_a_key_positions_stay_and_keep_the_fast_forms(name):
+def test_without_a_key_positions_stay_and_keep_the_fast_implementations(name):
     assert seen(name, range(2, 5), range(5)) == (range(2, 5), range(5), range(5))
 
 
@@ -322,17 +322,17 @@ def test_xpos_is_refused_in_an_encoder():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "form"), [("float32", "naive"), ("float32", "fused"), ("float16", "naive")]
+    ("dtype", "implementation"), [("float32", "naive"), ("float32", "fused"), ("float16", "naive")]
 )
-def test_xpos_far_apart(dtype, form):
+def test_xpos_far_apart(dtype, implementation):
     """Positions 2^17 apart in a row: near pairs are as ever, and nothing overflows."""
     encoding = build("xpos+causal")
     q, k, v = (draw(1, 5, 2, 8, seed=seed).astype(dtype) for seed in range(3))
     at = np.array([0, 1, 2**16, 2**17 - 1, 2**17])
 
     def run(q):
-        out = attention(q, k, v, encoding, {}, Context(at), form=form)
-        first = attention(q[:, :2], k[:, :2], v[:, :2], encoding, form=form)
+        out = attention(q, k, v, encoding, {}, Context(at), implementation=implementation)
+        first = attention(q[:, :2], k[:, :2], v[:, :2], encoding, implementation=implementation)
         return out.astype(jnp.float32).sum(), (out, first)
 
     grad, (out, first) = jax.jit(jax.grad(run, has_aux=True))(q)

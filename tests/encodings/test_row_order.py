@@ -28,7 +28,7 @@ def layer(name, length=8):
         positions_q = positions[np.searchsorted(keys, queries)] if queries is not keys else None
         q, k, v = heads[0][:, queries], heads[1][:, keys], heads[2][:, keys]
         context = Context(positions_q, positions, x[:, queries], x[:, keys])
-        return attention(q, k, v, encoding, params, context, mask=mask, form="naive")
+        return attention(q, k, v, encoding, params, context, mask=mask, implementation="naive")
 
     return run
 

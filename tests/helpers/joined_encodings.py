@@ -40,7 +40,7 @@ JOINED = {
 }
 
 
-def loss(name, params, x, kernel, form="buckets", first_head=None):
+def loss(name, params, x, kernel, implementation="table", first_head=None):
     """Sum of squares of an input's embedding and of a layer of attention."""
     encoding = encodings.from_name(name, **SIZES)
     places = jnp.arange(x.shape[1])
@@ -57,7 +57,10 @@ def loss(name, params, x, kernel, form="buckets", first_head=None):
     context = encodings.Context(
         positions, positions, x_q=x, x_k=x, projections=(project, project), first_head=first_head
     )
-    return total + (attention(q, q, q, acting, params, context, form=form) ** 2).sum()
+    return (
+        total
+        + (attention(q, q, q, acting, params, context, implementation=implementation) ** 2).sum()
+    )
 
 
 def shapes(name, dtype=jnp.float32):

@@ -82,11 +82,11 @@ def draw(rows, lq, lk, heads, dim):
     return [rng.normal(size=(rows, n, heads, dim)).astype(np.float32) for n in (lq, lk, lk)]
 
 
-# Values and gradients of `attention` by what they were given: the same for every form.
+# Values and gradients of `attention` by what they were given: the same for every implementation.
 _EXPECTED: dict[tuple, tuple] = {}
 
 
-def check_attention(name, qkv, positions_q, positions_k, mask, clip, form="auto"):
+def check_attention(name, qkv, positions_q, positions_k, mask, clip, implementation="auto"):
     """`pe_jax.attention.attention` against `attention` above: the value and all gradients of a
     random projection of the output. mask [B, Lq, Lk]; positions `[L]` or `[B, L]`."""
     rows, _, heads, dim = qkv[0].shape
@@ -101,7 +101,9 @@ def check_attention(name, qkv, positions_q, positions_k, mask, clip, form="auto"
 
     def ours(q, k, v, params):
         mask = jnp.asarray(short)[:, None]
-        out = pe_jax.attention.attention(q, k, v, encoding, params, context, mask=mask, form=form)
+        out = pe_jax.attention.attention(
+            q, k, v, encoding, params, context, mask=mask, implementation=implementation
+        )
         return (out * to).sum()
 
     def formula(q, k, v, params):

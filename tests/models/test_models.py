@@ -385,7 +385,7 @@ def test_recomputing_takes_less_memory_and_scanning_compiles_one_layer():
 
 
 @pytest.mark.slow
-def test_forward_mode_and_hessians_of_the_plain_form():
+def test_forward_mode_and_hessians_of_the_naive_implementation():
     """`jax.jvp` is the product with the gradient; `jax.hessian` that of a forward-over-reverse."""
     model, variables = make("learned_relative", attention="naive", num_layers=1)
     inputs, params = tokens(length=4), variables["params"]

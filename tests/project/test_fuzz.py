@@ -537,7 +537,7 @@ def test_positions(fuzz):
 
     def check(positions):
         context = encodings.Context(*positions)
-        out = attention(x, x, x, encoding, {}, context=context, form="naive")
+        out = attention(x, x, x, encoding, {}, context=context, implementation="naive")
         if all(np.isfinite(np.asarray(each)).all() for each in positions):
             assert out.shape == x.shape and np.isfinite(out).all()
 

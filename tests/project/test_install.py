@@ -64,7 +64,7 @@ from pe_jax.attention import attention
 encoding = encodings.from_name("rope", hidden_size=8, head_size=4, num_heads=2, max_length=16)
 q = jnp.ones((1, 6, 2, 4))
 assert attention(q, q, q, encoding, encoding.init(jax.random.key(0))).shape == q.shape
-assert attention(q, q, q, encoding, {}, form="kernel").shape == q.shape
+assert attention(q, q, q, encoding, {}, implementation="kernel").shape == q.shape
 phi = jnp.eye(5)
 assert properties.symmetry(phi) == properties.sweep(properties.symmetry, phi[None])[0] == 0
 columns = {"a": [1.0, 2.0, 3.0, 5.0]}

@@ -20,7 +20,7 @@ from pe_jax.encodings.positions import as_array
 from pe_jax.testing import CHECKS, SIZES, Reference, Subject
 
 # What options, and encodings joined, could break; the rest was checked of what they are made from.
-# `forms` is added where a name differs from all before it in what forms of attention can see.
+# `implementations` is added where a name differs from all before it in what attention can see.
 OF_OPTIONS = ("formula", "parameters", "name")
 OF_JOINED = ("formula", "limit", "parameters", "name")
 
@@ -35,10 +35,10 @@ PARTS = {name: tuple(part.key for part in build(name).parts) for name in REFEREN
 FIRST = {parts: name for name, parts in reversed(PARTS.items())}
 
 
-def seen_by_forms(name):
-    """What decides how forms of attention compute an encoding. Parts that act on embeddings, and
-    options that only change numbers, of tables, biases, positions or mapped vectors, make no
-    difference to a form."""
+def seen_by_implementations(name):
+    """What decides how attention computes an encoding. Parts that act on embeddings, and options
+    that only change numbers, of tables, biases, positions or mapped vectors, make no difference to
+    an implementation."""
     seen = []
     for part in build(name).in_attention.parts:
         terms = part.offsets or Offsets()
@@ -50,7 +50,7 @@ def seen_by_forms(name):
     return tuple(seen)
 
 
-SEEN = {name: seen_by_forms(name) for name in REFERENCES}
+SEEN = {name: seen_by_implementations(name) for name in REFERENCES}
 FIRST_SEEN = {seen: name for name, seen in reversed(SEEN.items())}
 
 
@@ -59,8 +59,8 @@ def checks(name):
     new = not set(parts) <= set(REFERENCES) and FIRST[parts] == name
     if name in parts or new:
         return CHECKS
-    forms = ("forms",) if FIRST_SEEN[SEEN[name]] == name or not parts else ()
-    return (*(OF_JOINED if len(parts) > 1 else OF_OPTIONS), *forms)
+    implementations = ("implementations",) if FIRST_SEEN[SEEN[name]] == name or not parts else ()
+    return (*(OF_JOINED if len(parts) > 1 else OF_OPTIONS), *implementations)
 
 
 @functools.lru_cache(maxsize=2)  # Tests of one encoding follow one another and share programs.
@@ -219,7 +219,7 @@ FORMULA = Reference(
 BROKEN = {
     "bias scaled": (decay(lambda bias: bias / 2), ["formula"]),
     "no gradient": (without_gradient(), ["formula"]),
-    "clip that is none": (clip_that_is_none(), ["forms"]),
+    "clip that is none": (clip_that_is_none(), ["implementations"]),
     "order in memory": (by_order(), ["permutation", "packing", "padding", "decoding"]),
     "number of keys": (by_number_of_keys(), ["packing", "padding"]),
     "looks ahead": (future(), ["decoding"]),

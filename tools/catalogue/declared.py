@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from catalogue.entries import SIZES, Entry, Sizes
-from pe_jax.attention import fast, operands
+from pe_jax.attention import inputs, xla
 from pe_jax.encodings import Card, Context, Positions
 
 _ACTS = {
@@ -101,9 +101,9 @@ def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) ->
         here: Positions = positions if isinstance(positions, range) else packed_positions
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
         context = Context(here, here, x, x, (project, project))
-        made = operands.prepare(encoding, params, q, q, q, context, None)
-        computed = [fast.computation(term, made) for term in made.terms]
-        fits = not fast.obstacle(made)
+        made = inputs.apply_encoding(encoding, params, q, q, q, context, None)
+        computed = [xla.computation(term, made) for term in made.terms]
+        fits = not xla.unsupported_reason(made)
         computes = tuple(dict.fromkeys(way for way in computed if way != "added")) if fits else ()
         any_terms = bool(made.terms)
         return TermForms(computes if any_terms else None, adapter.supports(made))

@@ -12,7 +12,7 @@ import numpy as np
 
 from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax.attention import attention
-from pe_jax.attention.forms import FORMS
+from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.encodings import Context, Positions
 from pe_jax.properties.encoding_measures import on_all_axes
 
@@ -32,13 +32,15 @@ def linear(row: Entry, sizes: Sizes = SIZES) -> tuple[bool, bool]:
 def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool:
     encoding, width = row.encoding.in_attention, sizes["hidden_size"]
     heads = sizes["num_heads"], sizes["head_size"]
-    form = FORMS["fused"]
+    implementation = IMPLEMENTATIONS["fused"]
 
     def loss(arguments: Mapping[str, Any]) -> jax.Array:
         x, (q, k, v) = arguments["x"], arguments["qkv"]
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, arguments["w"])
         context = Context(positions, positions, x, x, (project, project))
-        return attention(q, k, v, encoding, arguments["params"], context, form=form).sum()
+        return attention(
+            q, k, v, encoding, arguments["params"], context, implementation=implementation
+        ).sum()
 
     if row.encoding.parts and not encoding.parts:
         return True  # Acts at the input alone.

@@ -1,4 +1,4 @@
-"""Inputs of the TPU kernel (`flash`) for the operands of attention that it supports.
+"""Arguments of the TPU kernel (`flash`) for the inputs of attention that it supports.
 
 Terms of the offset go in as tables of 2·clip + 1 rows, of the offsets that can occur. Sinusoids
 without a clip go in as a wider head, by rotation (see `offset_terms`): queries next to their
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention.operands import Operands, Term, tables
+from pe_jax.attention.inputs import AttentionInputs, Term, tables
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.encodings.part import Offsets
@@ -27,7 +27,7 @@ NEEDS = (
 )
 
 
-def supports(x: Operands) -> bool:
+def supports(x: AttentionInputs) -> bool:
     """Return whether `attend` can compute this attention."""
     shift, mapped = x.context.shift, x.q is not x.content_q
     if shift is None or x.added is not None or x.logit_terms or x.limits or x.maps:
@@ -54,9 +54,9 @@ def supports(x: Operands) -> bool:
 
 
 def attend(
-    x: Operands, rate: float, seed: Array | None, interpret: bool
+    x: AttentionInputs, rate: float, seed: Array | None, interpret: bool
 ) -> Float[Array, "B Lq H f"]:
-    """Attention of `x`, see `operands`.
+    """Attention of `x`, see `inputs`.
 
     Args:
       rate, seed: of dropout.
@@ -89,7 +89,7 @@ def attend(
     return total
 
 
-def _laid_out(x: Operands) -> tuple[tuple[Array, Array, Array], dict[str, Array]]:
+def _laid_out(x: AttentionInputs) -> tuple[tuple[Array, Array, Array], dict[str, Array]]:
     """Queries, keys and values, widened for rotations, and the tables of `flash_attention`."""
     _, rows = tables([term for term in x.terms if not _rotates(term[0])], x.scale)
     beside = [_beside(term, x) for term in _rotated(x)]
@@ -110,13 +110,13 @@ def _laid_out(x: Operands) -> tuple[tuple[Array, Array, Array], dict[str, Array]
     return (q, k, v), vectors | ({"bias": rows["bias"]} if "bias" in rows else {})
 
 
-def _scale(x: Operands) -> float:
+def _scale(x: AttentionInputs) -> float:
     """The scale of all products of queries and keys, if it is one number; else 1.0, and the queries
     come scaled."""
     return x.scale if isinstance(x.scale, float) and not _rotated(x) else 1.0
 
 
-def _rotated(x: Operands) -> list[Term]:
+def _rotated(x: AttentionInputs) -> list[Term]:
     return [term for term in x.terms if _rotates(term[0])]
 
 
@@ -125,7 +125,7 @@ def _rotates(terms: Offsets) -> bool:
     return terms.frequencies is not None and terms.clip is None and not terms.bias
 
 
-def _beside(term: Term, x: Operands) -> tuple[Array, Array, Array]:
+def _beside(term: Term, x: AttentionInputs) -> tuple[Array, Array, Array]:
     """Columns beside queries, keys and values for unclipped sinusoids."""
     terms, params, context = term
     assert terms.frequencies and terms.value_frequencies and context.ranges

@@ -105,7 +105,7 @@ def flash_attention(
     """
     if sink is not None and key_table is not None:
         # Inside, each query's product with the last row would have to be subtracted from it.
-        raise ValueError("sink is not supported beside key_table: use another form of attention.")
+        raise ValueError("sink is not supported beside key_table: use another implementation.")
     terms = Shared(None, key_table, bias, value_table)
     packed = segments is not None
     config = configure(q, k, terms, reach, offset, ON_CHIP, block, packed)._replace(

@@ -1,4 +1,4 @@
-"""Attention of operands as a function of arrays with a backward pass of its own.
+"""Attention in XLA's operations, as a function of arrays with a backward pass written by hand.
 
 All queries at once, which saves the weights (`softmax`), or in blocks (`blocks`).
 """
@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import blocks, softmax
-from pe_jax.attention.forms import FORMS, Form
-from pe_jax.attention.operands import Operands, Term, farthest, tables
-from pe_jax.attention.plain import bias, evaluated
+from pe_jax.attention.implementations import IMPLEMENTATIONS, Implementation
+from pe_jax.attention.inputs import AttentionInputs, Term, farthest, tables
+from pe_jax.attention.naive import bias, evaluated
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.softmax import TREES, Arrays, Fixed, Leaf
 from pe_jax.axis_blocks import join_axis
@@ -32,12 +32,12 @@ _BLOCK_OF_FUNCTIONS = 32
 
 
 def computation(
-    term: Term, x: Operands, form: Form = FORMS["buckets"]
+    term: Term, x: AttentionInputs, implementation: Implementation = IMPLEMENTATIONS["table"]
 ) -> Literal["rotation", "tables", "added", "none"]:
     """Return the way in which terms of the offset are computed.
 
     - `"rotation"`: sinusoids whose tables would have all offsets, whose positions are no ranges, or
-      that `form` wants rotated.
+      that `implementation` wants rotated.
     - `"tables"`: terms of the integers of a range, or clipped to one.
     - `"added"`: biases at any other positions, of each pair of query and key.
     - `"none"`: other vectors, for which attention runs as the plain formula. These are vectors
@@ -51,7 +51,7 @@ def computation(
         isinstance(p, range) or np.issubdtype(jnp.result_type(p), np.integer) for p in positions
     ):
         sinusoids = terms.frequencies and not terms.queries and not terms.bias
-        if sinusoids and (terms.clip is None or not consecutive or form.rotation):
+        if sinusoids and (terms.clip is None or not consecutive or implementation.rotation):
             return "rotation"
         scaled_by_query = terms.queries and jnp.ndim(x.scale)
         if (consecutive or terms.clip is not None) and not scaled_by_query:
@@ -59,11 +59,11 @@ def computation(
     return "none" if any((terms.keys, terms.queries, terms.values)) else "added"
 
 
-def obstacle(x: Operands, form: str | Form = "auto") -> str:
+def unsupported_reason(x: AttentionInputs, implementation: str | Implementation = "auto") -> str:
     """Return a description of the inputs that this module needs and `x` is not; empty if it is."""
-    named = FORMS["rotation" if form == "rotation" else "buckets"]
+    named = IMPLEMENTATIONS["rotation" if implementation == "rotation" else "table"]
     ways = {computation(term, x, named) for term in x.terms}
-    if form == "rotation" and ways - {"rotation"}:
+    if implementation == "rotation" and ways - {"rotation"}:
         return "terms that are sinusoids of the offset, at integer positions"
     if "none" in ways:
         return (
@@ -74,9 +74,14 @@ def obstacle(x: Operands, form: str | Form = "auto") -> str:
 
 
 def attend(
-    x: Operands, seed: Array | None, rate: float, form: Form, *, return_lse: bool = False
+    x: AttentionInputs,
+    seed: Array | None,
+    rate: float,
+    implementation: Implementation,
+    *,
+    return_lse: bool = False,
 ) -> tuple[Float[Array, "B Lq H f"], Float[Array, "B Lq H"] | None]:
-    """Attention of operands without an `obstacle`.
+    """Attention of inputs that have no `unsupported_reason`.
 
     Args:
       seed, rate: of dropout; no seed, no dropout.
@@ -87,9 +92,9 @@ def attend(
     queries = x.q.shape[1]
     ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": []}
     for term in x.terms:
-        ways[computation(term, x, form)].append(term)
+        ways[computation(term, x, implementation)].append(term)
     logit_terms = [*x.logit_terms, *map(bias, ways["added"])]
-    block = form.block
+    block = implementation.block
     if block and (logit_terms or x.maps):
         block = min(block, _BLOCK_OF_FUNCTIONS)
     if block and block >= queries:
@@ -121,7 +126,7 @@ def attend(
     fixed = Fixed(
         clip=clip,
         rotation_clips=tuple(clip for _, clip in rotations),
-        pairs=form.pairs,
+        pairs=implementation.pairs,
         rate=rate,
         reach=x.reach,
         ranges=ranges,

@@ -1,5 +1,5 @@
-"""The forms of attention against helpers/paper_attention.py, query by query: outputs, gradients,
-dropped weights.
+"""Implementations of attention against helpers/paper_attention.py, query by query: outputs,
+gradients, dropped weights.
 
 The TPU kernel itself is tested in test_tpu_kernel.py; here, that it is called as it should be."""
 
@@ -12,12 +12,16 @@ import pytest
 from helpers import paper_attention
 
 from pe_jax import encodings
-from pe_jax.attention import attention, dropout, forms, offset_terms
+from pe_jax.attention import attention, dropout, implementations, offset_terms
 from pe_jax.axis_blocks import cut_axis, join_axis
 
 H, d = 2, 4
 RELATIVE = [n for n in encodings.PAPER if n.endswith("relative") and "+" not in n]
-SERVED = [(form, name) for form in ("naive", "pairs", "buckets", "fused") for name in RELATIVE]
+SERVED = [
+    (implementation, name)
+    for implementation in ("naive", "pairs", "table", "fused")
+    for name in RELATIVE
+]
 
 
 def draw(rows, lq, lk):
@@ -31,60 +35,65 @@ def build(name, clip):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Three queries at a time, so that short sequences have several blocks, the last one short."""
-    small = {name: p._replace(block=3) if p.block else p for name, p in forms.FORMS.items()}
-    monkeypatch.setattr(forms, "FORMS", small)
+    small = {
+        name: p._replace(block=3) if p.block else p
+        for name, p in implementations.IMPLEMENTATIONS.items()
+    }
+    monkeypatch.setattr(implementations, "IMPLEMENTATIONS", small)
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(("form", "name"), SERVED)
+@pytest.mark.parametrize(("implementation", "name"), SERVED)
 @pytest.mark.parametrize(("lq", "lk", "first", "clip"), [(5, 8, 2, 2)])
-def test_every_form_against_the_formula(form, name, lq, lk, first, clip):
+def test_every_implementation_against_the_formula(implementation, name, lq, lk, first, clip):
     """Clips within and beyond the length, queries that start elsewhere, masked keys."""
     mask = np.ones((2, lq, lk), bool)
     mask[1, :, -2:] = False
     at_q, at_k = np.arange(lq) + first, np.arange(lk)
-    paper_attention.check_attention(name, draw(2, lq, lk), at_q, at_k, mask, clip, form)
+    paper_attention.check_attention(name, draw(2, lq, lk), at_q, at_k, mask, clip, implementation)
 
 
 @pytest.mark.usefixtures("small_blocks", "quick_kernel")
-def test_every_form_drops_the_same_weights():
+def test_every_implementation_drops_the_same_weights():
     encoding, params = build("learned_relative", 3)
     q, k, v = draw(2, 8, 8)
 
-    def run(form):
+    def run(implementation):
         call = lambda *args: attention(
-            *args, dropout_rate=0.4, dropout_rng=jax.random.key(5), form=form
+            *args, dropout_rate=0.4, dropout_rng=jax.random.key(5), implementation=implementation
         )
         loss = lambda q, k, v, params: (call(q, k, v, encoding, params) ** 2).sum()
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(q, k, v, params)
 
     expected = run("naive")
-    for form in ("buckets", "fused", "kernel"):
+    for implementation in ("table", "fused", "kernel"):
         jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), run(form), expected
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+            run(implementation),
+            expected,
         )
 
 
-@pytest.mark.parametrize(("form", "name"), SERVED)
+@pytest.mark.parametrize(("implementation", "name"), SERVED)
 @pytest.mark.parametrize(
     "per_row", [pytest.param(False, marks=pytest.mark.slow), True], ids=["shared", "per row"]
 )
-def test_bfloat16_gradients_stay_near_float32(form, name, per_row):
+def test_bfloat16_gradients_stay_near_float32(implementation, name, per_row):
     """At sizes of real heads: XLA lacks some bfloat16 products on CPUs, see `product`."""
 
     def near(a, b):
         a, b = np.asarray(a, np.float32), np.asarray(b)
         assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(b)
 
-    jax.tree.map(near, gradients(jnp.bfloat16, form, name, per_row), in_float32(name))
+    jax.tree.map(near, gradients(jnp.bfloat16, implementation, name, per_row), in_float32(name))
 
 
 def test_bfloat16_gradients_of_several_rows_in_several_blocks():
     """XLA's CPU backend failed on the gradient of the keys, see `product`."""
     q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 256, 2, 32))
 
-    def gradients(dtype, form):
-        loss = lambda *qkv: jnp.float32(attention(*qkv, form=form)).var()
+    def gradients(dtype, implementation):
+        loss = lambda *qkv: jnp.float32(attention(*qkv, implementation=implementation)).var()
         return jax.jit(jax.grad(loss, (0, 1, 2)))(*(x.astype(dtype) for x in (q, k, v)))
 
     for ours, exact in zip(gradients("bfloat16", "fused"), gradients("float32", "naive")):
@@ -97,14 +106,16 @@ def in_float32(name):
     return gradients(jnp.float32, "naive", name, False)
 
 
-def gradients(dtype, form, name, per_row):
+def gradients(dtype, implementation, name, per_row):
     encoding, params = paper_attention.build(name, 5, 4, 64)
     positions = jnp.tile(jnp.arange(64), (4, 1)) if per_row else None
     qkv = [jnp.asarray(x / 2, dtype) for x in paper_attention.draw(4, 64, 64, 4, 64)]
     to = np.random.default_rng(9).normal(size=qkv[0].shape)
 
     def loss(q, k, v, params):
-        out = attention(q, k, v, encoding, params, encodings.Context(positions), form=form)
+        out = attention(
+            q, k, v, encoding, params, encodings.Context(positions), implementation=implementation
+        )
         return (out.astype(jnp.float32) * to).sum()
 
     return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(*qkv, params)
@@ -138,16 +149,18 @@ def test_gradient_through_dropout_is_the_derivative():
 def test_spread_and_collect_are_transposes():
     rng = np.random.default_rng(0)
     for clip, lq, lk, shift in ((3, 5, 7, 0), (3, 5, 7, -2), (9, 4, 4, 1), (1, 6, 3, 4)):
-        buckets = rng.normal(size=(2, lq, 2 * clip + 1)).astype(np.float32)
+        by_offset = rng.normal(size=(2, lq, 2 * clip + 1)).astype(np.float32)
         x = rng.normal(size=(2, lq, lk)).astype(np.float32)
-        out = np.asarray(offset_terms.spread(clip, lk, jnp.asarray(buckets), shift))
-        collected = np.asarray(offset_terms.collect(clip, lk, jnp.asarray(x), shift))
+        out = np.asarray(offset_terms.relative_shift(clip, lk, jnp.asarray(by_offset), shift))
+        collected = np.asarray(
+            offset_terms.relative_shift_transpose(clip, lk, jnp.asarray(x), shift)
+        )
         for i in range(lq):
             for j in range(lk):
                 bucket = min(max(j - i + shift, -clip), clip) + clip
-                np.testing.assert_array_equal(out[:, i, j], buckets[:, i, bucket])
+                np.testing.assert_array_equal(out[:, i, j], by_offset[:, i, bucket])
         there = (out * x).sum()
-        back = (buckets * collected).sum()
+        back = (by_offset * collected).sum()
         np.testing.assert_allclose(there, back, rtol=1e-4)
 
 
@@ -191,7 +204,14 @@ def test_fused_memory_is_linear_in_the_length(name):
         shape = jax.ShapeDtypeStruct((1, length, H, d), jnp.float32)
         params = jax.eval_shape(encoding.init, jax.random.key(0))
         loss = lambda q, k, v, p: attention(
-            q, k, v, encoding, p, dropout_rate=0.1, dropout_rng=jax.random.key(0), form="fused"
+            q,
+            k,
+            v,
+            encoding,
+            p,
+            dropout_rate=0.1,
+            dropout_rng=jax.random.key(0),
+            implementation="fused",
         ).sum()
         step = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(shape, shape, shape, params)
         return step.compile().memory_analysis().temp_size_in_bytes
@@ -202,8 +222,8 @@ def test_fused_memory_is_linear_in_the_length(name):
 def test_fused_memory_is_far_below_that_of_all_weights():
     shape = jax.ShapeDtypeStruct((1, 4096, H, d), jnp.float32)
 
-    def temporaries(form):
-        loss = lambda q, k, v: attention(q, k, v, form=form).sum()
+    def temporaries(implementation):
+        loss = lambda q, k, v: attention(q, k, v, implementation=implementation).sum()
         step = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape)
         return step.compile().memory_analysis().temp_size_in_bytes
 
@@ -212,25 +232,27 @@ def test_fused_memory_is_far_below_that_of_all_weights():
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu", "another"])
 def test_auto_takes_what_the_platform_is_good_at(platform):
-    short, long = (forms.choose("auto", keys, platform) for keys in (64, 8192))
+    short, long = (implementations.choose("auto", keys, platform) for keys in (64, 8192))
     assert short.block is None and long.block is not None
     assert long.kernel == (platform == "tpu")
-    assert forms.choose("auto", 512, "gpu") == forms.FORMS["buckets"]
-    assert forms.choose("auto", 512, "tpu v5e") == forms.FORMS["kernel"]
+    assert implementations.choose("auto", 512, "gpu") == implementations.IMPLEMENTATIONS["table"]
+    assert (
+        implementations.choose("auto", 512, "tpu v5e") == implementations.IMPLEMENTATIONS["kernel"]
+    )
 
 
 @pytest.mark.parametrize("change", ["wide values", "values of another dtype"])
 def test_values_that_the_kernel_does_not_take(change):
     q, k, v = draw(1, 6, 6)
     v = np.repeat(v, 2, axis=-1) if change == "wide values" else jnp.asarray(v, jnp.bfloat16)
-    expected = attention(q, k, v, form="naive")
-    found = attention(q, k, v, form=forms.FORMS["kernel"])
+    expected = attention(q, k, v, implementation="naive")
+    found = attention(q, k, v, implementation=implementations.IMPLEMENTATIONS["kernel"])
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (found, expected)), atol=1e-2)
-    with pytest.raises(ValueError, match="form='kernel' needs .*no wider"):
-        attention(q, k, v, form="kernel")
+    with pytest.raises(ValueError, match="implementation='kernel' needs .*no wider"):
+        attention(q, k, v, implementation="kernel")
 
 
-def test_auto_names_no_form_that_cannot_serve():
+def test_auto_names_no_implementation_that_cannot_serve():
     """Packed positions, known at run time only, in every platform's choice."""
     encoding, params = build("learned_relative", 3)
     q, k, v = draw(1, 6, 6)
@@ -252,34 +274,39 @@ def test_two_relative_terms_at_once():
     )
     params = jax.jit(both.init)(jax.random.key(0))
     q, k, v = draw(1, 9, 9)
-    run = jax.jit(lambda form: attention(q, k, v, both, params, form=form), static_argnums=0)
+    run = jax.jit(
+        lambda implementation: attention(q, k, v, both, params, implementation=implementation),
+        static_argnums=0,
+    )
     expected = run("naive")
-    for form in ("auto", "fused", "kernel"):
-        out = run(form)
+    for implementation in ("auto", "fused", "kernel"):
+        out = run(implementation)
         np.testing.assert_allclose(out, expected, atol=2e-5)
 
 
-def test_forms_that_cannot():
+def test_implementations_that_cannot():
     encoding, params = build("learned_relative", 3)
     q, k, v = draw(1, 6, 6)
-    with pytest.raises(ValueError, match=r"auto, naive, pairs, buckets.*got 'flash'"):
-        attention(q, k, v, encoding, params, form="flash")
+    with pytest.raises(ValueError, match=r"auto, naive, pairs, table.*got 'flash'"):
+        attention(q, k, v, encoding, params, implementation="flash")
     with pytest.raises(ValueError, match="'rotation' needs terms that are .*learned_relative"):
-        attention(q, k, v, encoding, params, form="rotation")
+        attention(q, k, v, encoding, params, implementation="rotation")
     apart = encodings.Context(np.array([0, 2, 4, 6, 8, 10]))
     with pytest.raises(ValueError, match=r"'kernel' needs .*ranges.*learned_relative"):
-        attention(q, k, v, encoding, params, apart, form="kernel")
+        attention(q, k, v, encoding, params, apart, implementation="kernel")
     unclipped = encodings.sinusoidal_relative(head_size=d, clip=None)
     real = encodings.Context(np.arange(6) / 2)
-    for form in ("pairs", "buckets", "fused"):
-        with pytest.raises(ValueError, match=f"{form!r} needs vectors at integer.*sinusoidal_rel"):
-            attention(q, k, v, unclipped, None, real, form=form)
+    for implementation in ("pairs", "table", "fused"):
+        with pytest.raises(
+            ValueError, match=f"{implementation!r} needs vectors at integer.*sinusoidal_rel"
+        ):
+            attention(q, k, v, unclipped, None, real, implementation=implementation)
     with pytest.raises(ValueError, match=r"'rotation' needs terms that are .*integer positions"):
-        attention(q, k, v, unclipped, None, real, form="rotation")
+        attention(q, k, v, unclipped, None, real, implementation="rotation")
     # Not chosen by name: the plain formula.
     plain, *others = (
-        attention(q, k, v, unclipped, None, real, form=form)
-        for form in ("naive", "auto", forms.FORMS["fused"])
+        attention(q, k, v, unclipped, None, real, implementation=implementation)
+        for implementation in ("naive", "auto", implementations.IMPLEMENTATIONS["fused"])
     )
     for out in others:
         np.testing.assert_array_equal(out, plain)
@@ -304,8 +331,10 @@ def test_logits_of_ones_own_may_leave_out_leading_axes(axes):
     params = own.init(jax.random.key(0))
     q, k, v = draw(2, 7, 7)
 
-    def run(form):
-        loss = lambda params: (attention(q, k, v, own, params, form=form) ** 2).sum()
+    def run(implementation):
+        loss = lambda params: (
+            attention(q, k, v, own, params, implementation=implementation) ** 2
+        ).sum()
         return jax.jit(jax.value_and_grad(loss))(params)
 
     jax.tree.map(

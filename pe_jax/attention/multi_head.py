@@ -11,7 +11,7 @@ import jax
 
 from pe_jax.attention.attention import attention
 from pe_jax.attention.cache import Cache, cached_attention
-from pe_jax.attention.forms import Form
+from pe_jax.attention.implementations import Implementation
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding
 from pe_jax.encodings.part import Context, Params
 from pe_jax.shapes import Array, Bool, Float
@@ -30,7 +30,7 @@ def attend(
     cache: Cache | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: jax.Array | None = None,
-    form: str | Form = "auto",
+    implementation: str | Implementation = "auto",
 ) -> tuple[Float[Array, "B Lq H d"], Cache | None]:
     """Return outputs of all heads, and the cache with the new tokens in it if one is given.
 
@@ -57,7 +57,9 @@ def attend(
     q, k, v = to_queries(x_q), to_keys(x_k), to_values(x_k if x_v is None else x_v)
     context = context._replace(x_q=x_q, projections=(to_queries, to_keys))
     if cache is not None:
-        return cached_attention(q, k, v, cache, encoding, params, context, mask=mask, form=form)
+        return cached_attention(
+            q, k, v, cache, encoding, params, context, mask=mask, implementation=implementation
+        )
     out = attention(
         q,
         k,
@@ -68,7 +70,7 @@ def attend(
         mask=mask,
         dropout_rate=dropout_rate,
         dropout_rng=dropout_rng,
-        form=form,
+        implementation=implementation,
     )
     return out, None
 

@@ -26,7 +26,7 @@ from pe_jax.shapes import Array, Bool, Float, Size
 Term = tuple[Offsets, Params, Context]  # What a part adds, its parameters, and what it sees.
 
 
-class Operands(NamedTuple):
+class AttentionInputs(NamedTuple):
     """Everything that enters attention.
 
     Attributes:
@@ -87,7 +87,7 @@ class Operands(NamedTuple):
         return whole_mask(self.allowed, self.limits, self.reach, lengths, self.context.shift)
 
 
-def prepare(
+def apply_encoding(
     encoding: PositionEncoding,
     params: Params | None,
     q: Float[Array, "B Lq H d"],
@@ -95,7 +95,7 @@ def prepare(
     v: Float[Array, "B Lk G f"],
     context: Context,
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
-) -> Operands:
+) -> AttentionInputs:
     """Apply the maps of an encoding, scale the queries, and collect its terms and masks.
 
     Raises:
@@ -139,7 +139,7 @@ def prepare(
             logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), seen)
             if isinstance(logits, LogitTerms):
                 logit_terms.append(logits)
-            else:  # A hook may leave out leading axes: all forms count on four.
+            else:  # A hook may leave out leading axes: all implementations count on four.
                 pairs = q.shape[0], heads, q.shape[1], k.shape[1]
                 _check_result(part, "logits", "[#B, #H, Lq, Lk]", logits, pairs)
                 logits = logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
@@ -154,7 +154,7 @@ def prepare(
         elif limit is not None:
             reach = limit.within(reach)
     mapped = any(part.heads for part, _, _ in parts)
-    return Operands(
+    return AttentionInputs(
         q=scaled(q) if mapped else content_q,
         k=k,
         v=v,

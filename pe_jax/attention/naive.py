@@ -1,8 +1,8 @@
 """Attention as its formula stands: ordinary JAX, one operation after the other.
 
 Every encoding, every derivative: forward mode, Hessians, `vmap` of everything. It is the reference
-in the code, what `form="naive"` runs, and what attention falls back to for terms that the fast path
-cannot compute. Vectors of offsets are made for each pair of query and key, [Lq, Lk, d].
+in the code, what `implementation="naive"` runs, and what attention falls back to for terms that
+`xla` cannot compute. Vectors of offsets are made for each pair of query and key, [Lq, Lk, d].
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
+from pe_jax.attention.inputs import AttentionInputs, Term, repeat_heads
 from pe_jax.attention.masks import both, masked_logits, masked_softmax
-from pe_jax.attention.operands import Operands, Term, repeat_heads
 from pe_jax.attention.product import head_product
 from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.part import Context, LogitTerms, OffsetVectors, Params
@@ -22,8 +22,8 @@ from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Bool, Float
 
 
-def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H f"]:
-    """Softmax attention with all terms of all parts, float32; see `operands` for `x`.
+def attend(x: AttentionInputs, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H f"]:
+    """Softmax attention with all terms of all parts, float32; see `inputs` for `x`.
 
     Args:
       drop: dropout of the weights, a function of them.
@@ -37,14 +37,14 @@ def attend(x: Operands, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H 
     return out
 
 
-def log_denominator(x: Operands) -> Float[Array, "B Lq H"]:
+def log_denominator(x: AttentionInputs) -> Float[Array, "B Lq H"]:
     """The logarithm of the softmax's denominator, in which a sink is a summand."""
     total = jax.nn.logsumexp(masked_logits(logits(x), x.whole_mask), axis=-1)
     total = total if x.sink is None else jnp.logaddexp(total, x.sink[:, None])
     return total.swapaxes(1, 2)
 
 
-def logits(x: Operands) -> Float[Array, "B H Lq Lk"]:
+def logits(x: AttentionInputs) -> Float[Array, "B H Lq Lk"]:
     """Logits with all terms, before the mask; float32."""
     total = head_product("bqhe,bkhe->bhqk", x.q, x.k, x.q.shape[2], multiply=_products)
     terms = [term.astype(total.dtype) for term in added_logits(x)]
@@ -71,7 +71,7 @@ def mapped_logits(
     return jnp.where(allowed, content, -jnp.inf)
 
 
-def added_logits(x: Operands) -> list[Float[jax.Array, "#B #H Lq Lk"]]:
+def added_logits(x: AttentionInputs) -> list[Float[jax.Array, "#B #H Lq Lk"]]:
     """The terms that are added to the products of queries and keys."""
     added = []
     for term, params, context in x.terms:
