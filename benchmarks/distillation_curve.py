@@ -49,7 +49,7 @@ from pe_jax.files import write_text
 from pe_jax.models import hidden_states
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import distillation, finetuning, pretraining
-from pe_jax.tasks.start import Start
+from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.training import sharding
 
 _INIT = flags.DEFINE_string("init", None, "Folder of a published BERT.", required=True)
@@ -166,7 +166,7 @@ def score(task: Task, init: Path, folder: Path, seed: int) -> dict[str, float]:
 
 def last_states(model: Path, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Return the last hidden states `[tokens, D]` of a run or a published BERT, without padding."""
-    start = Start(str(model))
+    start = PretrainedSource(str(model))
     place = functools.partial(sharding.state_shardings, sharding.data_mesh(), "data")
     inputs = (batch["tokens"], batch["segments"], batch["valid"])
     states = hidden_states(start.model, start.params(place)["bert"], *inputs)[-1]
@@ -176,7 +176,7 @@ def last_states(model: Path, batch: dict[str, np.ndarray]) -> np.ndarray:
 def r2_on_questions(model: Path) -> float:
     """Return R² of a model's last hidden states on 64 questions with the start of a paragraph."""
     questions = read_questions(_QUESTIONS, _DATA_DIR.value)[:64]
-    tokenizer = load_tokenizer(Start(_INIT.value).tokenizer())
+    tokenizer = load_tokenizer(PretrainedSource(_INIT.value).tokenizer())
     windows = evaluation_windows(questions, tokenizer, _LENGTH)
     first = np.unique(windows.question, return_index=True)[1]
     batch = pad_rows(windows.rows(), first, _LENGTH)

@@ -38,7 +38,7 @@ from pe_jax.data.pretraining import mask_words
 from pe_jax.data.tokenized import tokenize_documents
 from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.start import Start
+from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import Params
 
@@ -98,12 +98,12 @@ def pieces(documents: list[np.ndarray], length: int, words: Vocabulary) -> Piece
 def read(folder: str, max_length: int | None = None, resize: str = "") -> Params:
     """Return the parameters of a run, or of a published BERT."""
     place = functools.partial(sharding.state_shardings, sharding.data_mesh(), "data")
-    return Start(folder).params(place, max_length, resize)
+    return PretrainedSource(folder).params(place, max_length, resize)
 
 
 def load(folder: str, head: Params | None, length: int, resize: str = "") -> Model:
     """Return a model for inputs of `length`; `resize` is the method for a table."""
-    model = Start(folder).model
+    model = PretrainedSource(folder).model
     if resize:
         model = dataclasses.replace(model, max_length=max(length, model.max_length))
     bert = read(folder, model.max_length, resize)["bert"]
@@ -182,7 +182,7 @@ def main(_: list[str]) -> None:
     out = Path(_OUT.value)
     records = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     done = {(record["model"], record["length"]) for record in records}
-    start = Start(_TEACHER.value)
+    start = PretrainedSource(_TEACHER.value)
     head = read(_HEAD.value or _TEACHER.value).get("masked_lm")
     tokenizer = load_tokenizer(str(start.tokenizer()))
     lengths = sorted(map(int, _LENGTHS.value))

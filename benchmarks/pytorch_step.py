@@ -47,7 +47,7 @@ from absl import app, flags
 
 from pe_jax import cpu
 from pe_jax.console.markdown import table
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.models import BertConfig, preset
 
 OURS, TORCH = "_jax_worker.py", "_torch_worker.py"
@@ -174,7 +174,7 @@ def measure(size: str, rows: int, length: int, names: list[str]) -> dict[str, An
     """All sides on one batch of one model: what they say of themselves, seconds, ratios."""
     what, config = f"{size}, {rows}x{length}", preset(size, max_length=length)
     chance = math.log(config.vocab_size) + math.log(2)
-    say(f"{what}: at the start all losses should be near ln V + ln 2 = {chance:.3f}")
+    log(f"{what}: at the start all losses should be near ln V + ln 2 = {chance:.3f}")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         path = Path(folder) / "batch.npz"
         arrays: dict[str, Any] = make_batch(rows, length, config.vocab_size)
@@ -184,7 +184,7 @@ def measure(size: str, rows: int, length: int, names: list[str]) -> dict[str, An
             workers.append(Worker(name, make_job(size, config, path)))
             stack.callback(workers[-1].close)
             about = workers[-1].about
-            say(
+            log(
                 f"{what}, {name}: {about['parameters']:,} parameters, loss of the first step "
                 f"{about['first_loss']:.3f}, {about['seconds_to_first_step']:.0f} s to get there"
             )
@@ -193,7 +193,7 @@ def measure(size: str, rows: int, length: int, names: list[str]) -> dict[str, An
         for number in range(_ROUNDS.value):
             for worker in workers:
                 turns[worker.name].append(worker.turn(_STEPS.value))
-            say(f"{what}: round {number + 1} of {_ROUNDS.value}")
+            log(f"{what}: round {number + 1} of {_ROUNDS.value}")
     seconds = {name: [turn["seconds"] for turn in turns[name]] for name in names}
     sides = {
         worker.name: worker.about
@@ -315,7 +315,7 @@ def main(_) -> None:
     if about_machine["cores"] < _THREADS.value:
         raise ValueError(f"--threads={_THREADS.value}, but only {about_machine['cores']} cores.")
     if about_machine["load_before"] > 0.5:
-        say(f"The machine is not idle (load {about_machine['load_before']:.1f}): times will vary.")
+        log(f"The machine is not idle (load {about_machine['load_before']:.1f}): times will vary.")
     # Workers inherit it. XLA has as many threads as it has cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: _THREADS.value])
     results = []

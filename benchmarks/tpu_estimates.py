@@ -27,7 +27,7 @@ from pe_jax.chips import GIB
 from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
 from pe_jax.console.markdown import table
-from pe_jax.console.terminal import Progress, say
+from pe_jax.console.terminal import Progress, log
 from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.tpu.topology import make_slice
 
@@ -117,12 +117,12 @@ def main(_) -> None:
     left = [key for key in keys if name(key) not in done] if _COMPILE.value else []
     progress = Progress(len(keys), len(keys) - len(left), unit="compilation")
     for key in left:
-        say(f"{key['encoding']}, length {key['length']}, {key['topology']}")
+        log(f"{key['encoding']}, length {key['length']}, {key['topology']}")
         found = done[name(key)] = compile_one(key)
         with out.open("a") as file:
             file.write(json.dumps({"key": key, "found": found}) + "\n")
         progress.advance()
-        say(f"compiled in {found['compile_seconds']:.0f} s")
+        log(f"compiled in {found['compile_seconds']:.0f} s")
     progress.close()
     header = ["encoding", *(f"{length}: {what}" for length, _ in lengths for what in COLUMNS)]
     shapes = ", ".join(f"{rows} rows of {length}" for length, rows in lengths)

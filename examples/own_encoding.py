@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import optax
 
 from pe_jax import encodings
-from pe_jax.encodings import Offsets, Part
+from pe_jax.encodings import OffsetTerms, Part
 from pe_jax.linen import MultiHeadAttention
 
 VOCABULARY, BACK = 16, 3
@@ -41,7 +41,7 @@ def parabola(*, num_heads: int, width: float = 3.0) -> Part:
     def init(rng):
         return {"centre": jnp.linspace(-2, 2, num_heads), "width": jnp.full(num_heads, width)}
 
-    return Part(init=init, offsets=Offsets(bias=bias))
+    return Part(init=init, offsets=OffsetTerms(bias=bias))
 
 
 class Tiny(nn.Module):

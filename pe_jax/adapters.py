@@ -33,8 +33,8 @@ from pe_jax.attention.naive import added_logits
 from pe_jax.dtypes import widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
-from pe_jax.encodings.part import Context, Offsets, Params, Part, Traits, map_heads, moved
-from pe_jax.encodings.positions import Positions, Reach
+from pe_jax.encodings.part import Context, OffsetTerms, Params, Part, Traits, map_heads, moved
+from pe_jax.encodings.positions import AttentionWindow, Positions
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Bool, Float
 
@@ -288,7 +288,7 @@ def attention_inputs(
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     for part in encoding.parts:
-        terms = part.offsets or Offsets()
+        terms = part.offsets or OffsetTerms()
         effects = {
             "adds position vectors to the values": terms.values,
             "maps outputs": part.output,
@@ -349,8 +349,10 @@ def _joined(
     if factor is not None:
         parts.append(Part("argument_scale", factor=lambda *_: factor, traits=traits))
     if window is not None:
-        reach = Reach(window, window) if isinstance(window, int) else Reach(*window)
-        parts.append(Part("argument_window", offsets=Offsets(reach=reach)))
+        reach = (
+            AttentionWindow(window, window) if isinstance(window, int) else AttentionWindow(*window)
+        )
+        parts.append(Part("argument_window", offsets=OffsetTerms(reach=reach)))
     joined = encoding + PositionEncoding(tuple(parts))
     return joined + causal() if is_causal and not joined.is_causal else joined
 

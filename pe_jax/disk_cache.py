@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import flush_to_disk, parse_json, sha256
 from pe_jax.locks import exclusive, leads_to, lock
 
@@ -57,7 +57,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
         if damaged is None:  # It was made in the meantime.
             return
         if folder.exists():
-            say(f"{folder / damaged} is damaged; it was deleted and is recomputed.")
+            log(f"{folder / damaged} is damaged; it was deleted and is recomputed.")
         remove_leftovers(folder.parent)
         with temporary_folder(folder.parent) as temporary:
             new = temporary / "new"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 
 _LONGEST = 24 * 3600.0  # Seconds; some gigabytes of text take an hour.
 _PAUSE = 0.2
@@ -112,7 +112,7 @@ def exclusive(folder: Path, longest: float = _LONGEST) -> Iterator[None]:
                 break
         elif (name := signature(descriptor)) not in ("", holder):
             holder = name
-            say(f"Waiting for {holder}, which is making {folder}.")
+            log(f"Waiting for {holder}, which is making {folder}.")
         os.close(descriptor)
         if time.monotonic() > deadline:
             raise ValueError(

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from pe_jax.values import Kind, one_of, optional, shown
+from pe_jax.values import Validator, one_of, optional, shown
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
 
-def key(default: Any, kind: Kind, description: str = "", *, internal: bool = False) -> Any:
+def key(default: Any, kind: Validator, description: str = "", *, internal: bool = False) -> Any:
     """A field of a `Config`.
 
     Args:
@@ -69,15 +69,15 @@ class Config:
     def __post_init__(self) -> None:
         for name, kind in kinds(type(self)).items():
             value = getattr(self, name)
-            if fault := kind.fault(value):
+            if fault := kind.error(value):
                 raise ValueError(f"{name} {fault}")
             if isinstance(value, list | np.generic):  # As JSON, and as NumPy, have them.
                 plain = tuple(value) if isinstance(value, list) else value.item()
                 object.__setattr__(self, name, plain)
-        for fault in self.faults():
+        for fault in self.errors():
             raise ValueError(fault)
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         """Yield the faults of values that are right by themselves: each a line that begins with the
         name of a key."""
         return iter(())
@@ -88,7 +88,7 @@ C = TypeVar("C", bound=Config)
 Classes: TypeAlias = type[C] | Mapping[str, str]
 
 
-def kinds(config: type[Config]) -> dict[str, Kind]:
+def kinds(config: type[Config]) -> dict[str, Validator]:
     """Return the kind of value of each key, without those of parts."""
     fields = dataclasses.fields(config)
     return {field.name: field.metadata["kind"] for field in fields if "kind" in field.metadata}
@@ -120,7 +120,7 @@ def optional_keys(config: type[C]) -> type[C]:
         metadata = {**field.metadata, "kind": optional(field.metadata["kind"])}
         fields.append((field.name, Any, dataclasses.field(default=None, metadata=metadata)))
     # How values of several keys relate is known once all of them are given.
-    methods = {"faults": lambda self: iter(())}
+    methods = {"errors": lambda self: iter(())}
     name = f"Optional{config.__name__}"
     return dataclasses.make_dataclass(name, fields, bases=(config,), namespace=methods, frozen=True)
 
@@ -206,7 +206,7 @@ def class_for(task: object, classes: Classes[C], way_out: str = "") -> type[C]:
       ValueError: if there is none; the message lists the known tasks, then `way_out`.
     """
     by_task = classes_by_task(classes)
-    if fault := one_of(by_task).fault(task):
+    if fault := one_of(by_task).error(task):
         raise ValueError(f"config.task {fault}{way_out}")
     assert isinstance(task, str)
     config = by_task[task]

@@ -17,7 +17,7 @@ import numpy as np
 from pe_jax.errors import did_you_mean
 
 
-class Kind(NamedTuple):
+class Validator(NamedTuple):
     """A kind of values.
 
     Attributes:
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     accepts: Callable[[object], bool]
     hint: Callable[[object], str] = lambda value: ""
 
-    def fault(self, value: object) -> str:
+    def error(self, value: object) -> str:
         """Return the fault of a value, in one line that follows its name; empty if it is right."""
         if self.accepts(value):
             return ""
@@ -57,7 +57,7 @@ def _without_quotes(value: object) -> str:
     return f" Give the number, {reprlib.repr(str(value).strip())[1:-1]}, without quotes."
 
 
-def integer(least: int, most: int) -> Kind:
+def integer(least: int, most: int) -> Validator:
     """Integers from `least` to `most`, both included; no floats, even whole ones, and no bools."""
 
     def accepts(value: object) -> bool:
@@ -70,10 +70,10 @@ def integer(least: int, most: int) -> Kind:
             return f" The nearest is {round(value)}."
         return _without_quotes(value)
 
-    return Kind(int, lambda: f"an integer from {least:,} to {most:,}", accepts, hint)
+    return Validator(int, lambda: f"an integer from {least:,} to {most:,}", accepts, hint)
 
 
-def number(least: float, most: float, ends: str = "[]") -> Kind:
+def number(least: float, most: float, ends: str = "[]") -> Validator:
     """Numbers between `least` and `most`; no NaN.
 
     Args:
@@ -86,7 +86,7 @@ def number(least: float, most: float, ends: str = "[]") -> Kind:
         above = value >= least if ends[0] == "[" else value > least
         return bool(above and (value <= most if ends[1] == "]" else value < most))
 
-    return Kind(
+    return Validator(
         float,
         lambda: f"a number in {ends[0]}{least:g}, {most:.9g}{ends[1]}",
         accepts,
@@ -103,9 +103,9 @@ def _resolve(names: Names) -> tuple[str, ...]:
     return tuple(pkgutil.resolve_name(names) if isinstance(names, str) else names)
 
 
-def one_of(names: Names, *others: str) -> Kind:
+def one_of(names: Names, *others: str) -> Validator:
     """One of several names; an error lists close matches."""
-    return Kind(
+    return Validator(
         str,
         lambda: f"one of {', '.join(name or repr(name) for name in (*others, *_resolve(names)))}",
         lambda value: isinstance(value, str) and (value in others or value in _resolve(names)),
@@ -115,7 +115,7 @@ def one_of(names: Names, *others: str) -> Kind:
     )
 
 
-def some_of(names: Names) -> Kind:
+def some_of(names: Names) -> Validator:
     """Names in a text, separated by commas, or none."""
 
     def unknown(value: str) -> list[str]:
@@ -127,7 +127,7 @@ def some_of(names: Names) -> Kind:
         first = unknown(value)[0]
         return f" Unknown name {first!r}.{did_you_mean(first, _resolve(names))}"
 
-    return Kind(
+    return Validator(
         str,
         lambda: f"some of {', '.join(_resolve(names))}, separated by commas",
         lambda value: isinstance(value, str) and not unknown(value),
@@ -147,7 +147,7 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def text(way_out: str = "") -> Kind:
+def text(way_out: str = "") -> Validator:
     """Any text that UTF-8 can hold; with a way out, one that is not empty."""
 
     def hint(value: object) -> str:
@@ -155,7 +155,7 @@ def text(way_out: str = "") -> Kind:
             return " Set a locale with UTF-8, such as LC_ALL=C.UTF-8."
         return f" {way_out}" if way_out else ""
 
-    return Kind(
+    return Validator(
         str,
         lambda: "a text that is not empty" if way_out else "a text",
         lambda value: (
@@ -173,10 +173,10 @@ def _is_unicode(value: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-FLAG = Kind(bool, lambda: "True or False", lambda value: isinstance(value, bool | np.bool_))
+FLAG = Validator(bool, lambda: "True or False", lambda value: isinstance(value, bool | np.bool_))
 
 
-def optional(kind: Kind) -> Kind:
+def optional(kind: Validator) -> Validator:
     """A value of that kind, or None, which leaves it open."""
     return kind._replace(
         describe=lambda: f"{kind.describe()}, or None",
@@ -184,7 +184,9 @@ def optional(kind: Kind) -> Kind:
     )
 
 
-def several(kind: Kind, least: int = 0, most: int = 1_000, *, repeated: bool = False) -> Kind:
+def several(
+    kind: Validator, least: int = 0, most: int = 1_000, *, repeated: bool = False
+) -> Validator:
     """A tuple or list of `least` to `most` values of that kind, different unless `repeated`."""
 
     def accepts(value: object) -> bool:
@@ -194,12 +196,12 @@ def several(kind: Kind, least: int = 0, most: int = 1_000, *, repeated: bool = F
 
     values = "values" if repeated else "different values"
     tuple_of = f"a tuple of {least:,} to {most:,} {values}, each "
-    return Kind(tuple, lambda: tuple_of + kind.describe(), accepts)
+    return Validator(tuple, lambda: tuple_of + kind.describe(), accepts)
 
 
-def pair(kind: Kind) -> Kind:
+def pair(kind: Validator) -> Validator:
     """A tuple or list of two values of that kind."""
-    return Kind(
+    return Validator(
         tuple,
         lambda: f"a tuple of two values, each {kind.describe()}",
         lambda value: (

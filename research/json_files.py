@@ -32,7 +32,7 @@ def read_json_as(kind: type[T], path: Path, way_out: str) -> T:
 
 def check(value: object, kind: type[T], path: Path, way_out: str) -> T:
     """Return a value of a JSON file; the arguments and errors are those of `read_json_as`."""
-    for fault in faults(value, kind):
+    for fault in errors(value, kind):
         raise ValueError(f"{path} is damaged ({fault}). {way_out}")
     return typing.cast(T, value)
 
@@ -49,7 +49,7 @@ def read_series(folder: Path, name: str, way_out: str) -> dict[int, float]:
         if name not in line:
             continue
         for key, kind in (("step", int), (name, float)):
-            for fault in faults(line[key], kind, repr(key)):
+            for fault in errors(line[key], kind, repr(key)):
                 raise ValueError(f"Line {number} of {path} is damaged ({fault}). {way_out}")
         series[line["step"]] = line[name]
     if not series:
@@ -57,7 +57,7 @@ def read_series(folder: Path, name: str, way_out: str) -> dict[int, float]:
     return series
 
 
-def faults(value: object, kind: Any, name: str = "it") -> Iterator[str]:
+def errors(value: object, kind: Any, name: str = "it") -> Iterator[str]:
     """Yield what of a JSON value is not of its type.
 
     Args:
@@ -68,7 +68,7 @@ def faults(value: object, kind: Any, name: str = "it") -> Iterator[str]:
     if kind is Any:
         return
     if origin in (types.UnionType, typing.Union):
-        by_member = [list(faults(value, member, name)) for member in arguments]
+        by_member = [list(errors(value, member, name)) for member in arguments]
         if all(by_member):
             yield from by_member[0]
         return
@@ -85,10 +85,10 @@ def faults(value: object, kind: Any, name: str = "it") -> Iterator[str]:
         yield from _faults_of_keys(typing.cast(dict[str, object], value), kind, name)
     elif isinstance(value, dict):
         for key, member in value.items():
-            yield from faults(member, arguments[1], _inside(name, key))
+            yield from errors(member, arguments[1], _inside(name, key))
     elif isinstance(value, list):
         for number, member in enumerate(value):
-            yield from faults(member, arguments[0], f"{name}[{number}]")
+            yield from errors(member, arguments[0], f"{name}[{number}]")
 
 
 def _faults_of_keys(values: dict[str, object], kind: Any, name: str) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _faults_of_keys(values: dict[str, object], kind: Any, name: str) -> Iterator
         optional = typing.get_origin(hint) is typing.NotRequired
         if key in values:
             member = typing.get_args(hint)[0] if optional else hint
-            yield from faults(values[key], member, _inside(name, key))
+            yield from errors(values[key], member, _inside(name, key))
         elif not optional:
             yield f"{_inside(name, key)} is missing"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PRINTS = {"print", "say", "tell", "write", "warn", "warning", "info", "error", "log"}
+PRINTS = {"print", "log_field", "write", "warn", "warning", "info", "error", "log"}
 KINDS = ("raised", "printed", "flag", "other")
 FEWEST_WORDS = 4  # Of a string that may be a message.
 

@@ -266,7 +266,7 @@ def completed(
         )
     positions = context.positions_q, context.positions_k
     positions_q, positions_k = paired_positions(
-        *positions, queries, keys, encoding.axes, encoding.longest
+        *positions, queries, keys, encoding.axes, encoding.max_length
     )
     return context._replace(positions_q=positions_q, positions_k=positions_k)
 

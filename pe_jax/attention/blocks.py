@@ -26,7 +26,7 @@ from pe_jax.attention.masks import masked_weights, segment_bounds
 from pe_jax.attention.softmax import Arrays, Fixed, Leaf
 from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.dtypes import wide_dtype
-from pe_jax.encodings.positions import Reach
+from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.shapes import Array
 
 # The axes of queries and of keys in arrays as `_stored` has them.
@@ -157,7 +157,7 @@ def _widths(arrays: Arrays, fixed: Fixed) -> tuple[int, ...]:
 def _window(fixed: Fixed) -> tuple[int, int, int] | None:
     """Return how many keys before and after itself a query meets, if blocks meet only those, and
     the key at the position of the first query."""
-    left, right = fixed.reach or Reach()
+    left, right = fixed.reach or AttentionWindow()
     if left is None or right is None or fixed.ranges is None:
         return None
     queries, keys = fixed.ranges

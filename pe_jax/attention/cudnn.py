@@ -19,7 +19,7 @@ from pe_jax.attention.masks import whole_mask
 from pe_jax.attention.naive import bias, evaluated
 from pe_jax.attention.offset_terms import table_logits
 from pe_jax.attention.reverse_only import reverse_only
-from pe_jax.encodings.positions import Reach, offsets
+from pe_jax.encodings.positions import AttentionWindow, offsets
 from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array, Float
 
@@ -91,7 +91,7 @@ def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float
     return jnp.where(attends, out, jnp.zeros_like(out))
 
 
-def _causal_reach(x: AttentionInputs) -> Reach | None:
+def _causal_reach(x: AttentionInputs) -> AttentionWindow | None:
     """Return the reach if it is one that cuDNN has by name, causal attention or a window of it.
 
     cuDNN's causal mask compares indices, so queries and keys must have equal lengths and start at

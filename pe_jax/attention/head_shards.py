@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.encoding import PositionEncoding
-from pe_jax.encodings.part import LogitTerms, Offsets, Params, Part
+from pe_jax.encodings.part import LogitTerms, OffsetTerms, Params, Part
 from pe_jax.shapes import Array
 
 _NO_AXIS = -1
@@ -38,7 +38,7 @@ def part_of_shard(part: Part, params: Params, first: ArrayLike, heads: int) -> t
             f"Context.first_head={first} and {heads} heads of queries do not fit {part!r}, which "
             f"has {total} heads: pass the number of the first query head of this shard."
         )
-    if part.logit_map or part.recipe is None:
+    if part.logit_map or part.constructor is None:
         reason = "mixes heads" if part.logit_map else "was not made by a named function"
         raise ValueError(
             f"Context.first_head is not possible with {part.name}, which {reason}: run its "
@@ -60,7 +60,7 @@ def part_of_shard(part: Part, params: Params, first: ArrayLike, heads: int) -> t
     return part._replace(**hooks), {"all": params, "first": jnp.asarray(first, jnp.int32)}
 
 
-def _offsets_of_shard(terms: Offsets, heads: int, total: int) -> Offsets:
+def _offsets_of_shard(terms: OffsetTerms, heads: int, total: int) -> OffsetTerms:
     hooks = {"keys": -2, "queries": -2, "values": -2, "bias": -1}
     changes: dict[str, Any] = {
         name: _cut_result(hook, heads, total, axis, over_offsets=True)
@@ -83,7 +83,8 @@ def _cut_result(
     """`hook` whose result, if it has an axis of heads, is cut to those of the shard.
 
     Args:
-      over_offsets: the hook is one of `Offsets`, whose result begins with the axes of the offsets.
+      over_offsets: the hook is one of `OffsetTerms`, whose result begins with the axes of the
+        offsets.
     """
 
     def cut(params: Params, *args: Any) -> Array:
@@ -149,12 +150,12 @@ def _head_axes(part: Part) -> tuple[int, ...]:
 
 def _with_num_heads(part: Part, num_heads: int) -> Part:
     """The part as its function makes it for another number of heads."""
-    assert part.recipe is not None
+    assert part.constructor is not None
     inside = [
         encoding.map_parts(lambda inner: _with_num_heads(inner, num_heads))
-        for encoding in part.recipe.args
+        for encoding in part.constructor.args
         if isinstance(encoding, PositionEncoding)
     ]
-    options = dict(part.recipe.keywords)
+    options = dict(part.constructor.keywords)
     options |= {"num_heads": num_heads} if "num_heads" in options else {}
-    return part.recipe.func(*inside, **options).parts[0]
+    return part.constructor.func(*inside, **options).parts[0]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 
-from pe_jax.encodings.positions import Reach, check_length
+from pe_jax.encodings.positions import AttentionWindow, check_length
 from pe_jax.shapes import Size
 
 
@@ -67,7 +67,7 @@ def choose(
     implementation: str | Implementation,
     keys: Size,
     platform: str | None = None,
-    reach: Reach | None = None,
+    reach: AttentionWindow | None = None,
 ) -> Implementation:
     """Return an implementation by name, the best one here for `"auto"`; or the one given.
 

@@ -19,11 +19,11 @@ from pe_jax.attention.head_shards import part_of_shard
 from pe_jax.attention.masks import both, in_order, segment_mask, whole_mask
 from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
-from pe_jax.encodings.part import Context, LogitTerms, Offsets, Params, Part, map_heads, moved
-from pe_jax.encodings.positions import Reach
+from pe_jax.encodings.part import Context, LogitTerms, OffsetTerms, Params, Part, map_heads, moved
+from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.shapes import Array, Bool, Float, Size
 
-Term = tuple[Offsets, Params, Context]  # What a part adds, its parameters, and what it sees.
+Term = tuple[OffsetTerms, Params, Context]  # What a part adds, its parameters, and what it sees.
 
 
 class AttentionInputs(NamedTuple):
@@ -56,8 +56,8 @@ class AttentionInputs(NamedTuple):
     logit_terms: tuple[LogitTerms, ...]
     sink: Float[Array, " H"] | None
     mask: Bool[Array, "#B #H #Lq Lk"] | None
-    limits: tuple[tuple[Reach, Array, Array], ...]
-    reach: Reach | None
+    limits: tuple[tuple[AttentionWindow, Array, Array], ...]
+    reach: AttentionWindow | None
     context: Context
 
     @property
@@ -130,9 +130,9 @@ def apply_encoding(
     content_q, content_k = scaled(q), k
     added: list[Array] = []
     logit_terms: list[LogitTerms] = []
-    limits: list[tuple[Reach, Array, Array]] = []
+    limits: list[tuple[AttentionWindow, Array, Array]] = []
     sinks: list[Array] = []
-    reach: Reach | None = None
+    reach: AttentionWindow | None = None
     for part, part_params, seen in parts:
         q, k, v = map_heads(part, part_params, q, k, v, seen)
         if part.logits:
@@ -219,8 +219,8 @@ def tables(terms: Sequence[Term], scale: ArrayLike) -> tuple[int, dict[str, Arra
       scale: of the logits, by which vectors that join the queries are multiplied.
 
     Returns:
-      clip, and the tables by the names of `Offsets`: of vectors `[M, d]`, or `[M, H, d]` with one
-      for each head, of biases `[M]` or `[M, H]`; M = 2·clip + 1.
+      clip, and the tables by the names of `OffsetTerms`: of vectors `[M, d]`, or `[M, H, d]` with
+      one for each head, of biases `[M]` or `[M, H]`; M = 2·clip + 1.
     """
     limits = [(term.clip, farthest(context)) for term, _, context in terms]
     clip = max([1, *(min(n for n in pair if n is not None) for pair in limits)])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.encodings.positions import Positions, Reach, offsets
+from pe_jax.encodings.positions import AttentionWindow, Positions, offsets
 from pe_jax.shapes import Array, Bool, Float, Int, Real, Size
 
 
@@ -105,8 +105,8 @@ def index_offsets(
 
 def whole_mask(
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
-    limits: Iterable[tuple[Reach, Array, Array]],
-    reach: Reach | None,
+    limits: Iterable[tuple[AttentionWindow, Array, Array]],
+    reach: AttentionWindow | None,
     lengths: tuple[Size, Size],
     shift: ArrayLike | None,
 ) -> Bool[Array, "#B #H #Lq Lk"] | None:

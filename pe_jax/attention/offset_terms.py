@@ -1,6 +1,6 @@
 """Terms of the offset as arrays: what tables and sinusoids add to logits and outputs.
 
-Terms of the offset are given as functions (see `Offsets`). `xla` takes arrays instead.
+Terms of the offset are given as functions (see `OffsetTerms`). `xla` takes arrays instead.
 
 Tables are the terms of offsets -clip .. clip as rows; all parts of an encoding share one set. A
 query meets 2·clip + 1 different vectors, so one product with these gives all its terms;

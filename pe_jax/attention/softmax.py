@@ -37,7 +37,7 @@ from pe_jax.attention.offset_terms import (
 from pe_jax.attention.product import head_product
 from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.part import LogitTerms
-from pe_jax.encodings.positions import Reach, offsets
+from pe_jax.encodings.positions import AttentionWindow, offsets
 from pe_jax.shapes import Array, Float, Size
 
 # An array, or what JAX puts in its place while it builds a tree.
@@ -114,13 +114,13 @@ class Fixed:
     rotation_clips: tuple[int | None, ...]
     pairs: bool
     rate: float
-    reach: Reach | None
+    reach: AttentionWindow | None
     ranges: tuple[range, range] | None
     block: int | None
     num_queries: Size
     functions: tuple
     maps: tuple
-    limits: tuple[Reach, ...]
+    limits: tuple[AttentionWindow, ...]
     positions_q: Leaf
     positions_k: Leaf
     segments_q: Leaf

@@ -100,7 +100,7 @@ def _report_scores() -> tuple[str, Path]:
 
 
 def _measure_properties(config: PropertiesConfig, out: Path) -> str:
-    from pe_jax.encodings.names import expand_names
+    from pe_jax.encodings.parser import expand_names
     from pe_jax.reports.property_report import subjects
     from pe_jax.reports.property_report.report import measure_properties
 

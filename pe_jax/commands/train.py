@@ -23,7 +23,7 @@ with extra("train", SystemExit):
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
     from pe_jax.console.streams import show
-    from pe_jax.console.terminal import be_quiet, is_quiet, say
+    from pe_jax.console.terminal import be_quiet, is_quiet, log
     from pe_jax.schema import Config, from_values
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
@@ -69,7 +69,7 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
         from pe_jax.tasks import pretraining
 
         run = pretraining.run(config, folder, profile)
-        say("Measuring what the run has learned")
+        log("Measuring what the run has learned")
         from pe_jax.reports.pretraining_report import report_pretraining
 
         return report_pretraining(folder, folder / "report", run), folder / "report"

@@ -75,7 +75,7 @@ class DistillationConfig(EncoderTrainingConfig):
         trained = [stage.length for stage in self.stages.values()]
         return tuple(dict.fromkeys((*trained, *self.test_lengths)))
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         if self.layers and not any(self.layers):
             yield f"layers={self.layers} leaves every layer out: give one of them a weight above 0."
 

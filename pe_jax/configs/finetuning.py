@@ -38,7 +38,7 @@ class FinetuningDataConfig(Config):
         0.0, HELD_OUT, "Fraction of the training data held out for model selection, see `select`."
     )
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         if list(self.buckets) != sorted(self.buckets):
             yield f"buckets must ascend, got {self.buckets}: sort them."
 
@@ -77,7 +77,7 @@ class FinetuningConfig(Config):
     checkpoint_every: int = key(0, COUNT_OR_ZERO, "Steps; 0 saves after every tenth of them.")
     keep_checkpoints: int = key(1, integer(1, 10**6), "The newest.")
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         if not self.steps and not self.epochs:
             yield f"epochs={self.epochs}: nothing to train. Give config.steps or config.epochs."
         if self.data.batch_size % self.accumulation:
@@ -108,8 +108,8 @@ class SquadDataConfig(FinetuningDataConfig):
     )
     max_query: int = key(64, integer(1, 10**6), "Questions are truncated to this many tokens.")
 
-    def faults(self) -> Iterator[str]:
-        yield from super().faults()
+    def errors(self) -> Iterator[str]:
+        yield from super().errors()
         if self.length < self.max_query + 4:
             yield (
                 f"max_query={self.max_query} leaves no room for three special tokens and a context "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pe_jax.errors import did_you_mean
 from pe_jax.schema import Config, key, optional_keys
-from pe_jax.values import FLAG, Kind, integer, number, one_of, optional
+from pe_jax.values import FLAG, Validator, integer, number, one_of, optional
 
 if TYPE_CHECKING:
     from pe_jax.encodings import PositionEncoding
@@ -33,7 +33,7 @@ def _is_position(value: object) -> bool:
     return isinstance(value, PositionEncoding)
 
 
-_POSITION = Kind(str, lambda: "the name of an encoding, or a PositionEncoding", _is_position)
+_POSITION = Validator(str, lambda: "the name of an encoding, or a PositionEncoding", _is_position)
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
@@ -190,7 +190,7 @@ class BertConfig(Config):
     pooler: str = key("tanh", one_of(("tanh", "head")), internal=True)
     classifier_pooling: str = key("cls", one_of(("cls", "mean")), internal=True)
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         if self.norm == "rms_norm" and self.norm_bias:
             yield "norm_bias is True, but rms_norm has no bias: give norm_bias=False."
         if self.hidden_size % self.num_heads:

@@ -28,7 +28,7 @@ class StageConfig(Config):
     epochs: float = key(0.0, EPOCHS, "Instead of steps.")
     accumulation: int = key(1, ROWS, ACCUMULATION)
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         if self.steps and self.epochs:
             yield (
                 f"steps={self.steps} and epochs={self.epochs}: a stage takes steps or epochs, not "
@@ -47,8 +47,8 @@ class PretrainingStageConfig(StageConfig):
 
     max_predictions: int = key(77, integer(1, 10**6))
 
-    def faults(self) -> Iterator[str]:
-        yield from super().faults()
+    def errors(self) -> Iterator[str]:
+        yield from super().errors()
         if self.max_predictions > self.length:
             yield (
                 f"max_predictions={self.max_predictions} is more than the length of the inputs, "
@@ -84,7 +84,7 @@ class TextConfig(Config):
     workers: int = key(0, integer(0, 128), "Processes that make batches; 0 makes them in a thread.")
     cache_dir: str = key("", text(), "Tokenized text; empty means ~/.cache/pe_jax.")
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         if not self.held_out and not self.validation:
             yield (
                 f"held_out={self.held_out} must be above 0 if config.data.validation is empty: "

@@ -57,7 +57,7 @@ class SweepConfig(Config):
         ends = np.geomspace(*self.dims, self.dim_count)
         return np.unique(2 * np.round(ends / 2).astype(int))
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         # A turning point has no window.
         if self.measure != "turning_point" and self.window >= self.length:
             yield f"window={self.window} must be less than config.length={self.length}."

@@ -73,7 +73,7 @@ class OptimizerConfig(Config):
             for pattern, _, ratio in (rate.rpartition("=") for rate in self.rates)
         }
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         patterns = [rate.rpartition("=")[0] for rate in self.rates]
         for rate in self.rates:
             pattern, _, ratio = rate.rpartition("=")

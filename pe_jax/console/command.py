@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import stopping, streams
 from pe_jax.console.help import HELP, help_text
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.errors import Interrupted, extra
 from pe_jax.schema import (
     Classes,
@@ -86,7 +86,7 @@ def main(
                 command()
             stopping.done()
         except Interrupted as stopped:
-            say(str(stopped))
+            log(str(stopped))
             if not stopped.on_all_hosts:
                 _leave(stopped.code)
             raise

@@ -22,7 +22,7 @@ import jax
 from etils import epath
 from etils.epath.gpath import PosixGPath
 
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.disk_cache import remove_leftovers, share_with_group, temporary_folder
 from pe_jax.files import cache_folder, flush_to_disk
 
@@ -51,7 +51,7 @@ def cache_compiled_programs() -> None:
             share_with_group(folder, folder.parent)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        say(f"Compiled programs are not cached: {error}. Set PE_JAX_CACHE to use another folder.")
+        log(f"Compiled programs are not cached: {error}. Set PE_JAX_CACHE to use another folder.")
         return
     remove_leftovers(folder)
     jax.config.update("jax_compilation_cache_dir", f"{_SCHEME}{folder}")
@@ -126,4 +126,4 @@ def _without_scheme(part: str | os.PathLike[str]) -> str:
     return os.fspath(part).removeprefix(_SCHEME)
 
 
-_say_once = functools.cache(say)
+_say_once = functools.cache(log)

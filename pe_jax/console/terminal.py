@@ -31,7 +31,7 @@ def is_quiet() -> bool:
     return _quiet
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Prints a line to standard error, above the progress bar if there is one.
 
     Results go to standard output instead.
@@ -44,9 +44,9 @@ def say(line: str) -> None:
         discard(sys.stderr)
 
 
-def tell(name: str, what: str) -> None:
+def log_field(name: str, what: str) -> None:
     """Print a line of the introduction of a job: a name, then its value."""
-    say(f"{name:10}{what}")
+    log(f"{name:10}{what}")
 
 
 def counted(number: int, noun: str) -> str:
@@ -101,7 +101,7 @@ class Progress:
         if now - self._last >= self._lines:
             self._printed, self._last = tenth, now
             numbers = f"{self._done:,} of {self._total:,} {self._unit}"
-            say(f"{self._job}{numbers}, {now - self._start:.1f} s")
+            log(f"{self._job}{numbers}, {now - self._start:.1f} s")
 
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
         """Prints scalars in one line; the rest, should they not fit, in lines below."""
@@ -112,10 +112,10 @@ class Progress:
             digits = f"{value:.3f}" if abs(value) < 1 else f"{value:.4g}"
             number = f"{name.replace('_', ' ')} {digits}"
             if len(line) + 2 + len(number) > WIDTH:
-                say(line)
+                log(line)
                 line = " " * 9
             line += f"  {number}"
-        say(line)
+        log(line)
 
     def close(self) -> None:
         self._bar.close()

@@ -4,20 +4,20 @@ GLUE is in `data.glue`, SQuAD in `data.squad`, and their batches in `data.rows`.
 """
 
 from pe_jax.data.corpora import Corpus, open_corpus
-from pe_jax.data.cut import CutExamples
 from pe_jax.data.packed import PackedExamples
 from pe_jax.data.pretraining import Examples, PretrainingExamples, batches
 from pe_jax.data.sources import open_source, prepare_tokenizer, tokenize
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.tokenizer import Vocabulary, load_tokenizer, train_tokenizer, vocabulary
+from pe_jax.data.variable_length import VariableLengthExamples
 
 __all__ = [
     "Corpus",
-    "CutExamples",
     "Examples",
     "PackedExamples",
     "PretrainingExamples",
     "TokenizedCorpus",
+    "VariableLengthExamples",
     "Vocabulary",
     "batches",
     "load_tokenizer",

@@ -184,15 +184,15 @@ def open_shards(folder: Path, tokenizer: Tokenizer | None = None) -> ShardedCorp
     expected = {tokens_file(shard.name): shard.bytes for shard in info.shards}
     sizes = {path.name: path.stat().st_size for path in folder.glob("*.array_record")}
     if sizes != expected:
-        faults = [
+        errors = [
             f"  {name}: {_size(sizes.get(name))}, should be {_size(expected.get(name))}"
             for name in sorted(sizes.keys() | expected.keys())
             if sizes.get(name) != expected.get(name)
         ]
         raise ValueError(
             f"The shards in {folder} differ from those that about.json lists:\n"
-            + "\n".join(faults[:10])
-            + ("\n  ..." if faults[10:] else "")
+            + "\n".join(errors[:10])
+            + ("\n  ..." if errors[10:] else "")
             + "\nCopy the folder again, or prepare the corpus again."
         )
     corpus = ShardedCorpus(folder)

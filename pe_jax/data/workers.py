@@ -16,7 +16,7 @@ import grain
 import numpy as np
 
 from pe_jax import cpu
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 
 
 def in_workers(dataset: grain.IterDataset, workers: int) -> Iterable[dict[str, np.ndarray]]:
@@ -71,7 +71,7 @@ def _safe_path() -> Iterator[None]:
 def _limit_to_cores(workers: int) -> int:
     cores = cpu.cores()
     if workers > cores:
-        say(
+        log(
             f"config.data.workers={workers} is more than the {cores} core(s) of this process: "
             f"{cores} worker(s) make batches."
         )

@@ -16,21 +16,25 @@ from pe_jax.encodings.encoding import (
     cycle as cycle,
     embed as embed,
     none as none,
-    own as own,
+    per_layer as per_layer,
     checked_encoding as checked_encoding,
     parameter_count as parameter_count,
 )
 from pe_jax.encodings.part import (
-    Card as Card,
+    Metadata as Metadata,
     Context as Context,
     LogitTerms as LogitTerms,
-    Offsets as Offsets,
+    OffsetTerms as OffsetTerms,
     Params as Params,
     Part as Part,
     Traits as Traits,
 )
-from pe_jax.encodings.positions import Positions as Positions, Reach as Reach, offsets as offsets
-from pe_jax.encodings.naming import (
+from pe_jax.encodings.positions import (
+    Positions as Positions,
+    AttentionWindow as AttentionWindow,
+    offsets as offsets,
+)
+from pe_jax.encodings.registry import (
     ENCODINGS as ENCODINGS,
     WRAPPERS as WRAPPERS,
     named as named,
@@ -132,9 +136,9 @@ from pe_jax.encodings.modifiers.moved_positions import (
     shifted as shifted,
 )
 
-from pe_jax.encodings.names import PAPER as PAPER
-from pe_jax.encodings.names import from_name as from_name
-from pe_jax.encodings.names import without_options as without_options
+from pe_jax.encodings.parser import PAPER as PAPER
+from pe_jax.encodings.parser import from_name as from_name
+from pe_jax.encodings.parser import without_options as without_options
 from pe_jax.encodings.sinusoid import angles as angles
 from pe_jax.encodings.sinusoid import default_frequencies as default_frequencies
 from pe_jax.encodings.sinusoid import rotate_pairs as rotate_pairs

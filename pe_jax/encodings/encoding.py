@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.part import Context, Params, Part, moved
-from pe_jax.encodings.positions import Positions, Reach, checked_positions
+from pe_jax.encodings.positions import AttentionWindow, Positions, checked_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Real
@@ -32,8 +32,9 @@ class PositionEncoding:
 
     Attributes:
       parts: they embed the input once and act in every layer, their parameters shared by all.
-      layers: what layers have in addition, by `cycle` or `own`: layer i `layers[i % len(layers)]`.
-        One of these that embeds does so at the input of each layer that takes it.
+      layers: what layers have in addition, by `cycle` or `per_layer`: layer i has
+        `layers[i % len(layers)]`. One of these that embeds does so at the input of each layer that
+        takes it.
       per_layer: every layer has parameters of its own for `layers`; else layers that take the same
         encoding share them.
 
@@ -49,7 +50,7 @@ class PositionEncoding:
 
     def __post_init__(self) -> None:
         if any(layer.layers for layer in self.layers):
-            raise ValueError(f"{self.name}: 'cycle' and 'own' cannot contain each other.")
+            raise ValueError(f"{self.name}: 'cycle' and 'per_layer' cannot contain each other.")
         for extra in [layer.parts for layer in self.layers] or [()]:
             keys = [part.key for part in self.parts + extra]
             if not all(keys):
@@ -57,7 +58,7 @@ class PositionEncoding:
             if len(set(keys)) < len(keys):
                 raise ValueError(
                     f"{self.name} joins encodings of the same family, whose parameters would "
-                    "collide. Use each family once, or set Part.family."
+                    "collide. Use each family once, or set Part.params_key."
                 )
 
     @property
@@ -71,7 +72,7 @@ class PositionEncoding:
         return self._joined(" + ", [repr(part) for part in self.parts], layers) or "none()"
 
     def _joined(self, sign: str, parts: list[str], layers: str) -> str:
-        by_layer = [f"{'own' if self.per_layer else 'cycle'}({layers})"] if layers else []
+        by_layer = [f"{'per_layer' if self.per_layer else 'cycle'}({layers})"] if layers else []
         return sign.join(parts + by_layer)
 
     def __add__(self, other: PositionEncoding) -> PositionEncoding:
@@ -80,7 +81,7 @@ class PositionEncoding:
         if not isinstance(other, PositionEncoding):
             return NotImplemented
         if self.layers and other.layers:
-            raise ValueError(f"{self.name}+{other.name} has more than one 'cycle' or 'own'.")
+            raise ValueError(f"{self.name}+{other.name} has more than one 'cycle' or 'per_layer'.")
         layered = self if self.layers else other
         return PositionEncoding(self.parts + other.parts, layered.layers, layered.per_layer)
 
@@ -162,7 +163,7 @@ class PositionEncoding:
             shapes = _shapes(part_params)
             for path, expected in _expected_shapes(part.init).items():
                 place, shape = f"{part.key}/{path}", shapes.get(path)
-                rows = int(path == "table" and bool(part.traits.resize and part.traits.longest))
+                rows = int(path == "table" and bool(part.traits.resize and part.traits.max_length))
                 if shape is None:
                     missing.append(place if part.key in params else part.key)
                 elif shape[rows:] != expected[rows:] or len(shape) != len(expected):
@@ -203,7 +204,7 @@ class PositionEncoding:
         """
 
         def resize_part(part: Part, params: Params) -> Params:
-            resize, longest = part.traits.resize, part.traits.longest
+            resize, longest = part.traits.resize, part.traits.max_length
             return resize(params, length, method) if resize and (method or not longest) else params
 
         return self._map_params(resize_part, params)
@@ -242,9 +243,9 @@ class PositionEncoding:
         return self.parts + tuple(part for layer in self.layers for part in layer.parts)
 
     @property
-    def longest(self) -> int | None:
+    def max_length(self) -> int | None:
         """The number of positions that all parts have; None without a limit."""
-        limits = (part.traits.longest for part in self.all_parts)
+        limits = (part.traits.max_length for part in self.all_parts)
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property
@@ -268,10 +269,10 @@ class PositionEncoding:
         return any(part.traits.reads_hidden_states for part in self.all_parts)
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> AttentionWindow:
         """Reach that every part allows a query."""
         limits = [part.offsets.reach for part in self.parts if part.offsets and part.offsets.reach]
-        return functools.reduce(Reach.within, limits, Reach())
+        return functools.reduce(AttentionWindow.within, limits, AttentionWindow())
 
     @property
     def is_causal(self) -> bool:
@@ -346,7 +347,7 @@ def cycle(*layers: PositionEncoding) -> PositionEncoding:
     return PositionEncoding(layers=tuple(map(checked_encoding, layers)))
 
 
-def own(*layers: PositionEncoding) -> PositionEncoding:
+def per_layer(*layers: PositionEncoding) -> PositionEncoding:
     """Do as `cycle`, with separate parameters for every layer."""
     return PositionEncoding(layers=tuple(map(checked_encoding, layers)), per_layer=True)
 
@@ -428,7 +429,7 @@ def embed(
         size = part.traits.hidden_size
         if part.embed and size not in (None, x.shape[-1]):
             raise ValueError(f"x must be [B, L, {size}] for {part!r}, got {list(x.shape)}.")
-    positions = checked_positions(positions, x.shape[:2], encoding.axes, "x", encoding.longest)
+    positions = checked_positions(positions, x.shape[:2], encoding.axes, "x", encoding.max_length)
     context, out = Context(positions, positions, tokens=tokens, rng=rng), x
     for part, part_params in encoding.split(params):
         if part.embed:

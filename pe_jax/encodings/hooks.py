@@ -29,7 +29,7 @@ def with_notes(part: Part, name: str) -> Part:
     if part.offsets:
         terms = {term: getattr(part.offsets, term) for term in _BY_OFFSET}
         changed: dict[str, Any] = {
-            term: _shaped(_noted(function, f"Offsets({term}=...) of {name}"), term, name)
+            term: _shaped(_noted(function, f"OffsetTerms({term}=...) of {name}"), term, name)
             for term, function in terms.items()
             if function
         }
@@ -67,8 +67,8 @@ def _shaped(function: Callable[..., Any], term: str, name: str) -> Callable[...,
         if len(shape) not in (axes, axes + 1) or shape[: np.ndim(offset)] != np.shape(offset):
             of = str(list(np.shape(offset)))[1:-1]
             raise ValueError(
-                f"Offsets({term}=...) of {name} must return [{of}{vector}] or [{of}, H{vector}] "
-                f"for offsets [{of}], got {list(shape)}."
+                f"OffsetTerms({term}=...) of {name} must return [{of}{vector}] or "
+                f"[{of}, H{vector}] for offsets [{of}], got {list(shape)}."
             )
         return result
 

@@ -10,7 +10,7 @@ Every encoding is an instance of one formula. In a layer of attention, for query
 
 with s = factor / sqrt(d). A sink has a weight and no value; without one the weights sum to 1.
 `embed` acts before the first layer. K, Q, V and bias are functions of the offset alone, given as
-data (`Offsets`) from which attention makes fast tables. They meet the content of queries and keys,
+data (`OffsetTerms`) from which attention makes tables. They meet the content of queries and keys,
 as it was before `heads` of any encoding. Biases and `logits` are added without further scaling.
 
 **The sign**: the offset is `position of the key - position of the query`, positive for keys to the
@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.encodings.positions import Positions, Reach, as_array, span
+from pe_jax.encodings.positions import AttentionWindow, Positions, as_array, span
 from pe_jax.shapes import Array, Size
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class LogitTerms(NamedTuple):
 OffsetVectors = Callable[[Params, Array, Context], jax.Array]
 
 
-class Offsets(NamedTuple):
+class OffsetTerms(NamedTuple):
     """Terms that depend on j - i only; `None` means that the term is absent.
 
     Attributes:
@@ -166,7 +166,7 @@ class Offsets(NamedTuple):
     frequencies: Callable[[Params], jax.Array] | None = None
     value_frequencies: Callable[[Params], jax.Array] | None = None
     clip: int | None = None
-    reach: Reach | None = None
+    reach: AttentionWindow | None = None
 
     @property
     def has_terms(self) -> bool:
@@ -194,7 +194,7 @@ class Traits(NamedTuple):
       hidden_size, head_size, num_heads: D, d and H that `named` built it for, None for any.
     """
 
-    longest: int | None = None
+    max_length: int | None = None
     resize: Callable[[Params, int, str], Params] | None = None
     axes: int = 1
     cacheable: bool = True
@@ -207,7 +207,7 @@ class Traits(NamedTuple):
     num_heads: int | None = None
 
 
-class Card(NamedTuple):
+class Metadata(NamedTuple):
     """Documentation and measurement of an encoding; nothing is computed from it in a model.
 
     Attributes:
@@ -303,24 +303,28 @@ class Part:
     embed: Callable[[Params, Array, Context], jax.Array] | None = None
     heads: Callable[[Params, Array, Array, Array, Context], Heads] | None = None
     output: Callable[[Params, Array, Context], jax.Array] | None = None
-    offsets: Offsets | None = None
+    offsets: OffsetTerms | None = None
     logits: Callable[[Params, Array, Array, Context], LogitTerms | jax.Array] | None = None
     factor: Callable[[Params, Context], ArrayLike] | None = None
     sink: Callable[[Params, Context], ArrayLike] | None = None
     logit_map: Callable[[Params, Array, Array, Array], jax.Array] | None = None
     traits: Traits = Traits()  # noqa: RUF009, a tuple.
-    card: Card | None = None
-    family: str = ""
-    recipe: functools.partial[PositionEncoding] | None = None
+    metadata: Metadata | None = None
+    params_key: str = ""
+    constructor: functools.partial[PositionEncoding] | None = None
 
     def _replace(self, **changes: Any) -> Part:
         """A part with other fields, which its recipe does not make."""
-        return dataclasses.replace(self, **{"recipe": None, **changes})
+        return dataclasses.replace(self, **{"constructor": None, **changes})
 
     @property
     def _identity(self) -> tuple:
-        if self.recipe:
-            return self.recipe.func, self.recipe.args, frozenset(self.recipe.keywords.items())
+        if self.constructor:
+            return (
+                self.constructor.func,
+                self.constructor.args,
+                frozenset(self.constructor.keywords.items()),
+            )
         return tuple(vars(self).values())
 
     def __eq__(self, other: object) -> bool:
@@ -330,23 +334,28 @@ class Part:
         return hash(self._identity)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple:
-        return (_part_of, (self.recipe,)) if self.recipe else super().__reduce_ex__(protocol)
+        return (
+            (_part_of, (self.constructor,)) if self.constructor else super().__reduce_ex__(protocol)
+        )
 
     def __repr__(self) -> str:
-        if self.recipe is None:
+        if self.constructor is None:
             return f"Part({self.name!r})"
-        options = (f"{key}={_SHORT.repr(value)}" for key, value in self.recipe.keywords.items())
-        return f"{self.recipe.func.__name__}({', '.join([*map(repr, self.recipe.args), *options])})"
+        options = (
+            f"{key}={_SHORT.repr(value)}" for key, value in self.constructor.keywords.items()
+        )
+        arguments = ", ".join([*map(repr, self.constructor.args), *options])
+        return f"{self.constructor.func.__name__}({arguments})"
 
     @property
     def key(self) -> str:
         """The key of its parameters in the params dict."""
-        return self.family or self.name.partition("(")[0]
+        return self.params_key or self.name.partition("(")[0]
 
     @property
     def effects(self) -> tuple[str, ...]:
         """Descriptions of a part's effects in attention; none if it acts only at the input."""
-        terms = self.offsets or Offsets()
+        terms = self.offsets or OffsetTerms()
         effects = {
             "maps queries, keys or values": self.heads or self.output,
             "adds terms to the attention logits": (
@@ -361,8 +370,8 @@ class Part:
         return tuple(effect for effect, hook in effects.items() if hook)
 
 
-def _part_of(recipe: functools.partial[PositionEncoding]) -> Part:
-    return recipe().parts[0]
+def _part_of(constructor: functools.partial[PositionEncoding]) -> Part:
+    return constructor().parts[0]
 
 
 def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:

@@ -207,11 +207,11 @@ def offsets(
     return jnp.asarray(k)[..., None, :] - jnp.asarray(q)[..., :, None]
 
 
-class Reach(NamedTuple):
+class AttentionWindow(NamedTuple):
     """A query attends to keys with `-left <= j - i <= right`; None sets no limit on its side.
 
-    `Reach(64, 64)` is a window of 129 keys, `Reach(None, 0)` causal attention, `Reach(63, 0)` that
-    with a window of 64 keys, the query's own among them.
+    `AttentionWindow(64, 64)` is a window of 129 keys, `AttentionWindow(None, 0)` causal attention,
+    `AttentionWindow(63, 0)` that with a window of 64 keys, the query's own among them.
     """
 
     left: int | None = None
@@ -222,12 +222,14 @@ class Reach(NamedTuple):
         """left + right; None without a limit on both sides."""
         return None if self.left is None or self.right is None else self.left + self.right
 
-    def within(self, other: Reach | None) -> Reach:
+    def within(self, other: AttentionWindow | None) -> AttentionWindow:
         """Return the reach that both allow."""
         if other is None:
             return self
         sides = zip(self, other)
-        return Reach(*(a if b is None else b if a is None else min(a, b) for a, b in sides))
+        return AttentionWindow(
+            *(a if b is None else b if a is None else min(a, b) for a, b in sides)
+        )
 
     def allows(self, offset: Real[Array, "*B"]) -> Bool[jax.Array, "*B"]:
         """True where offsets are within."""

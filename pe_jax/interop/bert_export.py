@@ -209,8 +209,8 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     encoding = config.encoding()
     table = np.zeros((config.max_length, config.hidden_size), np.float32)
     for part, params in encoding.split(position):
-        assert part.card and part.card.vectors
-        table += np.asarray(part.card.vectors(params, np.arange(config.max_length)))
+        assert part.metadata and part.metadata.vectors
+        table += np.asarray(part.metadata.vectors(params, np.arange(config.max_length)))
     _compare(config, position, table)
     return table
 
@@ -220,7 +220,9 @@ def _check_only_embeds(config: BertConfig) -> None:
     encoding = config.encoding()
     other_effects = []
     for part in encoding.parts:
-        adds = part.card is not None and part.card.kind == "absolute" and part.card.vectors
+        adds = (
+            part.metadata is not None and part.metadata.kind == "absolute" and part.metadata.vectors
+        )
         input_effects = () if adds or not part.embed else ("changes the input in a way of its own",)
         other_effects += [f"{part.key} {effect}" for effect in (*part.effects, *input_effects)]
     if encoding.layers or other_effects:

@@ -223,7 +223,7 @@ def config_of(family: Family, theirs: Mapping[str, Any], path: str) -> BertConfi
     errors += [
         f"{keys[name]} {fault}"
         for name, value in ours.items()
-        if (fault := kinds(BertConfig)[name].fault(value))
+        if (fault := kinds(BertConfig)[name].error(value))
     ]
     errors += _unsupported(family, theirs)
     if errors:

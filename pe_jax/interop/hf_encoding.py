@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from pe_jax.encodings.absolute.position_vectors import learned_absolute
 from pe_jax.encodings.bias.alibi import alibi
-from pe_jax.encodings.encoding import PositionEncoding, cycle, none, own
+from pe_jax.encodings.encoding import PositionEncoding, cycle, none
 from pe_jax.encodings.modifiers.temperature import log_n
 from pe_jax.encodings.modifiers.window import chunks, window
 from pe_jax.encodings.relative.relative_key import relative_key, relative_key_query
@@ -156,7 +156,7 @@ def _without_rotation(config: Config, family: Family, name: str) -> PositionEnco
         size = config.get("embedding_size") or hidden_size
         return learned_absolute(max_length=rows - first, hidden_size=size)
     make = relative_key if name == "relative_key" else relative_key_query
-    return own(make(head_size=hidden_size // heads, max_length=rows))
+    return per_layer(make(head_size=hidden_size // heads, max_length=rows))
 
 
 def _layers(config: Config, family: Family, layer_type: str | None) -> list[_Layer]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.modifiers.temperature import log_n
-from pe_jax.encodings.naming import REQUIRED, options_of
+from pe_jax.encodings.registry import REQUIRED, options_of
 from pe_jax.encodings.rotary import rope_scaling
 from pe_jax.encodings.rotary.rope import Layout, rope
 from pe_jax.encodings.rotary.several_axes import mrope

@@ -90,7 +90,7 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
 def _pad_token(checkpoint: Checkpoint, usual: int) -> int:
     """Return the row of the padding token, by config.json if it says."""
     row = checkpoint.config.get("pad_token_id", usual)
-    if fault := _PADDING.fault(row):
+    if fault := _PADDING.error(row):
         raise ValueError(f"The config.json of {checkpoint.path}: pad_token_id {fault}")
     return row
 

@@ -129,9 +129,9 @@ def rotations(
         encoding = config.encoding()
         values = encoding.layer_params(params.get("position", {}), layer)
         rotated = (
-            (np.array(part.card.pairs), part.card.frequencies(part_params))
+            (np.array(part.metadata.pairs), part.metadata.frequencies(part_params))
             for part, part_params in encoding.layer(layer).split(values)
-            if part.card and part.card.pairs and part.card.frequencies
+            if part.metadata and part.metadata.pairs and part.metadata.frequencies
         )
         by_layer.append(next(rotated, None))
     return by_layer

@@ -94,7 +94,7 @@ def measure(
     if isinstance(encoding, str):
         encoding = from_name(encoding, **SIZES, max_length=max(length, MAX_LENGTH))
     checked_encoding(encoding)
-    longest = encoding.longest
+    longest = encoding.max_length
     if longest is not None and length > longest:
         raise ValueError(
             f"length must be at most {longest}, the positions of {encoding.name}, got {length}."
@@ -137,9 +137,9 @@ def _turning_point(encoding: PositionEncoding, params: Params, length: int) -> i
     if len(encoding.parts) != 1:
         return None
     ((part, values),) = encoding.split(params)
-    if part.card is None or part.card.frequencies is None:
+    if part.metadata is None or part.metadata.frequencies is None:
         return None
-    frequencies = jnp.asarray(part.card.frequencies(values)).ravel()
+    frequencies = jnp.asarray(part.metadata.frequencies(values)).ravel()
     return int(turning_point(psi(frequencies, np.arange(length))))
 
 
@@ -199,8 +199,8 @@ def position_vectors(
 ) -> Callable[[Params, Int[Array, " L"]], Float[jax.Array, "L D"]] | None:
     """Return `(params, positions) -> P`, the vectors added to the input; None for an encoding that
     adds none, or acts on logits in addition."""
-    cards = [part.card for part in encoding.parts if part.embed]
-    adds = any(card and card.vectors and card.kind == "absolute" for card in cards)
+    cards = [part.metadata for part in encoding.parts if part.embed]
+    adds = any(metadata and metadata.vectors and metadata.kind == "absolute" for metadata in cards)
     if not adds or any(map(_acts_on_logits, encoding.parts)):
         return None
 

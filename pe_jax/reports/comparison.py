@@ -10,7 +10,7 @@ import numpy as np
 
 from pe_jax import encodings
 from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import Json
 from pe_jax.properties import Estimate
 from pe_jax.reports.tables import Column, Row, number_table, write_report
@@ -42,7 +42,7 @@ def compare(folders: list[Path], out: Path) -> str:
         raise ValueError(f"A comparison needs at least two runs, got {len(folders)}.")
     runs = []
     for folder in folders:
-        say(f"Scoring {folder}")
+        log(f"Scoring {folder}")
         runs.append(score(folder))
         facts, known = runs[-1][1], runs[0][1]
         if facts != known:

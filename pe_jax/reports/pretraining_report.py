@@ -15,8 +15,8 @@ from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.reports.property_report.vectors import position_vectors
 from pe_jax.reports.tables import write_report
-from pe_jax.tasks.on_text import TextRun
 from pe_jax.tasks.pretraining import build
+from pe_jax.tasks.text_training import TextRun
 from pe_jax.tasks.train import run_config, saved_tokenizer
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import newest_params

@@ -10,7 +10,7 @@ import jax
 from pe_jax.configs.all_tasks import FINETUNING
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console.markdown import table
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import Json
 from pe_jax.reports.tables import mean_and_spread, write_report
 from pe_jax.schema import changed
@@ -71,7 +71,7 @@ def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json
     Args:
       rows: positions that the run's model has; `config` may have more.
     """
-    say(f"Inputs of {config.data.length} tokens")
+    log(f"Inputs of {config.data.length} tokens")
     run = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
     step, params = newest_params(folder, run.program.shardings_of)
     if config.model.max_length > rows and "position" in params["bert"]:

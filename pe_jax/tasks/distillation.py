@@ -21,7 +21,7 @@ import numpy as np
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.model import ARCHITECTURE, SIZES
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.models import (
     Bert,
     BertConfig,
@@ -30,12 +30,12 @@ from pe_jax.models import (
 )
 from pe_jax.schema import changed
 from pe_jax.shapes import Int
-from pe_jax.tasks import on_text
+from pe_jax.tasks import text_training
 from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statistics_shapes
-from pe_jax.tasks.on_text import TextRun
 from pe_jax.tasks.position_fit import better_start, fit_obstacle, fit_positions, keep_table_mean
-from pe_jax.tasks.start import Start
-from pe_jax.tasks.train import Program, introduce, train
+from pe_jax.tasks.pretrained_source import PretrainedSource
+from pe_jax.tasks.text_training import TextRun
+from pe_jax.tasks.train import Program, log_run_header, train
 from pe_jax.training import sharding
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Stage, evaluate
@@ -57,10 +57,10 @@ def run(
       profile: steps to trace, see `Profiler`.
     """
     config = resolve(config)
-    tokenizer = introduce(folder, config)
-    on_text.log_text(config.data)
+    tokenizer = log_run_header(folder, config)
+    text_training.log_text(config.data)
     run = build(config, tokenizer)
-    on_text.log_batches(run)
+    text_training.log_batches(run)
     train(run, folder, profile)
     return run
 
@@ -71,7 +71,7 @@ def run(
 def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig:
     """Return the model at `config.init`, with the dtype and platform of `student`."""
     return dataclasses.replace(
-        Start(config.init).model,
+        PretrainedSource(config.init).model,
         vocab_size=student.vocab_size,
         dtype=student.dtype,
         platform=student.platform,
@@ -80,7 +80,7 @@ def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig
 
 
 def resolve(config: DistillationConfig) -> DistillationConfig:
-    """Fill in the sizes of the student from its teacher; see `on_text.resolve`.
+    """Fill in the sizes of the student from its teacher; see `text_training.resolve`.
 
     Raises:
       ValueError: for a value that is not right, or if there is no teacher at `config.init`, which a
@@ -91,8 +91,8 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
             "config.init is required: the model to give other positions, a run's workdir or the "
             "folder of a published BERT, --config.init=BERT."
         )
-    config = on_text.resolve(config)  # Without the folder: resuming needs the teacher too.
-    teacher, student = Start(config.init).model, config.model
+    config = text_training.resolve(config)  # Without the folder: resuming needs the teacher too.
+    teacher, student = PretrainedSource(config.init).model, config.model
     layers = student.num_layers
     if config.fit and (fault := fit_obstacle(student)):
         raise ValueError(
@@ -106,7 +106,7 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
             f"{layers} layers: give one weight a layer, or none."
         )
     for owner, encoding in (("teacher", teacher.encoding()), ("student", student.encoding())):
-        rows = encoding.longest
+        rows = encoding.max_length
         if rows is not None and max(config.lengths) > rows:
             long = next((n for n, stage in config.stages.items() if stage.length > rows), None)
             name = f"config.{long}.length" if long else "config.test_lengths"
@@ -162,24 +162,24 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[
     """Build everything that `config` stands for; reads text and teacher, trains nothing.
 
     Args:
-      tokenizer: see `on_text.load`.
+      tokenizer: see `text_training.load`.
 
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config = resolve(config)
-    text, stages = on_text.load(config, tokenizer, pairs=False), [*config.stages.values()]
+    text, stages = text_training.load(config, tokenizer, pairs=False), [*config.stages.values()]
     mesh = sharding.data_mesh()
     packed = functools.partial(data.PackedExamples, vocabulary=text.vocabulary)
     examples: list[data.Examples] = [
-        data.CutExamples(packed(text.train, text.train_documents, length=stage.length))
+        data.VariableLengthExamples(packed(text.train, text.train_documents, length=stage.length))
         for stage in stages
     ]
-    steps = on_text.stage_steps(config, examples)
+    steps = text_training.stage_steps(config, examples)
     model = dataclasses.replace(config.model, vocab_size=text.vocabulary.size)
     teacher = teacher_model(config, model)
     shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
-    params = Start(config.init).params(shardings_of)
+    params = PretrainedSource(config.init).params(shardings_of)
     heads = tuple(name for name in params if name != "bert")
     program = make_program(config, mesh, model, teacher, sum(steps), heads)
     lengths = {stage.length for stage in stages}
@@ -188,8 +188,8 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[
     ]
     unseen = functools.partial(packed, text.held_out, text.held_out_documents)
     held_out = [
-        on_text.held_out_batches(
-            config, stage, data.CutExamples(unseen(length=stage.length)), program
+        text_training.held_out_batches(
+            config, stage, data.VariableLengthExamples(unseen(length=stage.length)), program
         )
         for stage in (*stages, *test_stages)
     ]
@@ -220,7 +220,7 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[
     def start(fresh: Params) -> Params:
         copies = jax.tree.map(jnp.copy, params)  # A step donates its state; the teacher stays.
         student, changes = transplant(fresh, copies, position=False)
-        say(f"Parameters from {config.init}:\n{changes}")
+        log(f"Parameters from {config.init}:\n{changes}")
         student = {**student, "bert": keep_mean(student["bert"])}
         if config.fit:
             tokens = _full_rows(unseen(length=stages[0].length), _FIT_ROWS)
@@ -237,7 +237,7 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[
         return Stage(
             name=f"length {stage.length}",
             steps=steps[number],
-            batches=on_text.stage_batches(
+            batches=text_training.stage_batches(
                 stage, examples[number], config.seed + number, config.data.workers
             ),
             train_step=train_step,
@@ -249,7 +249,7 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[
             baselines=baselines,
         )
 
-    return on_text.make_run(
+    return text_training.make_run(
         config,
         program,
         text,

@@ -19,7 +19,7 @@ from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_ou
 from pe_jax.shapes import Array, Bool, Float
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import Batch, Params, Sums
-from pe_jax.training.step import Task, reused
+from pe_jax.training.step import Task, cache_by_arguments
 
 
 class Statistics(NamedTuple):
@@ -37,7 +37,7 @@ class Statistics(NamedTuple):
     centre: Float[Array, "N P D"] | None
 
 
-@reused
+@cache_by_arguments
 def imitation_task(
     student: BertConfig,
     teacher: BertConfig,
@@ -102,7 +102,7 @@ def imitation_task(
     return Task(init, counts, sums, ("loss",), outputs)
 
 
-@reused
+@cache_by_arguments
 def _outputs_of(
     model: BertConfig, mesh: jax.sharding.Mesh, parallel: str
 ) -> Callable[..., LayerOutputs]:
@@ -168,7 +168,7 @@ def measure(
     return [Statistics(_variance(s, "hidden"), _variance(s, "attention"), centre) for s in stages]
 
 
-@reused
+@cache_by_arguments
 def _statistics_of(
     outputs: Callable[..., LayerOutputs], by_position: bool
 ) -> Callable[[Params, Batch], Sums]:

@@ -20,7 +20,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from pe_jax.attention import attention_logits
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.encodings import Params, PositionEncoding, embed, none, parameter_count
 from pe_jax.models import BertConfig, kernel_map, queries_keys_values
 from pe_jax.properties import Estimate, offset_kernel
@@ -167,9 +167,9 @@ def better_start(start: Params, fit: PositionFit, score: Callable[[Params], floa
     fitted = {**start, "bert": {**start["bert"], "position": fit.params}}
     before, after = score(start), score(fitted)
     explained = ", ".join(f"{share:.2f}" for share in fit.explained)
-    say(f"Positions fitted to the teacher's mean logits; explained by layer: {explained}.")
+    log(f"Positions fitted to the teacher's mean logits; explained by layer: {explained}.")
     choice = "the fitted ones" if after > before else "those that were drawn"
-    say(f"Mean R² of positions as drawn {before:.3f}, fitted {after:.3f}: kept {choice}.")
+    log(f"Mean R² of positions as drawn {before:.3f}, fitted {after:.3f}: kept {choice}.")
     return fitted if after > before else start
 
 

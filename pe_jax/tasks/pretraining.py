@@ -12,18 +12,18 @@ import numpy as np
 
 from pe_jax import data
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train_flops
 from pe_jax.models.heads import PretrainingLogits
-from pe_jax.tasks import on_text
+from pe_jax.tasks import text_training
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.on_text import TextRun
-from pe_jax.tasks.train import Program, introduce, train
+from pe_jax.tasks.text_training import TextRun
+from pe_jax.tasks.train import Program, log_run_header, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, Params, Sums
-from pe_jax.training.step import Task, make_task, reused
+from pe_jax.training.step import Task, cache_by_arguments, make_task
 from pe_jax.training.transplant import transplant
 
 
@@ -36,15 +36,15 @@ def run(
       profile: steps to trace, see `Profiler`.
     """
     config = resolve(config, folder)
-    tokenizer = introduce(folder, config)
-    on_text.log_text(config.data)
+    tokenizer = log_run_header(folder, config)
+    text_training.log_text(config.data)
     run = build(config, tokenizer)
-    on_text.log_batches(run)
+    text_training.log_batches(run)
     train(run, folder, profile)
     return run
 
 
-@reused
+@cache_by_arguments
 def pretraining_task(config: BertConfig) -> Task:
     """Return the two losses of BERT, and the accuracy of each."""
 
@@ -63,7 +63,7 @@ def pretraining_task(config: BertConfig) -> Task:
     return make_task(BertForPretraining(config), inputs, counts, sums, losses)
 
 
-@reused
+@cache_by_arguments
 def packed_task(config: BertConfig) -> Task:
     """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
     inputs, losses = ("tokens", "masked_positions"), ("masked_lm_loss",)
@@ -86,7 +86,7 @@ def _masked_lm_sums(logits: jax.Array, batch: Batch) -> Sums:
 
 
 def resolve(config: PretrainingConfig, folder: Path | None = None) -> PretrainingConfig:
-    """Return `on_text.resolve(config, folder)`, once masks are known to fit; raises as it does."""
+    """Return `text_training.resolve(config, folder)`, once masks are known to fit."""
     for name, stage in config.stages.items():
         # The largest number that is masked; see `PretrainingExamples` and `PackedExamples`.
         tokens = stage.length - (2 if config.data.packed else 3)
@@ -97,7 +97,7 @@ def resolve(config: PretrainingConfig, folder: Path | None = None) -> Pretrainin
                 f"config.data.mask_rate={config.data.mask_rate} masks {masked} of the "
                 f"{tokens} tokens of an input. Raise it to {masked}, or lower the rate."
             )
-    return on_text.resolve(config, folder)
+    return text_training.resolve(config, folder)
 
 
 def make_program(
@@ -117,13 +117,13 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[P
     """Build everything that `config` stands for; reads the data, trains nothing.
 
     Args:
-      tokenizer: see `on_text.load`.
+      tokenizer: see `text_training.load`.
 
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config = resolve(config)
-    text = on_text.load(config, tokenizer, pairs=not config.data.packed)
+    text = text_training.load(config, tokenizer, pairs=not config.data.packed)
     stages = [*config.stages.values()]
 
     def make_examples(
@@ -135,7 +135,7 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[P
         return data.PretrainingExamples(corpus, documents, *sizes, config.data.short_probability)
 
     examples = [make_examples(stage, text.train, text.train_documents) for stage in stages]
-    steps = on_text.stage_steps(config, examples)
+    steps = text_training.stage_steps(config, examples)
     model = dataclasses.replace(config.model, vocab_size=text.vocabulary.size)
     program = make_program(config, sharding.data_mesh(), model, sum(steps))
     eval_step = program.eval_step()
@@ -145,7 +145,7 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[P
         return Stage(
             name=f"length {stage.length}",
             steps=steps[number],
-            batches=on_text.stage_batches(
+            batches=text_training.stage_batches(
                 stage, examples[number], config.seed + number, config.data.workers
             ),
             train_step=program.train_step(stage.accumulation),
@@ -154,20 +154,20 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[P
         )
 
     def start(fresh: Params) -> Params:
-        from pe_jax.tasks.start import Start
+        from pe_jax.tasks.pretrained_source import PretrainedSource
 
-        old = Start(config.init).params(program.shardings_of, model.max_length)
+        old = PretrainedSource(config.init).params(program.shardings_of, model.max_length)
         params, changes = transplant(fresh, old, position=config.keep_position)
-        say(f"Parameters from {config.init}:\n{changes}")
+        log(f"Parameters from {config.init}:\n{changes}")
         return params
 
     held_out = [
-        on_text.held_out_batches(
+        text_training.held_out_batches(
             config, stage, make_examples(stage, text.held_out, text.held_out_documents), program
         )
         for stage in stages
     ]
-    return on_text.make_run(
+    return text_training.make_run(
         config,
         program,
         text,

@@ -29,9 +29,9 @@ from pe_jax.training.step import (
     Task,
     TrainState,
     TrainStep,
+    cache_by_arguments,
     init_state,
     make_train_step,
-    reused,
 )
 
 P = ParamSpec("P")
@@ -119,7 +119,7 @@ def _init_seeds(task: Task, optimizer: optax.GradientTransformation, rngs: jax.A
     return jax.vmap(functools.partial(init_state, task, optimizer), out_axes=SEED_AXES)(rngs)
 
 
-@reused
+@cache_by_arguments
 def _step_by_seed(train_step: TrainStep, mesh: Mesh, in_turn: bool) -> TrainStep:
     def seed_step(state: TrainState, batch: Batch) -> tuple[tuple[PyTree, ...], Metrics]:
         new, metrics = train_step(state, batch)
@@ -136,7 +136,7 @@ def _step_by_seed(train_step: TrainStep, mesh: Mesh, in_turn: bool) -> TrainStep
     return _by_seed(step, mesh, specs, specs)
 
 
-@reused
+@cache_by_arguments
 def _outputs_by_seed(
     outputs: Callable[[Params, Batch], T], mesh: Mesh, in_turn: bool
 ) -> Callable[[Params, Batch], T]:

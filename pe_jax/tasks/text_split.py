@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from pe_jax import data
 from pe_jax.configs.pretraining import TextConfig
-from pe_jax.console.terminal import counted, say
+from pe_jax.console.terminal import counted, log
 from pe_jax.data.tokenizer import special_tokens
 from pe_jax.files import cache_folder
 
@@ -125,7 +125,7 @@ def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pair
     if unknown > 0.5:
         raise ValueError(fault)
     if unknown > _MUCH_UNKNOWN:
-        say(f"warning: {fault}")
+        log(f"warning: {fault}")
 
 
 def _unknown_rate(corpus: data.TokenizedCorpus, unknown: int | None) -> float:

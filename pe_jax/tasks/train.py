@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from pe_jax import cpu
 from pe_jax.console import stopping
-from pe_jax.console.terminal import Progress, counted, say, tell
+from pe_jax.console.terminal import Progress, counted, log, log_field
 from pe_jax.data.tokenizer import load_tokenizer, tokenizer_files
 from pe_jax.files import Json, is_remote, write_text
 from pe_jax.models import BertConfig
@@ -146,7 +146,7 @@ def run_config(folder: Path, classes: Classes[C]) -> C:
     return dataclasses.replace(config, model=config.model.applied())
 
 
-def introduce(folder: Path, config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
+def log_run_header(folder: Path, config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
     """Print where a run is, what it runs on and what it starts from, before anything takes time.
 
     Returns:
@@ -158,11 +158,13 @@ def introduce(folder: Path, config: EncoderTrainingConfig | FinetuningConfig) ->
     """
     changes = workdir.check(folder, config)
     devices, hosts = jax.devices(), jax.process_count()
-    tell("Run", str(folder))
-    tell("Devices", f"{len(devices)} {devices[0].device_kind}" + (f", {hosts} hosts" * (hosts > 1)))
+    log_field("Run", str(folder))
+    log_field(
+        "Devices", f"{len(devices)} {devices[0].device_kind}" + (f", {hosts} hosts" * (hosts > 1))
+    )
     for name, (old, new) in changes.items():
-        tell("Changed", f"{name}: {old!r} there, {new!r} now")
-    tell("Start", config.init or "from scratch: random parameters, as config.init is empty")
+        log_field("Changed", f"{name}: {old!r} there, {new!r} now")
+    log_field("Start", config.init or "from scratch: random parameters, as config.init is empty")
     tokenizer = saved_tokenizer(folder)
     return tokenizer if tokenizer.exists() and saved_steps(folder) else None
 
@@ -177,11 +179,13 @@ def _introduce_model(program: Program, params: Params) -> None:
         return sum(leaf.size for leaf in jax.tree.leaves(tree)) // len(program.seeds)
 
     model, position_params = program.model, count(params["bert"].get("position", {}))
-    tell("Model", f"{model_size(model)}, {model.dtype}: {count(params):,} parameters")
-    tell("Positions", f"{model.encoding().name}: {position_params:,} of them")
+    log_field("Model", f"{model_size(model)}, {model.dtype}: {count(params):,} parameters")
+    log_field("Positions", f"{model.encoding().name}: {position_params:,} of them")
     on_cpu = model.dtype == "bfloat16" and jax.default_backend() == "cpu"
     if on_cpu and not cpu.multiplies_bfloat16():
-        tell("Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster")
+        log_field(
+            "Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster"
+        )
 
 
 def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
@@ -209,7 +213,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
     else:
         stop_requests = stopping.deferred()
     with contextlib.ExitStack() as stack:
-        check_folder = stack.enter_context(workdir.occupy(folder))
+        check_folder = stack.enter_context(workdir.lock_workdir(folder))
         changes = workdir.check(folder, run.config)
         _check_vocabulary(changes, tokenizer, folder)
         identity = workdir.identity(run.config, tokenizer, resumed=True)
@@ -234,7 +238,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
                     f"config.init={changes['init'][1]} is not the model that the run in {folder} "
                     f"started from, {changes['init'][0]}. Give that one, or another --workdir."
                 )
-            say(f"Resuming from step {begin:,}.")
+            log(f"Resuming from step {begin:,}.")
         else:
             state = program.init()
             state = state._replace(params=start(state.params)) if start else state
@@ -250,7 +254,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
         )
         stack.enter_context(contextlib.closing(checkpoints))
         # Only now is the folder this run's: a config that cannot start does not occupy it.
-        workdir.claim(folder, run.config)
+        workdir.write_config(folder, run.config)
         if run.tokenizer:
             for name, content in tokenizer_files(run.tokenizer).items():
                 write_text(folder / name, content)
@@ -285,7 +289,7 @@ def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
             f"--profile={profile[0]}-{profile[-1]} is out of range: the run has {steps:,} steps."
         )
     if profile and profile[-1] <= done:
-        say(f"--profile={profile[0]}-{profile[-1]}: {done:,} steps are done, so none is traced.")
+        log(f"--profile={profile[0]}-{profile[-1]}: {done:,} steps are done, so none is traced.")
 
 
 def _check_vocabulary(
@@ -322,4 +326,4 @@ def _check_steps(old: Sequence[int], new: Sequence[int], done: int, folder: Path
             "come, or give another --workdir."
         )
     if ends != new_ends:
-        say(f"The learning rate follows the schedule of {new_ends[-1]:,} steps from now on.")
+        log(f"The learning rate follows the schedule of {new_ends[-1]:,} steps from now on.")

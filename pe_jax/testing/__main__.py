@@ -7,7 +7,7 @@ import argparse
 
 from pe_jax.console.markdown import for_terminal
 from pe_jax.encodings import from_name
-from pe_jax.encodings.names import for_text
+from pe_jax.encodings.parser import for_text
 from pe_jax.testing import CHECKS, SIZES, table
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ def padding(s: Subject) -> Problems:
         mask = np.broadcast_to(valid, s.everything.shape)
         to = s.to * valid[:, None, None]
         for kind, positions in kinds.items():
-            if kind != "at 0" and s.encoding.longest is not None:
+            if kind != "at 0" and s.encoding.max_length is not None:
                 continue  # A table has no rows for them.
             name = f"{side} padding {kind}"
             out, grads = s.naive(s.layer, s.tokens, s.at(positions), mask, to)
@@ -278,22 +278,25 @@ def decoding(s: Subject) -> Problems:
 @check
 def shift(s: Subject) -> Problems:
     """A shift of all positions moves outputs exactly if its card says so."""
-    if any(part.card is None for part in s.encoding.parts):
+    if any(part.metadata is None for part in s.encoding.parts):
         raise NotApplicable("the encoding has no card")
     # Both sides of a power of 2, where digits of positions change; further than floats are exact,
     # unless positions are scaled.
     scaled = any(part.positions for part in s.encoding.parts) or s.encoding.axes > 1
     by = (2**17 if scaled else 2**28) - LENGTH // 2
-    if s.encoding.longest is not None:
-        by = min(by, s.encoding.longest - LENGTH)
+    if s.encoding.max_length is not None:
+        by = min(by, s.encoding.max_length - LENGTH)
     if by < 1:
-        raise NotApplicable(f"the encoding has only {s.encoding.longest} positions")
-    claimed = all(part.card.invariant for part in s.encoding.parts if part.card)
+        raise NotApplicable(f"the encoding has only {s.encoding.max_length} positions")
+    claimed = all(part.metadata.invariant for part in s.encoding.parts if part.metadata)
     outputs, shifted = s.run(), s.run(s.positions + by)
     if not claimed:
         apart = np.abs(outputs - shifted).max()
         if not apart > 1e-3:
-            yield f"Card.invariant is False, but a shift by {by} moves outputs by {apart:.2g} only"
+            yield (
+                f"Metadata.invariant is False, but a shift by {by} moves outputs by {apart:.2g} "
+                "only"
+            )
         return
     yield from differences(f"shifted by {by}", shifted, outputs, 1e-3)
     low = s.memo("bfloat16", functools.partial(apply, s.encoding))
@@ -326,7 +329,7 @@ def permutation(s: Subject) -> Problems:
 @check
 def limit(s: Subject) -> Problems:
     """A position past a limit is an error, and NaN where traced."""
-    longest = s.encoding.longest
+    longest = s.encoding.max_length
     if longest is None:
         out = s.run(s.positions + 2**20)
         if not np.isfinite(out).all():
@@ -359,7 +362,7 @@ def limit(s: Subject) -> Problems:
 @check
 def precision(s: Subject) -> Problems:
     """Float16 and bfloat16 keep their dtype and stay near float32."""
-    longest = s.encoding.longest
+    longest = s.encoding.max_length
     positions = s.positions + (1000 if longest is None else longest - LENGTH)
     expected = s.run(positions)
     low = s.memo("bfloat16", functools.partial(apply, s.encoding))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pe_jax.chips import GIB
 from pe_jax.console.markdown import table
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import write_text
-from pe_jax.tasks.abstract import AnyConfig, make_mesh, resolve, stages
+from pe_jax.tasks.step_shapes import AnyConfig, make_mesh, resolve, stages
 from pe_jax.tasks.train import model_size
 from pe_jax.tpu.estimate import Estimate, estimate_stage, largest_batch
 from pe_jax.tpu.topology import Slice, make_slice
@@ -57,13 +57,13 @@ def compile_for(
     yield f"# {size}, {model.encoding().name}, {model.dtype} on {devices}\n"
     numbers = []
     for stage in stages(config):
-        say(f"Compiling length {stage.length} for {devices}; a large model takes minutes.")
+        log(f"Compiling length {stage.length} for {devices}; a large model takes minutes.")
         estimate = estimate_stage(config, stage, chips)
-        say(f"Compiled in {estimate.compile_seconds:.0f} s.")
+        log(f"Compiled in {estimate.compile_seconds:.0f} s.")
         row = estimate.as_json()
         lines = _stage(estimate, chips)
         if find_largest:
-            say("Searching for the largest batch: several more compilations.")
+            log("Searching for the largest batch: several more compilations.")
             most, more = largest_batch(config, stage, chips, fits=estimate.fits)
             row["largest_batch"] = {"fits": most, "does_not_fit": more}
             lines += ["", f"Largest batch: {most:,} rows a chip fit, {more:,} do not."]

@@ -17,11 +17,11 @@ import jax
 from pe_jax.attention.implementations import PLATFORMS
 from pe_jax.chips import GIB
 from pe_jax.configs.pretraining import StageConfig
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import Json
 from pe_jax.models import BertConfig
 from pe_jax.schema import changed
-from pe_jax.tasks.abstract import (
+from pe_jax.tasks.step_shapes import (
     AnyConfig,
     abstract_arguments,
     expected_vocab_size,
@@ -193,7 +193,7 @@ def largest_batch(
         other = changed(stage, {"batch_size": rows * sharing})
         estimate = estimate_stage(config, other, chips)
         used = f"{estimate.bytes / GIB:.2f} GiB" if estimate.fits else "does not fit"
-        say(
+        log(
             f"Length {stage.length}, {rows:,} rows a chip: {used} "
             f"({estimate.compile_seconds:.0f} s)."
         )

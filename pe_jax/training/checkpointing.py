@@ -26,7 +26,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from pe_jax.console import stopping
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import Json, is_remote
 from pe_jax.training.fingerprints import combine, examine, fingerprint
 from pe_jax.training.pytrees import Params, PyTree, ShardingsOf
@@ -46,7 +46,7 @@ class Checkpoints:
 
     Args:
       workdir: the run's folder. Half-written checkpoints of a killed run are removed from it, so no
-        other run may write there, see `workdir.occupy`.
+        other run may write there, see `workdir.lock_workdir`.
       keep: how many of the newest to keep.
       keep_best: how many with the lowest held-out loss to keep besides.
       run: the run's identity, see `workdir.identity`.
@@ -142,7 +142,7 @@ class Checkpoints:
                 f"read: {_brief(error)}. The run stops, because it could not resume. Give another "
                 "--workdir."
             ) from error
-        say(f"Saved step {step:,}, and read it back.")
+        log(f"Saved step {step:,}, and read it back.")
 
     def close(self) -> None:
         """Wait for pending writes. Signals to stop are deferred until then.
@@ -211,7 +211,7 @@ def restore_newest(
             folder.mkdir(parents=True, exist_ok=True)
             target = folder / f"{step}-{1 + sum(1 for _ in folder.iterdir())}"
             (workdir / "checkpoints" / str(step)).rename(target)
-            say(f"The damaged checkpoint was moved to {target}.")
+            log(f"The damaged checkpoint was moved to {target}.")
     multihost_utils.sync_global_devices("damaged checkpoints moved")
     return restored
 
@@ -267,9 +267,9 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
         content, error = _attempt(functools.partial(read, step))
         if error is None:
             for bad, why in damaged.items():
-                say(f"The checkpoint of step {bad:,} cannot be read ({_brief(why)}).")
+                log(f"The checkpoint of step {bad:,} cannot be read ({_brief(why)}).")
             if damaged:
-                say(f"Using the earlier checkpoint of step {step:,}.")
+                log(f"Using the earlier checkpoint of step {step:,}.")
             return content, list(damaged)
         damaged[step] = error
     if damaged:

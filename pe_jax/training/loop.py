@@ -13,7 +13,7 @@ import optax
 from jax.sharding import NamedSharding
 
 from pe_jax.chips import PEAKS
-from pe_jax.console.terminal import Progress, say
+from pe_jax.console.terminal import Progress, log
 from pe_jax.errors import Interrupted
 from pe_jax.files import Json
 from pe_jax.training import sharding
@@ -135,7 +135,7 @@ class Loop:
         iterator = iter(stage.batches(steps[0] - 1 - begin))
         meter = Meter(totals)
         # On a CPU minutes may pass between this line and the first of the log.
-        say(f"{stage.name}: compiling, then steps {steps[0]:,} to {steps[-1]:,}")
+        log(f"{stage.name}: compiling, then steps {steps[0]:,} to {steps[-1]:,}")
         unread: tuple[int, Metrics, HostBatch] | None = None
         for step in steps:
             # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
@@ -152,23 +152,23 @@ class Loop:
             self.profiler.end(step, metrics)
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
                 seconds = time.perf_counter() - dispatched
-                say(f"{stage.name}: compiled in {seconds:.0f} s")
+                log(f"{stage.name}: compiled in {seconds:.0f} s")
             if unread is not None:
                 self._read(*unread, meter)
             unread = step, metrics, rows
             self.progress.advance()
             stop = self.stop_requested(step)
-            log, evaluate, save = (
+            write_log, evaluate, save = (
                 step == steps[-1] or (every > 0 and step % every == 0) for every in self.every
             )
             save = save or bool(stop) or (evaluate and self.checkpoints.keep_best > 0)
-            if log or evaluate or save:
+            if write_log or evaluate or save:
                 self.check_folder()
             # 3. Log. What is not finite is never saved.
-            if log or evaluate or save:
+            if write_log or evaluate or save:
                 self._read(*unread, meter)
                 unread = None
-            if log:
+            if write_log:
                 self._log(step, meter)
             # 4. Evaluate.
             held_out_loss, converged = None, False
@@ -177,11 +177,11 @@ class Loop:
                 held_out_loss = _check_held_out(step, evaluations[-1])
                 converged = step != steps[-1] and stage.converged(evaluations)
             if converged:  # The stage ends here, as it would with its last step.
-                say(f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}")
-                if not log:
+                log(f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}")
+                if not write_log:
                     self._log(step, meter)
                 self.ends[str(begin)], save = step, True
-            if log:
+            if write_log:
                 meter = Meter({})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
             if save:

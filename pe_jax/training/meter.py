@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import Json
 from pe_jax.training.pytrees import Batch, Metrics, Scalars
 
@@ -99,7 +99,7 @@ class Profiler:
         if self._is_tracing and step == self._steps[-1]:
             jax.block_until_ready(metrics)
             self.close()
-            say(f"Profile of steps up to {step:,} in {self._folder}: xprof --logdir=FOLDER")
+            log(f"Profile of steps up to {step:,} in {self._folder}: xprof --logdir=FOLDER")
 
     def close(self) -> None:
         """Write a trace whose steps did not all run."""

@@ -16,7 +16,7 @@ from pe_jax.configs.model import BertConfig
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import PositionEncoding
 from pe_jax.training.pytrees import Params, PyTree, named_leaves
-from pe_jax.training.step import reused
+from pe_jax.training.step import cache_by_arguments
 
 # `mark(params)`: a tree like `params`, True for some of its leaves.
 Mark = Callable[[Params], PyTree]
@@ -160,7 +160,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 }
 
 
-@reused
+@cache_by_arguments
 def make_optimizer(
     config: OptimizerConfig, steps: int, model: BertConfig
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:

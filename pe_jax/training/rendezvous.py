@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import parse_json
 
 _SECOND = 1.0
@@ -141,7 +141,7 @@ def _collect_reports(address: tuple[str, int], hosts: int, seconds: float) -> st
             readable, _, _ = select.select([*servers, *by_host.values()], [], [], _SECOND)
             for index in [n for n, connection in by_host.items() if connection in readable]:
                 by_host.pop(index).close()  # Hosts report once: this one has hung up.
-                say(f"Host {index} has left: waiting for it to start again.")
+                log(f"Host {index} has left: waiting for it to start again.")
             server = next((server for server in servers if server in readable), None)
             if server is None:
                 continue
@@ -175,7 +175,7 @@ def _listen(name: str, port: int) -> list[socket.socket]:
     Raises:
       OSError: if this machine has none of them, or no other machine reaches them.
     """
-    servers, faults = list[socket.socket](), list[OSError]()
+    servers, errors = list[socket.socket](), list[OSError]()
     for family, _, _, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
         both = name == "::" and socket.has_dualstack_ipv6()
         try:
@@ -187,10 +187,10 @@ def _listen(name: str, port: int) -> list[socket.socket]:
                 )
             servers.append(socket.create_server(address, family=family, dualstack_ipv6=both))
         except OSError as error:
-            faults.append(error)
+            errors.append(error)
     if not servers:
-        raise faults[0]
-    say(
+        raise errors[0]
+    log(
         f"Waiting for the other hosts at {name}, port {port}. Nothing checks who joins: keep the "
         "port within a private network."
     )

@@ -23,7 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Wrapped
 
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree
-from pe_jax.training.step import TrainStep, reused
+from pe_jax.training.step import TrainStep, cache_by_arguments
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def state_shardings(mesh: Mesh, parallel: str, state: T) -> T:
     return jax.tree.map(place, state)
 
 
-@reused
+@cache_by_arguments
 def gather(
     function: Callable[Concatenate[Params, P], T], mesh: Mesh, parallel: str
 ) -> Callable[Concatenate[Params, P], T]:
@@ -151,7 +151,7 @@ def parallelize(
     return jax.jit(_by_device(step, mesh, dtype, len(constants)), donate_argnums=0)
 
 
-@reused
+@cache_by_arguments
 def _by_device(
     step: TrainStep, mesh: Mesh, exchanged: jnp.dtype | None, constants: int
 ) -> TrainStep:
@@ -182,7 +182,7 @@ def compiled(
     )
 
 
-@reused
+@cache_by_arguments
 def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
     """`function` traced under the mesh: a kernel, which the compiler cannot partition, then runs on
     each device's own rows."""

@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def reused(build: Callable[P, T]) -> Callable[P, T]:
+def cache_by_arguments(build: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that builds programs: equal arguments return the same object.
 
     JAX then traces and compiles it once per process, however many runs use it. Arguments that
@@ -118,13 +118,13 @@ def init_state(task: Task, optimizer: optax.GradientTransformation, rng: jax.Arr
     return TrainState(jnp.int32(0), params, optimizer.init(params), for_dropout)
 
 
-@reused
+@cache_by_arguments
 def state_shapes(task: Task, optimizer: optax.GradientTransformation) -> TrainState:
     """Return the shapes and dtypes of the state of one seed."""
     return jax.eval_shape(lambda: init_state(task, optimizer, jax.random.key(0)))
 
 
-@reused
+@cache_by_arguments
 def make_train_step(
     task: Task, optimizer: optax.GradientTransformation, *, accumulation: int = 1
 ) -> TrainStep:
@@ -184,7 +184,7 @@ def make_train_step(
     return train_step
 
 
-@reused
+@cache_by_arguments
 def make_eval_step(task: Task) -> Callable[..., Metrics]:
     """`eval_step(params, batch, *constants) -> {name: (sum, count)}`, without dropout."""
 

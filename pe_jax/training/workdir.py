@@ -119,7 +119,7 @@ def _determining(values: Json, *, resumed: bool) -> Json:
 
 
 @contextlib.contextmanager
-def occupy(workdir: Path) -> Iterator[Callable[[], None]]:
+def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
     """Locks the folder against a second run within the context.
 
     The lock ends with the process, however that ends. It is on the folder as well as on a file in
@@ -162,7 +162,7 @@ def occupy(workdir: Path) -> Iterator[Callable[[], None]]:
         yield check
 
 
-def claim(workdir: Path, config: Config) -> None:
+def write_config(workdir: Path, config: Config) -> None:
     """Writes `config.json`: from now on the folder is this run's."""
     write_text(workdir / "config.json", json.dumps(as_dict(config), indent=2) + "\n")
 

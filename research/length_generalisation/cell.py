@@ -27,7 +27,7 @@ from pe_jax.tasks.train import Run, train
 from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree, Scalars, Sums
-from pe_jax.training.step import Task, make_task, reused
+from pe_jax.training.step import Task, cache_by_arguments, make_task
 from research.json_files import read_series
 from research.length_generalisation.config import LengthGeneralisationConfig
 from research.length_generalisation.rows import row_length, rows
@@ -71,7 +71,7 @@ class BertForSymbols(BertModule):
         return self.symbols(hidden).astype(jnp.float32)
 
 
-@reused
+@cache_by_arguments
 def symbols_task(config: BertConfig) -> Task:
     """Training on the mean loss of all symbols asked for."""
 
@@ -90,7 +90,7 @@ def symbols_task(config: BertConfig) -> Task:
     return make_task(BertForSymbols(config), ("tokens", "valid"), counts, sums)
 
 
-@reused
+@cache_by_arguments
 def _make_answers(config: BertConfig) -> Callable[[Params, Batch], Sums]:
     """Return `(params, batch) -> {name: [B]}` of each example: how many symbols are right, and
     `exact`, 1 if all that are asked for are."""

@@ -28,7 +28,7 @@ class SizesConfig(Config):
     num_heads: int = key(4, HEADS)
     intermediate_size: int = key(256, INTERMEDIATE)
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         if self.hidden_size % self.num_heads:
             yield (
                 f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}: "
@@ -61,7 +61,7 @@ class LengthGeneralisationConfig(Config):
     weight_decay: float = key(0.01, number(0, 1e3))
     vector: str = key("", VECTOR, FORMATS)
 
-    def faults(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         if self.test_examples % self.test_batch_size:
             yield (
                 f"test_examples={self.test_examples} must be a multiple of config.test_batch_size="

@@ -47,7 +47,7 @@ def run() -> None:
     if not _WORKDIR.value:
         raise ValueError("--workdir is required: the folder of the suite and its report.")
     config = from_values(_CONFIG.value, LengthGeneralisationConfig)
-    from pe_jax.encodings.names import expand_names
+    from pe_jax.encodings.parser import expand_names
     from research.length_generalisation.suite import run_suite
 
     workdir = reachable_path(_WORKDIR.value)

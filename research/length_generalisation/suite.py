@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from pe_jax.console.markdown import table
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.figures import save
 from pe_jax.files import file_name, read_json, write_text
 from pe_jax.models import BertConfig
@@ -74,7 +74,7 @@ def run_suite(names: list[str], config: LengthGeneralisationConfig, out: Path) -
         cell = _train(models[name][task], task, config, paths[name, task])
         minutes = (time.monotonic() - begin) / done * (len(missing) - done) / 60
         beyond = np.mean(_split_scores(cell, TASKS[task], config.length)[1])
-        say(
+        log(
             f"{done} of {len(missing)}  {name} on {task}: {beyond:.0%} beyond length "
             f"{config.length}, {cell.seconds:.0f} s; about {minutes:.0f} min left"
         )

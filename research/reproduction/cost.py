@@ -17,7 +17,7 @@ from pe_jax.data import PretrainingExamples
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.flops import forward_flops
 from pe_jax.tasks import distillation, pretraining
-from pe_jax.tasks.abstract import AnyConfig, expected_vocab_size, resolve
+from pe_jax.tasks.step_shapes import AnyConfig, expected_vocab_size, resolve
 from pe_jax.training import sharding
 from research.reproduction.plan import Run
 from research.reproduction.results_file import Entry

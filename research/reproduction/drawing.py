@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.figures import save, style
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report import scores
@@ -156,7 +156,7 @@ def draw_model(model: Run, measures: PropertiesConfig, folder: Path) -> None:
     Args:
       measures: the config of the property report.
     """
-    say(f"Drawing {model.name}")
+    log(f"Drawing {model.name}")
     measures = changed(measures, {"parts": _PARTS})
     with tempfile.TemporaryDirectory() as report:
         measure_properties([from_run(model.folder)], measures, Path(report), where_possible=True)

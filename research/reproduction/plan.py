@@ -21,7 +21,7 @@ from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.encodings.names import expand_names, without_options
+from pe_jax.encodings.parser import expand_names, without_options
 from pe_jax.schema import changed
 from pe_jax.training import workdir
 from pe_jax.values import split_names

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pe_jax.console import stopping
-from pe_jax.console.terminal import say, tell
+from pe_jax.console.terminal import log, log_field
 from pe_jax.files import write_text
 from pe_jax.training import workdir
 from research.reproduction import state
@@ -45,9 +45,9 @@ def execute(config: ReproductionConfig, folder: Path) -> str:
     _share_memory()
     runs = plan(config, folder)
     state.check(runs, state.finished_entries(runs, folder))
-    with workdir.occupy(folder) as check_lock, stopping.deferred() as stop_requests:
+    with workdir.lock_workdir(folder) as check_lock, stopping.deferred() as stop_requests:
         done = state.finished_entries(runs, folder)
-        tell("Study", f"{folder}: {len(runs):,} runs, {len(done):,} of them done")
+        log_field("Study", f"{folder}: {len(runs):,} runs, {len(done):,} of them done")
 
         def save(running: Sequence[Run], failed: Sequence[Run]) -> None:
             check_lock()
@@ -127,14 +127,14 @@ def _execute(
 
 def _start(folder: Path, run: Run, cores: Sequence[int]) -> _Process:
     run.folder.mkdir(parents=True, exist_ok=True)
-    with open(run.folder / LOG, "ab") as log:
+    with open(run.folder / LOG, "ab") as file:
         # -P: the working directory, which may hold modules of the same names, is not searched.
         command = [sys.executable, "-P", str(_RUN_ONE), str(folder), run.name, *map(str, cores)]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
+            stdout=file,
+            stderr=file,
             start_new_session=True,  # Ctrl-C reaches it through the study alone.
         )
     return _Process(run, process, time.monotonic())
@@ -149,10 +149,10 @@ def _cores(share: int, jobs: int) -> list[int]:
 
 
 def _report_end(run: Run, entry: Entry | None, costs: Costs, left: Sequence[Run]) -> None:
-    tell(
+    log_field(
         f"{len(costs.done):,}/{len(costs.runs):,}",
         f"{run.name}: {'done' if entry else 'stopped, or failed'} after "
         f"{state.seconds(run) / 60:.1f} min; {costs.hours(left):.1f} hours to go",
     )
     if not entry:
-        say(f"          {run.folder / LOG}")
+        log(f"          {run.folder / LOG}")

@@ -98,7 +98,7 @@ def test_unclipped_sinusoid(clip):
     q, k, v = draw(1, 300, 300)
     out = attention(q, k, v, encoding, params)
     ((part, own),) = encoding.split(params)
-    p = part.card.vectors(own, encodings.offsets(range(300), range(300)))
+    p = part.metadata.vectors(own, encodings.offsets(range(300), range(300)))
     logits = np.einsum("bqhd,bqkhd->bhqk", q, k[:, None] + np.asarray(p)[None, :, :, None]) / 2
     weights = np.asarray(jax.nn.softmax(logits))
     expected = np.einsum("bhqk,bqkhd->bqhd", weights, v[:, None] + np.asarray(p)[None, :, :, None])
@@ -199,7 +199,7 @@ calls = [
     lambda: attention.attention(x, x, x, "rope"),
     lambda: encodings.embed("rope", {}, x),
     lambda: encodings.parameter_count("rope"),
-    lambda: encodings.own("rope"),
+    lambda: encodings.per_layer("rope"),
     lambda: attention.attention(x, x, x, context=range(2)),
     lambda: attention.attention(x, x, x, mask=[[True]]),
     lambda: encodings.alibi(num_heads=1).split(encodings.Context()),

@@ -140,7 +140,7 @@ def test_segments_in_the_kernel(name):
 
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize(
-    "reach", [pytest.param(None, marks=pytest.mark.slow), encodings.Reach(40, 150)]
+    "reach", [pytest.param(None, marks=pytest.mark.slow), encodings.AttentionWindow(40, 150)]
 )
 def test_tiles_of_the_kernel(reach):
     """Several tiles, of which segments leave out some; NaN in these shows it."""
@@ -155,7 +155,7 @@ def test_tiles_of_the_kernel(reach):
             encodings.Part(
                 "tables",
                 lambda key: {"table": jnp.asarray(table), "bias": jnp.asarray(bias)},
-                offsets=encodings.Offsets(
+                offsets=encodings.OffsetTerms(
                     keys=lambda params, m, _: params["table"][jnp.clip(m, -3, 3) + 3],
                     bias=lambda params, m, _: params["bias"][jnp.clip(m, -3, 3) + 3],
                     clip=3,

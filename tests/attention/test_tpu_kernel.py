@@ -18,7 +18,7 @@ from pe_jax.attention import attention
 from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
 from pe_jax.attention.tpu_kernel import arguments, fits, flash, flash_attention
-from pe_jax.encodings import Reach
+from pe_jax.encodings import AttentionWindow
 from pe_jax.models import preset
 from pe_jax.tasks.finetuning.classification import classification_task
 from pe_jax.tasks.seeds import SEED_AXES, SeedsProgram, seed_mesh
@@ -85,7 +85,7 @@ def dense(
     logits *= scale
     if bias is not None:
         logits += jnp.moveaxis(per_head(bias, 2), 2, 0)
-    allowed = valid[:, None, None] & (reach or Reach()).allows(offsets)
+    allowed = valid[:, None, None] & (reach or AttentionWindow()).allows(offsets)
     allowed = jnp.broadcast_to(allowed, logits.shape)
     if sink is not None:
         column = jnp.broadcast_to(sink[:, None, None], (rows, heads, lq, 1))
@@ -134,7 +134,7 @@ def test_query_by_query(quick_kernel):
     assert all(np.abs(grad[1]).max() == 0 for grad in grads[:3])
 
 
-around = lambda reach: Reach(reach, reach)
+around = lambda reach: AttentionWindow(reach, reach)
 CASES = {  # lengths; heads and their size; clip, terms, offset, reach
     "many blocks": (300, 200, 1, 128, 64, "kv", 40, None),
     "only keys, clip longer than the sequence": (9, 8, 2, 128, 20, "k", 0, None),
@@ -146,9 +146,9 @@ CASES = {  # lengths; heads and their size; clip, terms, offset, reach
     "a shared bias, window within the clip": (20, 300, 2, 64, 60, "bV", -140, around(30)),
     "a window alone, of whole blocks": (300, 520, 1, 128, 1, "", -70, around(256)),
     "a window that hides all keys": (9, 8, 1, 128, 2, "b", 500, around(100)),
-    "causal, all terms": (300, 280, 1, 128, 20, "kvb", 0, Reach(None, 0)),
-    "causal with a window": (20, 300, 2, 64, 60, "b", -140, Reach(70, 0)),
-    "sinks alone, causal, many blocks": (300, 280, 2, 64, 1, "s", 0, Reach(None, 0)),
+    "causal, all terms": (300, 280, 1, 128, 20, "kvb", 0, AttentionWindow(None, 0)),
+    "causal with a window": (20, 300, 2, 64, 60, "b", -140, AttentionWindow(70, 0)),
+    "sinks alone, causal, many blocks": (300, 280, 2, 64, 1, "s", 0, AttentionWindow(None, 0)),
     "sinks beside other terms": (140, 150, 2, 128, 20, "vBs", 3, None),
     "sinks where a window hides all keys": (9, 8, 2, 64, 2, "bs", 500, around(100)),
 }
@@ -185,7 +185,7 @@ def test_against_the_dense_formula(case, quick_kernel):
 LONG = {  # clip, terms, offset, reach, block
     "beyond all offsets, two blocks of queries": (600, "B", 40, None, (256, 128)),
     "shared, clipped, tiles before and after the clip": (140, "b", -170, None, (128, 256)),
-    "causal with a sink": (400, "Bs", 0, Reach(None, 0), (256, 256)),
+    "causal with a sink": (400, "Bs", 0, AttentionWindow(None, 0), (256, 256)),
     "a window": (300, "b", 0, around(150), (128, 128)),
     "clipped before the first key": (140, "b", 900, None, (128, 128)),
 }
@@ -232,7 +232,8 @@ def test_tiles_outside_the_window_are_not_computed():
 @pytest.mark.parametrize("block", [(128, 128), (256, 128), (128, 384)])
 @pytest.mark.parametrize("offset", [0, -300, 777, -5000])
 @pytest.mark.parametrize(
-    "reach", [*map(around, [0, 127, 128, 300, 1000]), Reach(None, 0), Reach(200, None)]
+    "reach",
+    [*map(around, [0, 127, 128, 300, 1000]), AttentionWindow(None, 0), AttentionWindow(200, None)],
 )
 def test_the_tiles_of_a_window(reach, offset, block):
     """Those that are counted are those where a query attends to a key, and they are consecutive."""
@@ -357,10 +358,10 @@ def test_derivatives_that_need_another_implementation(derivative, missing, quick
         ("b", around(40), 12, False),
         ("Kvb", around(200), 12, False),
         ("", around(1), 12, False),
-        ("b", Reach(None, 0), 12, False),
-        ("KvB", Reach(None, 0), 4, False),
+        ("b", AttentionWindow(None, 0), 12, False),
+        ("KvB", AttentionWindow(None, 0), 4, False),
         ("kv", None, 1, False),
-        ("s", Reach(127, 0), 4, False),
+        ("s", AttentionWindow(127, 0), 4, False),
         ("kv", None, 12, True),
         ("", around(40), 4, True),
     ],

@@ -17,8 +17,8 @@ from pe_jax.configs.all_tasks import FINETUNING
 from pe_jax.data import glue
 from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops
 from pe_jax.schema import changed, from_values
-from pe_jax.tasks import abstract, finetuning, pretraining
-from pe_jax.tasks.abstract import abstract_arguments
+from pe_jax.tasks import finetuning, pretraining, step_shapes
+from pe_jax.tasks.step_shapes import abstract_arguments
 from pe_jax.tpu import chips, compile_report, estimate, topology
 from pe_jax.training import sharding
 
@@ -124,13 +124,13 @@ def finetuning_config(pretrained, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("task", [pytest.param("cola", marks=pytest.mark.slow), "squad"])
 def test_what_fine_tuning_compiles_is_what_runs(finetuning_config, tmp_path, task):
-    config = abstract.resolve(finetuning_config(task))
+    config = step_shapes.resolve(finetuning_config(task))
     experiment = finetuning.build(config, tmp_path)
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
-    (stage,) = abstract.stages(config)
+    (stage,) = step_shapes.stages(config)
     program = experiment.program
     state, batch, constants = abstract_arguments(config, program, stage)
-    assert constants == () and program.mesh == abstract.make_mesh(config, sharding.data_mesh())
+    assert constants == () and program.mesh == step_shapes.make_mesh(config, sharding.data_mesh())
     assert described(state) == described(program.init())
     global_batch = sharding.to_global(experiment.batches[0], program.batch_sharding)
     assert described(batch) == described(global_batch)
@@ -143,7 +143,7 @@ def test_the_report_of_fine_tuning(here, finetuning_config, tmp_path):
     text = "\n".join(compile_report.compile_for(config, "v5e:2x2", out=out))
     assert "## Length 24: 16 rows, 4 a chip\n\nFits: 0." in text
     (found,) = json.loads(out.read_text())
-    model = dataclasses.replace(abstract.resolve(config).model, vocab_size=120)
+    model = dataclasses.replace(step_shapes.resolve(config).model, vocab_size=120)
     assert found["model_flops"] == 2 * train_flops(model, 8, 24, 0)
     # Two chips exchange half of the gradients of a seed twice, 2 of the 4 bytes of a parameter.
     sent = 2 * 1 / 2 * found["memory"]["parameters"] / 2

@@ -55,7 +55,7 @@ def test_streams_that_are_closed():
     """No other file takes the place of standard error."""
     code = (
         "import sys\nfrom pe_jax.console import streams, terminal\nstreams.prepare()\n"
-        "assert open(sys.executable).fileno() > 2\nterminal.say('nobody reads this')\n"
+        "assert open(sys.executable).fileno() > 2\nterminal.log('nobody reads this')\n"
         "print('done', file=sys.stderr)\n"
     )
     command = f'exec "{sys.executable}" -c "{code}" 0<&- 1>&- 2>&-'

@@ -234,7 +234,7 @@ def test_rows_of_pretraining_are_those_of_the_tokenizer(tokenizer):
 
 def test_rows_of_distillation_have_the_special_tokens_of_the_tokenizer(tokenizer):
     corpus, words = corpus_of([TEXT] * 9, tokenizer), vocabulary(tokenizer)
-    cut = data.CutExamples(data.PackedExamples(corpus, np.arange(9), words, 40))
+    cut = data.VariableLengthExamples(data.PackedExamples(corpus, np.arange(9), words, 40))
     kinds = set()
     for draw in range(60):
         row = cut(draw % len(cut), np.random.default_rng(draw))

@@ -181,7 +181,7 @@ def rows_of(encoding, offsets):
     (part,) = encoding.parts
     shape = jax.eval_shape(part.init, jax.random.key(0))["table"].shape
     table = np.broadcast_to(np.arange(shape[0], dtype=np.float32)[:, None], shape)
-    return part.card.vectors({"table": table}, np.array(offsets))[:, 0].astype(int).tolist()
+    return part.metadata.vectors({"table": table}, np.array(offsets))[:, 0].astype(int).tolist()
 
 
 def test_deberta_rows_by_hand():

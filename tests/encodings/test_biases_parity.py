@@ -150,7 +150,7 @@ def test_deberta_buckets(torch, buckets, farthest):
         0
     ]
     table = {"table": jnp.arange(2 * buckets, dtype=jnp.float32)[:, None]}
-    np.testing.assert_array_equal(part.card.vectors(table, x)[:, 0], theirs)
+    np.testing.assert_array_equal(part.metadata.vectors(table, x)[:, 0], theirs)
 
 
 @pytest.mark.parametrize("buckets", [8, None])

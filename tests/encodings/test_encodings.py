@@ -28,7 +28,7 @@ def embedded(encoding, params, positions):
 def view(encoding):
     """How the one part of `encoding` is measured."""
     (part,) = encoding.parts
-    return part.card
+    return part.metadata
 
 
 # --- the sinusoid ---------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_separate_tables_for_keys_and_values():
         ("learned_absolute+relative", "'relative' is unknown.*in 'learned_absolute\\+relative'"),
         ("", "Cannot read the position encoding ''"),
         ("+".join(["rope"] * 1_000), r"has 999 '\+' and '\(', but at most 100"),
-        ("own(" * 1_000 + ")" * 1_000, r"has 1,000 '\+' and '\('"),
+        ("per_layer(" * 1_000 + ")" * 1_000, r"has 1,000 '\+' and '\('"),
         ("-" * 100_000 + "rope", "Cannot read the position encoding '----"),
         ("rope" + ".a" * 100_000, "Cannot read the position encoding 'rope.a"),
         ("rope(base=" + "9" * 5_000 + ")", "Cannot read the position encoding"),
@@ -280,7 +280,7 @@ BY_LAYER = {
         "cycle_0/learned_relative/table": (5, 4),
         "learned_absolute/table": (16, 8),
     },
-    "own(learnable_sinusoidal_relative, none)": {
+    "per_layer(learnable_sinusoidal_relative, none)": {
         "layer_0/learnable_sinusoidal_relative/frequencies": (2,),
         "layer_2/learnable_sinusoidal_relative/frequencies": (2,),
     },
@@ -314,11 +314,11 @@ def test_encodings_by_layer_in_python():
     name = "tisa+window(reach=2)"
     assert encodings.cycle(far, near, near) == build(f"cycle(tisa, {name}, {name})")
     bias = encodings.alibi(num_heads=2)
-    both = bias + encodings.own(far, none)
-    assert both.name == "alibi+own(tisa, none)" and both == build(both.name)
+    both = bias + encodings.per_layer(far, none)
+    assert both.name == "alibi+per_layer(tisa, none)" and both == build(both.name)
     assert both.layer(2) == bias + far and both.layer(1) == bias
     assert far.layer(5) is far and far == encodings.tisa(num_heads=2)
-    with pytest.raises(ValueError, match=r"layers of alibi\+own\(.*\) differ"):
+    with pytest.raises(ValueError, match=r"layers of alibi\+per_layer\(.*\) differ"):
         both.init(jax.random.key(0))
     with pytest.raises(ValueError, match="cannot contain each other"):
         encodings.cycle(both)
@@ -328,7 +328,7 @@ def test_encodings_by_layer_in_python():
 
 def test_layers_that_cannot_be():
     for name, message in {
-        "cycle(none)+own(none)": "more than one",
+        "cycle(none)+per_layer(none)": "more than one",
         "cycle(cycle(none))": "inside another encoding",
         "cycle()": "one or more",
         "learned_relative+cycle(learned_relative)": "Use each family once",

@@ -12,13 +12,13 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.encodings.names import for_text
+from pe_jax.encodings.parser import for_text
 
 SIZES = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
 NAMES = (
     *for_text(),
     "interpolated(rope,factor=2)+alibi",
-    "own(rope(base=500))",
+    "per_layer(rope(base=500))",
     "cycle(rope,alibi+window(reach=3))+learned_absolute",
     "rope(learnable=True,per_head=True)",
     "shifted(randomised(rope))",
@@ -99,7 +99,10 @@ def test_repr():
     assert repr(encoding) == "rope(head_size=64) + causal()"
     assert repr(encodings.none()) == "none()"
     wrapped = encodings.interpolated(encodings.rope(head_size=64), factor=4.0)
-    assert repr(encodings.own(wrapped)) == "own(interpolated(rope(head_size=64), factor=4.0))"
+    assert (
+        repr(encodings.per_layer(wrapped))
+        == "per_layer(interpolated(rope(head_size=64), factor=4.0))"
+    )
     assert repr(encodings.Part("mine")) == "Part('mine')"
 
 

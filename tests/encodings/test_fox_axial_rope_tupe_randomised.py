@@ -64,7 +64,7 @@ def test_pope_of_one_coordinate_is_a_cosine():
 def test_pope_has_a_frequency_for_each_coordinate_and_leaves_values_alone():
     encoding, params = made("pope")
     (part,) = encoding.parts
-    np.testing.assert_allclose(part.card.frequencies({}), 1e4 ** (-np.arange(8) / 8), rtol=1e-6)
+    np.testing.assert_allclose(part.metadata.frequencies({}), 1e4 ** (-np.arange(8) / 8), rtol=1e-6)
     q, k, v = qkv()
     at = Context(range(6), range(6))
     wide_q, wide_k, same_v = part.heads(params["pope"], q, k, v, at)
@@ -336,7 +336,7 @@ def test_traced_positions_outside_of_randomised_are_unlike_all_others(real, outs
 
 def test_randomised_keeps_the_family_and_says_its_limits():
     both, params = made("randomised(learned_absolute, longest=12)+pope")
-    assert set(params) == {"learned_absolute", "pope"} and both.longest == 12
+    assert set(params) == {"learned_absolute", "pope"} and both.max_length == 12
     q, k, v = qkv(length=13)
     with pytest.raises(ValueError, match=r"13 tokens.* longest=13"):
         encodings.embed(both, params, draw(1, 13, 16))

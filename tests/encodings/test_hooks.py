@@ -6,7 +6,7 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.encodings import LogitTerms, Offsets, Part, named
+from pe_jax.encodings import LogitTerms, OffsetTerms, Part, named
 from pe_jax.encodings.encoding import check_key
 
 Q = jnp.ones((1, 3, 2, 4))
@@ -21,7 +21,7 @@ PARTS = {
     "hook 'logits' of mine": Part(logits=broken),
     "hook 'heads' of mine": Part(heads=broken),
     "hook 'logit_map' of mine": Part(logit_map=broken),
-    "Offsets(bias=...) of mine": Part(offsets=Offsets(bias=broken)),
+    "OffsetTerms(bias=...) of mine": Part(offsets=OffsetTerms(bias=broken)),
     "LogitTerms, hook 'logits' of mine": Part(
         logits=lambda params, q, k, context: LogitTerms(broken, (q,), (k,))
     ),
@@ -41,8 +41,11 @@ def test_errors_name_the_hook(where):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (Part(offsets=Offsets(bias=lambda *_: jnp.ones((3, 2)))), r"Offsets\(bias=.*\[5, H\]"),
-        (Part(offsets=Offsets(keys=lambda _, x, __: x)), r"must return \[5, d\] or \[5, H, d\]"),
+        (Part(offsets=OffsetTerms(bias=lambda *_: jnp.ones((3, 2)))), r"Offsets\(bias=.*\[5, H\]"),
+        (
+            Part(offsets=OffsetTerms(keys=lambda _, x, __: x)),
+            r"must return \[5, d\] or \[5, H, d\]",
+        ),
         (Part(sink=lambda *_: jnp.ones(7)), r"'sink' of mine must return a number or \[H\]"),
         (Part(logits=lambda *_: jnp.ones((3, 4))), r"here \[1, 2, 3, 3\], got \[3, 4\]"),
     ],

@@ -130,7 +130,7 @@ def test_relative_key_rows_count_query_minus_key():
     """Of max_length 4: rows 0 .. 6 are i - j = -3 .. 3, and of farther offsets the last ones."""
     part = made("relative_key")[0].parts[0]
     table = {"table": np.arange(7, dtype=np.float32)[:, None]}
-    rows = part.card.vectors(table, np.array([3, 1, 0, -1, -3, 9, -9]))[:, 0]
+    rows = part.metadata.vectors(table, np.array([3, 1, 0, -1, -3, 9, -9]))[:, 0]
     np.testing.assert_array_equal(rows, [0, 2, 3, 4, 6, 0, 6])
 
 
@@ -139,7 +139,7 @@ def test_a_relative_key_resized_has_the_same_vector_at_each_offset():
     longer, _ = made("relative_key", max_length=9)
     table = encoding.resize(params, 9, "")["relative_key"]
     offsets = np.arange(-8, 9)
-    vectors = [e.parts[0].card.vectors for e in (encoding, longer)]
+    vectors = [e.parts[0].metadata.vectors for e in (encoding, longer)]
     np.testing.assert_array_equal(
         vectors[0](params["relative_key"], offsets), vectors[1](table, offsets)
     )

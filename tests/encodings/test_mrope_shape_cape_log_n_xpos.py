@@ -115,7 +115,7 @@ def test_concatenation_leaves_the_word_alone():
     np.testing.assert_array_equal(found[..., :12], x[..., :12])
     own = 2 * encodings.sinusoid(np.arange(3), encodings.default_frequencies(4))
     np.testing.assert_allclose(found[..., 12:], [own, own], rtol=1e-6)
-    np.testing.assert_allclose(encoding.parts[0].card.vectors({}, np.arange(3))[:, 12:], own)
+    np.testing.assert_allclose(encoding.parts[0].metadata.vectors({}, np.arange(3))[:, 12:], own)
     with pytest.raises(ValueError, match=r"share must be in \(0, 1\), got 1"):
         build("sinusoidal_concatenated(share=1.0)")
 
@@ -211,11 +211,11 @@ def test_interpolation_of_rope_is_linear_scaling():
     found = logits("interpolated(rope, factor=8)", at)
     np.testing.assert_allclose(found, logits("rope_linear(factor=8)", at), atol=1e-5)
     cards = [
-        build(f"{name}, factor=8)").parts[0].card
+        build(f"{name}, factor=8)").parts[0].metadata
         for name in ("interpolated(rope", "rope_linear(base=10000")
     ]
-    np.testing.assert_allclose(*(card.frequencies({}).ravel() for card in cards), rtol=1e-6)
-    vectors = build("interpolated(sinusoidal_absolute, factor=2)").parts[0].card.vectors
+    np.testing.assert_allclose(*(metadata.frequencies({}).ravel() for metadata in cards), rtol=1e-6)
+    vectors = build("interpolated(sinusoidal_absolute, factor=2)").parts[0].metadata.vectors
     np.testing.assert_array_equal(
         vectors({}, np.array([6])),
         encodings.sinusoid(np.array([3]), encodings.default_frequencies(16)),

@@ -10,7 +10,7 @@ import pytest
 from helpers.compiled import attention, attention_logits, value_and_pullback
 
 from pe_jax import encodings
-from pe_jax.encodings import Context, Part, PositionEncoding, Reach, Traits, rotate_heads
+from pe_jax.encodings import AttentionWindow, Context, Part, PositionEncoding, Traits, rotate_heads
 from pe_jax.encodings.rotary import rotation
 from pe_jax.encodings.rotary.rope_scaling import yarn_scale
 from pe_jax.encodings.sinusoid import default_frequencies
@@ -25,7 +25,7 @@ def build(name, **changes):
 def shown(encoding):
     """The frequencies that reports see."""
     (part,) = encoding.parts
-    return np.asarray(part.card.frequencies(part.init(jax.random.key(0)))).ravel()
+    return np.asarray(part.metadata.frequencies(part.init(jax.random.key(0)))).ravel()
 
 
 def draw(shape=(2, 6, 2, 8), dtype=jnp.float32, seed=0):
@@ -211,7 +211,7 @@ def test_length_is_the_largest_position_of_each_row():
 def test_what_depends_on_the_length_says_so():
     for name in ("rope_dynamic_ntk(factor=2, original_length=4)", "rope", "rope_linear(factor=2)"):
         (part,) = build(name).parts
-        assert part.traits.cacheable == part.card.invariant == ("dynamic" not in name)
+        assert part.traits.cacheable == part.metadata.invariant == ("dynamic" not in name)
 
 
 @pytest.mark.parametrize(
@@ -279,9 +279,11 @@ def test_which_keys_a_query_attends_to(name, positions):
 
 
 def test_reaches_join():
-    assert Reach(5, None).within(Reach(None, 0)).within(Reach(3, 3)) == Reach(3, 0)
-    assert build("window(reach=4)+rope").reach == Reach(4, 4)
-    assert build("rope").reach == Reach()
+    assert AttentionWindow(5, None).within(AttentionWindow(None, 0)).within(
+        AttentionWindow(3, 3)
+    ) == AttentionWindow(3, 0)
+    assert build("window(reach=4)+rope").reach == AttentionWindow(4, 4)
+    assert build("rope").reach == AttentionWindow()
 
 
 def test_what_is_for_causal_attention_is_refused_elsewhere():

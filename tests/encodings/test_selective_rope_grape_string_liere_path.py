@@ -112,7 +112,7 @@ def test_grape_m_rotates_the_plane_of_two_vectors():
     a[:, 3], b[:, 3], b[:, 5] = 2.0, 3 * np.sqrt(3) / 2, 1.5
     params = {"a": a, "b": b, "frequencies": np.array([0.1, 0.02], np.float32)}
     (part,) = encoding.parts
-    frequencies = jax.jit(part.card.frequencies)(params)
+    frequencies = jax.jit(part.metadata.frequencies)(params)
     np.testing.assert_allclose(frequencies, [[0.3], [0.06]], rtol=1e-6)
     q, _ = qk()
     at = np.array([0, 1, 4, 9, 11, 2**17])
@@ -370,7 +370,7 @@ def test_a_slice_is_rope_by_itself_and_the_rest_has_no_position():
     np.testing.assert_allclose(found[..., 4:], expected, atol=1e-6)
     still = encodings.with_factors(encoding, jnp.zeros_like)
     np.testing.assert_allclose(mapped_queries(still.parts[0], {}, q, at), q, atol=1e-6)
-    assert encoding.parts[0].card.pairs == ((4, 6), (5, 7))
+    assert encoding.parts[0].metadata.pairs == ((4, 6), (5, 7))
     with pytest.raises(ValueError, match="must be 2 to head_size=8, got 10"):
         build("rope_slice(size=10)")
 
@@ -399,16 +399,16 @@ def test_decoupled_rope_is_a_slice_of_heads_that_are_built_outside():
 def test_sinusoids_of_an_image_count_columns_first():
     encoding = build("sinusoidal_2d(width=3, cls=True)")
     (part,) = encoding.parts
-    found = np.asarray(part.card.vectors({}, np.arange(7)))
+    found = np.asarray(part.metadata.vectors({}, np.arange(7)))
     assert found.shape == (7, 16) and not found[0].any()
     w = np.array([1, 0.1, 0.01, 0.001])
     column, row = 2, 1  # Patch 5 of three columns is the sixth token after [CLS].
     expected = [np.sin(w * column), np.cos(w * column), np.sin(w * row), np.cos(w * row)]
     np.testing.assert_allclose(found[6], np.concatenate(expected), atol=1e-6)
-    pairs = build("sinusoidal_2d(cls=True)").parts[0].card.vectors
+    pairs = build("sinusoidal_2d(cls=True)").parts[0].metadata.vectors
     with_cls = np.concatenate([[[-1, -1]], grid(2, 3)])
     np.testing.assert_allclose(pairs({}, with_cls), found, atol=1e-6)
-    end = build("sinusoidal_2d(width=3, end=True)").parts[0].card.vectors({}, np.arange(3))
+    end = build("sinusoidal_2d(width=3, end=True)").parts[0].metadata.vectors({}, np.arange(3))
     w = 10_000.0 ** (-np.arange(4) / 3)
     np.testing.assert_allclose(end[1, :4], np.sin(w), atol=1e-6)
     with pytest.raises(ValueError, match="multiple of 4 .* got 18"):
@@ -421,8 +421,8 @@ def test_learned_tables_of_an_image():
     encoding = build("learned_2d(height=2, width=3, cls=True)")
     params = jax.jit(encoding.init)(jax.random.key(0))["learned_2d"]
     params = jax.tree.map(np.asarray, params)
-    assert params["table"].shape == (2, 3, 16) and encoding.longest == 7
-    vectors = encoding.parts[0].card.vectors
+    assert params["table"].shape == (2, 3, 16) and encoding.max_length == 7
+    vectors = encoding.parts[0].metadata.vectors
     np.testing.assert_array_equal(vectors(params, np.array([0, 6])),
                                   [params["cls"], params["table"][1, 2]])  # fmt: skip
     with pytest.raises(ValueError, match="table of length 7"):
@@ -442,7 +442,7 @@ def test_factorised_tables_of_an_image():
         "columns": (3, 8),
         "rows": (2, 8),
     }
-    found = np.asarray(encoding.parts[0].card.vectors(params, np.arange(6))).reshape(2, 3, 16)
+    found = np.asarray(encoding.parts[0].metadata.vectors(params, np.arange(6))).reshape(2, 3, 16)
     for row in range(2):
         for column in range(3):
             expected = np.append(params["columns"][column], params["rows"][row])

@@ -75,7 +75,7 @@ def save_untrained(config, folder):
     experiment = pretraining.build(pretraining.resolve(config))
     params = random_params(experiment.program.state_shapes.params, 0.1)
     step, params = jax.device_put((np.int32(1), params))
-    workdir.claim(folder, experiment.config)
+    workdir.write_config(folder, experiment.config)
     saved_tokenizer(folder).write_text(experiment.text.tokenizer.to_str())
     with contextlib.closing(Checkpoints(folder, keep=1)) as checkpoints:
         checkpoints.save(TrainState(step, params, (), jax.random.key(0)), {})

@@ -26,7 +26,7 @@ from pe_jax.models import (
 )
 from pe_jax.reports import run_export as runs
 from pe_jax.schema import as_dict
-from pe_jax.tasks.start import Start
+from pe_jax.tasks.pretrained_source import PretrainedSource
 
 MODEL = BertConfig(
     vocab_size=V, hidden_size=D, num_layers=2, num_heads=3, intermediate_size=20, max_length=N
@@ -231,7 +231,7 @@ def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
     write_run(tmp_path / "run", PretrainingConfig(), params, tokenizer, monkeypatch)
     text = runs.export(tmp_path / "run", tmp_path / "out")
     assert text.startswith(f"BertForPreTraining of {tmp_path / 'run'}, step 5. In Python")
-    start = Start(str(tmp_path / "out"))
+    start = PretrainedSource(str(tmp_path / "out"))
     jax.tree.map(
         np.testing.assert_array_equal,
         start.params(lambda _: jax.sharding.SingleDeviceSharding(jax.devices()[0])),

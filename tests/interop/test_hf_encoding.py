@@ -292,7 +292,7 @@ MAVERICK_ROPE = "rope(base=500000, layout='interleaved')+chunks(size=8192), "
         (dict(ESM_2, position_embedding_type="absolute"), "learned_absolute"),
         (
             dict(SIZES, model_type="bert", position_embedding_type="relative_key"),
-            "own(relative_key)",
+            "per_layer(relative_key)",
         ),
         (dict(SIZES, model_type="granitemoehybrid", position_embedding_type="nope"), "none"),
     ],
@@ -304,7 +304,7 @@ def test_well_known_models(config, name):
 def test_sizes_of_what_is_rotated():
     def frequencies(config, **options):
         (part, *_) = from_hf(config, **options).layer(0).parts
-        return part.card.frequencies({}).shape[-1]
+        return part.metadata.frequencies({}).shape[-1]
 
     assert frequencies(DEEPSEEK_V3) == 32
     assert frequencies(GEMMA_3_4B) == 128
@@ -321,7 +321,7 @@ def test_sizes_of_what_is_rotated():
 
 def test_rows_of_learned_tables():
     def longest(model_type, **said):
-        return from_hf({**SIZES, "model_type": model_type, **said}).longest
+        return from_hf({**SIZES, "model_type": model_type, **said}).max_length
 
     assert longest("bert") == longest("opt") == 64
     assert longest("roberta", max_position_embeddings=514, pad_token_id=1) == 512
@@ -341,7 +341,7 @@ def test_rows_of_learned_tables():
 def test_scale_of_yarn(settings, scale):
     yarn = dict(rope_type="yarn", factor=40, original_max_position_embeddings=16, **settings)
     (part,) = from_hf(dict(SIZES, rope_theta=1e4, rope_scaling=yarn)).parts
-    assert f"c = {scale:.4}"[:7] in part.card.formula
+    assert f"c = {scale:.4}"[:7] in part.metadata.formula
 
 
 def test_factor_of_deepseek():
@@ -499,7 +499,7 @@ def test_ntk_of_gte():
     size = SIZES["hidden_size"] // SIZES["num_attention_heads"]
     index = np.arange(size // 2)
     expected = (2 * 5e5) ** (-2 * index / size) / 2 ** (2 / size)
-    np.testing.assert_allclose(part.card.frequencies({})[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(part.metadata.frequencies({})[0], expected, rtol=1e-6)
     np.testing.assert_allclose(expected, 5e5 ** (-2 * index / size) / 2 ** ((index + 1) * 2 / size))
     with pytest.raises(ValueError, match="rope_type must be .*, got 'ntk'"):
         from_hf(dict(config, model_type="llama"))

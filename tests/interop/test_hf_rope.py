@@ -114,7 +114,7 @@ def test_from_hf_of_one_layer_type():
     full = from_hf(config, layer_type="full_attention", layout="interleaved")
     assert full.name == "rope(base=1000000, layout='interleaved')"
     (part,) = from_hf(dict(config, head_dim=12), layer_type="full_attention").parts
-    assert part.card.frequencies({}).size == 6
+    assert part.metadata.frequencies({}).size == 6
 
 
 @pytest.mark.parametrize(

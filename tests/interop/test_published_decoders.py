@@ -282,7 +282,7 @@ def test_frequencies_of_published_files(name):
         if key.endswith("RotaryEmbedding") and "Vision" not in key
     )
     (part, *_) = ours.layer(0).parts
-    found = np.asarray(part.card.frequencies({})).reshape(-1)
+    found = np.asarray(part.metadata.frequencies({})).reshape(-1)
     np.testing.assert_allclose(found, rotary(theirs).inv_freq.numpy(), rtol=2e-6)
 
 

@@ -101,7 +101,7 @@ def test_flax_linen():
         out = layer.apply({"params": params}, X, mask)
         return (out**2).sum(), out
 
-    def own(params):
+    def per_layer(params):
         own = {**params["flax"], "position": params["position"]}
         module = pe_jax.linen.MultiHeadAttention(H, named(NAME))
         out = module.apply({"params": own}, X, mask=CAUSAL)

@@ -12,7 +12,7 @@ from helpers.initial_params import initial_params
 from tokenizers import Tokenizer, models
 
 from pe_jax import encodings
-from pe_jax.encodings import Card, Offsets, Part
+from pe_jax.encodings import Metadata, OffsetTerms, Part
 from pe_jax.interop import load_bert, save_bert
 from pe_jax.models import (
     Bert,
@@ -46,7 +46,7 @@ def ripple(*, hidden_size: int) -> Part:
     return Part(
         init=lambda rng: {"size": jax.random.normal(rng, (hidden_size,))},
         embed=lambda params, x, context: x + vectors(params, np.asarray(context.positions_q)),
-        card=Card("a·cos(0.3 x)", "here", parameters="D", kind="absolute", vectors=vectors),
+        metadata=Metadata("a·cos(0.3 x)", "here", parameters="D", kind="absolute", vectors=vectors),
     )
 
 
@@ -54,7 +54,9 @@ def decay(rate=1.0, vectors=False):
     """A bias of one's own, and on request vectors that join the keys."""
     bias = lambda params, x, _: -params["rate"] * jnp.abs(x)[..., None]
     keys = (lambda params, x, _: jnp.ones((*x.shape, 4))) if vectors else None
-    part = Part("decay", lambda key: {"rate": jnp.full(2, rate)}, offsets=Offsets(keys, bias=bias))
+    part = Part(
+        "decay", lambda key: {"rate": jnp.full(2, rate)}, offsets=OffsetTerms(keys, bias=bias)
+    )
     return encodings.PositionEncoding((part,))
 
 
@@ -160,7 +162,7 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
     "name",
     [
         "cycle(rope, learned_relative(clip=2), none)",
-        pytest.param("own(learned_relative(clip=2))", marks=pytest.mark.slow),
+        pytest.param("per_layer(learned_relative(clip=2))", marks=pytest.mark.slow),
         pytest.param(
             "cycle(rope(base=500, learnable=True), rope+window(reach=1), rope+window(reach=1))",
             marks=pytest.mark.slow,

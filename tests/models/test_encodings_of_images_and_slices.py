@@ -45,7 +45,11 @@ def random_params(model, **inputs):
     ("name", "positions", "learned"),
     [
         pytest.param("liere(width=3)", None, ["liere/generators"], marks=pytest.mark.slow),
-        ("own(liere(block=2))", GRID, ["layer_0/liere/generators", "layer_1/liere/generators"]),
+        (
+            "per_layer(liere(block=2))",
+            GRID,
+            ["layer_0/liere/generators", "layer_1/liere/generators"],
+        ),
         pytest.param(
             "decoupled_rope(size=2)",
             None,
@@ -63,7 +67,7 @@ def random_params(model, **inputs):
             ["learned_2d/cls", "learned_2d/columns", "learned_2d/rows"],
         ),
         (
-            "own(alibi+dape_v2(width=4))",
+            "per_layer(alibi+dape_v2(width=4))",
             None,
             [f"layer_{i}/dape_v2/{x}/{y}" for i in (0, 1) for x in ("hidden", "out")
              for y in ("bias", "kernel")],
@@ -100,7 +104,7 @@ def test_a_text_longer_than_an_image():
 
 def test_layers_that_are_scanned_do_the_same():
     config = dataclasses.replace(CONFIG, num_layers=2)
-    model = Bert(dataclasses.replace(config, position="own(dape_v2(width=4))"))
+    model = Bert(dataclasses.replace(config, position="per_layer(dape_v2(width=4))"))
     scanned = Bert(dataclasses.replace(model.config, scan_layers=True))
     variables = {"params": random_params(model)}
     expected = jax.jit(model.apply)(variables, TOKENS)

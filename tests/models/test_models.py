@@ -271,7 +271,7 @@ def test_an_encoding_of_ones_own():
     part = encodings.Part(
         "my_bias",
         lambda key: {"slopes": jnp.ones(2)},
-        offsets=encodings.Offsets(bias=bias),
+        offsets=encodings.OffsetTerms(bias=bias),
     )
     own = encodings.PositionEncoding((part,))
     model = Bert(dataclasses.replace(CONFIG, position=own, num_layers=1))

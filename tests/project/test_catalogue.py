@@ -13,7 +13,7 @@ from references import EXCUSED
 
 from pe_jax import encodings
 from pe_jax.console.markdown import table
-from pe_jax.encodings import Card, Part, PositionEncoding, Traits
+from pe_jax.encodings import Metadata, Part, PositionEncoding, Traits
 
 PAGE = Path(__file__).parents[2] / "docs/catalogue.md"
 OUTDATED = "docs/catalogue.md is out of date: python tools/write_catalogue.py"
@@ -129,7 +129,7 @@ def test_excuses_are_those_of_the_tests():
 def test_a_new_encoding_is_a_new_row(monkeypatch):
     @encodings.named
     def decoder_only(*, head_size: int, factor: float) -> Part:
-        return Part(traits=Traits(causal_only="it looks back"), card=Card("f(x)", "here"))
+        return Part(traits=Traits(causal_only="it looks back"), metadata=Metadata("f(x)", "here"))
 
     monkeypatch.setitem(encodings.ENCODINGS, "decoder_only", decoder_only)
     row = next(row for row in catalogue.rows(SMALL) if row.key == "decoder_only")
@@ -166,8 +166,10 @@ def test_examples_are_not_in_titles():
 def added(vectors):
     """An encoding that adds `vectors(positions) -> [L, 1]` to the input."""
     embed = lambda params, x, context: x + vectors(jnp.asarray(context.arrays()[0]))
-    card = Card(kind="absolute", vectors=lambda params, x: jnp.asarray(x, jnp.float32)[..., None])
-    part = Part(name="added", embed=embed, card=card)
+    metadata = Metadata(
+        kind="absolute", vectors=lambda params, x: jnp.asarray(x, jnp.float32)[..., None]
+    )
+    part = Part(name="added", embed=embed, metadata=metadata)
     return catalogue.Entry("added", PositionEncoding((part,)))
 
 

@@ -35,9 +35,9 @@ from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import compile_cache
 from pe_jax.data.questions import read_official
 from pe_jax.data.tokenized import sentences
-from pe_jax.encodings.naming import ENCODINGS, WRAPPERS, options_of
+from pe_jax.encodings.registry import ENCODINGS, WRAPPERS, options_of
 from pe_jax.schema import class_for, flatten, keys
-from pe_jax.tasks import on_text, pretraining
+from pe_jax.tasks import pretraining, text_training
 from pe_jax.tasks import train as runs
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.metrics import read_metrics
@@ -483,7 +483,9 @@ NAMES = st.one_of(
         max_leaves=4,
     ),
     st.text("ropealib+(),.=0-[]{}'\0\ud800 ", max_size=20),
-    st.sampled_from(["+".join(["rope"] * 1_000), "own(" * 200, "-" * 9_999, "a" + ".a" * 9_999]),
+    st.sampled_from(
+        ["+".join(["rope"] * 1_000), "per_layer(" * 200, "-" * 9_999, "a" + ".a" * 9_999]
+    ),
 )
 SIZES = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
 
@@ -605,7 +607,7 @@ def done(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs.Checkpoints, "save", saved)
-        patch.setattr(on_text, "train", trained)
+        patch.setattr(text_training, "train", trained)
         pretraining.run(config, folder / "run")
     return folder / "run", states, given["training"]
 

@@ -87,12 +87,12 @@ def test_a_card_says_what_rotates(encoding, pairs, scale):
     params = jax.tree.map(np.asarray, part.init(jax.random.key(0)))
     if params:
         params = {"frequencies": params["frequencies"] * np.float32([[1.0], [-0.7]])}
-    assert list(part.card.pairs) == pairs
+    assert list(part.metadata.pairs) == pairs
     count = len(pairs)
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 1, LENGTH, 2, 8)).astype(np.float32)
     factors = rng.uniform(0, 2, (2, count)).astype(np.float32)
-    w = np.broadcast_to(part.card.frequencies(params), (2, count))
+    w = np.broadcast_to(part.metadata.frequencies(params), (2, count))
     # Where frequencies depend on the length, the card has those of short inputs.
     grows = "ntk" in encoding.name or "longrope" in encoding.name
     at = np.arange(4 if grows else LENGTH)
@@ -116,7 +116,7 @@ def test_a_card_says_what_rotates(encoding, pairs, scale):
 
 def test_xpos_decays_without_rotation():
     (part,) = encodings.xpos(head_size=8).parts
-    assert part.card.pairs == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert part.metadata.pairs == ((0, 1), (2, 3), (4, 5), (6, 7))
     q = np.random.default_rng(0).normal(size=(1, LENGTH, 2, 8)).astype(np.float32)
     context = Context(range(LENGTH), range(LENGTH))
     still, _, _ = part.heads({}, q, q, q, changed(context, np.zeros((1, 4), np.float32)))
@@ -141,7 +141,9 @@ def _forward(position):
     return jax.jit(run)
 
 
-@pytest.mark.parametrize("name", ["cycle(rope, none)", "own(rope(learnable=True), rope(base=50))"])
+@pytest.mark.parametrize(
+    "name", ["cycle(rope, none)", "per_layer(rope(learnable=True), rope(base=50))"]
+)
 def test_no_rotation_is_no_encoding(name):
     """Whatever the stack: names and parameters stay, and factors of 1 change nothing."""
     params, tokens = tiny_subject.parameters(name), tiny_subject.texts().tokens

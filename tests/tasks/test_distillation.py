@@ -32,8 +32,8 @@ from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.run_export import export
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import distillation, imitation
-from pe_jax.tasks.abstract import abstract_arguments
-from pe_jax.tasks.start import Start
+from pe_jax.tasks.pretrained_source import PretrainedSource
+from pe_jax.tasks.step_shapes import abstract_arguments
 from pe_jax.training import checkpointing, metrics, sharding, workdir
 from pe_jax.training.checkpointing import newest_params, restore_params
 
@@ -102,7 +102,7 @@ def centred(published):
 def student_params(experiment):
     """The teacher's parameters with random positions."""
     positions = experiment.program.state_shapes.params["bert"]["position"]
-    teacher = Start(experiment.config.init).params(experiment.program.shardings_of)
+    teacher = PretrainedSource(experiment.config.init).params(experiment.program.shardings_of)
     return {**teacher, "bert": {**teacher["bert"], "position": random_params(positions, 0.02)}}
 
 
@@ -143,7 +143,7 @@ def test_conversion_without_training(one_layer, tmp_path, capsys):
     the positions as drawn are kept."""
     c = config(
         one_layer, fit=True, log_every=0, test_lengths=(12,),
-        **{"model.position": "own(t5)", "stage1.steps": 1, "stage2.steps": 0},
+        **{"model.position": "per_layer(t5)", "stage1.steps": 1, "stage2.steps": 0},
         **{"optimizer.learning_rate": 0.0},
     )  # fmt: skip
     distillation.run(c, tmp_path / "run")
@@ -202,7 +202,7 @@ def test_cut_rows(tmp_path):
     )
     length, pad, cls, sep = 48, 0, 2, 3
     rows = PackedExamples(corpus, np.arange(12), data.vocabulary(words), length)
-    cut = data.CutExamples(rows)
+    cut = data.VariableLengthExamples(rows)
     assert len(cut) == len(rows) > 1
     sizes, pairs = [], []
     for number in (*range(len(cut)), *[0] * 200):
@@ -237,7 +237,7 @@ def test_what_is_trained(finished):
     folder, experiment = finished
     step, params = newest_params(folder)
     assert step == 8
-    teacher = Start(experiment.config.init).params(experiment.program.shardings_of)
+    teacher = PretrainedSource(experiment.config.init).params(experiment.program.shardings_of)
     for path in ("bert/token", "pooler"):
         old, new = teacher, params
         for name in path.split("/"):
@@ -349,7 +349,7 @@ def naive_scores(experiment, params, stage):
     """Loss and R² by layer of a stage, each input alone, token by token in float64."""
     config, model = experiment.config, experiment.program.model
     teacher = distillation.teacher_model(config, model)
-    teacher_params = Start(config.init).params(experiment.program.shardings_of)["bert"]
+    teacher_params = PretrainedSource(config.init).params(experiment.program.shardings_of)["bert"]
 
     tokens, segments, valid = inputs_of(experiment.held_out[stage])
 
@@ -395,7 +395,7 @@ def test_identical_student(one_layer):
     """With the teacher's own positions R² is 1, whatever the weights; `none` is below."""
     own = {"model.position": "learned_absolute", "model.max_length": LONGEST, "attention": 1.0}
     experiment = build(one_layer, **own, **{"stage1.steps": 0})
-    teacher = Start(str(one_layer)).params(experiment.program.shardings_of)
+    teacher = PretrainedSource(str(one_layer)).params(experiment.program.shardings_of)
     scores = experiment.stages[0].evaluate(0, teacher)
     assert abs(scores["loss"]) < 1e-6
     assert [round(x, 5) for name, x in scores.items() if "r2" in name] == [1.0] * 3
@@ -421,7 +421,7 @@ def test_targets_without_their_mean_by_position(centred):
         centred.config,
         distillation.teacher_model(centred.config, centred.program.model),
         centred.program.mesh,
-        Start(centred.config.init).params(centred.program.shardings_of)["bert"],
+        PretrainedSource(centred.config.init).params(centred.program.shardings_of)["bert"],
         [[batch]],
     )[0]
     teacher = load_bert(centred.config.init)
@@ -541,7 +541,7 @@ def test_the_report(finished):
     assert len(numbers["r2"]["24"]["none"]) == LAYERS
     subject = from_run(folder)  # As the property report reads it.
     assert subject.encoding.name == "learned_relative" and subject.start is not None
-    assert Start(str(folder)).model.position == "learned_relative"
+    assert PretrainedSource(str(folder)).model.position == "learned_relative"
 
 
 def test_the_commands(commanded, tmp_path):
@@ -558,7 +558,7 @@ def assert_exported(run, out):
     """The run, exported, has the same hidden states here and in transformers, if installed."""
     assert export(run, out).startswith("BertModel of")
     back, (_, params) = load_bert(out), newest_params(run)
-    model = dataclasses.replace(Start(str(run)).model, vocab_size=len(VOCAB))
+    model = dataclasses.replace(PretrainedSource(str(run)).model, vocab_size=len(VOCAB))
     tokens = np.arange(5, 21)[None]
     states = outputs_of(model, params["bert"], tokens).hidden
     again = outputs_of(back.config, back.params["bert"], tokens).hidden
@@ -597,7 +597,7 @@ def test_arguments_of_compile_for(centred):
     program, stage = centred.program, centred.config.stage2
     state, batch, constants = abstract_arguments(centred.config, program, stage)
     lowered = program.train_step().lower(state, batch, *constants)
-    teacher = Start(centred.config.init).params(program.shardings_of)["bert"]
+    teacher = PretrainedSource(centred.config.init).params(program.shardings_of)["bert"]
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
     assert described(constants[0]) == described(teacher)
     assert constants[1].centre.shape == (LAYERS, 24, D)

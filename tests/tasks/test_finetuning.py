@@ -248,14 +248,16 @@ def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
     """It keeps its rows for longer inputs; a table that limits them waits for a method."""
     size = {"model.max_length": 16, "model.position": "learned_absolute+relative_key"}
     saved = tiny_run.config(tmp_path, **size)
-    workdir.claim(tmp_path / "run", saved)
+    workdir.write_config(tmp_path / "run", saved)
     encoding = encodings.from_name(
         saved.model.position, hidden_size=16, head_size=8, num_heads=2, max_length=16
     )
     params = {"bert": {"position": jax.jit(encoding.init)(jax.random.key(0))}}
     monkeypatch.setattr(start, "newest_params", lambda *run: (0, params))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    taken = start.Start(str(tmp_path / "run")).params(lambda _: device, 24)["bert"]["position"]
+    taken = start.PretrainedSource(str(tmp_path / "run")).params(lambda _: device, 24)["bert"][
+        "position"
+    ]
     old = params["bert"]["position"]
     np.testing.assert_array_equal(
         taken["relative_key"]["table"][8:-8], old["relative_key"]["table"]

@@ -23,8 +23,8 @@ from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.reports.run_export import export
 from pe_jax.schema import changed
 from pe_jax.tasks import pretraining
-from pe_jax.tasks.abstract import abstract_arguments
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.step_shapes import abstract_arguments
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import newest_params, restore_params
 

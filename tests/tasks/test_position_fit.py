@@ -41,8 +41,8 @@ def student_of(teacher_params, position):
 
 def test_a_bias_of_the_same_kind_is_recovered():
     """The student's states become the teacher's."""
-    config, params = model("own(t5(buckets=8,max_distance=6))")
-    student, student_params = student_of(params, "own(t5(buckets=8,max_distance=6))")
+    config, params = model("per_layer(t5(buckets=8,max_distance=6))")
+    student, student_params = student_of(params, "per_layer(t5(buckets=8,max_distance=6))")
     before = states(student, student_params)
     fit = fit_positions(config, params, student, student_params, TOKENS)
     np.testing.assert_allclose(fit.explained, 1, atol=0.005)
@@ -60,7 +60,9 @@ jitted_states = jax.jit(hidden_states, static_argnums=0)
 
 def test_vectors_reproduce_the_mean_logits_of_alibi():
     config, params = model("alibi")
-    student, student_params = student_of(params, "own(learned_relative(clip=15,separate=True))")
+    student, student_params = student_of(
+        params, "per_layer(learned_relative(clip=15,separate=True))"
+    )
     fit = fit_positions(config, params, student, student_params, TOKENS)
     assert (fit.explained > 0.99).all()
     fitted = mean_logits(student, {**student_params, "position": fit.params}, TOKENS).mean

@@ -9,8 +9,8 @@ from helpers import tiny_run
 from pe_jax.encodings import Part, PositionEncoding
 from pe_jax.models import BertConfig
 from pe_jax.tasks import pretraining
-from pe_jax.tasks.abstract import abstract_arguments
 from pe_jax.tasks.pretraining import make_program, pretraining_task
+from pe_jax.tasks.step_shapes import abstract_arguments
 from pe_jax.training import sharding
 
 MODEL = BertConfig(vocab_size=23, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8)

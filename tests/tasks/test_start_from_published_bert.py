@@ -21,7 +21,7 @@ from pe_jax.interop import load_bert
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining
-from pe_jax.tasks.start import Start, published_tokenizer, tokenizer_file
+from pe_jax.tasks.pretrained_source import PretrainedSource, published_tokenizer, tokenizer_file
 from pe_jax.training.transplant import transplant
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
@@ -143,28 +143,28 @@ def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):
     assert file == published / "vocab.txt"
     bare = write(tmp_path / "bare", random_tensors(encoder_shapes()), BERT)
     with pytest.raises(ValueError, match=r"no tokenizer.json or vocab.txt next to it"):
-        Start(str(bare)).tokenizer()
+        PretrainedSource(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     with pytest.raises(ValueError, match=r"has 22 tokens, but the model 13 rows of"):
-        Start(str(bare)).tokenizer()
+        PretrainedSource(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join([*VOCAB[:12], "Whale"]) + "\n")
     with pytest.raises(ValueError, match=r"upper case.*Write (\{.*\}) to (.*)\.$") as caught:
-        load_tokenizer(Start(str(bare)).tokenizer())
+        load_tokenizer(PretrainedSource(str(bare)).tokenizer())
     content, file = re.search(r"Write (\{.*\}) to (.*)\.$", str(caught.value)).groups()
     Path(file).write_text(content)
-    cased = load_tokenizer(Start(str(bare)).tokenizer())
+    cased = load_tokenizer(PretrainedSource(str(bare)).tokenizer())
     assert cased.encode("Whale whale", add_special_tokens=False).ids == [12, 1]
 
 
 def test_nothing_to_start_from(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere.* nor a published BERT\. No check"):
-        Start(str(tmp_path / "nowhere"))
+        PretrainedSource(str(tmp_path / "nowhere"))
     (tmp_path / "config.json").write_text(json.dumps({**BERT, "model_type": "gpt2"}))
     write(tmp_path, {"wpe.weight": np.ones((2, 2))})
     with pytest.raises(
         ValueError, match=r"nor a published BERT\. .*model_type is 'gpt2', not 'bert'"
     ):
-        Start(str(tmp_path))
+        PretrainedSource(str(tmp_path))
 
 
 def test_fine_tuning(published, tmp_path, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from references import EXCUSED, REFERENCES
 
 from pe_jax import encodings, testing
 from pe_jax.attention import attention, attention_logits
-from pe_jax.encodings import Card, Offsets, Part, PositionEncoding, Traits
+from pe_jax.encodings import Metadata, OffsetTerms, Part, PositionEncoding, Traits
 from pe_jax.encodings.positions import as_array
 from pe_jax.testing import CHECKS, SIZES, Reference, Subject
 
@@ -41,7 +41,7 @@ def seen_by_implementations(name):
     an implementation."""
     seen = []
     for part in build(name).in_attention.parts:
-        terms = part.offsets or Offsets()
+        terms = part.offsets or OffsetTerms()
         has = [part.positions, part.heads, part.output, part.sink, *terms[:-2]]
         learned = part.init is not encodings.part.no_parameters
         # These return arrays of several kinds, which options may choose.
@@ -75,7 +75,7 @@ def hooks(name):
         return tuple(field for field in fields if getattr(owner, field) is not None)
 
     return tuple(
-        present(part, HOOKS) + present(part.offsets or Offsets(), Offsets._fields)
+        present(part, HOOKS) + present(part.offsets or OffsetTerms(), OffsetTerms._fields)
         for part in build(name).parts
     )
 
@@ -117,14 +117,14 @@ def test_every_registered_encoding_has_a_reference():
 
 def decay(wanted=lambda bias: bias, **changes):
     """-rate·|j - i| with a learned rate for each head, and something wrong with it."""
-    offsets = Offsets(
+    offsets = OffsetTerms(
         bias=lambda params, x, _: wanted(-jnp.abs(x)[..., None] * params["rate"]),
     )
     part = Part(
         name="decay",
         init=lambda key: {"rate": jnp.full(2, 0.3)},
         offsets=offsets,
-        card=Card("-r·|m|", "here", parameters="H", invariant=True),
+        metadata=Metadata("-r·|m|", "here", parameters="H", invariant=True),
     )
     return PositionEncoding((part._replace(**changes),))
 
@@ -144,8 +144,8 @@ def rotation(dtype=None):
     def heads(params, q, k, v, context):
         return rotate(q, context.positions_q), rotate(k, context.positions_k), v
 
-    card = Card("R(w m)", "here", invariant=True)
-    return PositionEncoding((Part(name="rotation", heads=heads, card=card),))
+    metadata = Metadata("R(w m)", "here", invariant=True)
+    return PositionEncoding((Part(name="rotation", heads=heads, metadata=metadata),))
 
 
 def clamped():
@@ -212,7 +212,7 @@ def one_sided_derivative():
     return decay(same)
 
 
-CARD = decay().parts[0].card
+CARD = decay().parts[0].metadata
 FORMULA = Reference(
     score=lambda params, p: p.q @ p.k / 2 - params["rate"][p.head] * jnp.abs(p.j - p.i)
 )
@@ -225,7 +225,7 @@ BROKEN = {
     "looks ahead": (future(), ["decoding"]),
     "bfloat16 angles": (rotation(jnp.bfloat16), ["shift"]),
     "angles of the input's dtype": (rotation(), ["shift", "precision"]),
-    "invariance not claimed": (decay(card=CARD._replace(invariant=False)), ["shift"]),
+    "invariance not claimed": (decay(metadata=CARD._replace(invariant=False)), ["shift"]),
     "clamped positions": (clamped(), ["limit"]),
     "jit": (shape_of_jit(), ["jit"]),
     "no forward mode": (one_sided_derivative(), ["derivatives"]),

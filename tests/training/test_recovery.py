@@ -263,7 +263,7 @@ def test_two_runs_in_one_folder(straight, tmp_path):
     config, done = straight
     folder = shutil.copytree(done, tmp_path / "run")
     with (
-        workdir.occupy(folder),
+        workdir.lock_workdir(folder),
         pytest.raises(ValueError, match=rf"Another run is writing in .*process {os.getpid()} on"),
     ):
         pretraining.run(config, folder)
@@ -298,7 +298,7 @@ def test_a_lock_that_is_a_link(tmp_path, link):
     link(tmp_path / ".cached.lock", target)
     link(tmp_path / ".config.json.partial", target)
     with pytest.raises(OSError, match=r"lock is .*: remove it\."):
-        workdir.occupy(tmp_path).__enter__()
+        workdir.lock_workdir(tmp_path).__enter__()
     with pytest.raises(OSError, match=r"\.cached\.lock is .*: remove it\."):
         exclusive(tmp_path / "cached").__enter__()
     write_text(tmp_path / "config.json", "{}")
@@ -309,7 +309,7 @@ def test_a_lock_that_is_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "lock", 0o444)
     os.mkfifo(tmp_path / ".unfinished-pipe", 0o444)
     with pytest.raises(OSError, match=r"lock is not a lock file"):
-        workdir.occupy(tmp_path).__enter__()
+        workdir.lock_workdir(tmp_path).__enter__()
     remove_leftovers(tmp_path)
 
 
@@ -326,15 +326,15 @@ def remove_folder(folder):
 def test_a_removed_lock(tmp_path, remove):
     """The first run notices, and the second finds no way into its folder."""
     folder = tmp_path / "run"
-    with workdir.occupy(folder) as check_folder:
+    with workdir.lock_workdir(folder) as check_folder:
         check_folder()
         remove(folder)
         with pytest.raises(OSError, match=r"run.* was removed or replaced while this run was writ"):
             check_folder()
         if remove is remove_lock:
             with pytest.raises(ValueError, match="Another run is writing in"):
-                workdir.occupy(folder).__enter__()
-    with workdir.occupy(folder) as check_folder:
+                workdir.lock_workdir(folder).__enter__()
+    with workdir.lock_workdir(folder) as check_folder:
         check_folder()
 
 
@@ -345,8 +345,10 @@ def test_a_lock_removed_under_a_run(straight, tmp_path):
         shutil.rmtree(folder / "checkpoints" / str(step))
     lines = (folder / "metrics.jsonl").read_text().splitlines()[:1]
     with pytest.MonkeyPatch.context() as patch:
-        claim = workdir.claim
-        patch.setattr(workdir, "claim", lambda *run: (claim(*run), (folder / "lock").unlink()))
+        write = workdir.write_config
+        patch.setattr(
+            workdir, "write_config", lambda *run: (write(*run), (folder / "lock").unlink())
+        )
         with pytest.raises(OSError, match="Nothing more is saved. The same command resumes"):
             pretraining.run(config, folder)
     assert saved_steps(folder) == [4]
@@ -659,8 +661,8 @@ def test_a_run_folder_in_a_bucket(tmp_path):
     with testing.mock_epath(**functions, replace=two, rename=two):
         folder = to_path("gs://bucket/run")
         config = tiny_run.config(tmp_path)
-        with workdir.occupy(folder):
-            workdir.claim(folder, config)
+        with workdir.lock_workdir(folder):
+            workdir.write_config(folder, config)
         assert workdir.load_config(folder, PretrainingConfig).stage1.steps == 12
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tensorboardX.RecordWriter", unittest.mock.MagicMock())

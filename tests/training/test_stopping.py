@@ -16,7 +16,7 @@ from helpers import commands, tiny_run
 from pe_jax.console import stopping
 from pe_jax.data.workers import _limit_to_cores
 from pe_jax.errors import Interrupted
-from pe_jax.tasks import on_text
+from pe_jax.tasks import text_training
 from pe_jax.training import loop, workdir
 from pe_jax.training.checkpointing import saved_steps
 
@@ -81,8 +81,8 @@ def ends(folder):
 def test_signals_all_the_way(tmp_path):
     """Each start is stopped later than the one before."""
     ctrl_c, term = (signal.SIGINT, 130), (signal.SIGTERM, 75)
-    assert stop(tmp_path, on_text, "load_text", *term) == []
-    assert stop(tmp_path, workdir, "claim", *ctrl_c) == []
+    assert stop(tmp_path, text_training, "load_text", *term) == []
+    assert stop(tmp_path, workdir, "write_config", *ctrl_c) == []
     assert stop(tmp_path, loop.Meter, "count", *term) == [1]
     assert stop(tmp_path, loop, "_check_held_out", *term) == [1, 4]
     assert ends(tmp_path) == [1, 4]

@@ -29,7 +29,7 @@ from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.schema import changed
 from pe_jax.tasks import losses, pretraining
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.train import introduce, run_config, saved_tokenizer
+from pe_jax.tasks.train import log_run_header, run_config, saved_tokenizer
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
@@ -700,11 +700,11 @@ def test_transplant_lists_every_mismatch():
 def test_a_run_that_was_killed_before_its_first_checkpoint_has_no_tokenizer(tmp_path):
     """It may start again from another model, whose tokenizer is another one."""
     config, folder = pretraining.resolve(tiny_run.config(tmp_path)), tmp_path / "run"
-    workdir.claim(folder, config)
+    workdir.write_config(folder, config)
     saved_tokenizer(folder).write_text("{}")
-    assert introduce(folder, config) is None
+    assert log_run_header(folder, config) is None
     tiny_run.save_untrained(config, folder)
-    assert introduce(folder, config) == saved_tokenizer(folder)
+    assert log_run_header(folder, config) == saved_tokenizer(folder)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from catalogue.measured import LENGTH
 from catalogue.results import Measured
 from pe_jax.console.markdown import table
 from pe_jax.encodings import ENCODINGS, WRAPPERS, parameter_count
-from pe_jax.encodings.naming import call_text
+from pe_jax.encodings.registry import call_text
 from pe_jax.properties.encoding_measures import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,7 +172,11 @@ def formulas(rows: Sequence[Entry]) -> list[str]:
     return table(
         FORMULAS,
         [
-            [_link(row), _joined(card.formula for card in declared.cards(row)), declared.acts(row)]
+            [
+                _link(row),
+                _joined(metadata.formula for metadata in declared.cards(row)),
+                declared.acts(row),
+            ]
             for row in rows
         ],
     )
@@ -185,9 +189,9 @@ def parameters(rows: Sequence[Entry]) -> list[str]:
         [
             [
                 _link(row),
-                _joined(card.parameters for card in declared.cards(row)),
+                _joined(metadata.parameters for metadata in declared.cards(row)),
                 f"{parameter_count(row.encoding):,}",
-                "any" if row.encoding.longest is None else f"{row.encoding.longest:,}",
+                "any" if row.encoding.max_length is None else f"{row.encoding.max_length:,}",
             ]
             for row in rows
         ],
@@ -196,7 +200,7 @@ def parameters(rows: Sequence[Entry]) -> list[str]:
 
 def sources(rows: Sequence[Entry]) -> list[str]:
     """Return the table of sources."""
-    text = lambda row: _joined(card.source for card in declared.cards(row))
+    text = lambda row: _joined(metadata.source for metadata in declared.cards(row))
     return table(SOURCES, [[_link(row), _with_links(text(row))] for row in rows])
 
 

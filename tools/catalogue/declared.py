@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax.attention import inputs, xla
-from pe_jax.encodings import Card, Context, Positions
+from pe_jax.encodings import Context, Metadata, Positions
 
 _ACTS = {
     "maps queries, keys or values": "q, k, v",
@@ -23,16 +23,16 @@ _ACTS = {
 }
 
 
-def cards(row: Entry) -> list[Card]:
+def cards(row: Entry) -> list[Metadata]:
     """Of the parts, without the `causal` that a part may need.
 
     Raises:
       ValueError: for a part that says nothing of itself.
     """
     parts = row.encoding.parts[:1]
-    if missing := [part.name for part in parts if part.card is None]:
+    if missing := [part.name for part in parts if part.metadata is None]:
         raise ValueError(f"{missing} have no card: a row of the catalogue needs it.")
-    return [part.card for part in parts if part.card]
+    return [part.metadata for part in parts if part.metadata]
 
 
 def acts(row: Entry) -> str:
@@ -47,17 +47,17 @@ def acts(row: Entry) -> str:
 
 def invariant(row: Entry) -> bool:
     """Whether attention depends on differences of positions alone."""
-    return all(card.invariant for card in cards(row))
+    return all(metadata.invariant for metadata in cards(row))
 
 
 def monotone(row: Entry) -> bool | None:
-    """See `Card`; without any part all proximities are equal."""
-    return next((card.monotone for card in cards(row)), False)
+    """See `Metadata`; without any part all proximities are equal."""
+    return next((metadata.monotone for metadata in cards(row)), False)
 
 
 def symmetric(row: Entry) -> bool | None:
-    """See `Card`."""
-    return next((card.symmetric for card in cards(row)), True)
+    """See `Metadata`."""
+    return next((metadata.symmetric for metadata in cards(row)), True)
 
 
 @jax.tree_util.register_static

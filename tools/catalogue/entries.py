@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pe_jax.encodings import ENCODINGS, WRAPPERS, PositionEncoding, from_name
-from pe_jax.encodings.naming import REQUIRED, call_text, options_of
+from pe_jax.encodings.registry import REQUIRED, call_text, options_of
 
 Sizes = Mapping[str, int]
 

@@ -111,9 +111,9 @@ def _points(
     """What points are, and those of positions."""
     if absolute is not None:
         return "P_x", functools.partial(absolute, params)
-    part = next((p for p in encoding.parts if p.card and p.card.vectors), None)
-    if part is not None and part.card is not None and part.card.kind == "relative":
-        vectors = part.card.vectors
+    part = next((p for p in encoding.parts if p.metadata and p.metadata.vectors), None)
+    if part is not None and part.metadata is not None and part.metadata.kind == "relative":
+        vectors = part.metadata.vectors
         own = params.get(part.key, {})
 
         def both_sides(at: Int[Array, " L"]) -> Float[Array, "M e"]:

@@ -14,7 +14,7 @@ import numpy as np
 from pe_jax.attention.inputs import AttentionInputs, Term, tables
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
-from pe_jax.encodings.part import Offsets
+from pe_jax.encodings.part import OffsetTerms
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.manual_axes import varies
 from pe_jax.shapes import Array, Float
@@ -120,7 +120,7 @@ def _rotated(x: AttentionInputs) -> list[Term]:
     return [term for term in x.terms if _rotates(term[0])]
 
 
-def _rotates(terms: Offsets) -> bool:
+def _rotates(terms: OffsetTerms) -> bool:
     """True if terms go in by rotation: the alternative is a table of all offsets."""
     return terms.frequencies is not None and terms.clip is None and not terms.bias
 

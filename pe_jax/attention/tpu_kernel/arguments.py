@@ -12,7 +12,7 @@ from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import MASKED
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
-from pe_jax.encodings.positions import Reach
+from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.shapes import Array, Float
 
 # Bytes on the chip that a kernel may take: TPU v5p and v7x have 64 MiB a core, v5e and v6e 128.
@@ -23,7 +23,7 @@ def configure(
     q: jax.ShapeDtypeStruct | Array,
     k: jax.ShapeDtypeStruct | Array,
     terms: Shared,
-    reach: Reach | None,
+    reach: AttentionWindow | None,
     offset: int,
     on_chip: int = ON_CHIP,
     block: tuple[int, int] | None = None,
@@ -33,14 +33,16 @@ def configure(
     (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
     if heads % kv_heads:
         raise ValueError(f"k has {kv_heads} heads, which must divide the {heads} heads of q.")
-    reach = reach or Reach()
+    reach = reach or AttentionWindow()
     if any(side is not None and side < 0 for side in reach):
         raise ValueError(
             f"reach must be 0 or more on each side, or None for no limit, got {reach}."
         )
     # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
     most = length - 1 - offset, keys - 1 + offset
-    reach = Reach(*(None if side is None or side >= n else side for side, n in zip(reach, most)))
+    reach = AttentionWindow(
+        *(None if side is None or side >= n else side for side, n in zip(reach, most))
+    )
     longest = max(n if side is None else side for side, n in zip(reach, most))
     clip = max(1, min(_clip(terms), longest))
     value_tables = _tables(terms.value_table, heads, 2)
@@ -69,7 +71,7 @@ def configure(
             query_tiles=-(-length // tile_queries),
             key_tiles=-(-keys // tile_keys),
             offset=offset,
-            reach=None if reach == Reach() else reach,
+            reach=None if reach == AttentionWindow() else reach,
             clip=term_clip,
             width=_ceil(2 * term_clip, LANES),
             key_tables=_tables(terms.key_table, heads, 2),
@@ -121,7 +123,7 @@ def _group(heads: int, size: int) -> int:
     return next(fitting, heads)
 
 
-def _tiles(length: int, reach: Reach) -> list[int]:
+def _tiles(length: int, reach: AttentionWindow) -> list[int]:
     """Sizes up to 512 that divide the length, padded to 128, the largest first; none is larger than
     half of a window, as tiles that its edges cross are computed whole."""
     padded = _ceil(length, LANES)

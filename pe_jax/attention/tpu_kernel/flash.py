@@ -38,7 +38,7 @@ from pe_jax.attention.tpu_kernel.arguments import (
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import LOG2_E
 from pe_jax.attention.tpu_kernel.tiling import KernelConfig
-from pe_jax.encodings.positions import Reach
+from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -54,7 +54,7 @@ def flash_attention(
     *,
     bias: Float[Array, "Mb *Hb"] | None = None,
     sink: Float[Array, " H"] | None = None,
-    reach: Reach | None = None,
+    reach: AttentionWindow | None = None,
     offset: int = 0,
     valid: Bool[Array, "B Lk"] | None = None,
     segments: Int[Array, "B L"] | None = None,
@@ -137,7 +137,7 @@ def fits(
     value_table: jax.ShapeDtypeStruct | Array | None = None,
     *,
     bias: jax.ShapeDtypeStruct | Array | None = None,
-    reach: Reach | None = None,
+    reach: AttentionWindow | None = None,
     offset: int = 0,
     segments: bool = False,
     on_chip: int = ON_CHIP,

@@ -35,7 +35,7 @@ from jax.typing import DTypeLike
 
 from pe_jax.attention.dropout import keep
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
-from pe_jax.encodings.positions import Reach
+from pe_jax.encodings.positions import AttentionWindow
 
 MASKED = -2e30  # The logit of a key that must not be attended to.
 # Where a running maximum starts: above it, so that such a key never weighs anything.
@@ -153,7 +153,7 @@ class Tile:
         """The lane of a long bias for the tile's first key and one of its queries."""
         return self.key - self.query + self.config.query_tiles * self.config.queries - query
 
-    def within(self, logits: jax.Array, reach: Reach) -> jax.Array:
+    def within(self, logits: jax.Array, reach: AttentionWindow) -> jax.Array:
         """`logits` [queries, keys], masked where the offset is not within reach."""
         masked = []
         for n, part in enumerate(parts(logits)):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention.dropout import scale as scale_of_kept
-from pe_jax.encodings.positions import Reach
+from pe_jax.encodings.positions import AttentionWindow
 
 LANES = 128
 
@@ -49,7 +49,7 @@ class KernelConfig(NamedTuple):
     query_tiles: int
     key_tiles: int
     offset: int
-    reach: Reach | None
+    reach: AttentionWindow | None
     clip: int
     width: int
     key_tables: int
@@ -104,12 +104,12 @@ class KernelConfig(NamedTuple):
     @property
     def beyond_clip(self) -> bool:
         """True if offsets within reach can be beyond ±clip."""
-        return any(side is None or side > self.clip for side in self.reach or Reach())
+        return any(side is None or side > self.clip for side in self.reach or AttentionWindow())
 
     def window(self, query_tile: Count) -> tuple[Count, Count]:
         """The tiles of keys that a tile of queries attends to: the first, and the one after the
         last. Both may be beyond the keys, where there are none to attend to."""
-        left, right = self.reach or Reach()
+        left, right = self.reach or AttentionWindow()
         first = query_tile * self.queries - self.offset
         end = first + self.queries
         return (

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.dtypes import widened
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float
@@ -51,5 +51,7 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
         init=lambda rng: {"frequencies": jnp.array(np.tile(start, (vocab_size, 1)))},
         embed=embed,
         traits=Traits(frequency_params=("frequencies",)),
-        card=Card("E(w)·e^(iω_w x)", "Wang et al. 2020", parameters="V·D/2", monotone=False),
+        metadata=Metadata(
+            "E(w)·e^(iω_w x)", "Wang et al. 2020", parameters="V·D/2", monotone=False
+        ),
     )

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.positions import as_array
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
 
@@ -61,7 +61,7 @@ def _along(hidden_size: int, stddev: float, formula: str, share: Share, traits: 
         init=normal_parameters(stddev, direction=(hidden_size,)),
         embed=added(vectors),
         traits=traits,
-        card=Card(
+        metadata=Metadata(
             formula,
             "a counter-example",
             parameters="D",
@@ -107,7 +107,7 @@ def sinusoidal_concatenated(
 
     return Part(
         embed=embed,
-        card=Card(
+        metadata=Metadata(
             f"[E(w), S(ω, x)], ω_i = {base:g}^(−2i/p)",
             "concatenation, after Vaswani et al. 2017",
             paper="yes, locally, yes",

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Params, Part, Traits
+from pe_jax.encodings.part import Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Real
 
@@ -29,7 +29,7 @@ def floater(
     with p(0) free. `max_length` is only how far the path is computed. Solved by one Runge-Kutta
     step of order 4 for each position (the authors' code takes five, the same to 1e-6). The steps
     are sequential, which is slow on an accelerator. The paper adds vectors in every block, each
-    with its own start and one network for all; `own(floater)` has a network each too.
+    with its own start and one network for all; `per_layer(floater)` has a network each too.
 
     Params: `{"start": [D], "hidden": {"kernel": [D + 1, width], "bias": [width]}, "out": {"kernel":
     [width + 1, D], "bias": [D]}}`, drawn from a normal of `stddev`, biases zeros.
@@ -85,8 +85,8 @@ def floater(
     return Part(
         init=init,
         embed=added(vectors),
-        traits=Traits(longest=max_length),
-        card=Card(
+        traits=Traits(max_length=max_length),
+        metadata=Metadata(
             "p(xΔ), dp/dτ = h(τ, p)",
             "Liu et al. 2020, eq. 7",
             parameters="2·(D + 1)·width + 3·D",

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Params, Part, Traits
+from pe_jax.encodings.part import Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
 
@@ -77,7 +77,7 @@ def fourier_features(
         init=init,
         embed=added(vectors),
         traits=Traits(frequency_params=("frequencies",), axes=axes),
-        card=Card(
+        metadata=Metadata(
             "MLP([cos xW, sin xW] / √F), W free",
             "Li et al. 2021 (Fourier features), algorithm 1",
             parameters="A·F/2 + (F + 1)·width + (width + 1)·D",

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Params, Part, Traits, no_parameters
+from pe_jax.encodings.part import Metadata, Params, Part, Traits, no_parameters
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Real
@@ -69,7 +69,7 @@ def sinusoidal_2d(
         init=no_parameters,
         embed=added(vectors),
         traits=Traits(axes=2 if width is None else 1),
-        card=Card(
+        metadata=Metadata(
             f"[S(ω, column), S(ω, row)], ω_t = {base:g}^(−{'t/(D/4−1)' if end else '4t/D'})",
             "Beyer et al. 2022, code" if end else "He et al. 2021 (MAE), code",
             monotone=False,
@@ -143,8 +143,8 @@ def learned_2d(
     return Part(
         init=init,
         embed=added(vectors),
-        traits=Traits(longest=height * width + cls),
-        card=Card(
+        traits=Traits(max_length=height * width + cls),
+        metadata=Metadata(
             "[P_column, P_row], P free" if factorised else "P_(row, column) free",
             "Dosovitskiy et al. 2020 (ViT), D.4",
             parameters=patches + (" + D" if cls else ""),

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.positions import as_array
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
@@ -30,10 +30,10 @@ def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02)
         init=normal_parameters(stddev, table=(max_length, hidden_size)),
         embed=added(vectors),
         traits=Traits(
-            longest=max_length,
+            max_length=max_length,
             resize=lambda params, *to: {"table": resize_table(params["table"], *to)},
         ),
-        card=Card(
+        metadata=Metadata(
             "P_x free",
             "Gehring et al. 2017; Devlin et al. 2018",
             parameters="L·D",
@@ -56,10 +56,10 @@ def sinusoidal_absolute(*, hidden_size: int, base: float = 10_000.0, scale: floa
         the word embeddings up instead, by sqrt(D).) No property of P·Pᵀ depends on it.
     """
     fixed = default_frequencies(hidden_size, base)
-    card = Card(
+    metadata = Metadata(
         f"S(ω, x), ω_i = {base:g}^(−2i/D)", "Vaswani et al. 2017", paper="yes, locally, yes"
     )
-    return _sinusoidal(lambda params: jnp.array(fixed), scale, card)
+    return _sinusoidal(lambda params: jnp.array(fixed), scale, metadata)
 
 
 @registered
@@ -72,10 +72,10 @@ def learnable_sinusoidal_absolute(
     as in `sinusoidal_absolute`.
     """
     start = default_frequencies(hidden_size, base)
-    card = Card(
+    metadata = Metadata(
         "S(ω, x), ω free", "Wang et al. 2021, 3.2", parameters="D/2", paper="yes, locally†, yes"
     )
-    return _sinusoidal(lambda params: params["frequencies"], scale, card)._replace(
+    return _sinusoidal(lambda params: params["frequencies"], scale, metadata)._replace(
         init=lambda rng: {"frequencies": jnp.array(start)},
         traits=Traits(frequency_params=("frequencies",)),
     )
@@ -85,13 +85,15 @@ def learnable_sinusoidal_absolute(
 PUBLISHED = learned_absolute.__name__, "table"
 
 
-def _sinusoidal(frequencies: Callable[[Params], jax.Array], scale: float, card: Card) -> Part:
+def _sinusoidal(
+    frequencies: Callable[[Params], jax.Array], scale: float, metadata: Metadata
+) -> Part:
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         return scale * sinusoid(x, frequencies(params))
 
     return Part(
         embed=added(vectors),
-        card=card._replace(
+        metadata=metadata._replace(
             monotone=False,  # ψ comes back near ψ(0) again and again, as every sum of cosines.
             symmetric=True,
             kind="absolute",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
 
@@ -82,10 +82,10 @@ def tupe(
         logits=logits,
         factor=lambda params, context: 2**-0.5,
         traits=Traits(
-            longest=max_length,
+            max_length=max_length,
             resize=lambda params, *to: {**params, "table": resize_table(params["table"], *to)},
         ),
-        card=Card(
+        metadata=Metadata(
             "(norm(P_i)·U_Q)·(norm(P_j)·U_K) / √(2d)",
             "Ke et al. 2021, 3",
             parameters=f"L·D + 2·(D + 1)·H·d{' + 2·H' if untied_cls else ''}",

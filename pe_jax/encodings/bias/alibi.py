@@ -8,9 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, LogitTerms, Offsets, Params, Part, no_parameters
+from pe_jax.encodings.part import (
+    Context,
+    LogitTerms,
+    Metadata,
+    OffsetTerms,
+    Params,
+    Part,
+    no_parameters,
+)
 from pe_jax.encodings.positions import offsets
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float, Real
 
 _HOW_TO_MODIFY = "github.com/ofirpress/attention_with_linear_biases/issues/5"
@@ -74,10 +82,10 @@ def alibi(
 
     return Part(
         init=init if learnable else no_parameters,
-        offsets=Offsets(bias=bias),
+        offsets=OffsetTerms(bias=bias),
         # Not a steep bias: the TPU kernel subtracts that of the farthest offset from all logits.
         logits=allowed_side if halves else None,
-        card=Card(
+        metadata=Metadata(
             f"−s_h |m|, {'s_h free' if learnable else f's_h = 2^(−{exponent:g}h/H)'}"
             + (", by side" if directed else ""),
             "Press et al. 2021" + (f"; {_HOW_TO_MODIFY}" if directed else ""),

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.bias.fire import fan_in_uniform
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float, Real
 
 _ACTIVATIONS = {"silu": jax.nn.silu, "relu": jax.nn.relu}
@@ -83,8 +83,8 @@ def dynamic_position_bias(
     network_input = "sign(m)·log(1+|m|)" if log_distance else "m"
     return Part(
         init=init,
-        offsets=Offsets(bias=bias),
-        card=Card(
+        offsets=OffsetTerms(bias=bias),
+        metadata=Metadata(
             f"MLP_h({network_input})" if bound is None else f"{bound:g}·σ(MLP_h({network_input}))",
             "Wang et al. 2021 (CrossFormer); Liu et al. 2021 (SwinV2)",
             parameters="2·w + (depth − 1)·(w + 1)·w + (w + 1)·H",

@@ -7,9 +7,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
 from pe_jax.encodings.pairs import by_queries
-from pe_jax.encodings.part import Card, LogitTerms, Params, Part
+from pe_jax.encodings.part import LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float, Real
 
 _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
@@ -94,7 +94,7 @@ def fire(
     return Part(
         init=init,
         logits=lambda params, q, k, context: LogitTerms(bias, *context.rows(), params),
-        card=Card(
+        metadata=Metadata(
             "f_h(ψ(|i−j|) / ψ(max(L, i, j))), ψ(x) = log(c x + 1)",
             "Li et al. 2023",
             parameters="width·(H+2)+H+2",

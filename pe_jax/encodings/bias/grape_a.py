@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.bias.alibi import slopes
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.positions import offsets
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
 _GATES = {"query": ("query",), "key": ("key",), "both": ("query", "key")}
@@ -73,7 +73,7 @@ def grape_a(
     return Part(
         init=init,
         logits=logits,
-        card=Card(
+        metadata=Metadata(
             f"−|m|·ω_h·{formula}, φ = softplus",
             "Zhang et al. 2025 (GRAPE), eq. 4.6",
             parameters=f"({len(names)}·d + 1)·H",

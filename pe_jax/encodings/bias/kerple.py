@@ -7,8 +7,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float, Real
 
 _LEAST = 0.01  # The authors' bound of both parameters from below.
@@ -46,8 +46,8 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
 
     return Part(
         init=init,
-        offsets=Offsets(bias=bias),
-        card=Card(
+        offsets=OffsetTerms(bias=bias),
+        metadata=Metadata(
             "−r1_h·log(1 + r2_h·|m|)" if kernel == "log" else "−r1_h·|m|^r2_h",
             "Chi et al. 2022",
             parameters="2·H",

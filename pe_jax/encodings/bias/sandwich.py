@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 
@@ -35,8 +35,8 @@ def sandwich(*, num_heads: int, dim: int = 128, base: float = 10_000.0) -> Part:
         return total[..., None] / ratios
 
     return Part(
-        offsets=Offsets(bias=bias),
-        card=Card(
+        offsets=OffsetTerms(bias=bias),
+        metadata=Metadata(
             f"(Σ_i cos(ω_i m) − {dim // 2}) / c_h, c_h = 8h/H",
             "Chi et al. 2023",
             invariant=True,

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
 
@@ -53,8 +53,8 @@ def t5(
 
     return Part(
         init=init,
-        offsets=Offsets(bias=bias, clip=clip),
-        card=Card(
+        offsets=OffsetTerms(bias=bias, clip=clip),
+        metadata=Metadata(
             "b_h[bucket(m)], b free",
             "Raffel et al. 2019",
             parameters="buckets·H",

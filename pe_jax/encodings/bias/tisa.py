@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part
+from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -20,7 +20,7 @@ def tisa(*, num_heads: int, kernels: int = 5) -> Part:
     Params: `{"amplitude": [kernels, H], "sharpness": [kernels, H], "centre": [kernels, H]}`, drawn
     as in the authors' code: amplitude and sharpness from a normal of mean 0.1 and standard
     deviation 0.01, centres from one of standard deviation 5. c counts j - i as the paper does; the
-    authors' code counts i - j - 1. `own(tisa)` gives each layer its own.
+    authors' code counts i - j - 1. `per_layer(tisa)` gives each layer its own.
 
     Raises:
       ValueError: for fewer than one kernel.
@@ -43,8 +43,8 @@ def tisa(*, num_heads: int, kernels: int = 5) -> Part:
 
     return Part(
         init=init,
-        offsets=Offsets(bias=bias),
-        card=Card(
+        offsets=OffsetTerms(bias=bias),
+        metadata=Metadata(
             "Σ_s a_hs·exp(−|b_hs|·(m − c_hs)²)",
             "Wennberg & Henter 2021",
             parameters="3·kernels·H",

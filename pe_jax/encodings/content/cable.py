@@ -14,8 +14,8 @@ from pe_jax.encodings.content.row_order import (
     take_queries,
     without_padding,
 )
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
 
@@ -37,7 +37,7 @@ def cable(
     text calls a penalty). `weighted=False` leaves g out: the paper's CABLE_NW.
 
     In the authors' code (github.com/axiomlab/Cable, src/Cable.py) the length is softplus(x_l·a_h +
-    b_h), and there are no weights: `own(cable(weighted=False, gate='softplus'))`, for their
+    b_h), and there are no weights: `per_layer(cable(weighted=False, gate='softplus'))`, for their
     checkpoints.
 
     In the paper's decoders S_i - S_j is never negative. It trains a BERT as well (section 5.5)
@@ -45,7 +45,7 @@ def cable(
 
     Params: `{"length": [D, H], "weight": [D, H]}`, without `weight` if not weighted, drawn from a
     normal of `stddev`; with `gate="softplus"` also `"bias": [H]`, b, zeros. The paper has them for
-    each layer: `own(cable)`.
+    each layer: `per_layer(cable)`.
 
     Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
     """
@@ -82,7 +82,7 @@ def cable(
         init=init,
         logits=logits,
         traits=Traits(reads_hidden_states=True, ordered=True),
-        card=Card(
+        metadata=Metadata(
             f"−g_i·|Σ_l {'relu(x_l·a)' if gate == 'relu' else 'softplus(x_l·a + b)'}|, l between "
             + ("query and key, g = softplus(x·w)" if weighted else "query and key, g = 1"),
             "Veisi et al. 2025",

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
-from pe_jax.encodings.naming import registered
 from pe_jax.encodings.pairs import by_queries
-from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
 
@@ -33,7 +33,7 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     row, see `row_order`.
 
     Params: `{"table": [npos_max, d]}`, zeros as in the paper's listing. There, and in
-    x-transformers, every layer has a table: `causal+own(cope)`.
+    x-transformers, every layer has a table: `causal+per_layer(cope)`.
 
     Raises:
       ValueError: for fewer than two positions.
@@ -78,7 +78,7 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
             "to the right of the query at position 0",
             ordered=True,
         ),
-        card=Card(
+        metadata=Metadata(
             "q·e[p], p = Σ σ(q·k_t/√d), t from key to query",
             "Golovneva et al. 2024",
             parameters="npos_max·d",

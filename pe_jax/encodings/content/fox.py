@@ -12,8 +12,8 @@ from pe_jax.encodings.content.row_order import (
     take_queries,
     without_padding,
 )
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, Traits
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
 
@@ -63,7 +63,7 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
         init=init,
         logits=logits,
         traits=Traits(reads_hidden_states=True, ordered=True),
-        card=Card(
+        metadata=Metadata(
             "Σ log σ(x_l·a + b), l between query and key",
             "Lin et al. 2025",
             parameters="2·(D + 1)·H",

@@ -8,8 +8,8 @@ import numpy as np
 
 from pe_jax.encodings.content.row_order import hidden_states, rows_of_queries, without_padding
 from pe_jax.encodings.content.short_convolution import short_convolution
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
 
@@ -51,7 +51,7 @@ def path_attention(
     Params: `{"down": [D, rank], "up": [rank, H, d], "convolution": [width, H, d],
     "beta": {"kernel": [D, H], "bias": [H]}}`, drawn from a normal of `stddev`, the bias zeros. The
     last row of the convolution belongs to the token itself. The paper has them for each layer:
-    `causal+own(path_attention)`.
+    `causal+per_layer(path_attention)`.
 
     Args:
       rank: of U V.
@@ -103,7 +103,7 @@ def path_attention(
             reads_hidden_states=True,
             ordered=True,
         ),
-        card=Card(
+        metadata=Metadata(
             "q·(Π_t (I − β_t w_t w_tᵀ))·k, t from query to key, w = norm(SiLU(conv(U V x)))",
             "Yang et al. 2025 (PaTH), 3",
             parameters="(D + H·d)·rank + width·H·d + (D + 1)·H",

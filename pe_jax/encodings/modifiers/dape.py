@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.bias.fire import fan_in_uniform
-from pe_jax.encodings.naming import registered
 from pe_jax.encodings.pairs import by_queries
-from pe_jax.encodings.part import Card, Params, Part, Traits
+from pe_jax.encodings.part import Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
 
@@ -23,8 +23,8 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
 
     C_ij are the products of a query and a key in all heads, divided by sqrt(d), and B_ij what the
     encodings that it is joined with add to them (0 for none). The paper's biases are ALiBi, KERPLE
-    and FIRE: `own(kerple+dape)`, each layer with its own. The network has one hidden layer with
-    LeakyReLU, of slope 0.01 below 0, as in the authors' code.
+    and FIRE: `per_layer(kerple+dape)`, each layer with its own. The network has one hidden layer
+    with LeakyReLU, of slope 0.01 below 0, as in the authors' code.
 
     Params: `{"hidden": {"kernel": [2 H, width], "bias": [width]}, "out": {"kernel": [width, H],
     "bias": [H]}}`, uniform within one over the root of the inputs, as in the authors' code.
@@ -49,7 +49,7 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
     return Part(
         init=lambda rng: _init(rng, shapes),
         logit_map=logit_map,
-        card=Card(
+        metadata=Metadata(
             "C + B + MLP([C, B]) over heads, C = q·k/√d, B of other encodings",
             "Zheng et al. 2024 (DAPE)",
             parameters="(2H + 1)·width + (width + 1)·H",
@@ -110,7 +110,7 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
         init=lambda rng: _init(rng, shapes),
         logit_map=logit_map,
         traits=Traits(ordered=kernel_size > 1),
-        card=Card(
+        metadata=Metadata(
             f"C + B + CNN([C, B]) over heads and {kernel_size} keys, C = q·k/√d, B of other "
             "encodings",
             "Zheng et al. 2024 (DAPE V2)",

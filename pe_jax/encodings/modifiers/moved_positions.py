@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.modifiers.randomised import at_positions
-from pe_jax.encodings.naming import wrapper
-from pe_jax.encodings.part import Card, Context, Part
+from pe_jax.encodings.part import Context, Metadata, Part
 from pe_jax.encodings.positions import Positions, as_array, length, real_positions, span
+from pe_jax.encodings.registry import wrapper
 from pe_jax.shapes import Array, Real
 
 
@@ -38,9 +38,9 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
         if context.rng is None:
             return x
         room: Array | int = max_shift
-        if part.traits.longest is not None:
+        if part.traits.max_length is not None:
             keys = as_array(context.positions_k)
-            room = jnp.clip(part.traits.longest - span(keys, keys), 0, max_shift)
+            room = jnp.clip(part.traits.max_length - span(keys, keys), 0, max_shift)
             room = jnp.reshape(room, (-1, 1))
         shift = jax.random.randint(context.rng, (context.batch_size, 1), 0, room + 1)
         return as_array(x) + (shift if part.traits.axes == 1 else shift[..., None])
@@ -101,7 +101,7 @@ def cape(
         return wrapped
     # A centred encoding removes all that a shift changes; another token changes all.
     return wrapped._replace(
-        card=wrapped.card and wrapped.card._replace(invariant=True),
+        metadata=wrapped.metadata and wrapped.metadata._replace(invariant=True),
         traits=wrapped.traits._replace(cacheable=False),
     )
 
@@ -124,26 +124,26 @@ def interpolated(part: Part, *, factor: float) -> Part:
         part,
         "interpolated",
         "stretch the table instead, encoding.resize(params, "
-        f'{factor:g} * {part.traits.longest}, "interpolate")',
+        f'{factor:g} * {part.traits.max_length}, "interpolate")',
     )
     wrapped = at_positions(
         part, lambda x, _: real_positions(real_positions(x) / factor), "Chen et al. 2023"
     )
-    card = wrapped.card or Card()
-    vectors, frequencies = card.vectors, card.frequencies
-    stretched = card._replace(
-        formula=f"{card.formula}, x → x/{factor:g}",
+    metadata = wrapped.metadata or Metadata()
+    vectors, frequencies = metadata.vectors, metadata.frequencies
+    stretched = metadata._replace(
+        formula=f"{metadata.formula}, x → x/{factor:g}",
         vectors=vectors and (lambda params, x: vectors(params, x / factor)),
         frequencies=frequencies and (lambda params: frequencies(params) / factor),
     )
-    return wrapped._replace(card=wrapped.card and stretched)
+    return wrapped._replace(metadata=wrapped.metadata and stretched)
 
 
 def _refuse_table(part: Part, name: str, solution: str) -> None:
-    if part.traits.longest is not None:
+    if part.traits.max_length is not None:
         raise ValueError(
-            f"{name} makes positions real numbers, but {part.name} has {part.traits.longest} rows "
-            f"for integers: {solution}."
+            f"{name} makes positions real numbers, but {part.name} has {part.traits.max_length} "
+            f"rows for integers: {solution}."
         )
 
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.naming import wrapper
 from pe_jax.encodings.part import Context, Part
 from pe_jax.encodings.positions import Positions, as_array, check_length, length
+from pe_jax.encodings.registry import wrapper
 from pe_jax.encodings.tables import look_up_traced
 from pe_jax.shapes import Array, Real
 
@@ -28,8 +28,8 @@ def at_positions(part: Part, move: Move, source: str) -> Part:
         context = context._replace(positions_k=move(context.positions_k, context))
         return part.positions(moved, context)
 
-    card = part.card and part.card._replace(source=f"{source}; {part.card.source}")
-    return part._replace(positions=positions, card=card)
+    metadata = part.metadata and part.metadata._replace(source=f"{source}; {part.metadata.source}")
+    return part._replace(positions=positions, metadata=metadata)
 
 
 @wrapper
@@ -63,7 +63,7 @@ def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
         raise ValueError(
             f"randomised needs positions of one axis, but {part.name} has {part.traits.axes}."
         )
-    rows = part.traits.longest
+    rows = part.traits.max_length
     if rows is not None and rows < longest:
         raise ValueError(
             f"{part.name} has {rows} positions, fewer than longest={longest}. Build it with "
@@ -79,8 +79,8 @@ def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
     wrapped = at_positions(part, move, "Ruoss et al. 2023")
     # Positions depend on the number of tokens: one more moves those before it.
     return wrapped._replace(
-        card=wrapped.card and wrapped.card._replace(invariant=False),
-        traits=part.traits._replace(longest=None if real else longest, cacheable=False),
+        metadata=wrapped.metadata and wrapped.metadata._replace(invariant=False),
+        traits=part.traits._replace(max_length=None if real else longest, cacheable=False),
     )
 
 

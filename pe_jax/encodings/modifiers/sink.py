@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Part, no_parameters
+from pe_jax.encodings.part import Metadata, Part, no_parameters
+from pe_jax.encodings.registry import registered
 
 
 @registered
@@ -15,7 +15,7 @@ def sink(*, num_heads: int, learnable: bool = True) -> Part:
         a_ij = exp(S_ij) / (exp(z_h) + Σ_l exp(S_il))
 
     Adds nothing to logits, has no position, and joins encodings that have: `rope_yarn(...)+sink`.
-    gpt-oss has a z for each layer, `own(sink)`; its `sinks` are these logits. With z = 0,
+    gpt-oss has a z for each layer, `per_layer(sink)`; its `sinks` are these logits. With z = 0,
     `learnable=False`, it is softmax1 (Miller 2023, "Attention is off by one").
 
     Params: `{"logit": [H]}`, zeros; none if not learnable.
@@ -23,7 +23,7 @@ def sink(*, num_heads: int, learnable: bool = True) -> Part:
     return Part(
         init=(lambda rng: {"logit": jnp.zeros(num_heads)}) if learnable else no_parameters,
         sink=(lambda params, _: params["logit"]) if learnable else (lambda params, _: 0.0),
-        card=Card(
+        metadata=Metadata(
             f"a_ij = exp(S_ij) / (exp({'z_h' if learnable else '0'}) + Σ_l exp(S_il))",
             "OpenAI 2025 (gpt-oss)" if learnable else "Miller 2023",
             parameters="H" if learnable else "0",

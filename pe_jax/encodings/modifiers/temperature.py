@@ -8,9 +8,9 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
 
@@ -66,7 +66,7 @@ def log_n(
     return Part(
         factor=factor,
         traits=Traits(cacheable=count != "row"),
-        card=Card(
+        metadata=Metadata(
             f"s_i·(1 + c·{of}), n = {keys}",
             "Puvvada et al. 2025 (SWAN)" if smooth else "Su 2021; Gelberg et al. 2025 (DroPE)",
             monotone=False,

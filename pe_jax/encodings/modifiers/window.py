@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, LogitTerms, Offsets, Part
-from pe_jax.encodings.positions import Reach
+from pe_jax.encodings.part import LogitTerms, Metadata, OffsetTerms, Part
+from pe_jax.encodings.positions import AttentionWindow
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
 
@@ -26,14 +26,14 @@ def window(*, reach: int) -> Part:
             "reach must be at least 1, the number of positions that a key may be away; got "
             f"{reach}. For no window, leave it out."
         )
-    card = Card(
+    metadata = Metadata(
         "a_ij = 0 where |j − i| > reach",
         "Beltagy et al. 2020",
         invariant=True,
         monotone=False,
         symmetric=True,
     )
-    return Part(offsets=Offsets(reach=Reach(reach, reach)), card=card)
+    return Part(offsets=OffsetTerms(reach=AttentionWindow(reach, reach)), metadata=metadata)
 
 
 @registered
@@ -59,7 +59,9 @@ def chunks(*, size: int) -> Part:
 
     return Part(
         logits=lambda params, q, k, context: LogitTerms(same_chunk, *context.rows()),
-        card=Card("a_ij = 0 where ⌊j/size⌋ ≠ ⌊i/size⌋", "Meta 2025 (Llama 4)", monotone=False),
+        metadata=Metadata(
+            "a_ij = 0 where ⌊j/size⌋ ≠ ⌊i/size⌋", "Meta 2025 (Llama 4)", monotone=False
+        ),
     )
 
 
@@ -71,11 +73,11 @@ def causal() -> Part:
     documents that share a row need a mask as ever. Joins other encodings: `rope+causal`. By itself
     it already tells positions apart (Haviv et al. 2022, arXiv 2203.16634). No parameters.
     """
-    card = Card(
+    metadata = Metadata(
         "a_ij = 0 where j > i",
         "Vaswani et al. 2017",
         invariant=True,
         monotone=False,
         symmetric=False,
     )
-    return Part(offsets=Offsets(reach=Reach(None, 0)), card=card)
+    return Part(offsets=OffsetTerms(reach=AttentionWindow(None, 0)), metadata=metadata)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from pe_jax.encodings.naming import registered
 from pe_jax.encodings.part import (
-    Card,
     Context,
-    Offsets,
+    Metadata,
+    OffsetTerms,
     Params,
     Part,
     Projection,
     normal_parameters,
 )
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
 
@@ -68,9 +68,9 @@ def deberta(
 
     return Part(
         init=normal_parameters(stddev, table=(2 * half, hidden_size)),
-        offsets=Offsets(keys=keys, queries=queries, clip=clip),
+        offsets=OffsetTerms(keys=keys, queries=queries, clip=clip),
         factor=lambda params, context: 3**-0.5,
-        card=Card(
+        metadata=Metadata(
             "q·(k + W_k P_m) + W_q P_m·k, P free",
             "He et al. 2020",
             parameters="2k·D",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, LogitTerms, Params, Part, normal_parameters
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, normal_parameters
 from pe_jax.encodings.positions import offsets
+from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
 
@@ -30,8 +30,8 @@ def inkling(
 
     Inkling is a decoder, and its table ends at offset 0: `inkling(bidirectional=False)+causal`. Its
     layers have an extent of 1,024, or of the window where they have one; each has its own W and P,
-    `own(inkling)`. Its factor of the length, as of `log_n`, multiplies these terms as well, which
-    `+log_n` leaves out.
+    `per_layer(inkling)`. Its factor of the length, as of `log_n`, multiplies these terms as well,
+    which `+log_n` leaves out.
 
     Params: `{"projection": [D, H, rank], "table": [2 extent - 1, rank]}`, or `[extent, rank]` if
     not bidirectional, drawn from a normal of `stddev`. Offset j - i has row `extent - 1 + (j - i)`,
@@ -73,7 +73,7 @@ def inkling(
             stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank)
         ),
         logits=logits,
-        card=Card(
+        metadata=Metadata(
             "(W x_i)·P_m, P free",
             "Thinking Machines 2026 (Inkling), code",
             parameters=f"D·H·rank + {'(2·extent − 1)' if bidirectional else 'extent'}·rank",

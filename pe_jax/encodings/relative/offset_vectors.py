@@ -14,8 +14,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Offsets, Params, Part, Traits, no_parameters
+from pe_jax.encodings.part import Metadata, OffsetTerms, Params, Part, Traits, no_parameters
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
@@ -39,7 +39,7 @@ def learned_relative(*, head_size: int, clip: int = 64, separate: bool = False) 
     """One free vector per clipped offset (Shaw et al. 2018).
 
     Shaw et al. have a table for keys, another for values, and both for each layer:
-    `own(learned_relative(clip=16, separate=True))`.
+    `per_layer(learned_relative(clip=16, separate=True))`.
 
     Params: `{"table": [2 clip + 1, d]}`, row `clip + offset`; with `separate`,
     `{"key": {...}, "value": {...}}`. Drawn by Glorot's rule, as Shaw et al. did: the table is added
@@ -53,13 +53,13 @@ def learned_relative(*, head_size: int, clip: int = 64, separate: bool = False) 
     def vectors(params: Params, x: Int[Array, "*B"]) -> Float[Array, "*B d"]:
         return look_up(params["table"], x.clip(-clip, clip) + clip)
 
-    card = Card(
+    metadata = Metadata(
         "P_m free",
         "Shaw et al. 2018",
         parameters=f"{'2·' if separate else ''}(2·clip+1)·d",
         paper="yes, locally†, no",
     )
-    return _relative(card, init, vectors, None, clip, separate)
+    return _relative(metadata, init, vectors, None, clip, separate)
 
 
 @registered
@@ -70,8 +70,10 @@ def sinusoidal_relative(*, head_size: int, clip: int | None = 64, base: float = 
     `clip=None` leaves offsets unclipped.
     """
     fixed = default_frequencies(head_size, base)
-    card = Card(f"S(ω, m), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019", paper="yes, locally, no")
-    return _sinusoidal(card, no_parameters, lambda _: jnp.array(fixed), clip)
+    metadata = Metadata(
+        f"S(ω, m), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019", paper="yes, locally, no"
+    )
+    return _sinusoidal(metadata, no_parameters, lambda _: jnp.array(fixed), clip)
 
 
 @registered
@@ -84,7 +86,7 @@ def learnable_sinusoidal_relative(
     `separate`, `{"key": {...}, "value": {...}}`. `clip=None` leaves offsets unclipped.
     """
     start = default_frequencies(head_size, base)
-    card = Card(
+    metadata = Metadata(
         "S(ω, m), ω free",
         "Wang et al. 2021, 3.2",
         parameters="d" if separate else "d/2",
@@ -92,7 +94,7 @@ def learnable_sinusoidal_relative(
     )
 
     part = _sinusoidal(
-        card,
+        metadata,
         lambda rng: {"frequencies": jnp.array(start)},
         lambda params: params["frequencies"],
         clip,
@@ -115,14 +117,14 @@ def nezha(*, head_size: int, clip: int = 64, base: float = 10_000.0) -> Part:
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
         return sinusoid(x.clip(-clip, clip) + clip, jnp.array(fixed))
 
-    card = Card(f"S(ω, m + {clip}), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019, code")
-    part = _relative(card, no_parameters, vectors, None, clip)
-    assert part.card
-    return part._replace(card=part.card._replace(frequencies=lambda _: jnp.array(fixed)))
+    metadata = Metadata(f"S(ω, m + {clip}), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019, code")
+    part = _relative(metadata, no_parameters, vectors, None, clip)
+    assert part.metadata
+    return part._replace(metadata=part.metadata._replace(frequencies=lambda _: jnp.array(fixed)))
 
 
 def _sinusoidal(
-    card: Card,
+    metadata: Metadata,
     init: Callable[[jax.Array], Params],
     frequencies: Frequencies,
     clip: int | None,
@@ -132,11 +134,11 @@ def _sinusoidal(
         x = x if clip is None else x.clip(-clip, clip)
         return sinusoid(x, frequencies(params))
 
-    return _relative(card, init, vectors, frequencies, clip, separate)
+    return _relative(metadata, init, vectors, frequencies, clip, separate)
 
 
 def _relative(
-    card: Card,
+    metadata: Metadata,
     init: Callable[[jax.Array], Params],
     vectors: Callable[[Params, Array], jax.Array],
     frequencies: Frequencies | None,
@@ -158,14 +160,14 @@ def _relative(
 
     return Part(
         init=init_both if separate else init,
-        offsets=Offsets(
+        offsets=OffsetTerms(
             keys=lambda params, x, _: vectors(params_of("key", params), x),
             values=lambda params, x, _: vectors(params_of("value", params), x),
             frequencies=frequencies_of("key"),
             value_frequencies=frequencies_of("value"),
             clip=clip,
         ),
-        card=card._replace(
+        metadata=metadata._replace(
             invariant=True,
             monotone=False,  # Constant beyond the clip; without one a sum of cosines.
             vectors=lambda params, x: vectors(params_of("key", params), x),

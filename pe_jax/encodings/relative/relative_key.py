@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.part import (
+    Context,
+    Metadata,
+    OffsetTerms,
+    Params,
+    Part,
+    Traits,
+    normal_parameters,
+)
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int
 
@@ -16,7 +24,7 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
 
     `position_embedding_type="relative_key"` of transformers 4 (removed in 5): a free vector for
     each offset of a row of `max_length` tokens, shared by the heads. In transformers every layer
-    has a table: `own(relative_key)`.
+    has a table: `per_layer(relative_key)`.
 
     **The sign** of the offset is transformers' other way round: its distance is i - j, and row
     `distance + max_length - 1` of `distance_embedding`. The rows are in that order here, so its
@@ -64,9 +72,9 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
 
     return Part(
         init=normal_parameters(stddev, table=(2 * clip + 1, head_size)),
-        offsets=Offsets(keys=vectors, queries=vectors if at_queries else None, clip=clip),
+        offsets=OffsetTerms(keys=vectors, queries=vectors if at_queries else None, clip=clip),
         traits=Traits(resize=_resize),
-        card=Card(
+        metadata=Metadata(
             "q·P_m + P_m·k, P free" if at_queries else "q·P_m, P free",
             "Huang et al. 2020" if at_queries else "Shaw et al. 2018; transformers 4",
             parameters="(2L−1)·d",

@@ -7,8 +7,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
 from pe_jax.shapes import Array
 
@@ -28,7 +28,7 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
     j: queries and keys grow to 2d, in linear memory.
 
     Params: `{"u": [H, d], "v": [H, d]}`, drawn by Glorot's rule as in the authors' code, which has
-    them for each layer: `own(tener)`.
+    them for each layer: `per_layer(tener)`.
 
     Raises:
       ValueError: for an odd head size, or a base that is not positive.
@@ -54,7 +54,7 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
         init=init,
         heads=heads,
         factor=None if scale else lambda params, context: math.sqrt(head_size),
-        card=Card(
+        metadata=Metadata(
             "(q+u)·k + (q+v)·S(ω, −m)" + ("" if scale else ", not divided by √d"),
             "Yan et al. 2019",
             parameters="2·H·d",

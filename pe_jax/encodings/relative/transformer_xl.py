@@ -6,8 +6,8 @@ import math
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Offsets, Params, Part, normal_parameters
+from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, normal_parameters
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.relative.offset_vectors import check_clip
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
@@ -29,8 +29,8 @@ def transformer_xl(
     -(j - i), whose sines alone differ. Offsets have both signs here, as in XLNet.
 
     W (the paper's W_{k,R}), u and v are shared by the layers in which the encoding acts. The paper
-    has a W for each layer and u and v in common; with `own(transformer_xl)` each layer has all
-    three, as the authors' `untie_r` and XLNet.
+    has a W for each layer and u and v in common; with `per_layer(transformer_xl)` each layer has
+    all three, as the authors' `untie_r` and XLNet.
 
     The term v·W R enters as a bias, divided by sqrt(d) here: the factor of another encoding that
     this one is joined with does not reach it.
@@ -63,8 +63,8 @@ def transformer_xl(
     return Part(
         init=normal_parameters(stddev, kernel=(hidden_size, *head), u=head, v=head),
         heads=lambda params, q, k, v, _: (q + params["u"].astype(q.dtype), k, v),
-        offsets=Offsets(keys=keys, bias=bias, clip=clip),
-        card=Card(
+        offsets=OffsetTerms(keys=keys, bias=bias, clip=clip),
+        metadata=Metadata(
             "(q+u)·k + (q+v)·W S(ω, −m)",
             "Dai et al. 2019",
             parameters="D·H·d + 2H·d",

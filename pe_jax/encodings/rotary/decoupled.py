@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array
@@ -52,7 +52,7 @@ def rope_slice(
 
     return Part(
         heads=heads,
-        card=Card(
+        metadata=Metadata(
             f"R(ω x) on the last r dimensions, ω_m = {base:g}^(−2m/r)",
             "DeepSeek-AI 2024 (DeepSeek-V2), 2.1.3",
             invariant=True,
@@ -85,7 +85,7 @@ def decoupled_rope(
     state.)
 
     Params: `{"query": [D, H, r], "key": [D, r]}`, drawn from a normal of `stddev`. The paper has
-    them for each layer: `own(decoupled_rope)`.
+    them for each layer: `per_layer(decoupled_rope)`.
 
     Args:
       size: r, even; by default d/2, as in the paper.
@@ -115,7 +115,7 @@ def decoupled_rope(
         heads=heads,
         factor=lambda params, context: (head_size / (head_size + count)) ** 0.5,
         traits=Traits(reads_hidden_states=True),
-        card=Card(
+        metadata=Metadata(
             f"(q·k + W_Q x_i·R(ω m) W_K x_j) / √(d + r), ω_m = {base:g}^(−2m/r)",
             "DeepSeek-AI 2024 (DeepSeek-V2), eqs. 14–18",
             parameters="D·(H + 1)·r",

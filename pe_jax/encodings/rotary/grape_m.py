@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Params, Part, Traits
+from pe_jax.encodings.part import Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import both
 from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
@@ -53,7 +53,7 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
         init=init,
         heads=both(_rotated),
         traits=Traits(frequency_params=("frequencies",)),
-        card=Card(
+        metadata=Metadata(
             "exp(x ω L) q, exp(x ω L) k, L = a bᵀ − b aᵀ",
             "Zhang et al. 2025 (GRAPE), 2.3",
             parameters="(2d + 1)·H",

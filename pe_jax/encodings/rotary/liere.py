@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.axis_blocks import cut_axis, join_axis
-from pe_jax.encodings.naming import registered
 from pe_jax.encodings.pairs import numbers_at_once
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import real_positions
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.several_axes import of_patch
 from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
 from pe_jax.shapes import Array, Float, Real
@@ -39,7 +39,7 @@ def liere(
     themselves, which the paper allows on purpose.
 
     Params: `{"generators": [A, H, d // n, n(n-1)/2]}`, the entries above the diagonals, uniform in
-    [0, 2π] as in the authors' code. There each layer has its own: `own(liere)`.
+    [0, 2π] as in the authors' code. There each layer has its own: `per_layer(liere)`.
 
     Memory: a matrix [n, n] for each position, head and block; of many positions, of some at a time.
     The exponentials are computed in float32, with an error that grows with the position (see
@@ -50,7 +50,7 @@ def liere(
       axes: A, at least 2. Positions are `[L, A]` or `[B, L, A]`, integer or real.
       side: x is the position divided by it. Use the same for images of any size. The authors' code
         has x from 0 to 1 in images of 14 x 14 patches: for its weights, and to train as it does,
-        `side=13`, which is `own(liere(block=64, width=14, side=13))` with blocks of 64.
+        `side=13`, which is `per_layer(liere(block=64, width=14, side=13))` with blocks of 64.
       width: positions are one number each instead, as in `rope_axial`.
 
     Raises:
@@ -111,7 +111,7 @@ def liere(
         init=init,
         heads=heads,
         traits=Traits(frequency_params=("generators",), axes=axes if width is None else 1),
-        card=Card(
+        metadata=Metadata(
             "exp(Σ_a x_a A_a), A = −Aᵀ free",
             "Ostmeier et al. 2024 (LieRE), 4",
             parameters="A·H·d·(n−1)/2",

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.dtypes import widened
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float
 
@@ -45,7 +45,7 @@ def pope(
     return Part(
         init=init,
         heads=heads,
-        card=Card(
+        metadata=Metadata(
             "softplus(q)·e^(iωx), softplus(k)·e^(i(ωx + δ))",
             "Gopalakrishnan et al. 2025",
             parameters="H·d",

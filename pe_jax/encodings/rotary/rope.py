@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.encoding import PositionEncoding
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
@@ -66,7 +66,7 @@ def rope(
             f"num_heads and per_head=True need each other, got num_heads={num_heads}, "
             f"per_head={per_head}."
         )
-    card = Card(
+    metadata = Metadata(
         "q_i → R(ω i) q_i, k_j → R(ω j) k_j, "
         + ("ω free" if learnable else f"ω_m = {base:g}^(−2m/r)"),
         "Su et al. 2021, eqs. 14–16",
@@ -74,9 +74,9 @@ def rope(
         invariant=True,
     )
     if not learnable:
-        return rotary(lambda params, context: jnp.array(w), w.size, layout, card)
+        return rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
     start = np.tile(w, (num_heads, 1)) if num_heads else w
-    part = rotary(lambda params, context: params["frequencies"], w.size, layout, card)
+    part = rotary(lambda params, context: params["frequencies"], w.size, layout, metadata)
     return part._replace(
         init=lambda rng: {"frequencies": jnp.array(start)},
         traits=Traits(frequency_params=("frequencies",)),
@@ -87,7 +87,7 @@ def rotary(
     frequencies: Frequencies,
     count: int,
     layout: Layout,
-    card: Card,
+    metadata: Metadata,
     *,
     scale: float = 1.0,
     short: np.ndarray | None = None,
@@ -114,12 +114,12 @@ def rotary(
 
     return Part(
         heads=heads,
-        card=card._replace(
+        metadata=metadata._replace(
             monotone=False,  # A sum of cosines of the offset, see `sinusoidal_absolute`.
             frequencies=without_context,
             pairs=pairs(count, layout),
         ),
-        family="rope",
+        params_key="rope",
     )
 
 
@@ -193,11 +193,11 @@ def convert_layout(
 def with_factors(
     encoding: PositionEncoding, factors: Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]
 ) -> PositionEncoding:
-    """`encoding` with every frequency ω of its rotations (`Card.pairs`) multiplied by a factor.
+    """`encoding` with every frequency ω of its rotations (`Metadata.pairs`) multiplied by a factor.
 
     Parameters stay those of `encoding`. A factor of 0 removes position from a pair of dimensions
-    and keeps its content. Factors may be traced. Changed parts have no `Card`, so they cannot be
-    measured.
+    and keeps its content. Factors may be traced. Changed parts have no `Metadata`, so they cannot
+    be measured.
 
     Args:
       factors: `ω -> factors`, both `[#H, F]`.
@@ -205,12 +205,12 @@ def with_factors(
 
     def change(part: Part) -> Part:
         hook = part.heads
-        if hook is None or part.card is None or not part.card.pairs:
+        if hook is None or part.metadata is None or not part.metadata.pairs:
             return part
 
         def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
             return hook(params, q, k, v, context._replace(frequency_factors=factors))
 
-        return part._replace(heads=heads, card=None)
+        return part._replace(heads=heads, metadata=None)
 
     return encoding.map_parts(change)

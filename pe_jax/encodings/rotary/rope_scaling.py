@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Params, Part, Traits
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
 from pe_jax.shapes import Array, Float
 
@@ -93,8 +93,8 @@ def rope_dynamic_ntk(
     def of_length(n: Array) -> Array:
         return ntk(w, jnp.maximum(1.0, factor * n / original_length - (factor - 1)))
 
-    card = Card("R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", "emozilla 2023")
-    return _by_length(w, of_length, layout, card)
+    metadata = Metadata("R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", "emozilla 2023")
+    return _by_length(w, of_length, layout, metadata)
 
 
 @registered
@@ -237,24 +237,24 @@ def rope_longrope(
     def of_length(n: Array) -> Array:
         return jnp.where(n > original_length, w / np.array(long), w / np.array(short))
 
-    card = Card(f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", "Ding et al. 2024")
-    return _by_length(w / np.array(short), of_length, layout, card, scale)
+    metadata = Metadata(f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", "Ding et al. 2024")
+    return _by_length(w / np.array(short), of_length, layout, metadata, scale)
 
 
 def _fixed(
     w: Float[np.ndarray, " F"], layout: Layout, formula: str, source: str, scale: float = 1.0
 ) -> Part:
     """The part with these frequencies at any length."""
-    card = Card(formula, source, invariant=True)
+    metadata = Metadata(formula, source, invariant=True)
     fixed = w.astype(np.float32)
-    return rotary(lambda params, context: jnp.array(fixed), w.size, layout, card, scale=scale)
+    return rotary(lambda params, context: jnp.array(fixed), w.size, layout, metadata, scale=scale)
 
 
 def _by_length(
     w: Float[np.ndarray, " F"],
     of_length: Callable[[Array], Array],
     layout: Layout,
-    card: Card,
+    metadata: Metadata,
     scale: float = 1.0,
 ) -> Part:
     """The part with frequencies `of_length(n)`, w for short inputs."""
@@ -263,7 +263,7 @@ def _by_length(
         n = context.span()
         return of_length(n[..., None, None]).astype(jnp.float32)  # [#B, 1, F]
 
-    part = rotary(frequencies, w.size, layout, card, scale=scale, short=w.astype(np.float32))
+    part = rotary(frequencies, w.size, layout, metadata, scale=scale, short=w.astype(np.float32))
     return part._replace(traits=Traits(cacheable=False))
 
 

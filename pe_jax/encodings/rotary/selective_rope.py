@@ -12,8 +12,8 @@ from pe_jax.encodings.content.row_order import (
     without_padding,
 )
 from pe_jax.encodings.content.short_convolution import short_convolution
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import default_frequencies
 from pe_jax.shapes import Array, Float
@@ -48,7 +48,7 @@ def selective_rope(
 
     Params: `{"down": [D, rank], "up": [rank, H, d/2], "convolution": [width, H, d/2]}`, drawn from
     a normal of `stddev`, so that angles start near 0. Its last row belongs to the token itself. The
-    paper has them for each layer: `own(selective_rope)`.
+    paper has them for each layer: `per_layer(selective_rope)`.
 
     Args:
       rank: of U V.
@@ -93,7 +93,7 @@ def selective_rope(
         ),
         heads=heads,
         traits=Traits(reads_hidden_states=True, ordered=True),
-        card=Card(
+        metadata=Metadata(
             "R(ω_m Σ_l φ_ml), l between query and key, φ = conv(U V x)",
             "Movahedi et al. 2025 (Selective RoPE)",
             parameters="(D + H·d/2)·rank + width·H·d/2",

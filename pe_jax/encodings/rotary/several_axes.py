@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Params, Part, Traits
+from pe_jax.encodings.part import Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rope import frequencies
 from pe_jax.encodings.rotary.rotation import both, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs
@@ -51,7 +51,7 @@ def rope_axial(
     return Part(
         heads=both(rotate),
         traits=Traits(axes=axes if width is None else 1),
-        card=Card(
+        metadata=Metadata(
             f"R(ω, x_a) on share a, ω_t = {base:g}^(−2tA/d)",
             "Heo et al. 2024",
             invariant=width is None,
@@ -69,7 +69,7 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
         pair m of head h is rotated by Σ_a ω_ahm x_a
 
     Logits depend on differences of positions, in diagonal directions as well. Pairs are neighbours,
-    as in the authors' code. There each layer has frequencies of its own: `own(rope_mixed)`.
+    as in the authors' code. There each layer has frequencies of its own: `per_layer(rope_mixed)`.
 
     Params: `{"frequencies": [A, H, d/2]}` in radians per position, which start as in the authors'
     code, up to reflections: the pairs are A groups, in each group pair t has a frequency of length
@@ -95,7 +95,7 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
         init=init,
         heads=both(rotate),
         traits=Traits(frequency_params=("frequencies",), axes=axes),
-        card=Card(
+        metadata=Metadata(
             "R(Σ_a ω_a x_a), ω free",
             "Heo et al. 2024",
             parameters="A·H·d/2",
@@ -161,7 +161,7 @@ def mrope(
     return Part(
         heads=both(rotate),
         traits=Traits(axes=len(sections)),
-        card=Card(
+        metadata=Metadata(
             f"R(ω_m x_a(m)), ω_m = {base:g}^(−2m/r)",
             "Wang et al. 2024 (Qwen2-VL), 2.1",
             invariant=True,

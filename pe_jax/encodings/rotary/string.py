@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.rotary.several_axes import by_share
 from pe_jax.encodings.rotary.skew import skew_matrix
@@ -82,7 +82,7 @@ def string(
         init=init,
         heads=heads,
         traits=Traits(frequency_params=("frequencies",), axes=axes),
-        card=Card(
+        metadata=Metadata(
             "R(Σ_a ω_a x_a) P, P = (I − S)(I + S)⁻¹, ω and S free",
             "Schenck et al. 2025 (STRING), 3",
             parameters=f"{sizes}d·(d−1)/2 + A·{sizes}d/2",

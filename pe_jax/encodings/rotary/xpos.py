@@ -7,8 +7,8 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.naming import registered
-from pe_jax.encodings.part import Card, Context, Heads, Params, Part, Traits
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Real
@@ -63,7 +63,7 @@ def xpos(
     return Part(
         heads=heads,
         traits=Traits(causal_only="what decays to the left grows without bound to the right"),
-        card=Card(
+        metadata=Metadata(
             "ζ^(i/B) R(ω i) q_i, ζ^(−j/B) R(ω j) k_j, ζ_m = (2m/d + γ)/(1 + γ)",
             "Sun et al. 2022, 3",
             invariant=True,

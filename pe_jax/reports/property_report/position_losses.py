@@ -83,7 +83,7 @@ def _refusal(subject: Subject, length: int) -> str:
 
 def _shifts(subject: Subject, length: int) -> np.ndarray:
     """Return 0, powers of two, and the last shift that an encoding with a limit has."""
-    longest = subject.encoding.longest
+    longest = subject.encoding.max_length
     last = _FARTHEST * length if longest is None else max(0, longest - length)
     powers = [2**i for i in range(last.bit_length())]
     return np.unique([0, *powers, last])

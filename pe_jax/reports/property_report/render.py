@@ -95,7 +95,7 @@ class Findings:
 Table: TypeAlias = tuple[str | Callable[[Findings, PropertiesConfig], str], Sequence[Column]]
 
 
-class Part(NamedTuple):
+class ReportSection(NamedTuple):
     """A part of the report.
 
     Attributes:
@@ -117,13 +117,13 @@ class Part(NamedTuple):
 
 def part(
     title: str, needs: str, *tables: Table, is_joint: bool = False
-) -> Callable[[Callable[..., Findings]], Part]:
+) -> Callable[[Callable[..., Findings]], ReportSection]:
     """Decorate the `measure` of a part, see `Part`."""
-    return lambda measure: Part(title, needs, tables, measure, is_joint)
+    return lambda measure: ReportSection(title, needs, tables, measure, is_joint)
 
 
 def render(
-    part: Part, subjects: Sequence[Subject], config: PropertiesConfig, out: Path
+    part: ReportSection, subjects: Sequence[Subject], config: PropertiesConfig, out: Path
 ) -> tuple[Json, list[str], list[Path]] | None:
     """Measure a part and draw its figures to `out`.
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import write_text
 from pe_jax.reports.property_report import (
     logits,
@@ -18,12 +18,12 @@ from pe_jax.reports.property_report import (
     states,
     vectors,
 )
-from pe_jax.reports.property_report.render import Part, render
+from pe_jax.reports.property_report.render import ReportSection, render
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.table1 import table1
 from pe_jax.values import split_names
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, ReportSection] = {
     "table1": table1,
     "vectors": vectors.position_vectors,
     "words": logits.identical_words,
@@ -63,7 +63,7 @@ def measure_properties(
         )
     chosen = split_names(config.parts)
     names = ", ".join(s.name + (f" (step {s.step:,})" if s.step else "") for s in subjects)
-    say(f"Measuring {names}")
+    log(f"Measuring {names}")
     text = [f"# Properties of position encodings\n\nMeasured: {names}.\n"]
     for name in chosen or PARTS:
         start, title = time.perf_counter(), PARTS[name].title
@@ -72,7 +72,7 @@ def measure_properties(
             if chosen and not where_possible:
                 raise ValueError(f"The part {name} needs {PARTS[name].needs}; got {names}.")
             continue
-        say(f"Measured {name} ({time.perf_counter() - start:.0f} s)")
+        log(f"Measured {name} ({time.perf_counter() - start:.0f} s)")
         numbers, lines, pictures = section
         write_text(out / f"{name}.json", json.dumps(numbers, indent=2) + "\n")
         text.append("\n".join([f"## {title}", "", *lines, ""]))

@@ -13,7 +13,7 @@ import numpy as np
 from pe_jax import figures, properties
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.files import Json, read_json, to_path, write_text
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.logits import attention_among_copies
@@ -21,8 +21,8 @@ from pe_jax.reports.property_report.matrices import headings, violations
 from pe_jax.reports.property_report.render import Figure, Findings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.schema import as_dict, changed
-from pe_jax.tasks.on_text import TextRun
 from pe_jax.tasks.pretraining import build
+from pe_jax.tasks.text_training import TextRun
 from pe_jax.tasks.train import run_config, saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
@@ -112,7 +112,7 @@ def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:
     if cached.get("config") != key:
         cached = {"config": key, "checkpoints": {}}
     if {str(step) for step in saved_steps(folder)} - set(cached["checkpoints"]):
-        say(f"Scoring the checkpoints of {folder}")
+        log(f"Scoring the checkpoints of {folder}")
         run = build(config, saved_tokenizer(folder))
         cached["stages"] = _stages(run)
         scored = [int(step) for step in cached["checkpoints"]]

@@ -18,7 +18,7 @@ from pe_jax.configs.all_tasks import ENCODERS
 from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
-from pe_jax.encodings import PUBLISHED, Card, PositionEncoding, learned_absolute
+from pe_jax.encodings import PUBLISHED, Metadata, PositionEncoding, learned_absolute
 from pe_jax.models import Bert, BertConfig, preset, with_tokens
 from pe_jax.tasks.pretraining import pretraining_task
 from pe_jax.tasks.train import run_config, saved_tokenizer
@@ -90,21 +90,21 @@ class Subject:
         """
         bound = self.encoding.bind(self.position if position is None else position)
         described = [
-            (place, part, params, part.card)
+            (place, part, params, part.metadata)
             for place, (part, params) in bound.items()
-            if part.card and (part.card.vectors or part.card.frequencies)
+            if part.metadata and (part.metadata.vectors or part.metadata.frequencies)
         ]
         components = []
-        for place, part, params, card in described:
+        for place, part, params, metadata in described:
             label = f"{self.name}: {place}" if self.name and len(described) > 1 else self.name
             clip = part.offsets.clip if part.offsets else None
-            longest = self.length if card.kind == "absolute" else clip
-            components.append(Component(label or place, card, params, longest))
+            longest = self.length if metadata.kind == "absolute" else clip
+            components.append(Component(label or place, metadata, params, longest))
         return components
 
     def with_vectors(self, position: Params | None = None) -> list[Component]:
         """Return the single encodings that have position vectors; `position` as above."""
-        return [component for component in self.components(position) if component.card.vectors]
+        return [component for component in self.components(position) if component.metadata.vectors]
 
 
 def once(
@@ -134,32 +134,32 @@ class Component(NamedTuple):
     """
 
     label: str
-    card: Card
+    metadata: Metadata
     params: Params
     longest: int | None
 
     @property
     def axis(self) -> str:
         """Name of the index of its vectors."""
-        return "offset" if self.card.kind == "relative" else "position"
+        return "offset" if self.metadata.kind == "relative" else "position"
 
     def positions(self, length: int) -> np.ndarray:
         """Return the positions 0 .. length - 1 of an absolute encoding, or the offsets that a
         relative one distinguishes, at most ±(length - 1)."""
-        if self.card.kind == "absolute":
+        if self.metadata.kind == "absolute":
             return np.arange(length if self.longest is None else min(length, self.longest))
         reach = length - 1 if self.longest is None else self.longest
         return np.arange(-reach, reach + 1)
 
     def vectors(self, x: np.ndarray) -> jax.Array:
         """Return P(x), `[len(x), D or d]`."""
-        assert self.card.vectors
-        return self.card.vectors(self.params, x)
+        assert self.metadata.vectors
+        return self.metadata.vectors(self.params, x)
 
     @property
     def frequencies(self) -> jax.Array | None:
         """ω `[F]` of a sinusoidal or rotary encoding, in radians per position."""
-        function = self.card.frequencies
+        function = self.metadata.frequencies
         return None if function is None else function(self.params).ravel()
 
 
@@ -251,7 +251,7 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     """
     from pe_jax.interop import ENCODERS, load_bert, load_position_table, open_checkpoint
     from pe_jax.interop.position_tables import MODEL_TYPES
-    from pe_jax.tasks.start import published_tokenizer
+    from pe_jax.tasks.pretrained_source import published_tokenizer
 
     name = name or (path.stem if path.is_file() else path.name)
     kind = open_checkpoint(path).config.get("model_type")

@@ -10,7 +10,7 @@ import numpy as np
 
 from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.encodings import Card, PositionEncoding, parameter_count
+from pe_jax.encodings import Metadata, PositionEncoding, parameter_count
 from pe_jax.files import Json
 from pe_jax.models import preset
 from pe_jax.reports.property_report import render
@@ -65,19 +65,19 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
     untrained = [subject.encoding for subject in subjects if subject.untrained]
     for encoding in render.with_progress(untrained, "Table 1", "encoding"):
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
-        card, before = _card(encoding), _violations(fresh, config)
+        metadata, before = _card(encoding), _violations(fresh, config)
         turn = _turn(fresh[0], config)
         trained: Json = {}
         findings.numbers[encoding.name] = {
-            "formula": card.formula,
+            "formula": metadata.formula,
             "parameters": _parameter_count(fresh[0]),
             "turning_point": turn,
             "untrained": before,
             "trained": trained,
         }
-        text = [encoding.name, card.formula, card.parameters]
+        text = [encoding.name, metadata.formula, metadata.parameters]
         cells = _cells(before)
-        findings.rows.append([*text, _parameter_count(fresh[0]), turn, *cells, card.paper])
+        findings.rows.append([*text, _parameter_count(fresh[0]), turn, *cells, metadata.paper])
         for run in subjects:
             if run.step and run.encoding.name == encoding.name:
                 after, turn = _violations([run], config), _turn(run, config)
@@ -88,14 +88,16 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
     return findings
 
 
-def _card(encoding: PositionEncoding) -> Card:
+def _card(encoding: PositionEncoding) -> Metadata:
     """Return the card of one encoding, or of several added up."""
     parts = [*encoding.parts, *(part for layer in encoding.layers for part in layer.parts)]
-    cards = [part.card or Card(part.name, parameters="") for part in parts]
+    cards = [part.metadata or Metadata(part.name, parameters="") for part in parts]
     if len(cards) == 1:
         return cards[0]
-    formula = " + ".join(card.formula for card in cards) or "–"
-    return Card(formula, parameters=" + ".join(card.parameters for card in cards) or "0")
+    formula = " + ".join(metadata.formula for metadata in cards) or "–"
+    return Metadata(
+        formula, parameters=" + ".join(metadata.parameters for metadata in cards) or "0"
+    )
 
 
 def _parameter_count(subject: Subject) -> int:
@@ -125,7 +127,7 @@ def _violations_of_subject(subject: Subject, config: PropertiesConfig) -> dict[s
     window = config.table_window
     component = _single(subject)
     by_matrix: dict[str, Numbers] = {}
-    if component is not None and component.card.vectors:
+    if component is not None and component.metadata.vectors:
         x = component.positions(config.length)
         phi: jax.Array | properties.Toeplitz
         if component.frequencies is None:

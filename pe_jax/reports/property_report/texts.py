@@ -21,7 +21,7 @@ from pe_jax import data, properties
 from pe_jax.configs.all_tasks import ENCODERS
 from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingDataConfig
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder
 from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states, with_constants
@@ -115,7 +115,7 @@ def _pieces(
             "--config.text."
         )
     if len(begin) < count:
-        say(
+        log(
             f"The text has only {len(begin):,} pieces of {size} tokens, fewer than "
             f"config.texts={count}. All are used."
         )

@@ -50,7 +50,7 @@ def position_vectors(subject: Subject, config: PropertiesConfig) -> Findings:
     if subject.start:
         versions["at the start"] = subject.with_vectors(subject.start)
     for components in zip(*versions.values()):
-        label, kind = components[0].label, components[0].card.kind
+        label, kind = components[0].label, components[0].metadata.kind
         x = components[0].positions(config.length)
         numbers = findings.numbers[label] = {}
         for time, component in zip(versions, components):
@@ -270,7 +270,7 @@ def _products(
     """Return the violations of every head by component; append a figure of each to `drawings`."""
     layer, by_label = config.layer, {}
     for component in subject.with_vectors():
-        if component.card.kind != "absolute":
+        if component.metadata.kind != "absolute":
             continue  # Relative vectors are added to the keys after the projection.
         label, x = component.label, component.positions(config.length)
         kernels = projections(subject.params, layer)

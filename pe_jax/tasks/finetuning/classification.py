@@ -14,20 +14,20 @@ from pe_jax.data.glue import GLUE, Examples, encode_examples, load_glue
 from pe_jax.data.rows import Rows
 from pe_jax.errors import extra
 from pe_jax.models import BertConfig, BertForClassification
-from pe_jax.tasks.finetuning.problem import (
+from pe_jax.tasks.finetuning.finetuning_task import (
     HELD_OUT,
     INPUTS,
     VALIDATION,
-    Problem,
+    FinetuningTask,
     score_name,
     split_off,
 )
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.training.pytrees import Batch, Scalars, Sums
-from pe_jax.training.step import Task, make_task, reused
+from pe_jax.training.step import Task, cache_by_arguments, make_task
 
 
-@reused
+@cache_by_arguments
 def classification_task(model: BertConfig, outputs: int) -> Task:
     """Cross-entropy over classes and accuracy in points, or with one output the squared error.
 
@@ -88,7 +88,9 @@ def _check_finite(predictions: np.ndarray) -> None:
         )
 
 
-def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokenizer) -> Problem:
+def glue_problem(
+    config: FinetuningConfig, model: BertConfig, tokenizer: Tokenizer
+) -> FinetuningTask:
     """The GLUE task that `config.task` names.
 
     Raises:
@@ -119,7 +121,7 @@ def glue_problem(config: FinetuningConfig, model: BertConfig, tokenizer: Tokeniz
         return scores(name, answers), {name: answers.tolist()}
 
     trivial = np.bincount(train.labels).argmax() if glue.labels else train.labels.mean()
-    return Problem(
+    return FinetuningTask(
         dataset=dataset,
         trained_on=dataset,
         task=glue_task(config, model),

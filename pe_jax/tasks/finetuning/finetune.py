@@ -21,18 +21,18 @@ from grain.sharding import ShardOptions
 
 from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.configs.model import ModelChanges
-from pe_jax.console.terminal import Progress, say, tell
+from pe_jax.console.terminal import Progress, log, log_field
 from pe_jax.data.rows import TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning.classification import glue_problem
-from pe_jax.tasks.finetuning.problem import Problem, score_name
+from pe_jax.tasks.finetuning.finetuning_task import FinetuningTask, score_name
 from pe_jax.tasks.finetuning.spans import squad_problem
+from pe_jax.tasks.pretrained_source import PretrainedSource, start_model
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
-from pe_jax.tasks.start import Start, start_model
-from pe_jax.tasks.train import Run, introduce, train
+from pe_jax.tasks.train import Run, log_run_header, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer
@@ -56,7 +56,7 @@ class Scorer:
 
     folder: Path
     seeds: tuple[int, ...]
-    problem: Problem
+    problem: FinetuningTask
     outputs: Callable[[Params, HostBatch], PyTree]
     held_out: dict[str, list[tuple[HostBatch, np.ndarray]]]
     length: int
@@ -118,7 +118,7 @@ class FinetuningRun(Run[FinetuningConfig]):
     """A run that fine-tunes several seeds."""
 
     program: SeedsProgram
-    problem: Problem
+    problem: FinetuningTask
     batches: TrainingBatches
     scorer: Scorer
 
@@ -160,7 +160,7 @@ def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> Fin
     length, rows = config.data.length, config.model.max_length
     if length <= rows:
         return config
-    if config.model.encoding().longest is not None and not config.resize:
+    if config.model.encoding().max_length is not None and not config.resize:
         raise ValueError(
             f"Inputs of {length} tokens do not fit a learned table of {rows} positions. Set "
             "--config.resize=interpolate or repeat (pe_jax.encodings.resize_table), shorten "
@@ -185,14 +185,14 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
     mesh = seed_mesh(len(config.seeds))
     sharding.check_rows("config.data.batch_size", data.batch_size, mesh, config.accumulation)
     sharding.check_rows("config.data.eval_batch_size", data.eval_batch_size, mesh)
-    words = load_tokenizer(tokenizer or Start(config.init).tokenizer())
+    words = load_tokenizer(tokenizer or PretrainedSource(config.init).tokenizer())
     model = dataclasses.replace(config.model, vocab_size=words.get_vocab_size())
     if isinstance(config, SquadConfig):
         problem = squad_problem(config, model, words)
     else:
         problem = glue_problem(config, model, words)
     for note in problem.notes:
-        say(note)
+        log(note)
     lengths = (*(size for size in data.buckets if size < data.length), data.length)
     rows = data.batch_size
     steps = config.steps or max(1, round(config.epochs * (len(problem.train.sizes()) // rows)))
@@ -216,7 +216,7 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
 
     def start(fresh: Params) -> Params:
         params, changes = start_from(config, program, fresh)
-        say(f"Parameters from {config.init}:\n{changes}")
+        log(f"Parameters from {config.init}:\n{changes}")
         return params
 
     # By default a kill costs a tenth of the run at most.
@@ -256,7 +256,7 @@ def start_from(
       ValueError: if it has no parameters yet, or its encoder does not fit.
     """
     replicated = sharding.replicated(program.mesh)
-    old = Start(config.init).params(
+    old = PretrainedSource(config.init).params(
         lambda tree: jax.tree.map(lambda _: replicated, tree),
         program.model.max_length,
         config.resize,
@@ -279,10 +279,10 @@ def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> Fi
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config = resolve(config, folder)
-    saved_tokenizer = introduce(folder, config)
-    tell("Data", f"{config.task}, read and tokenized now")
+    saved_tokenizer = log_run_header(folder, config)
+    log_field("Data", f"{config.task}, read and tokenized now")
     run = build(config, folder, saved_tokenizer)
     rows, seeds, steps = config.data.batch_size, len(config.seeds), len(run.batches)
-    tell("Batch", f"{rows:,} rows of each of {seeds} seeds; {steps:,} steps")
+    log_field("Batch", f"{rows:,} rows of each of {seeds} seeds; {steps:,} steps")
     train(run, folder, profile)
     return run

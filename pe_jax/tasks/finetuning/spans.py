@@ -15,24 +15,24 @@ from pe_jax.models import BertConfig, BertForSpans
 from pe_jax.shapes import Array
 from pe_jax.tasks.finetuning import squad_scores
 from pe_jax.tasks.finetuning.answers import best_answers
-from pe_jax.tasks.finetuning.problem import (
+from pe_jax.tasks.finetuning.finetuning_task import (
     HELD_OUT,
     INPUTS,
     VALIDATION,
-    Problem,
+    FinetuningTask,
     score_name,
     split_off,
 )
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.training.pytrees import Batch, Scalars, Sums
-from pe_jax.training.step import Task, make_task, reused
+from pe_jax.training.step import Task, cache_by_arguments, make_task
 
 SpanLogits = tuple[Array, Array]  # Of the first and of the last token, `[B, L]` each.
 
 _LARGEST = float(np.finfo(np.float64).max)
 
 
-@reused
+@cache_by_arguments
 def span_task(model: BertConfig) -> Task:
     """The mean of the cross-entropies of an answer's first and last token, over all positions.
 
@@ -55,7 +55,7 @@ def span_task(model: BertConfig) -> Task:
     return make_task(BertForSpans(model), INPUTS, counts, sums)
 
 
-def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) -> Problem:
+def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) -> FinetuningTask:
     """The questions of `config.data.train` and `config.data.validation`.
 
     Raises:
@@ -84,7 +84,7 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
         purpose = "to select by" if name == HELD_OUT else "to answer"
         count = len(windows[name].question)
         notes.append(f"{len(some):,} questions in {count:,} windows {purpose}")
-    return Problem(
+    return FinetuningTask(
         dataset=_short_name(data.validation, "validation"),
         trained_on=_short_name(data.train, "train"),
         task=span_task(model),

@@ -16,7 +16,7 @@ import jax
 from pe_jax import data
 from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig, TextConfig
-from pe_jax.console.terminal import tell
+from pe_jax.console.terminal import log_field
 from pe_jax.tasks.text_split import TextSplit, load_text
 from pe_jax.tasks.train import Program, Run
 from pe_jax.training import sharding
@@ -78,12 +78,12 @@ def make_run(
 
 def log_batches(run: TextRun) -> None:
     """Print how much text a run has, and what it trains on."""
-    tell("Documents", run.text.summary())
-    tell("Tokens", f"{run.text.vocabulary.size:,} in the vocabulary")
+    log_field("Documents", run.text.summary())
+    log_field("Tokens", f"{run.text.vocabulary.size:,} in the vocabulary")
     stages = zip(run.stages, run.config.stages.values(), run.epochs, strict=True)
     for stage, keys, epochs in stages:
         size = f"{stage.name}, {keys.batch_size:,} rows"
-        tell("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
+        log_field("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
 
 
 # --- from a config to a program -------------------------------------------------------------------
@@ -106,10 +106,10 @@ def resolve(config: C, folder: Path | None = None) -> C:
         )
     longest = max(stage.length for stage in config.stages.values())
     if isinstance(config.model, ModelChanges):
-        from pe_jax.tasks.start import model_of
+        from pe_jax.tasks.pretrained_source import model_of
 
         config = dataclasses.replace(config, model=model_of(config, longest, folder))
-    rows = config.model.encoding().longest
+    rows = config.model.encoding().max_length
     if rows is not None and longest > rows:
         name = next(name for name, stage in config.stages.items() if stage.length > rows)
         raise ValueError(
@@ -136,7 +136,7 @@ def load(config: EncoderTrainingConfig, tokenizer: Path | None, *, pairs: bool) 
         sharding.check_rows(name, stage.batch_size, sharding.data_mesh(), stage.accumulation)
     vocab = str(tokenizer or config.data.vocab)
     if config.init and not tokenizer:
-        from pe_jax.tasks.start import tokenizer_file
+        from pe_jax.tasks.pretrained_source import tokenizer_file
 
         vocab = tokenizer_file(config)
     return load_text(config.data, vocab, pairs=pairs)
@@ -177,10 +177,12 @@ def stage_batches(
 def log_text(config: TextConfig) -> None:
     """Print what is read and, where every host might tokenize the same text, how to do it once."""
     if config.source.startswith("shards:"):
-        tell("Text", config.source)
+        log_field("Text", config.source)
         return
-    tell("Text", f"{config.source}; tokenized now, unless it is in the cache")
+    log_field("Text", f"{config.source}; tokenized now, unless it is in the cache")
     if jax.process_count() > 1 and config.source != "pydoc":
-        tell("Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with")
+        log_field(
+            "Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with"
+        )
         source, vocab = shlex.quote(config.source), config.vocab or "tokenizer.json"
-        tell("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")
+        log_field("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")

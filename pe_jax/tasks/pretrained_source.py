@@ -12,7 +12,7 @@ from pe_jax.configs.all_tasks import ENCODERS, TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.model import BertConfig, ModelChanges
 from pe_jax.configs.pretraining import EncoderTrainingConfig
-from pe_jax.console.terminal import say
+from pe_jax.console.terminal import log
 from pe_jax.data import load_tokenizer
 from pe_jax.files import parse_json, reachable_path
 from pe_jax.models import with_tokens
@@ -23,7 +23,7 @@ from pe_jax.training.pytrees import Params, ShardingsOf
 C = TypeVar("C", bound=EncoderTrainingConfig)
 
 
-class Start:
+class PretrainedSource:
     """A trained model to start from; its parameters are not read yet.
 
     Args:
@@ -84,7 +84,7 @@ class Start:
 
             bert = load_bert(self._path, heads=PRETRAINING)
             if bert.unread:
-                say(f"Not read from {self._path}: {', '.join(bert.unread)}")
+                log(f"Not read from {self._path}: {', '.join(bert.unread)}")
             params = jax.device_get(bert.params)
         if max_length not in (None, self.model.max_length) and "position" in params["bert"]:
             encoding = self.model.encoding()
@@ -115,11 +115,11 @@ def start_model(
       ValueError: if there is no such model, and no such run.
     """
     try:
-        return Start(config.init).model
+        return PretrainedSource(config.init).model
     except ValueError:
         if folder is None or not (folder / "config.json").exists() or not saved_steps(folder):
             raise
-        say(f"config.init={config.init} cannot be read: the run in {folder} resumes without it.")
+        log(f"config.init={config.init} cannot be read: the run in {folder} resumes without it.")
         saved: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
         return saved.model
 
@@ -143,10 +143,10 @@ def model_of(config: EncoderTrainingConfig, longest: int, folder: Path | None = 
         return changes.applied()
     start = start_model(config, folder)
     model = changes.applied(start)
-    has_table = start.encoding().longest and model.encoding().longest
+    has_table = start.encoding().max_length and model.encoding().max_length
     if has_table and longest <= start.max_length:
         model = dataclasses.replace(model, max_length=start.max_length)
-    say(f"From the model at {config.init}: {model_size(model)}, {model.encoding().name}")
+    log(f"From the model at {config.init}: {model_size(model)}, {model.encoding().name}")
     return model
 
 
@@ -159,7 +159,7 @@ def tokenizer_file(config: EncoderTrainingConfig) -> str:
     vocab = config.data.vocab
     if not config.init:
         return vocab
-    started = Start(config.init).tokenizer()
+    started = PretrainedSource(config.init).tokenizer()
     if vocab and load_tokenizer(vocab).get_vocab() != load_tokenizer(started).get_vocab():
         raise ValueError(
             f"config.data.vocab={vocab} has other tokens than {started}, which the model at "

@@ -1,8 +1,8 @@
 """Names of encodings, as configs and command lines write them.
 
 A name is an expression: encodings joined by `+`, each with options where they differ from the
-defaults, `rope(base=160000)+alibi`. `cycle(a, b)` lets the layers take a and b in turn, `own(a)`
-gives every layer parameters of its own. It is parsed, never evaluated.
+defaults, `rope(base=160000)+alibi`. `cycle(a, b)` lets the layers take a and b in turn,
+`per_layer(a)`, or `own(a)`, gives every layer parameters of its own. It is parsed, never evaluated.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from pe_jax.encodings.encoding import PositionEncoding, cycle, own
-from pe_jax.encodings.naming import (
+from pe_jax.encodings.encoding import PositionEncoding, cycle, per_layer
+from pe_jax.encodings.registry import (
     ENCODINGS,
     REQUIRED,
     SIZES,
@@ -40,7 +40,7 @@ PAPER: tuple[str, ...] = (
         for right in _PAPERS_RELATIVE
     ),
 )
-_LAYERED = {"cycle": cycle, "own": own}
+_LAYERED = {"cycle": cycle, "per_layer": per_layer, "own": per_layer}
 _MOST_PARTS = 100  # Of a name; far more would exceed Python's depth of recursion.
 _LONGEST_SHOWN = 200  # Characters of a name in a message.
 _FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."
@@ -137,7 +137,7 @@ def _read(node: ast.expr, sizes: dict[str, int]) -> PositionEncoding:
         case ast.BinOp(left, ast.Add(), right):
             both = _read(left, sizes), _read(right, sizes)
             if all(encoding.layers for encoding in both):
-                raise _Unreadable("it has more than one 'cycle' or 'own'")
+                raise _Unreadable("it has more than one 'cycle' or 'per_layer'")
             return both[0] + both[1]
         case ast.Name(name):
             return _call(name, [], [], sizes)
@@ -158,7 +158,7 @@ def _call(
         raise _Unreadable(f"the options of {name!r} must be written NAME=VALUE")
     inside = [_read(argument, sizes) for argument in arguments]
     if any(encoding.layers for encoding in inside):
-        raise _Unreadable("'cycle' and 'own' cannot be inside another encoding")
+        raise _Unreadable("'cycle' and 'per_layer' cannot be inside another encoding")
     if name in _LAYERED:
         if keywords or not inside:
             raise _Unreadable(f"{name!r} takes one or more encodings and no options")

@@ -18,7 +18,7 @@ _SHORTEST = 8  # Tokens of an input, special ones included; at least two of them
 
 
 @dataclasses.dataclass(frozen=True)
-class CutExamples:
+class VariableLengthExamples:
     """Rows of one length: a random map for grain, from a row's number and a generator.
 
     Half of the rows are one input. The others are cut into inputs of random lengths, from 8 tokens

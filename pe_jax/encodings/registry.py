@@ -63,8 +63,8 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
             for size in SIZES[:3]
             if size in arguments and getattr(part.traits, size) is None
         }
-        family = part.family or make.__name__
-        part = part._replace(traits=part.traits._replace(**known), family=family)
+        params_key = part.params_key or make.__name__
+        part = part._replace(traits=part.traits._replace(**known), params_key=params_key)
         return _encoding(part, build, arguments)
 
     _show(build, inspect.signature(make).parameters.values())
@@ -164,10 +164,10 @@ def _encoding(
     try:
         hash(tuple(used.values()))
     except TypeError:  # Such as a list: neither equal to another build nor pickled.
-        recipe = None
+        constructor = None
     else:
-        recipe = functools.partial(build, *inside, **used)
-    return PositionEncoding((part._replace(name=name, recipe=recipe),))
+        constructor = functools.partial(build, *inside, **used)
+    return PositionEncoding((part._replace(name=name, constructor=constructor),))
 
 
 def registered(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
@@ -188,7 +188,7 @@ def wrapper(
         checked_encoding(encoding)
 
         def wrap(part: Part) -> Part:
-            changed = make(part, *args, **options)._replace(family=part.key)
+            changed = make(part, *args, **options)._replace(params_key=part.key)
             return _encoding(changed, build, options, PositionEncoding((part,))).parts[0]
 
         return encoding.map_parts(wrap)

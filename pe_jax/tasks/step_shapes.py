@@ -23,8 +23,8 @@ from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks import distillation, finetuning, pretraining
 from pe_jax.tasks.finetuning.classification import glue_task
 from pe_jax.tasks.finetuning.spans import span_task
+from pe_jax.tasks.pretrained_source import PretrainedSource, tokenizer_file
 from pe_jax.tasks.seeds import seed_mesh
-from pe_jax.tasks.start import Start, tokenizer_file
 from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import PyTree
@@ -82,7 +82,7 @@ def make_program(
 def expected_vocab_size(config: AnyConfig) -> int:
     """Return the size of the run's vocabulary; the largest one where the run trains its own."""
     if isinstance(config, FinetuningConfig):
-        return data.load_tokenizer(Start(config.init).tokenizer()).get_vocab_size()
+        return data.load_tokenizer(PretrainedSource(config.init).tokenizer()).get_vocab_size()
     file = tokenizer_file(config)
     return data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
 
@@ -95,7 +95,7 @@ def element_spec(config: AnyConfig, stage: StageConfig) -> ElementSpec:
         label = np.int32 if GLUE[config.task].labels else np.float32
         return rows.element_spec(stage.length, {"label": label})
     if not isinstance(stage, PretrainingStageConfig):
-        return data.CutExamples.element_spec(stage.length)
+        return data.VariableLengthExamples.element_spec(stage.length)
     assert isinstance(config, PretrainingConfig)
     examples = data.PackedExamples if config.data.packed else data.PretrainingExamples
     return examples.element_spec(stage.length, stage.max_predictions)

@@ -17,7 +17,7 @@ HELD_OUT = "held_out"  # The name of the training data that is kept to select by
 _SPLIT_SEED = 20_210_503
 
 
-class Problem(NamedTuple):
+class FinetuningTask(NamedTuple):
     """Data, a head, and scores.
 
     Attributes:
