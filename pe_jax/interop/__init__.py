@@ -9,6 +9,7 @@ import typing
 
 from pe_jax.errors import extra
 from pe_jax.interop.hf_encoding import from_hf
+from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
 
 __all__ = [
     "ENCODERS",
@@ -30,14 +31,13 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.bert_export import position_table, save_bert
     from pe_jax.interop.bert_import import PRETRAINING, PublishedBert, load_bert, read_config
     from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-    from pe_jax.interop.hf_encoders import ENCODERS
-    from pe_jax.interop.position_tables import FAMILIES, PositionTable, load_position_table
+    from pe_jax.interop.position_tables import PositionTable, load_position_table
 else:
 
     def __getattr__(name: str) -> typing.Any:
         if name in __all__:
             with extra("train"):
-                for module in ("hf_encoders", "position_tables", "bert_import", "bert_export"):
+                for module in ("position_tables", "bert_import", "bert_export"):
                     members = vars(importlib.import_module(f"{__name__}.{module}"))
                     if name in members:
                         return members[name]

@@ -22,9 +22,11 @@ from pe_jax.data.tokenizer import is_word_piece, special_tokens
 from pe_jax.encodings import Params, convert_layout, embed
 from pe_jax.files import is_remote, writing
 from pe_jax.interop import layout
-from pe_jax.interop.bert_import import config_of, first_row
-from pe_jax.interop.hf_encoders import ACTIVATIONS, ENCODERS, Family, head_parts, is_table
-from pe_jax.interop.hf_registry import FAMILIES
+from pe_jax.interop.bert_import import config_of
+from pe_jax.interop.encoder_format import EncoderFormat
+from pe_jax.interop.hf_encoders import ACTIVATIONS
+from pe_jax.interop.hf_keys import first_row
+from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
 from pe_jax.interop.rotary_keys import rotary_keys
 from pe_jax.models import BertConfig, with_tokens
 
@@ -66,15 +68,17 @@ def save_bert(
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is not empty. Export to a new folder.")
-    kind = ENCODERS[family or _family_for(config)]
+    model_type = family or _model_type_for(config)
+    encoder = ENCODERS[model_type]
     if "classifier" not in params:  # Which needs the pooler.
-        lost = {"pooler", "next_sentence"} - kind.heads.keys()
+        lost = {"pooler", "next_sentence"} - encoder.heads.keys()
         params = {name: part for name, part in params.items() if name not in lost}
-    params = _params_in_layout_of(kind, config, params)
-    heads = _checked_heads(kind, params)
-    architecture = kind.name + kind.classes[heads]
-    theirs = their_config(kind, config, tokenizer)
-    tensors, errors = _tensors(kind, config, params, heads, first_row(kind, theirs))
+    params = _params_in_layout_of(model_type, config, params)
+    heads = _checked_heads(encoder, params)
+    architecture = encoder.name + encoder.classes[heads]
+    theirs = their_config(model_type, config, tokenizer)
+    skipped = first_row(model_type, theirs)
+    tensors, errors = _tensors(encoder, config, params, heads, skipped)
     tokens, rows = tokenizer.get_vocab_size(), theirs["vocab_size"]
     if tokens > rows:
         errors.append(f"the tokenizer has {tokens} tokens, the model {rows} rows of embeddings")
@@ -89,57 +93,58 @@ def save_bert(
     return architecture
 
 
-def _checked_heads(family: Family, params: Params) -> tuple[str, ...]:
-    """Return the heads in `params`, a key of `family.classes`."""
-    heads = tuple(head for head in family.heads if head in params)
+def _checked_heads(encoder: EncoderFormat, params: Params) -> tuple[str, ...]:
+    """Return the heads in `params`, a key of `encoder.classes`."""
+    heads = tuple(head for head in encoder.heads if head in params)
     # Such as a pooler in the table of the classifier.
-    included = set().union(*(head_parts(family, (head,)) - {head} for head in heads))
+    included = set().union(*(encoder.head_parts((head,)) - {head} for head in heads))
     heads = tuple(head for head in heads if head not in included)
-    unknown = sorted(params.keys() - {"bert", *head_parts(family, heads)})
-    if heads not in family.classes or unknown:
-        supported = "; ".join("bert " + " ".join(heads) for heads in family.classes)
+    unknown = sorted(params.keys() - {"bert", *encoder.head_parts(heads)})
+    if heads not in encoder.classes or unknown:
+        supported = "; ".join("bert " + " ".join(heads) for heads in encoder.classes)
         raise ValueError(
-            f"No {family.name} of transformers has exactly the parts {', '.join(sorted(params))}. "
+            f"No {encoder.name} of transformers has exactly the parts {', '.join(sorted(params))}. "
             f"Supported: {supported}."
         )
     return heads
 
 
-def _family_for(config: BertConfig) -> str:
+def _model_type_for(config: BertConfig) -> str:
     """Return the first family that can represent an encoder; BERT, whose error tells, if none."""
-    for name, family in ENCODERS.items():
+    for model_type in ENCODERS:
         with contextlib.suppress(ValueError):
-            their_config(family, config)
-            return name
+            their_config(model_type, config)
+            return model_type
     return "bert"
 
 
 def their_config(
-    family: Family, config: BertConfig, tokenizer: Tokenizer | None = None
+    model_type: str, config: BertConfig, tokenizer: Tokenizer | None = None
 ) -> dict[str, Any]:
     """Return the content of config.json, without the class and its labels.
 
     Raises:
       ValueError: if the family cannot represent the encoder.
     """
-    config = _in_layout_of(family, config)
+    family, encoder = FAMILIES[model_type], ENCODERS[model_type]
+    config = _in_layout_of(model_type, config)
     config = with_tokens(config, config.vocab_size + config.unused_rows)  # Theirs have rows alone.
     if not config.encoding().at_input.parts:  # Then it changes nothing.
-        by_mask = family.settings.get("positions_from_mask", False)
+        by_mask = encoder.settings.get("positions_from_mask", False)
         config = dataclasses.replace(config, positions_from_mask=by_mask)
-    keys = {**family.keys, **family.optional_keys}
-    theirs: dict[str, Any] = {"model_type": family.model_types[0]}
+    keys = {**encoder.keys, **encoder.optional_keys}
+    theirs: dict[str, Any] = {"model_type": model_type}
     theirs |= {keys[name]: _their_value(name, getattr(config, name)) for name in keys}
     if tokenizer is not None:
         theirs |= _token_ids(tokenizer)
     if "num_key_heads" in keys:
         theirs["num_key_value_heads"] = config.key_heads
-    theirs["max_position_embeddings"] += first_row(family, theirs)
-    if is_table(family):
+    theirs["max_position_embeddings"] += first_row(model_type, theirs)
+    if encoder.has_table:
         _check_only_embeds(config)
-    elif family.positions:
-        theirs |= rotary_keys(config, by_layer="layer_types" in family.positions)
-    back = config_of(family, theirs, "the exported model")
+    elif "rope" in family.encodings:
+        theirs |= rotary_keys(config, by_layer=family.is_full is not None)
+    back = config_of(theirs, "the exported model")
     differences = [
         f"{name} {getattr(config, name)!r}"
         for name in ARCHITECTURE
@@ -149,29 +154,29 @@ def their_config(
         differences.append(f"num_key_heads {config.key_heads}")
     layers = range(config.num_layers)
     same = all(back.encoding().layer(i) == config.encoding().layer(i) for i in layers)
-    if not is_table(family) and not same:
+    if not encoder.has_table and not same:
         differences.append(f"the position encoding {config.encoding().name!r}")
     if differences:
         raise ValueError(
-            f"{family.name} of transformers cannot represent {', '.join(differences)}. Use this "
+            f"{encoder.name} of transformers cannot represent {', '.join(differences)}. Use this "
             "model with pe_jax."
         )
     return theirs
 
 
-def _in_layout_of(family: Family, config: BertConfig) -> BertConfig:
+def _in_layout_of(model_type: str, config: BertConfig) -> BertConfig:
     """Return the config with pairs of `rope` as the family has them, see `convert_layout`."""
-    layout = FAMILIES[family.model_types[0]].layout
+    layout = FAMILIES[model_type].layout
     if layout == "half" or config.encoding().name != "rope":
         return config
     return dataclasses.replace(config, position=f"rope(layout={layout!r})")
 
 
-def _params_in_layout_of(family: Family, config: BertConfig, params: Params) -> Params:
-    """Return the parameters of `_in_layout_of(family, config)`."""
-    if _in_layout_of(family, config) == config:
+def _params_in_layout_of(model_type: str, config: BertConfig, params: Params) -> Params:
+    """Return the parameters of `_in_layout_of(model_type, config)`."""
+    if _in_layout_of(model_type, config) == config:
         return params
-    to = FAMILIES[family.model_types[0]].layout
+    to = FAMILIES[model_type].layout
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     for path, leaf in flat.items():
         if "/attention/qkv/" in path:  # Kernels [D, 3, H, d], biases [3, H, d].
@@ -252,22 +257,22 @@ def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
 
 
 def _tensors(
-    family: Family, config: BertConfig, params: Params, heads: tuple[str, ...], skipped: int
+    encoder: EncoderFormat, config: BertConfig, params: Params, heads: tuple[str, ...], skipped: int
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the exported tensors by name, and one line per parameter that does not fit."""
     ours = flax.traverse_util.flatten_dict(params, sep="/")
     ours = {path: x for path, x in ours.items() if not path.startswith("bert/position/")}
-    if is_table(family):
+    if encoder.has_table:
         ours[layout.POSITIONS] = position_table(config, params["bert"].get("position", {}))
         config = dataclasses.replace(config, position="learned_absolute")
     classes = len(ours.get("classifier/bias", ()))
-    leaves = layout.leaves(family, config, heads, classes, skipped)
+    leaves = layout.leaves(encoder, config, heads, classes, skipped)
     unknown = sorted(ours.keys() - {leaf.ours for leaf in leaves})
     # Classes with heads hold the encoder as a submodule.
-    encoder = family.prefixes[0] if heads not in ((), ("pooler",)) else ""
+    encoder_prefix = encoder.prefixes[0] if heads not in ((), ("pooler",)) else ""
     tensors = {
-        f"{encoder}{name}": value(config.max_length, config.head_size)
-        for name, value in family.constants.items()
+        f"{encoder_prefix}{name}": value(config.max_length, config.head_size)
+        for name, value in encoder.constants.items()
         if value is not None
     }
     errors = [f"{path}: is not part of such a model" for path in unknown]
@@ -282,11 +287,11 @@ def _tensors(
         in_encoder = leaf.ours.startswith("bert/") or (
             "pooler" in heads and leaf.ours.startswith("pooler/")
         )
-        prefix = encoder if in_encoder else ""
+        prefix = encoder_prefix if in_encoder else ""
         names = [f"{prefix}{name}" for name in leaf.tensors]
         tensors |= zip(names, leaf.to_theirs(x), strict=True)
     if not config.tied_decoder:  # A bias that transformers ties to another, or adds alone.
-        copies = layout.tied(family, config)
+        copies = layout.tied(encoder, config)
         tensors |= {own: tensors[first] for own, first in copies.items() if first in tensors}
     return tensors, errors
 

@@ -14,14 +14,18 @@ import numpy as np
 from pe_jax.encodings import Params
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-from pe_jax.interop.hf_encoders import ACTIVATIONS, ENCODERS, FAMILY_OF, HEADS, Family
+from pe_jax.interop.encoder_format import EncoderFormat
+from pe_jax.interop.hf_encoders import ACTIVATIONS, HEADS
 from pe_jax.interop.hf_encoding import from_hf
-from pe_jax.interop.hf_registry import FAMILIES
+from pe_jax.interop.hf_keys import first_row
+from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
 from pe_jax.schema import kinds
 from pe_jax.values import shown
 
+# Keys of transformers' base class that change any model, with the only value that is supported.
+_ONLY = {"per_layer_config": None, "quantization_config": None}
 PRETRAINING = ("pooler", "masked_lm", "next_sentence")  # The heads of BertForPretraining.
 
 
@@ -64,35 +68,38 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
       >>> states = models.hidden_states(bert.config, bert.params["bert"], tokens)
     """
     checkpoint = open_checkpoint(path)
-    family, theirs = _family(checkpoint)
-    config = config_of(family, theirs, str(checkpoint.path))
-    names, errors = _current_names(family, checkpoint)
-    ties = layout.tied(family, config)
+    theirs = _config_json(checkpoint)
+    encoder = ENCODERS[theirs["model_type"]]
+    config = config_of(theirs, str(checkpoint.path))
+    names, errors = _current_names(encoder, checkpoint)
+    ties = layout.tied(encoder, config)
     if not config.tied_decoder:  # Then transformers adds the decoder's own bias alone.
         names |= {first: names.pop(own) for own, first in ties.items() if own in names}
     head_tensors = {
         head: {f"{module}.{kind}" for module in modules.values() for kind in ("weight", "bias")}
-        for head, modules in family.heads.items()
+        for head, modules in encoder.heads.items()
     }
-    saved_heads = _heads(family, theirs, head_tensors, names.keys())
+    saved_heads = _heads(encoder, theirs, head_tensors, names.keys())
     present = tuple(head for head in head_tensors if head in heads and head in saved_heads)
-    classifier = names.get(f"{family.heads.get('classifier', {}).get('classifier')}.weight", "")
+    classifier = names.get(f"{encoder.heads.get('classifier', {}).get('classifier')}.weight", "")
     classes = checkpoint.shape(classifier)[0] if classifier else 0  # Any number of classes fits.
-    leaves = layout.leaves(family, config, present, classes, first_row(family, theirs))
+    leaves = layout.leaves(
+        encoder, config, present, classes, first_row(theirs["model_type"], theirs)
+    )
     expected = {name for leaf in leaves for name in leaf.tensors}
-    unread = sorted(names.keys() - expected - {*family.constants, *ties})
+    unread = sorted(names.keys() - expected - {*encoder.constants, *ties})
     readable = set().union(*head_tensors.values())
-    complete = _complete(family)
+    complete = _complete(encoder)
     unknown = [name for name in unread if name.startswith(complete) and name not in readable]
     errors += [
         *_mismatches(checkpoint, names, leaves),
         *_untied(checkpoint, names, ties),
-        *_other_constants(family, config, checkpoint, names),
+        *_other_constants(encoder, config, checkpoint, names),
         # More layers than config.json says, or relative position embeddings: another model.
         *(f"{names[name]}: is not part of this model" for name in unknown),
     ]
     if errors:
-        heading = f"{path} does not hold the {_title(family)} that its config.json describes:"
+        heading = f"{path} does not hold the {_title(encoder)} that its config.json describes:"
         raise ValueError("\n  ".join([heading, *errors]))
     params = _read_params(checkpoint, names, leaves)
     return PublishedBert(
@@ -104,7 +111,10 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
 
 
 def _heads(
-    family: Family, theirs: Mapping[str, Any], of_heads: dict[str, set[str]], names: Set[str]
+    encoder: EncoderFormat,
+    theirs: Mapping[str, Any],
+    of_heads: dict[str, set[str]],
+    names: Set[str],
 ) -> set[str]:
     """Return the heads that a checkpoint has.
 
@@ -124,7 +134,7 @@ def _heads(
     for head in (*by_output, *(head for head in of_heads if head not in first)):
         shown_by = of_heads[head]
         if head in by_output:
-            output = family.heads[head][head]
+            output = encoder.heads[head][head]
             shown_by = {f"{output}.weight", f"{output}.bias"}
         if shown_by & free:
             found.add(head)
@@ -132,13 +142,13 @@ def _heads(
     return found
 
 
-def _title(family: Family) -> str:
-    return "BERT" if family.name == "Bert" else family.name
+def _title(encoder: EncoderFormat) -> str:
+    return "BERT" if encoder.name == "Bert" else encoder.name
 
 
-def _complete(family: Family) -> tuple[str, ...]:
+def _complete(encoder: EncoderFormat) -> tuple[str, ...]:
     """Return the beginnings of names of which every tensor is read: `encoder.`, `cls.`."""
-    tables = (family.embeddings, family.layer, *family.heads.values())
+    tables = (encoder.embeddings, encoder.layer, *encoder.heads.values())
     modules = [module for table in tables for module in table.values()]
     names = [
         name for module in modules for name in ((module,) if isinstance(module, str) else module)
@@ -173,11 +183,11 @@ def _read_params(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Lea
 def read_config(path: str | Path) -> BertConfig:
     """Return the config of `load_bert` without reading a tensor; raises as it does."""
     checkpoint = open_checkpoint(path)
-    return config_of(*_family(checkpoint), str(checkpoint.path))
+    return config_of(_config_json(checkpoint), str(checkpoint.path))
 
 
-def _family(checkpoint: Checkpoint) -> tuple[Family, dict[str, Any]]:
-    """Return the family of a checkpoint, and its config.json under current names of keys."""
+def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the `current_config` of a checkpoint."""
     theirs = checkpoint.config
     if not theirs:
         raise ValueError(
@@ -185,56 +195,58 @@ def _family(checkpoint: Checkpoint) -> tuple[Family, dict[str, Any]]:
             "next to it, and the tensors do not show the number of heads. Download it from the "
             "checkpoint's source."
         )
-    return family_of(theirs, str(checkpoint.path))
+    return current_config(theirs, str(checkpoint.path))
 
 
-def family_of(theirs: Mapping[str, Any], path: str) -> tuple[Family, dict[str, Any]]:
-    """Return the family of a config.json, and its content under current names of keys.
+def current_config(theirs: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return a config.json with the current names of its keys and of its `model_type`.
 
     Raises:
-      ValueError: if there is no such family.
+      ValueError: unless the model_type is in `ENCODERS`.
     """
     kind = theirs.get("model_type")
-    if kind not in FAMILY_OF:
+    current = FIRST_NAMES.get(kind, kind) if isinstance(kind, str) else ""
+    if current not in ENCODERS:
         raise ValueError(
             f"The config.json of {path} is not that of an encoder that can be loaded: model_type "
             f"is {kind!r}, not {', '.join(map(repr, ENCODERS))}."
         )
-    family = FAMILY_OF[kind]
-    named = {family.aliases.get(key, key): value for key, value in theirs.items()}
+    aliases = ENCODERS[current].aliases
+    named = {aliases.get(key, key): value for key, value in theirs.items()}
     named |= {key: value for key, value in theirs.items() if key in named}
-    return family, {**named, "model_type": family.model_types[0]}
+    return {**named, "model_type": current}
 
 
-def config_of(family: Family, theirs: Mapping[str, Any], path: str) -> BertConfig:
-    """Return our config for their config.json.
+def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
+    """Return our config for their config.json, as `current_config` returns it.
 
     Raises:
       ValueError: for keys that are missing, and values that are not supported; the message lists
         all of them.
     """
-    keys = {**family.keys, **family.optional_keys}
+    encoder = ENCODERS[theirs["model_type"]]
+    keys = {**encoder.keys, **encoder.optional_keys}
     ours = {name: theirs[key] for name, key in keys.items() if key in theirs}
     for name, value in ours.items():
         if name.endswith("activation") and isinstance(value, str):
             ours[name] = ACTIVATIONS.get(value, value)
-    missing = [key for key in family.keys.values() if key not in theirs]
+    missing = [key for key in encoder.keys.values() if key not in theirs]
     errors = [f"it lacks {', '.join(missing)}: add what you know"] if missing else []
     errors += [
         f"{keys[name]} {fault}"
         for name, value in ours.items()
         if (fault := kinds(BertConfig)[name].error(value))
     ]
-    errors += _unsupported(family, theirs)
+    errors += _unsupported(encoder, theirs)
     if errors:
         raise ValueError(
-            f"The config.json of {path} does not describe a supported {_title(family)}: "
+            f"The config.json of {path} does not describe a supported {_title(encoder)}: "
             f"{'; '.join(errors)}."
         )
-    ours["max_length"] -= first_row(family, theirs)
     try:
-        config = BertConfig(**{**family.settings, **ours})
-        for key, name in family.derived.items():
+        ours["max_length"] -= first_row(theirs["model_type"], theirs)
+        config = BertConfig(**{**encoder.settings, **ours})
+        for key, name in encoder.derived.items():
             if theirs.get(key) not in (None, getattr(config, name)):
                 raise ValueError(
                     f"{key} must be {getattr(config, name)}, as the other sizes give it, got "
@@ -243,43 +255,36 @@ def config_of(family: Family, theirs: Mapping[str, Any], path: str) -> BertConfi
         encoding = from_hf(theirs)
         if encoding == config.encoding():  # A learned table is the default.
             return config
-        return BertConfig(**{**family.settings, **ours, "position": encoding})
+        return BertConfig(**{**encoder.settings, **ours, "position": encoding})
     except ValueError as error:
         raise ValueError(f"The config.json of {path}: {error}") from error
 
 
-def _unsupported(family: Family, theirs: Mapping[str, Any]) -> list[str]:
+def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]:
     """Return a line per key whose value only another model supports."""
     errors = [
         f"{key} must be {'left out' if only is None else repr(only)}, got {shown(theirs[key])}"
-        for key, only in family.only.items()
+        for key, only in {**_ONLY, **encoder.only}.items()
         if theirs.get(key) not in (only, None)
     ]
     code = theirs.get("auto_map")
-    if not family.has_remote_code and "AutoModel" in str(code):
+    if not encoder.has_remote_code and "AutoModel" in str(code):
         errors.append(
             f"auto_map must not name models, whose code is outside transformers, got "
-            f"{shown(code)}: remove it if they compute what transformers' {family.name} does"
+            f"{shown(code)}: remove it if they compute what transformers' {encoder.name} does"
         )
     return errors
 
 
-def first_row(family: Family, theirs: Mapping[str, Any]) -> int:
-    """Return the row of a learned table that is the first position's."""
-    if not FAMILIES[family.model_types[0]].padded_table:
-        return 0
-    padding = theirs.get("pad_token_id", 1)
-    # `from_hf` refuses other values.
-    return padding + 1 if isinstance(padding, int) and padding >= 0 else 0
-
-
-def _current_names(family: Family, checkpoint: Checkpoint) -> tuple[dict[str, str], list[str]]:
+def _current_names(
+    encoder: EncoderFormat, checkpoint: Checkpoint
+) -> tuple[dict[str, str], list[str]]:
     """Return the name of each tensor by that of the family's tables, and a line per conflict."""
     names: dict[str, str] = {}
     errors = []
     for name in checkpoint.names:
         current = name
-        for prefix in family.prefixes:
+        for prefix in encoder.prefixes:
             current = current.removeprefix(prefix)
         current = current.replace("LayerNorm.gamma", "LayerNorm.weight")
         current = current.replace("LayerNorm.beta", "LayerNorm.bias")
@@ -317,16 +322,16 @@ def _untied(checkpoint: Checkpoint, names: dict[str, str], ties: dict[str, str])
 
 
 def _other_constants(
-    family: Family, config: BertConfig, checkpoint: Checkpoint, names: dict[str, str]
+    encoder: EncoderFormat, config: BertConfig, checkpoint: Checkpoint, names: dict[str, str]
 ) -> list[str]:
-    """Return a line per tensor that has other values than the family's constant of that name."""
+    """Return a line per tensor that has other values than the encoder's constant of that name."""
     values = {
         name: value(config.max_length, config.head_size)
-        for name, value in family.constants.items()
+        for name, value in encoder.constants.items()
         if value is not None and name in names
     }
     return [
-        f"{names[name]}: has other values than the {_title(family)} of transformers"
+        f"{names[name]}: has other values than the {_title(encoder)} of transformers"
         for name, value in values.items()
         # Files may have it in float16.
         if checkpoint.shape(names[name]) != value.shape

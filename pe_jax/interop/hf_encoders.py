@@ -1,18 +1,13 @@
-"""Families of published encoders as data: what their config.json and their tensors are called.
-
-`ours` is pe_jax, `theirs` a Hugging Face folder: keys of its config.json, and names of its tensors
-without the prefix of the encoder, which some of its classes have. Names of layers contain a `*`.
-"""
+"""Published encoders as data: what their config.json and their tensors are called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
-from pe_jax.configs.model import MODERNBERT
-from pe_jax.encodings import PUBLISHED
+from pe_jax.configs.model import MODERNBERT as MODERNBERT_SETTINGS
+from pe_jax.interop.encoder_format import GPT2_NAMES, POSITION_MODULE, EncoderFormat, Modules
 
 # Activations of transformers, and ours.
 ACTIVATIONS = {
@@ -23,64 +18,6 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-# A module of ours: the modules of theirs that hold it, concatenated along their outputs.
-Modules = Mapping[str, str | tuple[str, ...]]
-# What `only` has in every family: keys of transformers' base class that change any model.
-_ANY_FAMILY = {"per_layer_config": None, "quantization_config": None}
-_ROPE = ("rope_theta", "rope_parameters", "rope_scaling")
-
-
-class Family(NamedTuple):
-    """Encoders with the same tensors and the same keys.
-
-    `keys`, `optional_keys`, `only`, `positions` and `derived` have every key that changes what the
-    model computes: those fields of its class in transformers, and keys of code outside transformers
-    that published files have. Every other key is ignored, as transformers does.
-
-    Attributes:
-      model_types: `model_type` in their config.json; the first is written.
-      name: of their classes in transformers, before `Model`.
-      classes: what follows the name in the class that has some heads.
-      prefixes: of the encoder's tensors in classes with heads; the first is written.
-      settings: fields of BertConfig, where they differ from the defaults and config.json does not
-        say otherwise.
-      keys: field of BertConfig: required key in config.json.
-      optional_keys: the same for keys that may be missing.
-      only: for each key, the only supported value, which is that of a missing key as well. None
-        stands for no value.
-      positions: keys that `encodings.from_hf` reads.
-      derived: keys whose value follows from others: property of BertConfig that it must equal.
-      has_remote_code: `auto_map` may name models; their code computes what transformers' does.
-      embeddings, layer: tables of the encoder's modules.
-      heads: tables of the heads that are read, by name. That of a classifier may include what
-        comes before it.
-      swapped: packed tensors whose two halves are in the other order than ours.
-      constants: tensors that are not parameters -> their value, from sizes `(length, head_size)`,
-        to be written; None for one that need not be.
-      aliases: other names of keys, as older configs have them.
-    """
-
-    model_types: tuple[str, ...]
-    name: str
-    prefixes: tuple[str, ...]
-    classes: Mapping[tuple[str, ...], str]
-    embeddings: Modules
-    layer: Modules
-    heads: Mapping[str, Modules]
-    keys: Mapping[str, str]
-    optional_keys: Mapping[str, str]
-    only: Mapping[str, Any] = _ANY_FAMILY
-    settings: Mapping[str, Any] = {}
-    positions: tuple[str, ...] = _ROPE
-    derived: Mapping[str, str] = {}
-    has_remote_code: bool = False
-    swapped: tuple[str, ...] = ()
-    constants: Mapping[str, Callable[[int, int], np.ndarray] | None] = {
-        "embeddings.position_ids": None
-    }
-    aliases: Mapping[str, str] = {}
-
-
 _SIZES = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -100,10 +37,10 @@ _POST_NORM = {"layer_norm_epsilon": "layer_norm_eps", **_DROPOUT, **_INITIAL, **
 _ACTIVATION = {"activation": "hidden_act"}
 _ACTIVATIONS = {**_ACTIVATION, "head_activation": "hidden_act"}
 # Fields of classes that can be decoders, and a key of version 4 that selected other positions.
-_BERT_ONLY = {**_ANY_FAMILY, "is_decoder": False, "add_cross_attention": False}
+_BERT_ONLY = {"is_decoder": False, "add_cross_attention": False}
 _TABLE_ONLY = {**_BERT_ONLY, "position_embedding_type": "absolute", "alibi_starting_size": None}
 _ROTARY_HEAD = {"head_dim": "head_size"}
-_TABLE = f"bert/position/{PUBLISHED[0]}"
+POSITION_TABLE = "embeddings.position_embeddings"
 
 _Classes = Mapping[tuple[str, ...], str]
 _ENCODER: _Classes = {(): "Model", ("masked_lm",): "ForMaskedLM"}
@@ -127,8 +64,7 @@ _NO_DROPOUT = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 
 # --- BERT and RoBERTa ---
 
-_BERT = Family(
-    model_types=("bert",),
+BERT = EncoderFormat(
     name="Bert",
     prefixes=("bert.",),
     classes={
@@ -140,10 +76,9 @@ _BERT = Family(
     keys={**_SIZES, **_SEGMENTS},
     optional_keys={**_ACTIVATIONS, **_POST_NORM},
     only=_TABLE_ONLY,
-    positions=("pad_token_id",),
     embeddings={
         "bert/token": "embeddings.word_embeddings",
-        _TABLE: "embeddings.position_embeddings",
+        POSITION_MODULE: POSITION_TABLE,
         "bert/segment": "embeddings.token_type_embeddings",
         "bert/embedding_norm": "embeddings.LayerNorm",
     },
@@ -165,8 +100,7 @@ _BERT = Family(
         "spans": {"spans": "qa_outputs"},
     },
 )
-_ROBERTA = _BERT._replace(
-    model_types=("roberta",),
+ROBERTA = BERT._replace(
     name="Roberta",
     prefixes=("roberta.",),
     optional_keys={**_ACTIVATION, **_POST_NORM},  # Its masked-LM head always has gelu.
@@ -180,9 +114,11 @@ _ROBERTA = _BERT._replace(
         "pooler": _POOLER,
         "masked_lm": _masked_lm("lm_head", "layer_norm", "lm_head.decoder", "lm_head"),
         "classifier": {"pooler/dense": "classifier.dense", "classifier": "classifier.out_proj"},
-        "spans": _BERT.heads["spans"],
+        "spans": BERT.heads["spans"],
     },
 )
+
+XLM_ROBERTA = ROBERTA._replace(name="XLMRoberta")
 
 # --- Encoders with rotary positions ---
 
@@ -193,22 +129,21 @@ def _sines_and_cosines(length: int, head_size: int) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
 
-_ROFORMER = _BERT._replace(
-    model_types=("roformer",),
+ROFORMER = BERT._replace(
     name="RoFormer",
     prefixes=("roformer.",),
     classes={**_ENCODER, ("spans",): "ForQuestionAnswering"},
     # The last two are of RoFormerV2, whose code is outside transformers.
     only={**_BERT_ONLY, "rotary_value": False, "norm_type": "layer_norm", "use_bias": True},
-    positions=(),
     derived={"embedding_size": "hidden_size"},
     constants={"encoder.embed_positions.weight": _sines_and_cosines},
-    embeddings={ours: theirs for ours, theirs in _BERT.embeddings.items() if ours != _TABLE},
-    heads={head: _BERT.heads[head] for head in ("masked_lm", "spans")},
+    embeddings={
+        ours: theirs for ours, theirs in BERT.embeddings.items() if ours != POSITION_MODULE
+    },
+    heads={head: BERT.heads[head] for head in ("masked_lm", "spans")},
 )
 
-_MODERNBERT = Family(
-    model_types=("modernbert",),
+MODERNBERT = EncoderFormat(
     name="ModernBert",
     prefixes=("model.",),
     classes={
@@ -216,7 +151,7 @@ _MODERNBERT = Family(
         ("classifier",): "ForSequenceClassification",
         ("spans",): "ForQuestionAnswering",
     },
-    settings={k: v for k, v in MODERNBERT.items() if k not in ("position", "max_length")},
+    settings={k: v for k, v in MODERNBERT_SETTINGS.items() if k not in ("position", "max_length")},
     keys=_SIZES,
     optional_keys={
         "layer_norm_epsilon": "norm_eps",
@@ -235,11 +170,7 @@ _MODERNBERT = Family(
         **_TIED,
     },
     # `sliding_window` would set `local_attention`.
-    only={**_ANY_FAMILY, "mlp_dropout": 0.0, "sliding_window": None},
-    positions=(
-        *("rope_parameters", "rope_scaling", "layer_types", "global_attn_every_n_layers"),
-        *("local_attention", "global_rope_theta", "local_rope_theta"),
-    ),
+    only={"mlp_dropout": 0.0, "sliding_window": None},
     derived=_ROTARY_HEAD,
     embeddings={
         "bert/token": "embeddings.tok_embeddings",
@@ -268,8 +199,7 @@ _MODERNBERT = Family(
         },
     },
 )
-_EUROBERT = Family(
-    model_types=("eurobert",),
+EUROBERT = EncoderFormat(
     name="EuroBert",
     prefixes=("model.",),
     classes=_ENCODER,
@@ -302,7 +232,6 @@ _EUROBERT = Family(
         **_INITIAL,
         **_TIED,
     },
-    positions=_ROPE,
     derived=_ROTARY_HEAD,
     has_remote_code=True,
     embeddings={"bert/token": "embed_tokens", "bert/final_norm": "norm"},
@@ -318,8 +247,7 @@ _EUROBERT = Family(
     },
     heads={"masked_lm": {"masked_lm/decoder": "lm_head", "masked_lm": "lm_head"}},
 )
-_NOMIC = Family(
-    model_types=("nomic_bert",),
+NOMIC = EncoderFormat(
     name="NomicBert",
     prefixes=("nomic_bert.", "bert."),
     classes=_ENCODER,
@@ -329,7 +257,6 @@ _NOMIC = Family(
     keys={**_SIZES, **_SEGMENTS},
     optional_keys={**_ACTIVATIONS, **_POST_NORM},
     only={
-        **_ANY_FAMILY,
         # Keys of the first configs, of code outside transformers.
         "activation_function": "swiglu",
         "causal": False,
@@ -346,15 +273,11 @@ _NOMIC = Family(
         "rotary_head_dim": False,
         "rotary_scaling_factor": None,
     },
-    positions=(*_ROPE, "rotary_emb_base"),
     derived=_ROTARY_HEAD,
     has_remote_code=True,
     aliases={
-        "n_embd": "hidden_size",
-        "n_head": "num_attention_heads",
-        "n_layer": "num_hidden_layers",
+        **GPT2_NAMES,
         "n_inner": "intermediate_size",
-        "n_positions": "max_position_embeddings",
         "layer_norm_epsilon": "layer_norm_eps",
         "attn_pdrop": "attention_probs_dropout_prob",
         "resid_pdrop": "hidden_dropout_prob",
@@ -375,8 +298,7 @@ _NOMIC = Family(
     },
     heads={"masked_lm": _masked_lm("cls.predictions.transform", "layer_norm", *_DECODER)},
 )
-_GTE = Family(
-    model_types=("gte", "new"),
+GTE = EncoderFormat(
     name="Gte",
     prefixes=("gte.", "new."),
     classes=_POOLED,
@@ -384,7 +306,6 @@ _GTE = Family(
     keys={**_SIZES, **_SEGMENTS},
     optional_keys={**_ACTIVATION, **_POST_NORM},  # Its masked-LM head always has gelu.
     only={
-        **_ANY_FAMILY,
         # Keys of the first configs, of code outside transformers.
         "layer_norm_type": "layer_norm",
         "logn_attention_scale": False,
@@ -394,11 +315,7 @@ _GTE = Family(
     derived=_ROTARY_HEAD,
     has_remote_code=True,
     swapped=("encoder.layer.*.mlp.up_gate_proj",),
-    embeddings={
-        "bert/token": "embeddings.word_embeddings",
-        "bert/segment": "embeddings.token_type_embeddings",
-        "bert/embedding_norm": "embeddings.LayerNorm",
-    },
+    embeddings=ROFORMER.embeddings,
     layer={
         "attention/qkv": "encoder.layer.*.attention.qkv_proj",
         "attention/out": "encoder.layer.*.attention.o_proj",
@@ -412,29 +329,4 @@ _GTE = Family(
         "masked_lm": _masked_lm("lm_head", "norm", "lm_head.decoder", "lm_head.decoder"),
     },
 )
-
-ENCODERS: Mapping[str, Family] = {
-    family.model_types[0]: family
-    for family in (
-        _BERT,
-        _ROBERTA,
-        _ROBERTA._replace(model_types=("xlm-roberta",), name="XLMRoberta"),
-        _MODERNBERT,
-        _EUROBERT,
-        _ROFORMER,
-        _NOMIC,
-        _GTE,
-    )
-}
-FAMILY_OF = {kind: family for family in ENCODERS.values() for kind in family.model_types}
-HEADS = tuple(_BERT.heads)
-
-
-def head_parts(family: Family, heads: Iterable[str]) -> set[str]:
-    """Return the modules of ours that the tables of these heads have parameters of."""
-    return {path.split("/")[0] for head in heads for path in family.heads[head]}
-
-
-def is_table(family: Family) -> bool:
-    """Return whether positions are a learned table."""
-    return _TABLE in family.embeddings
+HEADS = tuple(BERT.heads)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from pe_jax.encodings.absolute.position_vectors import learned_absolute
 from pe_jax.encodings.bias.alibi import alibi
-from pe_jax.encodings.encoding import PositionEncoding, cycle, none
+from pe_jax.encodings.encoding import PositionEncoding, cycle, none, per_layer
 from pe_jax.encodings.modifiers.temperature import log_n
 from pe_jax.encodings.modifiers.window import chunks, window
 from pe_jax.encodings.relative.relative_key import relative_key, relative_key_query
@@ -27,7 +27,7 @@ from pe_jax.interop.hf_family import (
     SLIDING,
     UNNAMED,
     Config,
-    Family,
+    HFFamily,
     IsFull,
     before_window,
     by_pattern,
@@ -36,7 +36,7 @@ from pe_jax.interop.hf_family import (
     has_window,
     required,
 )
-from pe_jax.interop.hf_keys import checked_config, described
+from pe_jax.interop.hf_keys import checked_config, described, first_row
 from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.interop.hf_rope import BASES, rotation
 
@@ -139,7 +139,7 @@ def _unknown(config: Config) -> str:
     return f"{error} Leave it out if the model works like Llama: that gives {name[:120]}."
 
 
-def _without_rotation(config: Config, family: Family, name: str) -> PositionEncoding:
+def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEncoding:
     """Encodings other than RoPE."""
     if name == "nope":
         return none()
@@ -150,7 +150,7 @@ def _without_rotation(config: Config, family: Family, name: str) -> PositionEnco
     rows = required(config, "max_position_embeddings")
     hidden_size = required(config, "hidden_size")
     if name == "absolute":
-        first = required(config, "pad_token_id") + 1 if family.padded_table else 0
+        first = first_row(config["model_type"], config)
         if first >= rows:
             raise ValueError(f"max_position_embeddings must be above {first}, got {rows}.")
         size = config.get("embedding_size") or hidden_size
@@ -159,7 +159,7 @@ def _without_rotation(config: Config, family: Family, name: str) -> PositionEnco
     return per_layer(make(head_size=hidden_size // heads, max_length=rows))
 
 
-def _layers(config: Config, family: Family, layer_type: str | None) -> list[_Layer]:
+def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_Layer]:
     """All layers, or one if they are the same; with `layer_type` one of this type."""
     if layer_type is not None and family is UNNAMED and not config.get("layer_types"):
         return [(layer_type, None)]
@@ -190,7 +190,7 @@ def _layers(config: Config, family: Family, layer_type: str | None) -> list[_Lay
     return matching
 
 
-def _layer_types(config: Config, family: Family) -> list[str]:
+def _layer_types(config: Config, family: HFFamily) -> list[str]:
     """The type of each layer, or of one where all are the same."""
     if family.slides:
         return [SLIDING if has_window(config) else FULL]
@@ -231,7 +231,7 @@ def _period(layers: list[_Layer]) -> int:
     return next(p for p in range(1, len(codes) + 1) if codes.startswith(codes[p:]))
 
 
-def _of_layer(config: Config, family: Family, layer: _Layer, layout: Layout) -> PositionEncoding:
+def _of_layer(config: Config, family: HFFamily, layer: _Layer, layout: Layout) -> PositionEncoding:
     layer_type, base = layer
     if layer_type == NO_ATTENTION:
         return none()
@@ -252,7 +252,7 @@ def _of_layer(config: Config, family: Family, layer: _Layer, layout: Layout) -> 
     return encoding
 
 
-def _reach(config: Config, family: Family) -> int:
+def _reach(config: Config, family: HFFamily) -> int:
     """Return the reach of a sliding layer; see `from_hf`."""
     key = "local_attention" if config.get("local_attention") else "sliding_window"
     size = required(config, key)
@@ -267,7 +267,7 @@ def _reach(config: Config, family: Family) -> int:
     return reach
 
 
-def _settings(config: Config, family: Family, layer_type: str) -> Config | None:
+def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | None:
     """The rope settings of a layer type as the config has them; None for layers without RoPE."""
     # Of both, transformers reads the old one.
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"

@@ -1,4 +1,4 @@
-"""What a family of transformers' models may do with positions, as a record of facts."""
+"""Facts about a family of transformers' models: what it does with positions, and its files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pe_jax.encodings.rotary.rotation import Layout
+from pe_jax.interop.encoder_format import EncoderFormat
 
 Config = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ IsFull = Callable[[Config, int], bool]
 def every(period: int | str, first: int = 1) -> IsFull:
     """One layer in so many, a number or the key of one; `first=0` starts with layer 0."""
     return lambda config, layer: (
-        (layer + first) % (config[period] if isinstance(period, str) else period) == 0
+        (layer + first) % (required(config, period) if isinstance(period, str) else period) == 0
     )
 
 
@@ -73,7 +74,7 @@ SIZE_KEYS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_pos
 _ROPE = {"head_dim", "rope_theta", "rope_scaling", "rope_parameters", "is_causal"}
 
 
-class Family(NamedTuple):
+class HFFamily(NamedTuple):
     """Facts about a family that its configs leave out.
 
     Attributes:
@@ -92,6 +93,9 @@ class Family(NamedTuple):
       encodings: what `position_embedding_type` may be, the default first; with one, it is not read.
         `"rotary"` is RoPE without settings.
       padded_table: rows up to `pad_token_id` of the learned table are of no position.
+      table: names that the learned table has in published checkpoints; none if it is not read.
+      encoder: how its encoders are read and written; None if they are not.
+      sizes: defaults of `SIZE_KEYS`.
     """
 
     theta: float = 10_000.0
@@ -107,6 +111,9 @@ class Family(NamedTuple):
     settings: Config = {}
     encodings: tuple[str, ...] = ("rope",)
     padded_table: bool = False
+    table: tuple[str, ...] = ()
+    encoder: EncoderFormat | None = None
+    sizes: tuple[int, ...] = ()
 
     def reads(self) -> set[str]:
         """Return the keys of a config that matter to positions; its class ignores all others."""
@@ -121,4 +128,4 @@ class Family(NamedTuple):
 
 
 # A config without `model_type`: nothing is known but what it says.
-UNNAMED = Family(encodings=ROTARY)
+UNNAMED = HFFamily(encodings=ROTARY)

@@ -7,22 +7,27 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pe_jax.interop.hf_family import FULL, ORIGINAL, SIZE_KEYS, UNNAMED, Config, Family
-from pe_jax.interop.hf_registry import FAMILIES, REFUSED
-from pe_jax.interop.hf_sizes import SIZES
+from pe_jax.interop.encoder_format import GPT2_NAMES
+from pe_jax.interop.hf_family import (
+    FULL,
+    ORIGINAL,
+    SIZE_KEYS,
+    UNNAMED,
+    Config,
+    HFFamily,
+    required,
+)
+from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES, REFUSED
 
 _MOST_LAYERS = 10_000
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 # Other names of the keys that are read.
 _ALIASES = {
-    "n_embd": "hidden_size",
+    **GPT2_NAMES,
     "d_model": "hidden_size",
     "dim": "hidden_size",
-    "n_head": "num_attention_heads",
     "n_heads": "num_attention_heads",
-    "n_layer": "num_hidden_layers",
     "n_layers": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
     "max_seq_len": "max_position_embeddings",
     "layers_block_type": "layer_types",
     "rotary_emb_base": "rope_theta",
@@ -153,7 +158,7 @@ _NEED_FAMILY = (
 )
 
 
-def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
+def checked_config(config: object) -> tuple[dict[str, Any], HFFamily | None]:
     """Return the keys that matter, with defaults and checked values, and the family.
 
     Of a family that is not known, None, all keys are returned as they are.
@@ -168,7 +173,7 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
         same = {"model_type": outer} if isinstance(outer, str) and outer in FAMILIES else {}
         config = {**same, **parts[0]}
     name = _converted("model_type", config.get("model_type") or "", _TEXT).removesuffix("_text")
-    name = "gte" if name == "new" else name  # In its first configs.
+    name = FIRST_NAMES.get(name, name)
     if name in REFUSED:
         raise ValueError(f"model_type {name!r} is not supported: {REFUSED[name]}.")
     family = FAMILIES.get(name) if name else UNNAMED
@@ -181,7 +186,8 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
     _refuse(values, family)
     if family is not UNNAMED:
         values = {key: values[key] for key in family.reads() if key in values}
-        _fill(values, name, family)
+        _fill(values, family)
+        values["model_type"] = name
     for key, value in values.items():
         if value is not None and key in _KIND_OF:
             values[key] = _converted(key, value, _KIND_OF[key])
@@ -198,7 +204,7 @@ def checked_config(config: object) -> tuple[dict[str, Any], Family | None]:
     return values, family
 
 
-def _refuse(values: Config, family: Family) -> None:
+def _refuse(values: Config, family: HFFamily) -> None:
     """Raise ValueError for keys that matter and are not supported."""
     for key, effect in _NOT_READ.items():
         value = values.get(key)
@@ -215,9 +221,9 @@ def _refuse(values: Config, family: Family) -> None:
             )
 
 
-def _fill(values: dict[str, Any], name: str, family: Family) -> None:
+def _fill(values: dict[str, Any], family: HFFamily) -> None:
     """Add the defaults of a family."""
-    sizes = dict(zip(SIZE_KEYS, SIZES[name]))
+    sizes = dict(zip(SIZE_KEYS, family.sizes))
     for key in ("layer_types", "no_rope_layers", "layer_rope_theta"):
         if isinstance(values.get(key), list | tuple) and values[key]:
             sizes["num_hidden_layers"] = len(values[key])
@@ -225,6 +231,19 @@ def _fill(values: dict[str, Any], name: str, family: Family) -> None:
         values.setdefault(key, default)
     if not values.get("rope_scaling") and not values.get("rope_parameters"):
         values["rope_parameters"] = family.settings
+
+
+def first_row(model_type: str, config: Config) -> int:
+    """Return the row of a learned table that is the first position's.
+
+    Raises:
+      ValueError: if it depends on a `pad_token_id` that is missing or no row.
+    """
+    family = FAMILIES[model_type]
+    if not family.padded_table:
+        return 0
+    padding = required({**family.defaults, **config}, "pad_token_id")
+    return int(_converted("pad_token_id", padding, _WHOLE)) + 1
 
 
 def described(config: Config) -> str:

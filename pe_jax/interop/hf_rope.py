@@ -21,7 +21,7 @@ from pe_jax.interop.hf_family import (
     SLIDING,
     UNNAMED,
     Config,
-    Family,
+    HFFamily,
     required,
 )
 from pe_jax.interop.hf_keys import checked_setting
@@ -162,7 +162,7 @@ BASES = {
 
 
 def rotation(
-    config: Config, family: Family, settings: Config, layer_type: str, layout: Layout
+    config: Config, family: HFFamily, settings: Config, layer_type: str, layout: Layout
 ) -> PositionEncoding:
     """Build the encoding of rope settings, completed from the config."""
     name, kind = _type_of(settings, config)
@@ -223,7 +223,7 @@ def _type_of(settings: Config, config: Config) -> tuple[str, _Type]:
     name = settings.get("rope_type") or settings.get("type") or "default"
     if name == "dynamic" and settings.get("alpha"):
         name = "dynamic with alpha"
-    elif name == "ntk" and config.get("model_type") in ("gte", "new"):
+    elif name == "ntk" and config.get("model_type") == "gte":
         name = "ntk of GTE"
     elif not isinstance(name, str) or name not in _TYPES or " " in name:
         known = [known for known in _TYPES if " " not in known]

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from pe_jax.encodings import PUBLISHED
-from pe_jax.interop.hf_encoders import Family, Modules, head_parts
+from pe_jax.interop.encoder_format import POSITION_MODULE, EncoderFormat, Modules
 from pe_jax.models import (
     BertConfig,
     BertForClassification,
@@ -26,7 +26,7 @@ from pe_jax.models import (
     BertForSpans,
 )
 
-POSITIONS = "/".join(("bert/position", *PUBLISHED))
+POSITIONS = f"{POSITION_MODULE}/{PUBLISHED[1]}"
 DECODER = "masked_lm/decoder"
 # Axes that a dense layer contracts, if more than one.
 _CONTRACTED = {"attention/out/kernel": 2}
@@ -86,51 +86,58 @@ class Leaf(NamedTuple):
 
 
 def leaves(
-    family: Family, config: BertConfig, heads: tuple[str, ...], classes: int, skipped: int = 0
+    encoder: EncoderFormat,
+    config: BertConfig,
+    heads: tuple[str, ...],
+    classes: int,
+    skipped: int = 0,
 ) -> list[Leaf]:
     """Return every parameter of an encoder and its heads.
 
     Args:
-      heads: those of `family.heads` to return.
+      heads: those of `encoder.heads` to return.
       classes: outputs of the head "classifier".
       skipped: rows of the position table before the first position.
 
     Raises:
       ValueError: if the family has no tensor for a parameter.
     """
-    shapes = parameter_shapes(config, head_parts(family, heads), classes)
+    shapes = parameter_shapes(config, encoder.head_parts(heads), classes)
     if "masked_lm" in heads and config.tied_decoder:
         shapes.pop(DECODER, None)
     model_leaves = [
         leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
-        for leaf in _all_leaves(family, config.num_layers, heads, shapes)
+        for leaf in _all_leaves(encoder, config.num_layers, heads, shapes)
     ]
     if missing := sorted(shapes.keys() - {leaf.ours for leaf in model_leaves}):
         raise ValueError(
-            f"{family.name} of transformers has nothing for {', '.join(missing[:3])}"
+            f"{encoder.name} of transformers has nothing for {', '.join(missing[:3])}"
             f"{', ...' if len(missing) > 3 else ''}."
         )
     return model_leaves
 
 
 def _all_leaves(
-    family: Family, num_layers: int, heads: tuple[str, ...], shapes: dict[str, tuple[int, ...]]
+    encoder: EncoderFormat,
+    num_layers: int,
+    heads: tuple[str, ...],
+    shapes: dict[str, tuple[int, ...]],
 ) -> Iterator[Leaf]:
-    yield from _of_table(family, family.embeddings, shapes)
+    yield from _of_table(encoder, encoder.embeddings, shapes)
     for i in range(num_layers):
-        layer = {f"bert/layer_{i}/{ours}": theirs for ours, theirs in family.layer.items()}
-        yield from _of_table(family, layer, shapes, str(i))
+        layer = {f"bert/layer_{i}/{ours}": theirs for ours, theirs in encoder.layer.items()}
+        yield from _of_table(encoder, layer, shapes, str(i))
     for head in heads:
-        yield from _of_table(family, family.heads[head], shapes)
+        yield from _of_table(encoder, encoder.heads[head], shapes)
 
 
 def _of_table(
-    family: Family, table: Modules, shapes: dict[str, tuple[int, ...]], layer: str = ""
+    encoder: EncoderFormat, table: Modules, shapes: dict[str, tuple[int, ...]], layer: str = ""
 ) -> Iterator[Leaf]:
     """Yield the parameters that modules of a table have in this model."""
     for ours, theirs in table.items():
         modules = (theirs,) if isinstance(theirs, str) else theirs
-        swapped = modules[0] in family.swapped
+        swapped = modules[0] in encoder.swapped
         for name in ("", "/kernel", "/embedding", "/table", "/scale", "/bias"):
             path, suffix = f"{ours}{name}", "bias" if name == "/bias" else "weight"
             if path in shapes:
@@ -172,10 +179,10 @@ def parameter_shapes(
     return shapes
 
 
-def tied(family: Family, config: BertConfig) -> dict[str, str]:
+def tied(encoder: EncoderFormat, config: BertConfig) -> dict[str, str]:
     """Return the tensors that repeat another one, and which."""
-    table = family.heads.get("masked_lm", {})
+    table = encoder.heads.get("masked_lm", {})
     decoder, head = table.get(DECODER), table.get("masked_lm")
-    copies = {f"{decoder}.weight": f"{family.embeddings['bert/token']}.weight"}
+    copies = {f"{decoder}.weight": f"{encoder.embeddings['bert/token']}.weight"}
     copies = copies if config.tied_decoder else {}
     return copies | ({f"{decoder}.bias": f"{head}.bias"} if decoder != head else {})

@@ -8,37 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
+from pe_jax.interop.hf_keys import first_row
+from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.shapes import Array, Float
-from pe_jax.values import integer
 
-
-class Family(NamedTuple):
-    """Models that store their table under the same name.
-
-    Attributes:
-      key: name of the table, by itself or after one of `prefixes`.
-      model_types: `model_type` in the config.json of these models.
-      padding: row of the padding token, if the first position is the row after it; None if the
-        first position is row 0.
-    """
-
-    key: str
-    prefixes: tuple[str, ...]
-    model_types: tuple[str, ...]
-    padding: int | None = None
-
-
-_KEY = "embeddings.position_embeddings.weight"
-FAMILIES = {
-    "bert": Family(_KEY, ("bert.", "distilbert.", "electra."), ("bert", "distilbert", "electra")),
-    # fairseq's layout: token id 1 is padding, rows 0 and 1 belong to no position.
-    "roberta": Family(_KEY, ("roberta.",), ("roberta", "xlm-roberta", "camembert"), padding=1),
-    "gpt2": Family("wpe.weight", ("transformer.",), ("gpt2",)),
+MODEL_TYPES = tuple(name for name, family in FAMILIES.items() if family.table)
+# The first family with the same table names all of them.
+_FAMILY_OF = {
+    name: next(first for first in MODEL_TYPES if FAMILIES[first].table == FAMILIES[name].table)
+    for name in MODEL_TYPES
 }
-_FAMILY_OF = {kind: family for family, f in FAMILIES.items() for kind in f.model_types}
-MODEL_TYPES = tuple(_FAMILY_OF)
-
-_PADDING = integer(0, 10**6)
 
 
 class PositionTable(NamedTuple):
@@ -58,8 +37,8 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
 
     Args:
       path: see `open_checkpoint`.
-      family: a key of `FAMILIES` or one of its model types. Only needed if neither the tensor's
-        name nor config.json decides: BERT and RoBERTa share a name, but not the first row.
+      family: one of `MODEL_TYPES`. Only needed if neither the tensor's name nor config.json
+        decides: BERT and RoBERTa share a name, but not the first row.
 
     Raises:
       ValueError: if there is no such table, or its family is unclear or contradicted.
@@ -73,40 +52,33 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
         )
     names_by_family = _tables(checkpoint)
     family = _family(checkpoint, names_by_family, family)
-    name, padding = names_by_family[family], FAMILIES[family].padding
-    first_row = 0 if padding is None else _pad_token(checkpoint, padding) + 1
+    name = names_by_family[family]
+    try:
+        first = first_row(family, checkpoint.config)
+    except ValueError as error:
+        raise ValueError(f"The config.json of {checkpoint.path}: {error}") from error
     shape = checkpoint.shape(name)
-    if len(shape) != 2 or shape[0] <= first_row or not checkpoint.is_float(name):
+    if len(shape) != 2 or shape[0] <= first or not checkpoint.is_float(name):
         raise ValueError(
             f"{name} of {path} is {checkpoint.headers[name].dtype} {shape}, not a table [N, D] of "
-            f"floats with more than {first_row} rows."
+            f"floats with more than {first} rows."
         )
-    vectors = checkpoint.read(name)[first_row:].astype(np.float32, copy=False)
+    vectors = checkpoint.read(name)[first:].astype(np.float32, copy=False)
     if not np.isfinite(vectors).all():
         raise ValueError(f"{name} of {path} has NaN or infinite values: the file is damaged.")
-    return PositionTable(name, family, vectors, first_row)
-
-
-def _pad_token(checkpoint: Checkpoint, usual: int) -> int:
-    """Return the row of the padding token, by config.json if it says."""
-    row = checkpoint.config.get("pad_token_id", usual)
-    if fault := _PADDING.error(row):
-        raise ValueError(f"The config.json of {checkpoint.path}: pad_token_id {fault}")
-    return row
+    return PositionTable(name, family, vectors, first)
 
 
 def _tables(checkpoint: Checkpoint) -> dict[str, str]:
     """Return the names of the tensors that may be the table, by family; at least one."""
-    keys = {
-        family: [prefix + f.key for prefix in ("", *f.prefixes)] for family, f in FAMILIES.items()
-    }
+    tables = {family: FAMILIES[family].table for family in _FAMILY_OF.values()}
     names = checkpoint.headers
     names_by_family = {
-        family: key for family, candidates in keys.items() for key in candidates if key in names
+        family: name for family, table in tables.items() for name in table if name in names
     }
     if not names_by_family:
         near = [name for name in names if "pos" in name.lower()][:5]
-        looked = dict.fromkeys(key for candidates in keys.values() for key in candidates)
+        looked = dict.fromkeys(key for table in tables.values() for key in table)
         raise ValueError(
             f"{checkpoint.path} has no known learned position table. Tensors with 'pos' in their "
             f"name: {', '.join(near) or 'none'}. Looked for: {', '.join(looked)}."

@@ -15,8 +15,7 @@ from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
 
 from pe_jax.data.tokenizer import load_tokenizer, special_tokens, vocabulary
-from pe_jax.interop import ENCODERS as FAMILIES
-from pe_jax.interop import load_bert, save_bert
+from pe_jax.interop import FAMILIES, load_bert, save_bert
 from pe_jax.interop.bert_import import PRETRAINING, config_of
 from pe_jax.models import (
     BertForClassification,
@@ -40,7 +39,7 @@ LAYER = {
 
 def random_encoder(theirs):
     """Our config of a config.json, and random parameters."""
-    config = config_of(FAMILIES[theirs["model_type"]], theirs, "the test")
+    config = config_of(theirs, "the test")
     return config, random_params(config)
 
 
@@ -91,7 +90,7 @@ def loaded_unchanged(folder, case, config, params, of_head):
     """The model that is read from a folder: the one saved, with the tensors of a head alone beside
     the encoder's."""
     tensors = load_file(folder / "model.safetensors")
-    prefix = FAMILIES[case].prefixes[0]
+    prefix = FAMILIES[case].encoder.prefixes[0]
     heads = {name: x.shape for name, x in tensors.items() if not name.startswith(prefix)}
     assert heads == of_head
     back = load_bert(folder)

@@ -14,7 +14,7 @@ from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
 
 from pe_jax.interop import ENCODERS as ENCODERS_BY_NAME
-from pe_jax.interop import layout, load_bert, save_bert
+from pe_jax.interop import FAMILIES, layout, load_bert, save_bert
 from pe_jax.interop.bert_export import their_config
 from pe_jax.interop.bert_import import config_of
 from pe_jax.models import (
@@ -170,7 +170,7 @@ def test_keys_that_are_missing_have_their_class_defaults(transformers, family):
     kind = ENCODERS_BY_NAME[family]
     whole = getattr(transformers, f"{kind.name}Config")().to_dict()
     few = {key: whole[key] for key in ("model_type", *kind.keys.values())}
-    got, want = (config_of(kind, theirs, "the test") for theirs in (few, whole))
+    got, want = (config_of(theirs, "the test") for theirs in (few, whole))
     assert dataclasses.replace(got, num_key_heads=want.num_key_heads) == want
     assert got.key_heads == want.key_heads
 
@@ -193,7 +193,7 @@ def test_every_field_of_their_class_is_read_or_without_effect(transformers, fami
     kind = ENCODERS_BY_NAME[family]
     fields = {f.name for f in dataclasses.fields(getattr(transformers, f"{kind.name}Config"))}
     read = {*kind.keys.values(), *kind.optional_keys.values(), *kind.only, *kind.derived}
-    ignored = fields - read - {*kind.positions}
+    ignored = fields - read - FAMILIES[family].reads()
     # EuroBERT's is of a classifier, which is not read.
     assert ignored <= NO_EFFECT | ({"classifier_pooling"} if family == "eurobert" else set())
 
@@ -287,7 +287,7 @@ def test_spans(torch, transformers, tmp_path, case):
 @pytest.mark.parametrize("size", ["ettin_17m", "ettin_32m", "modernbert_base", "modernbert_large"])
 def test_published_sizes_have_the_names_and_shapes_of_transformers(torch, transformers, size):
     config = preset(size, vocab_size=50_368)
-    theirs = their_config(ENCODERS_BY_NAME["modernbert"], config)
+    theirs = their_config("modernbert", config)
     with torch.device("meta"):
         model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**theirs))
     want = {name.removeprefix("model."): tuple(p.shape) for name, p in model.named_parameters()}

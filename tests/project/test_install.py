@@ -70,6 +70,7 @@ assert properties.symmetry(phi) == properties.sweep(properties.symmetry, phi[Non
 columns = {"a": [1.0, 2.0, 3.0, 5.0]}
 assert properties.correlate(columns, columns)[0].pearson == 1
 assert testing.CHECKS["name"](testing.Subject(encoding)) == "ok"
+assert interop.FAMILIES["llama"].theta == 10_000
 assert interop.from_hf({"model_type": "modernbert"}).layer(0).name == "rope(base=160000)"
 """
 

@@ -1,0 +1,80 @@
+"""How a family of published encoders is stored, as a record of names; `hf_encoders` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pe_jax.encodings import PUBLISHED
+
+# A module of ours: the modules of theirs that hold it, concatenated along their outputs.
+Modules = Mapping[str, str | tuple[str, ...]]
+POSITION_MODULE = f"bert/position/{PUBLISHED[0]}"  # The module of a learned table.
+# Names that GPT-2's configs have for keys, and that others took over.
+GPT2_NAMES = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+}
+
+
+class EncoderFormat(NamedTuple):
+    """How a family stores an encoder: the keys of its config.json, and the names of its tensors.
+
+    `keys`, `optional_keys`, `only`, `derived` and the keys that `from_hf` reads are all that change
+    what the model computes: fields of its class in transformers, and keys of code outside
+    transformers that published files have. Every other key is ignored, as transformers does.
+
+    "Ours" is pe_jax. Names of tensors are without the prefix of the encoder, which some classes
+    have; those of layers contain a `*`.
+
+    Attributes:
+      name: of their classes in transformers, before `Model`.
+      classes: what follows the name in the class that has some heads.
+      prefixes: of the encoder's tensors in classes with heads; the first is written.
+      settings: fields of BertConfig, where they differ from the defaults and config.json does not
+        say otherwise.
+      keys: field of BertConfig: required key in config.json.
+      optional_keys: the same for keys that may be missing.
+      only: for each key, the only supported value, which is that of a missing key as well. None
+        stands for no value.
+      derived: keys whose value follows from others: property of BertConfig that it must equal.
+      has_remote_code: `auto_map` may name models; their code computes what transformers' does.
+      embeddings, layer: tables of the encoder's modules.
+      heads: tables of the heads that are read, by name. That of a classifier may include what
+        comes before it.
+      swapped: packed tensors whose two halves are in the other order than ours.
+      constants: tensors that are not parameters -> their value, from sizes `(length, head_size)`,
+        to be written; None for one that need not be.
+      aliases: other names of keys, as older configs have them.
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    classes: Mapping[tuple[str, ...], str]
+    embeddings: Modules
+    layer: Modules
+    heads: Mapping[str, Modules]
+    keys: Mapping[str, str]
+    optional_keys: Mapping[str, str]
+    only: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = {}
+    derived: Mapping[str, str] = {}
+    has_remote_code: bool = False
+    swapped: tuple[str, ...] = ()
+    constants: Mapping[str, Callable[[int, int], np.ndarray] | None] = {
+        "embeddings.position_ids": None
+    }
+    aliases: Mapping[str, str] = {}
+
+    @property
+    def has_table(self) -> bool:
+        """Whether positions are a learned table."""
+        return POSITION_MODULE in self.embeddings
+
+    def head_parts(self, heads: Iterable[str]) -> set[str]:
+        """Return the modules of ours that the tables of these heads have parameters of."""
+        return {path.split("/")[0] for head in heads for path in self.heads[head]}
