@@ -23,7 +23,7 @@ def gradients_of_layer(
     dtype: str,
     *,
     per_row: bool = False,
-    segments: Array | None = None,
+    document_ids: Array | None = None,
 ) -> tuple[Compiled, tuple]:
     """Return the compiled gradients of attention in an implementation, and arguments for them.
 
@@ -31,7 +31,7 @@ def gradients_of_layer(
       name: of the encoding.
       qkv_shape: [B, L, H, d] of queries, keys and values.
       per_row: whether positions are arrays, as of packed sequences.
-      segments: of packed rows, see `Context`; the last of the arguments.
+      document_ids: of packed rows, see `Context`; the last of the arguments.
     """
     rows, length, heads, size = qkv_shape
     encoding = encodings.from_name(
@@ -40,16 +40,16 @@ def gradients_of_layer(
     params = encoding.init(jax.random.key(0))
     qkv = jax.random.normal(jax.random.key(1), (3, *qkv_shape), dtype)
     positions = jnp.tile(jnp.arange(length), (rows, 1)) if per_row else None
-    arguments = qkv, params, positions, segments
+    arguments = qkv, params, positions, document_ids
     return layer_gradients(encoding, implementation).lower(*arguments).compile(), arguments
 
 
 def layer_gradients(encoding: encodings.PositionEncoding, implementation: str) -> Wrapped:
-    """Return the jitted gradients of attention, `(qkv, params, positions, segments) -> (dqkv,
+    """Return the jitted gradients of attention, `(qkv, params, positions, document_ids) -> (dqkv,
     dparams)`."""
 
-    def loss(qkv, params, positions, segments):
-        context = encodings.Context(positions, segments=segments)
+    def loss(qkv, params, positions, document_ids):
+        context = encodings.Context(positions, document_ids=document_ids)
         q, k, v = qkv
         out = attention(
             q, k, v, encoding.in_attention, params, context, implementation=implementation

@@ -91,7 +91,7 @@ def attention_ratios(position: str, batches: list[np.ndarray]) -> list[float]:
     rows, length = batches[0].shape
     one = jnp.ones((rows, length), jnp.int32)
     shape = rows, length, 4, 64
-    compiled, arguments = gradients_of_layer(position, "auto", shape, "float32", segments=one)
+    compiled, arguments = gradients_of_layer(position, "auto", shape, "float32", document_ids=one)
 
     def seconds(documents: jax.Array) -> float:
         begin = clock()

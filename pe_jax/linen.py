@@ -86,7 +86,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Array, "#B #H #Lq Lk"] | None = None,
         positions_q: Positions | None = None,
         positions_k: Positions | None = None,
-        segments: Int[Array, "B Lq"] | None = None,
+        document_ids: Int[Array, "B Lq"] | None = None,
         position: Params | None = None,
         position_rng: jax.Array | None = None,
         deterministic: bool | None = None,
@@ -103,7 +103,7 @@ class MultiHeadAttention(nn.Module):
           mask: True where a query may attend to a key; while decoding, over the whole cache.
           positions_q, positions_k: see `encodings.Positions`; default ranges from 0, or while
             decoding the index in the cache. Different numbers of queries and keys have no default.
-          segments: of packed rows, the number of each token's document, 0 at padding: attention
+          document_ids: of packed rows, the number of each token's document, 0 at padding: attention
             stays within each, and positions start again in it. For self-attention.
           position: parameters of the encoding, to share them between layers; default its own.
           position_rng: for encodings that draw while training, the same in every layer.
@@ -137,7 +137,7 @@ class MultiHeadAttention(nn.Module):
             tuple(self._dense((count, size), name) for name, count in heads.items()),
             acting,
             _position(self, acting) if position is None else position,
-            Context(positions_q, positions_k, rng=position_rng, segments=segments),
+            Context(positions_q, positions_k, rng=position_rng, document_ids=document_ids),
             mask=mask,
             cache=None if holder is None else holder.value,
             dropout_rate=0.0 if dropout_rng is None else self.dropout_rate,

@@ -3,7 +3,7 @@
 from pe_jax.attention.attention import attention, attention_logits, attention_weights
 from pe_jax.attention.cache import Cache, cached_attention, init_cache, with_index
 from pe_jax.attention.dropout import dropout
-from pe_jax.attention.masks import masked_softmax, padding_mask, segment_mask, segment_positions
+from pe_jax.attention.masks import document_mask, document_positions, masked_softmax, padding_mask
 
 __all__ = [
     "Cache",
@@ -11,11 +11,11 @@ __all__ = [
     "attention_logits",
     "attention_weights",
     "cached_attention",
+    "document_mask",
+    "document_positions",
     "dropout",
     "init_cache",
     "masked_softmax",
     "padding_mask",
-    "segment_mask",
-    "segment_positions",
     "with_index",
 ]

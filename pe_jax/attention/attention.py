@@ -16,7 +16,12 @@ import jax.numpy as jnp
 from pe_jax.attention import cudnn, dropout, implementations, naive, xla
 from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.inputs import AttentionInputs, apply_encoding
-from pe_jax.attention.masks import check_mask, check_segments, masked_softmax, segment_positions
+from pe_jax.attention.masks import (
+    check_document_ids,
+    check_mask,
+    document_positions,
+    masked_softmax,
+)
 from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
@@ -96,9 +101,9 @@ def attention(
       encoding: a position encoding; None means no position information in the attention.
       params: those of `encoding.init`, trained or not.
       context: positions of queries and keys, by default range(L), and what else the encoding
-        reads, such as hidden states. `segments` of packed rows act as `mask=segment_mask(...)`
+        reads, such as hidden states. `document_ids` of packed rows act as `mask=document_mask(...)`
         (but for zeros that begin a row, see `Context`),
-        but attention in blocks and the TPU kernel skip keys of other segments, and windows run in
+        but attention in blocks and the TPU kernel skip keys of other documents, and windows run in
         blocks.
       mask: bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key (see `masks`). A query
         that may attend to nothing gets zeros, in outputs and gradients.
@@ -258,8 +263,8 @@ def completed(
     for name, x, size in (("x_q", context.x_q, queries[1]), ("x_k", context.x_k, keys[1])):
         if x is not None and x.shape[1] != size:
             raise ValueError(f"Context.{name} has {x.shape[1]} hidden states for {size} tokens.")
-    if context.segments is not None:
-        context = _with_segments(context, encoding, queries, keys)
+    if context.document_ids is not None:
+        context = _with_document_ids(context, encoding, queries, keys)
     if not encoding.parts:  # Positions of any kind are those of other layers.
         return context._replace(
             positions_q=default_positions(queries[1]), positions_k=default_positions(keys[1])
@@ -271,31 +276,34 @@ def completed(
     return context._replace(positions_q=positions_q, positions_k=positions_k)
 
 
-def _with_segments(
+def _with_document_ids(
     context: Context, encoding: PositionEncoding, queries: tuple[Size, ...], keys: tuple[Size, ...]
 ) -> Context:
-    """`context`, whose segments are checked, with positions from 0 in each by default.
+    """`context`, whose `document_ids` are checked, with positions from 0 in each by default.
 
     Zeros that begin a row get a number of their own: of a document numbered 0, or of padding, where
     no result is used.
     """
-    segments = jnp.asarray(context.segments)
-    check_length(queries[1], "Context.segments")
-    if queries != keys or segments.shape != queries:
+    document_ids = jnp.asarray(context.document_ids)
+    check_length(queries[1], "Context.document_ids")
+    if queries != keys or document_ids.shape != queries:
         raise ValueError(
-            f"Context.segments must be [B, L] of self-attention, here {list(queries)} queries and "
-            f"{list(keys)} keys, got {list(segments.shape)}. For other keys pass "
-            "mask=segment_mask(segments_q, segments_k)."
+            f"Context.document_ids must be [B, L] of self-attention, here {list(queries)} queries "
+            f"and {list(keys)} keys, got {list(document_ids.shape)}. For other keys pass "
+            "mask=document_mask(document_ids_q, document_ids_k)."
         )
-    if not jnp.issubdtype(segments.dtype, jnp.integer) or encoding.axes > 1:
+    if not jnp.issubdtype(document_ids.dtype, jnp.integer) or encoding.axes > 1:
         raise ValueError(
-            f"Context.segments must be integers and positions of one axis, got {segments.dtype} "
-            f"and {encoding.axes}. Pass mask=segment_mask(segments, segments)."
+            "Context.document_ids must be integers and positions of one axis, got "
+            f"{document_ids.dtype} and {encoding.axes}. "
+            "Pass mask=document_mask(document_ids, document_ids)."
         )
-    check_segments(context.segments, context.positions_q)
-    leading = jnp.cumsum(segments != 0, axis=1) == 0
-    segments = jnp.where(leading, segments.max(1, keepdims=True, initial=0) + 1, segments)
+    check_document_ids(context.document_ids, context.positions_q)
+    leading = jnp.cumsum(document_ids != 0, axis=1) == 0
+    document_ids = jnp.where(
+        leading, document_ids.max(1, keepdims=True, initial=0) + 1, document_ids
+    )
     positions = context.positions_q
     if positions is None and context.positions_k is None:
-        positions = segment_positions(segments)
-    return context._replace(segments=segments, positions_q=positions)
+        positions = document_positions(document_ids)
+    return context._replace(document_ids=document_ids, positions_q=positions)

@@ -6,8 +6,8 @@ memory is linear in the length, forward and backward. Terms of hooks (`LogitTerm
 finished logits are computed for a block of queries at a time as well.
 
 With a window, a block of queries meets the keys within reach of it and no others, so time is linear
-as well. With segments, it meets the least part of the keys, in eighths, that holds the segments of
-its queries in all rows; the program has a branch for each of these sizes.
+as well. In packed rows, it meets the least part of the keys, in eighths, that holds the documents
+of its queries in all rows; the program has a branch for each of these sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from pe_jax.attention import softmax
-from pe_jax.attention.masks import masked_weights, segment_bounds
+from pe_jax.attention.masks import document_bounds, masked_weights
 from pe_jax.attention.softmax import Arrays, Fixed, Leaf
 from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.dtypes import wide_dtype
@@ -34,7 +34,7 @@ _QUERIES = {"q": 2, "content_q": 2, "added": 2, "query_arrays": 1}
 _KEYS = {"k": 3, "v": 3, "content_k": 3, "added": 3, "key_arrays": 1}
 _BY_HEAD = "q", "k", "v", "content_q", "content_k"
 _KEYS_OF_WINDOWS = _KEYS | {"k": 2, "v": 2, "content_k": 2}
-# Parts of the keys that a block may meet where there are segments; more take longer to compile.
+# Parts of the keys that a block may meet in packed rows; more take longer to compile.
 _EIGHTHS = 1, 2, 3, 4, 6, 8
 
 
@@ -150,7 +150,7 @@ def _widths(arrays: Arrays, fixed: Fixed) -> tuple[int, ...]:
         left, right, _ = window
         assert fixed.block is not None
         return (min(keys, fixed.block + left + right),)
-    eighths = _EIGHTHS if fixed.segments_k is not None else (8,)
+    eighths = _EIGHTHS if fixed.document_ids_k is not None else (8,)
     return tuple(dict.fromkeys(-(-keys * count // 8) for count in eighths))
 
 
@@ -187,7 +187,8 @@ def _by_block(arrays: Arrays, fixed: Fixed, widths: tuple[int, ...]) -> tuple[Ar
         if (x := getattr(arrays, name)) is not None and (isinstance(x, tuple) or x.shape[axis] > 1)
     }
     fixed_rows = {
-        name: cut(getattr(fixed, name), 1) for name in ("query_arrays", "limits_q", "segments_q")
+        name: cut(getattr(fixed, name), 1)
+        for name in ("query_arrays", "limits_q", "document_ids_q")
     }
     if fixed.positions_q is not None:
         axis = fixed.positions_q.ndim - 1
@@ -209,9 +210,9 @@ def _first_keys(
     if window := _window(fixed):
         left, _, start = window
         key = query + start - left
-    elif fixed.segments_q is not None:
-        starts, ends = segment_bounds(fixed.segments_q)
-        real = fixed.segments_q > 0
+    elif fixed.document_ids_q is not None:
+        starts, ends = document_bounds(fixed.document_ids_q)
+        real = fixed.document_ids_q > 0
         key = cut_axis(jnp.where(real, starts, keys), fixed.block, 1, "edge").min((1, 2))
         last = cut_axis(jnp.where(real, ends, 0), fixed.block, 1, "edge").max((1, 2))
         choice = jnp.searchsorted(jnp.array(widths), last - key)
@@ -239,7 +240,7 @@ def _block(
 
     by_key = {name: near(getattr(arrays, name), axis) for name, axis in _keys(fixed).items()}
     arrays = _with(arrays, by_key)
-    axes = {"key_arrays": 1, "limits_k": 1, "segments_k": 1, "mask": 3}
+    axes = {"key_arrays": 1, "limits_k": 1, "document_ids_k": 1, "mask": 3}
     parts = {name: near(getattr(fixed, name), axis) for name, axis in axes.items()}
     return _restored(arrays, fixed), dataclasses.replace(fixed, **parts, first=first)
 

@@ -51,7 +51,7 @@ def supports(x: AttentionInputs, seed: Array | None) -> bool:
     lengths = x.q.shape[1], x.k.shape[1]
     if lengths == (1, 1):
         return False
-    masks = x.mask is not None, x.context.segments is not None, bool(x.limits)
+    masks = x.mask is not None, x.context.document_ids is not None, bool(x.limits)
     masked = any(masks) or (x.reach is not None and _causal_reach(x) is None)
     return not (masked or x.terms) or not any(length % 2 for length in lengths)
 

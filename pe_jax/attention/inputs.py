@@ -16,7 +16,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention.head_shards import part_of_shard
-from pe_jax.attention.masks import both, in_order, segment_mask, whole_mask
+from pe_jax.attention.masks import both, document_mask, in_order, whole_mask
 from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.part import Context, LogitTerms, OffsetTerms, Params, Part, map_heads, moved
@@ -76,9 +76,13 @@ class AttentionInputs(NamedTuple):
 
     @property
     def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
-        """The caller's mask, within segments."""
-        segments = self.context.segments
-        return self.mask if segments is None else both(self.mask, segment_mask(segments, segments))
+        """The caller's mask, within documents."""
+        document_ids = self.context.document_ids
+        return (
+            self.mask
+            if document_ids is None
+            else both(self.mask, document_mask(document_ids, document_ids))
+        )
 
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
@@ -184,7 +188,7 @@ def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: Context) -
         raise ValueError(
             f"positions of keys must rise from key to key for {name}, which adds up over the keys "
             "in the order of the row. Sort keys, values and hidden states by position, and mask "
-            "padding. For packed rows pass Context(segments=documents) or mask=segment_mask(...)."
+            "padding. For packed rows pass Context(document_ids=...) or mask=document_mask(...)."
         )
     return jnp.where(ordered[..., None, None], q, jnp.nan)
 

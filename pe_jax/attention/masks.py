@@ -19,36 +19,39 @@ def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[jax.Array, "B 1 1 Lk"]:
     return jnp.asarray(valid)[:, None, None, :]
 
 
-def segment_mask(
-    segments_q: Int[Array, "B Lq"], segments_k: Int[Array, "B Lk"]
+def document_mask(
+    document_ids_q: Int[Array, "B Lq"], document_ids_k: Int[Array, "B Lk"]
 ) -> Bool[jax.Array, "B 1 Lq Lk"]:
-    """Return the mask of packed sequences, in which queries attend to keys of the same segment.
+    """Return the mask of packed sequences, in which queries attend to keys of the same document.
 
-    Segments are numbered from 1. Padding is 0: it attends to nothing, and nothing attends to it.
+    Documents are numbered from 1. Padding is 0: it attends to nothing, and nothing attends to it.
     """
-    q, k = jnp.asarray(segments_q)[:, None, :, None], jnp.asarray(segments_k)[:, None, None, :]
+    q, k = (
+        jnp.asarray(document_ids_q)[:, None, :, None],
+        jnp.asarray(document_ids_k)[:, None, None, :],
+    )
     return (q == k) & (q > 0)
 
 
-def check_segments(segments: Int[Array, "B L"], positions: Positions | None) -> None:
-    """Check segments and their positions, unless they are traced.
+def check_document_ids(document_ids: Int[Array, "B L"], positions: Positions | None) -> None:
+    """Check documents and their positions, unless they are traced.
 
     Raises:
-      ValueError: for tokens of a segment that are not next to one another, or at positions that are
-        not consecutive.
+      ValueError: for tokens of a document that are not together, or at positions that are not
+        consecutive.
     """
-    if isinstance(segments, jax.core.Tracer):
+    if isinstance(document_ids, jax.core.Tracer):
         return
-    numbers = np.asarray(segments)
+    numbers = np.asarray(document_ids)
     same = numbers[:, 1:] == numbers[:, :-1]
     for row, inside in zip(numbers, same):
         starts = row[np.append(True, ~inside)]
         first, counts = np.unique(starts[starts > 0], return_counts=True)
         if (counts > 1).any():
             raise ValueError(
-                f"Context.segments must have the tokens of a segment next to one another, but "
-                f"segment {first[counts > 1][0]} begins twice in a row. Pass "
-                "mask=segment_mask(segments, segments)."
+                f"Context.document_ids must have the tokens of a document next to one another, but "
+                f"document {first[counts > 1][0]} begins twice in a row. Pass "
+                "mask=document_mask(document_ids, document_ids)."
             )
     if positions is None or isinstance(positions, jax.core.Tracer):
         return
@@ -58,20 +61,20 @@ def check_segments(segments: Int[Array, "B L"], positions: Positions | None) -> 
         and (same & (numbers[:, 1:] > 0) & (steps != 1)).any()
     ):
         raise ValueError(
-            "positions must be consecutive within Context.segments, whose offsets are those of "
-            "places in the row. For others pass mask=segment_mask(segments, segments)."
+            "positions must be consecutive within Context.document_ids, whose offsets are those of "
+            "places in the row. For others pass mask=document_mask(document_ids, document_ids)."
         )
 
 
-def segment_bounds(segments: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
-    """Return where the segment of each token starts, and one past its end.
+def document_bounds(document_ids: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
+    """Return where the document of each token starts, and one past its end.
 
     Args:
-      segments: whose tokens are next to one another.
+      document_ids: whose tokens are next to one another.
     """
-    length = segments.shape[1]
+    length = document_ids.shape[1]
     place = jnp.arange(length)
-    new = jnp.diff(segments, axis=1) != 0
+    new = jnp.diff(document_ids, axis=1) != 0
     first = jnp.pad(new, ((0, 0), (1, 0)), constant_values=True)
     last = jnp.pad(new, ((0, 0), (0, 1)), constant_values=True)
     starts = jax.lax.cummax(jnp.where(first, place, 0), axis=1)
@@ -79,9 +82,9 @@ def segment_bounds(segments: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[
     return starts, ends
 
 
-def segment_positions(segments: Int[Array, "B L"]) -> Int[jax.Array, "B L"]:
-    """Return positions from 0 in each segment."""
-    return jnp.arange(segments.shape[1]) - segment_bounds(segments)[0]
+def document_positions(document_ids: Int[Array, "B L"]) -> Int[jax.Array, "B L"]:
+    """Return positions from 0 in each document."""
+    return jnp.arange(document_ids.shape[1]) - document_bounds(document_ids)[0]
 
 
 def in_order(

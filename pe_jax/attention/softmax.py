@@ -26,7 +26,7 @@ from jax.typing import ArrayLike
 
 from pe_jax.attention import dropout
 from pe_jax.attention.inputs import repeat_heads
-from pe_jax.attention.masks import both, masked_logits, masked_weights, segment_mask, whole_mask
+from pe_jax.attention.masks import both, document_mask, masked_logits, masked_weights, whole_mask
 from pe_jax.attention.naive import evaluated, mapped_logits
 from pe_jax.attention.offset_terms import (
     rotated_logits,
@@ -78,7 +78,7 @@ class Arrays(NamedTuple):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=(
-        "positions_q positions_k segments_q segments_k mask seed "
+        "positions_q positions_k document_ids_q document_ids_k mask seed "
         "query_arrays key_arrays shared limits_q limits_k first"
     ).split(),
     meta_fields=(
@@ -103,7 +103,7 @@ class Fixed:
       limits: reaches over positions that are no ranges, each with positions at its place in
         `limits_q` `[#B, Lq]` and `limits_k` `[#B, Lk]`.
       positions_q, positions_k: `[L]` or `[B, L]`, where they are no ranges and terms need them.
-      segments_q, segments_k: `[#B, Lq]` and `[#B, Lk]`, see `Context.segments`, or None.
+      document_ids_q, document_ids_k: `[#B, Lq]` and `[#B, Lk]`, see `Context`, or None.
       mask: `[B or 1, H or 1, Lq or 1, Lk]`.
       seed: of dropout, see `dropout.seed`.
       query_arrays, key_arrays, shared: of `LogitTerms`, the arrays that `Arrays` has not.
@@ -123,8 +123,8 @@ class Fixed:
     limits: tuple[AttentionWindow, ...]
     positions_q: Leaf
     positions_k: Leaf
-    segments_q: Leaf
-    segments_k: Leaf
+    document_ids_q: Leaf
+    document_ids_k: Leaf
     mask: Leaf
     seed: Leaf
     query_arrays: Leaf
@@ -155,10 +155,10 @@ class Fixed:
 
     @property
     def allowed(self) -> Array | None:
-        """The mask, within segments."""
-        if self.segments_q is None:
+        """The mask, within documents."""
+        if self.document_ids_q is None:
             return self.mask
-        return both(self.mask, segment_mask(self.segments_q, self.segments_k))
+        return both(self.mask, document_mask(self.document_ids_q, self.document_ids_k))
 
     def whole_mask(self, x: Arrays) -> Array | None:
         """The mask, with all reaches."""

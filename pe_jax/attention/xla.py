@@ -121,7 +121,7 @@ def attend(
         maps=tuple(params for _, params in x.maps),
     )
     q, k = x.context.positions_q, x.context.positions_k
-    ranges, segments = x.context.ranges, x.context.segments
+    ranges, document_ids = x.context.ranges, x.context.document_ids
     needed = ranges is None and (rows or rotations)
     fixed = Fixed(
         clip=clip,
@@ -140,8 +140,8 @@ def attend(
         **{name: _leaves(tree, differentiable=False) for name, tree in trees.items()},
         positions_q=jnp.asarray(as_array(q)) if needed else None,
         positions_k=jnp.asarray(as_array(k)) if needed else None,
-        segments_q=segments,
-        segments_k=segments,
+        document_ids_q=document_ids,
+        document_ids_k=document_ids,
         mask=x.mask,
         seed=seed,
     )

@@ -54,10 +54,10 @@ class Context(NamedTuple):
       projections: of this layer to queries and to keys, `[..., D] -> [..., H, d]`.
       rng: for encodings that draw while training, the same in every layer; None draws nothing.
       tokens: ids `[B, L]`, at the input of a model only.
-      segments: `[B, L]` integers of self-attention in packed rows, which stays within segments.
-        Number them from 1; 0 after a segment is padding, with outputs of 0. Zeros that begin a row
-        are a segment like others, so that numbers from 0 work as well: pass `mask` where these are
-        padding and outputs of 0 matter. Tokens of a segment must be next to one another, at
+      document_ids: `[B, L]` integers: self-attention in packed rows stays within documents.
+        Number them from 1; 0 after a document is padding, with outputs of 0. Zeros that begin a row
+        are a document like others, so that numbers from 0 work as well: pass `mask` where these are
+        padding and outputs of 0 matter. Tokens of a document must be next to one another, at
         consecutive positions, from 0 by default, which is checked unless they are traced; offsets
         between tokens are those of their places in the row.
       batch_size: B; filled in for the hook `positions`.
@@ -78,7 +78,7 @@ class Context(NamedTuple):
     tokens: Array | None = None
     batch_size: Size = 1
     frequency_factors: Callable[[Array], Array] | None = None
-    segments: Array | None = None
+    document_ids: Array | None = None
     mask: Array | None = None
     first_head: ArrayLike | None = None
 
@@ -115,8 +115,8 @@ class Context(NamedTuple):
     def ranges(self) -> tuple[range, range] | None:
         """Ranges with the offsets of all pairs that attend; None where there are none."""
         q, k = self.positions_q, self.positions_k
-        if self.segments is not None:
-            return range(self.segments.shape[1]), range(self.segments.shape[1])
+        if self.document_ids is not None:
+            return range(self.document_ids.shape[1]), range(self.document_ids.shape[1])
         return (q, k) if isinstance(q, range) and isinstance(k, range) else None
 
     @property
@@ -414,4 +414,4 @@ def moved(part: Part, context: Context, batch_size: Size) -> Context:
     moved_k = moved_q if k is q else part.positions(k, sized)
     if moved_q is q and moved_k is k:
         return context
-    return context._replace(positions_q=moved_q, positions_k=moved_k, segments=None)
+    return context._replace(positions_q=moved_q, positions_k=moved_k, document_ids=None)

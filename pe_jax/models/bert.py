@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import attention, dropout, padding_mask
-from pe_jax.attention.masks import segment_positions
+from pe_jax.attention.masks import document_positions
 from pe_jax.attention.product import is_product_of_layers
 from pe_jax.encodings import (
     Context,
@@ -195,7 +195,7 @@ class Bert(BertModule):
           segments: token types, 0 or 1; default all 0, and so for a model of a single type. A
             model without segment embeddings ignores them.
           mask: bool `[B, L]`, True at tokens and False at padding; or integers `[B, L]`, numbers of
-            packed documents, 0 at padding (`Context.segments`); or a whole attention mask, bool
+            packed documents, 0 at padding (`Context.document_ids`); or a whole attention mask, bool
             `[B, 1, L, L]`.
           positions: see `pe_jax.encodings.Positions`; default range(L), or from 0 in each document.
             With `config.positions_from_mask`, as in RoBERTa, those that are added to the input
@@ -215,12 +215,12 @@ class Bert(BertModule):
         if positions is None and encoding.axes == 1:
             positions = range(tokens.shape[1])
             if documents is not None:
-                positions = segment_positions(documents)
+                positions = document_positions(documents)
             input_positions = positions
             if valid is not None and c.positions_from_mask:
                 input_positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
-        context = Context(positions, positions, rng=position_rng, segments=documents)
+        context = Context(positions, positions, rng=position_rng, document_ids=documents)
         position_params = {}
         if parameter_count(encoding, c.num_layers):
             position_params = self.param("position", encoding.init, c.num_layers)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention.masks import segment_positions
+from pe_jax.attention.masks import document_positions
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_outputs
 from pe_jax.shapes import Array, Bool, Float
@@ -133,7 +133,7 @@ def _centred(
 ) -> Float[Array, "N B L D"]:
     """Hidden states without the mean of their position, but at special tokens, whose vectors stand
     for more than a position."""
-    shift = centre[:, segment_positions(batch["documents"])]
+    shift = centre[:, document_positions(batch["documents"])]
     return hidden.astype(jnp.float32) - jnp.where(batch["text"][..., None], shift, 0)
 
 
@@ -184,7 +184,7 @@ def _statistics_of(
         }
         if not by_position:
             return totals
-        text, positions = batch["text"], segment_positions(batch["documents"])
+        text, positions = batch["text"], document_positions(batch["documents"])
         zeros, hidden = jnp.zeros_like(hidden[:, 0]), jnp.where(text[..., None], hidden, 0)
         return totals | {
             "texts": jnp.zeros(text.shape[1], jnp.int32).at[positions].add(text),

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import Cache, cached_attention, init_cache, segment_mask
+from pe_jax.attention import Cache, cached_attention, document_mask, init_cache
 from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.encodings import ENCODINGS, WRAPPERS, from_name, parameter_count
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -168,14 +168,14 @@ def implementations(s: Subject) -> Problems:
 DOCUMENTS = np.array([[1, 1, 1, 2, 2, 2, 0, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
 
 
-def restarted(segments: Int[Array, "B L"]) -> Int[Array, "B L"]:
+def restarted(document_ids: Int[Array, "B L"]) -> Int[Array, "B L"]:
     """Index of each token in its own document."""
-    first = segments[:, :, None] == segments[:, None, :]
+    first = document_ids[:, :, None] == document_ids[:, None, :]
     return np.arange(LENGTH) - np.argmax(first, axis=-1)
 
 
-def packed(segments: Int[Array, "B L"]) -> Mask:
-    return np.asarray(segment_mask(jnp.asarray(segments), jnp.asarray(segments)))
+def packed(document_ids: Int[Array, "B L"]) -> Mask:
+    return np.asarray(document_mask(jnp.asarray(document_ids), jnp.asarray(document_ids)))
 
 
 ALONE = 3  # Tokens of the documents that are compared with the same ones by themselves.
@@ -191,9 +191,9 @@ def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
 
 def document_differences(out: Array, outputs_alone: Callable[[int], Array]) -> Problems:
     """Yield how outputs of `DOCUMENTS` differ from `outputs_alone(first)`, those of each alone."""
-    for row, segments in enumerate(DOCUMENTS):
-        for document in range(1, segments.max() + 1):
-            inside = segments == document
+    for row, document_ids in enumerate(DOCUMENTS):
+        for document in range(1, document_ids.max() + 1):
+            inside = document_ids == document
             if inside.sum() == ALONE:
                 expected = outputs_alone(int(np.argmax(inside)))[row]
                 name = f"row {row}, document {document}"

@@ -11,7 +11,7 @@ import pytest
 from helpers import paper_attention
 
 from pe_jax import encodings
-from pe_jax.attention import attention, dropout, masked_softmax, padding_mask, segment_mask
+from pe_jax.attention import attention, document_mask, dropout, masked_softmax, padding_mask
 from pe_jax.attention.implementations import IMPLEMENTATIONS, Implementation
 
 H, d = 2, 4
@@ -45,11 +45,11 @@ def test_queries_and_keys_of_other_lengths_and_places(name):
 
 
 @pytest.mark.parametrize("name", ["none", *RELATIVE])
-def test_packed_segments_and_rows_that_see_nothing(name):
+def test_packed_documents_and_rows_that_see_nothing(name):
     """Two sequences in a row, positions starting again; then padding, which sees nothing."""
-    segments = np.array([[1, 1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 1, 0, 0]])
+    document_ids = np.array([[1, 1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 1, 0, 0]])
     positions = np.array([[0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 3, 4, 0, 0]])
-    mask = np.asarray(segment_mask(jnp.asarray(segments), jnp.asarray(segments)))[:, 0]
+    mask = np.asarray(document_mask(jnp.asarray(document_ids), jnp.asarray(document_ids)))[:, 0]
     assert not mask[0, 6].any()
     paper_attention.check_attention(name, draw(2, 7, 7), positions, positions, mask, clip=2)
 
@@ -128,8 +128,8 @@ def test_softmax_row_that_may_look_at_nothing():
 
 def test_masks_by_hand():
     assert padding_mask(jnp.array([[True, False]])).shape == (1, 1, 1, 2)
-    segments = jnp.array([[1, 1, 2, 0]])
-    assert segment_mask(segments, segments)[0, 0].astype(int).tolist() == [
+    document_ids = jnp.array([[1, 1, 2, 0]])
+    assert document_mask(document_ids, document_ids)[0, 0].astype(int).tolist() == [
         [1, 1, 0, 0],
         [1, 1, 0, 0],
         [0, 0, 1, 0],

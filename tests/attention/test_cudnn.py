@@ -14,7 +14,7 @@ RNG = np.random.default_rng(0)
 VALID = np.array([[True] * L, [True] * 5 + [False] * 3])[:, None, None]
 ROWS = np.ones((B, 1, L, L), bool)
 ROWS[1, :, 2:4] = False  # Queries that may attend to nothing.
-SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
+DOCUMENT_IDS = np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
 
 
 def build(name):
@@ -37,21 +37,21 @@ def draw(heads, dtype=jnp.bfloat16):
         ("t5", {}),
         ("t5", {"mask": VALID, "heads": 2}),
         ("t5", {"positions": [0, 1, 2, 3, 5, 6, 7, 9]}),
-        ("t5", {"segments": SEGMENTS}),
+        ("t5", {"document_ids": DOCUMENT_IDS}),
         ("none", {"mask": ROWS, "heads": 1}),
         ("causal", {"mask": ROWS}),
         ("t5+causal", {}),
         ("causal", {"positions": [0, 1, 2, 3, 5, 6, 7, 9]}),
         ("window(reach=2)", {}),
         ("window(reach=2)+causal", {"heads": 2}),
-        ("rope+causal", {"segments": SEGMENTS}),
+        ("rope+causal", {"document_ids": DOCUMENT_IDS}),
     ],
 )
 def test_outputs_and_gradients(name, case):
     encoding, params = build(name)
     context = encodings.Context(
         None if "positions" not in case else np.array(case["positions"]),
-        segments=case.get("segments"),
+        document_ids=case.get("document_ids"),
     )
     to = RNG.normal(size=(B, L, H, d))
 

@@ -290,10 +290,12 @@ def test_vmapped_runs_are_those_alone(quick_kernel):
     """Tables, dropout and gradients of two models side by side: each as by itself."""
     models = [draw(2, 6, 6, 2, 4, clip=2), [2 * x for x in draw(2, 6, 6, 2, 4, clip=2)]]
     seeds = [np.array([n, 1], np.uint32) for n in range(2)]
-    segments = jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 2, 2]])
+    document_ids = jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 2, 2]])
 
     def loss(args, seed):
-        out = flash_attention(*args, segments=segments, dropout_rate=0.3, seed=seed, interpret=True)
+        out = flash_attention(
+            *args, document_ids=document_ids, dropout_rate=0.3, seed=seed, interpret=True
+        )
         return jnp.square(out).sum()
 
     run = jax.value_and_grad(loss)
@@ -378,7 +380,7 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(
 
     def grads(qkv, arrays, valid, seed):
         settings = dict(reach=reach, valid=valid, dropout_rate=0.1, seed=seed)
-        settings |= {"segments": valid.astype(jnp.int32)} if packed else {}
+        settings |= {"document_ids": valid.astype(jnp.int32)} if packed else {}
 
         def loss(qkv, arrays):
             out = with_terms(flash_attention, terms, **settings)(*qkv, *arrays)
@@ -420,7 +422,7 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
         name: jax.ShapeDtypeStruct((4, 16, *rest), dtype)
         for name, rest, dtype in (
             ("tokens", (128,), jnp.int32),
-            ("segments", (128,), jnp.int32),
+            ("document_ids", (128,), jnp.int32),
             ("valid", (128,), jnp.bool_),
             ("label", (), jnp.int32),
         )

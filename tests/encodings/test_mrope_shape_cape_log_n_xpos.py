@@ -7,7 +7,7 @@ import pytest
 from helpers.compiled import attention, attention_logits
 
 from pe_jax import encodings
-from pe_jax.attention import segment_mask
+from pe_jax.attention import document_mask
 from pe_jax.encodings import Context
 from pe_jax.encodings.part import moved
 from pe_jax.testing import CHECKS, Subject
@@ -262,9 +262,11 @@ def test_log_n(options, factor):
 def test_log_n_of_a_document_ignores_its_neighbours():
     encoding = build("log_n(length=2)")
     q, k, v = (draw(1, 6, 2, 8, seed=seed) for seed in range(3))
-    segments = np.array([[1, 1, 1, 1, 2, 2]])
+    document_ids = np.array([[1, 1, 1, 1, 2, 2]])
     at = np.array([[0, 1, 2, 3, 0, 1]])
-    both = attention(q, k, v, encoding, {}, Context(at), mask=segment_mask(segments, segments))
+    both = attention(
+        q, k, v, encoding, {}, Context(at), mask=document_mask(document_ids, document_ids)
+    )
     alone = attention(q[:, 4:], k[:, 4:], v[:, 4:], encoding)
     np.testing.assert_allclose(both[:, 4:], alone, atol=1e-6)
     with pytest.raises(ValueError, match="at least 2 keys, got 1"):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pe_jax import encodings
-from pe_jax.attention import attention, segment_mask
+from pe_jax.attention import attention, document_mask
 from pe_jax.attention.masks import in_order
 from pe_jax.encodings import Context
 
@@ -63,8 +63,8 @@ def test_keys_out_of_order_are_refused():
 
 
 def test_order_of_keys():
-    packed, segments = np.array([[0, 1, 2, 0, 1]]), np.array([[1, 1, 1, 2, 2]])
-    assert in_order(packed, segment_mask(segments, segments)).all()
+    packed, document_ids = np.array([[0, 1, 2, 0, 1]]), np.array([[1, 1, 1, 2, 2]])
+    assert in_order(packed, document_mask(document_ids, document_ids)).all()
     assert not in_order(packed, None).any()
     np.testing.assert_array_equal(  # Later keys matter to no query but the last.
         in_order(packed, np.tril(np.ones((5, 5), bool))[None, None]), [[1, 1, 1, 0, 0]]

@@ -16,9 +16,9 @@ from pe_jax import encodings
 from pe_jax.attention import (
     attention,
     cached_attention,
+    document_positions,
     init_cache,
     padding_mask,
-    segment_positions,
     with_index,
 )
 
@@ -43,11 +43,11 @@ class Model(nn.Module):
     encoding: encodings.PositionEncoding
 
     @nn.compact
-    def __call__(self, x, positions=None, mask=None, segments=None, decode=False):
+    def __call__(self, x, positions=None, mask=None, document_ids=None, decode=False):
         embedding = pe_jax.linen.PositionEmbedding(self.encoding, name="embedding")
         x = embedding(x, positions, decode=decode)
         layer = pe_jax.linen.MultiHeadAttention(H, self.encoding, name="attention")
-        return layer(x, positions_q=positions, mask=mask, segments=segments, decode=decode)
+        return layer(x, positions_q=positions, mask=mask, document_ids=document_ids, decode=decode)
 
 
 class NnxModel(nnx.Module):
@@ -58,9 +58,9 @@ class NnxModel(nnx.Module):
         self.embedding = pe_jax.nnx.PositionEmbedding(encoding, rngs=rngs)
         self.attention = pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=rngs)
 
-    def __call__(self, x, positions=None, mask=None, segments=None, decode=False):
+    def __call__(self, x, positions=None, mask=None, document_ids=None, decode=False):
         x = self.embedding(x, positions, decode=decode)
-        options = {"positions_q": positions, "mask": mask, "segments": segments}
+        options = {"positions_q": positions, "mask": mask, "document_ids": document_ids}
         return self.attention(x, **options, decode=decode)
 
 
@@ -152,10 +152,10 @@ def test_packed_documents_are_each_alone(name, framework):
 
     @jax.jit
     def run(x):
-        positions = segment_positions(PACKED)
+        positions = document_positions(PACKED)
         alone = [model(x[row : row + 1, where])[0] for row, where in documents]
-        packed = model(x, positions, segments=PACKED)
-        return alone, packed, model(x, segments=PACKED), model(x, positions)
+        packed = model(x, positions, document_ids=PACKED)
+        return alone, packed, model(x, document_ids=PACKED), model(x, positions)
 
     alone, packed, default, mixed = run(X)
     for (row, where), expected in zip(documents, alone, strict=True):
@@ -238,11 +238,13 @@ def test_an_embedding_counts_while_decoding(framework):
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), full, atol=1e-5)
 
 
-def test_no_segments_while_decoding():
+def test_no_documents_while_decoding():
     layer = pe_jax.nnx.MultiHeadAttention(H, D, named("rope+causal"), rngs=nnx.Rngs(0))
     layer.init_cache(B, L)
-    with pytest.raises(ValueError, match=r"Context.segments must be \[B, L\] of self-attention"):
-        layer(X[:, :1], segments=PACKED[:, :1], decode=True)
+    with pytest.raises(
+        ValueError, match=r"Context.document_ids must be \[B, L\] of self-attention"
+    ):
+        layer(X[:, :1], document_ids=PACKED[:, :1], decode=True)
 
 
 def test_an_embedding_that_decodes_without_saying_so():

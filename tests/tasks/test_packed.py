@@ -14,7 +14,7 @@ from helpers.random_params import random_params
 from helpers.slow import slow_except
 
 from pe_jax import data
-from pe_jax.attention import segment_mask
+from pe_jax.attention import document_mask
 from pe_jax.data.packed import PackedExamples
 from pe_jax.interop import load_bert
 from pe_jax.models import BertConfig, BertForMaskedLM
@@ -242,7 +242,7 @@ def loss_on_one_device(model, params, batch):
         {"params": params},
         batch["tokens"],
         batch["masked_positions"],
-        mask=segment_mask(batch["documents"], batch["documents"]),
+        mask=document_mask(batch["documents"], batch["documents"]),
         positions=batch["positions"],
     )
     return (cross_entropy(logits, batch["masked_tokens"])[0] * batch["masked_weights"]).sum()

@@ -47,10 +47,10 @@ def supports(x: AttentionInputs) -> bool:
     (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
     if x.sink is not None and "key_table" in terms:
         return False
-    values, packed = terms.get("value_table"), x.context.segments is not None
+    values, packed = terms.get("value_table"), x.context.document_ids is not None
     if k.shape[2] < q.shape[2] and values is not None and values.ndim > 2:
         return False
-    return fits(q, k, **terms, reach=x.reach, offset=shift, segments=packed)
+    return fits(q, k, **terms, reach=x.reach, offset=shift, packed=packed)
 
 
 def attend(
@@ -72,7 +72,7 @@ def attend(
         reach=x.reach,
         offset=x.context.shift,
         valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
-        segments=x.context.segments,
+        document_ids=x.context.document_ids,
         scale=_scale(x),
         dropout_rate=rate,
         seed=seed,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention.masks import segment_bounds
+from pe_jax.attention.masks import document_bounds
 from pe_jax.attention.product import add_row
 from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
@@ -27,7 +27,7 @@ def configure(
     offset: int,
     on_chip: int = ON_CHIP,
     block: tuple[int, int] | None = None,
-    segments: bool = False,
+    packed: bool = False,
 ) -> KernelConfig:
     """The sizes, by the shapes of the arguments."""
     (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
@@ -78,7 +78,7 @@ def configure(
             value_tables=value_tables,
             bias=has_bias and not long_bias,
             long_bias=long_bias,
-            segments=segments,
+            packed=packed,
         )
 
     if block is None:
@@ -206,10 +206,10 @@ def lay_out_rows(
     )
 
 
-def lay_out_segments(config: KernelConfig, rows: Batched, segments: Array) -> Batched:
-    """`rows` with the numbers of segments, -1 for queries of padding, and the tiles to compute."""
-    starts, ends = segment_bounds(segments)
-    real = segments > 0
+def lay_out_document_ids(config: KernelConfig, rows: Batched, document_ids: Array) -> Batched:
+    """`rows` with the document ids, -1 for queries of padding, and the tiles to compute."""
+    starts, ends = document_bounds(document_ids)
+    real = document_ids > 0
 
     def by_tile(x: Array, other: int) -> jax.Array:
         x = jnp.where(real, x, other)
@@ -220,11 +220,11 @@ def lay_out_segments(config: KernelConfig, rows: Batched, segments: Array) -> Ba
         x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % tile)), constant_values=padding)
         return x.astype(jnp.float32)[:, None]
 
-    first = by_tile(starts, segments.shape[1]).min(2) // config.keys
+    first = by_tile(starts, document_ids.shape[1]).min(2) // config.keys
     end = -(-by_tile(ends, 0).max(2) // config.keys)
     return rows._replace(
-        segments_q=row(jnp.where(real, segments, -1), config.queries, -1),
-        segments_k=row(jnp.where(real, segments, 0), config.keys, 0),
+        document_ids_q=row(jnp.where(real, document_ids, -1), config.queries, -1),
+        document_ids_k=row(jnp.where(real, document_ids, 0), config.keys, 0),
         tiles=jnp.stack([first, end], axis=1).astype(jnp.int32),
     )
 

@@ -30,8 +30,8 @@ from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.arguments import (
     ON_CHIP,
     configure,
+    lay_out_document_ids,
     lay_out_rows,
-    lay_out_segments,
     lay_out_terms,
     occurring,
 )
@@ -57,7 +57,7 @@ def flash_attention(
     reach: AttentionWindow | None = None,
     offset: int = 0,
     valid: Bool[Array, "B Lk"] | None = None,
-    segments: Int[Array, "B L"] | None = None,
+    document_ids: Int[Array, "B L"] | None = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     seed: Array | None = None,
@@ -84,8 +84,8 @@ def flash_attention(
       offset: position of key 0 minus position of query 0.
       valid: True for keys that may be attended to. A query that attends to no key gets zeros, in
         outputs and gradients.
-      segments: of self-attention in packed rows, see `Context.segments`. Tiles without a pair of
-        one segment are not computed.
+      document_ids: of self-attention in packed rows, see `Context`. Tiles without a pair of one
+        document are not computed.
       scale: multiplies q·(k + P) and nothing else; default 1/sqrt(d). A caller whose queries are
         scaled already passes 1.0.
       dropout_rate, seed: dropout of the weights with the bits of `dropout.keep`, rows numbered as
@@ -107,7 +107,7 @@ def flash_attention(
         # Inside, each query's product with the last row would have to be subtracted from it.
         raise ValueError("sink is not supported beside key_table: use another implementation.")
     terms = Shared(None, key_table, bias, value_table)
-    packed = segments is not None
+    packed = document_ids is not None
     config = configure(q, k, terms, reach, offset, ON_CHIP, block, packed)._replace(
         sink=sink is not None,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
@@ -124,8 +124,8 @@ def flash_attention(
         sink = sink - terms.bias[-1]  # As from all logits, see `tiles`.
     shared = lay_out_terms(config, terms, seed)._replace(sink=sink)
     rows = lay_out_rows(config, terms, q, k, v, valid)
-    if segments is not None:
-        rows = lay_out_segments(config, rows, segments)
+    if document_ids is not None:
+        rows = lay_out_document_ids(config, rows, document_ids)
     out = _flash(config, shared, rows)
     return out[:, : q.shape[1]].reshape(q.shape)
 
@@ -139,7 +139,7 @@ def fits(
     bias: jax.ShapeDtypeStruct | Array | None = None,
     reach: AttentionWindow | None = None,
     offset: int = 0,
-    segments: bool = False,
+    packed: bool = False,
     on_chip: int = ON_CHIP,
 ) -> bool:
     """Return whether `flash_attention` of these shapes fits the chip, gradients included.
@@ -151,7 +151,7 @@ def fits(
     take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
 
     Args:
-      segments: whether there are some.
+      packed: whether there are document ids.
       on_chip: bytes on the chip that the kernel may take. The default fits every TPU since v5; v5e
         and v6e have twice as much.
 
@@ -159,7 +159,7 @@ def fits(
       ValueError: as `flash_attention`.
     """
     terms = Shared(None, key_table, bias, value_table)
-    config = configure(q, k, terms, reach, offset, on_chip, segments=segments)
+    config = configure(q, k, terms, reach, offset, on_chip, packed=packed)
     return launch.on_chip_bytes(config, q.dtype) <= on_chip
 
 

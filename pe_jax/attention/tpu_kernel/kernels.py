@@ -56,9 +56,9 @@ class Batched(NamedTuple):
       out: the output, for the backward kernel, as are the following.
       log_sum: base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
       grad: of the output.
-      segments_q, segments_k: numbers of segments, float32 [B, 1, Lq] and [B, 1, Lk], that match
-        where a query may attend to a key; or None.
-      tiles: for each tile of queries the first tile of keys of its segments, and the one after the
+      document_ids_q, document_ids_k: float32 [B, 1, Lq] and [B, 1, Lk], equal where a query may
+        attend to a key; or None.
+      tiles: for each tile of queries the first tile of keys of its documents, and the one after the
         last, int32 [B, 2, tiles of queries]; or None.
 
     Among gradients those of q, k and v alone.
@@ -72,17 +72,19 @@ class Batched(NamedTuple):
     out: Leaf = None
     log_sum: Leaf = None
     grad: Leaf = None
-    segments_q: Leaf = None
-    segments_k: Leaf = None
+    document_ids_q: Leaf = None
+    document_ids_k: Leaf = None
     tiles: Leaf = None
 
 
-def forward_kernel(config, shared, rows, out, log_sum, top, total, sums, terms, bands, segments):
+def forward_kernel(
+    config, shared, rows, out, log_sum, top, total, sums, terms, bands, document_ids
+):
     """Write the output, and `log_sum` of `Batched`.
 
     Scratch for a block of queries, per head, from tile to tile: the largest logit so far, and
     relative to it the total of the weights, the sums of weighted values and, in `bands`, the
-    weights summed per offset; `terms` are q·P and the bias per offset. `segments` are those of the
+    weights summed per offset; `terms` are q·P and the bias per offset. `document_ids` are of the
     queries, of all heads.
     """
     tile = Tile(config, rows.tiles)
@@ -96,13 +98,13 @@ def forward_kernel(config, shared, rows, out, log_sum, top, total, sums, terms, 
             for h in range(config.group):
                 logit = jnp.maximum(shared.sink[tile.head + h] * LOG2_E, UNSEEN)
                 top[h] = jnp.full(top.shape[1:], logit)
-        _lay_out_segments(config, rows, segments)
+        _lay_out_document_ids(config, rows, document_ids)
         _lay_out_logit_terms(config, shared, rows, terms)
 
     @tile.each
     def attend(uniform):
         for h, kv_lanes in enumerate(config.kv_lanes):
-            logits = _logits(tile, shared, rows, segments, terms, h, uniform)
+            logits = _logits(tile, shared, rows, document_ids, terms, h, uniform)
             greatest = jnp.maximum(top[h], jnp.max(logits, axis=1, keepdims=True))
             weights = jnp.exp2(logits - wide(greatest, config.keys))
             decay = jnp.exp2(top[h] - greatest)
@@ -145,7 +147,7 @@ def backward_kernel(
     logit_bands,
     value_bands,
     bias_band,
-    segments,
+    document_ids,
 ):
     """Write the gradients.
 
@@ -175,7 +177,7 @@ def backward_kernel(
     @pl.when(first_key)
     def begin():
         clear(dq, logit_bands, value_bands)
-        _lay_out_segments(config, rows, segments)
+        _lay_out_document_ids(config, rows, document_ids)
         _lay_out_logit_terms(config, shared, rows, logit_terms)
         for h, lanes in enumerate(config.lanes):
             row = jnp.broadcast_to(rows.log_sum[0, 0, h : h + 1], (LANES, config.queries))
@@ -194,7 +196,7 @@ def backward_kernel(
         for h, (lanes, kv_lanes) in enumerate(zip(config.lanes, config.kv_lanes, strict=True)):
             q, grad = rows.q[0, :, lanes], rows.grad[0, :, lanes]
             k, v = rows.k[0, :, kv_lanes], rows.v[0, :, kv_lanes]
-            logits = _logits(tile, shared, rows, segments, logit_terms, h, uniform)
+            logits = _logits(tile, shared, rows, document_ids, logit_terms, h, uniform)
             weights = jnp.exp2(logits - wide(log_sum[h], config.keys))
             dweights = dot(grad, v, 1, 1)
             if config.value_terms:
@@ -241,11 +243,11 @@ def backward_kernel(
         drows.v[0] = (dv[...] * weight_scale).astype(drows.v.dtype)
 
 
-def _lay_out_segments(config: KernelConfig, rows: Batched, segments: Leaf) -> None:
-    """Write the segments of a block of queries from lanes to sublanes, [queries, 128]."""
-    if config.segments:
-        row = jnp.broadcast_to(rows.segments_q[0], (LANES, config.queries))
-        segments[...] = jnp.transpose(row)
+def _lay_out_document_ids(config: KernelConfig, rows: Batched, document_ids: Leaf) -> None:
+    """Write the documents of a block of queries from lanes to sublanes, [queries, 128]."""
+    if config.packed:
+        row = jnp.broadcast_to(rows.document_ids_q[0], (LANES, config.queries))
+        document_ids[...] = jnp.transpose(row)
 
 
 def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf) -> None:
@@ -263,7 +265,13 @@ def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, te
 
 
 def _logits(
-    tile: Tile, shared: Shared, rows: Batched, segments: Leaf, terms: Leaf, h: int, uniform: bool
+    tile: Tile,
+    shared: Shared,
+    rows: Batched,
+    document_ids: Leaf,
+    terms: Leaf,
+    h: int,
+    uniform: bool,
 ) -> jax.Array:
     """Base-2 logits of a head on a tile."""
     config = tile.config
@@ -274,8 +282,8 @@ def _logits(
     if config.long_bias:
         logits += tile.bias(shared.bias, h) * LOG2_E
     logits += rows.mask[0]
-    if config.segments:
-        same = wide(segments[...], config.keys) == rows.segments_k[0]
+    if config.packed:
+        same = wide(document_ids[...], config.keys) == rows.document_ids_k[0]
         logits = jnp.where(same, logits, MASKED)
     if config.reach is None or uniform:
         return logits

@@ -96,10 +96,12 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     keys = pl.BlockSpec((1, config.keys, kv_lanes), lambda b, h, i, j: (b, key_tile(i, j), h))
     whole = pl.BlockSpec((1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h))
     mask = pl.BlockSpec((1, 1, config.keys), lambda b, h, i, j: (b, 0, key_tile(i, j)))
-    segments: dict[str, pl.BlockSpec] = {}
-    if config.segments:
-        segments["segments_q"] = pl.BlockSpec((1, 1, config.queries), lambda b, h, i, j: (b, 0, i))
-        segments |= {"segments_k": mask, "tiles": scalars}
+    document_ids: dict[str, pl.BlockSpec] = {}
+    if config.packed:
+        document_ids["document_ids_q"] = pl.BlockSpec(
+            (1, 1, config.queries), lambda b, h, i, j: (b, 0, i)
+        )
+        document_ids |= {"document_ids_k": mask, "tiles": scalars}
     sums = pl.BlockSpec((1, 1, config.group, config.queries), lambda b, h, i, j: (b, h, 0, i))
 
     def scratch(*shape: int) -> pl.MemoryRef:
@@ -108,14 +110,14 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     per_head = functools.partial(scratch, config.group, config.queries)
     logit_terms = per_head(config.width + LANES) if config.logit_terms else None
     value_terms = per_head(config.width + LANES) if config.value_terms else None
-    column = scratch(config.queries, LANES) if config.segments else None
+    column = scratch(config.queries, LANES) if config.packed else None
     long_bias = scratch(config.group, LANES, config.bias_lanes) if config.long_bias else None
     shared_specs = Shared(scalars, key_table, bias, value_table)
     if not backward:
         return (
             (
                 shared_specs._replace(sink=scalars if config.sink else None),
-                Batched(scalars, mask, queries, keys, keys, **segments),
+                Batched(scalars, mask, queries, keys, keys, **document_ids),
             ),
             (queries, sums),
             (Shape(rows.q.shape, rows.v.dtype), _log_sum(config, len(rows.q))),
@@ -138,7 +140,7 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     return (
         (
             shared_specs,
-            Batched(scalars, mask, queries, keys, keys, queries, sums, queries, **segments),
+            Batched(scalars, mask, queries, keys, keys, queries, sums, queries, **document_ids),
         ),
         (Shared(None, dkey_table, dbias, dvalue_table), Batched(None, None, queries, whole, whole)),
         (dshared, Batched(None, None, q, k, v)),
@@ -178,10 +180,10 @@ def _abstract_inputs(config: KernelConfig, dtype: DTypeLike) -> tuple[Shared, Ba
     )
     mask = Shape((1, 1, all_keys), jnp.float32)
     rows = Batched(Shape((1,), jnp.uint32), mask, q, k, k, q, _log_sum(config, 1), q)
-    if config.segments:
+    if config.packed:
         rows = rows._replace(
-            segments_q=Shape((1, 1, q.shape[1]), jnp.float32),
-            segments_k=mask,
+            document_ids_q=Shape((1, 1, q.shape[1]), jnp.float32),
+            document_ids_k=mask,
             tiles=Shape((1, 2, config.query_tiles), jnp.int32),
         )
     return shared, rows

@@ -47,7 +47,7 @@ class Tile:
     """The tile of a program: its place among queries, keys and offsets.
 
     Args:
-      tiles: of the segments, see `kernels.Batched`.
+      tiles: of the documents, see `kernels.Batched`.
     """
 
     def __init__(self, config: KernelConfig, tiles: jax.Ref | None):
@@ -59,10 +59,10 @@ class Tile:
         self.key = key_tile * config.keys
         self.offset = config.offset + self.key - self.query  # From query 0 to key 0 of the tile.
         self.exists = key_tile < config.key_tiles
-        self.in_segments: jax.Array | bool = True
+        self.in_documents: jax.Array | bool = True
         if tiles is not None:
             first, end = (tiles[self.row, side, pl.program_id(2)] for side in (0, 1))
-            self.in_segments = (first <= key_tile) & (key_tile < end)
+            self.in_documents = (first <= key_tile) & (key_tile < end)
 
     def each(self, body: Callable[[bool], None]) -> None:
         """Run `body(uniform)` if any query of the tile attends to any key.
@@ -72,7 +72,7 @@ class Tile:
         """
         config = self.config
         first, last = self.offset - (config.queries - 1), self.offset + config.keys - 1
-        seen = self.in_segments
+        seen = self.in_documents
         uniform: jax.Array | bool = True
         if config.logit_terms or config.value_terms:
             uniform = (first >= config.clip) | (last <= -config.clip)

@@ -32,7 +32,7 @@ class KernelConfig(NamedTuple):
       key_tables, value_tables: 0 for no table, 1 for one shared by the heads, else one per head.
       bias: whether the terms per query and offset include a bias.
       long_bias: whether there is a bias for all offsets of the tiles instead, see `Tile.bias`.
-      segments: whether queries attend within segments only.
+      packed: whether queries attend within documents only.
       sink: whether heads have a logit in the softmax's denominator.
       scale: of q·(k + P).
       rate: of dropout.
@@ -56,7 +56,7 @@ class KernelConfig(NamedTuple):
     value_tables: int
     bias: bool
     long_bias: bool
-    segments: bool = False
+    packed: bool = False
     sink: bool = False
     scale: float = 1.0
     rate: float = 0.0

@@ -15,10 +15,10 @@ def short_convolution(
 ) -> Float[jax.Array, "B L *C"]:
     """Return y_t = Σ_n kernel[W-1-n] x_{t-n} for n = 0 .. W-1, channel by channel.
 
-    Tokens of other documents count as zeros. Without `segments`, two tokens are of one document if
-    some query may attend to both by the mask, and positions rise between them and stay on one side
-    of 0, where documents start. So padding on the left may have zeros or negative positions, or the
-    same as other tokens and a mask.
+    Tokens of other documents count as zeros. Without `document_ids`, two tokens are of one document
+    if some query may attend to both by the mask, and positions rise between them and stay on one
+    side of 0, where documents start. So padding on the left may have zeros or negative positions,
+    or the same as other tokens and a mask.
 
     Args:
       x: tokens in the order of the row.
@@ -29,11 +29,11 @@ def short_convolution(
       ValueError: for a symbolic length.
     """
     check_length(x.shape[1], "A short convolution")
-    if context.segments is None:
+    if context.document_ids is None:
         assert context.positions_k is not None
         document = _documents(as_array(context.positions_k))
     else:
-        document = jnp.asarray(context.segments)
+        document = jnp.asarray(context.document_ids)
     mask = context.mask
     width, length = kernel.shape[0], x.shape[1]
     y = jnp.asarray(x * kernel[-1])

@@ -1,4 +1,4 @@
-"""Segments of packed rows: the same numbers as a mask of all pairs."""
+"""Documents of packed rows: the same numbers as a mask of all pairs."""
 
 import functools
 
@@ -10,13 +10,13 @@ from helpers import paper_attention
 from helpers.slow import slow_except
 
 from pe_jax import encodings
-from pe_jax.attention import attention, attention_weights, blocks, implementations, segment_mask
+from pe_jax.attention import attention, attention_weights, blocks, document_mask, implementations
 from pe_jax.attention.tpu_kernel import flash_attention
 
 B, L, H, d = 3, 24, 2, 4
 # A short one, several over more than a block, and padding. Blocks of four queries meet all keys,
 # but for the last two, which meet 12 at most.
-SEGMENTS = np.array(
+DOCUMENT_IDS = np.array(
     [[1] * 2 + [2] * 10 + [3] * 12, [1] * 5 + [2] * 6 + [0] * 6 + [-1] * 7, [1] * 14 + [2] * 10]
 )
 NAMES = [
@@ -76,7 +76,7 @@ def draw(kv_heads=H):
 
 
 def places():
-    return np.arange(L) - np.argmax(SEGMENTS[:, None] == SEGMENTS[:, :, None], axis=-1)
+    return np.arange(L) - np.argmax(DOCUMENT_IDS[:, None] == DOCUMENT_IDS[:, :, None], axis=-1)
 
 
 def context(x, **fields):
@@ -100,7 +100,7 @@ def projection(name, implementation, mask, **fields):
 def expected(name, kv_heads=H, keys_masked=False):
     """The formula in float64 with one mask of all pairs: the same for every implementation."""
     qkv, x = draw(kv_heads)
-    mask = segment_mask(SEGMENTS, SEGMENTS) & (VALID if keys_masked else True)
+    mask = document_mask(DOCUMENT_IDS, DOCUMENT_IDS) & (VALID if keys_masked else True)
     naive = projection(name, "naive", jnp.asarray(mask), positions_q=places())
     return paper_attention.in_float64(naive, qkv, build(name)[1], x)
 
@@ -109,7 +109,7 @@ def check(name, implementation, kv_heads=H, keys_masked=False):
     """Compare outputs and all gradients, with dropout, which drops the same weights everywhere."""
     qkv, x = draw(kv_heads)
     mask = jnp.asarray(VALID) if keys_masked else None
-    ours = projection(name, implementation, mask, segments=SEGMENTS)
+    ours = projection(name, implementation, mask, document_ids=DOCUMENT_IDS)
     actual = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2)))(qkv, build(name)[1], x)
     assert_close(actual, expected(name, kv_heads, keys_masked))
 
@@ -128,13 +128,13 @@ KEPT = ["none", "learned_relative(clip=3)", "sinusoidal_relative(clip=None)", "t
 @pytest.mark.parametrize("name", slow_except(KEPT, NAMES))
 @pytest.mark.parametrize("implementation", [BLOCKS, "auto"], ids=["block", "all"])
 @pytest.mark.usefixtures("two_widths")
-def test_segments_are_a_mask(name, implementation):
+def test_documents_are_a_mask(name, implementation):
     check(name, implementation)
 
 
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize("name", slow_except(["t5", "learned_relative(clip=3)+causal"], IN_KERNEL))
-def test_segments_in_the_kernel(name):
+def test_documents_in_the_kernel(name):
     check(name, "kernel")
 
 
@@ -143,10 +143,12 @@ def test_segments_in_the_kernel(name):
     "reach", [pytest.param(None, marks=pytest.mark.slow), encodings.AttentionWindow(40, 150)]
 )
 def test_tiles_of_the_kernel(reach):
-    """Several tiles, of which segments leave out some; NaN in these shows it."""
+    """Several tiles, of which documents leave out some; NaN in these shows it."""
     length = 400
-    segments = np.searchsorted([100, 256, 300], np.arange(length), side="right") + 1
-    segments = np.stack([np.where(np.arange(length) < 390, segments, 0), np.ones(length, int)])
+    document_ids = np.searchsorted([100, 256, 300], np.arange(length), side="right") + 1
+    document_ids = np.stack(
+        [np.where(np.arange(length) < 390, document_ids, 0), np.ones(length, int)]
+    )
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, length, 2, 64)).astype(np.float32)
     table, bias = rng.normal(size=(7, 64)).astype(np.float32), np.float32([3, 1, 2, 0, 1, 2, 1])
@@ -166,7 +168,7 @@ def test_tiles_of_the_kernel(reach):
     )
     params = encoding.init(jax.random.key(0))
     at = encodings.Context(np.arange(length))
-    mask = jnp.asarray(segment_mask(segments, segments))
+    mask = jnp.asarray(document_mask(document_ids, document_ids))
 
     def naive(q, k, v, params):
         return attention(q, k, v, encoding, params, at, mask=mask, implementation="naive")
@@ -175,7 +177,7 @@ def test_tiles_of_the_kernel(reach):
         terms = params["tables"]
         tables = {"key_table": terms["table"], "bias": terms["bias"]}
         options = {"reach": reach, "block": (128, 128), "interpret": True}
-        return flash_attention(q, k, v, **tables, segments=jnp.asarray(segments), **options)
+        return flash_attention(q, k, v, **tables, document_ids=jnp.asarray(document_ids), **options)
 
     def compiled(function):
         loss = lambda *args: (jnp.sin(out := function(*args)).sum(), out)
@@ -195,24 +197,26 @@ def test_each_document_is_as_alone():
     """Documents of seven tokens, in blocks of four."""
     encoding, params = build("learned_relative(clip=3)")
     qkv, _ = draw()
-    segments = np.repeat([[1, 2, 3], [4, 5, 0], [0, 6, 7]], 7, axis=1)
-    segments = np.pad(segments, ((0, 0), (2, 1)))
-    at = encodings.Context(segments=segments)
+    document_ids = np.repeat([[1, 2, 3], [4, 5, 0], [0, 6, 7]], 7, axis=1)
+    document_ids = np.pad(document_ids, ((0, 0), (2, 1)))
+    at = encodings.Context(document_ids=document_ids)
     out = jax.jit(lambda *qkv: attention(*qkv, encoding, params, at, implementation=BLOCKS))(*qkv)
     alone = jax.jit(lambda *qkv: attention(*qkv, encoding, params, implementation="naive"))
     for number in range(1, 8):
-        row, inside = np.nonzero(segments == number)
+        row, inside = np.nonzero(document_ids == number)
         expected = alone(*(x[row[:1], inside][None] for x in qkv))
         np.testing.assert_allclose(out[row[0], inside], expected[0], rtol=1e-5, atol=1e-5)
-    after_one = (segments == 0) & (np.cumsum(segments, axis=1) > 0)
+    after_one = (document_ids == 0) & (np.cumsum(document_ids, axis=1) > 0)
     np.testing.assert_array_equal(np.asarray(out)[after_one], 0)
 
 
-def test_segments_may_be_numbered_from_0():
+def test_documents_may_be_numbered_from_0():
     encoding, params = build("learned_relative(clip=3)")
     qkv, _ = draw()
     run = jax.jit(
-        lambda segments: attention(*qkv, encoding, params, encodings.Context(segments=segments))
+        lambda document_ids: attention(
+            *qkv, encoding, params, encodings.Context(document_ids=document_ids)
+        )
     )
     from_1 = np.repeat([[1, 2, 3], [1, 1, 2], [1, 1, 1]], L // 3, axis=1)
     np.testing.assert_allclose(run(from_1 - 1), run(from_1), atol=1e-6)
@@ -220,17 +224,23 @@ def test_segments_may_be_numbered_from_0():
 
 @pytest.mark.parametrize("name", ["none", "learned_relative(clip=3)", "fire"])
 @pytest.mark.usefixtures("two_widths")
-def test_blocks_skip_keys_of_other_segments(name):
+def test_blocks_skip_keys_of_other_documents(name):
     """NaN among them would show, as 0 · NaN is NaN."""
     encoding, params = build(name)
     (q, k, v), _ = draw()
-    segments = np.repeat([[1, 2], [3, 4], [5, 0]], L // 2, axis=1)
+    document_ids = np.repeat([[1, 2], [3, 4], [5, 0]], L // 2, axis=1)
     second = np.arange(L)[:, None, None] >= L // 2
     k, v = (np.where(second, np.float32(np.nan), x) for x in (k, v))
 
     def total(q, k, v):
         out = attention(
-            q, k, v, encoding, params, encodings.Context(segments=segments), implementation=BLOCKS
+            q,
+            k,
+            v,
+            encoding,
+            params,
+            encodings.Context(document_ids=document_ids),
+            implementation=BLOCKS,
         )
         return out.sum(), out
 
@@ -247,25 +257,25 @@ def test_grouped_heads_and_a_mask_of_keys():
 
 @pytest.mark.usefixtures("two_widths")
 def test_several_seeds_at_once():
-    """`vmap` over parameters and over rows with segments of their own."""
+    """`vmap` over parameters and over rows with documents of their own."""
     encoding, params = build("learned_relative(clip=3)")
     params = jax.tree.map(lambda x: np.stack([x, 2 * x]), params)
     (q, k, v), _ = draw()
-    segments = np.stack([SEGMENTS, np.roll(SEGMENTS, 1, axis=0)])
+    document_ids = np.stack([DOCUMENT_IDS, np.roll(DOCUMENT_IDS, 1, axis=0)])
 
-    def run(params, segments):
+    def run(params, document_ids):
         def loss(q, params):
-            at = encodings.Context(segments=segments)
+            at = encodings.Context(document_ids=document_ids)
             return (attention(q, k, v, encoding, params, at, implementation=BLOCKS) ** 2).sum()
 
         return jax.value_and_grad(loss, argnums=(0, 1))(q, params)
 
-    together = jax.jit(jax.vmap(run))(params, segments)
+    together = jax.jit(jax.vmap(run))(params, document_ids)
     each = [jax.tree.map(lambda x, i=i: x[i], params) for i in (0, 1)]
     single = jax.jit(run)
-    alone = [single(of_seed, segments[i]) for i, of_seed in enumerate(each)]
+    alone = [single(of_seed, document_ids[i]) for i, of_seed in enumerate(each)]
     assert_close(together, jax.tree.map(lambda *x: np.stack(x), *alone))
-    shared = jax.jit(jax.vmap(run, (0, None)))(params, segments[0])
+    shared = jax.jit(jax.vmap(run, (0, None)))(params, document_ids[0])
     assert_close(jax.tree.map(lambda x: x[0], shared), alone[0])
 
 
@@ -275,29 +285,31 @@ def test_weights_and_defaults():
     weights = jax.jit(
         lambda q, k, at, mask=None: attention_weights(q, k, encoding, params, at, mask=mask)
     )
-    by_default = weights(q, k, encodings.Context(segments=SEGMENTS))
-    mask = segment_mask(SEGMENTS, SEGMENTS)
+    by_default = weights(q, k, encodings.Context(document_ids=DOCUMENT_IDS))
+    mask = document_mask(DOCUMENT_IDS, DOCUMENT_IDS)
     expected = weights(q, k, encodings.Context(places()), mask)
     np.testing.assert_allclose(by_default, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("segments", "keys", "message"),
+    ("document_ids", "keys", "message"),
     [
-        (SEGMENTS[:, 1:], L, r"must be \[B, L\].*got \[3, 23\]"),
-        (SEGMENTS, L - 1, "segment_mask"),
-        (SEGMENTS > 0, L, "must be integers.*bool"),
-        (np.tile([1, 2], (B, L // 2)), L, "segment 1 begins twice in a row"),
+        (DOCUMENT_IDS[:, 1:], L, r"must be \[B, L\].*got \[3, 23\]"),
+        (DOCUMENT_IDS, L - 1, "document_mask"),
+        (DOCUMENT_IDS > 0, L, "must be integers.*bool"),
+        (np.tile([1, 2], (B, L // 2)), L, "document 1 begins twice in a row"),
     ],
 )
-def test_segments_that_do_not_fit(segments, keys, message):
+def test_documents_that_do_not_fit(document_ids, keys, message):
     (q, k, v), _ = draw()
     with pytest.raises(ValueError, match=message):
-        attention(q, k[:, :keys], v[:, :keys], context=encodings.Context(segments=segments))
+        attention(q, k[:, :keys], v[:, :keys], context=encodings.Context(document_ids=document_ids))
 
 
-def test_positions_within_segments_are_consecutive():
+def test_positions_within_documents_are_consecutive():
     qkv, _ = draw()
-    context = encodings.Context(np.arange(L) * 2, segments=SEGMENTS)
-    with pytest.raises(ValueError, match="positions must be consecutive within Context.segments"):
+    context = encodings.Context(np.arange(L) * 2, document_ids=DOCUMENT_IDS)
+    with pytest.raises(
+        ValueError, match="positions must be consecutive within Context.document_ids"
+    ):
         attention(*qkv, context=context)
