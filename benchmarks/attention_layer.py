@@ -28,7 +28,7 @@ _LENGTH = flags.DEFINE_integer("length", 256, "Queries and keys.")
 _ROWS = flags.DEFINE_integer("rows", 8, "Of the batch.")
 _ENCODINGS = flags.DEFINE_multi_string("encodings", ["learned_relative"], "Names with options.")
 _IMPLEMENTATIONS = flags.DEFINE_list(
-    "implementations", ["naive", "pairs", "table", "fused"], "Implementations of attention."
+    "implementations", ["naive", "table", "fused"], "Implementations of attention."
 )
 _DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of queries and so on.")
 _PER_ROW = flags.DEFINE_bool("per_row", False, "Positions are arrays, as of packed sequences.")

@@ -185,8 +185,6 @@ def attention_part() -> Part:
         """False for a program that is the same as that of "table", or takes too much memory."""
         if implementation == "naive":
             return length <= _LONGEST_NAIVE
-        if implementation in ("pairs", "rotation"):
-            return name in encodings.PAPER and "relative" in name  # It has vectors of the offset.
         return implementation != "fused" or length > (IMPLEMENTATIONS["fused"].block or 0)
 
     every = itertools.product(lengths, _ENCODINGS.value, named)
@@ -195,9 +193,9 @@ def attention_part() -> Part:
     def rows(run: Run) -> list[dict]:
         table = []
         for length in lengths:
-            chosen = choose("auto", length)
-            auto = next(name for name, each in IMPLEMENTATIONS.items() if each == chosen)
             for name in _ENCODINGS.value:
+                chosen = choose("auto", length, vectors="relative" in name)
+                auto = next(name for name, each in IMPLEMENTATIONS.items() if each == chosen)
                 keyed = {implementation: (length, name, implementation) for implementation in named}
                 times = {
                     implementation: run(key, median_ms)

@@ -110,12 +110,12 @@ def attention(
       dropout_rate, dropout_rng: dropout of the weights; a rate above 0 needs an rng. Every
         implementation drops the same weights.
       implementation: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula in
-        ordinary JAX; `"pairs"`, `"table"` and `"rotation"` store all weights and differ in how
-        they compute terms of the offset (see `offset_terms`); `"fused"` and `"kernel"` (for TPUs,
-        slow elsewhere) have memory linear in the length; `"cudnn"` is cuDNN's flash attention in
-        bfloat16 or float16, for GPUs, of encodings that add at most biases. All give the same
-        numbers and gradients up to rounding. Where the chosen one cannot compute the encoding,
-        `"auto"` and an `Implementation` fall back to one that can, and a name raises.
+        ordinary JAX; `"table"` stores all weights and computes terms of the offset from a table
+        (see `offset_terms`); `"fused"` and `"kernel"` (for TPUs, slow elsewhere) have memory linear
+        in the length; `"cudnn"` is cuDNN's flash attention in bfloat16 or float16, for GPUs, of
+        encodings that add at most biases. All give the same numbers and gradients up to rounding.
+        Where the chosen one cannot compute the encoding, `"auto"` and an `Implementation` fall back
+        to one that can, and a name raises.
       platform: what `"auto"` chooses for: `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
         `"tpu v4"`; default: where this runs.
       return_lse: return the logarithm of the softmax's denominator as well, for attention whose
@@ -159,7 +159,7 @@ def attention(
         return (zeros, nothing) if return_lse else zeros
     x = apply_encoding(encoding, params, q, k, v, context, mask)
     seed = dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
-    chosen = implementations.choose(implementation, k.shape[1], platform, x.reach)
+    chosen = implementations.choose(implementation, k.shape[1], platform, x.reach, x.vectors)
     in_kernel = chosen.kernel and not return_lse and _kernel().supports(x)
     in_cudnn = chosen.cudnn and not return_lse and cudnn.supports(x, seed)
     supported = chosen.naive or in_kernel or in_cudnn
@@ -180,7 +180,7 @@ def attention(
         drop = functools.partial(dropout.dropout, rate=dropout_rate, rng=dropout_rng)
         out, lse = naive.attend(x, drop), naive.log_denominator(x) if return_lse else None
     else:
-        out, lse = xla.attend(x, seed, dropout_rate, chosen, return_lse=return_lse)
+        out, lse = xla.attend(x, seed, dropout_rate, chosen.block, return_lse=return_lse)
     for part, part_params, seen in reversed(x.parts):  # Undo maps of the values, the last first.
         out = part.output(part_params, out, seen) if part.output else out
     return (out.astype(v.dtype), lse) if return_lse else out.astype(v.dtype)
@@ -227,7 +227,7 @@ def _unsupported_reason(
 ) -> str:
     """What an implementation that does not support `x` needs; empty if another computes `x`."""
     if implementation not in ("kernel", "cudnn"):
-        return xla.unsupported_reason(x, implementation)
+        return xla.unsupported_reason(x)
     module = _kernel() if implementation == "kernel" else cudnn
     return "return_lse=False" if return_lse else module.NEEDS
 

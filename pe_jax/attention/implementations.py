@@ -19,16 +19,12 @@ class Implementation(NamedTuple):
 
     Attributes:
       naive: as the formula stands, see `naive`; else as `xla` has it, wherever it can.
-      pairs: tables of the offset are looked up for each pair of query and key, see `offset_terms`.
-      rotation: sinusoids are computed by rotation even with a clip, see `offset_terms`.
       block: queries at a time, for memory linear in the length; None takes all at once.
       kernel: runs as the TPU kernel where that supports the encoding, memory linear as well.
       cudnn: runs as cuDNN's flash attention where that supports the input.
     """
 
     naive: bool = False
-    pairs: bool = False
-    rotation: bool = False
     block: int | None = None
     kernel: bool = False
     cudnn: bool = False
@@ -36,9 +32,7 @@ class Implementation(NamedTuple):
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "naive": Implementation(naive=True),
-    "pairs": Implementation(pairs=True),
     "table": Implementation(),
-    "rotation": Implementation(rotation=True),
     "fused": Implementation(block=128),
     # Passed as an `Implementation` instead of by name, these two fall back to `"fused"`.
     "kernel": Implementation(block=128, kernel=True),
@@ -49,16 +43,17 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 _AUTO: dict[str, tuple[tuple[float, str], ...]] = {
     "cpu": ((1024, "table"), (float("inf"), "fused")),
     # Below 128 keys the kernel would work on padding.
-    "tpu": ((127, "pairs"), (float("inf"), "kernel")),
+    "tpu": ((127, "table"), (float("inf"), "kernel")),
     # Has no rotation of rows by different numbers of lanes, which the kernel is built on.
-    "tpu v4": ((256, "pairs"), (1024, "rotation"), (float("inf"), "fused")),
+    "tpu v4": ((1024, "table"), (float("inf"), "fused")),
     # "cudnn" is the fastest where it can compute the input, but jax 0.11.2 cannot vmap it, as seeds
     # are.
-    "gpu": ((256, "pairs"), (1024, "table"), (float("inf"), "fused")),
+    "gpu": ((1024, "table"), (float("inf"), "fused")),
 }
+# With vectors of the offset at ranges, "naive" up to so many keys.
+_NAIVE = {"cpu": 64, "tpu": 127, "tpu v4": 256, "gpu": 256}
 # A window is run in blocks, which skip what it does not reach, from so many times its keys on.
 _WINDOWS = 3
-
 
 PLATFORMS = tuple(_AUTO)
 
@@ -68,6 +63,7 @@ def choose(
     keys: Size,
     platform: str | None = None,
     reach: AttentionWindow | None = None,
+    vectors: bool = False,
 ) -> Implementation:
     """Return an implementation by name, the best one here for `"auto"`; or the one given.
 
@@ -76,6 +72,7 @@ def choose(
       platform: what the program is compiled for, `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
         `"tpu v4"`; default: where this process runs.
       reach: how far queries attend, where there is a limit.
+      vectors: vectors of the offset are added, at positions that are ranges.
 
     Raises:
       ValueError: for an unknown implementation, or one in blocks with a symbolic number of keys.
@@ -86,8 +83,12 @@ def choose(
         if not isinstance(keys, int):
             return IMPLEMENTATIONS["table"]
         platform = platform or _here()
-        rules = _AUTO.get(platform) or _AUTO["tpu" if platform.startswith("tpu") else "gpu"]
-        chosen = IMPLEMENTATIONS[next(name for longest, name in rules if keys <= longest)]
+        if platform not in _AUTO:
+            platform = "tpu" if platform.startswith("tpu") else "gpu"
+        if vectors and keys <= _NAIVE[platform]:
+            return IMPLEMENTATIONS["naive"]
+        name = next(name for longest, name in _AUTO[platform] if keys <= longest)
+        chosen = IMPLEMENTATIONS[name]
         block = IMPLEMENTATIONS["fused"].block
         span = reach and reach.span
         if span is not None and block and keys >= _WINDOWS * (block + span):

@@ -70,6 +70,12 @@ class AttentionInputs(NamedTuple):
         ]
 
     @property
+    def vectors(self) -> bool:
+        """True if vectors of the offset are added, at positions that are ranges."""
+        added = any(term.keys or term.queries or term.values for term, _, _ in self.terms)
+        return added and self.context.ranges is not None
+
+    @property
     def maps(self) -> list[tuple[Callable[..., jax.Array], Params]]:
         """The maps of the finished logits, with their parameters."""
         return [(part.logit_map, params) for part, params, _ in self.parts if part.logit_map]

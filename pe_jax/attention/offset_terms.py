@@ -8,7 +8,6 @@ query meets 2·clip + 1 different vectors, so one product with these gives all i
 every key has the same term: one number per query and side. No [Lq, Lk, d], and no scatter where
 positions are consecutive. A block of consecutive queries meets only some rows of a long table,
 which are cut from it first.
-For few keys there are `pairs` as well: the row of each pair of query and key, [Lq, Lk, d].
 
 Rotations are for sinusoids: q_i·P(j - i) = (q_i rotated by i)·P(j), see `rotate_pairs`. Any
 positions, and no rows at all. Keys beyond a clip have the vector of its end, on either side.
@@ -27,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import index_offsets
 from pe_jax.attention.product import product
@@ -123,28 +122,25 @@ def table_logits(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
     offset: ArrayLike,
-    *,
-    pairs: bool = False,
 ) -> list[Float[Array, "#B #H Lq Lk"]]:
     """Return the logits that tables of vectors and biases add, float32.
 
     Args:
       tables: see `inputs.tables`.
       q, k: content of queries and keys, of as many heads if vectors join the queries.
-      pairs: look up the vector of each pair.
     """
     lengths = q.shape[1], k.shape[1]
     added = []
     if "keys" in tables:
-        added.append(_vector_logits(tables["keys"], clip, q, lengths[1], offset, pairs))
+        added.append(_vector_logits(tables["keys"], clip, q, lengths[1], offset))
     if "queries" in tables:
-        if np.ndim(offset) == 0 and not pairs and 2 * lengths[0] <= clip:
+        if np.ndim(offset) == 0 and 2 * lengths[0] <= clip:
             added.append(_tiled_logits(tables["queries"], clip, k, lengths[0], offset))
         else:
             # Queries and keys exchanged: offset j - i of one is i - j of the other.
             exchanged = -jnp.swapaxes(offset, -1, -2) if np.ndim(offset) else -jnp.asarray(offset)
             table = tables["queries"][::-1]
-            logits = _vector_logits(table, clip, k, lengths[0], exchanged, pairs)
+            logits = _vector_logits(table, clip, k, lengths[0], exchanged)
             added.append(logits.swapaxes(2, 3))
     if "bias" in tables:
         added.append(_bias_logits(tables["bias"], clip, lengths, offset))
@@ -156,13 +152,8 @@ def table_values(
     clip: int,
     weights: Float[Array, "B H Lq Lk"],
     offset: ArrayLike,
-    *,
-    pairs: bool = False,
 ) -> Float[Array, "B Lq H f"]:
     """Return the outputs that a table of vectors adds, float32."""
-    if pairs:
-        vectors, axes = _pair_vectors(table, clip, weights.shape[2:], offset, weights.dtype)
-        return product(f"bhqk,{axes}->bqhd", weights, vectors)
     rows, lay_out = _cut_table(table, clip, weights.shape[2:], offset)
     vectors = rows.astype(weights.dtype)
     by_offset = jnp.zeros((*weights.shape[:-1], len(vectors)), wide_dtype(weights))
@@ -220,12 +211,9 @@ def rotated_values(
 
 
 def _vector_logits(
-    table: Array, clip: int, q: Array, keys: Size, offset: ArrayLike, pairs: bool
+    table: Array, clip: int, q: Array, keys: Size, offset: ArrayLike
 ) -> Float[Array, "B H Lq Lk"]:
     """The products of queries with the vectors of all offsets to so many keys."""
-    if pairs:
-        vectors, axes = _pair_vectors(table, clip, (q.shape[1], keys), offset, q.dtype)
-        return product(f"bqhd,{axes}->bhqk", q, vectors)
     rows, lay_out = _cut_table(table, clip, (q.shape[1], keys), offset)
     vectors = rows.astype(q.dtype)
     return lay_out(product(f"bhqd,{_axes(vectors)}->bhqm", q.swapaxes(1, 2), vectors))
@@ -251,13 +239,13 @@ def _tiled_logits(
 def _cut_table(
     table: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """Cut a table to the offsets between so many queries and keys, if it has more rows than these.
+    """Cut a table to the offsets between so many queries and keys, if it has all of these.
 
     Returns:
       the rows, and a function that lays out one term a row, `[B, H, Lq, M]`, along the keys.
     """
     queries, keys = lengths
-    if np.ndim(offset) or queries + keys > 2 * clip:
+    if np.ndim(offset) or queries + keys > 2 * clip + 2:
         return table, functools.partial(_shifted, clip, keys, offset=offset)
     rows = _table_rows(table, clip, offset - (queries - 1), queries + keys)
     return rows, functools.partial(_skew, keys)
@@ -289,16 +277,6 @@ def _rows(clip: int, lengths: tuple[Size, Size], offset: ArrayLike) -> Int[Array
     """The row of the tables of each pair of query and key."""
     by_pair = offset if np.ndim(offset) else index_offsets(*lengths, offset)
     return jnp.clip(by_pair, -clip, clip) + clip
-
-
-def _pair_vectors(
-    table: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike, dtype: DTypeLike
-) -> tuple[Array, str]:
-    """The row of each pair, and the names of its axes."""
-    # Cast after the look-up, so that the gradients of a row are summed as wide as the table.
-    vectors = table[_rows(clip, lengths, offset)].astype(dtype)
-    head = "h" * (table.ndim - 2)
-    return vectors, "b" * (vectors.ndim - 3 - len(head)) + "qk" + head + "d"
 
 
 def _shifted(

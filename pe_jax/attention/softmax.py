@@ -82,7 +82,7 @@ class Arrays(NamedTuple):
         "query_arrays key_arrays shared limits_q limits_k first"
     ).split(),
     meta_fields=(
-        "clip rotation_clips pairs rate reach ranges block num_queries functions maps limits"
+        "clip rotation_clips rate reach ranges block num_queries functions maps limits"
     ).split(),
 )
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,6 @@ class Fixed:
     Attributes:
       clip: of the tables; they have 2·clip + 1 rows.
       rotation_clips: of each rotation; None if no key is beyond it.
-      pairs: the row of each pair of query and key is looked up.
       rate: of dropout.
       reach: how far queries attend, over ranges.
       ranges: positions of queries and keys, where they are ranges.
@@ -112,7 +111,6 @@ class Fixed:
 
     clip: int
     rotation_clips: tuple[int | None, ...]
-    pairs: bool
     rate: float
     reach: AttentionWindow | None
     ranges: tuple[range, range] | None
@@ -210,7 +208,7 @@ def _term_logits(x: Arrays, fixed: Fixed) -> Float[Array, "B H Lq Lk"] | None:
     terms = []
     if x.tables:
         k = repeat_heads(k, q.shape[2]) if "queries" in x.tables else k
-        terms += table_logits(x.tables, fixed.clip, q, k, fixed.offset(x), pairs=fixed.pairs)
+        terms += table_logits(x.tables, fixed.clip, q, k, fixed.offset(x))
     for rotation, clip in zip(x.rotations, fixed.rotation_clips, strict=True):
         terms.append(rotated_logits(rotation, clip, q, *fixed.positions(x)))
     if x.added is not None:
@@ -239,7 +237,7 @@ def _term_values(
     terms = []
     if x.tables and "values" in x.tables:
         table, offset = x.tables["values"], fixed.offset(x)
-        terms.append(table_values(table, fixed.clip, weights, offset, pairs=fixed.pairs))
+        terms.append(table_values(table, fixed.clip, weights, offset))
     for rotation, clip in zip(x.rotations, fixed.rotation_clips, strict=True):
         terms.append(rotated_values(rotation, clip, weights, *fixed.positions(x)))
     return _sum(terms, wide_dtype(x.v)) if terms else None

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import blocks, softmax
-from pe_jax.attention.implementations import IMPLEMENTATIONS, Implementation
 from pe_jax.attention.inputs import AttentionInputs, Term, farthest, tables
 from pe_jax.attention.naive import bias, evaluated
 from pe_jax.attention.reverse_only import reverse_only
@@ -31,13 +30,10 @@ from pe_jax.shapes import Array, Float
 _BLOCK_OF_FUNCTIONS = 32
 
 
-def computation(
-    term: Term, x: AttentionInputs, implementation: Implementation = IMPLEMENTATIONS["table"]
-) -> Literal["rotation", "tables", "added", "none"]:
+def computation(term: Term, x: AttentionInputs) -> Literal["rotation", "tables", "added", "none"]:
     """Return the way in which terms of the offset are computed.
 
-    - `"rotation"`: sinusoids whose tables would have all offsets, whose positions are no ranges, or
-      that `implementation` wants rotated.
+    - `"rotation"`: sinusoids without a clip, or at positions that are no ranges.
     - `"tables"`: terms of the integers of a range, or clipped to one.
     - `"added"`: biases at any other positions, of each pair of query and key.
     - `"none"`: other vectors, for which attention runs as the plain formula. These are vectors
@@ -51,7 +47,7 @@ def computation(
         isinstance(p, range) or np.issubdtype(jnp.result_type(p), np.integer) for p in positions
     ):
         sinusoids = terms.frequencies and not terms.queries and not terms.bias
-        if sinusoids and (terms.clip is None or not consecutive or implementation.rotation):
+        if sinusoids and (terms.clip is None or not consecutive):
             return "rotation"
         scaled_by_query = terms.queries and jnp.ndim(x.scale)
         if (consecutive or terms.clip is not None) and not scaled_by_query:
@@ -59,25 +55,21 @@ def computation(
     return "none" if any((terms.keys, terms.queries, terms.values)) else "added"
 
 
-def unsupported_reason(x: AttentionInputs, implementation: str | Implementation = "auto") -> str:
+def unsupported_reason(x: AttentionInputs) -> str:
     """Return a description of the inputs that this module needs and `x` is not; empty if it is."""
-    named = IMPLEMENTATIONS["rotation" if implementation == "rotation" else "table"]
-    ways = {computation(term, x, named) for term in x.terms}
-    if implementation == "rotation" and ways - {"rotation"}:
-        return "terms that are sinusoids of the offset, at integer positions"
-    if "none" in ways:
-        return (
-            "vectors at integer positions that are ranges or are clipped, and no temperature of "
-            "each query where they join the queries"
-        )
-    return ""
+    if all(computation(term, x) != "none" for term in x.terms):
+        return ""
+    return (
+        "vectors at integer positions that are ranges or are clipped, and no temperature of each "
+        "query where they join the queries"
+    )
 
 
 def attend(
     x: AttentionInputs,
     seed: Array | None,
     rate: float,
-    implementation: Implementation,
+    block: int | None,
     *,
     return_lse: bool = False,
 ) -> tuple[Float[Array, "B Lq H f"], Float[Array, "B Lq H"] | None]:
@@ -85,6 +77,7 @@ def attend(
 
     Args:
       seed, rate: of dropout; no seed, no dropout.
+      block: queries at a time, for memory linear in the length; None takes all at once.
 
     Returns:
       outputs and, with `return_lse`, the logarithm of the softmax's denominator.
@@ -92,9 +85,8 @@ def attend(
     queries = x.q.shape[1]
     ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": []}
     for term in x.terms:
-        ways[computation(term, x, implementation)].append(term)
+        ways[computation(term, x)].append(term)
     logit_terms = [*x.logit_terms, *map(bias, ways["added"])]
-    block = implementation.block
     if block and (logit_terms or x.maps):
         block = min(block, _BLOCK_OF_FUNCTIONS)
     if block and block >= queries:
@@ -126,7 +118,6 @@ def attend(
     fixed = Fixed(
         clip=clip,
         rotation_clips=tuple(clip for _, clip in rotations),
-        pairs=implementation.pairs,
         rate=rate,
         reach=x.reach,
         ranges=ranges,

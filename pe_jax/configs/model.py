@@ -155,7 +155,7 @@ class BertConfig(Config):
     attention: str = key(
         "auto",
         one_of("pe_jax.attention.implementations:IMPLEMENTATIONS", "auto"),
-        "Implementation of attention; or naive, pairs, table, rotation, fused, kernel, cudnn.",
+        "Implementation of attention; or naive, table, fused, kernel, cudnn.",
     )
     scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")
     remat: str = key(

@@ -141,8 +141,6 @@ def implementations(s: Subject) -> Problems:
     tried = {"fused": BLOCKS}
     if terms:
         tried["table"] = IMPLEMENTATIONS["table"]
-    if any(part.offsets and part.offsets.frequencies for part in s.encoding.parts):
-        tried["rotation"] = IMPLEMENTATIONS["rotation"]
     for name, implementation in tried.items():
         run = jax.jit(
             functools.partial(
@@ -153,7 +151,7 @@ def implementations(s: Subject) -> Problems:
         yield from result_differences(name, values, expected, 1e-4)
     if terms:
         clipped = any(part.offsets and part.offsets.clip for part in s.encoding.parts)
-        implementation = IMPLEMENTATIONS["pairs"] if clipped else BLOCKS
+        implementation = IMPLEMENTATIONS["table"] if clipped else BLOCKS
         arguments = s.layer, s.tokens, positions, mask, s.to
         values = jax.jit(functools.partial(result, s.encoding, implementation=implementation))(
             *arguments

@@ -61,7 +61,7 @@ def by_loops(kv_heads):
 
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize("kv_heads", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("implementation", ["naive", "pairs", "table", SMALL_BLOCKS, "kernel"])
+@pytest.mark.parametrize("implementation", ["naive", "table", SMALL_BLOCKS, "kernel"])
 def test_relative_vectors_against_the_loops(implementation, kv_heads):
     """Vectors that join keys and values, query by query."""
     encoding, params = relative_vectors()
@@ -79,7 +79,7 @@ def test_relative_vectors_against_the_loops(implementation, kv_heads):
 
 # In all implementations: those whose terms differ most; others fall back on the same products.
 ENCODINGS = {
-    "rope+t5+relative_key": ["naive", "table", "pairs", SMALL_BLOCKS],
+    "rope+t5+relative_key": ["naive", "table", SMALL_BLOCKS],
     "sinusoidal_relative(clip=None)+alibi+causal": ["table", "kernel"],
     "rope+t5+causal": ["kernel"],
     "relative_key_query": ["naive", "table"],
