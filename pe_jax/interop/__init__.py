@@ -34,6 +34,9 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.position_tables import PositionTable, load_position_table
 else:
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
     def __getattr__(name: str) -> typing.Any:
         if name in __all__:
             with extra("train"):

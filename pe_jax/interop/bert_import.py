@@ -61,11 +61,6 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
         or of a head that it has is missing, unknown, not finite, of another shape or not of floats,
         has two names and two values, or differs from a tensor that this model ties it to. The
         message lists all of them.
-
-    Example:
-      >>> from pe_jax import interop, models
-      >>> bert = interop.load_bert("bert-base-uncased")  # A folder.
-      >>> states = models.hidden_states(bert.config, bert.params["bert"], tokens)
     """
     checkpoint = open_checkpoint(path)
     theirs = _config_json(checkpoint)

@@ -402,6 +402,10 @@ def test_layers_of_one_type():
         ),
         (dict(SIZES, rope_theta=1e4, num_attention_heads=65), "must be at most hidden_size=64"),
         (dict(SIZES, model_type="roberta", pad_token_id=64), "must be above 65, got 64"),
+        (
+            dict(SIZES, model_type="qwen3_next", full_attention_interval=None),
+            "full_attention_interval is missing from the config",
+        ),
         (dict(SIZES, rope_theta=float("inf")), "rope_theta must be a positive number, got inf"),
     ],
 )  # fmt: skip
