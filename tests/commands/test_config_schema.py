@@ -259,7 +259,6 @@ def test_fine_tuning_without_a_start():
     [
         ("num_layers", 0),
         ("num_layers", 10**9),
-        ("model_type", [1]),
         ("hidden_size", "12"),
         ("num_heads", 0),
         ("vocab_size", -1),
@@ -286,6 +285,7 @@ def publish(folder, config, name):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("model_type", [1]),
         ("hidden_size", "12"),
         ("hidden_size", 12.0),
         ("hidden_dropout_prob", NAN),

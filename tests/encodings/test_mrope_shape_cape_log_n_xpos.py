@@ -320,7 +320,7 @@ def test_xpos_is_refused_in_an_encoder():
     q = draw(1, 3, 2, 8)
     with pytest.raises(ValueError, match=r"grows without bound to the right.*'xpos\+causal'"):
         attention(q, q, q, build("xpos"), {})
-    assert "xpos+causal" in encodings.names.for_text()
+    assert "xpos+causal" in encodings.parser.for_text()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pe_jax import encodings
-from pe_jax.encodings import names
+from pe_jax.encodings import parser
 from pe_jax.reports.property_report.report import PARTS
 
 ROOT = Path(__file__).parents[2]
@@ -169,10 +169,10 @@ def test_counts_are_those_of_the_code():
         " ".join((ROOT / page).read_text(encoding="utf-8").split())
         for page in ("README.md", "docs/package.md")
     )
-    single = [name for name in names.PAPER if "+" not in name]
-    assert len(single) == 7 and len(names.PAPER) == 13 and len(names.WRAPPERS) == 4
-    assert f"There are {len(names.ENCODINGS)} encodings and four wrappers" in readme
-    assert f"and {len(names.ENCODINGS) - len(single)} more (" in package
+    single = [name for name in parser.PAPER if "+" not in name]
+    assert len(single) == 7 and len(parser.PAPER) == 13 and len(parser.WRAPPERS) == 4
+    assert f"There are {len(parser.ENCODINGS)} encodings and four wrappers" in readme
+    assert f"and {len(parser.ENCODINGS) - len(single)} more (" in package
 
 
 def test_figures_are_small_and_shown():
