@@ -41,7 +41,7 @@ def test_errors_name_the_hook(where):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (Part(offsets=OffsetTerms(bias=lambda *_: jnp.ones((3, 2)))), r"Offsets\(bias=.*\[5, H\]"),
+        (Part(offsets=OffsetTerms(bias=lambda *_: jnp.ones((3, 2)))), r"OffsetTerms\(bias=.*\[5, H\]"),
         (
             Part(offsets=OffsetTerms(keys=lambda _, x, __: x)),
             r"must return \[5, d\] or \[5, H, d\]",

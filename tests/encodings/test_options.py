@@ -1,0 +1,120 @@
+"""Options that do not fit, or are too large, are errors."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
+from helpers.small_encodings import SMALL
+
+from pe_jax import encodings
+
+REQUIRED = {
+    "factor": 2.0, "original_length": 8, "height": 4, "width": 4, "length": 4, "reach": 3,
+    "size": 3, "short": (1.0, 1.0), "long": (2.0, 2.0),
+}  # fmt: skip
+
+
+def options_of_type(kind):
+    """`(name, option, build)` of all options of numbers of a type, or of tuples of them."""
+    sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 16}
+    makers = {
+        **encodings.ENCODINGS,
+        **{
+            name: functools.partial(make, encodings.alibi(num_heads=2))
+            for name, make in encodings.WRAPPERS.items()
+        },
+    }
+    for name, make in makers.items():
+        parameters = inspect.signature(make).parameters
+        needed = {
+            key: {**sizes, **REQUIRED}[key]
+            for key, parameter in parameters.items()
+            if parameter.default is parameter.empty
+        }
+        for option, parameter in parameters.items():
+            if kind in str(parameter.annotation):
+                share = "tuple" in str(parameter.annotation)
+
+                def build(value, make=make, needed=needed, option=option, share=share):
+                    return make(**{**needed, option: (value, value) if share else value})
+
+                yield name, option, build
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("t5(buckets=2)", "at least 4"),
+        ("t5(buckets=7)", "even with bidirectional=True"),
+        ("t5(max_distance=8)", "max_distance=8 must be greater than 8"),
+        ("fire(width=0)", "width=0"),
+        ("fire(threshold=0)", "threshold=0"),
+        ("transformer_xl(clip=0)", "clip .* must be >= 1, got 0"),
+        ("deberta(buckets=2)", "at least 4.*got 2"),
+        ("deberta(buckets=7)", "even.*got 7"),
+        ("deberta(buckets=64, max_relative_positions=33)", "below max_relative_positions - 1 = 32"),
+        ("deberta(buckets=None, max_relative_positions=0)", "must be >= 1, got 0"),
+        ("kerple(kernel='exp')", "kernel"),
+        ("sandwich(dim=3)", "must be even and positive, got 3"),
+        ("tisa(kernels=0)", "kernels must be at least 1, got 0"),
+        ("dynamic_position_bias(depth=0)", "depth=0"),
+        ("dynamic_position_bias(bound=0)", "bound=0"),
+        ("nezha(clip=0)", "clip .* must be >= 1, got 0"),
+        ("cope(npos_max=1)", "npos_max must be at least 2, got 1"),
+        ("rope_slice(size=3)", r"size \(default .*\) must be even and positive, got 3"),
+        ("decoupled_rope(size=0)", r"size \(default .*\) must be even and positive, got 0"),
+    ],
+)
+def test_options_that_do_not_fit(name, message):
+    with pytest.raises(ValueError, match=message):
+        encodings.from_name(name, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda x: encodings.rope(head_size=4, base=x),
+            r"base of rope .* float32\[\].*learnable=True",
+        ),
+        (lambda x: encodings.window(reach=x), r"reach of window .*of an encoding that learns"),
+        (
+            lambda x: encodings.randomised(encodings.alibi(num_heads=1), longest=x),
+            "longest of rand",
+        ),
+    ],
+)
+def test_options_are_no_arrays(build, message):
+    with pytest.raises(ValueError, match=message):
+        jax.vmap(lambda x: build(x).in_attention.init(jax.random.key(0)))(jnp.ones(3))
+    with pytest.raises(ValueError, match=message):
+        build(jnp.float32(3))
+
+
+@pytest.mark.parametrize("number", [10**9, 2**40, 10**100, -(10**9)])
+def test_integers_are_bounded(number):
+    """Of every encoding; refused before anything of that size is made."""
+    options = list(options_of_type("int"))
+    assert len(options) > 100
+    for name, option, build in options:
+        with pytest.raises(ValueError, match=f"{option} of {name} must be at most 16,777,216"):
+            build(number)
+
+
+@pytest.mark.parametrize("number", [1e-300, 1e308, float("inf"), float("nan"), 10**400])
+def test_numbers_are_float32(number):
+    options = list(options_of_type("float"))
+    assert len(options) > 60
+    for name, option, build in options:
+        with pytest.raises(ValueError, match=f"{option} of {name} must be a float32 number"):
+            build(number)
+
+
+def test_parameters_are_bounded():
+    message = r"learned_relative\(.*\): the parameter table would have 2,147,483,776 numbers"
+    with pytest.raises(ValueError, match=message):
+        encodings.learned_relative(head_size=128, clip=2**23)
+    with pytest.raises(ValueError, match=r"learned_absolute.*at most 536,870,912"):
+        encodings.learned_absolute(hidden_size=4096, max_length=2**20)

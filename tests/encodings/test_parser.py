@@ -1,0 +1,98 @@
+"""Names of encodings: what they mean, how they are written, which mean nothing."""
+
+import pytest
+from helpers.small_encodings import SIZES, SMALL
+
+from pe_jax import encodings
+
+
+def test_the_paper_has_13():
+    assert len(encodings.PAPER) == len(set(encodings.PAPER)) == 13
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("learned_absolut", "Did you mean learned_absolute"),
+        ("learned_absolute+relative", "'relative' is unknown.*in 'learned_absolute\\+relative'"),
+        ("", "Cannot read the position encoding ''"),
+        ("+".join(["rope"] * 1_000), r"has 999 '\+' and '\(', but at most 100"),
+        ("per_layer(" * 1_000 + ")" * 1_000, r"has 1,000 '\+' and '\('"),
+        ("-" * 100_000 + "rope", "Cannot read the position encoding '----"),
+        ("rope" + ".a" * 100_000, "Cannot read the position encoding 'rope.a"),
+        ("rope(base=" + "9" * 5_000 + ")", "Cannot read the position encoding"),
+        ("rope\ud83d", "Cannot read the position encoding"),
+        ("rope\0", "Cannot read the position encoding"),
+        ("learned_absolute+", "Cannot read the position encoding"),
+        ("learned_relative+learned_relative", "Use each family once"),
+        ("learned_relative(clip=4)+learned_relative(clip=8)", "Use each family once"),
+        ("learned_relative(clp=3)", "has no option 'clp'. Did you mean clip"),
+        ("learned_relative(clip=3, clip=4)", "given twice"),
+        ("learned_relative(clip='three')", "'clip' takes int, got 'three'"),
+        ("learned_relative(clip=2.5)", "'clip' takes int, got 2.5"),
+        ("learned_relative(clip=True)", "'clip' takes int, got True"),
+        ("learned_relative(clip=0)", "must be >= 1, got 0"),
+        ("sinusoidal_relative(base=0)", "base must be positive, got 0"),
+        ("learned_relative(3)", "must be written NAME=VALUE"),
+        ("learned_relative(clip=1 + 2)", "is not a number, a word or a tuple"),
+        ("1+none", "'1' is not an encoding"),
+        ("none.x", "'none.x' is not an encoding"),
+        ("__import__('os')", "'__import__' is unknown"),
+    ],
+)
+def test_names_that_mean_nothing(name, message):
+    with pytest.raises(ValueError, match=message):
+        encodings.from_name(name, **SMALL)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "learned_relative(clip=16)",
+        "learned_relative(clip=16, separate=True)",
+        "sinusoidal_absolute(base=500, scale=0.03)",
+        "sinusoidal_relative(clip=None)+learned_absolute",
+        "pope(random_phases=True)",
+        "fox(gate_bias=2)",
+        "rope_axial(base=10000, axes=4)",
+        "rope_axial(width=3)",
+        "tupe(untied_cls=False)",
+        "complex_order(vocab_size=7)",
+        "randomised(pope, longest=50)",
+        "randomised(learned_absolute, longest=12)+randomised(pope, longest=12, real=True)",
+    ],
+)
+def test_names_parse_back(name):
+    assert encodings.from_name(name, **SIZES).name == name
+
+
+def test_a_default_that_is_written_out_is_left_out():
+    assert encodings.from_name("sinusoidal_relative( clip = 64 )", **SMALL).name == (
+        "sinusoidal_relative"
+    )
+
+
+def test_lists_of_names_are_cut_outside_parentheses():
+    text = "none, learned_relative(clip=4, separate=True),cycle(none, none)"
+    assert encodings.split_names(text) == [
+        "none", "learned_relative(clip=4, separate=True)", "cycle(none, none)"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "bare"),
+    [
+        ("none", "none"),
+        ("rope(base=500) + alibi", "rope+alibi"),
+        ("none+learned_absolute+rope(base=5)", "none+learned_absolute+rope"),
+        ("interpolated(rope(base=500), factor=2)", "interpolated(rope)"),
+        ("cycle(rope(base=500), none)", "cycle(rope, none)"),
+    ],
+)
+def test_names_without_options(name, bare):
+    assert encodings.without_options(name) == bare
+
+
+def test_a_name_that_cannot_be_read_has_none_without_options():
+    with pytest.raises(ValueError, match="Cannot read the position encoding 'learned kept'"):
+        encodings.without_options("learned kept")

@@ -1,0 +1,65 @@
+"""log_n by hand, and encodings with layers without positions."""
+
+import jax
+import numpy as np
+import pytest
+from helpers.compiled import attention
+from helpers.small_encodings import build, draw, logits_at
+
+from pe_jax.attention import document_mask
+from pe_jax.encodings import Context
+from pe_jax.training.transplant import transplant
+
+
+@pytest.mark.parametrize(
+    ("options", "factor"),
+    [
+        ("", lambda n: np.maximum(np.log(n) / np.log(4), 1)),  # Qwen's.
+        (", smooth=True", lambda n: np.log(4 + n) / np.log(4)),  # SWAN's.
+        (", coefficient=0.412, count='row'", lambda n: np.full(6, 1 + 0.412 * np.log(6 / 4))),
+    ],
+)
+def test_log_n(options, factor):
+    n = np.arange(1, 7)
+    found, plain = (logits_at(name, range(6)) for name in (f"log_n(length=4{options})", "none"))
+    found = np.asarray(found) / np.asarray(plain)
+    np.testing.assert_allclose(found[0, 0], np.tile(factor(n)[:, None], 6), rtol=1e-5)
+
+
+def test_log_n_of_a_document_ignores_its_neighbours():
+    encoding = build("log_n(length=2)")
+    q, k, v = (draw(1, 6, 2, 8, seed=seed) for seed in range(3))
+    document_ids = np.array([[1, 1, 1, 1, 2, 2]])
+    at = np.array([[0, 1, 2, 3, 0, 1]])
+    both = attention(q, k, v, encoding, {}, Context(at), mask=document_mask(document_ids, document_ids))
+    alone = attention(q[:, 4:], k[:, 4:], v[:, 4:], encoding)
+    np.testing.assert_allclose(both[:, 4:], alone, atol=1e-6)
+    with pytest.raises(ValueError, match="at least 2 keys, got 1"):
+        build("log_n(length=1)")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cycle(rope+window(reach=3), rope+window(reach=3), rope+window(reach=3), none)+causal",
+        "cycle(log_n(length=8, smooth=True), rope+window(reach=3), rope+window(reach=3))+causal",
+    ],
+)
+def test_interleaved_layers_without_positions(name):
+    """RNoPE-SWA, SWAN: what a query at the end attends to."""
+    encoding = build(name)
+    q = draw(1, 9, 2, 8)
+    for layer, one in enumerate(encoding.layers):
+        of_layer = encoding.layer(layer)
+        values = np.eye(9, dtype=np.float32)[None, :, None].repeat(2, axis=2)
+        weights = attention(q, q, values, of_layer)
+        kept = 4 if "window" in one.name else 9
+        assert (np.asarray(weights)[0, -1, 0] > 0).sum() == kept
+
+
+def test_dropping_rope_keeps_all_parameters():
+    """DroPE starts from what a model with RoPE has learned: nothing is lost or new."""
+    params = {"bert": {"token": {"embedding": draw(4, 2)}}}
+    kept, changes = transplant(params, params)
+    assert kept == params and not changes.dropped and not changes.new
+    assert not build("rope+log_n(length=8)").init(jax.random.key(0))

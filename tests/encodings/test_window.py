@@ -1,0 +1,32 @@
+"""Which keys windows and causality leave."""
+
+import numpy as np
+import pytest
+from helpers.compiled import attention
+from helpers.small_encodings import build, queries_keys
+
+from pe_jax.encodings import AttentionWindow, Context
+
+ALLOWED = {
+    "window(reach=2)": lambda offset: abs(offset) <= 2,
+    "causal": lambda offset: offset <= 0,
+    "rope+causal+window(reach=3)": lambda offset: (offset <= 0) & (offset >= -3),
+}
+
+
+@pytest.mark.parametrize("positions", [range(9), np.arange(9)])
+@pytest.mark.parametrize("name", ALLOWED)
+def test_which_keys_a_query_attends_to(name, positions):
+    q, k = queries_keys((1, 9, 1, 8))
+    v = np.eye(9, dtype=np.float32)[None, :, None]
+    out = attention(q, k, v, build(name), {}, Context(positions))
+    i = np.arange(9)
+    np.testing.assert_array_equal(np.asarray(out)[0, :, 0] > 0, ALLOWED[name](i - i[:, None]))
+
+
+def test_reaches_join():
+    assert AttentionWindow(5, None).within(AttentionWindow(None, 0)).within(
+        AttentionWindow(3, 3)
+    ) == AttentionWindow(3, 0)
+    assert build("window(reach=4)+rope").reach == AttentionWindow(4, 4)
+    assert build("rope").reach == AttentionWindow()
