@@ -41,10 +41,13 @@ def test_errors_name_the_hook(where):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (Part(offsets=OffsetTerms(bias=lambda *_: jnp.ones((3, 2)))), r"OffsetTerms\(bias=.*\[5, H\]"),
+        (
+            Part(offsets=OffsetTerms(bias=lambda *_: jnp.ones((3, 2)))),
+            r"OffsetTerms\(bias=.*\[5, H\]",
+        ),
         (
             Part(offsets=OffsetTerms(keys=lambda _, x, __: x)),
-            r"must return \[5, d\] or \[5, H, d\]",
+            r"must return \[3, 3, d\] or \[3, 3, H, d\]",
         ),
         (Part(sink=lambda *_: jnp.ones(7)), r"'sink' of mine must return a number or \[H\]"),
         (Part(logits=lambda *_: jnp.ones((3, 4))), r"here \[1, 2, 3, 3\], got \[3, 4\]"),

@@ -31,7 +31,9 @@ def test_log_n_of_a_document_ignores_its_neighbours():
     q, k, v = (draw(1, 6, 2, 8, seed=seed) for seed in range(3))
     document_ids = np.array([[1, 1, 1, 1, 2, 2]])
     at = np.array([[0, 1, 2, 3, 0, 1]])
-    both = attention(q, k, v, encoding, {}, Context(at), mask=document_mask(document_ids, document_ids))
+    both = attention(
+        q, k, v, encoding, {}, Context(at), mask=document_mask(document_ids, document_ids)
+    )
     alone = attention(q[:, 4:], k[:, 4:], v[:, 4:], encoding)
     np.testing.assert_allclose(both[:, 4:], alone, atol=1e-6)
     with pytest.raises(ValueError, match="at least 2 keys, got 1"):

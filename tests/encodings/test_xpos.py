@@ -8,8 +8,8 @@ from helpers.compiled import attention, attention_logits
 from helpers.small_encodings import build, draw
 from helpers.torch_modules import HEAD, HEADS, WIDTH, build_as_theirs, needs, of_layer
 
-from pe_jax.encodings.parser import for_text
 from pe_jax.encodings import Context
+from pe_jax.encodings.parser import for_text
 
 
 def test_xpos_decays_the_fast_pairs_most():
